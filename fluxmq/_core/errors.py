@@ -1,0 +1,62 @@
+"""The error tree. Every ring may import this file; nothing else is imported by it.
+
+    FluxError
+    ├── ProtocolError(reason, text)   the peer broke the protocol; `reason` is the MQTT 5 reason code to answer with
+    ├── UsageError                    our own caller broke a contract: a bug in this process
+    ├── ConfigError(path, text)       the configuration cannot be used; `path` is the key, dotted
+    ├── AuthError(reason, text)       the peer may not do this; `reason` as above
+    └── StorageError                  the disk, or what stands on it, failed
+        └── CorruptError              what stands on it is not what was written
+
+A codec raises ProtocolError and nothing else. Errors carry blame and the code for the wire, so that nobody
+further out has to guess either.
+"""
+__all__ = ["AuthError", "ConfigError", "CorruptError", "FluxError", "ProtocolError", "StorageError", "UsageError"]
+
+
+class FluxError(Exception):
+    """Root of every error that FluxMQ raises on purpose."""
+
+
+class ProtocolError(FluxError):
+    """The peer sent what the specification forbids.
+
+    reason: MQTT 5 reason code, 0x80 to 0xFF (MQTT 5.0 section 2.4); 3.1.1 has no codes, there the edge only closes.
+    text: one sentence for the log and for the Reason String.
+    """
+
+    def __init__(self, reason: int, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.text = text
+
+    def __reduce__(self) -> tuple[type, tuple[int, str]]:
+        return type(self), (self.reason, self.text)
+
+
+class AuthError(ProtocolError):
+    """The peer is not who it must be, or may not do what it asks (0x86, 0x87, 0x8C)."""
+
+
+class UsageError(FluxError):
+    """A contract inside this process was broken. Never the peer's fault."""
+
+
+class ConfigError(FluxError):
+    """A configuration that cannot be used.
+
+    path: dotted key, "" for the document as a whole. text: what is wrong and what is allowed.
+    """
+
+    def __init__(self, path: str, text: str) -> None:
+        super().__init__(f"{path}: {text}" if path else text)
+        self.path = path
+        self.text = text
+
+
+class StorageError(FluxError):
+    """The disk refused, or a file cannot be used."""
+
+
+class CorruptError(StorageError):
+    """A file holds something else than what was written to it. The text names the file and the repair."""
