@@ -1,8 +1,11 @@
 from typing import final
 
-__all__ = ["TrieProbe", "hash_bytes"]
+from fluxmq._core.retained import RetainedTree
+
+__all__ = ["TrieProbe", "hash_bytes", "retained_nodes"]
 
 def hash_bytes(data: bytes, seed: int) -> int: ...
+def retained_nodes(tree: RetainedTree) -> int: ...
 @final
 class TrieProbe:
     def __init__(self, seed: int = 0) -> None: ...

@@ -5,9 +5,10 @@ cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
 
 from fluxmq._core.hash cimport hash_bytes as c_hash_bytes
-from fluxmq._core.trie cimport Trie, sub_t, subs_free, subs_push, subs_t
+from fluxmq._core.retained cimport RetainedNode, RetainedTree
+from fluxmq._core.trie cimport SHARDS, Trie, sub_t, subs_free, subs_push, subs_t
 
-__all__ = ["TrieProbe", "hash_bytes"]
+__all__ = ["TrieProbe", "hash_bytes", "retained_nodes"]
 
 
 def hash_bytes(bytes data not None, uint64_t seed) -> int:
@@ -98,5 +99,21 @@ cdef class TrieProbe:
 
     @property
     def slots(self) -> int:
-        """Slots of the table of nodes: it grows and shrinks with them."""
-        return self.trie.table.mask + 1
+        """Slots of the table of nodes that are held in memory: it grows and shrinks with them."""
+        cdef size_t at, total = 0
+        for at in range(<size_t>SHARDS):
+            total += self.trie.table.shards[at].mask + <size_t>(self.trie.table.shards[at].mask > 0)
+        return total
+
+
+def retained_nodes(RetainedTree tree not None) -> int:
+    """Nodes of the tree below its root: as many as its topics have distinct prefixes of levels."""
+    cdef RetainedNode node
+    cdef list waiting = [tree.root]
+    cdef size_t count = 0
+    while waiting:
+        node = waiting.pop()
+        if node.children is not None:
+            count += len(node.children)
+            waiting.extend(node.children.values())
+    return count

@@ -5,6 +5,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from oracle.topics import matching_topics
 
 from fluxmq._core.retained import RetainedTree
+from fluxmq._core.testing import retained_nodes
 
 WORDS = st.sampled_from([b"", b"a", b"b", b"$", b"$SYS", b"ab"])
 TOPICS = st.lists(WORDS, min_size=1, max_size=5).map(b"/".join).filter(len)
@@ -48,6 +49,9 @@ class RetainedAgainstOracle(RuleBasedStateMachine):
     def holds_the_same(self) -> None:
         assert len(self.tree) == len(self.held)
         assert dict(self.tree) == self.held
+        paths = [topic.split(b"/") for topic in self.held]
+        assert retained_nodes(self.tree) == len({tuple(path[:depth]) for path in paths
+                                                 for depth in range(1, len(path) + 1)})
 
 
 RetainedAgainstOracle.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
