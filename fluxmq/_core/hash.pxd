@@ -7,7 +7,7 @@
 # constant, make the product zero whatever the seed, and collide at will.  The result never leaves the process and is
 # never stored: it differs with byte order and may change between versions.
 #
-# 8 bytes or fewer cost two multiplications, then one more per further 16 bytes.  Nothing outside data[0:length] is read.
+# 8 bytes or fewer cost two multiplications, then one more per further 16 bytes. Nothing outside data[0:length] is read.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -51,7 +51,7 @@ cdef inline uint64_t hash_bytes(const uint8_t* data, size_t length, uint64_t see
     cdef uint64_t state = seed ^ HASH_K1
     cdef const uint8_t* end = data + length
     if length <= 8:
-        # The word in front, and nothing but the key behind: the length, mixed in at the end, tells the short ones apart.
+        # The word in front and only the key behind: the length, mixed in at the end, tells the short ones apart.
         if length == 8:
             state ^= load_u64(data)
         elif length >= 4:

@@ -19,7 +19,7 @@ cdef class RetainedTree:
     cdef dict topics            # topic (bytes) -> RetainedNode, for every node with a value
     cdef RetainedNode root
 
-    # All topics are valid topic names; filters are valid topic filters without `$share/…/`. UsageError if value is None.
+    # Topics are valid topic names, filters valid topic filters without `$share/…/`. UsageError if value is None.
     cpdef object set(self, bytes topic, object value)       # the former value, or None
     cpdef object get(self, bytes topic)                     # the value, or None
     cpdef object pop(self, bytes topic)                     # the value that was there, or None; prunes

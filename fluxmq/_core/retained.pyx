@@ -22,14 +22,19 @@ cdef class RetainedNode:
 
 
 # The values of a node and of all below it.
-cdef void gather(RetainedNode node, list values) except *:
-    cdef list waiting = [node]
-    while waiting:
-        node = <RetainedNode>waiting.pop()
-        if node.value is not None:
-            values.append(node.value)
+cdef gather(RetainedNode node, list values):
+    cdef RetainedNode child
+    cdef list waiting = []
+    if node.value is not None:
+        values.append(node.value)
+    while node is not None:
         if node.children is not None:
-            waiting.extend(node.children.values())
+            for child in node.children.values():
+                if child.value is not None:
+                    values.append(child.value)
+                if child.children is not None:
+                    waiting.append(child)
+        node = <RetainedNode>waiting.pop() if waiting else None
 
 
 # The root's children but those that a leading wildcard must not see [MQTT-4.7.2-1].
@@ -128,13 +133,16 @@ cdef class RetainedTree:
         if PLUS not in filter and REST not in filter:
             node = self.topics.get(filter)
             return values if node is None else [node.value]
+        if filter == REST:
+            # What most who ask for everything ask: no need of the tree, and in the order of memory.
+            return [node.value for topic, node in self.topics.items() if not (<bytes>topic).startswith(b"$")]
         levels = filter.split(SLASH)
         nodes = [self.root]
         for level in levels:
             below = []
             if level == REST:
-                # The parent level itself is among what `#` matches; the root is no level and has no value.
-                for node in visible(self.root) if nodes[0] is self.root and self.root.children is not None else nodes:
+                # The parent level itself is among what `#` matches.
+                for node in nodes:
                     gather(node, values)
                 return values
             for node in nodes:

@@ -23,7 +23,7 @@ cdef enum:
     SUB_GROUP = 0x80            # target is a share group, not a session
 
 cdef struct sub_t:
-    void* target                # borrowed; whoever adds it removes it before it dies. Never looked into; NULL is allowed
+    void* target                # borrowed; whoever adds it removes it before it dies; never looked into, may be NULL
     uint32_t identifier         # subscription identifier, 0 = none
     uint8_t options             # SUB_*; the index only carries them
 
