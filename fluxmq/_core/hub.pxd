@@ -1,0 +1,65 @@
+"""The crossing of everything hot: publish, retain, release what waited for the disk.
+
+    publish(pub) ─► Routes.find(topic) ─► each hop: Session.deliver or ShareGroup.deliver
+                 ─► retained tree, when the retain flag is set
+                 ─► Ledger: one MESSAGE record with every journalled target
+
+The cold verbs (connect, subscribe, expire …) are in fluxmq/engine and configure this object.
+"""
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from fluxmq._core.ledger cimport Ledger
+from fluxmq._core.message cimport msg_t, pub_t
+from fluxmq._core.node cimport node_t
+from fluxmq._core.retained cimport RetainedTree
+from fluxmq._core.routes cimport Routes, route_t
+from fluxmq._core.session cimport Session
+from fluxmq._core.trie cimport Trie
+
+cdef class Retained:
+    """Value. One retained message."""
+    cdef msg_t* msg
+    cdef node_t* node
+    cdef readonly bint volatile         # never journalled: $SYS
+
+cdef class Hub:
+    cdef readonly Ledger ledger
+    cdef readonly Trie trie
+    cdef readonly Routes routes
+    cdef readonly RetainedTree retained
+    cdef readonly uint64_t retained_bytes
+    cdef node_t* node
+    cdef public bytes namespace
+    # limits, set once from the configuration
+    cdef public uint8_t qos_max
+    cdef public uint32_t topic_levels_max
+    cdef public uint32_t payload_bytes_max
+    cdef public uint32_t user_properties_max
+    cdef public uint32_t topic_alias_max        # inbound
+    cdef public uint32_t topic_alias_out_max
+    cdef public uint32_t receive_max            # inbound, per client
+    cdef public uint32_t inflight_max           # outbound, per client
+    cdef public uint32_t retained_max
+    cdef public uint64_t retained_bytes_max
+    cdef public uint64_t buffer_high
+    cdef public uint64_t buffer_low
+    cdef public bint disconnect_on_full
+    cdef public uint64_t backlog_max            # bytes not yet on disk from which on nobody is read
+    # permissions: nothing is asked while open_publish
+    cdef public bint open_publish
+    cdef public uint64_t access_generation
+    # set by the edge: schedules a turn when bytes were written outside of one
+    cdef public object wake
+    cdef bint in_turn
+    cdef bint woken
+    cdef readonly list resumed                  # connections that go on with what waited in them
+    cdef readonly list closed                   # connections whose descriptor is closed; dropped at the end of the turn
+    cdef readonly list throttled                # connections not read because the disk is behind
+    cdef readonly uint64_t retained_refused
+    cdef readonly set retained_dirty            # topics whose retained message changed since the last checkpoint
+
+    cdef int publish(self, pub_t* pub, route_t* route) except -1
+    cdef int deliver_all(self, pub_t* pub, route_t* route) except -1
+    cdef int retain(self, pub_t* pub) except -1
+    cdef int release(self) except -1
+    cdef void touch(self)

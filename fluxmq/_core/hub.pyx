@@ -1,0 +1,373 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Machine. The hot crossing of one node, and the doors through which the cold verbs reach it. See hub.pxd."""
+cimport cython
+from cpython.ref cimport Py_DECREF, PyObject
+from libc.string cimport memcmp, memcpy, memset
+
+from fluxmq._core.errors import UsageError
+from fluxmq._core.journal cimport Journal
+from fluxmq._core.ledger cimport HELD_ACK, HELD_BYTES, HELD_CALL, HELD_SEND, held_t
+from fluxmq._core.link cimport link_ack, link_commit, link_drop, link_publish, link_room, link_t, link_write
+from fluxmq._core.message cimport (
+    BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, ids_drop, ids_new, ids_t, msg_drop, msg_hold, msg_new, pub_own,
+)
+from fluxmq._core.mqtt_consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
+from fluxmq._core.routes cimport ShareGroup, hop_t
+from fluxmq._core.text cimport TEXT_OK, topic_valid
+from fluxmq._core.trie cimport SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED
+from fluxmq._core.wire cimport varint_size
+
+
+@cython.final
+cdef class Retained:
+    """Value. One retained message, MQTT 5.0 section 3.3.1.3."""
+
+    def __dealloc__(self):
+        if self.msg != NULL:
+            msg_drop(self.msg)
+
+    @property
+    def topic(self) -> bytes:
+        return (<const char*>self.msg.body.topic)[:self.msg.body.topic_length]
+
+    @property
+    def payload(self) -> bytes:
+        return (<const char*>self.msg.body.payload)[:self.msg.body.payload_length]
+
+    @property
+    def properties(self) -> bytes:
+        """MQTT 5 wire bytes, without message expiry."""
+        return (<const char*>self.msg.body.properties)[:self.msg.body.properties_length]
+
+    @property
+    def qos(self) -> int:
+        return self.msg.qos
+
+    @property
+    def expires_at(self) -> int:
+        """Wall clock, ms since the epoch; 0 = never."""
+        return self.msg.body.expires_at
+
+
+@cython.final
+cdef class Hub:
+    """Machine. One per node and namespace.
+
+    journal: where durable changes go, or None. route_entries: size of the match cache. seed: secret, for the hashes.
+    """
+
+    def __cinit__(self, Journal journal, uint32_t route_entries=65536, uint64_t seed=0, bytes namespace=b"/"):
+        from fluxmq._core.ledger import Ledger as ledger_class
+        self.ledger = ledger_class(journal)
+        self.node = &self.ledger.node
+        self.trie = Trie(seed)
+        self.routes = Routes(self.trie, route_entries, seed)
+        self.retained = RetainedTree()
+        self.namespace = namespace
+        self.qos_max = 2
+        self.topic_levels_max = 32
+        self.payload_bytes_max = 1 << 20
+        self.user_properties_max = 64
+        self.topic_alias_max = 64
+        self.topic_alias_out_max = 64
+        self.receive_max = 1000
+        self.inflight_max = 256
+        self.retained_max = 100000
+        self.retained_bytes_max = 1 << 30
+        self.buffer_high = 8 << 20
+        self.buffer_low = 1 << 20
+        self.backlog_max = 64 << 20
+        self.open_publish = True
+        self.retained_dirty = set()
+        self.resumed = []
+        self.closed = []
+        self.throttled = []
+
+    # ---------------------------------------------------------------- clock and wake
+
+    def set_clock(self, int64_t wall_ms, int64_t mono_ms):
+        """The time of this turn, both in milliseconds. The poller does this after each wait; tests do it by hand."""
+        self.node.now_ms = wall_ms
+        self.node.mono_ms = mono_ms
+
+    @property
+    def now_ms(self) -> int:
+        return self.node.now_ms
+
+    @property
+    def mono_ms(self) -> int:
+        return self.node.mono_ms
+
+    cdef void touch(self):
+        """Something was written outside of a turn: asks for one, once."""
+        if self.in_turn or self.woken or self.wake is None:
+            return
+        self.woken = True
+        self.wake()
+
+    # ---------------------------------------------------------------- publish
+
+    cdef int publish(self, pub_t* pub, route_t* route) except -1:
+        """Everything that a PUBLISH causes. Returns how many subscriptions (merged) or groups it matched.
+
+        Afterwards pub.owned has been given back; the bytes that pub.body points to are the caller's again.
+        """
+        cdef bint own_blob = 0
+        if pub.body.payload_length >= BLOB_BYTES_MIN and pub.body.blob == NULL and (route.count or pub.retain):
+            pub.body.blob = blob_copy(pub.body.payload, pub.body.payload_length)
+            pub.body.payload = pub.body.blob.data
+            own_blob = 1
+        try:
+            self.deliver_all(pub, route)
+            if pub.retain:
+                self.retain(pub)
+            if self.ledger.targets_count:
+                self.ledger.write_message(pub_own(pub))
+        finally:
+            if pub.owned != NULL:
+                self.ledger.forget(pub.owned)
+                pub.owned = NULL
+            if own_blob:
+                blob_drop(pub.body.blob)
+                pub.body.blob = NULL
+        if route.count == 0:
+            self.node.counters.unrouted += 1
+        return <int>route.count
+
+    cdef int deliver_all(self, pub_t* pub, route_t* route) except -1:
+        cdef uint32_t i
+        cdef hop_t* hop
+        cdef link_t* link
+        cdef Session session
+        cdef const uint8_t* made = NULL     # the last QoS 0 packet that any link of its version may take as it is
+        cdef uint8_t made_version = 0
+        cdef uint32_t made_size = 0
+        cdef uint8_t* at
+        cdef int64_t written
+        cdef uint64_t copied = 0
+        cdef bint plain = pub.body.blob == NULL and not pub.retain
+        if route.count == 1:
+            hop = &route.hops[0]
+            if hop.options & SUB_GROUP:
+                return (<ShareGroup>hop.target).deliver(pub)
+            return (<Session>hop.target).deliver(pub, hop.options, hop.ids)
+        for i in range(route.count):
+            hop = &route.hops[i]
+            if hop.options & SUB_GROUP:
+                (<ShareGroup>hop.target).deliver(pub)
+                continue
+            session = <Session>hop.target
+            link = session.link
+            if (not plain or link == NULL or (pub.qos and hop.options & SUB_QOS_MASK) or hop.ids != NULL
+                    or hop.options & SUB_NO_LOCAL or link.aliases != NULL or link.pending > link.high):
+                session.deliver(pub, hop.options, hop.ids)
+                continue
+            if made != NULL and made_version == (link.version == 5) and made_size <= link.packet_size_max:
+                at = link_room(link, made_size)
+                if at == NULL:
+                    raise MemoryError()
+                memcpy(at, made, made_size)
+                link_commit(link, made_size)
+                copied += 1
+                continue
+            if not session.deliver(pub, hop.options, NULL):
+                continue
+            # The packet just made is contiguous at the end of that link's tail, and stays there until the flush.
+            made_version = link.version == 5
+            made_size = packet_size(pub, made_version)
+            made = link.tail.data + link.tail.end - made_size
+        self.node.counters.packets_sent[PUBLISH] += copied
+        self.node.counters.messages_sent[0] += copied
+        return 0
+
+    cdef int retain(self, pub_t* pub) except -1:
+        """Keeps, replaces or clears the retained message of a topic, [MQTT-3.3.1-5] [MQTT-3.3.1-6]."""
+        cdef bytes topic = (<const char*>pub.body.topic)[:pub.body.topic_length]
+        cdef bint volatile = pub.source == NULL and topic.startswith(b"$SYS/")
+        cdef Retained former
+        cdef Retained kept = None
+        if pub.body.payload_length == 0:
+            former = self.retained.pop(topic)
+            if former is None:
+                return 0
+        else:
+            former = self.retained.get(topic)
+            if (former is None and <uint64_t>len(self.retained) >= self.retained_max
+                    or self.retained_bytes + body_bytes(&pub.body) > self.retained_bytes_max) and not volatile:
+                self.retained_refused += 1
+                return 0
+            kept = Retained.__new__(Retained)
+            kept.node = self.node
+            kept.volatile = volatile
+            kept.msg = msg_new(&pub.body, pub.qos)
+            self.retained.set(topic, kept)
+            self.retained_bytes += body_bytes(&pub.body)
+        if former is not None:
+            self.retained_bytes -= body_bytes(&former.msg.body)
+            volatile = volatile or former.volatile and kept is None
+        if not volatile and self.ledger.active():
+            self.ledger.write_retained(&pub.body, pub.qos, self.namespace)
+            self.retained_dirty.add(topic)
+        return 0
+
+    def publish_message(self, bytes topic not None, bytes payload not None, int qos=0, bint retain=False,
+                        bytes properties=b"", int64_t expires_at=0, Session source=None) -> int:
+        """Publishes for the broker itself: wills, $SYS, the cold doors of other protocols.
+
+        topic: a valid topic name, UTF-8. properties: MQTT 5 wire bytes that travel as they are (no expiry, alias or
+        subscription identifier). expires_at: wall clock, ms; 0 = never. Returns how many subscriptions matched.
+        Raises UsageError for an invalid topic or QoS.
+        """
+        cdef pub_t pub
+        cdef route_t* route
+        if topic_valid(<const uint8_t*><const char*>topic, len(topic), 0) != TEXT_OK or not 0 <= qos <= 2:
+            raise UsageError(f"cannot publish to {topic!r} with QoS {qos}")
+        memset(&pub, 0, sizeof(pub))
+        pub.body.topic = <const uint8_t*><const char*>topic
+        pub.body.topic_length = <uint32_t>len(topic)
+        pub.body.payload = <const uint8_t*><const char*>payload
+        pub.body.payload_length = <uint32_t>len(payload)
+        pub.body.properties = <const uint8_t*><const char*>properties
+        pub.body.properties_length = <uint32_t>len(properties)
+        pub.body.expires_at = expires_at
+        pub.source = <void*>source if source is not None else NULL
+        pub.qos = <uint8_t>qos
+        pub.retain = retain
+        route = self.routes.find(pub.body.topic, pub.body.topic_length)
+        matched = self.publish(&pub, route)
+        self.touch()
+        return matched
+
+    # ---------------------------------------------------------------- sessions and subscriptions
+
+    def new_session(self, bytes name not None, uint64_t number) -> Session:
+        """A session of this hub. number: 0 for one that is never journalled."""
+        return Session(name, self.namespace, number, self.ledger)
+
+    def subscribe(self, Session session not None, bytes filter not None, int options, uint32_t identifier) -> bool:
+        """options: SUB_* bits. Replaces an existing subscription to the same filter, [MQTT-3.8.4-3]. True: it is new."""
+        return self.trie.add(<const uint8_t*><const char*>filter, len(filter), <void*>session, identifier,
+                             <uint8_t>options & 0x0F) == 1
+
+    def unsubscribe(self, Session session not None, bytes filter not None) -> bool:
+        return self.trie.remove(<const uint8_t*><const char*>filter, len(filter), <void*>session) == 1
+
+    def add_group(self, ShareGroup group not None):
+        """Puts a share group into the index; whoever adds it keeps it alive until remove_group."""
+        self.trie.add(<const uint8_t*><const char*>group.filter, len(group.filter), <void*>group, 0, SUB_GROUP)
+
+    def remove_group(self, ShareGroup group not None):
+        self.trie.remove(<const uint8_t*><const char*>group.filter, len(group.filter), <void*>group)
+
+    def deliver_retained(self, Session session not None, bytes filter not None, int options, uint32_t identifier) -> int:
+        """Sends a session what is retained under a filter, with the retain flag set, [MQTT-3.3.1-8]."""
+        cdef Retained kept
+        cdef pub_t pub
+        cdef ids_t* ids = ids_new(&identifier, 1) if identifier else NULL
+        cdef int sent = 0
+        try:
+            for kept in self.retained.match(filter):
+                if kept.msg.body.expires_at and kept.msg.body.expires_at <= self.node.now_ms:
+                    continue
+                memset(&pub, 0, sizeof(pub))
+                pub.body = kept.msg.body
+                pub.qos = kept.msg.qos
+                pub.retain = 1
+                session.deliver(&pub, (<uint8_t>options & SUB_QOS_MASK) | SUB_RETAIN_AS_PUBLISHED, ids)
+                if self.ledger.targets_count:
+                    self.ledger.write_message(pub_own(&pub))
+                if pub.owned != NULL:
+                    self.ledger.forget(pub.owned)
+                sent += 1
+        finally:
+            ids_drop(ids)
+        self.touch()
+        return sent
+
+    def expire_retained(self, int64_t now_ms) -> int:
+        """Forgets retained messages whose expiry has passed; returns how many."""
+        cdef Retained kept
+        expired = [topic for topic, value in self.retained if 0 < (<Retained>value).msg.body.expires_at <= now_ms]
+        for topic in expired:
+            kept = self.retained.pop(topic)
+            self.retained_bytes -= body_bytes(&kept.msg.body)
+            # No record: the message carries its own end, replay drops it by the clock.
+            self.retained_dirty.add(topic)
+        return len(expired)
+
+    # ---------------------------------------------------------------- the disk
+
+    @property
+    def durable(self) -> bool:
+        """Whether anything is recorded at all."""
+        return self.ledger.active()
+
+    def when_durable(self, call, records_before) -> bool:
+        """Calls `call()` once everything recorded since `records_before` (ledger.records then) is on disk.
+
+        Nothing was recorded: at once. Returns whether it was called at once.
+        """
+        if self.ledger.records == <uint64_t>records_before or not self.ledger.active():
+            call()
+            return True
+        self.ledger.hold(HELD_CALL, NULL, call, 0, 0, 0, self.ledger.batch())
+        self.touch()
+        return False
+
+    cdef int release(self) except -1:
+        """Lets go whatever waited for batches that are durable now, in the order in which it began to wait."""
+        cdef held_t* first
+        cdef held_t held
+        cdef uint64_t durable = self.ledger.journal.durable
+        cdef bytes data
+        while True:
+            first = self.ledger.first_held()
+            if first == NULL or first.batch > durable:
+                return 0
+            held = first[0]
+            self.ledger.pop_held()
+            try:
+                if held.kind == HELD_ACK:
+                    link_ack(held.link, held.packet_type, held.packet_id, held.reason)
+                    if (held.packet_type == PUBACK or held.packet_type == PUBCOMP
+                            or held.packet_type == PUBREC and held.reason >= 0x80):
+                        held.link.inbound -= 1
+                elif held.kind == HELD_SEND:
+                    (<Session>held.object).release(held.packet_id)
+                elif held.kind == HELD_BYTES:
+                    data = <bytes>held.object
+                    link_write(held.link, <const uint8_t*><const char*>data, <uint32_t>len(data))
+                elif held.kind == HELD_CALL:
+                    (<object>held.object)()
+            finally:
+                if held.link != NULL:
+                    held.link.held -= 1
+                    link_drop(held.link)
+                if held.object != NULL:
+                    Py_DECREF(<object>held.object)
+
+    # ---------------------------------------------------------------- seeing inside
+
+    def counters(self) -> dict:
+        """Every counter and gauge of the node, by the name of its field in node.pxd."""
+        result = dict(self.node.counters)
+        result.update(self.node.gauges)
+        result["route_hits"] = self.routes.hits
+        result["route_misses"] = self.routes.misses
+        result["filters"] = self.trie.filters
+        result["subscriptions"] = self.trie.subscriptions
+        result["retained"] = len(self.retained)
+        result["retained_bytes"] = self.retained_bytes
+        result["retained_refused"] = self.retained_refused
+        result["held"] = self.ledger.held_count
+        result["records"] = self.ledger.records
+        return result
+
+
+cdef uint32_t packet_size(pub_t* pub, bint v5) noexcept:
+    """Bytes of the QoS 0 PUBLISH without alias and identifiers, as link_publish makes it."""
+    cdef uint32_t properties = pub.body.properties_length + (5 if pub.body.expires_at else 0)
+    cdef uint32_t remaining = 2 + pub.body.topic_length + pub.body.payload_length
+    if v5:
+        remaining += varint_size(properties) + properties
+    return 1 + varint_size(remaining) + remaining

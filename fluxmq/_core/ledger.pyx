@@ -1,0 +1,201 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
+"""Machine. Writes the records of ledger.pxd and keeps the line of those who wait for the disk."""
+cimport cython
+from cpython.ref cimport Py_INCREF
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
+
+from fluxmq._core.message cimport msg_drop
+from fluxmq._core.wire cimport put_bytes16, put_u8, put_u16, put_u32
+
+
+cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept nogil:
+    return put_u32(put_u32(at, <uint32_t>(value >> 32)), <uint32_t>value)
+
+
+@cython.final
+cdef class Ledger:
+    """Machine. One per Hub.
+
+    journal: the node's Journal, or None when nothing is to be durable.
+    """
+
+    def __cinit__(self, Journal journal):
+        self.journal = journal
+        self.dead = []
+
+    def __dealloc__(self):
+        free(self.targets)
+        free(self.held)
+
+    cdef bint active(self) noexcept:
+        return self.journal is not None
+
+    cdef uint64_t batch(self) noexcept:
+        """The batch that a change recorded now belongs to."""
+        return self.journal.gathering if self.journal is not None else 0
+
+    cdef int write_sequence(self, uint8_t kind, uint64_t session, uint64_t sequence) except -1:
+        cdef uint8_t* at = self.journal.reserve(kind, 16)
+        put_u64(put_u64(at, session), sequence)
+        self.records += 1
+        return 0
+
+    cdef int write_sent(self, uint64_t session, uint64_t sequence, uint16_t packet_id) except -1:
+        cdef uint8_t* at = self.journal.reserve(RECORD_SENT, 18)
+        put_u16(put_u64(put_u64(at, session), sequence), packet_id)
+        self.records += 1
+        return 0
+
+    cdef int write_packet_id(self, uint8_t kind, uint64_t session, uint16_t packet_id) except -1:
+        cdef uint8_t* at = self.journal.reserve(kind, 10)
+        put_u16(put_u64(at, session), packet_id)
+        self.records += 1
+        return 0
+
+    cdef int add_target(self, uint64_t session, uint64_t sequence, uint16_t packet_id, uint8_t first,
+                        ids_t* ids) except -1:
+        cdef target_t* grown
+        cdef target_t* target
+        cdef uint32_t capacity
+        if self.targets_count == self.targets_capacity:
+            capacity = self.targets_capacity * 2 if self.targets_capacity else 64
+            grown = <target_t*>realloc(self.targets, capacity * sizeof(target_t))
+            if grown == NULL:
+                raise MemoryError()
+            self.targets = grown
+            self.targets_capacity = capacity
+        target = &self.targets[self.targets_count]
+        target.session = session
+        target.sequence = sequence
+        target.packet_id = packet_id
+        target.first = first
+        target.ids = ids
+        self.targets_count += 1
+        return 0
+
+    cdef int write_message(self, msg_t* msg) except -1:
+        """Records the message and every target added since the last one; the message gets its number here."""
+        cdef uint64_t size = 31 + body_size(&msg.body)
+        cdef uint32_t i, j
+        cdef uint8_t* at
+        cdef target_t* target
+        for i in range(self.targets_count):
+            size += 20
+            if self.targets[i].ids != NULL:
+                size += 4 * min(self.targets[i].ids.count, 255)
+        self.message_last += 1
+        msg.id = self.message_last
+        at = self.journal.reserve(RECORD_MESSAGE, <uint32_t>size)
+        at = put_u64(at, msg.id)
+        at = put_u64(at, <uint64_t>msg.body.expires_at)
+        at = put_u8(at, msg.qos)
+        at = put_u16(at, <uint16_t>msg.body.topic_length)
+        at = put_u32(at, msg.body.properties_length)
+        at = put_u32(at, msg.body.payload_length)
+        at = put_u32(at, self.targets_count)
+        at = put_body(at, &msg.body)
+        for i in range(self.targets_count):
+            target = &self.targets[i]
+            at = put_u64(at, target.session)
+            at = put_u64(at, target.sequence)
+            at = put_u16(at, target.packet_id)
+            at = put_u8(at, target.first)
+            if target.ids == NULL:
+                at = put_u8(at, 0)
+                continue
+            at = put_u8(at, <uint8_t>min(target.ids.count, 255))
+            for j in range(min(target.ids.count, 255)):
+                at = put_u32(at, target.ids.items[j])
+        self.targets_count = 0
+        self.records += 1
+        return 0
+
+    cdef int write_retained(self, const body_t* body, uint8_t qos, bytes namespace) except -1:
+        cdef uint16_t n = <uint16_t>len(namespace)
+        cdef uint8_t* at = self.journal.reserve(RECORD_RETAINED, <uint32_t>(21 + n + body_size(body)))
+        at = put_u64(at, <uint64_t>body.expires_at)
+        at = put_u8(at, qos)
+        at = put_u16(at, <uint16_t>body.topic_length)
+        at = put_u32(at, body.properties_length)
+        at = put_u32(at, body.payload_length)
+        at = put_bytes16(at, <const char*>namespace, n)
+        put_body(at, body)
+        self.records += 1
+        return 0
+
+    def write(self, int kind, bytes body not None):
+        """Appends one record made by a cold path. kind: RECORD_*; body: its bytes after the kind."""
+        cdef uint8_t* at = self.journal.reserve(<uint8_t>kind, <uint32_t>len(body))
+        memcpy(at, <const char*>body, len(body))
+        self.records += 1
+
+    cdef int hold(self, uint8_t kind, link_t* link, object obj, uint8_t packet_type, uint16_t packet_id,
+                  uint8_t reason, uint64_t batch) except -1:
+        cdef held_t* grown
+        cdef held_t* held
+        cdef size_t capacity, i
+        if self.held_count == self.held_capacity:
+            capacity = self.held_capacity * 2 if self.held_capacity else 256
+            grown = <held_t*>realloc(NULL, capacity * sizeof(held_t))
+            if grown == NULL:
+                raise MemoryError()
+            for i in range(self.held_count):
+                grown[i] = self.held[(self.held_head + i) & (self.held_capacity - 1)]
+            free(self.held)
+            self.held = grown
+            self.held_head = 0
+            self.held_capacity = capacity
+        held = &self.held[(self.held_head + self.held_count) & (self.held_capacity - 1)]
+        held.batch = batch
+        held.kind = kind
+        held.link = link
+        held.packet_type = packet_type
+        held.packet_id = packet_id
+        held.reason = reason
+        held.object = NULL
+        if link != NULL:
+            link.refs += 1
+            link.held += 1
+            if batch > link.held_batch:
+                link.held_batch = batch
+        if obj is not None:
+            Py_INCREF(obj)
+            held.object = <PyObject*>obj
+        self.held_count += 1
+        return 0
+
+    cdef held_t* first_held(self) noexcept:
+        return &self.held[self.held_head] if self.held_count else NULL
+
+    cdef void pop_held(self) noexcept:
+        """The caller has taken over link and object of the first one."""
+        self.held_head = (self.held_head + 1) & (self.held_capacity - 1)
+        self.held_count -= 1
+
+    cdef void forget(self, msg_t* msg) noexcept:
+        """Drops a reference; remembers the number when the view still has the message and nobody else does."""
+        cdef uint64_t number = msg_drop(msg)
+        if number:
+            self.dead.append(number)
+
+    def take_dead(self) -> list:
+        """Numbers of messages to delete from the view; the list is the caller's."""
+        dead = self.dead
+        self.dead = []
+        return dead
+
+
+cdef inline uint64_t body_size(const body_t* body) noexcept nogil:
+    return <uint64_t>body.topic_length + body.properties_length + body.payload_length
+
+
+cdef inline uint8_t* put_body(uint8_t* at, const body_t* body) noexcept nogil:
+    memcpy(at, body.topic, body.topic_length)
+    at += body.topic_length
+    if body.properties_length:
+        memcpy(at, body.properties, body.properties_length)
+        at += body.properties_length
+    if body.payload_length:
+        memcpy(at, body.payload, body.payload_length)
+    return at + body.payload_length

@@ -1,0 +1,219 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Handle. One epoll for all sockets of a node, itself watched by the event loop as a single descriptor.
+
+The event loop calls turn() when any of them is ready. So a turn costs one Python call whatever the number of ready
+sockets, and an idle connection costs the loop nothing. One of ring 0's socket handles: it waits, accepts and
+stamps the clock; what is done with the bytes is decided by Connection and Hub.
+"""
+cimport cython
+from cpython.ref cimport PyObject
+from libc.errno cimport EAGAIN, ECONNABORTED, EINTR, errno
+from libc.stdint cimport int64_t, uint32_t
+from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+from posix.unistd cimport close
+
+from fluxmq._core.connection cimport Connection
+from fluxmq._core.link cimport link_drop, link_t
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        void* ptr
+    cdef struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epfd, int op, int fd, epoll_event* event)
+    int epoll_wait(int epfd, epoll_event* events, int n, int timeout)
+    int EPOLL_CLOEXEC
+    int EPOLL_CTL_ADD
+    int EPOLL_CTL_DEL
+    uint32_t EPOLLIN
+
+cdef extern from "<sys/socket.h>" nogil:
+    int accept4(int fd, void* address, void* length, int flags)
+    int setsockopt(int fd, int level, int name, const void* value, unsigned int length)
+    int SOCK_NONBLOCK
+    int SOCK_CLOEXEC
+
+cdef extern from "<netinet/in.h>" nogil:
+    int IPPROTO_TCP
+
+cdef extern from "<netinet/tcp.h>" nogil:
+    int TCP_NODELAY
+
+cdef enum:
+    EVENTS_MAX = 512
+    ACCEPT_MAX = 256            # of one listener per turn, so that a storm does not starve those who are in
+
+@cython.final
+cdef class Poller:
+    """Handle. hub: the node's. rounds_max: how often one turn may look again before the event loop gets its turn."""
+
+    def __cinit__(self, Hub hub not None, int rounds_max=4):
+        self.epoll = -1
+        self.hub = hub
+        self.connections = {}
+        self.listeners = {}
+        self.rounds_max = rounds_max
+        self.epoll = epoll_create1(EPOLL_CLOEXEC)
+        if self.epoll < 0:
+            raise OSError(errno, "epoll_create1")
+        self.stamp()
+
+    def __dealloc__(self):
+        if self.epoll >= 0:
+            close(self.epoll)
+
+    def fileno(self) -> int:
+        return self.epoll
+
+    cdef void stamp(self) noexcept:
+        cdef timespec now
+        clock_gettime(CLOCK_REALTIME, &now)
+        self.hub.node.now_ms = <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+        clock_gettime(CLOCK_MONOTONIC, &now)
+        self.hub.node.mono_ms = <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+
+    def add_listener(self, int fd, listener):
+        """fd: a listening, non-blocking socket, the caller's to close. listener: accepted(fd) -> Connection | None and
+        accept_failed(errno), after which the descriptor is left alone until add_listener is called again."""
+        cdef epoll_event event
+        event.events = EPOLLIN
+        event.data.ptr = <void*><PyObject*>listener
+        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) < 0:
+            raise OSError(errno, "epoll_ctl")
+        self.listeners[fd] = listener
+
+    def remove_listener(self, int fd):
+        cdef epoll_event event
+        if self.listeners.pop(fd, None) is not None:
+            epoll_ctl(self.epoll, EPOLL_CTL_DEL, fd, &event)
+
+    def adopt(self, Connection connection not None):
+        """Keeps a connection until it is closed."""
+        self.connections[connection.fd] = connection
+
+    def turn(self):
+        """Handles whatever is ready. The event loop calls it when fileno() is readable, the edge after work outside of a
+        turn (Hub.wake)."""
+        cdef int i
+        self.hub.in_turn = True
+        self.hub.woken = False
+        try:
+            for i in range(self.rounds_max):
+                if self.round() == 0:
+                    break
+        finally:
+            self.hub.in_turn = False
+
+    cdef int round(self) except -1:
+        """Returns how many sockets were ready."""
+        cdef epoll_event[EVENTS_MAX] events
+        cdef int n = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
+        cdef int i
+        cdef object target
+        if n < 0:
+            if errno != EINTR:
+                raise OSError(errno, "epoll_wait")
+            n = 0
+        self.stamp()
+        self.hub.node.turn += 1
+        self.hub.node.counters.turns += 1
+        for i in range(n):
+            # Closed connections stay in hub.closed until the end of the round, so the pointer is good.
+            target = <object><PyObject*>events[i].data.ptr
+            if type(target) is Connection:
+                (<Connection>target).on_event(events[i].events)
+            else:
+                self.accept_ready(target)
+        self.end_turn()
+        return n
+
+    cdef int end_turn(self) except -1:
+        cdef Connection connection
+        while self.hub.resumed:
+            waiting = self.hub.resumed[:]
+            self.hub.resumed.clear()
+            for connection in waiting:
+                connection.go_on()
+        if self.hub.ledger.journal is not None:
+            self.hub.ledger.journal.submit()
+        self.flush_dirty()
+        if self.hub.closed:
+            for connection in self.hub.closed:
+                if self.connections.get(connection.fd) is connection:
+                    del self.connections[connection.fd]
+            self.hub.closed.clear()
+        return 0
+
+    cdef int flush_dirty(self) except -1:
+        """One send per dirty link; what a drained link takes from its queue is sent in the same pass."""
+        cdef link_t* link
+        cdef object owner
+        cdef int left = 1000000         # a bound, not a policy: each flush either empties a link or blocks it
+        while self.hub.node.dirty != NULL and left:
+            link = <link_t*>self.hub.node.dirty
+            self.hub.node.dirty = <void*>link.next_dirty
+            link.next_dirty = NULL
+            link.dirty = 0
+            left -= 1
+            if link.open and link.owner != NULL:
+                owner = <object><PyObject*>link.owner
+                (<Connection>owner).flush()
+            link_drop(link)
+        return 0
+
+    def accept_ready(self, listener):
+        for fd, known in self.listeners.items():
+            if known is listener:
+                self.accept_from(fd, listener)
+                return
+
+    cdef int accept_from(self, int fd, object listener) except -1:
+        cdef int i, accepted
+        cdef int one = 1
+        for i in range(ACCEPT_MAX):
+            accepted = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+            if accepted < 0:
+                if errno == EINTR or errno == ECONNABORTED:
+                    continue
+                if errno != EAGAIN:
+                    error = errno
+                    self.remove_listener(fd)
+                    listener.accept_failed(error)
+                return 0
+            setsockopt(accepted, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
+            self.hub.node.counters.connections_accepted += 1
+            connection = listener.accepted(accepted)
+            if connection is not None:
+                self.connections[(<Connection>connection).fd] = connection
+        return 0
+
+    def journal_ready(self):
+        """The journal's event_fd is readable: lets go what is durable now. Raises StorageError when the disk failed."""
+        cdef Connection connection
+        self.stamp()
+        self.hub.in_turn = True
+        self.hub.woken = False
+        try:
+            self.hub.ledger.journal.poll()
+            self.hub.release()
+            if self.hub.throttled and self.hub.ledger.journal.backlog() < self.hub.backlog_max // 2:
+                waiting = self.hub.throttled[:]
+                self.hub.throttled.clear()
+                for connection in waiting:
+                    connection.resume()
+            self.end_turn()
+        finally:
+            self.hub.in_turn = False
+
+    def sweep(self) -> list:
+        """Looks at every connection's clock. Returns [(connection, why)] of those that must end; see Connection.tick."""
+        cdef Connection connection
+        self.stamp()
+        late = []
+        for connection in list(self.connections.values()):
+            why = connection.tick()
+            if why:
+                late.append((connection, why))
+        return late

@@ -1,0 +1,102 @@
+"""One client's session: the window of messages in flight, the line of those that wait, inbound QoS 2 identifiers.
+
+State of an outbound message (slot_t.state), MQTT 5.0 section 4.3:
+
+    deliver ──► HELD ──disk──► SENT ──PUBACK──► gone                     QoS 1 (never HELD)
+                                │
+                                └──PUBREC──► RELEASE_HELD ──disk──► RELEASED ──PUBCOMP──► gone      QoS 2
+    reconnect:  HELD, SENT ──► WAITING ─window─► SENT (DUP);   RELEASE_HELD, RELEASED ──► RELEASED (PUBREL again)
+
+HELD and RELEASE_HELD exist only for sessions that are journalled: a QoS 2 PUBLISH, and the PUBREL after it, must not
+leave before the disk knows them, or a crash between would let the same message reach the client twice.
+"""
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from fluxmq._core.ledger cimport Ledger
+from fluxmq._core.link cimport link_t
+from fluxmq._core.message cimport ids_t, msg_t, pub_t
+from fluxmq._core.node cimport node_t
+
+cdef enum:
+    SLOT_FREE = 0
+    SLOT_HELD = 1
+    SLOT_SENT = 2
+    SLOT_WAITING = 3
+    SLOT_RELEASE_HELD = 4
+    SLOT_RELEASED = 5
+
+cdef struct slot_t:
+    msg_t* msg              # counted; NULL once released
+    ids_t* ids              # counted, or NULL
+    uint64_t sequence       # order in which messages entered the session
+    uint16_t packet_id      # 0 = free
+    uint8_t first           # first byte of its PUBLISH without DUP
+    uint8_t state
+
+cdef struct entry_t:        # a message that waits for window, buffer or client
+    msg_t* msg              # counted
+    ids_t* ids              # counted, or NULL
+    uint64_t sequence
+    uint8_t first
+
+cdef class Session:
+    # who
+    cdef readonly bytes name            # client identifier, UTF-8
+    cdef readonly bytes namespace
+    cdef readonly uint64_t number       # its name in journal and view; 0 until it is journalled
+    cdef public bint journalled         # its changes are recorded
+    cdef public bint dirty              # hot verbs changed it since the view's copy was made
+    # what the cold verbs keep with it (engine/sessions.py); the hot verbs never look
+    cdef public dict subscriptions      # filter bytes -> (options, identifier)
+    cdef public object data
+    # where to
+    cdef link_t* link                   # counted; NULL while the client is away
+    cdef node_t* node
+    cdef Ledger ledger
+    # window
+    cdef slot_t* slots                  # slot of a packet id: id & mask
+    cdef uint32_t slots_mask            # slots - 1; 0 = none yet
+    cdef uint32_t slots_used
+    cdef readonly uint32_t outstanding  # slots whose PUBLISH counts against the client's Receive Maximum, [MQTT-3.3.4-9]
+    cdef readonly uint32_t window       # min(Receive Maximum, max_inflight_messages); invariant: PUBLISH only below it
+    cdef uint16_t packet_id_last
+    cdef uint64_t sequence_last
+    cdef uint16_t* resend               # packet ids to send again on this connection, in order
+    cdef uint32_t resend_count
+    cdef uint32_t resend_next
+    # line
+    cdef entry_t* queue                 # ring
+    cdef uint32_t queue_mask
+    cdef uint32_t queue_head
+    cdef readonly uint32_t queued
+    cdef readonly uint64_t queued_bytes
+    cdef public uint32_t queue_max
+    cdef public uint64_t queue_bytes_max
+    cdef public bint queue_rejects      # full: the new one goes, not the oldest
+    cdef readonly uint64_t dropped
+    # inbound QoS 2
+    cdef uint8_t* received              # bitmap of packet ids, 8 KiB, made on first use
+    cdef readonly uint32_t received_count
+
+    cpdef clear(self)
+    cdef int deliver(self, pub_t* pub, uint8_t options, ids_t* ids) except -1
+    cdef int deliver_now(self, msg_t* msg, uint8_t first, ids_t* ids) except -1
+    cdef int enqueue(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1
+    cdef slot_t* slot_new(self) except NULL
+    cdef slot_t* slot_find(self, uint16_t packet_id) noexcept
+    cdef void slot_free(self, slot_t* slot) noexcept
+    cdef int grow_slots(self) except -1
+    cdef int settle(self, slot_t* slot) except -1
+    cdef int pop(self, entry_t* out) noexcept
+    cdef int drop_oldest(self) except -1
+    cdef int send_slot(self, slot_t* slot, uint8_t dup) except -1
+    cdef int pump(self) except -1
+    cdef int on_puback(self, uint16_t packet_id) except -1
+    cdef int on_pubrec(self, uint16_t packet_id, uint8_t reason) except -1
+    cdef int on_pubcomp(self, uint16_t packet_id) except -1
+    cdef int release(self, uint16_t packet_id) except -1
+    cdef int receive(self, uint16_t packet_id) except -1
+    cdef int complete(self, uint16_t packet_id) except -1
+    cdef bint has_received(self, uint16_t packet_id) noexcept
+    cdef void attach(self, link_t* link, uint32_t window)
+    cdef void detach(self) noexcept

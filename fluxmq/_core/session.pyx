@@ -1,0 +1,465 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Machine. A session's hot verbs: deliver, acknowledge, resume. The state table is in session.pxd.
+
+Nothing here calls out to Python code, so a route may be walked while sessions change their state.
+"""
+cimport cython
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
+
+from fluxmq._core.ledger cimport (
+    HELD_SEND, RECORD_COMPLETED, RECORD_RECEIVED, RECORD_RELEASED, RECORD_SETTLED,
+)
+from fluxmq._core.link cimport link_ack, link_drop, link_hold, link_publish
+from fluxmq._core.message cimport body_bytes, ids_drop, ids_hold, msg_hold, pub_own
+from fluxmq._core.mqtt_consts cimport PUBLISH, PUBREL, REASON_PACKET_IDENTIFIER_NOT_FOUND
+from fluxmq._core.trie cimport SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED
+
+cdef enum:
+    SLOTS_MIN = 16
+    QUEUE_MIN = 16
+    RECEIVED_BYTES = 8192       # one bit for each of 65 536 packet identifiers
+    DUP = 0x08
+
+
+@cython.final
+cdef class Session:
+    """Machine. One client's session, MQTT 5.0 section 4.1.
+
+    name: client identifier (UTF-8). namespace: where it lives. number: its name on disk, 0 for a session that is not kept.
+    """
+
+    def __cinit__(self, bytes name not None, bytes namespace not None, uint64_t number, Ledger ledger not None):
+        self.name = name
+        self.namespace = namespace
+        self.number = number
+        self.ledger = ledger
+        self.journalled = number != 0 and ledger.active()
+        self.subscriptions = {}
+        self.node = &ledger.node
+        self.window = 1
+        self.queue_max = 1000
+        self.queue_bytes_max = 64 << 20
+
+    def __dealloc__(self):
+        self.clear()
+
+    cpdef clear(self):
+        """Lets go of every message, of the link and of all memory but the object itself: the session has ended."""
+        cdef uint32_t i
+        cdef entry_t entry
+        self.detach()
+        if self.slots != NULL:
+            for i in range(self.slots_mask + 1):
+                if self.slots[i].packet_id:
+                    self.slot_free(&self.slots[i])
+            free(self.slots)
+            self.slots = NULL
+        while self.pop(&entry):
+            self.ledger.forget(entry.msg)
+            ids_drop(entry.ids)
+        free(self.queue)
+        free(self.received)
+        self.queue = NULL
+        self.received = NULL
+        self.slots_mask = self.queue_mask = self.outstanding = self.received_count = 0
+
+    def set_number(self, uint64_t number):
+        """Gives a session its name on disk; once."""
+        self.number = number
+
+    @property
+    def connected(self) -> bool:
+        return self.link != NULL
+
+    @property
+    def inflight(self) -> int:
+        """Messages sent, or about to be, and not yet acknowledged to the end."""
+        return self.slots_used
+
+    # ---------------------------------------------------------------- deliver
+
+    cdef int deliver(self, pub_t* pub, uint8_t options, ids_t* ids) except -1:
+        """Gives a publish to this session. 1: sent or waiting; 0: dropped, and counted."""
+        cdef uint8_t qos = options & SUB_QOS_MASK
+        cdef uint8_t first
+        cdef link_t* link = self.link
+        cdef int64_t written
+        if options & SUB_NO_LOCAL and pub.source == <void*>self:
+            return 0
+        if pub.qos < qos:
+            qos = pub.qos
+        first = <uint8_t>(PUBLISH << 4 | qos << 1)
+        if pub.retain and options & SUB_RETAIN_AS_PUBLISHED:
+            first |= 1
+        if qos:
+            return self.deliver_now(pub_own(pub), first, ids)
+        if link == NULL:
+            self.node.counters.dropped_no_connection += 1
+            return 0
+        if link.pending > link.high:
+            link.choked = 1
+            link.dropped += 1
+            self.node.counters.dropped_buffer_full += 1
+            return 0
+        written = link_publish(link, &pub.body, first, 0, ids)
+        if written <= 0:
+            self.node.counters.dropped_too_large += 1
+            return 0
+        self.node.counters.packets_sent[PUBLISH] += 1
+        self.node.counters.messages_sent[0] += 1
+        return 1
+
+    cdef int deliver_now(self, msg_t* msg, uint8_t first, ids_t* ids) except -1:
+        """QoS 1 and 2: sends at once when nothing stands before it, else joins the line."""
+        cdef link_t* link = self.link
+        cdef slot_t* slot
+        cdef uint64_t sequence
+        self.sequence_last += 1
+        sequence = self.sequence_last
+        if (link == NULL or self.queued or self.outstanding >= self.window or link.pending > link.high
+                or self.resend_next < self.resend_count):
+            return self.enqueue(msg, first, ids, sequence)
+        slot = self.slot_new()
+        msg_hold(msg)
+        ids_hold(ids)
+        slot.msg = msg
+        slot.ids = ids
+        slot.first = first
+        slot.sequence = sequence
+        if self.journalled:
+            if (first >> 1 & 3) == 2:
+                # Takes its place in the window now, leaves when the disk knows it.
+                slot.state = SLOT_HELD
+                self.outstanding += 1
+                self.ledger.hold(HELD_SEND, NULL, self, PUBLISH, slot.packet_id, 0, self.ledger.batch())
+                self.ledger.add_target(self.number, sequence, slot.packet_id, first, ids)
+                self.dirty = 1
+                return 1
+            if not self.send_slot(slot, 0):
+                return 0
+            self.ledger.add_target(self.number, sequence, slot.packet_id, first, ids)
+            self.dirty = 1
+            return 1
+        return self.send_slot(slot, 0)
+
+    cdef int enqueue(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1:
+        cdef size_t size = body_bytes(&msg.body)
+        cdef entry_t* grown
+        cdef entry_t* entry
+        cdef uint32_t capacity, i
+        while self.queued >= self.queue_max or (self.queued and self.queued_bytes + size > self.queue_bytes_max):
+            self.dropped += 1
+            self.node.counters.dropped_queue_full += 1
+            if self.queue_rejects:
+                return 0
+            self.drop_oldest()
+        if self.queue == NULL or self.queued > self.queue_mask:
+            capacity = (self.queue_mask + 1) * 2 if self.queue != NULL else QUEUE_MIN
+            grown = <entry_t*>malloc(capacity * sizeof(entry_t))
+            if grown == NULL:
+                raise MemoryError()
+            for i in range(self.queued):
+                grown[i] = self.queue[(self.queue_head + i) & self.queue_mask]
+            free(self.queue)
+            self.queue = grown
+            self.queue_head = 0
+            self.queue_mask = capacity - 1
+        entry = &self.queue[(self.queue_head + self.queued) & self.queue_mask]
+        msg_hold(msg)
+        ids_hold(ids)
+        entry.msg = msg
+        entry.ids = ids
+        entry.first = first
+        entry.sequence = sequence
+        self.queued += 1
+        self.queued_bytes += size
+        self.node.gauges.queued += 1
+        self.node.gauges.queued_bytes += size
+        if self.journalled:
+            self.ledger.add_target(self.number, sequence, 0, first, ids)
+            self.dirty = 1
+        return 1
+
+    cdef int pop(self, entry_t* out) noexcept:
+        """Takes the head of the line out; its counts are the caller's. 0: empty."""
+        cdef size_t size
+        if not self.queued:
+            return 0
+        out[0] = self.queue[self.queue_head & self.queue_mask]
+        self.queue_head = (self.queue_head + 1) & self.queue_mask
+        size = body_bytes(&out.msg.body)
+        self.queued -= 1
+        self.queued_bytes -= size
+        self.node.gauges.queued -= 1
+        self.node.gauges.queued_bytes -= size
+        return 1
+
+    cdef int drop_oldest(self) except -1:
+        cdef entry_t entry
+        if self.pop(&entry):
+            if self.journalled:
+                self.ledger.write_sequence(RECORD_SETTLED, self.number, entry.sequence)
+                self.dirty = 1
+            self.ledger.forget(entry.msg)
+            ids_drop(entry.ids)
+        return 0
+
+    # ---------------------------------------------------------------- window
+
+    cdef slot_t* slot_new(self) except NULL:
+        """A free packet identifier, [MQTT-2.2.1-3]; its slot's other fields are the caller's."""
+        cdef slot_t* slot
+        if self.slots == NULL or self.slots_used * 2 > self.slots_mask:
+            self.grow_slots()
+        while True:
+            self.packet_id_last = <uint16_t>(self.packet_id_last + 1)
+            if self.packet_id_last == 0:
+                continue
+            slot = &self.slots[self.packet_id_last & self.slots_mask]
+            if slot.packet_id == 0:
+                break
+        slot.packet_id = self.packet_id_last
+        self.slots_used += 1
+        self.node.gauges.inflight += 1
+        return slot
+
+    cdef int grow_slots(self) except -1:
+        cdef uint32_t count = (self.slots_mask + 1) * 2 if self.slots != NULL else SLOTS_MIN
+        cdef slot_t* grown = <slot_t*>calloc(count, sizeof(slot_t))
+        cdef uint32_t i
+        if grown == NULL:
+            raise MemoryError()
+        if self.slots != NULL:
+            for i in range(self.slots_mask + 1):
+                if self.slots[i].packet_id:
+                    grown[self.slots[i].packet_id & (count - 1)] = self.slots[i]
+            free(self.slots)
+        self.slots = grown
+        self.slots_mask = count - 1
+        return 0
+
+    cdef slot_t* slot_find(self, uint16_t packet_id) noexcept:
+        cdef slot_t* slot
+        if self.slots == NULL or packet_id == 0:
+            return NULL
+        slot = &self.slots[packet_id & self.slots_mask]
+        return slot if slot.packet_id == packet_id else NULL
+
+    cdef void slot_free(self, slot_t* slot) noexcept:
+        if slot.msg != NULL:
+            self.ledger.forget(slot.msg)
+        ids_drop(slot.ids)
+        memset(slot, 0, sizeof(slot_t))
+        self.slots_used -= 1
+        self.node.gauges.inflight -= 1
+
+    cdef int settle(self, slot_t* slot) except -1:
+        if self.journalled:
+            self.ledger.write_sequence(RECORD_SETTLED, self.number, slot.sequence)
+            self.dirty = 1
+        self.slot_free(slot)
+        self.outstanding -= 1
+        return 0
+
+    cdef int send_slot(self, slot_t* slot, uint8_t dup) except -1:
+        """Writes the PUBLISH of a slot. 0: larger than this client takes, so it is gone, [MQTT-3.1.2-25]."""
+        cdef int64_t written = link_publish(self.link, &slot.msg.body, slot.first | dup, slot.packet_id, slot.ids)
+        if written < 0:
+            raise MemoryError()
+        if slot.state != SLOT_HELD:
+            self.outstanding += 1
+        slot.state = SLOT_SENT
+        if written == 0:
+            self.node.counters.dropped_too_large += 1
+            self.slot_free(slot)
+            self.outstanding -= 1
+            return 0
+        self.node.counters.packets_sent[PUBLISH] += 1
+        self.node.counters.messages_sent[slot.first >> 1 & 3] += 1
+        return 1
+
+    cdef int pump(self) except -1:
+        """Sends what window and buffer allow: first what this reconnect must repeat, then the line, in order."""
+        cdef link_t* link = self.link
+        cdef slot_t* slot
+        cdef entry_t entry
+        cdef uint64_t sequence
+        if link == NULL:
+            return 0
+        while self.resend_next < self.resend_count:
+            slot = self.slot_find(self.resend[self.resend_next])
+            if slot != NULL and slot.state == SLOT_WAITING:
+                if self.outstanding >= self.window or link.pending > link.high:
+                    return 0
+                sequence = slot.sequence
+                if not self.send_slot(slot, DUP) and self.journalled:
+                    self.ledger.write_sequence(RECORD_SETTLED, self.number, sequence)
+            elif slot != NULL and slot.state == SLOT_RELEASE_HELD:
+                slot.state = SLOT_RELEASED
+                link_ack(link, PUBREL, slot.packet_id, 0)
+            self.resend_next += 1
+        if self.resend != NULL:
+            free(self.resend)
+            self.resend = NULL
+            self.resend_count = self.resend_next = 0
+        while self.queued and self.outstanding < self.window and link.pending <= link.high:
+            self.pop(&entry)
+            if entry.msg.body.expires_at and entry.msg.body.expires_at <= self.node.now_ms:
+                self.node.counters.dropped_expired += 1
+                if self.journalled:
+                    self.ledger.write_sequence(RECORD_SETTLED, self.number, entry.sequence)
+                    self.dirty = 1
+                self.ledger.forget(entry.msg)
+                ids_drop(entry.ids)
+                continue
+            slot = self.slot_new()
+            slot.msg = entry.msg
+            slot.ids = entry.ids
+            slot.first = entry.first
+            slot.sequence = entry.sequence
+            if self.journalled:
+                self.dirty = 1
+                self.ledger.write_sent(self.number, slot.sequence, slot.packet_id)
+                if (slot.first >> 1 & 3) == 2:
+                    slot.state = SLOT_HELD
+                    self.outstanding += 1
+                    self.ledger.hold(HELD_SEND, NULL, self, PUBLISH, slot.packet_id, 0, self.ledger.batch())
+                    continue
+            if not self.send_slot(slot, 0) and self.journalled:
+                self.ledger.write_sequence(RECORD_SETTLED, self.number, entry.sequence)
+        return 0
+
+    cdef int release(self, uint16_t packet_id) except -1:
+        """The disk knows: the QoS 2 PUBLISH, or the PUBREL, under this identifier may leave."""
+        cdef slot_t* slot = self.slot_find(packet_id)
+        cdef uint64_t sequence
+        if slot == NULL or self.link == NULL:
+            return 0
+        if slot.state == SLOT_HELD:
+            sequence = slot.sequence
+            if not self.send_slot(slot, 0):
+                self.ledger.write_sequence(RECORD_SETTLED, self.number, sequence)
+        elif slot.state == SLOT_RELEASE_HELD:
+            slot.state = SLOT_RELEASED
+            link_ack(self.link, PUBREL, packet_id, 0)
+        return 0
+
+    # ---------------------------------------------------------------- acknowledgements from the client
+
+    cdef int on_puback(self, uint16_t packet_id) except -1:
+        cdef slot_t* slot = self.slot_find(packet_id)
+        if slot == NULL or slot.state != SLOT_SENT or (slot.first >> 1 & 3) != 1:
+            return 0
+        self.settle(slot)
+        if self.queued or self.resend_count:
+            self.pump()
+        return 1
+
+    cdef int on_pubrec(self, uint16_t packet_id, uint8_t reason) except -1:
+        cdef slot_t* slot = self.slot_find(packet_id)
+        if slot == NULL or (slot.first >> 1 & 3) != 2 or slot.state == SLOT_HELD or slot.state == SLOT_WAITING:
+            if reason < 0x80:
+                link_ack(self.link, PUBREL, packet_id, REASON_PACKET_IDENTIFIER_NOT_FOUND)
+            return 0
+        if reason >= 0x80:
+            if slot.state == SLOT_SENT:
+                self.settle(slot)
+                self.pump()
+            return 1
+        if slot.state == SLOT_RELEASED:
+            link_ack(self.link, PUBREL, packet_id, 0)
+            return 1
+        if slot.state == SLOT_RELEASE_HELD:
+            return 1
+        self.ledger.forget(slot.msg)
+        slot.msg = NULL
+        ids_drop(slot.ids)
+        slot.ids = NULL
+        if self.journalled:
+            slot.state = SLOT_RELEASE_HELD
+            self.ledger.write_sequence(RECORD_RELEASED, self.number, slot.sequence)
+            self.ledger.hold(HELD_SEND, NULL, self, PUBREL, packet_id, 0, self.ledger.batch())
+            self.dirty = 1
+        else:
+            slot.state = SLOT_RELEASED
+            link_ack(self.link, PUBREL, packet_id, 0)
+        return 1
+
+    cdef int on_pubcomp(self, uint16_t packet_id) except -1:
+        cdef slot_t* slot = self.slot_find(packet_id)
+        if slot == NULL or slot.state != SLOT_RELEASED:
+            return 0
+        self.settle(slot)
+        if self.queued or self.resend_count:
+            self.pump()
+        return 1
+
+    # ---------------------------------------------------------------- inbound QoS 2
+
+    cdef bint has_received(self, uint16_t packet_id) noexcept:
+        return self.received != NULL and (self.received[packet_id >> 3] >> (packet_id & 7) & 1) != 0
+
+    cdef int receive(self, uint16_t packet_id) except -1:
+        """Remembers an inbound QoS 2 identifier until its PUBREL, [MQTT-4.3.3-10]."""
+        if self.received == NULL:
+            self.received = <uint8_t*>calloc(1, RECEIVED_BYTES)
+            if self.received == NULL:
+                raise MemoryError()
+        self.received[packet_id >> 3] |= <uint8_t>(1 << (packet_id & 7))
+        self.received_count += 1
+        if self.journalled:
+            self.ledger.write_packet_id(RECORD_RECEIVED, self.number, packet_id)
+            self.dirty = 1
+        return 0
+
+    cdef int complete(self, uint16_t packet_id) except -1:
+        """PUBREL came. 0: the identifier is unknown."""
+        if not self.has_received(packet_id):
+            return 0
+        self.received[packet_id >> 3] &= <uint8_t>~(1 << (packet_id & 7))
+        self.received_count -= 1
+        if self.journalled:
+            self.ledger.write_packet_id(RECORD_COMPLETED, self.number, packet_id)
+            self.dirty = 1
+        return 1
+
+    # ---------------------------------------------------------------- connect and disconnect
+
+    cdef void attach(self, link_t* link, uint32_t window):
+        """The client is back on `link`: repeats what is unacknowledged, in order, [MQTT-4.4.0-1], then the line."""
+        cdef uint32_t i
+        cdef slot_t* slot
+        self.detach()
+        link_hold(link)
+        self.link = link
+        self.window = window
+        self.outstanding = 0
+        if self.slots_used:
+            order = []
+            for i in range(self.slots_mask + 1):
+                slot = &self.slots[i]
+                if slot.packet_id:
+                    order.append((slot.sequence, slot.packet_id))
+                    if slot.msg != NULL:
+                        slot.state = SLOT_WAITING
+                    else:
+                        slot.state = SLOT_RELEASE_HELD
+                        self.outstanding += 1
+            order.sort()
+            self.resend = <uint16_t*>malloc(len(order) * sizeof(uint16_t))
+            if self.resend == NULL:
+                raise MemoryError()
+            for i in range(<uint32_t>len(order)):
+                self.resend[i] = order[i][1]
+            self.resend_count = <uint32_t>len(order)
+            self.resend_next = 0
+        self.pump()
+
+    cdef void detach(self) noexcept:
+        if self.link != NULL:
+            link_drop(self.link)
+            self.link = NULL
+        free(self.resend)
+        self.resend = NULL
+        self.resend_count = self.resend_next = 0

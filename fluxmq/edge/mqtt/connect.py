@@ -1,0 +1,271 @@
+"""CONNECT and AUTH: from the first packet to CONNACK.
+
+    CONNECT ─► version, client identifier, will ─► password (may take time) ─► engine ─► disk ─► CONNACK
+                                               └─► AUTH … AUTH (MQTT 5 enhanced authentication) ─┘
+
+The connection is paused while anything takes time, so what a client sends ahead of CONNACK waits its turn [MQTT-3.1.4-6].
+"""
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Any, cast
+
+from fluxmq._core.errors import AuthError, ProtocolError
+from fluxmq._core.mqtt_decode import connect_level, decode_packet
+from fluxmq._core.mqtt_encode import encode_packet
+from fluxmq._core.mqtt_packets import Auth, ConnAck, Connect
+from fluxmq._core.mqtt_props import encode_properties
+from fluxmq._core.text import check_topic
+from fluxmq.edge.mqtt.connection import REASON_STRING_MAX, Client
+from fluxmq.engine.sessions import EXPIRY_NEVER, Will
+from fluxmq.model.mqtt import Property, ReasonCode
+
+if TYPE_CHECKING:
+    from fluxmq._core.connection import Connection
+    from fluxmq._core.session import Session
+    from fluxmq.edge.mqtt.front import Front
+
+__all__ = ["Connecting"]
+
+CONNECT = 1
+PACKET_SIZE_UNLIMITED = 0xFFFFFFFF
+# MQTT 5 reason -> CONNACK return code of 3.1.1, section 3.2.2.3; any other reason closes without an answer.
+RETURN_CODE_311 = {
+    ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: 1,
+    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: 2,
+    ReasonCode.SERVER_UNAVAILABLE: 3,
+    ReasonCode.SERVER_BUSY: 3,
+    ReasonCode.QUOTA_EXCEEDED: 3,
+    ReasonCode.BAD_USER_NAME_OR_PASSWORD: 4,
+    ReasonCode.NOT_AUTHORIZED: 5,
+    ReasonCode.BANNED: 5,
+}
+# Properties of a will that travel with the message; the others are the broker's (MQTT 5.0 section 3.1.3.2).
+WILL_OWN = (Property.WILL_DELAY_INTERVAL, Property.MESSAGE_EXPIRY_INTERVAL)
+
+
+class Connecting:
+    """The way in, for the connections of one listener."""
+
+    def __init__(self, front: Front, version: int, username_from: str) -> None:
+        self.front = front
+        self.version = version
+        self.username_from = username_from
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------------ first packet
+
+    def begin(self, connection: Connection, first: int, body: bytes) -> None:
+        """The first packet, which is a CONNECT."""
+        level = connect_level(body)
+        if level in (3, 4, 5):
+            connection.set_version(level)
+        elif level > 5:
+            connection.set_version(5)
+        packet = cast(Connect, decode_packet(first, body, 0))
+        if self.version and self.version != (5 if level == 5 else 3):
+            raise ProtocolError(ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+                                f"this listener takes only MQTT {'5' if self.version == 5 else '3.x'}")
+        client = Client(connection, packet)
+        connection.state = client
+        if not packet.client_id and (level == 3 or (level == 4 and not packet.clean_start)):
+            raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+                                "a session that is kept needs a client identifier [MQTT-3.1.3-8]")
+        client.problem_information = bool(packet.get(Property.REQUEST_PROBLEM_INFORMATION, 1))
+        client.method = cast("str | None", packet.get(Property.AUTHENTICATION_METHOD))
+        if client.method is not None:
+            self._begin_exchange(client)
+            return
+        authority = self.front.authority
+        certificate = connection.certificate if self.username_from else None
+        if authority.needs_wait(packet.username, packet.password, certificate, self.username_from):
+            connection.pause()
+            task = asyncio.get_running_loop().create_task(self._authenticate(client, certificate))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        client.identity = authority.authenticate_now(packet.client_id, packet.username, packet.password, certificate,
+                                                     self.username_from)
+        self.finish(client)
+
+    async def _authenticate(self, client: Client, certificate: dict[str, Any] | None) -> None:
+        connection, packet = client.connection, client.packet
+        assert packet is not None
+        try:
+            client.identity = await self.front.authority.authenticate(
+                packet.client_id, packet.username, packet.password, certificate, self.username_from)
+            if client.packet is not None and not connection.ended:
+                self.finish(client)
+        except ProtocolError as error:
+            connection.fail(error)
+        except Exception as error:
+            connection.crash(error)
+        finally:
+            if client.session is None or client.connection.open:
+                connection.resume()
+
+    # ------------------------------------------------------------------ enhanced authentication
+
+    def _begin_exchange(self, client: Client) -> None:
+        """MQTT 5.0 section 4.12: CONNECT named a method."""
+        assert client.packet is not None and client.method is not None
+        client.exchange = self.front.authority.begin_exchange(client.method)
+        if client.exchange is None:
+            raise AuthError(ReasonCode.BAD_AUTHENTICATION_METHOD,
+                            f"authentication method {client.method!r} is not supported [MQTT-4.12.0-1]")
+        data = client.packet.get(Property.AUTHENTICATION_DATA)
+        if data is None:
+            self._send_auth(client, b"", ReasonCode.CONTINUE_AUTHENTICATION)
+        else:
+            self._step(client, cast(bytes, data))
+
+    def _step(self, client: Client, data: bytes) -> None:
+        assert client.exchange is not None
+        reply, done = client.exchange.step(data)
+        if not done:
+            self._send_auth(client, reply, ReasonCode.CONTINUE_AUTHENTICATION)
+            return
+        exchange, client.exchange = client.exchange, None
+        claimed = client.packet.username if client.packet is not None else client.identity
+        certificate = client.connection.certificate if self.username_from else None
+        client.identity = self.front.authority.finish_exchange(exchange, claimed, certificate, self.username_from)
+        if client.packet is not None:
+            self.finish(client, reply)
+        else:
+            self._send_auth(client, reply, ReasonCode.SUCCESS)
+
+    def _send_auth(self, client: Client, data: bytes, reason: int) -> None:
+        properties: list[Any] = [(Property.AUTHENTICATION_METHOD, client.method)]
+        if data:
+            properties.append((Property.AUTHENTICATION_DATA, data))
+        client.connection.write(encode_packet(Auth(reason_code=reason, properties=properties), 5))
+
+    def on_auth(self, client: Client, packet: Auth) -> None:
+        """AUTH from a client: the next step, or the first of a re-authentication [MQTT-4.12.1-1]."""
+        if client.method is None:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH although CONNECT named no method [MQTT-4.12.0-6]")
+        if packet.get(Property.AUTHENTICATION_METHOD) != client.method:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH with another method than CONNECT [MQTT-4.12.0-5]")
+        data = cast(bytes, packet.get(Property.AUTHENTICATION_DATA, b""))
+        if packet.reason_code == ReasonCode.RE_AUTHENTICATE and client.packet is None:
+            client.exchange = self.front.authority.begin_exchange(client.method)
+        elif packet.reason_code != ReasonCode.CONTINUE_AUTHENTICATION:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"AUTH with reason 0x{packet.reason_code:02x} here")
+        if client.exchange is None:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH although no authentication is under way")
+        self._step(client, data)
+
+    # ------------------------------------------------------------------ CONNACK
+
+    def finish(self, client: Client, auth_data: bytes = b"") -> None:
+        """The client is who it says: session, disk, CONNACK."""
+        connection, packet, options = client.connection, client.packet, self.front.options
+        assert packet is not None
+        v5 = client.version == 5
+        assigned = not packet.client_id
+        if assigned:
+            client.client_id = f"fluxmq-{secrets.token_hex(12)}"
+        client.name = client.client_id.encode()
+        will = self._will(client)
+        wanted = cast(int, packet.get(Property.SESSION_EXPIRY_INTERVAL, 0)) if v5 else (
+            0 if packet.clean_start else EXPIRY_NEVER)
+        expiry_s = self.front.broker.cap_expiry(wanted)
+        keep_alive = packet.keep_alive
+        if v5 and options.keep_alive_max_s and not 0 < keep_alive <= options.keep_alive_max_s:
+            keep_alive = options.keep_alive_max_s
+        client.packet_size_max = cast(int, packet.get(Property.MAXIMUM_PACKET_SIZE, PACKET_SIZE_UNLIMITED))
+        records = self.front.hub.ledger.records
+        session, present = self.front.broker.connect(
+            client.name, version=client.version, clean_start=packet.clean_start, expiry_s=expiry_s,
+            keep_alive_s=keep_alive, will=will, username=client.identity, connection=client)
+        client.session = session
+        client.packet = None
+        if v5:
+            answer = self._connack_v5(client, packet, present, assigned, expiry_s if expiry_s != wanted else None,
+                                      keep_alive if keep_alive != packet.keep_alive else None, auth_data)
+        else:
+            answer = bytes((0x20, 2, present and client.version == 4, 0))  # 3.1 has no session present flag
+        window = min(cast(int, packet.get(Property.RECEIVE_MAXIMUM, 65535)), options.inflight_max)
+        alias_max = cast(int, packet.get(Property.TOPIC_ALIAS_MAXIMUM, 0))
+        connection.keep_alive_ms = keep_alive * 1500
+        connection.write_timeout_ms = options.write_timeout_ms
+        connection.packet_bytes_max = options.packet_bytes_max
+
+        def accept() -> None:
+            # Only now, when the disk knows the session, may the client learn that it has one.
+            if connection.ended or session.data is None or session.data.connection is not client:
+                return
+            connection.write(answer)
+            connection.deadline_ms = 0
+            connection.accept(session, window, client.packet_size_max, alias_max)
+            connection.resume()
+
+        if not self.front.hub.when_durable(accept, records):
+            connection.pause()
+        self.front.on_log("info", "", "connected", {
+            "client_id": client.client_id, "peer": connection.peer, "listener": self.front.name,
+            "version": {3: "3.1", 4: "3.1.1", 5: "5.0"}[client.version], "user": client.identity, "present": present})
+
+    def _will(self, client: Client) -> Will | None:
+        assert client.packet is not None
+        asked = client.packet.will
+        if asked is None:
+            return None
+        options = self.front.options
+        topic = asked.topic.encode()
+        if check_topic(topic, options.topic_levels_max) != 1:
+            raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, "the will's topic is not a topic name [MQTT-3.1.3-11]")
+        if asked.qos > options.qos_max:
+            raise ProtocolError(ReasonCode.QOS_NOT_SUPPORTED, f"the will's QoS is over {options.qos_max} [MQTT-3.2.2-12]")
+        if len(asked.payload) > options.payload_bytes_max:
+            raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "the will is over broker.max_message_size")
+        if asked.retain and not options.retain_available:
+            raise ProtocolError(ReasonCode.RETAIN_NOT_SUPPORTED, "retained messages are off [MQTT-3.2.2-13]")
+        if topic.startswith(b"$SYS/") or not (self.front.authority.open_publish or self.front.authority.may_publish(
+                client.identity, client.client_id, asked.topic)):
+            raise AuthError(ReasonCode.NOT_AUTHORIZED, f"not authorized to publish the will to {asked.topic!r}")
+        forwarded = [item for item in asked.properties if item[0] not in WILL_OWN]
+        return Will(topic, asked.payload, asked.qos, asked.retain,
+                    encode_properties(forwarded) if forwarded else b"",
+                    cast(int, asked.get(Property.WILL_DELAY_INTERVAL, 0)),
+                    cast("int | None", asked.get(Property.MESSAGE_EXPIRY_INTERVAL)))
+
+    def _connack_v5(self, client: Client, packet: Connect, present: bool, assigned: bool, expiry_s: int | None,
+                    keep_alive: int | None, auth_data: bytes) -> bytes:
+        """CONNACK of MQTT 5.0 with every property whose absence would mean something else (section 3.2.2.3)."""
+        options = self.front.options
+        properties: list[Any] = []
+        if expiry_s is not None:
+            properties.append((Property.SESSION_EXPIRY_INTERVAL, expiry_s))
+        if options.receive_max != 65535:
+            properties.append((Property.RECEIVE_MAXIMUM, options.receive_max))
+        if options.qos_max < 2:
+            properties.append((Property.MAXIMUM_QOS, options.qos_max))
+        if not options.retain_available:
+            properties.append((Property.RETAIN_AVAILABLE, 0))
+        properties.append((Property.MAXIMUM_PACKET_SIZE, options.packet_bytes_max))
+        if assigned:
+            properties.append((Property.ASSIGNED_CLIENT_IDENTIFIER, client.client_id))  # [MQTT-3.2.2-16]
+        if options.topic_alias_max:
+            properties.append((Property.TOPIC_ALIAS_MAXIMUM, options.topic_alias_max))
+        if keep_alive is not None:
+            properties.append((Property.SERVER_KEEP_ALIVE, keep_alive))
+        if options.response_information and packet.get(Property.REQUEST_RESPONSE_INFORMATION, 0):
+            properties.append((Property.RESPONSE_INFORMATION, options.response_information))
+        if client.method is not None:
+            properties.append((Property.AUTHENTICATION_METHOD, client.method))
+            if auth_data:
+                properties.append((Property.AUTHENTICATION_DATA, auth_data))
+        data = encode_packet(ConnAck(session_present=present, reason_code=0, properties=properties), 5)
+        if len(data) > client.packet_size_max:
+            raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "CONNACK does not fit into the client's Maximum Packet Size")
+        return data
+
+    def refuse(self, connection: Connection, client: Client | None, reason: int, text: str) -> None:
+        """CONNACK with an error, where the protocol has one for it [MQTT-3.1.4-2]; the caller closes."""
+        if connection.version == 5:
+            properties: list[Any] = [(Property.REASON_STRING, text[:REASON_STRING_MAX])]
+            connection.write(encode_packet(ConnAck(reason_code=reason, properties=properties), 5))
+        elif reason in RETURN_CODE_311 and (client is not None or reason == ReasonCode.UNSUPPORTED_PROTOCOL_VERSION):
+            connection.write(bytes((0x20, 2, 0, RETURN_CODE_311[ReasonCode(reason)])))

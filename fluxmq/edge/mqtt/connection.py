@@ -1,0 +1,71 @@
+"""One MQTT client as the edge sees it: who it is, what it asked for in CONNECT, how it ended.
+
+The compiled Connection carries the bytes and the hot packets; a Client hangs on it as `Connection.state` from CONNECT on.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fluxmq._core.mqtt_encode import encode_packet
+from fluxmq._core.mqtt_packets import Disconnect
+from fluxmq.model.mqtt import Property, ReasonCode
+
+if TYPE_CHECKING:
+    from fluxmq._core.connection import Connection
+    from fluxmq._core.mqtt_packets import Connect
+    from fluxmq._core.session import Session
+    from fluxmq.engine.ports_access import Exchange
+
+__all__ = ["Client", "disconnect_bytes"]
+
+REASON_STRING_MAX = 256  # characters of our own making: enough for a sentence
+
+
+def disconnect_bytes(reason: int, text: str = "", packet_size_max: int = 0xFFFFFFFF) -> bytes:
+    """A DISCONNECT of MQTT 5.0, with the text as Reason String when the client takes a packet that large
+    [MQTT-3.14.2-3]."""
+    properties: list[Any] = [(Property.REASON_STRING, text[:REASON_STRING_MAX])] if text else []
+    data = encode_packet(Disconnect(reason_code=reason, properties=properties), 5)
+    if len(data) > packet_size_max:
+        data = encode_packet(Disconnect(reason_code=reason), 5)
+    return data if len(data) <= packet_size_max else b""
+
+
+class Client:
+    """State of one connection, from CONNECT to its end."""
+
+    __slots__ = ("client_id", "connection", "exchange", "expiry_override", "identity", "method", "name", "packet",
+                 "packet_size_max", "problem_information", "publish_will", "session", "version")
+
+    def __init__(self, connection: Connection, packet: Connect) -> None:
+        self.connection = connection
+        self.packet: Connect | None = packet  # until CONNACK
+        self.version: int = packet.protocol_level
+        self.client_id: str = packet.client_id
+        self.name: bytes = b""
+        self.identity: str | None = None
+        self.session: Session | None = None
+        self.exchange: Exchange | None = None
+        self.method: str | None = None
+        self.problem_information = True
+        self.publish_will = True
+        self.expiry_override: int | None = None
+        self.packet_size_max = 0xFFFFFFFF
+
+    def displaced(self, reason: int) -> None:
+        """Another connection has the session now, or an administrator wants this one gone, [MQTT-3.1.4-3]."""
+        self.say_goodbye(reason)
+        self.connection.end()
+
+    def say_goodbye(self, reason: int, text: str = "") -> None:
+        """DISCONNECT, where the protocol has one for servers."""
+        if self.version == 5 and self.connection.open:
+            data = disconnect_bytes(reason, text, self.packet_size_max)
+            if data:
+                self.connection.write(data)
+
+    def reason_name(self, reason: int) -> str:
+        try:
+            return ReasonCode(reason).name.lower()
+        except ValueError:
+            return f"0x{reason:02x}"

@@ -1,0 +1,185 @@
+"""The cold packets of MQTT, both versions: a Front per listener is the `handler` of its connections.
+
+    CONNECT, AUTH      edge/mqtt/connect.py
+    SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, protocol errors, ends, clocks    here
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from fluxmq._core.connection import Connection
+from fluxmq._core.errors import ProtocolError
+from fluxmq._core.mqtt_decode import decode_packet
+from fluxmq._core.mqtt_encode import encode_packet
+from fluxmq._core.mqtt_packets import Auth, Disconnect, SubAck, Subscribe, UnsubAck, Unsubscribe
+from fluxmq.edge.mqtt.connect import Connecting
+from fluxmq.edge.mqtt.connection import Client
+from fluxmq.edge.mqtt.options import FrontOptions
+from fluxmq.edge.mqtt.upgrade import answer_upgrade
+from fluxmq.engine.broker import Broker
+from fluxmq.engine.ports_access import Authority
+from fluxmq.model.mqtt import PacketType, Property, ReasonCode
+
+__all__ = ["Front"]
+
+# Why the clock ended a connection -> what an MQTT 5 client is told.
+LATE = {
+    "keep_alive": ReasonCode.KEEP_ALIVE_TIMEOUT,  # [MQTT-3.1.2-22]
+    "full": ReasonCode.QUOTA_EXCEEDED,
+    "write": ReasonCode.UNSPECIFIED_ERROR,
+    "connect": ReasonCode.UNSPECIFIED_ERROR,
+}
+
+
+class Front:
+    """Handler of every connection of one listener.
+
+    broker, authority: the node's. options: what the configuration says about clients. name: the listener's, for logs.
+    version: 0, or the only version taken (3: 3.1 and 3.1.1, 5). on_log: (level, cause, text, fields).
+    """
+
+    def __init__(self, broker: Broker, authority: Authority, options: FrontOptions, name: str, *, version: int = 0,
+                 username_from: str = "", path: str = "/mqtt", origins: tuple[str, ...] = (),
+                 on_log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+        self.broker = broker
+        self.hub = broker.hub
+        self.authority = authority
+        self.options = options
+        self.name = name
+        self.path = path
+        self.origins = origins
+        self.on_log = on_log
+        self.connections = 0
+        self.connecting = Connecting(self, version, username_from)
+
+    # ------------------------------------------------------------------ the handler's verbs
+
+    def on_packet(self, connection: Connection, first: int, body: bytes) -> None:
+        """A packet that is not hot."""
+        kind = first >> 4
+        client: Client | None = connection.state
+        if client is None:
+            self.connecting.begin(connection, first, body)
+            return
+        if kind == PacketType.CONNECT:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNECT [MQTT-3.1.0-2]")
+        if kind not in (PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE, PacketType.DISCONNECT, PacketType.AUTH) or (
+                kind == PacketType.AUTH and client.version != 5):
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"packet type {kind} is not for a client to send")
+        packet = decode_packet(first, body, client.version)
+        if kind == PacketType.AUTH:
+            self.connecting.on_auth(client, cast(Auth, packet))
+        elif kind == PacketType.DISCONNECT:
+            self.on_disconnect(client, cast(Disconnect, packet))
+        elif not connection.open:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "only AUTH or DISCONNECT before authentication has ended "
+                                                           "[MQTT-3.1.2-30]")
+        elif kind == PacketType.SUBSCRIBE:
+            self.on_subscribe(client, cast(Subscribe, packet))
+        else:
+            self.on_unsubscribe(client, cast(Unsubscribe, packet))
+
+    def on_http(self, connection: Connection, head: bytes) -> tuple[bool, bytes]:
+        """The request of a WebSocket upgrade."""
+        accepted, response, why = answer_upgrade(head, self.path, self.origins)
+        if not accepted:
+            self.on_log("warning", "websocket", f"WebSocket upgrade refused: {why}",
+                        {"listener": self.name, "peer": connection.peer})
+        return accepted, response
+
+    def on_error(self, connection: Connection, reason: int, text: str) -> None:
+        """The peer broke the protocol: tell it where it can be told, and the log."""
+        client: Client | None = connection.state
+        fields = {"listener": self.name, "peer": connection.peer, "reason": f"0x{reason:02x}"}
+        if client is not None:
+            fields["client_id"] = client.client_id
+        self.on_log("warning", f"protocol {reason}", text, fields)
+        if client is not None and connection.open:
+            client.say_goodbye(reason, text)
+        elif reason:
+            self.connecting.refuse(connection, client, reason, text)
+
+    def on_crash(self, connection: Connection, error: BaseException) -> None:
+        client: Client | None = connection.state
+        self.on_log("error", f"crash {type(error).__name__}", f"internal error, connection closed: {error!r}",
+                    {"listener": self.name, "client_id": client.client_id if client else "", "error": error})
+        if client is not None:
+            client.say_goodbye(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+
+    def on_end(self, connection: Connection) -> None:
+        """The connection has ended, one way or the other."""
+        self.connections -= 1
+        client: Client | None = connection.state
+        if client is None:
+            return
+        session = client.session
+        if session is not None:
+            self.broker.disconnect(session, client, publish_will=client.publish_will, expiry_s=client.expiry_override)
+            self.on_log("info", "", "disconnected", {"client_id": client.client_id, "peer": connection.peer})
+        client.session = None
+
+    def may_publish(self, connection: Connection, topic: bytes) -> bool:
+        """Asked by the hot path once per topic and generation of the permissions."""
+        client: Client = connection.state
+        allowed = self.authority.may_publish(client.identity, client.client_id, topic.decode())
+        if not allowed:
+            self.on_log("warning", f"acl {client.client_id}", "publish denied",
+                        {"client_id": client.client_id, "user": client.identity, "topic": topic.decode()})
+        return allowed
+
+    def on_late(self, connection: Connection, why: str) -> None:
+        """The clock ended a connection; `why` as Connection.tick says."""
+        client: Client | None = connection.state
+        self.on_log("warning", f"late {why}", {"keep_alive": "nothing heard for 1.5 x keep alive",
+                                               "write": "sent bytes were not taken for server…write_timeout",
+                                               "connect": "no CONNECT within server…read_timeout",
+                                               "full": "send buffer full (session.disconnect_on_full)"}[why],
+                    {"listener": self.name, "client_id": client.client_id if client else "", "peer": connection.peer})
+        if client is not None:
+            client.say_goodbye(LATE[why])
+        if why == "keep_alive":
+            connection.end()
+        else:
+            connection.abort()
+
+    # ------------------------------------------------------------------ packets
+
+    def on_subscribe(self, client: Client, packet: Subscribe) -> None:
+        """SUBSCRIBE, MQTT 5.0 section 3.8: a reason code for each filter, in order [MQTT-3.8.4-6]."""
+        assert client.session is not None
+        v5 = client.version == 5
+        identifier = cast(int, packet.get(Property.SUBSCRIPTION_IDENTIFIER, 0))
+        records = self.hub.ledger.records
+        codes = []
+        for wanted in packet.subscriptions:
+            if not self.authority.open_subscribe and not self.authority.may_subscribe(client.identity, client.client_id,
+                                                                                      wanted.filter):
+                code: int = ReasonCode.NOT_AUTHORIZED
+                self.on_log("warning", f"acl {client.client_id}", "subscribe denied",
+                            {"client_id": client.client_id, "user": client.identity, "filter": wanted.filter})
+            else:
+                options = (wanted.qos | wanted.no_local << 2 | wanted.retain_as_published << 3
+                           | wanted.retain_handling << 4)
+                code = self.broker.subscribe(client.session, wanted.filter.encode(), options, identifier)
+            codes.append(code if v5 or code < 0x80 else 0x80)
+        data = encode_packet(SubAck(packet.packet_id, codes), client.version)
+        client.connection.write_when_durable(data, records)
+
+    def on_unsubscribe(self, client: Client, packet: Unsubscribe) -> None:
+        """UNSUBSCRIBE, MQTT 5.0 section 3.10."""
+        assert client.session is not None
+        records = self.hub.ledger.records
+        codes = [self.broker.unsubscribe(client.session, filter_.encode()) for filter_ in packet.filters]
+        data = encode_packet(UnsubAck(packet.packet_id, codes), client.version)
+        client.connection.write_when_durable(data, records)
+
+    def on_disconnect(self, client: Client, packet: Disconnect) -> None:
+        """DISCONNECT, MQTT 5.0 section 3.14: only reason 0x00 discards the will [MQTT-3.14.4-3]."""
+        expiry = packet.get(Property.SESSION_EXPIRY_INTERVAL)
+        if expiry and client.session is not None and client.session.data.expiry_s == 0:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "Session Expiry Interval in DISCONNECT although it was 0 in "
+                                                           "CONNECT (MQTT 5.0 section 3.14.2.2.2)")
+        client.publish_will = packet.reason_code != ReasonCode.SUCCESS
+        client.expiry_override = cast("int | None", expiry)
+        client.connection.end()

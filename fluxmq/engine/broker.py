@@ -1,0 +1,318 @@
+"""The broker without I/O: the cold verbs. connect, subscribe, unsubscribe, disconnect, wills, expiry, takeover.
+
+The hot verbs (publish, deliver, acknowledge) are compiled and live in fluxmq/_core/hub.pyx; this object configures
+them. Time comes from Hub.now_ms (wall clock of the turn); `tick` is called about twice a second.
+
+    connect ──► attached by the edge when CONNACK has left ──► disconnect ──► (expiry) ──► end
+                                      │                             ▲
+                                      └── takeover by the same client identifier
+"""
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from fluxmq._core.errors import ProtocolError
+from fluxmq._core.hub import Hub
+from fluxmq._core.routes import ShareGroup
+from fluxmq._core.session import Session
+from fluxmq._core.text import check_filter, split_share
+from fluxmq.engine.sessions import EXPIRY_NEVER, ClientConnection, Link, SessionState, Will
+from fluxmq.model.mqtt import ReasonCode
+
+__all__ = ["Broker", "Limits"]
+
+RECORD_SESSION, RECORD_SESSION_END, RECORD_SUBSCRIBE, RECORD_UNSUBSCRIBE, RECORD_LINK = 1, 2, 3, 4, 12
+NO_LOCAL = 0x04
+RETAIN_HANDLING_NEW_ONLY, RETAIN_HANDLING_NEVER = 1, 2
+OPTIONS_MASK = 0x0F  # QoS, No Local, Retain As Published: the low bits of Subscription Options
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the configuration says about sessions. Durations in seconds, 0 = no bound where a bound is optional."""
+
+    sessions_max: int = 100_000
+    expiry_max_s: int = 0
+    subscriptions_max: int = 10_000
+    topic_levels_max: int = 32
+    queue_max: int = 1000
+    queue_bytes_max: int = 64 << 20
+    queue_rejects: bool = False
+
+
+class Broker:
+    """The cold half of one namespace.
+
+    hub: the hot half. limits: see Limits. on_log: called with (level, cause, text, fields) for what an operator
+    should see.
+    """
+
+    def __init__(self, hub: Hub, limits: Limits | None = None,
+                 on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None) -> None:
+        self.hub = hub
+        self.limits = limits or Limits()
+        self.sessions: dict[bytes, Session] = {}
+        self.groups: dict[tuple[bytes, bytes], ShareGroup] = {}
+        self.session_number_last = 0
+        self.started_ms = hub.now_ms
+        self.dirty: set[Session] = set()
+        self.ended: list[int] = []  # numbers of sessions that the view must forget
+        self.wills_published = 0
+        self.connected = 0
+        self.stopping = False
+        self._timers: list[tuple[int, int, int, Session, Callable[[SessionState], None]]] = []
+        self._timer_count = 0
+        self._log = on_log or (lambda level, cause, text, fields: None)
+
+    # ------------------------------------------------------------------ connect
+
+    def connect(self, name: bytes, *, version: int, clean_start: bool, expiry_s: int, keep_alive_s: int,
+                will: Will | None, username: str | None, connection: ClientConnection) -> tuple[Session, bool]:
+        """Makes or finds the session of a client and takes it over. Returns (session, session present).
+
+        expiry_s: 0 ends with the connection, EXPIRY_NEVER is kept until cleaned; already capped by `cap_expiry`.
+        The edge attaches it (Connection.accept) when CONNACK has been written.
+        Raises ProtocolError(0x97) when there are `sessions_max` already.
+        MQTT 5.0 sections 3.1.2.4, 3.1.4, 4.1; MQTT 3.1.1 section 3.1.2.4.
+        """
+        session = self.sessions.get(name)
+        if session is not None and session.data.connection is not None:
+            former = session.data.connection
+            self.disconnect(session, former, publish_will=True, taken_over=True, clean=clean_start)
+            former.displaced(ReasonCode.SESSION_TAKEN_OVER)
+            session = self.sessions.get(name)
+        if session is not None and clean_start:
+            self.end_session(session)
+            session = None
+        present = session is not None
+        if session is None:
+            if len(self.sessions) >= self.limits.sessions_max:
+                raise ProtocolError(ReasonCode.QUOTA_EXCEEDED,
+                                    f"there are {len(self.sessions)} sessions (session.max_sessions)")
+            session = self._new_session(name, recorded=expiry_s > 0 or will is not None, kept=expiry_s > 0)
+        state: SessionState = session.data
+        state.epoch += 1
+        state.restored = False
+        state.connection = connection
+        state.version = version
+        state.expiry_s = expiry_s
+        state.keep_alive_s = keep_alive_s
+        state.since_ms = self.hub.now_ms
+        state.will = will
+        state.username = username
+        state.kept = state.kept or expiry_s > 0
+        self.connected += 1
+        self._record_head(session)
+        return session, present
+
+    def _new_session(self, name: bytes, recorded: bool, kept: bool) -> Session:
+        number = 0
+        if recorded and self.hub.durable:
+            self.session_number_last += 1
+            number = self.session_number_last
+        session = self.hub.new_session(name, number)
+        # A session that is only recorded for its will keeps no messages on disk.
+        session.journalled = bool(number) and kept
+        self._configure(session)
+        session.data = SessionState(session)
+        session.data.kept = kept
+        self.sessions[name] = session
+        return session
+
+    def _configure(self, session: Session) -> None:
+        session.queue_max = self.limits.queue_max
+        session.queue_bytes_max = self.limits.queue_bytes_max
+        session.queue_rejects = self.limits.queue_rejects
+
+    def cap_expiry(self, expiry_s: int) -> int:
+        """A client's wish for session expiry under session.max_expiry_interval, seconds."""
+        most = self.limits.expiry_max_s
+        return min(expiry_s, most) if most else expiry_s
+
+    # ------------------------------------------------------------------ disconnect and end
+
+    def disconnect(self, session: Session, connection: ClientConnection, *, publish_will: bool,
+                   expiry_s: int | None = None, taken_over: bool = False, clean: bool = False) -> None:
+        """A connection of the session has ended. Does nothing when another one has taken its place.
+
+        publish_will: false after a DISCONNECT with reason 0x00, [MQTT-3.1.2-10]. expiry_s: the override in DISCONNECT.
+        taken_over, clean: by another CONNECT, with Clean Start.
+        """
+        state: SessionState = session.data
+        if state is None or state.connection is not connection:
+            return
+        state.connection = None
+        self.connected -= 1
+        if self.stopping:
+            # Clients will be back after the restart: sessions stay, wills wait for those who are not.
+            return
+        state.epoch += 1
+        state.since_ms = self.hub.now_ms
+        if expiry_s is not None:
+            state.expiry_s = self.cap_expiry(expiry_s)
+        if not publish_will:
+            state.will = None
+        if state.expiry_s == 0:
+            self.end_session(session)
+            return
+        if state.will is not None:
+            if state.will.delay_s == 0 or clean:
+                self.publish_will(session)
+            elif not taken_over:
+                # The delay never outlives the session: end_session publishes what is left, [MQTT-3.1.3-9].
+                self._after(session, state.will.delay_s * 1000, self._will_due)
+        if state.expiry_s != EXPIRY_NEVER:
+            self._after(session, state.expiry_s * 1000, self._expired)
+        self._record(session, RECORD_LINK, Link(False, state.since_ms, state.expiry_s, state.will is not None))
+
+    def end_session(self, session: Session) -> None:
+        """Forgets a session and everything in it; publishes a will that still waits, [MQTT-3.1.2-8]."""
+        state: SessionState = session.data
+        state.epoch += 1
+        self.publish_will(session)
+        for filter_ in list(session.subscriptions):
+            self._drop_subscription(session, filter_)
+        if self.sessions.get(session.name) is session:
+            del self.sessions[session.name]
+        if session.number and self.hub.durable:
+            session.journalled = False
+            self.hub.ledger.write(RECORD_SESSION_END, struct.pack(">Q", session.number))
+            self.ended.append(session.number)
+            self.dirty.discard(session)
+        session.clear()
+        session.data = None  # timers and connections of its life find nothing
+
+    def publish_will(self, session: Session) -> None:
+        """Publishes the will of a session once, if there is one."""
+        state: SessionState = session.data
+        will = state.will
+        if will is None:
+            return
+        state.will = None
+        expires_at = self.hub.now_ms + will.expiry_s * 1000 if will.expiry_s is not None else 0
+        self.wills_published += 1
+        self.hub.publish_message(will.topic, will.payload, min(will.qos, self.hub.qos_max), will.retain,
+                                 will.properties, expires_at, session)
+        self._record(session, RECORD_LINK, Link(state.connection is not None, state.since_ms, state.expiry_s, False))
+
+    # ------------------------------------------------------------------ subscriptions
+
+    def subscribe(self, session: Session, filter_: bytes, options: int, identifier: int) -> int:
+        """One topic filter of a SUBSCRIBE, MQTT 5.0 section 3.8. Returns the reason code for SUBACK.
+
+        filter_: UTF-8, not yet checked beyond that. options: the Subscription Options byte. identifier: 0 = none.
+        What is retained under the filter is sent as the options say. Permission is the caller's business.
+        """
+        granted = min(options & 3, self.hub.qos_max)
+        options = options & ~3 | granted
+        try:
+            share = split_share(filter_)
+        except ValueError:
+            return ReasonCode.TOPIC_FILTER_INVALID
+        plain = share[1] if share else filter_
+        if check_filter(plain, self.limits.topic_levels_max) != 1:
+            return ReasonCode.TOPIC_FILTER_INVALID
+        known = filter_ in session.subscriptions
+        if not known and len(session.subscriptions) >= self.limits.subscriptions_max:
+            return ReasonCode.QUOTA_EXCEEDED
+        self._add_subscription(session, filter_, options & OPTIONS_MASK, identifier)
+        self._record(session, RECORD_SUBSCRIBE, (filter_, options & OPTIONS_MASK, identifier))
+        handling = options >> 4 & 3
+        if share is None and handling != RETAIN_HANDLING_NEVER and not (handling == RETAIN_HANDLING_NEW_ONLY and known):
+            self.hub.deliver_retained(session, plain, options & OPTIONS_MASK, identifier)
+        return granted
+
+    def unsubscribe(self, session: Session, filter_: bytes) -> int:
+        """One filter of an UNSUBSCRIBE. Returns the reason code for UNSUBACK."""
+        if filter_ not in session.subscriptions:
+            return ReasonCode.NO_SUBSCRIPTION_EXISTED
+        self._drop_subscription(session, filter_)
+        self._record(session, RECORD_UNSUBSCRIBE, filter_)
+        return ReasonCode.SUCCESS
+
+    def _add_subscription(self, session: Session, filter_: bytes, options: int, identifier: int) -> None:
+        share = split_share(filter_)
+        if share:
+            group = self.groups.get(share)
+            if group is None:
+                group = self.groups[share] = ShareGroup(*share)
+                self.hub.add_group(group)
+            group.join(session, options, identifier)
+        else:
+            self.hub.subscribe(session, filter_, options, identifier)
+        session.subscriptions[filter_] = (options, identifier)
+
+    def _drop_subscription(self, session: Session, filter_: bytes) -> None:
+        del session.subscriptions[filter_]
+        share = split_share(filter_)
+        if not share:
+            self.hub.unsubscribe(session, filter_)
+            return
+        group = self.groups[share]
+        group.leave(session)
+        if not len(group):
+            self.hub.remove_group(group)
+            del self.groups[share]
+
+    # ------------------------------------------------------------------ time
+
+    def _after(self, session: Session, delay_ms: int, call: Callable[[SessionState], None]) -> None:
+        self._timer_count += 1
+        heapq.heappush(self._timers, (session.data.since_ms + delay_ms, self._timer_count, session.data.epoch, session,
+                                      call))
+
+    def tick(self) -> None:
+        """Everything that is due by Hub.now_ms: delayed wills, session expiry."""
+        now = self.hub.now_ms
+        while self._timers and self._timers[0][0] <= now:
+            _, _, epoch, session, call = heapq.heappop(self._timers)
+            if session.data is not None and session.data.epoch == epoch:
+                call(session.data)
+
+    def _will_due(self, state: SessionState) -> None:
+        self.publish_will(state.session)
+
+    def _expired(self, state: SessionState) -> None:
+        self.end_session(state.session)
+
+    # ------------------------------------------------------------------ the disk
+
+    def _record(self, session: Session, kind: int, body: object) -> None:
+        if session.number and self.hub.durable:
+            self.hub.ledger.write(kind, struct.pack(">Q", session.number) + msgspec.msgpack.encode(body))
+            self.dirty.add(session)
+
+    def _record_head(self, session: Session) -> None:
+        state: SessionState = session.data
+        if session.number == 0 and self.hub.durable and (state.kept or state.will is not None):
+            self.session_number_last += 1
+            session.set_number(self.session_number_last)
+            session.journalled = state.kept
+        self._record(session, RECORD_SESSION, state.head())
+
+    def restore(self, sessions: Iterable[Session]) -> None:
+        """After load and replay: puts what came from disk to work. Subscriptions are live from here on, so that what is
+        published before a client returns reaches its session."""
+        for session in sessions:
+            state: SessionState = session.data
+            self.sessions[session.name] = session
+            self._configure(session)
+            for filter_, (options, identifier) in list(session.subscriptions.items()):
+                self._add_subscription(session, filter_, options, identifier)
+            state.epoch += 1
+            if state.restored:
+                # It was connected when the broker died; the client may come back within its patience.
+                patience = int(max(state.will.delay_s if state.will else 0, 1.5 * state.keep_alive_s) * 1000)
+                state.since_ms = self.hub.now_ms
+                if state.will is not None:
+                    self._after(session, patience, self._will_due)
+                if not state.kept:
+                    self._after(session, patience, self._expired)
+            elif state.will is not None:
+                self._after(session, state.will.delay_s * 1000, self._will_due)
+            if state.kept and state.expiry_s != EXPIRY_NEVER:
+                self._after(session, state.expiry_s * 1000, self._expired)

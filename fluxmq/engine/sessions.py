@@ -1,0 +1,88 @@
+"""What the cold verbs keep with each session, and what of it goes to disk.
+
+A Session (fluxmq/_core/session.pyx) holds what the hot verbs need; `Session.data` holds a SessionState. `Head` and
+`Link` are the bodies of the SESSION and LINK records (after the session's number) and part of the view's copy;
+msgpack arrays, so that a field added at the end is read as its default from an older file.
+"""
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from fluxmq._core.session import Session
+
+__all__ = ["EXPIRY_NEVER", "ClientConnection", "Head", "Link", "SessionState", "Will"]
+
+EXPIRY_NEVER = 0xFFFFFFFF  # Session Expiry Interval, MQTT 5.0 section 3.1.2.11.2
+
+
+class Will(msgspec.Struct, array_like=True, frozen=True):
+    """A will message, MQTT 5.0 section 3.1.2.5.
+
+    properties: wire bytes that travel as they are. delay_s: Will Delay Interval. expiry_s: Message Expiry Interval,
+    counted from publication; None = never.
+    """
+
+    topic: bytes
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: bytes = b""
+    delay_s: int = 0
+    expiry_s: int | None = None
+
+
+class Head(msgspec.Struct, array_like=True):
+    """A session as CONNECT made it. since_ms: wall clock of the last change of `connected`."""
+
+    name: bytes
+    namespace: bytes
+    version: int
+    expiry_s: int
+    connected: bool
+    since_ms: int
+    keep_alive_s: int
+    kept: bool
+    will: Will | None = None
+    username: str | None = None
+
+
+class Link(msgspec.Struct, array_like=True):
+    """What a disconnect changes."""
+
+    connected: bool
+    since_ms: int
+    expiry_s: int
+    will_pending: bool
+
+
+class ClientConnection(Protocol):
+    """What the engine asks of whoever carries a client."""
+
+    def displaced(self, reason: int) -> None:
+        """Another connection took over, or an administrator acted: tell the client and close."""
+
+
+class SessionState:
+    """The cold half of a session."""
+
+    __slots__ = ("connection", "epoch", "expiry_s", "keep_alive_s", "kept", "restored", "session", "since_ms",
+                 "username", "version", "will")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.connection: ClientConnection | None = None
+        self.version = 4
+        self.expiry_s = 0
+        self.keep_alive_s = 0
+        self.since_ms = 0
+        self.will: Will | None = None
+        self.username: str | None = None
+        self.kept = False  # outlives its connection
+        self.epoch = 0  # grows with every connect and disconnect: timers of an earlier life do nothing
+        self.restored = False  # came from disk and has not been connected since
+
+    def head(self) -> Head:
+        return Head(self.session.name, self.session.namespace, self.version, self.expiry_s, self.connection is not None,
+                    self.since_ms, self.keep_alive_s, self.kept, self.will, self.username)
