@@ -75,13 +75,12 @@ def _unknown(path: str) -> str:
     prefix = f"{parent}." if parent else ""
     children = {other[len(prefix):].partition(".")[0]: None for other in (*SECTIONS, *KEYS) if other.startswith(prefix)}
     children.pop("", None)
+    elsewhere = next((key for key in KEYS if key.rpartition(".")[2] == name and prefix + name == path), None)
+    if elsewhere is not None:
+        return f"unknown key; there is {elsewhere}"
     near = difflib.get_close_matches(name, children, 1)
     if near:
         return f"unknown key; the nearest is {prefix}{near[0]}"
-    last = path.rpartition(".")[2]
-    elsewhere = [key for key in KEYS if key.rpartition(".")[2] == last]
-    if elsewhere:
-        return f"unknown key; there is {elsewhere[0]}"
     return f"unknown key; {parent or 'at the top there are'}{' has' if parent else ''} {', '.join(children)}"
 
 

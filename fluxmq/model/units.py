@@ -8,10 +8,13 @@ Parsing raises ValueError with a sentence; both `format_` functions write what t
 """
 import math
 import re
+from decimal import Decimal
 
 __all__ = ["format_duration", "format_size", "parse_duration", "parse_size"]
 
-_DURATION_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+_DURATION_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+# As exponents: 15 * 1e-6 is not the float nearest to 0.000015, "15e-6" is.
+_DURATION_EXPONENTS = {"ms": "e-3", "us": "e-6"}
 _SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _DURATION = re.compile(rf"(?:{_NUMBER}(?:d|h|ms|us|m|s))+", re.ASCII)
@@ -37,7 +40,9 @@ def parse_duration(value: object) -> float:
     if len({unit for _, unit in parts}) != len(parts):
         raise ValueError("a unit is there twice")
     # fsum: "1.1s100ms" and the like come out as the nearest float, whatever the order of the parts
-    return _seconds(math.fsum(float(number) * _DURATION_UNITS[unit] for number, unit in parts))
+    return _seconds(math.fsum(
+        float(number) * _DURATION_UNITS[unit] if unit in _DURATION_UNITS else float(number + _DURATION_EXPONENTS[unit])
+        for number, unit in parts))
 
 
 def _seconds(value: float) -> float:
@@ -61,11 +66,11 @@ def format_duration(seconds: float) -> str:
             if count:
                 parts.append(f"{count}{unit}")
         return "".join(parts)
-    for unit in ("ms", "us"):
-        count = round(seconds / _DURATION_UNITS[unit])
-        if 0 < count < 1_000_000 and count * _DURATION_UNITS[unit] == seconds:
+    for unit, exponent in _DURATION_EXPONENTS.items():
+        count = round(seconds / float(f"1{exponent}"))
+        if 0 < count < 1_000_000 and float(f"{count}{exponent}") == seconds:
             return f"{count}{unit}"
-    return f"{seconds:.17f}".rstrip("0") + "s" if seconds < 1e-4 else f"{seconds!r}s"
+    return f"{Decimal(repr(seconds)):f}s"
 
 
 def parse_size(value: object) -> int:
