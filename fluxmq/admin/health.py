@@ -149,7 +149,7 @@ class HealthServer:
             if request is None and peer.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
                 return
             async with asyncio.timeout(self._request_seconds_max):
-                await peer.send(answer, close=request is None)
+                await peer.send(answer, request)
             if peer.http.our_state is not h11.DONE or peer.http.their_state is not h11.DONE:
                 return
             peer.http.start_next_cycle()
@@ -223,15 +223,17 @@ class _Peer:
             else:
                 raise _Gone
 
-    async def send(self, answer: _Answer, close: bool) -> None:
-        """The whole answer in one write; h11 leaves out the body of an answer to HEAD."""
+    async def send(self, answer: _Answer, request: h11.Request | None) -> None:
+        """The whole answer in one write. request: what it answers, None when that could not be read."""
         status, content_type, body, further = answer
         headers = [("Content-Type", content_type), ("Content-Length", str(len(body))), ("Cache-Control", "no-store"),
                    ("Date", formatdate(usegmt=True)), *further]
-        if close or self.http.their_state is h11.SEND_BODY:
+        if request is None or self.http.their_state is h11.SEND_BODY:
             headers.append(("Connection", "close"))
         head = self.http.send(h11.Response(status_code=status, headers=headers))
-        content = self.http.send(h11.Data(data=body)) or b""
-        end = self.http.send(h11.EndOfMessage()) or b""
-        self._writer.write(head + content + end)
+        end = b""
+        if request is None or request.method != b"HEAD":
+            end = self.http.send(h11.Data(data=body)) or b""
+        end += self.http.send(h11.EndOfMessage()) or b""
+        self._writer.write((head or b"") + end)
         await self._writer.drain()

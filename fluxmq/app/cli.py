@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +142,7 @@ def user_list(file: Path) -> None:
 def bench(arguments: tuple[str, ...]) -> Any:
     """Load a broker and measure it; `fluxmq bench --help` says how."""
     try:
-        from fluxmq.bench.load.cli import bench as load_bench
+        load_bench = import_module("fluxmq.bench.load.cli").bench
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("fluxmq.bench"):
             raise

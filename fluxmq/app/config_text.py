@@ -124,6 +124,7 @@ storage:
 - A size is a number of bytes or text with one unit (B, KiB, MiB, GiB, TiB): `65536`, `64KiB`.
 - An address is `host:port`, `[ipv6]:port`, or `:port` for every interface; port 0 picks a free one, and the start
   message names it. Write addresses with brackets or a leading colon in quotes.
+- File names are relative to the working directory.
 - An address other than loopback needs a decision who may connect: a users file, a listener that requires certificates,
   or `auth.allow_anonymous: true`. The broker does not start without.
 - YAML is read as version 1.2: `true` and `false` are booleans, `yes` and `on` are text.

@@ -20,8 +20,9 @@ ROOT = Path(__file__).parents[2]
 def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     base = {name: value for name, value in os.environ.items() if not name.startswith("FLUXMQ__")}
     paths = os.pathsep.join([str(ROOT), *filter(None, [base.get("PYTHONPATH")])])
-    return subprocess.run([sys.executable, "-m", "fluxmq", *arguments], cwd=ROOT, text=True, timeout=60, stdin=subprocess.DEVNULL,
-                          capture_output=True, env={**base, "PYTHONPATH": paths, **(environment or {})}, check=False)
+    return subprocess.run([sys.executable, "-m", "fluxmq", *arguments], cwd=ROOT, text=True, timeout=60, check=False,
+                          stdin=subprocess.DEVNULL, capture_output=True,
+                          env={**base, "PYTHONPATH": paths, **(environment or {})})
 
 
 def status_of(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
