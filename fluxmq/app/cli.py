@@ -6,7 +6,8 @@ here is a bug of ours, and is shown as one.
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,12 @@ def cli() -> None:
 @_set_option
 def run(file: Path | None, sets: tuple[str, ...]) -> int:
     """Run the broker until SIGTERM or SIGINT."""
-    from fluxmq.app import server
     from fluxmq.app.config import load
 
     config, provenance = load(file, os.environ, sets)
+    # after the configuration is known to be good: this imports the compiled core and the storage library
+    from fluxmq.app import server
+
     return int(server.run(config, provenance) or exit_codes.OK)
 
 
@@ -92,6 +95,15 @@ def version() -> None:
     click.echo(f"fluxmq {__version__} ({', '.join(parts)})")
 
 
+@contextmanager
+def _file_errors(file: Path) -> Iterator[None]:
+    """A file that cannot be read or written is the user's matter, not a bug."""
+    try:
+        yield
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or file}: {error.strerror or error}") from error
+
+
 @cli.group()
 def user() -> None:
     """Keep the users file."""
@@ -111,7 +123,8 @@ def user_add(name: str, file: Path, password_stdin: bool) -> None:
             raise click.UsageError("standard input holds no password")
     else:
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True)
-    users.add_user(str(file), name, password)
+    with _file_errors(file):
+        users.add_user(str(file), name, password)
     click.echo(f"{name} may log in; a running broker learns it by SIGHUP")
 
 
@@ -122,7 +135,9 @@ def user_remove(name: str, file: Path) -> None:
     """Remove the user NAME."""
     from fluxmq.access import users
 
-    if not users.remove_user(str(file), name):
+    with _file_errors(file):
+        removed = users.remove_user(str(file), name)
+    if not removed:
         raise click.ClickException(f"{file} has no user {name}")
     click.echo(f"{name} is removed; a running broker learns it by SIGHUP")
 
@@ -133,7 +148,9 @@ def user_list(file: Path) -> None:
     """Print the names of the users, one per line."""
     from fluxmq.access import users
 
-    for name in users.list_users(str(file)):
+    with _file_errors(file):
+        names = users.list_users(str(file))
+    for name in names:
         click.echo(name)
 
 

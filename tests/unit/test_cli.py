@@ -192,6 +192,18 @@ def test_removing_a_user(users: dict[str, dict[str, str]]) -> None:
     assert result.exit_code == 1 and "has no user ada" in result.output
 
 
+def test_a_users_file_that_cannot_be_written_is_one_sentence(monkeypatch: pytest.MonkeyPatch,
+                                                             users: dict[str, dict[str, str]]) -> None:
+    def denied(*_: str) -> None:
+        raise PermissionError(13, "Permission denied", "f")
+
+    for name in ("add_user", "remove_user", "list_users"):
+        monkeypatch.setattr(sys.modules["fluxmq.access.users"], name, denied)
+    for arguments in (["add", "ada", "--password-stdin"], ["remove", "ada"], ["list"]):
+        result = CliRunner().invoke(cli.cli, ["user", *arguments, "--file", "f"], input="secret\n")
+        assert result.exit_code == 1 and "f: Permission denied" in result.output
+
+
 def test_bench_gets_its_arguments_as_they_are(monkeypatch: pytest.MonkeyPatch,
                                               capsys: pytest.CaptureFixture[str]) -> None:
     import click
