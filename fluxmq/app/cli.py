@@ -1,0 +1,194 @@
+"""The `fluxmq` command. What a command needs is imported when it runs, so that `fluxmq version` is quick.
+
+A user's mistake is one clear message on standard error and a status from exit_codes.py, never a traceback. A traceback
+here is a bug of ours, and is shown as one.
+"""
+import os
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fluxmq import __version__
+from fluxmq._core.errors import ConfigError, FluxError
+from fluxmq.app import exit_codes
+
+__all__ = ["cli", "main"]
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_config_option = click.option("--config", "file", type=_FILE, metavar="FILE", help="Configuration in YAML.")
+_set_option = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE",
+                           help="Set one key, such as log.level=debug. May be repeated; stronger than file and "
+                                "environment.")
+_users_option = click.option("--file", "file", type=_FILE, required=True, metavar="FILE",
+                             help="The users file, auth.users_file of the configuration.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """FluxMQ, a message broker."""
+
+
+@cli.command()
+@_config_option
+@_set_option
+def run(file: Path | None, sets: tuple[str, ...]) -> int:
+    """Run the broker until SIGTERM or SIGINT."""
+    from fluxmq.app.config import load
+
+    config, provenance = load(file, os.environ, sets)
+    # after the configuration is known to be good: this imports the compiled core and the storage library
+    from fluxmq.app import server
+
+    return int(server.run(config, provenance) or exit_codes.OK)
+
+
+@cli.group()
+def config() -> None:
+    """Check, show and explain the configuration."""
+
+
+@config.command("check")
+@click.argument("file", type=_FILE)
+def config_check(file: Path) -> None:
+    """Say everything that is wrong with FILE. Environment and flags are left out: it is the file that is checked."""
+    from fluxmq.app.config import load
+
+    load(file)
+    click.echo(f"{file}: good")
+
+
+@config.command("show")
+@_config_option
+@_set_option
+def config_show(file: Path | None, sets: tuple[str, ...]) -> None:
+    """Print the configuration that `fluxmq run` would use, and where each value comes from."""
+    from fluxmq.app.config import load
+    from fluxmq.app.config_text import show
+
+    click.echo(show(*load(file, os.environ, sets)), nl=False)
+
+
+@config.command("keys")
+@click.option("--markdown", is_flag=True, help="As the page of the guide.")
+def config_keys(markdown: bool) -> None:
+    """Print every key: what it does, what is allowed, its default."""
+    from fluxmq.app.config_text import keys_as_markdown, keys_as_text
+
+    click.echo(keys_as_markdown() if markdown else keys_as_text(), nl=False)
+
+
+@cli.command()
+def version() -> None:
+    """Print the version, and those of what decides how it runs."""
+    parts = [f"Python {platform.python_version()}"]
+    for name in ("uvloop", "rocksdict"):
+        try:
+            parts.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            parts.append(f"no {name}")
+    click.echo(f"fluxmq {__version__} ({', '.join(parts)})")
+
+
+@contextmanager
+def _file_errors(file: Path) -> Iterator[None]:
+    """A file that cannot be read or written is the user's matter, not a bug."""
+    try:
+        yield
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or file}: {error.strerror or error}") from error
+
+
+@cli.group()
+def user() -> None:
+    """Keep the users file."""
+
+
+@user.command("add")
+@click.argument("name")
+@_users_option
+@click.option("--password-stdin", is_flag=True, help="Read the password from standard input, one line.")
+def user_add(name: str, file: Path, password_stdin: bool) -> None:
+    """Add the user NAME, or change its password. FILE is made when it is missing."""
+    from fluxmq.access import users
+
+    if password_stdin:
+        password = sys.stdin.readline().rstrip("\r\n")
+        if not password:
+            raise click.UsageError("standard input holds no password")
+    else:
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+    with _file_errors(file):
+        users.add_user(str(file), name, password)
+    click.echo(f"{name} may log in; a running broker learns it by SIGHUP")
+
+
+@user.command("remove")
+@click.argument("name")
+@_users_option
+def user_remove(name: str, file: Path) -> None:
+    """Remove the user NAME."""
+    from fluxmq.access import users
+
+    with _file_errors(file):
+        removed = users.remove_user(str(file), name)
+    if not removed:
+        raise click.ClickException(f"{file} has no user {name}")
+    click.echo(f"{name} is removed; a running broker learns it by SIGHUP")
+
+
+@user.command("list")
+@_users_option
+def user_list(file: Path) -> None:
+    """Print the names of the users, one per line."""
+    from fluxmq.access import users
+
+    with _file_errors(file):
+        names = users.list_users(str(file))
+    for name in names:
+        click.echo(name)
+
+
+@cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def bench(arguments: tuple[str, ...]) -> Any:
+    """Load a broker and measure it; `fluxmq bench --help` says how."""
+    try:
+        load_bench = import_module("fluxmq.bench.load.cli").bench
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("fluxmq.bench"):
+            raise
+        raise click.ClickException(
+            "the load generator is not installed: it comes with the package (`pip install .` in a checkout)") from error
+    return load_bench.main(args=list(arguments), prog_name="fluxmq bench", standalone_mode=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point. arguments: without the program's name; None takes those of the process. Always raises SystemExit."""
+    try:
+        given = None if arguments is None else list(arguments)
+        result = cli.main(args=given, prog_name="fluxmq", standalone_mode=False)
+        sys.stdout.flush()
+        status = result if isinstance(result, int) else exit_codes.OK
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("fluxmq: interrupted", err=True)
+        status = exit_codes.INTERRUPTED
+    except ConfigError as error:
+        click.echo(f"fluxmq: the configuration cannot be used: {error}", err=True)
+        status = exit_codes.exit_code(error)
+    except FluxError as error:
+        click.echo(f"fluxmq: {error}", err=True)
+        status = exit_codes.exit_code(error)
+    except BrokenPipeError:
+        # the reader of our output has left (`| head`): nobody is there to be told, and the exit must not try again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = exit_codes.OK
+    sys.exit(status)

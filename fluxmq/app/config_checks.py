@@ -1,0 +1,159 @@
+"""What keys must be to each other, and files to keys: checks on a configuration whose values are each allowed.
+
+Each check yields (paths, text): the first path is the one that is reported, the others are what it was compared with.
+"""
+import errno
+import os
+import re
+import ssl
+import stat
+from collections.abc import Callable, Iterator
+from itertools import combinations
+
+from fluxmq.model.address import Address, parse_address
+from fluxmq.model.config import Config
+from fluxmq.model.listeners import TlsListener, TlsWebSocket, WebSocketListener
+
+__all__ = ["check"]
+
+Finding = tuple[tuple[str, ...], str]
+
+_CIPHER_NAME = re.compile(r"[A-Za-z0-9-]+", re.ASCII)
+_ORIGIN = re.compile(r"(?:https?://(?:\[[0-9a-fA-F:.]+\]|[^/\s\[\]:@?#]+)(?::[0-9]{1,5})?|null)", re.ASCII)
+
+
+def check(config: Config) -> Iterator[Finding]:
+    """Every finding of every check."""
+    for one in _CHECKS:
+        yield from one(config)
+
+
+def _bound(config: Config) -> list[tuple[str, Address]]:
+    """(path of the key, address) of everything that will listen on TCP."""
+    bound = [(f"{path}.addr", parse_address(slot.addr)) for path, slot in config.listeners()]
+    if config.server.health_enabled:
+        bound.append(("server.health_addr", parse_address(config.server.health_addr)))
+    return bound
+
+
+def _addresses(config: Config) -> Iterator[Finding]:
+    if next(config.listeners(), None) is None:
+        yield ("server.mqtt",), "nothing listens: give a slot an address, such as server.mqtt.tcp.plain.addr"
+    for (first, one), (second, other) in combinations(_bound(config), 2):
+        if one.overlaps(other):
+            yield (second, first), f"{other} clashes with {first} ({one}): one port cannot be listened on twice"
+
+
+def _tls(config: Config) -> Iterator[Finding]:
+    for path, slot in config.listeners():
+        if isinstance(slot, TlsListener):
+            yield from _tls_files(path, slot)
+            yield from _tls_clients(path, slot)
+            yield from _ciphers(path, slot)
+
+
+def _tls_files(path: str, slot: TlsListener) -> Iterator[Finding]:
+    needed = ["cert_file", "key_file"] + (["ca_file"] if slot.client_auth_effective != "none" else [])
+    for name in ("cert_file", "key_file", "ca_file"):
+        file = getattr(slot, name)
+        if file:
+            yield from _readable(f"{path}.{name}", file)
+        elif name in needed:
+            why = "client certificates cannot be checked without it" if name == "ca_file" else "TLS needs it"
+            yield (f"{path}.{name}", f"{path}.addr"), f"must be set, because {path}.addr is: {why}"
+
+
+def _tls_clients(path: str, slot: TlsListener) -> Iterator[Finding]:
+    if slot.client_auth_effective == "none":
+        if slot.ca_file:
+            yield (f"{path}.ca_file", f"{path}.client_auth"), (
+                "does nothing with client_auth none: leave out one of the two")
+        if slot.username_from:
+            yield (f"{path}.username_from", f"{path}.client_auth"), (
+                "there are no client certificates to take it from: set client_auth to request or require")
+
+
+def _ciphers(path: str, slot: TlsListener) -> Iterator[Finding]:
+    key = f"{path}.cipher_suites"
+    if slot.cipher_suites and slot.min_version == "tls1.3":
+        yield (key, f"{path}.min_version"), "chooses among suites of TLS 1.2, and min_version is tls1.3: leave it out"
+    for name in slot.cipher_suites:
+        if name.startswith("TLS_") and "_WITH_" not in name:
+            yield (key,), f"{name} is a suite of TLS 1.3; those are strong, always on and not selectable: leave it out"
+        elif name.startswith("TLS_"):
+            yield (key,), f"{name} is the IANA name: write OpenSSL's, such as ECDHE-RSA-AES128-GCM-SHA256"
+        elif not _CIPHER_NAME.fullmatch(name) or not _known_cipher(name):
+            yield (key,), f"{name!r} is no cipher suite of this OpenSSL; `openssl ciphers -s -tls1_2` lists them"
+
+
+def _known_cipher(name: str) -> bool:
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.set_ciphers(name)
+    except ssl.SSLError:
+        return False
+    return any(cipher["name"] == name for cipher in context.get_ciphers())
+
+
+def _websocket(config: Config) -> Iterator[Finding]:
+    for path, slot in config.listeners():
+        if isinstance(slot, (WebSocketListener, TlsWebSocket)):
+            for origin in slot.allowed_origins:
+                if origin != "*" and not _ORIGIN.fullmatch(origin):
+                    yield (f"{path}.allowed_origins",), (
+                        f"{origin!r} is not an origin: write scheme://host[:port] without a path, or \"*\"")
+
+
+def _who_may_connect(config: Config) -> Iterator[Finding]:
+    auth = config.auth
+    for path, slot in config.listeners():
+        address = parse_address(slot.addr)
+        names_by_certificate = isinstance(slot, TlsListener) and bool(slot.username_from)
+        if config.anonymous_allowed(slot) or auth.users_file or (names_by_certificate and slot.requires_certificate):
+            continue
+        if auth.allow_anonymous is False:
+            yield ("auth.allow_anonymous", "auth.users_file", f"{path}.username_from"), (
+                f"nobody could connect to {path}: set auth.users_file (`fluxmq user add NAME --file FILE` makes one)")
+        elif not address.is_loopback:
+            yield (f"{path}.addr", "auth.users_file", "auth.allow_anonymous", f"{path}.client_auth"), (
+                f"{address} can be reached by other machines, and nothing says who may connect: set auth.users_file "
+                f"(`fluxmq user add NAME --file FILE` makes one), or use an mtls slot, or listen on "
+                f"{_loopback(address)}, or set auth.allow_anonymous to true if everybody may")
+
+
+def _loopback(address: Address) -> Address:
+    return Address("::1" if ":" in address.host else "127.0.0.1", address.port)
+
+
+def _files(config: Config) -> Iterator[Finding]:
+    auth, storage = config.auth, config.storage
+    if auth.users_file:
+        yield from _readable("auth.users_file", auth.users_file, "; `fluxmq user add NAME --file FILE` makes one")
+    if auth.acl_file:
+        yield from _readable("auth.acl_file", auth.acl_file)
+    if storage.type == "rocksdb" and os.path.exists(storage.dir) and not os.path.isdir(storage.dir):
+        yield ("storage.dir",), f"{storage.dir} is not a directory"
+
+
+def _readable(path: str, file: str, hint: str = "") -> Iterator[Finding]:
+    """Looks, and does not open: the file may be a pipe, whose content is there once."""
+    try:
+        if stat.S_ISDIR(os.stat(file).st_mode):
+            yield (path,), f"{file} is a directory, not a file"
+        elif not os.access(file, os.R_OK):
+            yield (path,), f"cannot read {file}: {os.strerror(errno.EACCES)}"
+    except OSError as error:
+        yield (path,), f"cannot read {file}: {error.strerror}{hint}"
+
+
+def _numbers(config: Config) -> Iterator[Finding]:
+    session = config.session
+    if session.send_buffer_low >= session.send_buffer_high:
+        yield ("session.send_buffer_low", "session.send_buffer_high"), (
+            f"must be smaller than session.send_buffer_high, {session.send_buffer_high} bytes")
+    if config.broker.server_keep_alive_max != int(config.broker.server_keep_alive_max):
+        yield ("broker.server_keep_alive_max",), "must be whole seconds: that is how MQTT 5 tells clients"
+
+
+_CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
+    _addresses, _tls, _websocket, _who_may_connect, _files, _numbers)

@@ -1,0 +1,131 @@
+"""The configuration as text: `config show` (YAML with where each value comes from) and `config keys` (the schema)."""
+from collections.abc import Iterator
+
+from fluxmq.app.config import DEFAULT, Provenance
+from fluxmq.app.exit_codes import MEANINGS
+from fluxmq.model.config import Config
+from fluxmq.model.config_keys import KEYS, SECTIONS, Key, values
+from fluxmq.model.config_refused import ALIASES, REFUSED
+
+__all__ = ["keys_as_markdown", "keys_as_text", "show"]
+
+_COMMENT_COLUMN = 44
+
+
+def show(config: Config, provenance: Provenance) -> str:
+    """YAML that the loader reads back as the same configuration; after each value a comment with its origin."""
+    lines: list[str] = []
+    current = values(config)
+    open_sections: list[str] = []
+    for path, key in KEYS.items():
+        *sections, name = path.split(".")
+        shared = 0
+        while shared < min(len(sections), len(open_sections)) and sections[shared] == open_sections[shared]:
+            shared += 1
+        for depth in range(shared, len(sections)):
+            lines.append(f"{'  ' * depth}{sections[depth]}:")
+        open_sections = sections
+        line = f"{'  ' * len(sections)}{name}: {key.format(current[path])}"
+        lines.append(f"{line:<{_COMMENT_COLUMN}}  # {provenance.get(path, DEFAULT)}")
+    return "\n".join(lines) + "\n"
+
+
+def keys_as_text() -> str:
+    """Every key in four lines."""
+    return "\n".join(
+        f"{key.path}\n    {key.description}\n    allowed: {key.allowed}\n    default: {key.format(key.default)}\n"
+        for key in KEYS.values())
+
+
+def keys_as_markdown() -> str:
+    """The guide's page."""
+    return "\n".join(_markdown()) + "\n"
+
+
+def _markdown() -> Iterator[str]:
+    yield "# Configuration"
+    yield ""
+    yield "<!-- Written by `fluxmq config keys --markdown`: change the structs, then write it again. -->"
+    yield ""
+    yield _INTRODUCTION
+    slots: dict[tuple[tuple[str, ...], ...], str] = {}
+    for section, text in SECTIONS.items():
+        keys = [key for key in KEYS.values() if key.path.rpartition(".")[0] == section]
+        if not keys:
+            continue
+        yield f"## {section}"
+        yield ""
+        yield text
+        yield ""
+        same = slots.setdefault(tuple(_row(key) for key in keys), section)
+        if same != section:
+            yield f"Keys and defaults are those of [{same}](#{same.replace('.', '')})."
+        else:
+            yield "| key | default | allowed | what it does |"
+            yield "|---|---|---|---|"
+            for key in keys:
+                yield f"| {' | '.join(_row(key))} |"
+        yield ""
+    yield "## Keys that are refused"
+    yield ""
+    yield "Other versions have them, and here they would do nothing. `*` stands for every name."
+    yield ""
+    yield "| key | why, and what to write instead |"
+    yield "|---|---|"
+    for path, reason in REFUSED.items():
+        yield f"| `{path}` | {_cell(reason)} |"
+    yield ""
+    for written, path in ALIASES.items():
+        yield f"`{written}` is read as `{path}`."
+    yield ""
+    yield "## Exit status"
+    yield ""
+    yield "| status | meaning |"
+    yield "|---|---|"
+    for status, meaning in MEANINGS.items():
+        yield f"| {status} | {_cell(meaning)} |"
+
+
+def _row(key: Key) -> tuple[str, ...]:
+    name = key.path.rpartition(".")[2]
+    return f"`{name}`", f"`{key.format(key.default)}`", _cell(key.allowed), _cell(key.description)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+_INTRODUCTION = """\
+Without any configuration the broker listens on this machine only, for MQTT on port 1883, MQTT over WebSocket on 8083
+and health checks on 8081, and keeps its data in `./fluxmq-data`.
+
+A value comes from the strongest of four sources that gives one:
+
+1. a flag: `fluxmq run --set log.level=debug`
+2. an environment variable, in capitals, sections joined by two underscores: `FLUXMQ__LOG__LEVEL=debug`
+3. the YAML file of `fluxmq run --config FILE`
+4. the default
+
+`fluxmq config show` prints what counts, with the source of every value; `fluxmq config check FILE` says everything that
+is wrong with a file. Unknown keys, keys given twice and values of a wrong kind are refused, wherever they stand.
+
+```yaml
+server:
+  mqtt:
+    tcp:
+      plain: {addr: ":1883"}      # every interface
+auth:
+  users_file: users               # made by: fluxmq user add NAME --file users
+storage:
+  dir: /var/lib/fluxmq
+```
+
+- A duration is a number of seconds or text with units (d, h, m, s, ms, us): `60`, `90s`, `1m30s`, `250ms`.
+- A size is a number of bytes or text with one unit (B, KiB, MiB, GiB, TiB): `65536`, `64KiB`.
+- An address is `host:port`, `[ipv6]:port`, or `:port` for every interface; port 0 picks a free one, and the start
+  message names it. Write addresses with brackets or a leading colon in quotes.
+- File names are relative to the working directory.
+- An address other than loopback needs a decision who may connect: a users file, a listener that requires certificates,
+  or `auth.allow_anonymous: true`. The broker does not start without.
+- YAML is read as version 1.2: `true` and `false` are booleans, `yes` and `on` are text.
+"""

@@ -1,0 +1,39 @@
+"""What the exit status of `fluxmq` says. A supervisor may restart on 1; 2 and 4 need a person; 3 another port."""
+from fluxmq._core.errors import ConfigError, FluxError, StorageError
+
+__all__ = ["BIND", "CONFIG", "FAILURE", "INTERRUPTED", "MEANINGS", "OK", "STORAGE", "BindError", "exit_code"]
+
+OK = 0
+FAILURE = 1
+CONFIG = 2
+BIND = 3
+STORAGE = 4
+INTERRUPTED = 130
+
+MEANINGS = {
+    OK: "done; for `fluxmq run`, stopped by a signal and everything is on the disk",
+    FAILURE: "something failed while running",
+    CONFIG: "the command line or the configuration cannot be used",
+    BIND: "an address cannot be listened on",
+    STORAGE: "the storage cannot be opened",
+    INTERRUPTED: "interrupted from the keyboard before the broker ran",
+}
+
+
+class BindError(FluxError):
+    """An address cannot be listened on. The text names the key, the address and the system's reason."""
+
+    def __init__(self, path: str, address: str, reason: OSError) -> None:
+        super().__init__(f"{path}: cannot listen on {address}: {reason.strerror or reason}")
+        self.path = path
+        self.address = address
+        self.reason = reason
+
+
+def exit_code(error: BaseException) -> int:
+    """The status for an error that ends the command."""
+    if isinstance(error, ConfigError):
+        return CONFIG
+    if isinstance(error, BindError):
+        return BIND
+    return STORAGE if isinstance(error, StorageError) else FAILURE

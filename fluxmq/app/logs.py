@@ -1,0 +1,173 @@
+"""Structured logs on the standard library: text for people, JSON for machines, and a limit per cause.
+
+    2026-01-31T12:00:00.123Z WARN fluxmq.mqtt slow subscriber client=lamp dropped=17
+    {"time":"2026-01-31T12:00:00.123Z","level":"warn","logger":"fluxmq.mqtt","message":"slow subscriber",...}
+
+Fields are given as `extra`. Whatever a client chose (its id, a topic) reaches the log only as a field or quoted, so a
+line break in it cannot forge a line. Loggers are named by what speaks: fluxmq.mqtt, fluxmq.storage, fluxmq.health, ...
+"""
+import json
+import logging
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from fluxmq.model.limits import LOG_CAUSES_MAX, LOG_INTERVAL_SECONDS
+
+__all__ = ["LEVELS", "JsonFormatter", "RateLimited", "TextFormatter", "configure"]
+
+# Names of the configuration's log.level.
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
+
+# What a LogRecord has of its own; everything else in it came as `extra`. `taskName` comes with Python 3.12.
+_OWN = frozenset(vars(logging.LogRecord("", 0, "", 0, "", None, None))) | {"message", "asctime", "taskName"}
+# Names that a line has already: a field of that name keeps its value under name_.
+_TAKEN = frozenset({"time", "level", "logger", "message", "error"})
+
+
+def configure(level: str, form: str, stream: TextIO | None = None) -> logging.Handler:
+    """Sets up the logger "fluxmq" and everything below it; a second call replaces the first (reload).
+
+    level: a name of LEVELS. form: "text" or "json". stream: standard error if None. Other libraries' loggers are set
+    up as well, from WARNING on, so that what they complain about has the same shape.
+    """
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    root = logging.getLogger()
+    for old in [old for old in root.handlers if getattr(old, "_fluxmq", False)]:
+        root.removeHandler(old)
+    handler._fluxmq = True  # type: ignore[attr-defined]
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    logging.getLogger("fluxmq").setLevel(LEVELS[level])
+    return handler
+
+
+def _time(record: logging.LogRecord) -> str:
+    """RFC 3339, UTC, milliseconds."""
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _level(record: logging.LogRecord) -> str:
+    return "WARN" if record.levelno == logging.WARNING else record.levelname
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {f"{name}_" if name in _TAKEN else name: value for name, value in vars(record).items() if name not in _OWN}
+
+
+class JsonFormatter(logging.Formatter):
+    """One object per line. Values that JSON has no form for are written as text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {"time": _time(record), "level": _level(record).lower(), "logger": record.name,
+                "message": record.getMessage(), **_fields(record)}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        try:
+            return json.dumps(line, ensure_ascii=False, default=str, separators=(",", ":"), skipkeys=True)
+        except ValueError:
+            # a value that contains itself: what can be said of it is its type
+            safe = {name: value if isinstance(value, (str, int, float)) else str(type(value))
+                    for name, value in line.items()}
+            return json.dumps(safe, ensure_ascii=False, separators=(",", ":"))
+
+
+class TextFormatter(logging.Formatter):
+    """One line, then the traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        if not message.isprintable():
+            message = json.dumps(message, ensure_ascii=True)
+        parts = [_time(record), _level(record), record.name, message]
+        parts.extend(f"{_plain(name)}={_plain(value)}" for name, value in _fields(record).items())
+        line = " ".join(parts)
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _plain(value: object) -> str:
+    """As it is where that is unambiguous, otherwise in double quotes with JSON's escapes."""
+    text = str(value)
+    if text and text.isprintable() and not any(character in ' "=\\' for character in text):
+        return text
+    return json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+class RateLimited:
+    """A logger that says the same thing at most once per interval, and how often it did not say it.
+
+    The first line of a cause comes at once; the next not before the interval has passed, with `suppressed` set to the
+    number of lines kept back in between. Only the causes used last are remembered (LOG_CAUSES_MAX): an attacker who
+    invents causes gets his lines, but no memory.
+    """
+
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float],
+                 interval_seconds: float = LOG_INTERVAL_SECONDS, causes_max: int = LOG_CAUSES_MAX) -> None:
+        """clock: seconds, monotonic."""
+        self._logger = logger
+        self._clock = clock
+        self._interval = interval_seconds
+        self._causes_max = causes_max
+        self._causes: OrderedDict[str, _Cause] = OrderedDict()
+
+    def log(self, level: int, cause: str, message: str, /, **fields: object) -> None:
+        """level: of logging. cause: what counts as the same, such as "drop:client-id"; not shown. fields: extra."""
+        if not self._logger.isEnabledFor(level):
+            return
+        now = self._clock()
+        known = self._causes.get(cause)
+        if known is not None and now - known.at < self._interval:
+            known.suppressed += 1
+            known.level, known.message, known.fields = level, message, fields
+            return
+        if known is None:
+            self._make_room()
+            known = self._causes[cause] = _Cause()
+        suppressed, known.suppressed = known.suppressed, 0
+        known.at = now
+        self._causes.move_to_end(cause)
+        self._emit(level, message, fields, suppressed)
+
+    def flush(self) -> None:
+        """Says what was kept back by causes whose interval is over; call it now and then, and with everything at stop.
+
+        Without it a burst's last count would wait for the next burst."""
+        now = self._clock()
+        for cause in [cause for cause, known in self._causes.items() if now - known.at >= self._interval]:
+            self._let_go(self._causes.pop(cause))
+
+    def close(self) -> None:
+        """Says everything that was kept back, at once."""
+        while self._causes:
+            self._let_go(self._causes.popitem(last=False)[1])
+
+    def _make_room(self) -> None:
+        while len(self._causes) >= self._causes_max:
+            self._let_go(self._causes.popitem(last=False)[1])
+
+    def _let_go(self, known: "_Cause") -> None:
+        if known.suppressed:
+            self._emit(known.level, known.message, known.fields, known.suppressed)
+
+    def _emit(self, level: int, message: str, fields: Mapping[str, object], suppressed: int) -> None:
+        # logging raises KeyError on extra fields that are named like its own
+        extra = {f"{name}_" if name in _OWN else name: value for name, value in fields.items()}
+        if suppressed:
+            extra["suppressed"] = suppressed
+        self._logger.log(level, "%s", message, extra=extra)
+
+
+class _Cause:
+    """at: when its last line came out. The rest is the line kept back last."""
+
+    __slots__ = ("at", "fields", "level", "message", "suppressed")
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self.suppressed = 0
+        self.level = logging.INFO
+        self.message = ""
+        self.fields: Mapping[str, object] = {}

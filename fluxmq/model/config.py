@@ -1,0 +1,197 @@
+"""The configuration, declared once: file, environment, flags, `fluxmq config keys` and the guide are read from here.
+
+A key that does nothing must not exist; so a key is added together with the code that obeys it, and one that leaves is
+named in config_refused.py with what to write instead. Numbers that bound something have their reason in limits.py.
+Values inside: durations are float seconds, sizes are int bytes (units.py reads the written forms), lists are tuples.
+"""
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from fluxmq.model import limits
+from fluxmq.model.listeners import (
+    AddressText,
+    Bytes,
+    Listener,
+    MutualTlsTcp,
+    MutualTlsWebSocket,
+    PlainTcp,
+    PlainWebSocket,
+    Seconds,
+    TlsTcp,
+    TlsWebSocket,
+    V3Tcp,
+    V3WebSocket,
+    V5Tcp,
+    V5WebSocket,
+)
+
+__all__ = ["Auth", "Broker", "Config", "Log", "Mqtt", "MqttTcp", "MqttWebSocket", "Server", "Session", "Storage"]
+
+
+class MqttTcp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Listeners for MQTT over TCP."""
+
+    plain: PlainTcp = PlainTcp()
+    v3: V3Tcp = V3Tcp()
+    v5: V5Tcp = V5Tcp()
+    tls: TlsTcp = TlsTcp()
+    mtls: MutualTlsTcp = MutualTlsTcp()
+
+
+class MqttWebSocket(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Listeners for MQTT over WebSocket."""
+
+    plain: PlainWebSocket = PlainWebSocket()
+    v3: V3WebSocket = V3WebSocket()
+    v5: V5WebSocket = V5WebSocket()
+    tls: TlsWebSocket = TlsWebSocket()
+    mtls: MutualTlsWebSocket = MutualTlsWebSocket()
+
+
+class Mqtt(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Listeners for MQTT."""
+
+    tcp: MqttTcp = MqttTcp()
+    websocket: MqttWebSocket = MqttWebSocket()
+
+
+class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What listens where."""
+
+    mqtt: Mqtt = Mqtt()
+    health_enabled: Annotated[bool, Meta(description="Serve /health, /ready and /metrics.")] = True
+    health_addr: Annotated[AddressText, Meta(min_length=1, description=(
+        "Where to serve them, over HTTP and to whoever asks: other machines only if the address here says so."
+    ))] = "127.0.0.1:8081"
+    shutdown_timeout: Annotated[Seconds, Meta(description=(
+        "On SIGTERM: time for sending what is in hand and for the last sync; then connections are cut."))] = 30.0
+
+
+class Broker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What clients may do, and what the broker keeps for all of them."""
+
+    max_message_size: Annotated[Bytes, Meta(ge=1024, le=limits.PAYLOAD_BYTES_MAX, description=(
+        "Largest payload accepted. MQTT 5 clients learn it as Maximum Packet Size (64 KiB larger, for topic and "
+        "properties)."))] = 1 << 20
+    max_retained_messages: Annotated[int, Meta(ge=0, le=100_000_000, description=(
+        "Retained messages kept; a further one is delivered but not kept. 0 = none are kept."))] = 100_000
+    max_retained_bytes: Annotated[Bytes, Meta(ge=1024, description=(
+        "Payload and topic bytes of all retained messages; a further one is delivered but not kept."))] = 256 << 20
+    max_qos: Annotated[int, Meta(ge=0, le=2, description=(
+        "Highest QoS accepted from publishers and granted to subscribers."))] = 2
+    topic_alias_max: Annotated[int, Meta(ge=0, le=65535, description=(
+        "Topic aliases a client may define on a connection (MQTT 5); 0 = none."))] = 64
+    outbound_topic_alias_max: Annotated[int, Meta(ge=0, le=65535, description=(
+        "Topic aliases the broker defines on a connection, at most what the client allows; 0 = none."))] = 64
+    receive_maximum: Annotated[int, Meta(ge=1, le=65535, description=(
+        "QoS 1 and 2 messages a client may have unacknowledged towards the broker. MQTT 5 clients are told and "
+        "disconnected beyond it; of 3.1.1 clients no more is read until something is acknowledged."))] = 1024
+    max_topic_levels: Annotated[int, Meta(ge=1, le=limits.TOPIC_LEVELS_MAX, description=(
+        "Levels in a topic or filter."))] = 32
+    max_user_properties: Annotated[int, Meta(ge=0, le=limits.USER_PROPERTIES_MAX, description=(
+        "User properties in one packet."))] = 64
+    max_subscriptions_per_client: Annotated[int, Meta(ge=1, le=10_000_000, description=(
+        "Subscriptions of one session; a further one is refused with 0x97, quota exceeded."))] = 10_000
+    sys_interval: Annotated[Seconds, Meta(description="Between updates of $SYS/broker/…; 0s = none.")] = 10.0
+    server_keep_alive_max: Annotated[Seconds, Meta(le=65535, description=(
+        "Longest keep alive. An MQTT 5 client that asks for more, or for none, is given this as Server Keep Alive. "
+        "Whole seconds; 0s = any."))] = 0.0
+    route_cache_entries: Annotated[int, Meta(ge=16, le=limits.ROUTE_CACHE_ENTRIES_MAX, description=(
+        "Topics whose matching subscriptions are remembered."))] = 65536
+    response_information: Annotated[str, Meta(max_length=1024, description=(
+        "Response Information for MQTT 5 clients that ask for it, the root of their response topics; empty = none."
+    ))] = ""
+
+
+class Session(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is kept for one client."""
+
+    max_sessions: Annotated[int, Meta(ge=1, le=100_000_000, description=(
+        "Sessions, connected or not; a further client is refused with 0x97, quota exceeded."))] = 100_000
+    max_expiry_interval: Annotated[Seconds, Meta(description=(
+        "Longest time a session outlives its connection: caps the Session Expiry Interval of MQTT 5, and is that of a "
+        "3.1.1 session with CleanSession 0. 0s = no cap."))] = 0.0
+    max_offline_queue_size: Annotated[int, Meta(ge=10, le=100_000_000, description=(
+        "Messages waiting for one session, connected or not, beyond those in flight."))] = 1000
+    max_offline_queue_bytes: Annotated[Bytes, Meta(ge=65536, description=(
+        "The same in bytes of payload, topic and properties."))] = 64 << 20
+    max_inflight_messages: Annotated[int, Meta(ge=1, le=65535, description=(
+        "QoS 1 and 2 messages sent to a client and not acknowledged yet; an MQTT 5 client may ask for fewer."))] = 256
+    offline_queue_policy: Annotated[Literal["evict", "reject"], Meta(description=(
+        "When that queue is full: evict drops the oldest message, reject the new one."))] = "evict"
+    send_buffer_high: Annotated[Bytes, Meta(ge=65536, description=(
+        "Bytes waiting for a client's socket above which QoS 0 messages for it are dropped and counted, and the rest "
+        "waits in its queue."))] = 8 << 20
+    send_buffer_low: Annotated[Bytes, Meta(ge=4096, description=(
+        "Bytes waiting below which it is served again."))] = 1 << 20
+    disconnect_on_full: Annotated[bool, Meta(description=(
+        "Close a client whose send buffer is full instead of dropping its QoS 0 messages."))] = False
+
+
+class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is said on standard error."""
+
+    level: Annotated[Literal["debug", "info", "warn", "error"], Meta(description="Least severe level shown.")] = "info"
+    format: Annotated[Literal["text", "json"], Meta(description=(
+        "text: time, level and message, then key=value; json: one object per line."))] = "text"
+
+
+class Storage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where sessions and retained messages live."""
+
+    type: Annotated[Literal["rocksdb", "memory"], Meta(description=(
+        "rocksdb: journal and embedded store in dir; memory: nothing survives a restart."))] = "rocksdb"
+    dir: Annotated[str, Meta(min_length=1, description=(
+        "Directory of journal and store, made when it is missing. badger_dir is read as another name for it."
+    ))] = "./fluxmq-data"
+    session_durability: Annotated[Literal["fsync", "buffered"], Meta(description=(
+        "What an acknowledgement to a client of a persistent session means: fsync, it is on the disk; buffered, it "
+        "will be within sync_interval."))] = "fsync"
+    sync_interval: Annotated[Seconds, Meta(ge=0.001, le=3600, description=(
+        "Between syncs when buffered: what a loss of power may cost."))] = 1.0
+    journal_file_size: Annotated[Bytes, Meta(ge=1 << 20, le=limits.JOURNAL_FILE_BYTES_MAX, description=(
+        "A journal file is closed and checkpointed at this size."))] = 64 << 20
+    recover_on_startup: Annotated[bool, Meta(description=(
+        "Start with a damaged journal, without what follows the damage, instead of refusing to. A torn last write is "
+        "no damage."))] = False
+
+
+class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may connect, and do what."""
+
+    allow_anonymous: Annotated[bool | None, Meta(description=(
+        "Admit clients without user name. Unset: only without users_file, and only on loopback addresses and on "
+        "listeners that require a certificate."))] = None
+    users_file: Annotated[str, Meta(description="Users and their password hashes; `fluxmq user add` writes it.")] = ""
+    acl_file: Annotated[str, Meta(description=(
+        "Who may publish and subscribe to what; empty = everybody everything."))] = ""
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything."""
+
+    server: Server = Server()
+    broker: Broker = Broker()
+    session: Session = Session()
+    log: Log = Log()
+    storage: Storage = Storage()
+    auth: Auth = Auth()
+
+    def listeners(self) -> Iterator[tuple[str, Listener]]:
+        """The slots that are on, as ("server.mqtt.tcp.plain", slot), in the order of the schema."""
+        for transport, section in (("tcp", self.server.mqtt.tcp), ("websocket", self.server.mqtt.websocket)):
+            for name in section.__struct_fields__:
+                slot: Listener = getattr(section, name)
+                if slot.addr:
+                    yield f"server.mqtt.{transport}.{name}", slot
+
+    def anonymous_allowed(self, slot: Listener) -> bool:
+        """Whether a client without user name gets in here: `auth.allow_anonymous`, or what its absence means."""
+        if self.auth.allow_anonymous is not None:
+            return self.auth.allow_anonymous
+        if self.auth.users_file:
+            return False
+        address = slot.address
+        return slot.requires_certificate or (address is not None and address.is_loopback)

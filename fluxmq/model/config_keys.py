@@ -1,0 +1,176 @@
+"""The configuration's structs read as a list of keys: type, what is allowed, default, description, conversion.
+
+Everything that speaks of keys (loading, `config keys`, `config show`, the guide) stands on KEYS, and KEYS on the
+structs; so none of them can name a key that the others do not know.
+"""
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import inspect
+
+from fluxmq.model import limits
+from fluxmq.model.address import parse_address
+from fluxmq.model.config import Config
+from fluxmq.model.units import format_duration, format_size, parse_duration, parse_size
+
+__all__ = ["KEYS", "SECTIONS", "Key", "build", "values"]
+
+_OFF = ", or empty for off"
+_ADDRESS = f"host:port, [ipv6]:port or :port{_OFF}"
+_BARE = re.compile(r"[a-z][a-z0-9.]*", re.ASCII)
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """One leaf of the schema.
+
+    path: dotted. kind: duration, size, address, boolean, integer, choice, text or list. allowed: half a sentence.
+    default: as it stands in the struct. choices: of a choice, otherwise ().
+    """
+
+    path: str
+    kind: str
+    allowed: str
+    default: Any
+    description: str
+    choices: tuple[str, ...]
+    hint: Any
+
+    def convert(self, value: object) -> Any:
+        """The value as it stands in the struct. Raises ValueError with what is wrong or, alone, what is allowed."""
+        if self.kind == "duration":
+            value = parse_duration(value)
+        elif self.kind == "size":
+            value = parse_size(value)
+        try:
+            converted = msgspec.convert(value, self.hint)
+        except msgspec.ValidationError:
+            raise ValueError("") from None
+        if self.kind in ("duration", "size") and converted > _KIND_MAX[self.kind]:
+            raise ValueError("too large")
+        if self.kind == "address" and converted:
+            parse_address(converted)
+        for text in (converted,) if isinstance(converted, str) else converted if isinstance(converted, tuple) else ():
+            if not text.isprintable():
+                raise ValueError("it holds characters that cannot be printed")
+        return converted
+
+    def format(self, value: Any) -> str:
+        """As YAML in one line, such that the loader reads it back."""
+        if self.kind == "duration":
+            return format_duration(value)
+        if self.kind == "size":
+            return format_size(value)
+        if self.kind == "choice" and _BARE.fullmatch(value):
+            return str(value)
+        return json.dumps(value, ensure_ascii=False)
+
+
+_KIND_MAX = {"duration": limits.INTERVAL_SECONDS_MAX, "size": limits.SIZE_BYTES_MAX}
+
+
+def _bounds(kind: str, info: inspect.FloatType | inspect.IntType) -> str:
+    def write(bound: float) -> str:
+        if kind == "duration":
+            return format_duration(bound)
+        return format_size(int(bound)) if kind == "size" else str(bound)
+
+    if info.ge is not None and info.le is not None:
+        return f"{',' if kind else ''} from {write(info.ge)} to {write(info.le)}"
+    if info.ge:
+        return f", at least {write(info.ge)}"
+    return f", at most {write(info.le)}" if info.le is not None else ""
+
+
+def _describe(info: inspect.Type, hint: Any) -> tuple[str, str, tuple[str, ...]]:
+    """(kind, what is allowed, choices) of one leaf's type."""
+    extra: dict[str, Any] = {}
+    while isinstance(info, inspect.Metadata):
+        extra |= info.extra or {}
+        info = info.type
+    kind = extra.get("kind", "")
+    if isinstance(info, (inspect.IntType, inspect.FloatType)):
+        name = {"duration": "a duration such as 90s, 1m30s or 250ms", "size": "a size such as 64KiB or 65536"}
+        return kind or "integer", name.get(kind, "a whole number") + _bounds(kind, info), ()
+    if kind == "address":
+        return kind, _ADDRESS if not getattr(info, "min_length", None) else _ADDRESS.removesuffix(_OFF), ()
+    if isinstance(info, inspect.LiteralType):
+        choices = _choices(hint)
+        names = [choice or '""' for choice in choices]
+        return "choice", f"one of {', '.join(names)}" if len(names) > 1 else f"only {names[0]}, on this slot", choices
+    if isinstance(info, inspect.BoolType):
+        return "boolean", "true or false", ()
+    if isinstance(info, inspect.UnionType):
+        return "boolean", "true, false or null", ()
+    if isinstance(info, inspect.VarTupleType):
+        return "list", "a list of texts, such as [first, second]", ()
+    assert isinstance(info, inspect.StrType)
+    length = f" of at most {info.max_length} characters" if info.max_length is not None else ""
+    return "text", extra.get("allowed") or ("text, not empty" if info.min_length else f"text{length}"), ()
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+    """Of a Literal, in the order in which they are declared (msgspec sorts them)."""
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    return tuple(get_args(hint))
+
+
+def _description(info: inspect.Type) -> str:
+    while isinstance(info, inspect.Metadata):
+        if (info.extra_json_schema or {}).get("description"):
+            return str((info.extra_json_schema or {})["description"])
+        info = info.type
+    return ""
+
+
+def _walk(cls: type[msgspec.Struct], default: msgspec.Struct, prefix: str) -> Iterator[Key | tuple[str, str]]:
+    """Keys, and before those of a section its (path, docstring), in the order of declaration."""
+    info = inspect.type_info(cls)
+    assert isinstance(info, inspect.StructType)
+    hints = get_type_hints(cls, include_extras=True)
+    yield prefix.rstrip("."), (cls.__doc__ or "").strip()
+    for field in info.fields:
+        value = getattr(default, field.name)
+        path = prefix + field.name
+        if isinstance(value, msgspec.Struct):
+            yield from _walk(type(value), value, path + ".")
+        else:
+            kind, allowed, choices = _describe(field.type, hints[field.name])
+            yield Key(path=path, kind=kind, allowed=allowed, default=value, choices=choices,
+                      description=_description(field.type), hint=hints[field.name])
+
+
+_ALL = list(_walk(Config, Config(), ""))
+KEYS: Mapping[str, Key] = {item.path: item for item in _ALL if isinstance(item, Key)}
+SECTIONS: Mapping[str, str] = {item[0]: item[1] for item in _ALL if not isinstance(item, Key)}
+
+
+def values(config: Config) -> dict[str, Any]:
+    """Dotted path to value, every key, in the order of the schema."""
+    found: dict[str, Any] = {}
+    for path in KEYS:
+        value: Any = config
+        for name in path.split("."):
+            value = getattr(value, name)
+        found[path] = value
+    return found
+
+
+def build(given: Mapping[str, Any]) -> Config:
+    """The configuration that has these (converted) values by path, and defaults for the rest."""
+    def section(default: Any, prefix: str) -> Any:
+        parts = {}
+        for name in default.__struct_fields__:
+            value = getattr(default, name)
+            if isinstance(value, msgspec.Struct):
+                parts[name] = section(value, f"{prefix}{name}.")
+            else:
+                parts[name] = given.get(prefix + name, value)
+        return type(default)(**parts)
+
+    built = section(Config(), "")
+    assert isinstance(built, Config)
+    return built

@@ -1,0 +1,94 @@
+"""Keys that people may write because other versions or other brokers have them, and what to write instead.
+
+They are refused, not skipped: a setting that is accepted and does nothing is a lie. `*` stands for one name.
+A key that comes into the schema leaves this table; a test holds the two apart.
+"""
+from collections.abc import Mapping
+
+__all__ = ["ALIASES", "REFUSED", "REFUSED_VALUES", "TLS_KEYS", "refusal"]
+
+# Written name -> name in the schema. Only the seed's own, where meaning and values are the same.
+ALIASES: Mapping[str, str] = {"storage.badger_dir": "storage.dir"}
+
+# What only the tls and mtls slots have.
+TLS_KEYS = ("cert_file", "key_file", "ca_file", "client_auth", "min_version", "cipher_suites", "username_from")
+
+_SLOT = "server.mqtt.*.*"
+_LATER = "not in this version"
+_OTEL = f"{_LATER}; metrics are served for Prometheus at /metrics of server.health_addr"
+
+REFUSED: Mapping[str, str] = {
+    "broker.retry_interval": "nothing is sent again on a live connection (MQTT 5.0 section 4.4 forbids it); what was "
+                             "not acknowledged is sent again when the client reconnects. Leave it out",
+    "broker.max_retries": "nothing is sent again on a live connection, so there is nothing to count; how long what was "
+                          "not acknowledged is kept, session.max_expiry_interval bounds",
+    "broker.async_fan_out": "every delivery is gathered and sent once per turn of the loop; there is no other way to "
+                            "choose. Leave it out",
+    "broker.fan_out_workers": "delivery is not spread over threads. Leave it out",
+    "session.inflight_overflow": "messages beyond session.max_inflight_messages always wait in the session's queue: "
+                                 "set session.max_offline_queue_size and session.offline_queue_policy",
+    "session.pending_queue_size": "one queue holds what waits, connected or not: set session.max_offline_queue_size",
+    "session.max_send_queue_size": "the bound is in bytes: set session.send_buffer_high and session.send_buffer_low",
+    "session.default_expiry_interval": "without the property an MQTT 5 session ends with its connection, and a 3.1.1 "
+                                       "session with CleanSession 0 is kept: cap both with session.max_expiry_interval",
+    "storage.badger_sync_writes": "set storage.session_durability to fsync or buffered",
+    "storage.queue_ack_durability": "there are no queues in this version; for sessions set storage.session_durability",
+    "storage.queue_sync_interval": "there are no queues in this version; for sessions set storage.sync_interval",
+    f"{_SLOT}.prefer_server_cipher_suites": "the server's order always decides. Leave it out",
+    f"{_SLOT}.server_ca_file": "put the intermediate certificates into cert_file, after the server's own",
+    f"{_SLOT}.ocsp": f"checking revocation by OCSP is {_LATER}",
+    f"{_SLOT}.crl": f"checking revocation by lists is {_LATER}",
+    "server.tcp": "the listeners are server.mqtt.tcp.plain, v3, v5, tls and mtls",
+    "server.websocket": "the listeners are server.mqtt.websocket.plain, v3, v5, tls and mtls",
+    "server.http": f"the HTTP bridge is {_LATER}",
+    "server.coap": f"CoAP is {_LATER}",
+    "server.amqp": f"AMQP 1.0 is {_LATER}",
+    "server.amqp091": f"AMQP 0.9.1 is {_LATER}",
+    "server.admin_api_addr": f"the admin API is {_LATER}; server.health_addr serves /health, /ready and /metrics",
+    "server.metrics_enabled": _OTEL,
+    "server.metrics_addr": _OTEL,
+    **{f"server.otel_{name}": _OTEL for name in (
+        "service_name", "service_version", "metrics_enabled", "traces_enabled", "trace_sample_rate", "insecure",
+        "ca_file", "cert_file", "key_file")},
+    "auth.external": f"asking another service who may connect is {_LATER}; set auth.users_file",
+    "auth.url": f"asking another service who may connect is {_LATER}; set auth.users_file",
+    "auth.local_principals": f"local principals are {_LATER}; set auth.users_file and auth.acl_file",
+    "cluster": f"clusters are {_LATER}",
+    "queues": f"queues are {_LATER}",
+    "queue_manager": f"queues are {_LATER}",
+    "webhook": f"webhooks are {_LATER}",
+    "hooks": f"hooks are {_LATER}",
+    "ratelimit": f"rate limits are {_LATER}; broker.receive_maximum and max_connections bound what clients can do",
+    "record": f"recording is {_LATER}",
+    **{f"server.mqtt.{transport}.{slot}.{name}": f"a {slot} slot has no TLS: use server.mqtt.{transport}.tls or mtls"
+       for transport in ("tcp", "websocket") for slot in ("plain", "v3", "v5") for name in TLS_KEYS},
+    **{f"server.mqtt.tcp.*.{name}": f"{name} is for WebSocket: use the same slot of server.mqtt.websocket"
+       for name in ("path", "allowed_origins")},
+}
+
+# (key, value): a value that others have.
+REFUSED_VALUES: Mapping[tuple[str, str], str] = {
+    ("storage.type", "badger"): "its files cannot be read here; the embedded store is rocksdb",
+    (f"{_SLOT}.client_auth", "require_any"): "a certificate nobody signed proves nothing: use require with ca_file",
+    (f"{_SLOT}.client_auth", "verify_if_given"): "that is what request does here: the certificate is checked if given",
+    (f"{_SLOT}.min_version", "tls1.0"): "TLS 1.0 is broken and RFC 8996 forbids it: tls1.2 or tls1.3",
+    (f"{_SLOT}.min_version", "tls1.1"): "TLS 1.1 is broken and RFC 8996 forbids it: tls1.2 or tls1.3",
+}
+
+
+def _matches(pattern: str, names: list[str]) -> bool:
+    wanted = pattern.split(".")
+    return len(wanted) == len(names) and all(a in ("*", b) for a, b in zip(wanted, names, strict=True))
+
+
+def refusal(path: str, value: object = None) -> str | None:
+    """Why this key (or a section that it lies in), or this value of it, is refused. None when it is not listed."""
+    names = path.split(".")
+    for length in range(1, len(names) + 1):
+        for pattern, reason in REFUSED.items():
+            if _matches(pattern, names[:length]):
+                return reason
+    for (pattern, refused), reason in REFUSED_VALUES.items():
+        if value == refused and _matches(pattern, names):
+            return reason
+    return None

@@ -1,0 +1,69 @@
+"""Limits that no configuration can lift, each with its reason. Unit last; inclusive.
+
+What a user may set lies in config.py; a limit here either comes from a specification, or bounds what one configured
+number may cost, or stops what nobody configures because it is always an error or an attack.
+"""
+
+__all__ = [
+    "CLIENT_ID_BYTES_MAX",
+    "HTTP_BODY_BYTES_MAX",
+    "HTTP_CONNECTIONS_MAX",
+    "HTTP_HEAD_BYTES_MAX",
+    "HTTP_IDLE_SECONDS_MAX",
+    "HTTP_REQUEST_SECONDS_MAX",
+    "INTERVAL_SECONDS_MAX",
+    "JOURNAL_FILE_BYTES_MAX",
+    "LOG_CAUSES_MAX",
+    "LOG_INTERVAL_SECONDS",
+    "PACKET_BYTES_MAX",
+    "PACKET_OVERHEAD_BYTES_MAX",
+    "PAYLOAD_BYTES_MAX",
+    "ROUTE_CACHE_ENTRIES_MAX",
+    "SIZE_BYTES_MAX",
+    "STRING_BYTES_MAX",
+    "TOPIC_LEVELS_MAX",
+    "USER_PROPERTIES_MAX",
+]
+
+# Remaining Length has four bytes of seven bits (MQTT 5.0 section 1.5.5); the fixed header adds at most five.
+PACKET_BYTES_MAX = 268_435_455 + 5
+# Topic, properties and packet identifier of a PUBLISH beside its payload. One string can take 64 KiB; a packet that
+# needs more than that beside its payload carries its payload in the wrong place. The Go original allows the same.
+PACKET_OVERHEAD_BYTES_MAX = 64 * 1024
+# What is left of the largest packet for the payload, rounded down to a whole number of MiB.
+PAYLOAD_BYTES_MAX = 255 << 20
+# Two bytes of length (MQTT 5.0 section 1.5.4): topics, filters, user names, every string and binary field.
+STRING_BYTES_MAX = 65_535
+# The specification lets a client id be any string. It is a key of the store, a label in logs, a part of ACL patterns:
+# 1 KiB is room for a UUID, a certificate's name and a path together.
+CLIENT_ID_BYTES_MAX = 1024
+# A topic of STRING_BYTES_MAX bytes can have 65 536 levels; matching walks one trie node per level for each branch of
+# `+`, and depth is what an attacker can buy cheapest. 1 024 is far beyond names that people give.
+TOPIC_LEVELS_MAX = 1024
+# 64 KiB of properties hold about 9 000 empty pairs; each becomes two strings wherever it is kept.
+USER_PROPERTIES_MAX = 8192
+# An entry costs about 200 bytes with its topic: 16 M of them are 3 GiB, more than remembering can give back.
+ROUTE_CACHE_ENTRIES_MAX = 1 << 24
+# Replay after a crash reads a whole file, and a file is what is kept until its checkpoint: minutes of writing at most.
+JOURNAL_FILE_BYTES_MAX = 2 << 30
+
+# 0xFFFFFFFE is the largest interval MQTT 5 can say that is not "for ever" (section 3.1.2.11.2): 136 years.
+INTERVAL_SECONDS_MAX = 4_294_967_294.0
+# 1 PiB: more than any machine this runs on; stops arithmetic on sizes long before 64 bits are full.
+SIZE_BYTES_MAX = 1 << 50
+
+# The health server answers three small questions to a handful of askers: a probe, a scraper, somebody with curl.
+HTTP_CONNECTIONS_MAX = 64
+# Request line and headers. Probes send a few hundred bytes; h11 checks it while the head is incomplete.
+HTTP_HEAD_BYTES_MAX = 16 * 1024
+# Nothing it serves takes a body; one that comes all the same is read away up to here to keep the connection in step.
+HTTP_BODY_BYTES_MAX = 64 * 1024
+# From the first byte of a request to its last, and for a reader to take the answer: connections are few.
+HTTP_REQUEST_SECONDS_MAX = 10.0
+# Between two requests. Prometheus scrapes every 15 to 60 seconds by habit; longer than that is not the same visit.
+HTTP_IDLE_SECONDS_MAX = 75.0
+
+# For the same cause at most one line per this long. A cause names a client, so their number is the attacker's choice:
+# only the causes used last are remembered, about 300 bytes each.
+LOG_INTERVAL_SECONDS = 1.0
+LOG_CAUSES_MAX = 1024

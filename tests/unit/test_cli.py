@@ -1,0 +1,237 @@
+"""The command: what it prints, and the status it ends with. In process where that is enough, as a process where not."""
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from click.testing import CliRunner
+
+from fluxmq import __version__
+from fluxmq._core.errors import CorruptError, FluxError
+from fluxmq.app import cli, exit_codes
+from fluxmq.model.config import Config
+from fluxmq.model.config_keys import KEYS
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    base = {name: value for name, value in os.environ.items() if not name.startswith("FLUXMQ__")}
+    paths = os.pathsep.join([str(ROOT), *filter(None, [base.get("PYTHONPATH")])])
+    return subprocess.run([sys.executable, "-m", "fluxmq", *arguments], cwd=ROOT, text=True, timeout=60, check=False,
+                          stdin=subprocess.DEVNULL, capture_output=True,
+                          env={**base, "PYTHONPATH": paths, **(environment or {})})
+
+
+def status_of(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(list(arguments))
+    assert isinstance(ended.value.code, int)
+    captured = capsys.readouterr()
+    return ended.value.code, captured.out, captured.err
+
+
+@pytest.fixture()
+def server(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """In place of the broker: keeps what it is started with, and ends with `outcome`."""
+    module = ModuleType("fluxmq.app.server")
+    module.outcome = 0
+    module.calls = []
+
+    def run_server(config: Config, provenance: dict[str, str]) -> int:
+        module.calls.append((config, provenance))
+        if isinstance(module.outcome, BaseException):
+            raise module.outcome
+        return module.outcome
+
+    module.run = run_server
+    monkeypatch.setitem(sys.modules, "fluxmq.app.server", module)
+    monkeypatch.setattr("fluxmq.app.server", module, raising=False)
+    for name in [name for name in os.environ if name.startswith("FLUXMQ__")]:
+        monkeypatch.delenv(name)
+    return module
+
+
+@pytest.fixture()
+def users(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
+    """In place of the users file: file to name to password."""
+    files: dict[str, dict[str, str]] = {}
+    module = ModuleType("fluxmq.access.users")
+    module.add_user = lambda path, name, password: files.setdefault(path, {}).update({name: password})
+    module.remove_user = lambda path, name: files.get(path, {}).pop(name, None) is not None
+    module.list_users = lambda path: sorted(files[path])
+    monkeypatch.setitem(sys.modules, "fluxmq.access.users", module)
+    monkeypatch.setattr("fluxmq.access.users", module, raising=False)
+    return files
+
+
+def test_run_gives_the_broker_what_file_environment_and_flags_say(
+        server: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text("log: {level: debug, format: json}\n")
+    monkeypatch.setenv("FLUXMQ__BROKER__MAX_QOS", "1")
+    status, _, err = status_of("run", "--config", str(file), "--set", "log.level=warn", capsys=capsys)
+    assert (status, err) == (exit_codes.OK, "")
+    (config, provenance), = server.calls
+    assert (config.log.level, config.log.format, config.broker.max_qos) == ("warn", "json", 1)
+    assert provenance["log.format"] == f"{file}:1"
+
+
+@pytest.mark.parametrize(("outcome", "status", "part"), [
+    (0, 0, ""), (1, 1, ""), (CorruptError("journal 3 is damaged"), 4, "journal 3 is damaged"),
+    (FluxError("the loop is gone"), 1, "the loop is gone"), (KeyboardInterrupt(), 130, "interrupted"),
+    (exit_codes.BindError("server.mqtt.tcp.plain.addr", "127.0.0.1:1883", OSError(98, "Address already in use")), 3,
+     "server.mqtt.tcp.plain.addr: cannot listen on 127.0.0.1:1883: Address already in use")])
+def test_the_status_says_how_it_ended(server: ModuleType, capsys: pytest.CaptureFixture[str], outcome: object,
+                                      status: int, part: str) -> None:
+    server.outcome = outcome
+    ended, out, err = status_of("run", capsys=capsys)
+    assert (ended, out) == (status, "")
+    assert part in err and len(err.split("\n")) - err.startswith("\n") == (2 if part else 1)
+
+
+def test_a_bug_is_not_hidden(server: ModuleType) -> None:
+    server.outcome = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["run"])
+
+
+def test_a_wrong_configuration_never_reaches_the_broker(server: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = status_of("run", "--set", "log.levl=info", capsys=capsys)
+    assert status == exit_codes.CONFIG and not server.calls
+    assert "log.levl: unknown key; the nearest is log.level" in err
+
+
+def test_check_reads_the_file_alone(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("log: {level: debug}\n")
+    bad.write_text("log: {level: loud}\nbroker: {max_qos: 7}\n")
+    result = run("config", "check", str(good), environment={"FLUXMQ__NONSENSE": "1"})
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"{good}: good\n", "")
+    result = run("config", "check", str(bad))
+    assert result.returncode == 2 and result.stdout == ""
+    assert "log.level" in result.stderr and "broker.max_qos" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_show_is_a_configuration_again(tmp_path: Path) -> None:
+    result = run("config", "show", "--set", "log.format=json", environment={"FLUXMQ__BROKER__MAX_QOS": "1"})
+    assert result.returncode == 0, result.stderr
+    assert "# --set log.format" in result.stdout and "# environment FLUXMQ__BROKER__MAX_QOS" in result.stdout
+    shown = tmp_path / "shown.yaml"
+    shown.write_text(result.stdout)
+    again = run("config", "show", "--config", str(shown))
+    assert again.returncode == 0, again.stderr
+    strip = [line.partition("  #")[0].rstrip() for line in result.stdout.splitlines()]
+    assert strip == [line.partition("  #")[0].rstrip() for line in again.stdout.splitlines()]
+
+
+def test_keys_names_every_key() -> None:
+    result = CliRunner().invoke(cli.cli, ["config", "keys"])
+    assert result.exit_code == 0
+    assert [line for line in result.output.splitlines() if line and not line.startswith(" ")] == list(KEYS)
+
+
+def test_version() -> None:
+    result = run("version")
+    assert result.returncode == 0 and result.stdout.startswith(f"fluxmq {__version__} (Python ")
+
+
+@pytest.mark.parametrize("arguments", [
+    ["nonsense"], ["run", "--nonsense"], ["run", "extra"], ["config", "check"], ["user", "add", "x"], ["--nonsense"]])
+def test_a_wrong_command_line_is_status_2_and_no_traceback(arguments: list[str],
+                                                           capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = status_of(*arguments, capsys=capsys)
+    assert status == 2 and out == "" and err
+
+
+def test_help_is_there_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["run"], ["config"], ["config", "check"], ["config", "show"], ["config", "keys"],
+                      ["user"], ["user", "add"], ["user", "remove"], ["user", "list"], ["version"]):
+        status, out, _ = status_of(*arguments, "--help", capsys=capsys)
+        assert status == 0 and "Usage: fluxmq" in out, arguments
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    code = "import sys; sys.stdin.buffer.read(10)"
+    base = {**os.environ, "PYTHONPATH": str(ROOT)}
+    writer = subprocess.Popen([sys.executable, "-m", "fluxmq", "config", "keys"], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, cwd=ROOT, env=base)
+    assert writer.stdout is not None
+    reader = subprocess.Popen([sys.executable, "-c", code], stdin=writer.stdout)
+    writer.stdout.close()
+    reader.wait(60)
+    _, err = writer.communicate(timeout=60)
+    assert err == b"" and writer.returncode == 0
+
+
+def test_a_user_is_added_by_prompt_and_by_pipe(users: dict[str, dict[str, str]]) -> None:
+    runner = CliRunner()
+    result = runner.invoke(cli.cli, ["user", "add", "--file", "f", "ada"], input="secret\nsecret\n")
+    assert result.exit_code == 0 and users["f"] == {"ada": "secret"}
+    assert "secret" not in result.output
+    result = runner.invoke(cli.cli, ["user", "add", "--file", "f", "bob", "--password-stdin"], input="pass word \n")
+    assert result.exit_code == 0 and users["f"]["bob"] == "pass word "
+    result = runner.invoke(cli.cli, ["user", "add", "--file", "f", "eve", "--password-stdin"], input="")
+    assert result.exit_code == 2 and "eve" not in users["f"]
+    result = runner.invoke(cli.cli, ["user", "list", "--file", "f"])
+    assert result.output == "ada\nbob\n"
+
+
+def test_two_different_passwords_are_asked_for_again(users: dict[str, dict[str, str]]) -> None:
+    result = CliRunner().invoke(cli.cli, ["user", "add", "--file", "f", "ada"], input="a\nb\nc\nc\n")
+    assert result.exit_code == 0 and users["f"] == {"ada": "c"}
+
+
+def test_removing_a_user(users: dict[str, dict[str, str]]) -> None:
+    users["f"] = {"ada": "x"}
+    assert CliRunner().invoke(cli.cli, ["user", "remove", "--file", "f", "ada"]).exit_code == 0
+    result = CliRunner().invoke(cli.cli, ["user", "remove", "--file", "f", "ada"])
+    assert result.exit_code == 1 and "has no user ada" in result.output
+
+
+def test_a_users_file_that_cannot_be_written_is_one_sentence(monkeypatch: pytest.MonkeyPatch,
+                                                             users: dict[str, dict[str, str]]) -> None:
+    def denied(*_: str) -> None:
+        raise PermissionError(13, "Permission denied", "f")
+
+    for name in ("add_user", "remove_user", "list_users"):
+        monkeypatch.setattr(sys.modules["fluxmq.access.users"], name, denied)
+    for arguments in (["add", "ada", "--password-stdin"], ["remove", "ada"], ["list"]):
+        result = CliRunner().invoke(cli.cli, ["user", *arguments, "--file", "f"], input="secret\n")
+        assert result.exit_code == 1 and "f: Permission denied" in result.output
+
+
+def test_bench_gets_its_arguments_as_they_are(monkeypatch: pytest.MonkeyPatch,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    import click
+    seen: list[tuple[str, ...]] = []
+
+    @click.command(context_settings={"ignore_unknown_options": True})
+    @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
+    def load_bench(rest: tuple[str, ...]) -> int:
+        seen.append(rest)
+        return 5
+
+    for name in ("fluxmq.bench", "fluxmq.bench.load", "fluxmq.bench.load.cli"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["fluxmq.bench.load.cli"].bench = load_bench
+    assert status_of("bench", "run", "--pubs", "5", "-q", "1", capsys=capsys)[0] == 5
+    assert seen == [("run", "--pubs", "5", "-q", "1")]
+    assert "Usage: fluxmq bench" in status_of("bench", "--help", capsys=capsys)[1]
+
+
+def test_bench_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    class Missing:
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            if name.startswith("fluxmq.bench"):
+                raise ModuleNotFoundError(name, name="fluxmq.bench")
+
+    for name in [name for name in sys.modules if name.startswith("fluxmq.bench")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
+    status, _, err = status_of("bench", "run", capsys=capsys)
+    assert status == 1 and "load generator is not installed" in err

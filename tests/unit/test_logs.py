@@ -1,0 +1,188 @@
+"""Log lines: their form, what a client's text can do to them (nothing), and the limit per cause."""
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fluxmq.app.logs import JsonFormatter, RateLimited, TextFormatter, configure
+
+
+@pytest.fixture(autouse=True)
+def _leave_logging_as_it_was() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("fluxmq")
+    before = list(root.handlers), root.level, ours.level
+    yield
+    root.handlers[:], root.level = before[0], before[1]
+    ours.setLevel(before[2])
+
+
+def record(message: str = "client connected", **extra: object) -> logging.LogRecord:
+    made = logging.getLogger("fluxmq.mqtt").makeRecord(
+        "fluxmq.mqtt", logging.WARNING, "f.py", 1, message, (), None, extra=extra)
+    made.created = 1769860800.123456
+    return made
+
+
+def test_text() -> None:
+    line = TextFormatter().format(record(client="lamp", peer="127.0.0.1:4", note="a b", empty="", n=3))
+    assert line == ("2026-01-31T12:00:00.123Z WARN fluxmq.mqtt client connected "
+                    'client=lamp peer=127.0.0.1:4 note="a b" empty="" n=3')
+
+
+def test_json() -> None:
+    line = JsonFormatter().format(record(client="lämp", n=3, data=b"x", level="mine"))
+    assert json.loads(line) == {"time": "2026-01-31T12:00:00.123Z", "level": "warn", "logger": "fluxmq.mqtt",
+                                "message": "client connected", "client": "lämp", "n": 3, "data": "b'x'",
+                                "level_": "mine"}
+
+
+def test_a_value_that_contains_itself_is_still_a_line() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    assert json.loads(JsonFormatter().format(record(endless=endless)))["endless"] == "<class 'list'>"
+
+
+@given(st.text(), st.text(), st.sampled_from(["client", "topic", "reason"]))
+def test_no_text_of_a_client_makes_a_second_line_or_field(message: str, value: str, name: str) -> None:
+    text = TextFormatter().format(record(message.replace("%", ""), **{name: value}))
+    assert text.isprintable()
+    _, mark, tail = text.rpartition(f" {name}=")
+    assert mark and (" " not in tail or (tail[0] == tail[-1] == '"'))
+    if tail.startswith('"'):
+        assert json.loads(tail) == value
+    else:
+        assert tail == value
+    line = JsonFormatter().format(record(message.replace("%", ""), **{name: value}))
+    assert "\n" not in line and json.loads(line)[name] == value
+
+
+def test_an_exception_is_with_its_line() -> None:
+    try:
+        raise ZeroDivisionError("by zero")
+    except ZeroDivisionError as error:
+        made = record()
+        made.exc_info = (type(error), error, error.__traceback__)
+    assert "ZeroDivisionError: by zero" in TextFormatter().format(made)
+    assert "ZeroDivisionError: by zero" in json.loads(JsonFormatter().format(made))["error"]
+
+
+def test_configure_sets_level_and_form_and_replaces_itself() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    configure("debug", "text", first)
+    logging.getLogger("fluxmq.storage").debug("opened", extra={"dir": "/x"})
+    logging.getLogger("somebody.else").info("not shown")
+    logging.getLogger("somebody.else").warning("shown")
+    configure("warn", "json", second)
+    logging.getLogger("fluxmq.storage").info("not shown")
+    logging.getLogger("fluxmq.storage").warning("synced", extra={"batches": 2})
+    lines = first.getvalue().splitlines()
+    assert len(lines) == 2
+    assert lines[0].endswith("DEBUG fluxmq.storage opened dir=/x") and "somebody.else shown" in lines[1]
+    (line,) = second.getvalue().splitlines()
+    assert json.loads(line)["batches"] == 2
+
+
+class _Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[str, int]] = []
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, made: logging.LogRecord) -> None:
+        self.records.append(made)
+        self.lines.append((made.getMessage(), getattr(made, "suppressed", 0)))
+
+
+@pytest.fixture()
+def kept() -> Iterator[_Kept]:
+    logger = logging.getLogger("fluxmq.test")
+    handler = _Kept()
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    yield handler
+    logger.removeHandler(handler)
+    logger.propagate = True
+    logger.setLevel(logging.NOTSET)
+
+
+class _Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_once_per_second_and_cause(kept: _Kept) -> None:
+    clock = _Clock()
+    limiter = RateLimited(logging.getLogger("fluxmq.test"), clock)
+    for _ in range(5):
+        limiter.log(logging.WARNING, "drop:a", "dropped", client="a", name="kept", level=1, cause="c", message="m")
+    limiter.log(logging.WARNING, "drop:b", "dropped b")
+    assert kept.lines == [("dropped", 0), ("dropped b", 0)]
+    assert vars(kept.records[0])["name_"] == "kept" and vars(kept.records[0])["message_"] == "m"
+    clock.now += 0.999
+    limiter.log(logging.WARNING, "drop:a", "dropped")
+    assert len(kept.lines) == 2
+    clock.now += 0.001
+    limiter.log(logging.WARNING, "drop:a", "dropped")
+    limiter.log(logging.WARNING, "drop:a", "dropped")
+    assert kept.lines[2:] == [("dropped", 5)]
+
+
+def test_flush_says_what_was_kept_back_and_forgets(kept: _Kept) -> None:
+    clock = _Clock()
+    limiter = RateLimited(logging.getLogger("fluxmq.test"), clock)
+    for n in range(3):
+        limiter.log(logging.WARNING, "a", f"message {n}")
+    limiter.log(logging.WARNING, "b", "once")
+    limiter.flush()
+    assert kept.lines == [("message 0", 0), ("once", 0)]
+    clock.now += 1
+    limiter.flush()
+    limiter.flush()
+    assert kept.lines[2:] == [("message 2", 2)]
+    limiter.log(logging.WARNING, "a", "again")
+    limiter.log(logging.WARNING, "a", "at the end")
+    limiter.close()
+    assert kept.lines[3:] == [("again", 0), ("at the end", 1)]
+
+
+def test_a_level_that_is_off_costs_and_counts_nothing(kept: _Kept) -> None:
+    limiter = RateLimited(logging.getLogger("fluxmq.test"), _Clock())
+    limiter.log(logging.DEBUG, "a", "quiet")
+    limiter.log(logging.INFO, "a", "loud")
+    limiter.close()
+    assert kept.lines == [("loud", 0)]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 1.5)), max_size=60))
+def test_nothing_is_lost_whatever_the_order(events: list[tuple[str, float]]) -> None:
+    """Each event is a line of its own or counted on one, also when causes are forgotten for want of room."""
+    logger = logging.Logger("alone")
+    handler = _Kept()
+    logger.addHandler(handler)
+    clock = _Clock()
+    limiter = RateLimited(logger, clock, causes_max=3)
+    for cause, wait in events:
+        clock.now += wait
+        limiter.log(logging.INFO, cause, cause)
+    limiter.close()
+    said = sum(count for _, count in handler.lines)
+    own_lines = len(events) - said
+    # a line is an event's own, or it only says what was kept back
+    assert own_lines <= len(handler.lines) <= own_lines + sum(1 for _, count in handler.lines if count)
+
+
+def test_many_causes_are_bounded(kept: _Kept) -> None:
+    limiter = RateLimited(logging.getLogger("fluxmq.test"), _Clock(), causes_max=10)
+    for n in range(100):
+        limiter.log(logging.INFO, f"cause {n}", f"{n}")
+        limiter.log(logging.INFO, f"cause {n}", f"{n}")
+        assert len(limiter._causes) <= 10
+    limiter.close()
+    assert len(kept.lines) == 200 and sum(count for _, count in kept.lines) == 100
