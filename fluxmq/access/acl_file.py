@@ -141,7 +141,7 @@ class _Reader:
 
 
 def _topic_problem(template: str) -> str:
-    if re.search(r"%(?![%cu])", template):
+    if "%" in re.sub(r"%[%cu]", "", template):
         return "after % only c (client identifier), u (user name) or another % may stand"
     if template == "$share" or template.startswith("$share/"):
         return "a rule names the filter alone; it holds for shared subscriptions to it as well"

@@ -102,7 +102,7 @@ class ScramVerifier:
             raise ValueError("the SCRAM verifier is not SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey")
         iterations = int(found[1])
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
-            raise ValueError(f"the SCRAM iteration count {iterations} is not within {ITERATIONS_MIN} and {ITERATIONS_MAX}")
+            raise ValueError(f"{iterations} SCRAM iterations are not within {ITERATIONS_MIN} and {ITERATIONS_MAX}")
         try:
             salt, stored_key, server_key = (base64.b64decode(found[index], validate=True) for index in (2, 3, 4))
         except binascii.Error:

@@ -5,8 +5,8 @@
     <name> <argon2id hash> <SCRAM-SHA-256 verifier>
 
 One user per line, so that a change is one line of a diff. The number is the version of the format. Two secrets per
-user, because neither can be made from the other: the argon2id hash (`$argon2id$v=19$m=...`) checks a password that
-a CONNECT carries, the verifier (`SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey`) one that is only proved (scram.py).
+user, because neither can be made from the other: the argon2id hash (`$argon2id$v=19$m=...`) checks a password that a
+CONNECT carries, the verifier (`SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey`) one that is only proved (scram.py).
 The decoy key makes the salts of names that nobody has; it is stored so that such a salt is as lasting as a real one.
 
 Names are compared as they are; a name must be equal to its own SASLprep form, so that both roads find the same user.
@@ -220,7 +220,7 @@ def _read_head(path: Path, head: str) -> bytes:
         raise ConfigError(str(path), "line 1: this is not a users file: it must begin with `fluxmq-users 1` and a key; "
                           "`fluxmq user add` makes such a file")
     if fields[1] != str(FORMAT_VERSION):
-        raise ConfigError(str(path), f"line 1: version {fields[1]} of the format is not known, only {FORMAT_VERSION} is")
+        raise ConfigError(str(path), f"line 1: this is version {fields[1]} of the format; only {FORMAT_VERSION} is known")
     try:
         key = base64.b64decode(fields[2], validate=True)
     except binascii.Error:
