@@ -143,7 +143,8 @@ class ServerContexts:
             # The password is a stand-in: without one OpenSSL would ask on the terminal.
             context.load_cert_chain(self._cert_file, self._key_file, password="-")
         except ssl.SSLError as error:
-            if error.reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"):
+            # The last is OpenSSL's word for a key of another algorithm than the certificate's.
+            if error.reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"):
                 raise self._fail("key_file", f"{self._key_file} is not the key of the certificate in "
                                  f"{self._cert_file}") from None
             if error.reason and ("KEY_TOO_SMALL" in error.reason or "MD_TOO_WEAK" in error.reason):

@@ -220,7 +220,7 @@ def _read_head(path: Path, head: str) -> bytes:
         raise ConfigError(str(path), "line 1: this is not a users file: it must begin with `fluxmq-users 1` and a key; "
                           "`fluxmq user add` makes such a file")
     if fields[1] != str(FORMAT_VERSION):
-        raise ConfigError(str(path), f"line 1: this is version {fields[1]} of the format; only {FORMAT_VERSION} is known")
+        raise ConfigError(str(path), f"line 1: version {fields[1]} of the format is not known, {FORMAT_VERSION} is")
     try:
         key = base64.b64decode(fields[2], validate=True)
     except binascii.Error:

@@ -2,9 +2,10 @@
 import itertools
 import re
 
-from fluxmq.access.filters import covers, filter_problem, matches, overlaps, shared_filter
 from hypothesis import example, given
 from hypothesis import strategies as st
+
+from fluxmq.access.filters import covers, filter_problem, matches, overlaps, shared_filter
 
 LITERALS = ["", "a", "b", "$x"]
 # A topic of one empty level would be the empty text, which is no topic. Deeper than any filter below by two levels.

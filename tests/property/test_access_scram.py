@@ -1,11 +1,11 @@
 """SCRAM-SHA-256 against an independent client, and against garbage."""
 import pytest
-from fluxmq._core.errors import AuthError
-from fluxmq.access.scram import ITERATIONS_MIN, ScramServer, ScramVerifier, saslprep
+import scramp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-scramp = pytest.importorskip("scramp", reason="pip install scramp")
+from fluxmq._core.errors import AuthError
+from fluxmq.access.scram import ITERATIONS_MIN, ScramServer, ScramVerifier, saslprep
 
 DECOY_KEY = bytes(range(16))
 SALT = b"0123456789abcdef"

@@ -2,6 +2,7 @@
 import base64
 
 import pytest
+
 from fluxmq._core.errors import AuthError, UsageError
 from fluxmq.access.scram import ScramServer, ScramVerifier, saslprep
 
@@ -33,7 +34,8 @@ def test_the_vector_of_rfc_7677() -> None:
 
 
 @pytest.mark.parametrize("first", [
-    b"", b"n", b"n,", b"n,,", b"n,,n=user", b"n,,n=,r=abc", b"n,,r=abc,n=user", b"x,,n=user,r=abc", b"n,user,n=user,r=abc",
+    b"", b"n", b"n,", b"n,,", b"n,,n=user", b"n,,n=,r=abc", b"n,,r=abc,n=user", b"x,,n=user,r=abc",
+    b"n,user,n=user,r=abc",
     b"p=tls-unique,,n=user,r=abc", b"n,,m=future,n=user,r=abc", b"n,a=other,n=user,r=abc", b"n,,n=us=2er,r=abc",
     b"n,,n=user,r=", b"n,,n=user,r=a b", b"n,,n=us\x07er,r=abc", b"\xff\xfe", b"n,,n=user,r=" + b"a" * 600,
     b"n,,n=user,r=abc," + b"x" * 3000,
