@@ -8,7 +8,9 @@ for the set of topics it matches (MQTT 5.0 section 4.7):
     overlaps(f, g)  the sets have a topic in common
 
 Two things make this more than a comparison of levels. `a/#` also matches `a` [MQTT-4.7.1-2], so `#` may stand for
-nothing. And a wildcard in first place matches no topic that begins with `$` [MQTT-4.7.2-1].
+nothing. And a wildcard in first place matches no topic that begins with `$` [MQTT-4.7.2-1]. The empty topic counts as
+one, though no message can have it [MQTT-4.7.3-1]: that keeps the rules plain, and where it makes a difference (`/#`
+matches it through its `#`) the answer is the one that refuses.
 
 The functions expect valid filters and topics; `filter_problem` says whether a filter is one.
 """

@@ -49,7 +49,7 @@ _PROHIBITED = (
 
 
 def saslprep(text: str) -> str:
-    """`text` as user names and passwords are compared (RFC 4013, unassigned code points refused).
+    """`text` as user names and passwords are compared (RFC 4013: Unicode 3.2, what that does not know is refused).
 
     Raises ValueError naming the character that is not allowed.
     """
@@ -57,7 +57,7 @@ def saslprep(text: str) -> str:
         return text
     mapped = "".join(
         " " if stringprep.in_table_c12(char) else char for char in text if not stringprep.in_table_b1(char))
-    prepared = unicodedata.normalize("NFKC", mapped)
+    prepared = unicodedata.ucd_3_2_0.normalize("NFKC", mapped)
     for char in prepared:
         if any(prohibited(char) for prohibited in _PROHIBITED):
             raise ValueError(f"the character U+{ord(char):04X} is not allowed")

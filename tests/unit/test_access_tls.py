@@ -172,7 +172,8 @@ def test_errors_name_the_key(ca: CertificateAuthority, pair: tuple[str, str], tm
             *pair, cipher_suites=["ECDHE-RSA-AES128-GCM-SHA256", "TLS_AES_128_GCM_SHA256"])
     for word in ("HIGH", "ALL", "!aNULL", "ECDHE-RSA-AES128-GCM-SHA256:ALL", ""):
         refused("cipher_suites[0]", "not known", *pair, cipher_suites=[word])
-    refused("cipher_suites[0]", "too weak", *pair, cipher_suites=["AECDH-NULL-SHA"])
+    for word in ("AECDH-NULL-SHA", "ECDHE-ECDSA-NULL-SHA", "NULL-SHA256", "PSK-AES128-GCM-SHA256", "ADH-AES128-SHA256"):
+        refused("cipher_suites[0]", "too weak", *pair, cipher_suites=[word])
     refused("cipher_suites", "excludes", *pair, min_version="tls1.3", cipher_suites=["ECDHE-RSA-AES128-GCM-SHA256"])
 
 
