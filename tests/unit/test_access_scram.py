@@ -1,5 +1,7 @@
 """SCRAM-SHA-256: the vector of RFC 7677, and every way in which a client is refused."""
 import base64
+import hashlib
+import hmac
 
 import pytest
 
@@ -72,6 +74,29 @@ def test_a_changed_final_message_is_refused(old: bytes, new: bytes) -> None:
         exchange.step(FINAL.replace(old, new))
     assert refused.value.reason == 0x87
     assert exchange.username is None
+
+
+def proved(without_proof: bytes) -> bytes:
+    """A client-final message over these fields, signed as one who knows the password signs it."""
+    salted = hashlib.pbkdf2_hmac("sha256", b"pencil", SALT, 4096)
+    key = hmac.digest(salted, b"Client Key", "sha256")
+    message = FIRST[3:] + b"," + CHALLENGE + b"," + without_proof
+    signature = hmac.digest(hashlib.sha256(key).digest(), message, "sha256")
+    return without_proof + b",p=" + base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True)))
+
+
+def test_a_right_proof_over_a_wrong_header_or_nonce_is_refused() -> None:
+    nonce = CHALLENGE.split(b",")[0]
+    for fields, right in ((b"c=biws," + nonce, True), (b"c=eSws," + nonce, False), (b"c=biws," + nonce + b"x", False),
+                          (b"c=biws," + nonce[:-1], False), (b"c=biws,r=rOprNGfwEbeRWgbNEkqO", False)):
+        exchange = server()
+        exchange.step(FIRST)
+        if right:
+            assert proved(fields) == FINAL
+            assert exchange.step(proved(fields)) == (SIGNATURE, True)
+        else:
+            with pytest.raises(AuthError):
+                exchange.step(proved(fields))
 
 
 def test_nobody_is_answered_like_somebody() -> None:
