@@ -1,0 +1,145 @@
+"""The access list: who may publish and subscribe to what. An ordered list of rules in YAML; docs/guide/access.md.
+
+    version: 1
+    rules:
+      - allow: subscribe             # allow | deny: publish | subscribe | all
+        user: [anna, bert]           # optional; "*" is every client with a user name
+        client: "panel-*"            # optional; client identifiers, * and ? as in a shell
+        anonymous: true              # optional, instead of user: clients without a user name only
+        topics: ["plant/+/state"]    # %c client identifier, %u user name, %% a per cent sign
+
+The first rule that decides wins, and what no rule decides is denied. A rule that fits the client decides
+  - a publish when one of its filters matches the topic;
+  - a subscription, if it allows, when one of its filters covers the requested filter;
+  - a subscription, if it denies, when one of its filters overlaps the requested filter: so a denied topic cannot be
+    read through a wildcard that happens to include it.
+"""
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fluxmq.access.filters import levels_cover, levels_overlap, shared_filter
+
+__all__ = ["VERBS", "Acl", "Rule"]
+
+VERBS = ("publish", "subscribe", "all")
+VIEWS_MAX = 4_096  # clients whose rules are kept ready; at some hundred bytes each
+
+_PLACEHOLDER = re.compile(r"%([%cu])")
+# One decision list: (allows, filter in levels), in the order of the file.
+_Decisions = list[tuple[bool, tuple[str, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Value. One rule, as written.
+
+    verb: one of VERBS. users: empty for everybody, "*" for every user name. clients: globs, empty for all.
+    anonymous: only clients without a user name. topics: filters with placeholders, checked by the loader.
+    """
+
+    allows: bool
+    verb: str
+    topics: tuple[str, ...]
+    users: tuple[str, ...] = ()
+    clients: tuple[str, ...] = ()
+    anonymous: bool = False
+
+    def fits(self, user: str | None, client_id: str) -> bool:
+        """Whether the rule speaks of this client. user: None for a client without a user name."""
+        if self.anonymous and user is not None:
+            return False
+        if self.users and (user is None or ("*" not in self.users and user not in self.users)):
+            return False
+        return not self.clients or any(_glob_matches(glob, client_id) for glob in self.clients)
+
+    def filters(self, user: str | None, client_id: str) -> Iterable[tuple[str, ...]]:
+        """The rule's filters for this client, in levels; those that its names do not fit into are left out."""
+        for template in self.topics:
+            levels = self._expand(template, user, client_id)
+            if levels is not None:
+                yield levels
+
+    def _expand(self, template: str, user: str | None, client_id: str) -> tuple[str, ...] | None:
+        # Chosen by the client, a name could widen an allowing rule: a wildcard in it, a level more, or a `$` in first
+        # place, which leads to the broker's own topics. A denying rule takes a name as it is: `/` then denies exactly
+        # the topics of that name, and wildcards stand in no topic, so there is nothing to deny.
+        forbidden = "+#/" if self.allows else "+#"
+        names = {"c": client_id, "u": user or ""}
+        for found in _PLACEHOLDER.finditer(template):
+            if found[1] == "%":
+                continue
+            name = names[found[1]]
+            if not name or any(char in name for char in forbidden):
+                return None
+            if self.allows and found.start() == 0 and name.startswith("$"):
+                return None
+        return tuple(_PLACEHOLDER.sub(lambda found: names.get(found[1], "%"), template).split("/"))
+
+
+class Acl:
+    """Machine, but for its memory a value. All rules of one reading of the file.
+
+    What a client's rules come to is worked out once and kept for VIEWS_MAX clients.
+    """
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        self._views: dict[tuple[str | None, str], tuple[_Decisions, _Decisions]] = {}
+
+    def may_publish(self, user: str | None, client_id: str, topic: str) -> bool:
+        """topic: a topic name, without wildcards."""
+        levels = topic.split("/")
+        for allows, rule in self._view(user, client_id)[0]:
+            if levels_cover(rule, levels):
+                return allows
+        return False
+
+    def may_subscribe(self, user: str | None, client_id: str, filter_: str) -> bool:
+        """filter_: a valid topic filter, also behind `$share/group/`."""
+        listened = shared_filter(filter_)
+        if listened is None:
+            return False
+        levels = listened.split("/")
+        for allows, rule in self._view(user, client_id)[1]:
+            if levels_cover(rule, levels) if allows else levels_overlap(rule, levels):
+                return allows
+        return False
+
+    def _view(self, user: str | None, client_id: str) -> tuple[_Decisions, _Decisions]:
+        """(publish, subscribe): what the rules come to for this client."""
+        view = self._views.get((user, client_id))
+        if view is None:
+            view = ([], [])
+            for rule in self.rules:
+                if not rule.fits(user, client_id):
+                    continue
+                for levels in rule.filters(user, client_id):
+                    if rule.verb != "subscribe":
+                        view[0].append((rule.allows, levels))
+                    if rule.verb != "publish":
+                        view[1].append((rule.allows, levels))
+            if len(self._views) >= VIEWS_MAX:
+                self._views.clear()
+            self._views[user, client_id] = view
+        return view
+
+
+def _glob_matches(glob: str, text: str) -> bool:
+    """`*` any characters, `?` one; nothing else is special. Never more steps than the product of the lengths."""
+    at_glob = at_text = 0
+    star, resume = -1, 0
+    while at_text < len(text):
+        char = glob[at_glob] if at_glob < len(glob) else ""
+        if char == "*":
+            star, resume = at_glob, at_text
+            at_glob += 1
+        elif char and char in ("?", text[at_text]):
+            at_glob += 1
+            at_text += 1
+        elif star >= 0:
+            resume += 1
+            at_glob, at_text = star + 1, resume
+        else:
+            return False
+    return glob[at_glob:].strip("*") == ""

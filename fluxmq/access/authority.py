@@ -1,0 +1,170 @@
+"""The answer to the two questions of the broker, who is this and may he: implements `fluxmq.engine.ports_access`.
+
+How a CONNECT is judged; the first line that applies decides:
+
+    certificate with a user name, on a listener that takes it    that name; a different one in CONNECT is refused, 0x87
+    certificate without one, on such a listener                  refused, 0x87
+    no users file, anonymous allowed                             anonymous, whatever name and password are sent
+    neither user name nor password, anonymous allowed            anonymous
+    no users file, or no user name and no password               refused, 0x87
+    user name and password of the users file                     that name
+    anything else                                                refused, 0x86
+
+With a users file anonymous clients are allowed only if that is said; without one, unless the contrary is said.
+"""
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fluxmq._core.errors import AuthError, ConfigError, UsageError
+from fluxmq.access.acl import Acl
+from fluxmq.access.acl_file import load_acl
+from fluxmq.access.passwords import Passwords
+from fluxmq.access.scram import MECHANISM, ScramServer, ScramVerifier
+from fluxmq.access.tls import peer_username
+from fluxmq.access.users import Users
+from fluxmq.engine import ports_access
+
+__all__ = ["Authority"]
+
+BAD_USER_NAME_OR_PASSWORD = 0x86
+NOT_AUTHORIZED = 0x87
+NONCE_SIZE_BYTES = 18
+# Between needs_wait() and authenticate_now() the clock goes on; a check remembered for the one counts for the other.
+CACHE_SLACK_S = 1.0
+
+
+class Authority:
+    """Machine. Users, passwords and access list of one broker.
+
+    users_file, acl_file: "" or None when there is none. allow_anonymous: None is true without a users file and false
+    with one. password_workers, password_waiting_max: see Passwords. clock: seconds, monotonic.
+
+    Raises ConfigError when a file cannot be used. Neither users nor anonymity is no error here: client certificates may
+    be all that is wanted.
+    """
+
+    def __init__(self, users_file: str | None = None, acl_file: str | None = None,
+                 allow_anonymous: bool | None = None, *, password_workers: int | None = None,
+                 password_waiting_max: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._users_file = users_file or None
+        self._acl_file = acl_file or None
+        self._anonymous = self._users_file is None if allow_anonymous is None else allow_anonymous
+        self._users, self._acl = self._read()
+        self._generation = 1
+        # No thread is started before the first password is checked.
+        self._passwords = Passwords(
+            self._users, workers=password_workers, waiting_max=password_waiting_max, clock=clock)
+
+    @property
+    def open_publish(self) -> bool:
+        return self._acl is None
+
+    @property
+    def open_subscribe(self) -> bool:
+        return self._acl is None
+
+    @property
+    def generation(self) -> int:
+        return self._generation
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return (MECHANISM,) if self._users_file else ()
+
+    def needs_wait(self, username: str | None, password: bytes | None,
+                   certificate: Mapping[str, Any] | None = None, username_from: str = "") -> bool:
+        if not self._users_file or username is None or password is None:
+            return False
+        if certificate and username_from:
+            return False
+        return not self._passwords.remembers(username, password)
+
+    def authenticate_now(self, client_id: str, username: str | None, password: bytes | None,
+                         certificate: Mapping[str, Any] | None = None, username_from: str = "") -> str | None:
+        identity, undecided = self._without_password(username, password, certificate, username_from)
+        if undecided is None or self._passwords.remembers(*undecided, slack_s=CACHE_SLACK_S):
+            return identity
+        raise UsageError("this authentication takes time: ask needs_wait() first")
+
+    async def authenticate(self, client_id: str, username: str | None, password: bytes | None,
+                           certificate: Mapping[str, Any] | None = None, username_from: str = "") -> str | None:
+        identity, undecided = self._without_password(username, password, certificate, username_from)
+        if undecided is None or await self._passwords.verify(*undecided):
+            return identity
+        raise AuthError(BAD_USER_NAME_OR_PASSWORD, "user name or password is wrong")
+
+    def begin_exchange(self, method: str) -> ScramServer | None:
+        if method not in self.methods:
+            return None
+        users = self._users
+        return ScramServer(self._scram, secrets.token_urlsafe(NONCE_SIZE_BYTES),
+                           decoy_key=users.decoy_key, decoy_iterations=users.decoy_iterations)
+
+    def finish_exchange(self, exchange: ports_access.Exchange, username: str | None = None,
+                        certificate: Mapping[str, Any] | None = None, username_from: str = "") -> str:
+        if exchange.username is None:
+            raise UsageError("this exchange has not succeeded")
+        identity = exchange.username
+        if certificate and username_from and peer_username(certificate, username_from) != identity:
+            raise AuthError(NOT_AUTHORIZED, "the client certificate names another user than was authenticated")
+        if username is not None and username != identity:
+            raise AuthError(NOT_AUTHORIZED, "the user name is another than was authenticated")
+        return identity
+
+    def may_publish(self, identity: str | None, client_id: str, topic: str) -> bool:
+        return self._acl is None or self._acl.may_publish(identity, client_id, topic)
+
+    def may_subscribe(self, identity: str | None, client_id: str, filter_: str) -> bool:
+        return self._acl is None or self._acl.may_subscribe(identity, client_id, filter_)
+
+    def reload(self) -> list[str]:
+        """Read both files again. Empty when they hold from now on, else what is wrong: then both stay as they were.
+
+        Connections that stand are not judged again as to who they are; what they may do is asked anew.
+        """
+        problems: list[str] = []
+        try:
+            users, acl = self._read()
+        except ConfigError as error:
+            problems.append(f"{error}; users and access list stay as they were")
+            return problems
+        self._users, self._acl = users, acl
+        self._passwords.replace(users)
+        self._generation += 1
+        return problems
+
+    def close(self) -> None:
+        """Stop checking passwords; who waits for one gets AuthError(0x88)."""
+        self._passwords.close()
+
+    def _read(self) -> tuple[Users, Acl | None]:
+        users = Users.load(self._users_file) if self._users_file else Users({}, b"\0" * 16)
+        return users, load_acl(self._acl_file) if self._acl_file else None
+
+    def _scram(self, name: str) -> ScramVerifier | None:
+        return self._users.scram(name)
+
+    def _without_password(self, username: str | None, password: bytes | None, certificate: Mapping[str, Any] | None,
+                          username_from: str) -> tuple[str | None, tuple[str, bytes] | None]:
+        """The table on top: (identity, name and password if they are left to check). Raises AuthError."""
+        if certificate and username_from:
+            name = peer_username(certificate, username_from)
+            if name is None:
+                raise AuthError(NOT_AUTHORIZED, f"the client certificate holds no user name ({username_from})")
+            if username is not None and username != name:
+                raise AuthError(NOT_AUTHORIZED, "the user name is not the one of the client certificate")
+            return name, None
+        if self._anonymous and (not self._users_file or (username is None and password is None)):
+            return None, None
+        if not self._users_file or (username is None and password is None):
+            raise AuthError(NOT_AUTHORIZED, "a user name is needed here")
+        if username is None or password is None:
+            raise AuthError(BAD_USER_NAME_OR_PASSWORD, "user name and password are needed here")
+        return username, (username, password)
+
+
+if TYPE_CHECKING:
+    # mypy holds the class against the port here, where the difference is named.
+    _port: type[ports_access.Authority] = Authority

@@ -1,0 +1,76 @@
+"""The port through which the broker asks who somebody is and what he may do.
+
+The hot path asks nothing where `open_publish` or `open_subscribe` is true; elsewhere it keeps decisions per connection
+and topic, for as long as `generation` stays the same. An identity is the user name that has been proved, None for a
+client that is let in without one; what a CONNECT merely claims is never an identity.
+"""
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+__all__ = ["Authority", "Exchange"]
+
+
+class Exchange(Protocol):
+    """One enhanced authentication (MQTT 5.0 section 4.12), from the client's first message to our last."""
+
+    @property
+    def username(self) -> str | None:
+        """Who has been proved; None before success."""
+
+    def step(self, data: bytes) -> tuple[bytes, bool]:
+        """The client's Authentication Data in; ours out, and whether the exchange has succeeded with it.
+
+        Raises AuthError with the reason code for CONNACK or DISCONNECT; the exchange is over then.
+        """
+
+
+class Authority(Protocol):
+    """Authentication and permission, for all protocols."""
+
+    @property
+    def open_publish(self) -> bool:
+        """Every publish is allowed to everybody."""
+
+    @property
+    def open_subscribe(self) -> bool:
+        """Every subscription is allowed to everybody."""
+
+    @property
+    def generation(self) -> int:
+        """Grows whenever an earlier answer may no longer hold."""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The authentication methods that `begin_exchange` knows."""
+
+    def needs_wait(self, username: str | None, password: bytes | None,
+                   certificate: Mapping[str, Any] | None = None, username_from: str = "") -> bool:
+        """Whether authentication takes time. If not, `authenticate_now` answers in the same turn of the loop."""
+
+    def authenticate_now(self, client_id: str, username: str | None, password: bytes | None,
+                         certificate: Mapping[str, Any] | None = None, username_from: str = "") -> str | None:
+        """As `authenticate`. Raises UsageError where `needs_wait` says that this takes time."""
+
+    async def authenticate(self, client_id: str, username: str | None, password: bytes | None,
+                           certificate: Mapping[str, Any] | None = None, username_from: str = "") -> str | None:
+        """The identity of who sends this CONNECT. certificate: the verified one of the connection, as getpeercert()
+        returns it. username_from: the listener's source of a user name in it: "cn", "san", or "" for none.
+
+        Raises AuthError: 0x86 user name or password is wrong, 0x87 not allowed, 0x88 no check can be made,
+        0x89 too many at once.
+        """
+
+    def begin_exchange(self, method: str) -> Exchange | None:
+        """A new exchange; None for a method that is not known, to be answered with 0x8C."""
+
+    def finish_exchange(self, exchange: Exchange, username: str | None = None,
+                        certificate: Mapping[str, Any] | None = None, username_from: str = "") -> str:
+        """The identity that a successful exchange gives. username: of the CONNECT, or at re-authentication the identity
+        so far; None when there is none. Raises AuthError(0x87) when it, or the certificate, names somebody else.
+        """
+
+    def may_publish(self, identity: str | None, client_id: str, topic: str) -> bool:
+        """Whether a publish to this topic name is allowed."""
+
+    def may_subscribe(self, identity: str | None, client_id: str, filter_: str) -> bool:
+        """Whether a subscription to this valid filter, `$share/group/filter` included, is allowed."""
