@@ -103,7 +103,7 @@ cdef class Journal:
     cpdef size_t backlog(self) noexcept
 
     cdef int hand_over(self) noexcept nogil
-    cdef int serve(self) noexcept nogil
+    cdef int serve(self, bint closing) noexcept nogil
     cdef bint step(self) noexcept nogil
     cdef void wait_until(self, int64_t deadline) noexcept nogil
     cdef void settle(self, int error) noexcept nogil

@@ -444,13 +444,14 @@ cdef class Journal:
     def run(self):
         """Write batches until close(); blocks, without the GIL. Runs on a thread that the caller owns.
 
-        Returns early once the writer has failed for good; poll() tells.
+        Returns early once the writer has failed for good; poll() tells. Returns at once if close() came before it.
+        Raises UsageError if another thread is in here.
         """
         cdef int refused
         with nogil:
-            refused = self.serve()
+            refused = self.serve(False)
         if refused:
-            raise UsageError("the journal is closed, or its writer runs already")
+            raise UsageError("the journal's writer runs already")
 
     def close(self):
         """Write and sync everything gathered, end run(), close the files. Blocks. No other call may follow, but close.
@@ -468,7 +469,7 @@ cdef class Journal:
                 pthread_cond_wait(&self.gone, &self.lock)
             pthread_mutex_unlock(&self.lock)
             # If nobody ran the writer, or it ended early, what is left is written here.
-            self.serve()
+            self.serve(True)
         self.closed = True
         self.status = self.state
         self.durable = self.written
@@ -483,9 +484,13 @@ cdef class Journal:
             raise StorageError(f"the journal in {self.directory} closed with {self.backlog()} bytes not written "
                                f"({self.status_text}); none of it had been acknowledged")
 
-    cdef int serve(self) noexcept nogil:
+    cdef int serve(self, bint closing) noexcept nogil:
         pthread_mutex_lock(&self.lock)
-        if self.running or self.file_fd < 0:
+        if self.stopping and not closing:
+            # A thread that was slow to begin: close() does, or did, what there was to do, and closes the files.
+            pthread_mutex_unlock(&self.lock)
+            return 0
+        if self.running:
             pthread_mutex_unlock(&self.lock)
             return -1
         self.running = True
