@@ -24,6 +24,8 @@ class StateStore(Protocol):
     Records that say what a thing is now are; records that say "one more" are not, unless they carry what makes
     a second application recognisable.
 
+    What replay() yielded is not in the view yet: it belongs into the next checkpoint, with the changes made since.
+
     Life: start(), then load() and replay() once, then journal and checkpoint() until close(). Everything but the
     executor's part of checkpoint() happens on the loop thread.
     """

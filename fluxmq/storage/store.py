@@ -82,7 +82,7 @@ class RocksStore:
         self._journal: Journal | None = None
         self._writer: threading.Thread | None = None
         self._applied = 0
-        self._checkpointing = False
+        self.checkpointing = False
         self._replay_upto = 0
         self.recovery = Recovery()
 
@@ -141,7 +141,7 @@ class RocksStore:
         """As the port says; writing, flushing and removing files run in the loop's default executor."""
         self._opened()
         assert self._journal is not None
-        if self._checkpointing:
+        if self.checkpointing:
             raise UsageError("a checkpoint is under way: wait for it before the next")
         if upto > self._journal.durable:
             raise UsageError(f"a checkpoint at batch {upto} is ahead of the journal, whose batch "
@@ -156,14 +156,14 @@ class RocksStore:
             _check_key(key)
             batch.delete(key)
         batch.put(_APPLIED_KEY, upto.to_bytes(8, "little"))
-        self._checkpointing = True
+        self.checkpointing = True
         work = asyncio.get_running_loop().run_in_executor(None, self._write_view, batch, upto)
         # A cancelled caller must not let close() run beside the executor's thread.
         work.add_done_callback(self._checkpoint_ended)
         await asyncio.shield(work)
 
     def _checkpoint_ended(self, _work: asyncio.Future[None]) -> None:
-        self._checkpointing = False
+        self.checkpointing = False
 
     def _write_view(self, batch: WriteBatch, upto: int) -> None:
         assert self._view is not None and self._journal is not None
@@ -179,7 +179,7 @@ class RocksStore:
 
     def close(self) -> None:
         """As the port says. Raises UsageError while a checkpoint is under way."""
-        if self._checkpointing:
+        if self.checkpointing:
             raise UsageError("a checkpoint is under way: wait for it before close()")
         journal, self._journal = self._journal, None
         writer, self._writer = self._writer, None
@@ -205,7 +205,9 @@ class RocksStore:
 
     def _lock(self) -> None:
         try:
+            # Both, before anybody else does: RocksDB would make its own, and not sync the name.
             (self._path / "journal").mkdir(parents=True, exist_ok=True)
+            (self._path / "state").mkdir(exist_ok=True)
             self._lock_fd = os.open(self._path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
             _sync_new_directory(self._path)
         except OSError as error:
