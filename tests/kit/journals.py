@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fluxmq._core.journal import Journal
-from fluxmq._core.journal_format import iter_records
+from fluxmq._core.journal_format import FILE_HEADER_SIZE, iter_records
 from fluxmq.storage.journal_files import Recovery, read_batches, recover
 from fluxmq.storage.store import RocksStore
 
@@ -52,9 +52,9 @@ def wait_durable(journal: Journal, number: int) -> None:
         journal.poll()
 
 
-def wait_rotated(journal: Journal, directory: Path, files: int) -> None:
-    """Until the writer has made the file that rotate() wished for."""
-    while len(list(directory.glob("journal-*.log"))) < files:
+def wait_rotated(journal: Journal) -> None:
+    """Until the writer has made the file that rotate() wished for; the one before held something."""
+    while journal.file_bytes != FILE_HEADER_SIZE:
         wait_event(journal)
         journal.poll()
 

@@ -139,7 +139,7 @@ def test_flipped_bit_gives_a_prefix_or_an_error(batches: Batches, file_id: int, 
 def test_proof_of_sync_against_the_naive_search(batches: Batches, file_id: int, number: int, at: int) -> None:
     raw, ends = file_of(batches, file_id)
     starts = [FILE_HEADER_SIZE, *ends[:-1]]
-    expected = [start for index, start in enumerate(starts, 1) if start >= at and index > number and index - 1 >= number]
+    expected = [start for index, start in enumerate(starts, 1) if start >= at and index - 1 >= number]
     assert proof_of_sync(raw, at, file_id, number) == (expected[0] if expected else None)
 
 
@@ -160,10 +160,8 @@ def test_any_life_of_a_journal(steps: list[list[tuple[int, bytes]] | str], mode:
             with writing(directory, found=found, identity=life, mode=mode) as journal:
                 while pending and (step := pending.pop(0)) != "restart":
                     if step == "rotate":
-                        count = len(list(directory.glob("journal-*.log")))
                         if journal.rotate() == number and journal.file_bytes > FILE_HEADER_SIZE:
-                            wait_rotated(journal, directory, count + 1)
-                            journal.poll()
+                            wait_rotated(journal)
                     elif step == "retire":
                         retired = number
                         journal.retire(number)
