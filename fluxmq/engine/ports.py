@@ -1,0 +1,78 @@
+"""What the engine needs from the outside, as Protocols. Whoever implements one is bound by its docstrings.
+
+`StateStore` is the durable state behind one journal (docs/internals/storage.md).
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from fluxmq._core.journal import Journal
+
+__all__ = ["StateStore"]
+
+
+class StateStore(Protocol):
+    """The journal, and a key-value view that spares a restart from reading all of it.
+
+    The journal is the truth: a change is durable when its batch is. The view is a copy of the state as it was after
+    some batch, `applied`, brought forward by checkpoints. A restart is load(), then replay() onto it.
+
+    Replay must be idempotent: a checkpoint may hold the effects of batches above its number (the state moves on while
+    it is taken, and the batch that gathers is never waited for), so a record may meet a state that has seen it already.
+    Records that say what a thing is now are; records that say "one more" are not, unless they carry what makes
+    a second application recognisable.
+
+    What replay() yielded is not in the view yet: it belongs into the next checkpoint, with the changes made since.
+
+    Life: start(), then load() and replay() once, then journal and checkpoint() until close(). Everything but the
+    executor's part of checkpoint() happens on the loop thread.
+    """
+
+    @property
+    def path(self) -> Path | None:
+        """The directory, locked while the store is open. None: nothing is on disk."""
+
+    @property
+    def journal(self) -> Journal | None:
+        """Where durable changes are appended. None: nothing is durable, and acks leave at once."""
+
+    @property
+    def applied(self) -> int:
+        """Number of the last batch whose effects the view holds, with all before it; 0 for an empty store."""
+
+    def start(self) -> None:
+        """Lock the directory, repair what a crash left, open view and journal, start the journal's writer. Blocks.
+
+        Raises StorageError (another broker has the directory, no permission, no space) or CorruptError (file, offset
+        and what to do).
+        """
+
+    def load(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every key and value of the view, in the order of the keys' bytes."""
+
+    def replay(self, after: int | None = None) -> Iterator[tuple[int, bytes]]:
+        """(number, records) of each batch above `after`, oldest first; None stands for `applied`. What the journal no
+        longer holds is left out. Records divide with `_core.journal_format.iter_records`, or in C with
+        `journal_next_record`.
+
+        Only what was there at start(): never what was appended since.
+        """
+
+    async def checkpoint(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], upto: int) -> None:
+        """Bring the view to batch `upto`, all or nothing, durably; then let go of journal files up to there.
+
+        Both iterables are read to the end before the first await, so they may walk over live structures. A key that is
+        in both is deleted. `upto` is what `journal.rotate()` returned, or any durable batch; it never falls.
+        Beforehand: `upto = journal.rotate()`, collect the changes of that moment, wait until `journal.durable >= upto`.
+
+        Raises UsageError if `upto` is not durable yet, or lower than `applied`, or another checkpoint is under way;
+        StorageError if it could not be written (the view and the journal files are then as before).
+        """
+
+    def close(self) -> None:
+        """Write and sync what the journal gathered, stop its writer, close, unlock. Blocks; may be called twice.
+
+        Raises StorageError if something gathered could not be written; it had not been acknowledged.
+        """

@@ -1,0 +1,282 @@
+"""Reading the journal: what a directory holds, what a crash left, and what may be repaired.
+
+The format is drawn in `_core/journal_format.pyx`. Here is the policy, and it is short:
+
+  - The files must continue each other: each begins with the batch after the last of the file before. A hole is
+    tolerated only below what the caller needs (`after`), because the view already holds it.
+  - In the last file the first batch that does not hold is the end. If nothing behind it proves that it had been synced,
+    it was on its way when power went: it is cut off, with what follows, and that is reported. If something proves it,
+    the medium has changed acknowledged data: CorruptError.
+  - Anywhere else a batch that does not hold, or a file header that does not, is damage: CorruptError. (A file gets its
+    name only after its header was synced, so a header is never torn.)
+  - `truncate_damage` (storage.recover_on_startup) cuts at the damage and sets later files aside as `*.dropped`.
+"""
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fluxmq._core.errors import CorruptError, StorageError
+from fluxmq._core.journal_format import (
+    FILE_HEADER_SIZE,
+    batch_at,
+    clean_end,
+    decode_file_header,
+    file_name,
+    file_number,
+    proof_of_sync,
+)
+
+__all__ = ["JournalFile", "Recovery", "read_batches", "recover"]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFile:
+    """One readable file: batches `first` to `last` in its first `end` bytes; `size` is all of it."""
+
+    number: int
+    first: int
+    last: int
+    end: int
+    size: int
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What recover() found and did.
+
+    files: oldest first, each with at least one batch. batches: how many they hold in all. first, last: the numbers of
+    the first and the last of them (0, 0: none). next_file: the number for the next file. truncated_bytes: cut off
+    behind the last batch of `truncated_file`; in a recycled file stale bytes are among them. dropped: one line for each
+    thing that `truncate_damage` gave up.
+    """
+
+    files: list[JournalFile] = field(default_factory=list)
+    batches: int = 0
+    first: int = 0
+    last: int = 0
+    next_file: int = 1
+    truncated_bytes: int = 0
+    truncated_file: str = ""
+    dropped: list[str] = field(default_factory=list)
+
+
+class _Damage(Exception):
+    """What is wrong, and from which byte on nothing can be used (0: the whole file)."""
+
+    def __init__(self, text: str, offset: int, last: int = 0) -> None:
+        super().__init__(text)
+        self.text = text
+        self.offset = offset
+        self.last = last
+
+
+class _Content:
+    """The bytes of one file, mapped; an empty file cannot be mapped."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
+        self.data = memoryview(self.map) if self.map is not None else memoryview(b"")
+
+    def __enter__(self) -> memoryview:
+        return self.data
+
+    def __exit__(self, *exc: object) -> None:
+        self.data.release()
+        if self.map is not None:
+            self.map.close()
+
+
+def _numbers(directory: Path) -> list[int]:
+    found = [file_number(entry) for entry in os.listdir(directory)]
+    return sorted(number for number in found if number is not None)
+
+
+def _header(data: memoryview, number: int) -> tuple[int, int]:
+    """(first batch, file id); raises CorruptError."""
+    said, first, file_id = decode_file_header(data)
+    if said != number:
+        raise CorruptError(f"its header says that it is file {said}: it has been renamed or copied")
+    return first, file_id
+
+
+def _scan(data: memoryview, number: int, last_due: int | None) -> tuple[JournalFile, bool]:
+    """Walk one file. `last_due`: the last batch it must hold, None for the last file, which ends where it ends.
+
+    Returns the file and whether it ends cleanly. Raises _Damage.
+    """
+    try:
+        first, file_id = _header(data, number)
+    except CorruptError as error:
+        raise _Damage(str(error), 0) from None
+    at, due = FILE_HEADER_SIZE, first
+    while last_due is None or due <= last_due:
+        found = batch_at(data, at, file_id, due)
+        if found is None:
+            break
+        at, due = found[1], due + 1
+    file = JournalFile(number, first, due - 1, at, len(data))
+    if last_due is not None:
+        return file, True
+    proof = proof_of_sync(data, at, file_id, due)
+    if proof is not None:
+        raise _Damage(f"batch {due} at offset {at} does not hold, though the batch at offset {proof} shows that it had "
+                      f"been written and synced", at, due - 1)
+    return file, clean_end(data, at)
+
+
+def _refuse(directory: Path, number: int, text: str) -> CorruptError:
+    return CorruptError(
+        f"{directory / file_name(number)} is damaged: {text}. Restore the directory from a copy, or set "
+        f"`storage.recover_on_startup: true` to start once with everything before the damage; what lies behind it is "
+        f"then given up and reported")
+
+
+def recover(directory: str | os.PathLike[str], *, after: int = 0, truncate_damage: bool = False) -> Recovery:
+    """Check every journal file in `directory`, repair what a crash may leave, and say what there is.
+
+    after: batches up to this one are not needed. truncate_damage: give up what lies behind damage instead of refusing.
+    The caller holds the lock on the directory; nothing else may write there.
+
+    Raises CorruptError (file, offset, what to do) for damage that no crash explains, StorageError if the directory
+    cannot be read or repaired.
+    """
+    where = Path(directory)
+    result = Recovery()
+    try:
+        numbers = _numbers(where)
+        result.next_file = max(numbers, default=0) + 1
+        if not numbers and after > 0 and not truncate_damage:
+            raise CorruptError(
+                f"{where} holds no journal file, though the state beside it was made with one (batch {after}). Put the "
+                f"files back, or set `storage.recover_on_startup: true` to start with the state alone")
+        heads = _heads(where, numbers)
+        kept = _check_all(where, numbers, heads, after, truncate_damage, result)
+        changed = bool(result.dropped) or result.truncated_bytes > 0
+        for file in kept:
+            path = where / file_name(file.number)
+            if file.last < file.first:
+                path.unlink()
+                changed = True
+                continue
+            if file is kept[-1] and file.end < file.size:
+                _truncate(path, file.end)
+            result.files.append(file)
+        if changed:
+            _sync_directory(where)
+    except OSError as error:
+        raise StorageError(f"cannot read the journal in {where}: {error}") from error
+    result.batches = sum(file.last - file.first + 1 for file in result.files)
+    if result.files:
+        result.first, result.last = result.files[0].first, result.files[-1].last
+    return result
+
+
+def _heads(where: Path, numbers: list[int]) -> dict[int, int | CorruptError]:
+    """First batch of each file, or why it cannot be told."""
+    heads: dict[int, int | CorruptError] = {}
+    for number in numbers:
+        with _Content(where / file_name(number)) as data:
+            try:
+                heads[number] = _header(data, number)[0]
+            except CorruptError as error:
+                heads[number] = error
+    return heads
+
+
+def _check_all(where: Path, numbers: list[int], heads: dict[int, int | CorruptError], after: int,
+               truncate_damage: bool, result: Recovery) -> list[JournalFile]:
+    kept: list[JournalFile] = []
+    reached = after
+    for index, number in enumerate(numbers):
+        following = heads[numbers[index + 1]] if index + 1 < len(numbers) else None
+        try:
+            head = heads[number]
+            if isinstance(head, int) and head > reached + 1:
+                raise _Damage(f"it begins with batch {head}, but the batches from {reached + 1} on, which the state "
+                              f"needs, are in no file before it: a journal file is missing", 0)
+            last_due = following - 1 if isinstance(following, int) else None
+            with _Content(where / file_name(number)) as data:
+                file, clean = _scan(data, number, last_due)
+            short = last_due is not None and file.last < last_due
+            if short and last_due is not None and last_due > after:
+                raise _Damage(f"batch {file.last + 1} at offset {file.end} does not hold, though the next file begins "
+                              f"with batch {last_due + 1}", file.end, file.last)
+        except _Damage as damage:
+            if not truncate_damage:
+                raise _refuse(where, number, damage.text) from None
+            _give_up(where, numbers[index:], damage, heads[number], kept, result)
+            break
+        kept.append(file)
+        reached = max(reached, file.last, last_due or 0)
+        if following is None and not clean:
+            result.truncated_bytes = file.size - file.end
+            result.truncated_file = file_name(number)
+    return kept
+
+
+def _give_up(where: Path, numbers: list[int], damage: _Damage, head: int | CorruptError, kept: list[JournalFile],
+             result: Recovery) -> None:
+    """Cut the first of `numbers` at the damage, set the others aside."""
+    if damage.offset and isinstance(head, int):
+        path = where / file_name(numbers[0])
+        size = path.stat().st_size
+        lost = size - damage.offset
+        result.dropped.append(f"{path.name}: {lost} bytes from offset {damage.offset} on ({damage.text})")
+        kept.append(JournalFile(numbers[0], head, damage.last, damage.offset, size))
+        numbers = numbers[1:]
+    for number in numbers:
+        path = where / file_name(number)
+        path.rename(path.with_suffix(".log.dropped"))
+        result.dropped.append(f"{path.name}: the whole file, kept as {path.name}.dropped")
+
+
+def _truncate(path: Path, end: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(end)
+        os.fsync(file.fileno())
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def read_batches(directory: str | os.PathLike[str], after: int = 0) -> Iterator[tuple[int, bytes]]:
+    """(number, records) of every batch above `after`, in order; records for `_core.journal_format.iter_records`.
+
+    For directories that recover() has gone through: it ends at the first batch of the last file that does not hold.
+
+    Raises CorruptError where a file before the last one does not hold.
+    """
+    where = Path(directory)
+    numbers = _numbers(where)
+    heads = _heads(where, numbers)
+    for index, number in enumerate(numbers):
+        head = heads[number]
+        if isinstance(head, CorruptError):
+            raise _refuse(where, number, str(head))
+        following = heads[numbers[index + 1]] if index + 1 < len(numbers) else None
+        last_due = following - 1 if isinstance(following, int) else None
+        if last_due is not None and last_due <= after:
+            continue
+        with _Content(where / file_name(number)) as data:
+            first, file_id = _header(data, number)
+            at, due = FILE_HEADER_SIZE, first
+            while last_due is None or due <= last_due:
+                found = batch_at(data, at, file_id, due)
+                if found is None:
+                    break
+                if due > after:
+                    yield due, bytes(data[found[0]:found[1]])
+                at, due = found[1], due + 1
+            if last_due is not None and due <= last_due:
+                raise _refuse(where, number, f"batch {due} at offset {at} does not hold")

@@ -1,0 +1,256 @@
+"""The state store on disk: the journal, and RocksDB as the view behind it.
+
+    <directory>/lock          flock: one broker per directory
+    <directory>/journal/      journal files (format: _core/journal_format.pyx)
+    <directory>/state/        RocksDB, its own log off
+
+Why RocksDB with its log off: the journal is the log. A checkpoint is one WriteBatch with the new applied number in it,
+then a flush. A WriteBatch goes into one memtable, a memtable becomes one file, and the file joins the database by one
+entry of the manifest; so after a crash the view is as it was after some whole checkpoint, never in between. That holds
+in one column family only, which is why there is one.
+
+Keys that begin with a zero byte are the store's own.
+"""
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import cast
+
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
+
+from fluxmq._core.errors import CorruptError, StorageError, UsageError
+from fluxmq._core.journal import Journal
+from fluxmq.storage.journal_files import Recovery, read_batches, recover
+
+__all__ = ["RocksStore"]
+
+_APPLIED_KEY = b"\x00applied"
+
+# An idle broker carries what these sum up to, and no more. A checkpoint larger than the buffer still goes through
+# in one piece: the memtable grows for it and is given back by the flush.
+_WRITE_BUFFER_BYTES = 4 * 1024 * 1024
+_BLOCK_CACHE_BYTES = 4 * 1024 * 1024
+_OPEN_FILES_MAX = 128
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(2)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(_OPEN_FILES_MAX)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(1024 * 1024)
+    # Statistics are not shown anywhere, and their thread wakes an idle broker.
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    options.set_manifest_preallocation_size(64 * 1024)
+    options.set_paranoid_checks(True)
+    options.set_compression_type(DBCompressionType.lz4())
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(_BLOCK_CACHE_BYTES))
+    table.set_cache_index_and_filter_blocks(True)
+    options.set_block_based_table_factory(table)
+    return options
+
+
+class RocksStore:
+    """`engine.ports.StateStore` in a directory.
+
+    directory: made if missing. identity: 64 random bits, new at each start (they tell this run's journal files from
+    stale bytes of earlier ones). durability: "fsync" or "buffered". interval: seconds between syncs when buffered.
+    recover_on_startup: give up what lies behind damage instead of refusing to start.
+    file_ops: for tests, see Journal.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, identity: int, durability: str = "fsync",
+                 interval: float = 1.0, recover_on_startup: bool = False, file_ops: int = 0) -> None:
+        self._path = Path(directory)
+        self._identity = identity
+        self._durability = durability
+        self._interval = interval
+        self._recover_on_startup = recover_on_startup
+        self._file_ops = file_ops
+        self._lock_fd = -1
+        self._view: Rdict | None = None
+        self._journal: Journal | None = None
+        self._writer: threading.Thread | None = None
+        self._applied = 0
+        self.checkpointing = False
+        self._replay_upto = 0
+        self.recovery = Recovery()
+
+    @property
+    def path(self) -> Path | None:
+        """The directory given to the constructor."""
+        return self._path
+
+    @property
+    def journal(self) -> Journal | None:
+        """Open between start() and close(), else None."""
+        return self._journal
+
+    @property
+    def applied(self) -> int:
+        """Number of the last batch that the view holds."""
+        return self._applied
+
+    def start(self) -> None:
+        """As the port says. Afterwards `recovery` tells what the journal held and what was cut off."""
+        if self._lock_fd >= 0:
+            raise UsageError("the store is open already")
+        self._lock()
+        try:
+            self._view = self._open_view()
+            self._applied = self._read_applied(self._view)
+            journal_path = self._path / "journal"
+            self.recovery = found = recover(journal_path, after=self._applied,
+                                            truncate_damage=self._recover_on_startup)
+            # In buffered mode a loss of power may leave the view ahead of the journal. No number is used twice.
+            self._replay_upto = max(found.last, self._applied)
+            self._journal = Journal(
+                journal_path, identity=self._identity, first_batch=self._replay_upto + 1, first_file=found.next_file,
+                files=[(file.number, file.first, file.last, file.size) for file in found.files],
+                mode=self._durability, interval=self._interval, file_ops=self._file_ops)
+            self._writer = threading.Thread(target=self._journal.run, name="fluxmq-journal", daemon=True)
+            self._writer.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def load(self) -> Iterator[tuple[bytes, bytes]]:
+        """As the port says. Walks over a consistent picture even if checkpoints are taken meanwhile."""
+        view = self._opened()
+        yield from cast("Iterator[tuple[bytes, bytes]]", view.items(from_key=b"\x01"))
+
+    def replay(self, after: int | None = None) -> Iterator[tuple[int, bytes]]:
+        """As the port says."""
+        self._opened()
+        for number, records in read_batches(self._path / "journal", self._applied if after is None else after):
+            if number > self._replay_upto:
+                return
+            yield number, records
+
+    async def checkpoint(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], upto: int) -> None:
+        """As the port says; writing, flushing and removing files run in the loop's default executor."""
+        self._opened()
+        assert self._journal is not None
+        if self.checkpointing:
+            raise UsageError("a checkpoint is under way: wait for it before the next")
+        if upto > self._journal.durable:
+            raise UsageError(f"a checkpoint at batch {upto} is ahead of the journal, whose batch "
+                             f"{self._journal.durable} is the last durable one")
+        if upto < self._applied:
+            raise UsageError(f"a checkpoint at batch {upto} would fall behind the view at {self._applied}")
+        batch = WriteBatch(raw_mode=True)
+        for key, value in puts:
+            _check_key(key)
+            batch.put(key, value)
+        for key in deletes:
+            _check_key(key)
+            batch.delete(key)
+        batch.put(_APPLIED_KEY, upto.to_bytes(8, "little"))
+        self.checkpointing = True
+        work = asyncio.get_running_loop().run_in_executor(None, self._write_view, batch, upto)
+        # A cancelled caller must not let close() run beside the executor's thread.
+        work.add_done_callback(self._checkpoint_ended)
+        await asyncio.shield(work)
+
+    def _checkpoint_ended(self, _work: asyncio.Future[None]) -> None:
+        self.checkpointing = False
+
+    def _write_view(self, batch: WriteBatch, upto: int) -> None:
+        assert self._view is not None and self._journal is not None
+        how = WriteOptions()
+        how.disable_wal = True  # type: ignore[assignment, method-assign]  # a property, whatever its stub says
+        try:
+            self._view.write(batch, how)
+            self._view.flush(wait=True)
+        except Exception as error:
+            raise StorageError(f"cannot write the state in {self._path / 'state'}: {error}") from error
+        self._applied = upto
+        self._journal.retire(upto)
+
+    def close(self) -> None:
+        """As the port says. Raises UsageError while a checkpoint is under way."""
+        if self.checkpointing:
+            raise UsageError("a checkpoint is under way: wait for it before close()")
+        journal, self._journal = self._journal, None
+        writer, self._writer = self._writer, None
+        view, self._view = self._view, None
+        try:
+            if journal is not None:
+                journal.close()
+        finally:
+            if writer is not None:
+                writer.join()
+            if view is not None:
+                view.close()
+            if self._lock_fd >= 0:
+                os.close(self._lock_fd)
+                self._lock_fd = -1
+
+    # ------------------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> Rdict:
+        if self._view is None:
+            raise UsageError("the store is not open: call start() first")
+        return self._view
+
+    def _lock(self) -> None:
+        try:
+            # Both, before anybody else does: RocksDB would make its own, and not sync the name.
+            (self._path / "journal").mkdir(parents=True, exist_ok=True)
+            (self._path / "state").mkdir(exist_ok=True)
+            self._lock_fd = os.open(self._path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            _sync_new_directory(self._path)
+        except OSError as error:
+            raise StorageError(f"cannot use {self._path} as the storage directory: {error}") from error
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+            raise StorageError(f"{self._path} is in use by another broker (its file `lock` is held). Stop that one, or "
+                               f"give this one its own `storage.dir`") from None
+
+    def _open_view(self) -> Rdict:
+        state = self._path / "state"
+        try:
+            return Rdict(str(state), _options())
+        except Exception as error:
+            text = str(error)
+            if text.startswith("Corruption"):
+                raise CorruptError(f"the state in {state} is damaged ({text}). Restore the directory from a copy") \
+                    from error
+            raise StorageError(f"cannot open the state in {state}: {text}") from error
+
+    def _read_applied(self, view: Rdict) -> int:
+        raw = view.get(_APPLIED_KEY)
+        if raw is None:
+            return 0
+        if len(raw) != 8:
+            raise CorruptError(f"the state in {self._path / 'state'} does not say which batch it reaches. Restore the "
+                               f"directory from a copy")
+        return int.from_bytes(raw, "little")
+
+
+def _check_key(key: bytes) -> None:
+    if not key or key[0] == 0:
+        raise UsageError(f"{key!r} is no key of the view: keys are not empty and do not begin with a zero byte")
+
+
+def _sync_new_directory(path: Path) -> None:
+    """The directory, what was just made in it, and its name in the one above."""
+    for each in (path, path.parent):
+        fd = os.open(each, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -1,0 +1,114 @@
+"""Loss of power for tests: run a program over a disk that forgets, kill it, look at what is left.
+
+    cut = PowerCut(tmp_path)
+    process = subprocess.Popen([...], env=os.environ | cut.env)     # works on files in cut.live
+    ...
+    process.kill(); process.wait()
+    cut.restore(tmp_path / "after")                                 # what was synced, nothing else
+    cut.restore(tmp_path / "torn", torn=random.Random(7))           # and of the rest some, by chance
+
+powercut.c says what counts as synced. Torn mode adds what a disk may have done on its own by then: each sector of 512
+bytes that differs holds the new or the old content, a grown file may have kept any part of its growth (zeros where the
+content did not arrive), and each directory holds the new names or the old.
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SECTOR = 512
+SOURCE = Path(__file__).with_name("powercut.c")
+
+
+def build(directory: Path) -> Path:
+    """Compile the library into `directory`, once."""
+    library = directory / "powercut.so"
+    if not library.exists():
+        gcc = shutil.which("gcc")
+        if gcc is None:
+            if os.environ.get("FLUXMQ_REQUIRE_TOOLS") == "1":
+                pytest.fail("gcc is missing (Debian package gcc)")
+            pytest.skip("gcc is missing (Debian package gcc)")
+        subprocess.run([gcc, "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", library, SOURCE, "-ldl",
+                        "-lpthread"], check=True)
+    return library
+
+
+class PowerCut:
+    """A directory `live`, and what of it would survive. `live` may be given; what it holds then counts as durable."""
+
+    def __init__(self, base: Path, live: Path | None = None) -> None:
+        base.mkdir(parents=True, exist_ok=True)
+        self.live = (live or base / "live").resolve()
+        self.live.mkdir(exist_ok=True)
+        self.shadow = base.resolve() / "shadow"
+        for folder in ("files", "dirs"):
+            (self.shadow / folder).mkdir(parents=True)
+        self.library = build(base)
+        self._id = ctypes.CDLL(str(self.library), use_errno=True).powercut_id
+        self._id.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p]
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What to add to the environment of the program."""
+        return {"LD_PRELOAD": str(self.library), "POWERCUT_DIR": str(self.live), "POWERCUT_SHADOW": str(self.shadow)}
+
+    def restore(self, target: Path, torn: random.Random | None = None) -> Path:
+        """Make `target` what the loss of power left. The program must be dead."""
+        live = self._live_files() if torn is not None else {}
+        root = (self.shadow / "root").read_text()
+        self._restore_directory(root, self.live, target, live, torn)
+        return target
+
+    def _identity(self, path: Path) -> str:
+        raw = ctypes.create_string_buffer(80)
+        if self._id(-100, os.fsencode(path), raw) != 0:
+            raise OSError(ctypes.get_errno(), str(path))
+        return raw.value.decode()
+
+    def _live_files(self) -> dict[str, Path]:
+        return {self._identity(path): path for path in self.live.rglob("*")} | {self._identity(self.live): self.live}
+
+    def _names(self, identity: str, live: dict[str, Path], torn: random.Random | None) -> list[tuple[str, str, str]]:
+        """(kind, id, name) of one directory."""
+        if torn is not None and identity in live and torn.random() < 0.5:
+            return [("d" if path.is_dir() else "f", self._identity(path), path.name)
+                    for path in sorted(live[identity].iterdir())]
+        kept = self.shadow / "dirs" / identity
+        found = []
+        for entry in kept.read_bytes().split(b"\0")[:-1] if kept.exists() else []:
+            identity, name = entry[1:].decode().split("/", 1)
+            found.append((entry[:1].decode(), identity, name))
+        return found
+
+    def _restore_directory(self, identity: str, source: Path, target: Path, live: dict[str, Path],
+                           torn: random.Random | None) -> None:
+        target.mkdir()
+        for kind, child, name in self._names(identity, live, torn):
+            if kind == "d":
+                self._restore_directory(child, source / name, target / name, live, torn)
+                continue
+            kept = self.shadow / "files" / child
+            content = kept.read_bytes() if kept.exists() else b""
+            if torn is not None and child in live:
+                content = mix(content, live[child].read_bytes(), torn)
+            (target / name).write_bytes(content)
+
+
+def mix(old: bytes, new: bytes, chance: random.Random) -> bytes:
+    """What a file may hold that was `old` when it was synced and `new` when power went."""
+    if old == new:
+        return old
+    low, high = sorted((len(old), len(new)))
+    size = chance.choice((low, high, chance.randint(low, high)))
+    result = bytearray()
+    for at in range(0, size, SECTOR):
+        piece = chance.choice((old, new))[at:at + SECTOR]
+        result += piece.ljust(min(SECTOR, size - at), b"\0")
+    return bytes(result[:size])
