@@ -1,15 +1,18 @@
 from typing import ClassVar, final
 
+from typing_extensions import disjoint_base
+
 from fluxmq._core.mqtt_props import PropertyValue
 
 Properties = list[tuple[int, PropertyValue]]
 
+@disjoint_base
 class Packet:
     packet_type: ClassVar[int]
     fields: ClassVar[tuple[str, ...]]
     def get(self, identifier: int, default: object = None) -> object: ...
     def get_all(self, identifier: int) -> list[object]: ...
-    def __eq__(self, other: object) -> bool: ...
+    def __eq__(self, value: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
@@ -109,6 +112,7 @@ class Publish(Packet):
         properties: Properties | None = None,
     ) -> None: ...
 
+@disjoint_base
 class Ack(Packet):
     @property
     def packet_id(self) -> int: ...

@@ -7,6 +7,10 @@ Built with keywords, compared by value, not hashable (they hold lists). `propert
 """
 cimport cython
 
+from fluxmq._core.mqtt_props import PropertyValue
+
+Properties = list[tuple[int, PropertyValue]]    # for annotations
+
 
 cdef class Packet:
     """Value. Root of the packet classes; carries what they share and is never built itself.

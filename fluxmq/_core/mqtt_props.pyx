@@ -42,6 +42,8 @@ cdef enum:            # rules for values beyond their type; a breach is a protoc
 cdef enum:
     IDENTIFIERS = 0x2B
 
+PropertyValue = int | str | bytes | tuple[str, str]    # for annotations
+
 _TYPE_NAMES = (None, "byte", "two byte integer", "four byte integer", "variable byte integer", "utf-8 string",
               "binary data", "utf-8 string pair")
 _ALL_PACKETS = (CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK,

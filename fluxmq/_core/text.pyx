@@ -10,11 +10,16 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
 cdef extern from *:
+    """
+    /* Macros, so that the compiler sees constants: an enum cannot hold 64 bits, a variable would be loaded. */
+    #define FLUXMQ_ONES  UINT64_C(0x0101010101010101)
+    #define FLUXMQ_HIGHS UINT64_C(0x8080808080808080)
+    #define FLUXMQ_LOWS  UINT64_C(0x7F7F7F7F7F7F7F7F)
+    """
+    const uint64_t ONES "FLUXMQ_ONES"
+    const uint64_t HIGHS "FLUXMQ_HIGHS"
+    const uint64_t LOWS "FLUXMQ_LOWS"
     int popcount64 "__builtin_popcountll"(unsigned long long) noexcept nogil
-
-cdef uint64_t ONES = 0x0101010101010101u
-cdef uint64_t HIGHS = 0x8080808080808080u
-cdef uint64_t LOWS = 0x7F7F7F7F7F7F7F7Fu
 
 
 cdef inline uint64_t holds_zero(uint64_t word) noexcept nogil:

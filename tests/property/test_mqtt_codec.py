@@ -1,4 +1,4 @@
-"""Properties of the MQTT codec: it reads what it writes, it does not care how bytes are cut, nothing but ProtocolError."""
+"""Properties of the MQTT codec: it reads what it writes, however the bytes are cut, and raises only ProtocolError."""
 from random import Random
 
 import pytest
