@@ -3,7 +3,7 @@
 """Fields of cold MQTT packets as Python values. The contract is in mqtt_fields.pxd; Python does not see this module."""
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.errors import ProtocolError, UsageError
 from fluxmq._core.mqtt_consts cimport REASON_MALFORMED_PACKET, REASON_PROTOCOL_ERROR
@@ -81,8 +81,9 @@ cdef int expect_end(Cursor* c, str what) except -1:
 
 
 cdef bytes write_number(object value, int size, str what):
-    if not isinstance(value, int) or value < 0 or value >> (8 * size):
-        raise UsageError(f"{what} must be an int from 0 to {(1 << (8 * size)) - 1}, not {value!r}")
+    cdef uint64_t most = (<uint64_t>1 << (8 * size)) - 1    # size <= 4
+    if not isinstance(value, int) or value < 0 or value > most:
+        raise UsageError(f"{what} must be an int from 0 to {most}, not {value!r}")
     return value.to_bytes(size, "big")
 
 

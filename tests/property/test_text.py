@@ -6,7 +6,8 @@ from fluxmq._core import text
 
 # Bytes that stand at the borders of UTF-8, mixed with ASCII so that the eight-byte path is entered and left.
 EDGES = st.lists(st.sampled_from([b"a", b"abcdefgh", b"/", b"+", b"#", b"\0", b"\x7f", b"\x80", b"\xbf", b"\xc0",
-                                  b"\xc1", b"\xc2", b"\xe0", b"\xed", b"\xef", b"\xf0", b"\xf4", b"\xf5", b"\xff", b"\x9f",
+                                  b"\xc1", b"\xc2", b"\xe0", b"\xed", b"\xef", b"\xf0", b"\xf4", b"\xf5", b"\xff",
+                                  b"\x9f",
                                   b"\xa0", b"\x8f", b"\x90", "é".encode(), "€".encode(), "\U0001f600".encode(),
                                   "\ufeff".encode(), "\U0010ffff".encode()]), max_size=20).map(b"".join)
 BYTES = st.one_of(st.binary(max_size=40), EDGES, st.text(max_size=30).map(lambda s: s.encode("utf-8", "surrogatepass")))

@@ -258,6 +258,11 @@ def test_what_the_wire_cannot_carry_is_our_own_error(packet: Packet, version: in
         encode_packet(packet, version)
 
 
+def test_the_error_says_what_fits() -> None:
+    with pytest.raises(UsageError, match="message_expiry_interval must be an int from 0 to 4294967295, not 4294967296"):
+        encode_packet(Publish("a", properties=[(2, 1 << 32)]), 5)
+
+
 def test_packets_are_values() -> None:
     packet = Connect(client_id="c", properties=[(0x26, ("a", "1")), (0x26, ("a", "2")), (0x11, 5)])
     assert packet == Connect(client_id="c", properties=list(packet.properties))
