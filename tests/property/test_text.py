@@ -11,7 +11,7 @@ EDGES = st.lists(st.sampled_from([b"a", b"abcdefgh", b"/", b"+", b"#", b"\0", b"
                                   b"\xa0", b"\x8f", b"\x90", "é".encode(), "€".encode(), "\U0001f600".encode(),
                                   "\ufeff".encode(), "\U0010ffff".encode()]), max_size=20).map(b"".join)
 BYTES = st.one_of(st.binary(max_size=40), EDGES, st.text(max_size=30).map(lambda s: s.encode("utf-8", "surrogatepass")))
-TOPICS = st.one_of(BYTES, st.text(alphabet="ab/+#$é", max_size=30).map(str.encode))
+TOPICS = st.one_of(BYTES, st.text(alphabet="ab/./+#$é", max_size=30).map(str.encode))
 
 
 def is_text(data: bytes) -> bool:
