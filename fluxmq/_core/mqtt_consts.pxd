@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The numbers of the MQTT wire: packet types, property identifiers, reason codes (MQTT 5.0 sections 2.1.2, 2.2.2.2, 2.4).
+"""The numbers of the MQTT wire: packet types, property identifiers, reason codes (MQTT 5.0 2.1.2, 2.2.2.2, 2.4).
 
 C enums, for cimport only. Python reads the same names from fluxmq/model/mqtt.py; a test compares the two files.
 """

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=True, auto_pickle=False
-"""MQTT control packets as values: MQTT 5.0 section 3 and its counterparts in 3.1.1. Fields are listed in mqtt_packets.pxd.
+"""MQTT control packets as values: MQTT 5.0 section 3 and its like in 3.1.1. mqtt_packets.pxd lists the fields.
 
 Built with keywords, compared by value, not hashable (they hold lists). `properties` is a list of
 (identifier, value) in wire order: int, str, bytes, or (str, str) for a user property.

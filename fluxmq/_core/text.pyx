@@ -27,7 +27,7 @@ cdef inline uint64_t holds_zero(uint64_t word) noexcept nogil:
 
 
 cdef inline size_t sequence_length(const uint8_t* p, size_t n) noexcept nogil:
-    """Length of the multi-byte UTF-8 sequence that starts at p[0] >= 0x80, of which n bytes can be read; 0 = ill formed.
+    """Length of the multi-byte UTF-8 sequence at p[0] >= 0x80, n bytes of which can be read; 0 = ill formed.
 
     Table 3-7 of the Unicode standard: the second byte's range shuts out overlong forms (after E0, F0), surrogates
     (after ED) and what lies above U+10FFFF (after F4).
