@@ -671,8 +671,11 @@ cdef class Connection:
         if valid == TEXT_BAD:
             raise ProtocolError(REASON_MALFORMED_PACKET, "the topic name is not valid UTF-8 [MQTT-1.5.4-1]")
         if valid != TEXT_OK:
-            raise ProtocolError(REASON_TOPIC_NAME_INVALID, "the topic name is empty, has a wildcard [MQTT-3.3.2-2], or "
-                                                           "more levels than broker.max_topic_levels")
+            if topic_valid(pub.body.topic, pub.body.topic_length, 0) == TEXT_OK:
+                raise ProtocolError(REASON_TOPIC_NAME_INVALID, f"the topic name has more than "
+                                                               f"{self.hub.topic_levels_max} levels (broker.max_topic_levels)")
+            raise ProtocolError(REASON_PROTOCOL_ERROR, "the topic name is empty [MQTT-4.7.3-1] or has a wildcard "
+                                                       "[MQTT-3.3.2-2]")
         return self.remember(self.hub.routes.find(pub.body.topic, pub.body.topic_length))
 
     cdef route_t* remember(self, route_t* route) noexcept:

@@ -284,6 +284,16 @@ cdef class Hub:
         self.touch()
         return sent
 
+    def put_retained(self, bytes topic not None, Retained kept):
+        """At start, from disk: keeps a message, or clears the topic (None). Nothing is recorded."""
+        cdef Retained former = self.retained.pop(topic)
+        if former is not None:
+            self.retained_bytes -= body_bytes(&former.msg.body)
+        if kept is not None:
+            kept.node = self.node
+            self.retained.set(topic, kept)
+            self.retained_bytes += body_bytes(&kept.msg.body)
+
     def expire_retained(self, int64_t now_ms) -> int:
         """Forgets retained messages whose expiry has passed; returns how many."""
         cdef Retained kept

@@ -98,5 +98,11 @@ cdef class Session:
     cdef int receive(self, uint16_t packet_id) except -1
     cdef int complete(self, uint16_t packet_id) except -1
     cdef bint has_received(self, uint16_t packet_id) noexcept
+    # at start, from disk: no policy, no record
+    cdef int restore_queued(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1
+    cdef slot_t* restore_slot(self, uint16_t packet_id) except NULL
+    cdef bint take_queued(self, uint64_t sequence, entry_t* out) noexcept
+    cpdef mark_received(self, uint16_t packet_id, bint received)
+    cdef int push(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1
     cdef void attach(self, link_t* link, uint32_t window)
     cdef void detach(self) noexcept

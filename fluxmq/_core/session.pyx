@@ -145,15 +145,24 @@ cdef class Session:
 
     cdef int enqueue(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1:
         cdef size_t size = body_bytes(&msg.body)
-        cdef entry_t* grown
-        cdef entry_t* entry
-        cdef uint32_t capacity, i
         while self.queued >= self.queue_max or (self.queued and self.queued_bytes + size > self.queue_bytes_max):
             self.dropped += 1
             self.node.counters.dropped_queue_full += 1
             if self.queue_rejects:
                 return 0
             self.drop_oldest()
+        self.push(msg, first, ids, sequence)
+        if self.journalled:
+            self.ledger.add_target(self.number, sequence, 0, first, ids)
+            self.dirty = 1
+        return 1
+
+    cdef int push(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1:
+        """Puts a message at the end of the line; takes its own references."""
+        cdef size_t size = body_bytes(&msg.body)
+        cdef entry_t* grown
+        cdef entry_t* entry
+        cdef uint32_t capacity, i
         if self.queue == NULL or self.queued > self.queue_mask:
             capacity = (self.queue_mask + 1) * 2 if self.queue != NULL else QUEUE_MIN
             grown = <entry_t*>malloc(capacity * sizeof(entry_t))
@@ -176,10 +185,7 @@ cdef class Session:
         self.queued_bytes += size
         self.node.gauges.queued += 1
         self.node.gauges.queued_bytes += size
-        if self.journalled:
-            self.ledger.add_target(self.number, sequence, 0, first, ids)
-            self.dirty = 1
-        return 1
+        return 0
 
     cdef int pop(self, entry_t* out) noexcept:
         """Takes the head of the line out; its counts are the caller's. 0: empty."""
@@ -463,3 +469,50 @@ cdef class Session:
         free(self.resend)
         self.resend = NULL
         self.resend_count = self.resend_next = 0
+
+    # ---------------------------------------------------------------- at start, from disk
+
+    cdef int restore_queued(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1:
+        return self.push(msg, first, ids, sequence)
+
+    cdef slot_t* restore_slot(self, uint16_t packet_id) except NULL:
+        """The slot of an identifier that was in flight; empty but for the identifier."""
+        cdef slot_t* slot
+        while self.slots == NULL or (self.slots[packet_id & self.slots_mask].packet_id not in (0, packet_id)):
+            self.grow_slots()
+        slot = &self.slots[packet_id & self.slots_mask]
+        if slot.packet_id == packet_id:
+            self.slot_free(slot)
+        slot.packet_id = packet_id
+        self.slots_used += 1
+        self.node.gauges.inflight += 1
+        self.packet_id_last = packet_id
+        return slot
+
+    cdef bint take_queued(self, uint64_t sequence, entry_t* out) noexcept:
+        """Takes the entry of a sequence out of the line, wherever it stands; its counts are the caller's. 0: not there."""
+        cdef uint32_t i, at
+        for i in range(self.queued):
+            at = (self.queue_head + i) & self.queue_mask
+            if self.queue[at].sequence == sequence:
+                break
+        else:
+            return 0
+        out[0] = self.queue[at]
+        while i:                    # close the gap from the front; it is the first one nearly always
+            self.queue[(self.queue_head + i) & self.queue_mask] = self.queue[(self.queue_head + i - 1) & self.queue_mask]
+            i -= 1
+        self.queue[self.queue_head & self.queue_mask] = out[0]
+        return self.pop(out)
+
+    cpdef mark_received(self, uint16_t packet_id, bint received):
+        """Inbound QoS 2: the identifier is, or is no longer, waiting for its PUBREL."""
+        cdef bint journalled = self.journalled
+        self.journalled = False
+        try:
+            if received and not self.has_received(packet_id):
+                self.receive(packet_id)
+            elif not received:
+                self.complete(packet_id)
+        finally:
+            self.journalled = journalled

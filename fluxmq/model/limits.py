@@ -12,6 +12,7 @@ __all__ = [
     "HTTP_IDLE_SECONDS_MAX",
     "HTTP_REQUEST_SECONDS_MAX",
     "INTERVAL_SECONDS_MAX",
+    "JOURNAL_BACKLOG_BYTES_MAX",
     "JOURNAL_FILE_BYTES_MAX",
     "LOG_CAUSES_MAX",
     "LOG_INTERVAL_SECONDS",
@@ -46,6 +47,8 @@ USER_PROPERTIES_MAX = 8192
 ROUTE_CACHE_ENTRIES_MAX = 1 << 24
 # Replay after a crash reads a whole file, and a file is what is kept until its checkpoint: minutes of writing at most.
 JOURNAL_FILE_BYTES_MAX = 2 << 30
+# Bytes recorded and not yet on disk from which on publishers are not read: a disk that writes 100 MB/s is 0.6 s behind.
+JOURNAL_BACKLOG_BYTES_MAX = 64 << 20
 
 # 0xFFFFFFFE is the largest interval MQTT 5 can say that is not "for ever" (section 3.1.2.11.2): 136 years.
 INTERVAL_SECONDS_MAX = 4_294_967_294.0

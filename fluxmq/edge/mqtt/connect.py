@@ -45,6 +45,14 @@ RETURN_CODE_311 = {
 WILL_OWN = (Property.WILL_DELAY_INTERVAL, Property.MESSAGE_EXPIRY_INTERVAL)
 
 
+def _without_length(properties: bytes) -> bytes:
+    """Property bytes without the Variable Byte Integer in front."""
+    at = 0
+    while properties[at] & 0x80:
+        at += 1
+    return properties[at + 1:]
+
+
 class Connecting:
     """The way in, for the connections of one listener."""
 
@@ -196,6 +204,8 @@ class Connecting:
             # Only now, when the disk knows the session, may the client learn that it has one.
             if connection.ended or session.data is None or session.data.connection is not client:
                 return
+            client.taken = True
+            self.front.tally.accepted += 1
             connection.write(answer)
             connection.deadline_ms = 0
             connection.accept(session, window, client.packet_size_max, alias_max)
@@ -227,7 +237,7 @@ class Connecting:
             raise AuthError(ReasonCode.NOT_AUTHORIZED, f"not authorized to publish the will to {asked.topic!r}")
         forwarded = [item for item in asked.properties if item[0] not in WILL_OWN]
         return Will(topic, asked.payload, asked.qos, asked.retain,
-                    encode_properties(forwarded) if forwarded else b"",
+                    _without_length(encode_properties(forwarded)),
                     cast(int, asked.get(Property.WILL_DELAY_INTERVAL, 0)),
                     cast("int | None", asked.get(Property.MESSAGE_EXPIRY_INTERVAL)))
 

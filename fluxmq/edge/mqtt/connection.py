@@ -34,8 +34,9 @@ def disconnect_bytes(reason: int, text: str = "", packet_size_max: int = 0xFFFFF
 class Client:
     """State of one connection, from CONNECT to its end."""
 
-    __slots__ = ("client_id", "connection", "exchange", "expiry_override", "identity", "method", "name", "packet",
-                 "packet_size_max", "problem_information", "publish_will", "session", "version")
+    __slots__ = ("client_id", "connection", "ended_by", "exchange", "expiry_override", "identity", "method", "name", "packet",
+                 "packet_size_max", "problem_information", "publish_will", "session", "taken",
+                 "version")
 
     def __init__(self, connection: Connection, packet: Connect) -> None:
         self.connection = connection
@@ -51,9 +52,12 @@ class Client:
         self.publish_will = True
         self.expiry_override: int | None = None
         self.packet_size_max = 0xFFFFFFFF
+        self.ended_by = "lost"  # label of fluxmq_disconnections_total
+        self.taken = False  # CONNACK with success was written
 
     def displaced(self, reason: int) -> None:
         """Another connection has the session now, or an administrator wants this one gone, [MQTT-3.1.4-3]."""
+        self.ended_by = "takeover" if reason == ReasonCode.SESSION_TAKEN_OVER else "session_removed"
         self.say_goodbye(reason)
         self.connection.end()
 
@@ -63,9 +67,3 @@ class Client:
             data = disconnect_bytes(reason, text, self.packet_size_max)
             if data:
                 self.connection.write(data)
-
-    def reason_name(self, reason: int) -> str:
-        try:
-            return ReasonCode(reason).name.lower()
-        except ValueError:
-            return f"0x{reason:02x}"

@@ -16,6 +16,7 @@ from fluxmq._core.mqtt_packets import Auth, Disconnect, SubAck, Subscribe, Unsub
 from fluxmq.edge.mqtt.connect import Connecting
 from fluxmq.edge.mqtt.connection import Client
 from fluxmq.edge.mqtt.options import FrontOptions
+from fluxmq.edge.mqtt.tally import ENDED_BY, Tally
 from fluxmq.edge.mqtt.upgrade import answer_upgrade
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports_access import Authority
@@ -39,13 +40,14 @@ class Front:
     version: 0, or the only version taken (3: 3.1 and 3.1.1, 5). on_log: (level, cause, text, fields).
     """
 
-    def __init__(self, broker: Broker, authority: Authority, options: FrontOptions, name: str, *, version: int = 0,
-                 username_from: str = "", path: str = "/mqtt", origins: tuple[str, ...] = (),
+    def __init__(self, broker: Broker, authority: Authority, options: FrontOptions, tally: Tally, name: str, *,
+                 version: int = 0, username_from: str = "", path: str = "/mqtt", origins: tuple[str, ...] = (),
                  on_log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
         self.broker = broker
         self.hub = broker.hub
         self.authority = authority
         self.options = options
+        self.tally = tally
         self.name = name
         self.path = path
         self.origins = origins
@@ -84,6 +86,7 @@ class Front:
         """The request of a WebSocket upgrade."""
         accepted, response, why = answer_upgrade(head, self.path, self.origins)
         if not accepted:
+            self.tally.refusals["websocket"] += 1
             self.on_log("warning", "websocket", f"WebSocket upgrade refused: {why}",
                         {"listener": self.name, "peer": connection.peer})
         return accepted, response
@@ -96,8 +99,11 @@ class Front:
             fields["client_id"] = client.client_id
         self.on_log("warning", f"protocol {reason}", text, fields)
         if client is not None and connection.open:
+            client.ended_by = ENDED_BY.get(ReasonCode(reason), "protocol_error")
             client.say_goodbye(reason, text)
-        elif reason:
+            return
+        self.tally.refused(reason)
+        if reason:
             self.connecting.refuse(connection, client, reason, text)
 
     def on_crash(self, connection: Connection, error: BaseException) -> None:
@@ -105,6 +111,7 @@ class Front:
         self.on_log("error", f"crash {type(error).__name__}", f"internal error, connection closed: {error!r}",
                     {"listener": self.name, "client_id": client.client_id if client else "", "error": error})
         if client is not None:
+            client.ended_by = "error"
             client.say_goodbye(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
 
     def on_end(self, connection: Connection) -> None:
@@ -115,9 +122,12 @@ class Front:
             return
         session = client.session
         if session is not None:
+            if client.taken:
+                self.tally.disconnections[client.ended_by] += 1
             self.broker.disconnect(session, client, publish_will=client.publish_will, expiry_s=client.expiry_override)
             self.on_log("info", "", "disconnected", {"client_id": client.client_id, "peer": connection.peer})
         client.session = None
+        client.packet = None
 
     def may_publish(self, connection: Connection, topic: bytes) -> bool:
         """Asked by the hot path once per topic and generation of the permissions."""
@@ -136,8 +146,11 @@ class Front:
                                                "connect": "no CONNECT within server…read_timeout",
                                                "full": "send buffer full (session.disconnect_on_full)"}[why],
                     {"listener": self.name, "client_id": client.client_id if client else "", "peer": connection.peer})
-        if client is not None:
+        if client is not None and connection.open:
+            client.ended_by = {"keep_alive": "keep_alive", "write": "write_timeout", "full": "send_buffer_full"}[why]
             client.say_goodbye(LATE[why])
+        else:
+            self.tally.refusals["timeout"] += 1
         if why == "keep_alive":
             connection.end()
         else:
@@ -156,6 +169,7 @@ class Front:
             if not self.authority.open_subscribe and not self.authority.may_subscribe(client.identity, client.client_id,
                                                                                       wanted.filter):
                 code: int = ReasonCode.NOT_AUTHORIZED
+                self.tally.subscribe_denied += 1
                 self.on_log("warning", f"acl {client.client_id}", "subscribe denied",
                             {"client_id": client.client_id, "user": client.identity, "filter": wanted.filter})
             else:
@@ -181,5 +195,6 @@ class Front:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "Session Expiry Interval in DISCONNECT although it was 0 in "
                                                            "CONNECT (MQTT 5.0 section 3.14.2.2.2)")
         client.publish_will = packet.reason_code != ReasonCode.SUCCESS
+        client.ended_by = "client"
         client.expiry_override = cast("int | None", expiry)
         client.connection.end()

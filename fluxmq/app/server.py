@@ -1,0 +1,346 @@
+"""The composition root: what `fluxmq run` builds, starts and stops, in that order, in one readable file.
+
+    initialize   store ─► hub ─► broker ─► authority ─► listeners (bound, not yet read) ─► health
+    start        state from disk, event loop readers, timers, the start message
+    stop         no new connections, goodbyes, last sync
+"""
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from fluxmq import __version__
+from fluxmq._core.errors import FluxError, StorageError
+from fluxmq._core.hub import Hub
+from fluxmq._core.poller import Poller
+from fluxmq.access.authority import Authority
+from fluxmq.access.tls import ServerContexts
+from fluxmq.admin.health import HealthServer
+from fluxmq.admin.metrics import Metrics
+from fluxmq.app import exit_codes
+from fluxmq.app.exit_codes import BindError
+from fluxmq.app.logs import RateLimited, configure
+from fluxmq.app.snapshot import Snapshots
+from fluxmq.edge.mqtt.front import Front
+from fluxmq.edge.mqtt.listener import Listener
+from fluxmq.edge.mqtt.options import FrontOptions
+from fluxmq.edge.mqtt.tally import Tally
+from fluxmq.engine.broker import Broker, Limits
+from fluxmq.engine.durability import Keeper
+from fluxmq.engine.ports import StateStore
+from fluxmq.engine.sys_topics import SysTopics
+from fluxmq.model import limits
+from fluxmq.model.config import Config
+from fluxmq.model.listeners import Listener as Slot
+from fluxmq.model.listeners import TlsListener, TlsWebSocket, WebSocketListener
+from fluxmq.model.mqtt import ReasonCode
+from fluxmq.storage.memory import MemoryStore
+from fluxmq.storage.store import RocksStore
+
+__all__ = ["Server", "run"]
+
+TICK_S = 0.25  # clocks of connections: keep alive, time-outs, delayed wills are this exact
+RETAINED_SWEEP_TICKS = 40  # expired retained messages are never delivered; the sweep only frees their memory
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def run(config: Config, provenance: dict[str, str]) -> int:
+    """Runs the broker until a signal ends it. Returns the exit status; raises FluxError before it has started."""
+    configure(config.log.level, config.log.format)
+    return uvloop.run(_main(config))
+
+
+async def _main(config: Config) -> int:
+    server = Server(config)
+    loop = asyncio.get_running_loop()
+    try:
+        server.initialize()
+        await server.start()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, server.stopped.set)
+        loop.add_signal_handler(signal.SIGHUP, server.reload)
+        server.announce(sys.stdout)
+        await server.stopped.wait()
+    finally:
+        await server.stop()
+    return server.status
+
+
+def raise_descriptor_limit() -> int:
+    """Lifts the soft limit of open files to the hard one; returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):  # a container may forbid it; what we have is announced
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+class Server:
+    """One node."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.loop = asyncio.get_running_loop()
+        self.stopped = asyncio.Event()
+        self.status = exit_codes.OK
+        self.log = logging.getLogger("fluxmq.mqtt")
+        self.limited = RateLimited(self.log, time.monotonic)
+        self.listeners: list[tuple[str, Listener, list[tuple[str, int]]]] = []
+        self.contexts: list[tuple[str, ServerContexts]] = []
+        self.health: HealthServer | None = None
+        self.store: StateStore | None = None
+        self.descriptors = 0
+        self.tally = Tally()
+        self._ticks = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._authority: Authority | None = None
+        self._started = False
+
+    # ------------------------------------------------------------------ initialize
+
+    def initialize(self) -> None:
+        """Builds everything and takes what can be refused: directory, files, addresses. Nothing is served yet."""
+        config = self.config
+        self.descriptors = raise_descriptor_limit()
+        self.store = self._store()
+        self.store.start()
+        self.hub = Hub(self.store.journal, config.broker.route_cache_entries, secrets.randbits(64))
+        self._set_limits()
+        self.poller = Poller(self.hub)
+        self.broker = Broker(self.hub, Limits(
+            sessions_max=config.session.max_sessions,
+            expiry_max_s=int(config.session.max_expiry_interval),
+            subscriptions_max=config.broker.max_subscriptions_per_client,
+            topic_levels_max=config.broker.max_topic_levels,
+            queue_max=config.session.max_offline_queue_size,
+            queue_bytes_max=config.session.max_offline_queue_bytes,
+            queue_rejects=config.session.offline_queue_policy == "reject",
+        ), self.note)
+        self.keeper = Keeper(self.broker, self.store, config.storage.journal_file_size)
+        self._authority = Authority(config.auth.users_file or None, config.auth.acl_file or None,
+                                    config.auth.allow_anonymous)
+        self.authority = self._authority
+        self._apply_authority()
+        for path, slot in config.listeners():
+            self._open(path, slot)
+        self.sys_topics = SysTopics(self.broker, __version__)
+        self.snapshots = Snapshots(self)
+        if config.server.health_enabled:
+            self.health = HealthServer(config.server.health_addr, self.snapshots.health, self.snapshots.ready,
+                                       Metrics(self.snapshots.metrics).render)
+
+    def _store(self) -> StateStore:
+        storage = self.config.storage
+        if storage.type == "memory":
+            return MemoryStore()
+        return RocksStore(Path(storage.dir), identity=secrets.randbits(64), durability=storage.session_durability,
+                          interval=storage.sync_interval, recover_on_startup=storage.recover_on_startup)
+
+    def _set_limits(self) -> None:
+        hub, broker, session = self.hub, self.config.broker, self.config.session
+        hub.qos_max = broker.max_qos
+        hub.topic_levels_max = broker.max_topic_levels
+        hub.payload_bytes_max = broker.max_message_size
+        hub.user_properties_max = broker.max_user_properties
+        hub.topic_alias_max = broker.topic_alias_max
+        hub.topic_alias_out_max = broker.outbound_topic_alias_max
+        hub.receive_max = broker.receive_maximum
+        hub.inflight_max = session.max_inflight_messages
+        hub.retained_max = broker.max_retained_messages
+        hub.retained_bytes_max = broker.max_retained_bytes
+        hub.buffer_high = session.send_buffer_high
+        hub.buffer_low = session.send_buffer_low
+        hub.disconnect_on_full = session.disconnect_on_full
+        hub.backlog_max = limits.JOURNAL_BACKLOG_BYTES_MAX
+
+    def _open(self, path: str, slot: Slot) -> None:
+        broker = self.config.broker
+        options = FrontOptions(
+            packet_bytes_max=broker.max_message_size + limits.PACKET_OVERHEAD_BYTES_MAX,
+            receive_max=broker.receive_maximum, inflight_max=self.config.session.max_inflight_messages,
+            topic_alias_max=broker.topic_alias_max, qos_max=broker.max_qos,
+            retain_available=broker.max_retained_messages > 0, keep_alive_max_s=int(broker.server_keep_alive_max),
+            topic_levels_max=broker.max_topic_levels, payload_bytes_max=broker.max_message_size,
+            response_information=broker.response_information, write_timeout_ms=int(slot.write_timeout * 1000))
+        websocket = isinstance(slot, WebSocketListener | TlsWebSocket)
+        contexts = None
+        if isinstance(slot, TlsListener):
+            contexts = ServerContexts(slot.cert_file, slot.key_file, ca_file=slot.ca_file,
+                                      client_auth=slot.client_auth_effective, min_version=slot.min_version,
+                                      cipher_suites=slot.cipher_suites, path=path)
+            self.contexts.append((path, contexts))
+        front = Front(self.broker, self.authority, options, self.tally, path.removeprefix("server."),
+                      version={"auto": 0, "v3": 3, "v5": 5}[slot.protocol],
+                      username_from=slot.username_from if isinstance(slot, TlsListener) else "",
+                      path=slot.path if isinstance(slot, WebSocketListener | TlsWebSocket) else "",
+                      origins=slot.allowed_origins if isinstance(slot, WebSocketListener | TlsWebSocket) else (),
+                      on_log=self.note)
+        context = (lambda found=contexts: found.current) if contexts is not None else None
+        listener = Listener(front, self.poller, websocket=websocket, context=context,
+                            max_connections=slot.max_connections, read_timeout_s=slot.read_timeout,
+                            later=self.loop.call_later)
+        address = slot.address
+        assert address is not None
+        try:
+            bound = listener.open(address.host, address.port)
+        except OSError as error:
+            raise BindError(f"{path}.addr", slot.addr, error) from None
+        self.listeners.append((path, listener, bound))
+
+    # ------------------------------------------------------------------ start
+
+    async def start(self) -> None:
+        """Brings state back from disk and begins to serve."""
+        recovered = self.keeper.recover()
+        if recovered:
+            self.log.info("state recovered", extra=recovered)
+        if self.health is not None:
+            try:
+                await self.health.start()
+            except OSError as error:
+                raise BindError("server.health_addr", self.config.server.health_addr, error) from None
+        self.hub.wake = self._wake
+        self.loop.add_reader(self.poller.fileno(), self.poller.turn)
+        if self.store is not None and self.store.journal is not None:
+            self.loop.add_reader(self.store.journal.event_fd, self._journal_ready)
+        self._started = True
+        self._tick()
+
+    def _wake(self) -> None:
+        self.loop.call_soon(self.poller.turn)
+
+    def _journal_ready(self) -> None:
+        try:
+            self.poller.journal_ready()
+        except StorageError as error:
+            self.fail(error)
+
+    def fail(self, error: FluxError) -> None:
+        """The disk failed for good: nothing can be promised any more, so the node stops."""
+        if not self.stopped.is_set():
+            self.log.critical(f"stopping: {error}")
+            self.status = exit_codes.exit_code(error)
+            self.stopped.set()
+
+    def _tick(self) -> None:
+        self._timer = self.loop.call_later(TICK_S, self._tick)
+        self._ticks += 1
+        try:
+            for connection, why in self.poller.sweep():
+                connection.handler.on_late(connection, why)
+            self.broker.tick()
+            if self._ticks % RETAINED_SWEEP_TICKS == 0:
+                self.hub.expire_retained(self.hub.now_ms)
+            interval = self.config.broker.sys_interval
+            if interval:
+                self.sys_topics.tick(self.hub.now_ms, int(interval * 1000))
+            self.keeper.tick(self.loop)
+            self.limited.flush()
+        except StorageError as error:
+            self.fail(error)
+        # What the clock caused leaves now, not at the next event.
+        self.poller.turn()
+
+    def note(self, level: str, cause: str, text: str, fields: dict[str, Any]) -> None:
+        """A line for the operator. cause: what must not fill the log: at most one line a second for each; "" = always."""
+        if cause:
+            self.limited.log(LEVELS[level], cause, text, **{k: v for k, v in fields.items() if k != "error"})
+        elif self.log.isEnabledFor(LEVELS[level]):
+            self.log.log(LEVELS[level], text, extra=fields)
+        if "error" in fields:
+            self.log.debug("traceback", exc_info=fields["error"])
+
+    # ------------------------------------------------------------------ reload and stop
+
+    def reload(self) -> None:
+        """SIGHUP: certificates, users, ACL. What does not load is reported, and what was in force stays."""
+        log = logging.getLogger("fluxmq.app")
+        problems = [f"{path}: {problem}" for path, contexts in self.contexts if (problem := contexts.reload())]
+        problems += self.authority.reload()
+        self._apply_authority()
+        for problem in problems:
+            log.error(f"reload: {problem}")
+        if not problems:
+            log.info("reloaded certificates, users and ACL")
+
+    def _apply_authority(self) -> None:
+        self.hub.open_publish = self.authority.open_publish
+        self.hub.access_generation = self.authority.generation
+
+    async def stop(self) -> None:
+        """Ends in order: listeners, clients, disk."""
+        for _, listener, _ in self.listeners:
+            listener.close()
+        if self._started:
+            await self._say_goodbye()
+            if self._timer is not None:
+                self._timer.cancel()
+            self.loop.remove_reader(self.poller.fileno())
+            if self.store is not None and self.store.journal is not None:
+                self.loop.remove_reader(self.store.journal.event_fd)
+        if self.health is not None:
+            await self.health.stop()
+        if self._authority is not None:
+            self._authority.close()
+        if self.store is not None:
+            await self.keeper.close() if self._started else None
+            self.store.close()
+        self.limited.close()
+
+    async def _say_goodbye(self) -> None:
+        """DISCONNECT 0x8B to everybody, then time for the last bytes to leave."""
+        self.broker.stopping = True
+        deadline = time.monotonic() + self.config.server.shutdown_timeout
+        for connection in list(self.poller.connections.values()):
+            if connection.state is not None:
+                connection.state.ended_by = "shutdown"
+                connection.state.say_goodbye(ReasonCode.SERVER_SHUTTING_DOWN)
+            connection.end()
+        while time.monotonic() < deadline and any(c.pending for c in self.poller.connections.values()):
+            await asyncio.sleep(0.01)
+        for connection in list(self.poller.connections.values()):
+            connection.abort()
+
+    # ------------------------------------------------------------------ start message
+
+    def announce(self, out: Any) -> None:
+        """What listens where, where data lives, who may connect."""
+        config = self.config
+        say: Callable[[str], None] = lambda line: print(line, file=out)  # noqa: E731
+        say(f"FluxMQ {__version__}")
+        for path, _, bound in self.listeners:
+            for host, port in bound:
+                shown = f"[{host}]" if ":" in host else host
+                say(f"listening  {path.removeprefix('server.').replace('.', '/')}  {shown}:{port}")
+        if self.health is not None:
+            say(f"listening  health  {self.health.address}")
+        if config.storage.type == "memory":
+            say("data       in memory only: nothing survives a restart")
+        else:
+            meaning = ("acknowledged means on disk" if config.storage.session_durability == "fsync" else
+                       f"acknowledged means written; on disk within {config.storage.sync_interval:g} s")
+            say(f"data       {Path(config.storage.dir).resolve()}  ({meaning})")
+        say(f"access     {self._access()}")
+        say(f"limits     {self.descriptors} open files")
+        say("ready")
+        out.flush()
+
+    def _access(self) -> str:
+        auth = self.config.auth
+        who = f"users of {auth.users_file}" if auth.users_file else "anybody who can reach the addresses above"
+        if auth.users_file and auth.allow_anonymous:
+            who += ", and anonymous clients"
+        if not auth.users_file and all(slot.address and slot.address.is_loopback for _, slot in self.config.listeners()):
+            who = "anybody on this machine (loopback only; set auth.users_file to open it to others)"
+        return who + (f"; permissions from {auth.acl_file}" if auth.acl_file else "; everything is permitted")

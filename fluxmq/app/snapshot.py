@@ -1,0 +1,84 @@
+"""What health, readiness and metrics show, read from the running server."""
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from fluxmq import __version__
+from fluxmq.model.metrics import METRICS, Snapshot
+
+if TYPE_CHECKING:
+    from fluxmq.app.server import Server
+
+__all__ = ["Snapshots"]
+
+DROPS = ("buffer_full", "queue_full", "expired", "too_large", "no_connection")
+
+
+class Snapshots:
+    """server: the node that is shown."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.started = time.monotonic()
+        self._packets = next(m for m in METRICS if m.name == "fluxmq_packets_received_total").labels[0].values
+
+    def health(self) -> dict[str, Any]:
+        """The process is alive and its loop turns."""
+        return {"status": "healthy"}
+
+    def ready(self) -> tuple[bool, dict[str, Any]]:
+        """Whether clients are welcome: the broker serves and its disk takes what it is given."""
+        server = self.server
+        journal = server.store.journal if server.store is not None else None
+        storage = journal is None or journal.status == 0
+        checks = {"broker": {"status": "up" if not server.stopped.is_set() else "down"},
+                  "storage": {"status": "up" if storage else "down"}}
+        if journal is not None and not storage:
+            checks["storage"]["details"] = journal.status_text
+        good = all(check["status"] == "up" for check in checks.values())
+        if good:
+            return True, {"status": "ready", "mode": "nominal", "checks": checks}
+        return False, {"status": "not_ready", "details": "see checks", "checks": checks}
+
+    def metrics(self) -> Snapshot:
+        """Every metric of model/metrics.py."""
+        server = self.server
+        c = server.hub.counters()
+        tally = server.tally
+        by_packet = {kind: number for number, kind in enumerate(self._packets, 1)}
+        journal = server.store.journal if server.store is not None else None
+        return {
+            "fluxmq_info": {(__version__,): 1},
+            "fluxmq_uptime_seconds": time.monotonic() - self.started,
+            "fluxmq_connections": server.broker.connected,
+            "fluxmq_connections_total": tally.accepted,
+            "fluxmq_disconnections_total": {(reason,): n for reason, n in tally.disconnections.items()},
+            "fluxmq_connect_refused_total": {(reason,): n for reason, n in tally.refusals.items()},
+            "fluxmq_accept_failures_total": sum(listener.accept_failures for _, listener, _ in server.listeners),
+            "fluxmq_packets_received_total": {(k,): c["packets_received"][i] for k, i in by_packet.items()},
+            "fluxmq_packets_sent_total": {(k,): c["packets_sent"][i] for k, i in by_packet.items()},
+            "fluxmq_messages_received_total": {(str(q),): c["messages_received"][q] for q in range(3)},
+            "fluxmq_messages_sent_total": {(str(q),): c["messages_sent"][q] for q in range(3)},
+            "fluxmq_bytes_received_total": c["bytes_received"],
+            "fluxmq_bytes_sent_total": c["bytes_sent"],
+            "fluxmq_messages_dropped_total": {(reason,): c[f"dropped_{reason}"] for reason in DROPS},
+            "fluxmq_messages_unrouted_total": c["unrouted"],
+            "fluxmq_sessions": len(server.broker.sessions),
+            "fluxmq_subscriptions": sum(len(s.subscriptions) for s in server.broker.sessions.values()),
+            "fluxmq_retained_messages": c["retained"],
+            "fluxmq_retained_bytes": c["retained_bytes"],
+            "fluxmq_inflight_messages": c["inflight"],
+            "fluxmq_queued_messages": c["queued"],
+            "fluxmq_queued_bytes": c["queued_bytes"],
+            "fluxmq_route_cache_hits_total": c["route_hits"],
+            "fluxmq_route_cache_misses_total": c["route_misses"],
+            "fluxmq_journal_batches_total": journal.gathering - 1 if journal is not None else 0,
+            "fluxmq_journal_records_total": c["records"],
+            "fluxmq_journal_bytes_total": journal.bytes_total if journal is not None else 0,
+            "fluxmq_journal_sync_seconds": {("sum",): journal.sync_ns / 1e9 if journal is not None else 0,
+                                            ("count",): journal.syncs if journal is not None else 0},
+            "fluxmq_protocol_errors_total": c["protocol_errors"],
+            "fluxmq_auth_failures_total": tally.auth_failures,
+            "fluxmq_acl_denied_total": {("publish",): c["publish_denied"], ("subscribe",): tally.subscribe_denied},
+        }

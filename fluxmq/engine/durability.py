@@ -1,0 +1,223 @@
+"""State on disk and back: recovery at start, checkpoints while running.
+
+The journal is the truth, the view a copy that is brought forward when the journal's file has grown to its size:
+
+    rotate ─► export what is dirty (a slice per tick) ─► wait until all of that is durable ─► view ─► old files go
+
+What is exported may be newer than the rotation; replay after a crash then meets some records a second time and applies them
+again without effect (fluxmq/_core/persist.pxd). What is exported is never newer than the journal on disk when it is
+written: otherwise a crash could leave a copy that knows of something nobody else was promised.
+"""
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+
+from fluxmq._core.errors import CorruptError, StorageError
+from fluxmq._core.persist import Loader, export_retained, export_session, message_key, session_key
+from fluxmq._core.session import Session
+from fluxmq.engine.broker import (
+    RECORD_LINK,
+    RECORD_SESSION,
+    RECORD_SESSION_END,
+    RECORD_SUBSCRIBE,
+    RECORD_UNSUBSCRIBE,
+    Broker,
+)
+from fluxmq.engine.ports import StateStore
+from fluxmq.engine.sessions import Head, Link, SessionState
+
+__all__ = ["Keeper"]
+
+SLICE_SESSIONS = 500  # exported in one go: a few milliseconds
+DURABLE_POLL_S = 0.005
+
+_decode_head = msgspec.msgpack.Decoder(Head).decode
+_decode_link = msgspec.msgpack.Decoder(Link).decode
+_decode_subscription = msgspec.msgpack.Decoder(tuple[bytes, int, int]).decode
+_decode_filter = msgspec.msgpack.Decoder(bytes).decode
+
+
+class _Copy(msgspec.Struct, array_like=True):
+    """The head part of a session in the view."""
+
+    head: Head
+    subscriptions: list[tuple[bytes, int, int]]
+
+
+_decode_copy = msgspec.msgpack.Decoder(_Copy).decode
+
+
+class Keeper:
+    """Keeps a Broker's state in a StateStore.
+
+    file_bytes: journal size at which a checkpoint begins.
+    """
+
+    def __init__(self, broker: Broker, store: StateStore, file_bytes: int) -> None:
+        self.broker = broker
+        self.store = store
+        self.file_bytes = file_bytes
+        self.checkpoints = 0
+        self._task: asyncio.Task[None] | None = None
+        self._log = logging.getLogger("fluxmq.storage")
+        self._orphans: list[int] = []
+
+    # ------------------------------------------------------------------ recovery
+
+    def recover(self) -> dict[str, Any]:
+        """Loads everything into the broker; before any connection. Returns what was found, for the log."""
+        if self.store.journal is None:
+            return {}
+        loader = Loader(self.broker.hub, self._on_cold)
+        self._loader = loader
+        values: list[tuple[int, bytes]] = []
+        for key, value in self.store.load():
+            kind, rest = key[:1], key[1:]
+            if kind == b"m":
+                loader.add_message(int.from_bytes(rest, "big"), value)
+            elif kind == b"r":
+                size = int.from_bytes(rest[:2], "big")
+                loader.add_retained(rest[2 + size:], value)
+            elif kind == b"s":
+                values.append((int.from_bytes(rest, "big"), value))
+            else:
+                raise CorruptError(f"the store has a key of an unknown kind, {key[:16]!r}: it was written by a newer version")
+        for number, value in values:  # 's' sorts after 'm': every message is there by now
+            copy = _decode_copy(loader.head_of(value))
+            session = self._make(number, copy.head)
+            session.subscriptions.update((filter_, (options, identifier))
+                                         for filter_, options, identifier in copy.subscriptions)
+            loader.fill_session(session, value)
+        batches = 0
+        for _, batch in self.store.replay():
+            loader.replay(batch)
+            batches += 1
+        self._orphans = loader.orphans()
+        found = {"sessions": len(loader.sessions), "retained": len(self.broker.hub.retained),
+                 "queued": sum(session.queued for session in loader.sessions.values()),
+                 "journal_batches": batches, "journal_records": loader.records}
+        self._drop_duplicates(loader)
+        self.broker.restore(loader.sessions.values())
+        self.broker.dirty.update(loader.sessions.values())
+        loader.finish()
+        del self._loader
+        return found if any(found.values()) else {}
+
+    def _drop_duplicates(self, loader: Loader) -> None:
+        """One session per client: of two with the same name (a crash came before the record of the older one's end was
+        durable) the newer stays."""
+        newest: dict[bytes, Session] = {}
+        for number in sorted(loader.sessions):
+            session = loader.sessions[number]
+            older = newest.get(session.name)
+            if older is not None:
+                del loader.sessions[older.number]
+                self.broker.ended.append(older.number)
+            newest[session.name] = session
+
+    def _make(self, number: int, head: Head) -> Session:
+        session = self.broker.hub.new_session(head.name, number)
+        session.data = SessionState(session)
+        self.broker.session_number_last = max(self.broker.session_number_last, number)
+        self._apply_head(session, head)
+        return session
+
+    @staticmethod
+    def _apply_head(session: Session, head: Head) -> None:
+        state: SessionState = session.data
+        state.version, state.expiry_s, state.keep_alive_s = head.version, head.expiry_s, head.keep_alive_s
+        state.since_ms, state.will, state.username = head.since_ms, head.will, head.username
+        state.kept, state.restored = head.kept, head.connected
+        session.journalled = head.kept
+
+    def _on_cold(self, kind: int, number: int, body: bytes) -> None:
+        sessions = self._loader.sessions
+        session = sessions.get(number)
+        if kind == RECORD_SESSION:
+            head = _decode_head(body)
+            if session is None:
+                sessions[number] = self._make(number, head)
+            else:
+                self._apply_head(session, head)
+        elif session is None:
+            return  # its end is in the view already
+        elif kind == RECORD_SESSION_END:
+            del sessions[number]
+            self.broker.ended.append(number)
+        elif kind == RECORD_SUBSCRIBE:
+            filter_, options, identifier = _decode_subscription(body)
+            session.subscriptions[filter_] = (options, identifier)
+        elif kind == RECORD_UNSUBSCRIBE:
+            session.subscriptions.pop(_decode_filter(body), None)
+        elif kind == RECORD_LINK:
+            link = _decode_link(body)
+            state: SessionState = session.data
+            state.restored, state.since_ms, state.expiry_s = link.connected, link.since_ms, link.expiry_s
+            if not link.will_pending:
+                state.will = None
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begins a checkpoint when the journal has grown to its size. Raises what the last one failed with."""
+        journal = self.store.journal
+        if journal is None:
+            return
+        if self._task is not None:
+            if not self._task.done():
+                return
+            task, self._task = self._task, None
+            error = task.exception()
+            if error is not None:
+                raise StorageError(f"checkpoint failed: {error}") from error
+        if journal.file_bytes >= self.file_bytes:
+            self._task = loop.create_task(self.checkpoint())
+
+    async def checkpoint(self) -> None:
+        """Brings the view up to the present and lets go of older journal files."""
+        journal = self.store.journal
+        assert journal is not None
+        broker, hub = self.broker, self.broker.hub
+        upto = journal.rotate()
+        puts: list[tuple[bytes, bytes]] = []
+        deletes: list[bytes] = []
+        work = [session for session in list(broker.sessions.values()) if session.number
+                and (session.dirty or session in broker.dirty)]
+        broker.dirty.clear()
+        topics = hub.retained_dirty.copy()
+        hub.retained_dirty.clear()
+        for at in range(0, len(work), SLICE_SESSIONS):
+            for session in work[at:at + SLICE_SESSIONS]:
+                if session.data is not None:
+                    puts.extend(self._export(session))
+            await asyncio.sleep(0)
+        more, gone = export_retained(hub, topics)
+        puts += more
+        deletes += gone
+        ended, broker.ended = broker.ended, []
+        deletes += [session_key(number) for number in ended]
+        deletes += [message_key(number) for number in hub.ledger.take_dead() + self._orphans]
+        self._orphans = []
+        # Everything exported must be durable in the journal before the view may show it.
+        newest = max(upto, journal.gathering)
+        while journal.durable < min(newest, journal.gathering - 1) or journal.durable < upto:
+            await asyncio.sleep(DURABLE_POLL_S)
+        await self.store.checkpoint(puts, deletes, upto)
+        self.checkpoints += 1
+        self._log.debug("checkpoint", extra={"upto": upto, "puts": len(puts), "deletes": len(deletes)})
+
+    def _export(self, session: Session) -> list[tuple[bytes, bytes]]:
+        state: SessionState = session.data
+        session.dirty = False
+        subscriptions = [(filter_, options, identifier)
+                         for filter_, (options, identifier) in session.subscriptions.items()]
+        return export_session(session, msgspec.msgpack.encode(_Copy(state.head(), subscriptions)))
+
+    async def close(self) -> None:
+        """Waits for a checkpoint under way."""
+        if self._task is not None:
+            await asyncio.wait({self._task})

@@ -1,0 +1,57 @@
+"""`$SYS/broker/…`: the broker's own figures as retained messages, for whoever subscribes to them."""
+from __future__ import annotations
+
+from fluxmq.engine.broker import Broker
+
+__all__ = ["SysTopics"]
+
+PREFIX = "$SYS/broker/"
+
+
+class SysTopics:
+    """Publishes the figures; they live in memory only, a restart makes them anew."""
+
+    def __init__(self, broker: Broker, version: str) -> None:
+        self.broker = broker
+        self.version = version
+        self._due_ms = 0
+        self._last: dict[str, str] = {}
+
+    def values(self) -> dict[str, str]:
+        """Topic below `$SYS/broker/` -> value."""
+        broker = self.broker
+        counters = broker.hub.counters()
+        uptime = (broker.hub.now_ms - broker.started_ms) // 1000
+        total = len(broker.sessions)
+        numbers = {
+            "uptime": uptime,
+            "clients/connected": broker.connected,
+            "clients/disconnected": total - broker.connected,
+            "clients/total": total,
+            "messages/received": sum(counters["packets_received"]),
+            "messages/sent": sum(counters["packets_sent"]),
+            "messages/publish/received": sum(counters["messages_received"]),
+            "messages/publish/sent": sum(counters["messages_sent"]),
+            "messages/publish/dropped": sum(counters[name] for name in (
+                "dropped_buffer_full", "dropped_queue_full", "dropped_expired", "dropped_too_large",
+                "dropped_no_connection")),
+            "messages/inflight": counters["inflight"],
+            "messages/queued": counters["queued"],
+            "bytes/received": counters["bytes_received"],
+            "bytes/sent": counters["bytes_sent"],
+            "subscriptions/count": counters["subscriptions"],
+            "retained/count": counters["retained"],
+            "errors/protocol": counters["protocol_errors"],
+            "errors/authz": counters["publish_denied"],
+        }
+        return {"version": f"FluxMQ {self.version}"} | {name: str(number) for name, number in numbers.items()}
+
+    def tick(self, now_ms: int, interval_ms: int) -> None:
+        """Publishes what has changed when the interval has passed."""
+        if now_ms < self._due_ms:
+            return
+        self._due_ms = now_ms + interval_ms
+        for name, value in self.values().items():
+            if self._last.get(name) != value:
+                self._last[name] = value
+                self.broker.hub.publish_message((PREFIX + name).encode(), value.encode(), 0, True)
