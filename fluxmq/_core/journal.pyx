@@ -15,8 +15,8 @@ call.
             └────────── buffers swap ──────────┘    └── no space: again after 0.5 s, the same batch
 
 What may fail:
-  - No space (ENOSPC, EDQUOT, EFBIG; EMFILE and ENFILE when a file is to be opened). The file is cut back to where the
-    batch began and the same batch is tried again until it fits. `durable` stands still, so nothing is acknowledged that
+  - No space (ENOSPC, EDQUOT, EFBIG; EMFILE and ENFILE when a file is to be opened). The file is cut back to what it was
+    before the batch, and the same batch is tried again until it fits. `durable` stands still, so nothing is acknowledged that
     could get lost, and all heals when there is space.
   - fdatasync, or any other error of a write. Final. After a failed sync the kernel may have dropped the dirty pages
     and marked them clean, so a second sync that succeeds proves nothing. poll() and submit() raise StorageError.
@@ -591,10 +591,9 @@ cdef class Journal:
             length += BATCH_HEADER_BYTES
         error = self.write_all(self.file_fd, self.writing.data, length, at)
         if error:
-            # Gives back what a part of the batch took. If it fails, the part is overwritten by the next attempt, and a
-            # reader finds no whole batch there.
-            if self.ops.ftruncate(self.file_fd, <int64_t>at) == 0:
-                self.file_physical = at
+            # Gives back what a part of the batch took, but not what a recycled file had before: that space would be
+            # gone to others. Whether it works does not matter: the next attempt writes the same bytes over it.
+            self.ops.ftruncate(self.file_fd, <int64_t>(at if at > self.file_physical else self.file_physical))
             return error
         if at + length > self.file_physical:
             self.file_physical = at + length
