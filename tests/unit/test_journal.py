@@ -605,6 +605,17 @@ def test_power_loss_in_buffered_mode_loses_the_interval_and_leaves_no_damage(tmp
         assert_holds(torn, 0)
 
 
+def test_what_recovery_accepts_is_on_the_medium_before_it_is_built_upon(tmp_path: Path) -> None:
+    """kill -9 leaves bytes that were written and not synced; a restart reads them; then power goes."""
+    cut = PowerCut(tmp_path / "cut")
+    first = killed(cut.live, "buffered", 20, cut.env)
+    second = killed(cut.live, "fsync", 20, cut.env)
+    assert second > first
+    assert_holds(cut.restore(tmp_path / "after"), second)
+    for attempt in range(5):
+        assert_holds(cut.restore(tmp_path / f"torn{attempt}", random.Random(attempt)), second)
+
+
 def test_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """At smoke size, so that it cannot rot."""
     bench_journal = pytest.importorskip("bench.micro.bench_journal")
