@@ -3,12 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_mutex_t:
-        pass
-    ctypedef struct pthread_cond_t:
-        pass
+from fluxmq._core.journal_system cimport pthread_cond_t, pthread_mutex_t
 
 
 # The system calls the writer makes, so that tests can put a lying disk in their place. Each answers what the call of

@@ -15,9 +15,9 @@ call.
             └────────── buffers swap ──────────┘    └── no space: again after 0.5 s, the same batch
 
 What may fail:
-  - No space (ENOSPC, EDQUOT, EFBIG; EMFILE and ENFILE when a file is to be opened). The file is cut back to where the
-    batch began and the same batch is tried again until it fits. `durable` stands still, so nothing is acknowledged that
-    could get lost, and all heals when there is space.
+  - No space (ENOSPC, EDQUOT, EFBIG; EMFILE and ENFILE when a file is to be opened). The file is cut back to what it was
+    before the batch, and the same batch is tried again until it fits. `durable` stands still, so nothing is
+    acknowledged that could get lost, and all heals when there is space.
   - fdatasync, or any other error of a write. Final. After a failed sync the kernel may have dropped the dirty pages
     and marked them clean, so a second sync that succeeds proves nothing. poll() and submit() raise StorageError.
 
@@ -50,90 +50,13 @@ from fluxmq._core.journal_format cimport (
     put_u32,
     seal_batch,
 )
-
-
-cdef extern from *:
-    """
-    #include <errno.h>
-    #include <fcntl.h>
-    #include <pthread.h>
-    #include <stdint.h>
-    #include <stdio.h>
-    #include <sys/eventfd.h>
-    #include <sys/stat.h>
-    #include <time.h>
-    #include <unistd.h>
-
-    static int64_t fluxmq_pwrite(int fd, const void *data, size_t length, int64_t at)
-    {
-        ssize_t done = pwrite(fd, data, length, (off_t)at);
-        return done < 0 ? -(int64_t)errno : (int64_t)done;
-    }
-    static int64_t fluxmq_fdatasync(int fd) { return fdatasync(fd) < 0 ? -(int64_t)errno : 0; }
-    static int64_t fluxmq_fsync(int fd) { return fsync(fd) < 0 ? -(int64_t)errno : 0; }
-    static int64_t fluxmq_ftruncate(int fd, int64_t length)
-    {
-        return ftruncate(fd, (off_t)length) < 0 ? -(int64_t)errno : 0;
-    }
-    static int64_t fluxmq_monotonic(void)
-    {
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-    }
-    static int fluxmq_cond_init(pthread_cond_t *cond)
-    {
-        pthread_condattr_t how;
-        pthread_condattr_init(&how);
-        pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
-        int failed = pthread_cond_init(cond, &how);
-        pthread_condattr_destroy(&how);
-        return failed;
-    }
-    static void fluxmq_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t deadline)
-    {
-        struct timespec at = {deadline / INT64_C(1000000000), deadline % INT64_C(1000000000)};
-        pthread_cond_timedwait(cond, lock, &at);
-    }
-    static int64_t fluxmq_size(int fd)
-    {
-        struct stat found;
-        return fstat(fd, &found) < 0 ? -(int64_t)errno : (int64_t)found.st_size;
-    }
-    """
-    int64_t fluxmq_pwrite(int fd, const void* data, size_t length, int64_t at) noexcept nogil
-    int64_t fluxmq_fdatasync(int fd) noexcept nogil
-    int64_t fluxmq_fsync(int fd) noexcept nogil
-    int64_t fluxmq_ftruncate(int fd, int64_t length) noexcept nogil
-    int64_t fluxmq_monotonic() noexcept nogil
-    int fluxmq_cond_init(pthread_cond_t* cond) noexcept nogil
-    void fluxmq_cond_wait_until(pthread_cond_t* cond, pthread_mutex_t* lock, int64_t deadline) noexcept nogil
-    int64_t fluxmq_size(int fd) noexcept nogil
-
-    int pthread_mutex_init(pthread_mutex_t* lock, void* how) noexcept nogil
-    int pthread_mutex_destroy(pthread_mutex_t* lock) noexcept nogil
-    int pthread_mutex_lock(pthread_mutex_t* lock) noexcept nogil
-    int pthread_mutex_unlock(pthread_mutex_t* lock) noexcept nogil
-    int pthread_cond_init(pthread_cond_t* cond, void* how) noexcept nogil
-    int pthread_cond_destroy(pthread_cond_t* cond) noexcept nogil
-    int pthread_cond_wait(pthread_cond_t* cond, pthread_mutex_t* lock) noexcept nogil
-    int pthread_cond_signal(pthread_cond_t* cond) noexcept nogil
-    int pthread_cond_broadcast(pthread_cond_t* cond) noexcept nogil
-
-    int eventfd(unsigned int start, int flags) noexcept nogil
-    int openat(int directory, const char* name, int flags, unsigned int mode) noexcept nogil
-    int renameat(int from_directory, const char* old, int to_directory, const char* new) noexcept nogil
-    int unlinkat(int directory, const char* name, int flags) noexcept nogil
-    int close_fd "close"(int fd) noexcept nogil
-    ssize_t read_fd "read"(int fd, void* into, size_t length) noexcept nogil
-    ssize_t write_fd "write"(int fd, const void* data, size_t length) noexcept nogil
-    enum:
-        EFD_CLOEXEC
-        EFD_NONBLOCK
-        O_CLOEXEC
-        O_CREAT
-        O_RDWR
-        O_TRUNC
+from fluxmq._core.journal_system cimport (
+    EFD_CLOEXEC, EFD_NONBLOCK, O_CLOEXEC, O_CREAT, O_RDWR, O_TRUNC, close_fd, eventfd, fluxmq_cond_init,
+    fluxmq_cond_wait_until, fluxmq_fdatasync, fluxmq_fsync, fluxmq_ftruncate, fluxmq_monotonic, fluxmq_pwrite,
+    fluxmq_size, openat, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal,
+    pthread_cond_wait, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, read_fd,
+    renameat, unlinkat, write_fd,
+)
 
 cdef const char* SPARE_NAME = b"journal.spare"
 cdef const char* NEXT_NAME = b"journal.next"
@@ -591,10 +514,9 @@ cdef class Journal:
             length += BATCH_HEADER_BYTES
         error = self.write_all(self.file_fd, self.writing.data, length, at)
         if error:
-            # Gives back what a part of the batch took. If it fails, the part is overwritten by the next attempt, and a
-            # reader finds no whole batch there.
-            if self.ops.ftruncate(self.file_fd, <int64_t>at) == 0:
-                self.file_physical = at
+            # Gives back what a part of the batch took, but not what a recycled file had before: that space would be
+            # gone to others. Whether it works does not matter: the next attempt writes the same bytes over it.
+            self.ops.ftruncate(self.file_fd, <int64_t>(at if at > self.file_physical else self.file_physical))
             return error
         if at + length > self.file_physical:
             self.file_physical = at + length

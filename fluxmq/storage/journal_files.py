@@ -157,18 +157,15 @@ def recover(directory: str | os.PathLike[str], *, after: int = 0, truncate_damag
                 f"files back, or set `storage.recover_on_startup: true` to start with the state alone")
         heads = _heads(where, numbers)
         kept = _check_all(where, numbers, heads, after, truncate_damage, result)
-        changed = bool(result.dropped) or result.truncated_bytes > 0
         for file in kept:
             path = where / file_name(file.number)
             if file.last < file.first:
                 path.unlink()
-                changed = True
                 continue
-            if file is kept[-1] and file.end < file.size:
-                _truncate(path, file.end)
+            if file is kept[-1]:
+                _make_firm(path, file.end)
             result.files.append(file)
-        if changed:
-            _sync_directory(where)
+        _sync_directory(where)
     except OSError as error:
         raise StorageError(f"cannot read the journal in {where}: {error}") from error
     result.batches = sum(file.last - file.first + 1 for file in result.files)
@@ -236,9 +233,12 @@ def _give_up(where: Path, numbers: list[int], damage: _Damage, head: int | Corru
         result.dropped.append(f"{path.name}: the whole file, kept as {path.name}.dropped")
 
 
-def _truncate(path: Path, end: int) -> None:
+def _make_firm(path: Path, end: int) -> None:
+    """Cut the last file at `end` and sync it, even if nothing is to be cut: after a kill, what was just read may never
+    have reached the medium, and the file that is begun next will be taken as a proof that it has."""
     with path.open("r+b") as file:
-        file.truncate(end)
+        if os.fstat(file.fileno()).st_size > end:
+            file.truncate(end)
         os.fsync(file.fileno())
 
 
