@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.broker import Broker
+from kit.broker import Broker, add_user
 from kit.client import Client
 
 _counter = itertools.count(1)
@@ -54,6 +54,38 @@ def broker(session_broker: Broker, _brokers: list[tuple[Broker, int]]) -> Broker
         session_broker.start()
     _brokers.append((session_broker, session_broker.stderr_size()))
     return session_broker
+
+
+# Topics that nobody may use, by the access list of `guarded`
+DENIED = "denied"
+
+ACCESS_LIST = f"""
+version: 1
+rules:
+  - {{deny: all, topics: ["{DENIED}/#"]}}
+  - {{allow: all, topics: ["#"]}}
+"""
+
+
+@pytest.fixture(scope="session")
+def guarded_session_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    directory = tmp_path_factory.mktemp("guarded")
+    for user, password in (("anna", "annas secret"), ("bert=,", "pässwörd")):
+        add_user(directory / "users", user, password)
+    (directory / "acl.yaml").write_text(ACCESS_LIST)
+    broker = Broker(directory / "broker", {
+        "auth.users_file": directory / "users", "auth.acl_file": directory / "acl.yaml", "auth.allow_anonymous": True})
+    yield broker.start()
+    broker.stop()
+
+
+@pytest.fixture
+def guarded(guarded_session_broker: Broker, _brokers: list[tuple[Broker, int]]) -> Broker:
+    """A broker with two users, anna and "bert=,", that denies topics under denied/ to everybody."""
+    if not guarded_session_broker.running:
+        guarded_session_broker.start()
+    _brokers.append((guarded_session_broker, guarded_session_broker.stderr_size()))
+    return guarded_session_broker
 
 
 @pytest.fixture

@@ -213,7 +213,7 @@ class Broker:
             pytest.skip("needs mosquitto (Debian package mosquitto)")
         if not self.addresses:
             self.addresses = {"mqtt/tcp/plain": ("127.0.0.1", free_port())}
-        lines = [f"listener {self.address[1]} 127.0.0.1", "allow_anonymous true", "persistence true",
+        lines = [f"listener {self.address[1]} 127.0.0.1", "allow_anonymous true", "persistence true", "user root",
                  f"persistence_location {self.directory}/", "max_inflight_messages 100"]
         for key, value in self.settings.items():
             if key not in MOSQUITTO_KEYS:
@@ -246,4 +246,13 @@ class Broker:
         return self.addresses[slot]
 
 
-__all__ = ["ROOT", "WHICH", "Address", "Broker", "BrokerDied", "free_port"]
+def add_user(users_file: Path, user: str, password: str) -> None:
+    """Add a user as an administrator would: `fluxmq user add`, the password on standard input."""
+    if WHICH:
+        pytest.skip("this broker has no users file of ours")
+    subprocess.run([sys.executable, "-m", "fluxmq", "user", "add", "--file", str(users_file), "--password-stdin", user],
+                   input=f"{password}\n".encode(), check=True, env=dict(os.environ, PYTHONPATH=str(ROOT)),
+                   timeout=START_SECONDS)
+
+
+__all__ = ["ROOT", "WHICH", "Address", "Broker", "BrokerDied", "add_user", "free_port"]

@@ -8,7 +8,8 @@
     c.expect_closed()
 
 Nothing is acknowledged unless the test does it. The verbs with a name (`connect`, `subscribe`, `publish`, …) only
-send a packet and expect its answers. What arrives is parsed by the naive codec, which refuses every packet that the
+send a packet and expect its answers; since messages may come before those, PUBLISH packets that do are put aside, and
+are the next that `recv` gives. What arrives is parsed by the naive codec, which refuses every packet that the
 specification does not allow a broker to send.
 """
 from __future__ import annotations
@@ -44,6 +45,9 @@ from oracle.mqtt import (
 TIMEOUT = float(os.environ.get("FLUXMQ_TEST_TIMEOUT", "10"))
 SILENCE = 0.1                   # for what must not come
 
+# CONNECT with a session that outlives the connection: client("sub", **KEPT)
+KEPT: dict[str, Any] = {"clean_start": False, "properties": {"session_expiry_interval": 120}}
+
 P = TypeVar("P", bound=Packet)
 
 
@@ -53,6 +57,7 @@ class Transport(Protocol):
     def sendall(self, data: bytes, /) -> None: ...
     def recv(self, count: int, /) -> bytes: ...
     def settimeout(self, seconds: float | None, /) -> None: ...
+    def shutdown(self, how: int, /) -> None: ...
     def close(self) -> None: ...
 
 
@@ -80,6 +85,7 @@ class Client:
         self.connack: Connack | None = None
         self.transcript: list[str] = []
         self._buffer = b""
+        self._aside: list[Packet] = []
         self._eof = False
         self._packet_ids = itertools.cycle(range(1, 0x10000))
         if isinstance(where, tuple):
@@ -106,6 +112,11 @@ class Client:
 
     def recv(self, timeout: float | None = None) -> Packet:
         """The next packet. Raises Nothing, Closed, or Unexpected for what is no packet."""
+        if self._aside:
+            return self._aside.pop(0)
+        return self._receive(timeout)
+
+    def _receive(self, timeout: float | None = None) -> Packet:
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         while True:
             try:
@@ -125,6 +136,23 @@ class Client:
             packet = self.recv(timeout)
         except (Nothing, Closed) as error:
             raise type(error)(f"{kind.__name__} {wanted or ''} expected: {error}") from None
+        return self._check(packet, kind, wanted)
+
+    def answer(self, kind: type[P], **wanted: Any) -> P:
+        """`expect` for the answer to something sent: PUBLISH packets that come before it are put aside."""
+        aside: list[Packet] = []
+        try:
+            while True:
+                packet = self._receive()
+                if not isinstance(packet, Publish):
+                    return self._check(packet, kind, wanted)
+                aside.append(packet)
+        except (Nothing, Closed) as error:
+            raise type(error)(f"{kind.__name__} {wanted or ''} expected: {error}") from None
+        finally:
+            self._aside += aside
+
+    def _check(self, packet: Packet, kind: type[P], wanted: dict[str, Any]) -> P:
         if not isinstance(packet, kind):
             raise Unexpected(self._tell(f"{kind.__name__} {wanted or ''} expected, {packet!r} came"))
         for name, value in wanted.items():
@@ -166,8 +194,31 @@ class Client:
             raise Unexpected(self._tell(f"closing with {expected} expected, {last!r} came"))
         return last
 
+    def expect_refused(self, *reasons: int) -> None:
+        """The broker does not take the CONNECT: it closes, if it likes with a CONNACK before (one of the reasons),
+        never with a DISCONNECT [MQTT-3.14.0-1]."""
+        last = self.expect_closed()
+        if last is not None and (not isinstance(last, Connack) or (reasons and last.reason not in reasons)):
+            raise Unexpected(self._tell(f"a refusal expected, {last!r} came"))
+
+    def drop(self) -> None:
+        """Cut the connection without a DISCONNECT, as a failing network does, and wait until the broker has seen it.
+
+        What the broker had sent and the test had not read is thrown away.
+        """
+        self.transport.shutdown(socket.SHUT_WR)
+        try:
+            while True:
+                self._read(time.monotonic() + self.timeout)
+        except Closed:
+            pass
+        except Unexpected as error:
+            if not self._eof:
+                raise Unexpected(self._tell("the broker does not close a connection that the client left")) from error
+        self.close()
+
     def close(self) -> None:
-        """Cut the connection without a DISCONNECT: to the broker the network has failed."""
+        """Let go of the connection; the broker will notice when it does."""
         self._eof = True
         self.transport.close()
 
@@ -187,14 +238,14 @@ class Client:
         packet_id = self.next_packet_id()
         self.send(Subscribe(packet_id=packet_id, filters=wanted, properties=properties))
         reasons = [bits & 3 for _, bits in wanted] if expect is None else expect
-        return self.expect(Suback, packet_id=packet_id, reasons=reasons)
+        return self.answer(Suback, packet_id=packet_id, reasons=reasons)
 
     def unsubscribe(self, *filters: str, properties: Any = (), expect: list[int] | None = None) -> Unsuback:
         """UNSUBSCRIBE and its UNSUBACK; in 5.0 every filter must have been subscribed, or `expect` says the reasons."""
         packet_id = self.next_packet_id()
         self.send(Unsubscribe(packet_id=packet_id, filters=list(filters), properties=properties))
         reasons = ([0] * len(filters) if expect is None else expect) if self.version == V5 else []
-        return self.expect(Unsuback, packet_id=packet_id, reasons=reasons)
+        return self.answer(Unsuback, packet_id=packet_id, reasons=reasons)
 
     def publish(self, topic: str | bytes, payload: bytes = b"", qos: int = 0, *, expect: int | None = None,
                 **options: Any) -> int | None:
@@ -204,13 +255,13 @@ class Client:
         self.send(Publish(topic=topic, payload=payload, qos=qos, packet_id=packet_id, **options))
         if not qos:
             return None
-        answer = self.expect(Puback if qos == 1 else Pubrec, packet_id=packet_id)
+        answer = self.answer(Puback if qos == 1 else Pubrec, packet_id=packet_id)
         if answer.reason not in ((0x00, 0x10) if expect is None else (expect,)):
             raise Unexpected(self._tell(f"reason {expect} expected, {answer!r} came"))
         if qos == 2 and answer.reason < 0x80:
             assert packet_id is not None
             self.send(Pubrel(packet_id=packet_id))
-            self.expect(Pubcomp, packet_id=packet_id, reason=0)
+            self.answer(Pubcomp, packet_id=packet_id, reason=0)
         return packet_id
 
     def receive(self, topic: str | None = None, payload: bytes | None = None, **wanted: Any) -> Publish:
@@ -226,7 +277,7 @@ class Client:
         elif packet.qos == 2:
             assert packet.packet_id is not None
             self.send(Pubrec(packet_id=packet.packet_id))
-            self.expect(Pubrel, packet_id=packet.packet_id, reason=0)
+            self.answer(Pubrel, packet_id=packet.packet_id, reason=0)
             self.send(Pubcomp(packet_id=packet.packet_id))
         return packet
 
@@ -269,4 +320,4 @@ class Client:
         return "\n    ".join([what, *self.transcript[-40:]])
 
 
-__all__ = ["SILENCE", "TIMEOUT", "Client", "Closed", "Nothing", "Transport", "Unexpected"]
+__all__ = ["KEPT", "SILENCE", "TIMEOUT", "Client", "Closed", "Nothing", "Transport", "Unexpected"]

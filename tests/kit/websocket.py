@@ -116,6 +116,9 @@ class WebSocket:
     def settimeout(self, seconds: float | None) -> None:
         self.raw.settimeout(seconds)
 
+    def shutdown(self, how: int) -> None:
+        self.raw.shutdown(how)
+
     def close(self) -> None:
         self.raw.close()
 
