@@ -86,6 +86,7 @@ class Client:
         self.transcript: list[str] = []
         self._buffer = b""
         self._aside: list[Packet] = []
+        self.last_size = 0                   # bytes of the packet that was read last
         self._eof = False
         self._packet_ids = itertools.cycle(range(1, 0x10000))
         if isinstance(where, tuple):
@@ -125,7 +126,9 @@ class Client:
                 raise Unexpected(self._tell(f"not a packet of the specification: {error}: {self._buffer[:80]!r}")) \
                     from None
             if found is not None:
-                packet, self._buffer = found
+                packet, rest = found
+                self.last_size = len(self._buffer) - len(rest)
+                self._buffer = rest
                 self.transcript.append(f"← {packet!r}")
                 return packet
             self._read(deadline)
