@@ -1,7 +1,7 @@
 """The conformance table: which tests show which normative statement of the two MQTT specifications.
 
-The statements are in `statements/*.toml`; the tests say what they show by `@pytest.mark.normative("MQTT5-3.3.1-2")`, with
-as many ids as apply. This program joins the two into `docs/conformance.md`.
+The statements are in `statements/*.toml`; the tests say what they show by `@pytest.mark.normative("MQTT5-3.3.1-2")`,
+with as many ids as apply. This program joins the two into `docs/conformance.md`.
 
     python tests/conformance/matrix.py --write    write docs/conformance.md
     python tests/conformance/matrix.py --check    exit 1, with a line per problem, if the table has gaps or is stale
@@ -188,9 +188,9 @@ def render(specifications: list[Specification], matrix: Matrix) -> str:
     lines = [
         "# Conformance",
         "",
-        "Every normative statement of the MQTT specifications, who is bound by it, what it says in our words, and the",
-        "tests that show it. A statement that binds the server, or both sides, without a test fails the build; one that",
-        "binds only the client is listed, with the tests that provoke its violation where there are such.",
+        "Every normative statement of the MQTT specifications, who is bound by it, what it says in our words, and",
+        "the tests that show it. A statement that binds the server, or both sides, without a test fails the build;",
+        "one that binds only the client is listed, with the tests that provoke its violation where there are such.",
         "",
         "This page is generated from `tests/conformance/statements/` and from the `normative` markers of the tests by",
         "`python tests/conformance/matrix.py --write`. Paths are below `tests/`.",
