@@ -169,8 +169,8 @@ def test_order_is_kept_for_each_of_many(client: ClientFactory, topic: str, qos: 
     for s in subscribers:
         got: dict[bytes, list[int]] = {b"0": [], b"1": []}
         for _ in range(80):
-            who, number = s.receive(topic).payload.split()
-            got[who].append(int(number))
+            publisher, count = s.receive(topic).payload.split()
+            got[publisher].append(int(count))
         assert got[b"0"] == got[b"1"] == list(range(40))
 
 
@@ -197,6 +197,6 @@ def test_a_forbidden_publish_is_acknowledged_or_closes(guarded_broker: Broker, c
     try:
         bert.publish(f"closed/{topic}", b"forbidden", qos)
         bert.expect_quiet()
-    except Closed:
+    except (Closed, ConnectionError):
         pass
     anna.expect_quiet()

@@ -77,16 +77,16 @@ def test_a_leading_wildcard_matches_no_dollar_topic(client: ClientFactory, name:
         try:
             p.publish(text, own.encode(), retain=True)
             p.expect_quiet()
-        except Closed:
+        except (Closed, ConnectionError):
             pass
     client("pub").publish(f"x/{own}", b"end")
     while (packet := s.expect(Publish)).payload != b"end":
-        assert not packet.topic.startswith("$")
+        assert not str(packet.topic).startswith("$")
     late = client("late")                                   # nor does it find the retained ones
     late.subscribe(wanted.replace("~", own))
     late.send(Pingreq())
-    while isinstance(packet := late.recv(), Publish):
-        assert not packet.topic.startswith("$")
+    while isinstance(found := late.recv(), Publish):
+        assert not str(found.topic).startswith("$")
 
 
 @pytest.mark.normative("MQTT311-4.7.2-1")
@@ -98,14 +98,14 @@ def test_the_brokers_own_topics_are_not_part_of_everything(start_broker: Callabl
     system = client("system", where=own)
     system.subscribe("$SYS/#")
     for _ in range(10):
-        assert system.expect(Publish).topic.startswith("$SYS/")
+        assert str(system.expect(Publish).topic).startswith("$SYS/")
     everything.expect_quiet()
     late = client("late", where=own)
     late.subscribe("#", "+/+/#")                            # nor are the retained ones sent
     late.expect_quiet()
     exact = client("exact", where=own)
     exact.subscribe("$SYS/broker/+")
-    assert exact.expect(Publish).topic.startswith("$SYS/broker/")
+    assert str(exact.expect(Publish).topic).startswith("$SYS/broker/")
 
 
 @pytest.mark.normative("MQTT311-4.7.3-3")
