@@ -49,11 +49,11 @@ def test_a_wildcard_alone(client, topic):
 def test_wildcards_at_the_beginning_do_not_match_dollar_topics(client, topic):
     c, pub = client(), client("pub")
     level = topic.split("/")[1]
-    c.subscribe((f"+/{level}/#", 0), (f"+/+/{level}", 0), (f"{topic}/end", 0))
+    c.subscribe((f"+/{level}/#", 0), (f"+/+/{level}", 0), (f"end/of/{topic}", 0))
     for name in (f"$test/{level}", f"$test/{level}/a", f"$test/x/{level}", f"$/{level}"):
         pub.publish(name, b"hidden")
-    pub.publish(f"{topic}/end", b"end")
-    c.receive(f"{topic}/end", b"end")
+    pub.publish(f"end/of/{topic}", b"end")
+    c.receive(f"end/of/{topic}", b"end")
     c.expect_quiet()
 
 
@@ -96,7 +96,8 @@ def test_retained_dollar_topics_are_hidden_from_leading_wildcards(client, topic)
 
 @pytest.mark.normative("MQTT5-4.7.3-4")
 @pytest.mark.parametrize("pair", [
-    ("A", "a"), ("é", "e\u0301"), ("ﬁ", "fi"), ("\u212b", "å"), ("a", "a "), ("Ⅷ", "VIII"), ("ß", "ss"), ("a/b", "a//b"),
+    ("A", "a"), ("é", "e\u0301"), ("ﬁ", "fi"), ("\u212b", "å"), ("a", "a "), ("Ⅷ", "VIII"), ("ß", "ss"),
+    ("a/b", "a//b"),
     ("\ufeffa", "a"), ("a\u200b", "a"), ("./a", "a"), ("a/../b", "b"), ("%41", "A"),
 ])
 def test_names_are_not_normalised(client, topic, pair):
@@ -109,13 +110,13 @@ def test_names_are_not_normalised(client, topic, pair):
 
 
 @pytest.mark.normative("MQTT5-4.7.3-4", "MQTT5-1.5.4-3")
-@pytest.mark.parametrize("name", ["\ufeff", "\U0001f41d/\U0010fffd", "日本語/テスト", "a b c", "\x7f", "'\"\\;--",
-                                  "\ufffd"])
-def test_any_character_is_carried(client, topic, name):
+@pytest.mark.parametrize("level", ["\ufeff", "\U0001f41d/\U0010fffd", "日本語/テスト", "a b c", "'\"\\;--",
+                                   "\ufffd"])
+def test_any_character_is_carried(client, topic, level):
     c = client()
-    c.subscribe(f"{topic}/{name}/#")
-    c.publish(f"{topic}/{name}/x", b"x")
-    c.receive(f"{topic}/{name}/x")
+    c.subscribe(f"{topic}/{level}/#")
+    c.publish(f"{topic}/{level}/x", b"x")
+    c.receive(f"{topic}/{level}/x")
 
 
 @pytest.mark.normative("MQTT5-4.7.3-3")
@@ -129,13 +130,13 @@ def test_the_longest_topic_name(client, topic):
 
 
 @pytest.mark.normative("MQTT5-4.7.3-1")
-@pytest.mark.parametrize("name", ["/", "a", "//"])
-def test_short_names(client, name):
+@pytest.mark.parametrize("short", ["/", "a", "//"])
+def test_short_names(client, short):
     c = client()
-    c.subscribe(name)
-    c.publish(name, b"short")
-    assert c.expect(Publish, topic=name)
-    c.unsubscribe(name)
+    c.subscribe(short)
+    c.publish(short, b"short")
+    c.receive(short, b"short")
+    c.unsubscribe(short)
 
 
 def test_the_number_of_levels_is_bounded(client, topic, start_broker):
