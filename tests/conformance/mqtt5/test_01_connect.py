@@ -362,7 +362,7 @@ def test_keep_alive_0_never_closes(client):
 
 # ── what every server must be ────────────────────────────────────────────────────────────────────────────
 
-@pytest.mark.normative("MQTT5-7.0.0-2", "MQTT5-7.1.1-1", "MQTT5-4.2.0-1")
+@pytest.mark.normative("MQTT5-4.2.0-1")
 def test_plain_mqtt_over_tcp_needs_nothing_else(client, topic):
     sub, pub = client("sub"), client("pub")
     sub.subscribe(topic, qos=2)
