@@ -1,0 +1,258 @@
+"""A broker as a process of its own: started, killed and started again on the same data and the same ports.
+
+FLUXMQ_TEST_BROKER says which broker the tests speak to:
+
+    (not set)     this tree's `python -m fluxmq run`
+    mosquitto     Debian's mosquitto; for work on the tests only, what it cannot be configured to do is skipped
+    host:port     one that runs already; what needs a configuration or a restart of its own is skipped
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WHICH = os.environ.get("FLUXMQ_TEST_BROKER", "")
+START_SECONDS = 30.0            # generous: only a broken broker needs them
+STOP_SECONDS = 30.0
+
+Address = tuple[str, int]
+
+# What mosquitto calls the keys that it knows; a key without a line here skips the test
+MOSQUITTO_KEYS = {
+    "broker.server_keep_alive_max": "max_keepalive {}",
+    "broker.max_qos": "max_qos {}",
+    "session.max_inflight_messages": "max_inflight_messages {}",
+    "session.max_offline_queue_size": "max_queued_messages {}",
+}
+
+
+class BrokerDied(AssertionError):
+    """The process ended by itself, never became ready, or printed a traceback."""
+
+
+def free_port() -> int:
+    """A port that was free a moment ago; used only where the broker cannot pick one itself."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Broker:
+    """One broker process.
+
+    directory: where data and logs go. settings: `key.path` → value, as for `fluxmq run --set`.
+    After `start`, `addresses` maps slot names as the start message prints them ("mqtt/tcp/plain", "health", …)
+    to (host, port), and they stay the same over restarts.
+    """
+
+    def __init__(self, directory: Path, settings: dict[str, object] | None = None) -> None:
+        self.directory = directory
+        self.settings = dict(settings or {})
+        self.addresses: dict[str, Address] = {}
+        self.process: subprocess.Popen[bytes] | None = None
+        self._checked = 0                    # bytes of stderr that a check has seen
+        directory.mkdir(parents=True, exist_ok=True)
+
+    # ── life ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> Broker:
+        """Start the process and wait until it says that it is ready."""
+        if self.external:
+            host, _, port = WHICH.rpartition(":")
+            self.addresses = {"mqtt/tcp/plain": (host, int(port))}
+            return self
+        command = self._mosquitto_command() if WHICH == "mosquitto" else self._command()
+        environment = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONUNBUFFERED="1")
+        with self._log("stdout").open("wb") as out, self._log("stderr").open("ab") as err:
+            self.process = subprocess.Popen(command, stdout=out, stderr=err, env=environment, cwd=self.directory)
+        if WHICH == "mosquitto":
+            self._wait_until_listening()
+        else:
+            self._wait_until_ready()
+        return self
+
+    def restart(self) -> None:
+        """SIGTERM, then start again on the same data and the same ports."""
+        self.terminate()
+        self.start()
+
+    def kill(self) -> None:
+        """SIGKILL: no goodbye. Follow it with `start`."""
+        self._need_process().kill()
+        self._need_process().wait(STOP_SECONDS)
+        self.process = None
+
+    def terminate(self) -> int:
+        """SIGTERM; wait for the end; the exit code."""
+        process = self._need_process()
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise BrokerDied(f"SIGTERM did not end the broker\n{self.stderr()}") from None
+        self.process = None
+        return code
+
+    def reload(self) -> None:
+        """SIGHUP: re-read certificates, users and ACL."""
+        self._need_process().send_signal(signal.SIGHUP)
+
+    def stop(self) -> None:
+        """End it if it runs, whatever its state."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.process = None
+
+    # ── what it is and says ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def external(self) -> bool:
+        return ":" in WHICH
+
+    @property
+    def ours(self) -> bool:
+        return not WHICH
+
+    @property
+    def running(self) -> bool:
+        return self.external or (self.process is not None and self.process.poll() is None)
+
+    @property
+    def address(self) -> Address:
+        return self.addresses["mqtt/tcp/plain"]
+
+    @property
+    def websocket(self) -> Address:
+        return self._or_skip("mqtt/websocket/plain")
+
+    @property
+    def health(self) -> Address:
+        return self._or_skip("health")
+
+    def stderr(self, since: int = 0) -> str:
+        path = self._log("stderr")
+        return path.read_bytes()[since:].decode("utf-8", "replace") if path.exists() else ""
+
+    def stderr_size(self) -> int:
+        path = self._log("stderr")
+        return path.stat().st_size if path.exists() else 0
+
+    def check(self) -> None:
+        """Raise BrokerDied when the process ended by itself or printed a traceback since the last check."""
+        new, self._checked = self.stderr(self._checked), self.stderr_size()
+        if self.process is not None and self.process.poll() is not None:
+            code, self.process = self.process.returncode, None
+            raise BrokerDied(f"the broker ended by itself, exit code {code}\n{new}")
+        if "Traceback (most recent call last)" in new or "AddressSanitizer" in new:
+            raise BrokerDied(f"the broker printed a traceback\n{new}")
+
+    # ── details ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _command(self) -> list[str]:
+        settings: dict[str, object] = {
+            "server.mqtt.tcp.plain.addr": "127.0.0.1:0",
+            "server.mqtt.websocket.plain.addr": "127.0.0.1:0",
+            "server.health_addr": "127.0.0.1:0",
+            "storage.dir": str(self.directory / "data"),
+        } | self.settings
+        for slot, (host, port) in self.addresses.items():          # the second start keeps the ports of the first
+            key = "server.health_addr" if slot == "health" else f"server.{slot.replace('/', '.')}.addr"
+            settings[key] = f"{host}:{port}"
+        sets = [f"--set={key}={self._value(value)}" for key, value in settings.items()]
+        return [sys.executable, "-m", "fluxmq", "run", *sets]
+
+    @staticmethod
+    def _value(value: object) -> str:
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            lines = self._log("stdout").read_text("utf-8", "replace").splitlines()
+            if "ready" in (line.strip() for line in lines):
+                self.addresses = self._listeners(lines)
+                return
+            if self._need_process().poll() is not None:
+                break
+            time.sleep(0.01)
+        said = self._log("stdout").read_text("utf-8", "replace") + self.stderr()
+        self.stop()
+        raise BrokerDied(f"the broker did not become ready\n{said}")
+
+    @staticmethod
+    def _listeners(lines: list[str]) -> dict[str, Address]:
+        found: dict[str, Address] = {}
+        for line in lines:
+            words = re.split(r"\s{2,}", line.strip())
+            if len(words) >= 3 and words[0] == "listening":
+                host, _, port = words[2].rpartition(":")
+                found[words[1]] = (host.strip("[]"), int(port))
+        return found
+
+    def _mosquitto_command(self) -> list[str]:
+        program = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
+        if not Path(program).exists():
+            pytest.skip("needs mosquitto (Debian package mosquitto)")
+        if not self.addresses:
+            self.addresses = {"mqtt/tcp/plain": ("127.0.0.1", free_port())}
+        lines = [f"listener {self.address[1]} 127.0.0.1", "allow_anonymous true", "persistence true", "user root",
+                 f"persistence_location {self.directory}/", "max_inflight_messages 100"]
+        for key, value in self.settings.items():
+            if key not in MOSQUITTO_KEYS:
+                pytest.skip(f"mosquitto has no {key}")
+            lines.append(MOSQUITTO_KEYS[key].format(value))
+        config = self.directory / "mosquitto.conf"
+        config.write_text("\n".join(lines) + "\n")
+        return [program, "-c", str(config)]
+
+    def _wait_until_listening(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and self._need_process().poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(self.address, 1):
+                return
+            time.sleep(0.01)
+        raise BrokerDied(f"mosquitto did not start\n{self.stderr()}")
+
+    def _log(self, stream: str) -> Path:
+        return self.directory / f"broker.{stream}"
+
+    def _need_process(self) -> subprocess.Popen[bytes]:
+        if self.external:
+            pytest.skip("needs a broker of its own to restart")
+        assert self.process is not None, "the broker was not started"
+        return self.process
+
+    def _or_skip(self, slot: str) -> Address:
+        if slot not in self.addresses and not self.ours:
+            pytest.skip(f"this broker has no {slot}")
+        return self.addresses[slot]
+
+
+def add_user(users_file: Path, user: str, password: str) -> None:
+    """Add a user as an administrator would: `fluxmq user add`, the password on standard input."""
+    if WHICH:
+        pytest.skip("this broker has no users file of ours")
+    subprocess.run([sys.executable, "-m", "fluxmq", "user", "add", "--file", str(users_file), "--password-stdin", user],
+                   input=f"{password}\n".encode(), check=True, env=dict(os.environ, PYTHONPATH=str(ROOT)),
+                   timeout=START_SECONDS)
+
+
+__all__ = ["ROOT", "WHICH", "Address", "Broker", "BrokerDied", "add_user", "free_port"]

@@ -1,0 +1,1 @@
+"""Naive twins: slow, plain Python that is obviously right, for tests to compare with."""
