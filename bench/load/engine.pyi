@@ -11,7 +11,7 @@ class LoadError(Exception): ...
 class Engine:
     def __new__(
         cls, *, version: int, publishers: int, subscribers: int, layout: str = "all", groups: int = 1,
-        window: int = 1000, rate: float = 0.0, checked: bool = True, tag: int = 0,
+        window: int = 1000, rate: float = 0.0, checked: bool = True, tag: int = 0, batch: int = 0,
     ) -> Engine: ...
     def attach_subscriber(
         self, sock: socket.socket, connect: bytes, subscribe: bytes, packet_id: int, websocket: bool = False,

@@ -83,7 +83,8 @@ cdef class Engine:
     version: 4 (MQTT 3.1.1) or 5. publishers, subscribers: how many will be attached. layout: "all", "pairs" or
     "shared", as for Analyser. groups: of shared subscriptions. window: messages in flight in all (closed loop);
     rate: messages per second in all (open loop), 0.0 for a closed loop. checked: payloads carry the 16 bytes.
-    tag: number of the run, 0 to 4095.
+    tag: number of the run, 0 to 4095. batch: most PUBLISH that one connection sends at a time in a closed loop; 0 for
+    as many as the window allows.
     Raises ValueError for numbers that do not fit, MemoryError, OSError when there is no epoll.
     """
     cdef Peer* peers
@@ -99,7 +100,7 @@ cdef class Engine:
     cdef uint32_t* publisher_at         # publisher -> peer number
     cdef Sequences sequences
     cdef Buckets latency, ack_latency
-    cdef uint64_t tag, window, fanout
+    cdef uint64_t tag, window, fanout, batch
     cdef bint checked, publishing, measuring
     cdef uint64_t interval_ns, due_at, due_number, open_start
     cdef uint64_t sent, received, acked, refused, overruns, foreign, unacked, late_max, stalls, progress, progress_at
@@ -111,7 +112,8 @@ cdef class Engine:
     cdef list keep                      # sockets, so that the borrowed pointers and descriptors stay alive
 
     def __cinit__(self, *, int version, uint32_t publishers, uint32_t subscribers, str layout = "all",
-                  uint32_t groups = 1, uint64_t window = 1000, double rate = 0.0, bint checked = True, uint32_t tag = 0):
+                  uint32_t groups = 1, uint64_t window = 1000, double rate = 0.0, bint checked = True, uint32_t tag = 0,
+                  uint64_t batch = 0):
         cdef dict layouts = {"all": LAYOUT_ALL, "pairs": LAYOUT_PAIRS, "shared": LAYOUT_SHARED}
         if version not in (4, 5):
             raise ValueError(f"the protocol version is 4 (MQTT 3.1.1) or 5, not {version}")
@@ -135,6 +137,7 @@ cdef class Engine:
         self.fanout = subscribers if layout == "all" else (1 if layout == "pairs" else groups)
         if layout == "shared" and not 1 <= groups <= max(subscribers, 1):
             raise ValueError("there are 1 to as many groups of shared subscriptions as subscribers")
+        self.batch = batch if batch else window
         self.keep = []
         cdef uint64_t words = 1024
         while words * 64 < window * 4:
@@ -513,6 +516,7 @@ cdef class Engine:
 
     cdef void publish_window(self, Peer* p) noexcept nogil:
         cdef uint64_t room, taken
+        cdef uint64_t turn = self.batch
         if self.fanout == 0:
             room = WRITE_MAX // p.template_size + 1
         elif self.checked:
@@ -527,9 +531,10 @@ cdef class Engine:
             room = self.window - taken if self.window > taken else 0
         if p.id_at and p.acks_max - p.unacked < room:
             room = p.acks_max - p.unacked
-        while room > 0 and peer_pending(p) < WRITE_MAX:
+        while room > 0 and turn > 0 and peer_pending(p) < WRITE_MAX:
             self.publish(p, self.now)
             room -= 1
+            turn -= 1
         if room > 0 or (self.fanout == 0 and not p.id_at):
             self.wake(p)
 

@@ -22,6 +22,8 @@ class LoadOptions:
     topics: "one" (all publishers on one topic, all subscribers on it), "pairs" (publisher i to subscriber i) or
     "fresh" (every message on a topic of its own, subscribers on a wildcard). filter: how a subscription names its
     topic: as it is, with + for its first level, or with /# behind it. groups: shared subscription groups, 0 for none.
+    window: messages in flight in all (closed loop, rate 0). batch: most messages one publisher sends at a time, 0 for
+    as many as its window allows.
     """
 
     addr: str = "127.0.0.1:1883"
@@ -40,6 +42,7 @@ class LoadOptions:
     size: int = 64
     properties: bool = False
     window: int = 1000
+    batch: int = 0
     rate: float = 0.0
     duration: float = 5.0
     warmup: float = 1.0
@@ -57,7 +60,8 @@ class LoadOptions:
 
     def check(self) -> None:
         """Raise OptionsError unless the options make sense together."""
-        for name, low in (("pubs", 1), ("subs", 0), ("groups", 0), ("size", 0), ("window", 1), ("keep_alive", 0)):
+        for name, low in (("pubs", 1), ("subs", 0), ("groups", 0), ("size", 0), ("window", 1), ("batch", 0),
+                          ("keep_alive", 0)):
             if getattr(self, name) < low:
                 raise OptionsError(f"{name} is at least {low}, not {getattr(self, name)}")
         if self.size > PAYLOAD_SIZE_MAX:

@@ -33,6 +33,7 @@ def run_load(options: LoadOptions) -> dict[str, Any]:
         version=options.level, publishers=options.pubs, subscribers=options.subs, layout=options.layout,
         groups=max(options.groups, 1), window=options.window, rate=options.rate,
         checked=options.size >= HEAD_SIZE and options.subs > 0, tag=tag,
+        batch=options.batch,
     )
     names: list[str] = []
     with ExitStack() as stack:
