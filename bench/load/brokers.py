@@ -36,7 +36,9 @@ class BrokerError(RuntimeError):
 
 @dataclass(slots=True, kw_only=True)
 class Needs:
-    """What a row asks of a broker. cores: processors to run on, empty for any. folder: an empty directory of its own."""
+    """What a row asks of a broker. folder: an empty directory of its own. cores: processors to run on, empty for any.
+
+    pairs: a relay is to hand each publisher's bytes to one subscriber."""
 
     folder: Path
     transports: tuple[str, ...] = ("tcp",)

@@ -66,7 +66,7 @@ def pinned(pin: bool) -> Iterator[frozenset[int]]:
 
 
 def metric_of(metric: str, figures: Figures) -> float | None:
-    """One figure of a run by the name that goals use; None when the run has none (or it is 0, which divides nothing)."""
+    """One figure of a run by the name that goals use; None when the run has none (or 0, which divides nothing)."""
     latency = figures.get("latency_us") or {}
     value = {
         "rate": figures.get("delivered_per_second"),

@@ -17,7 +17,7 @@ Metric = Literal["rate", "cpu", "p50", "p99", "ack_p99", "storm", "idle_bytes"]
 class Side:
     """One way to run a row. broker: "ours" or "theirs", which the command line may redirect, or a floor's name.
 
-    load: fields of LoadOptions that differ from the row's. pairs: of the relay, see floor/relay.c.
+    load: fields of LoadOptions that differ from the row's.
     """
 
     broker: str
@@ -47,7 +47,7 @@ class Goal:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Row:
-    """One line of work. load: fields of LoadOptions, or of StormOptions for a storm; smoke: what a smoke run changes."""
+    """One line of work. load: fields of LoadOptions, or of StormOptions for a storm; smoke: what changes then."""
 
     key: str
     work: str
@@ -56,7 +56,6 @@ class Row:
     goals: tuple[Goal, ...]
     smoke: dict[str, Any] = field(default_factory=dict)
     kind: Literal["load", "storm"] = "load"
-    fsync: bool = False
 
 
 OURS = Side(broker="ours")
@@ -99,7 +98,7 @@ ROWS: tuple[Row, ...] = (
         load={"version": "5", "properties": True},
         sides=BOTH | {"v3": Side(broker="ours", load={"version": "3.1.1", "properties": False})},
         goals=(Goal(metric="cpu", of="ours", to="v3", at_least=False, bound=1.5),)),
-    # In flight are as many bytes as fit a machine: 1 000 payloads of 256 KiB to 20 subscribers would be 5 GB on the way.
+    # In flight is what fits a machine: 1 000 payloads of 256 KiB on the way to 20 subscribers would be 5 GB.
     Row(key="payload-16k", work="16 KiB payloads, 1 → 20", load={"size": 16384, "subs": 20, "window": 100},
         sides=BOTH | {"floor": Side(broker="fanout")},
         goals=(faster(1), Goal(metric="rate", of="ours", to="floor", bound=0.8))),
@@ -116,7 +115,7 @@ ROWS: tuple[Row, ...] = (
         sides=BOTH | {"tcp": Side(broker="ours", load={"transport": "tcp"})},
         goals=(Goal(metric="cpu", of="ours", to="tcp", at_least=False, bound=2),)),
     Row(key="durable-pairs", work="50 pairs of persistent sessions, QoS 1, fsync, 20 in flight each",
-        load=PAIRS | {"qos": 1, "persistent": True}, smoke=FEW_PAIRS | {"window": 100}, sides={"ours": OURS}, fsync=True,
+        load=PAIRS | {"qos": 1, "persistent": True}, smoke=FEW_PAIRS | {"window": 100}, sides={"ours": OURS},
         goals=(Goal(metric="rate", of="ours", bound=20_000),
                Goal(metric="ack_p99", of="ours", at_least=False, bound=10_000))),
     Row(key="idle-18000", work="18 000 idle connections, and the storm that opens them", kind="storm",

@@ -24,7 +24,7 @@ cdef extern from * nogil:
     }
 
     /* Waits are in nanoseconds: at 5 000 messages/s a rounded millisecond is five messages. A kernel older than 5.11
-       has no epoll_pwait2; there a wait below a millisecond becomes a poll, which is exact too and burns our own core. */
+       has no epoll_pwait2; there a wait below a millisecond becomes a poll: exact too, at the cost of our own core. */
     static inline int load_wait(int epoll, struct epoll_event *events, int room, int64_t ns) {
     #ifdef SYS_epoll_pwait2
         static int missing = 0;

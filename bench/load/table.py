@@ -53,7 +53,7 @@ def goal_lines(row: dict[str, Any]) -> list[tuple[str, ...]]:
 def render(results: dict[str, Any]) -> str:
     """The whole table, with the machine above it and what failed below."""
     settings = results["settings"]
-    lines = [HEADER]
+    lines: list[tuple[str, ...]] = [HEADER]
     for row in results["rows"]:
         lines += goal_lines(row)
     failures = [f"{row['key']}: {side}: {why}" for row in results["rows"] for side, why in row["errors"].items()]
