@@ -1,0 +1,199 @@
+"""`fluxmq bench …`: the load generator as a user's tool. `bench` is the click group that the application mounts."""
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from fluxmq.bench.load.brokers import BROKERS
+from fluxmq.bench.load.compare import CompareOptions, compare
+from fluxmq.bench.load.engine import LoadError
+from fluxmq.bench.load.floors import FloorError, fsync_latency
+from fluxmq.bench.load.options import LoadOptions, OptionsError
+from fluxmq.bench.load.runner import run_load
+from fluxmq.bench.load.scenarios import ROWS
+from fluxmq.bench.load.storms import StormOptions, run_storm
+from fluxmq.bench.load.table import latency_line, render, render_load, render_storm
+
+__all__ = ["bench"]
+
+SMOKE_SECONDS = 0.3
+SMOKE_WARMUP = 0.1
+SMOKE_CONNECTIONS = 200
+FAILED = 1
+MISUSED = 2
+
+
+def fail(error: Exception) -> NoReturn:
+    click.echo(f"fluxmq bench: {error}", err=True)
+    raise SystemExit(MISUSED if isinstance(error, OptionsError) else FAILED)
+
+
+def interrupted(_signal: int, _frame: Any) -> NoReturn:
+    """SIGTERM ends as Ctrl-C does: what was started is stopped on the way out."""
+    raise KeyboardInterrupt
+
+
+@click.group()
+def bench() -> None:
+    """Load a broker and measure it: throughput, latency, CPU and memory.
+
+    Any MQTT broker will do; for one on this machine, --broker-pid adds its CPU time per message and its memory.
+    """
+    signal.signal(signal.SIGTERM, interrupted)
+
+
+CONNECTION_OPTIONS = [
+    click.option("--addr", default="127.0.0.1:1883", show_default=True, help="HOST:PORT of the broker."),
+    click.option("--mqtt", "version", type=click.Choice(["3.1.1", "5"]), default="3.1.1", show_default=True,
+                 help="Protocol version."),
+    click.option("--username", help="User name for all connections."),
+    click.option("--password", help="Password for all connections."),
+    click.option("--keep-alive", type=click.IntRange(0, 65535), default=0, show_default=True,
+                 help="Keep alive in seconds; 0 turns it off."),
+    click.option("--broker-pid", type=int, help="Process id of the broker, to read its CPU time and memory."),
+    click.option("--smoke", is_flag=True, help="A run of a fraction of a second, to see that it works."),
+    click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object."),
+]
+
+
+def connection_options(command: Any) -> Any:
+    for option in reversed(CONNECTION_OPTIONS):
+        command = option(command)
+    return command
+
+
+@bench.command()
+@connection_options
+@click.option("--transport", type=click.Choice(["tcp", "tls", "ws", "wss"]), default="tcp", show_default=True)
+@click.option("--path", default="/mqtt", show_default=True, help="Path of the WebSocket upgrade.")
+@click.option("--cafile", help="PEM file with the authority that signed the broker's certificate.")
+@click.option("--insecure", is_flag=True, help="Do not verify the broker's certificate.")
+@click.option("--pubs", type=click.IntRange(1), default=1, show_default=True, help="Publishers.")
+@click.option("--subs", type=click.IntRange(0), default=1, show_default=True, help="Subscribers.")
+@click.option("--topics", type=click.Choice(["one", "pairs", "fresh"]), default="one", show_default=True,
+              help="one topic for all; pairs: publisher i to subscriber i; fresh: every message on a new topic.")
+@click.option("--filter", "filter_", type=click.Choice(["exact", "plus", "hash"]), default=None,
+              help="How subscriptions name their topic: as it is, with +, or with #. Default: exact, hash for fresh.")
+@click.option("--groups", type=click.IntRange(0), default=0, show_default=True,
+              help="Shared subscriptions: number of groups that the subscribers form; 0 for none.")
+@click.option("--prefix", default="b", show_default=True, help="First level of the topics.")
+@click.option("--qos", type=click.IntRange(0, 2), default=0, show_default=True, help="QoS of publications.")
+@click.option("--sub-qos", type=click.IntRange(0, 2), help="QoS of subscriptions; as --qos unless given.")
+@click.option("--size", type=click.IntRange(0), default=64, show_default=True,
+              help="Payload in bytes; below 16 nothing but the number of messages is measured.")
+@click.option("--properties", is_flag=True, help="Add a content type and two user properties (MQTT 5).")
+@click.option("--window", type=click.IntRange(1), default=1000, show_default=True,
+              help="Closed loop: messages in flight in all, from their sending to their last delivery.")
+@click.option("--batch", type=click.IntRange(0), default=0, show_default=True,
+              help="Closed loop: most messages a publisher sends at a time; 0 for as many as the window allows.")
+@click.option("--rate", type=click.FloatRange(0), default=0.0, show_default=True,
+              help="Open loop: messages per second in all, evenly spaced; 0 for a closed loop.")
+@click.option("--duration", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
+              help="Seconds measured.")
+@click.option("--warmup", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds before that.")
+@click.option("--persistent", is_flag=True, help="Sessions that outlive the connection; removed at the end.")
+@click.option("--session-expiry", type=click.IntRange(1, 0xFFFFFFFF), default=3600, show_default=True,
+              help="Seconds that persistent sessions live (MQTT 5).")
+@click.option("--receive-maximum", type=click.IntRange(1, 65535), help="Receive Maximum of all connections (MQTT 5).")
+@click.option("--churn", type=click.FloatRange(0), default=0.0, show_default=True,
+              help="Subscriptions per second that come and go on other topics meanwhile.")
+def run(smoke: bool, as_json: bool, filter_: str | None, **given: Any) -> None:
+    """Publish and subscribe, and tell how fast it went.
+
+    A closed loop (the default) keeps --window messages in flight, so it measures what the broker can do and loses
+    nothing; an open loop (--rate) sends on time whatever the broker does. Exit status 1 when messages were lost.
+    """
+    given["filter"] = filter_ or ("hash" if given["topics"] == "fresh" else "exact")
+    if smoke:
+        given |= {"duration": SMOKE_SECONDS, "warmup": SMOKE_WARMUP}
+    try:
+        figures = run_load(LoadOptions(**given))
+    except (OptionsError, LoadError, OSError) as error:
+        fail(error)
+    click.echo(json.dumps(figures, indent=2) if as_json else render_load(figures))
+    if figures["total"]["lost"]:
+        raise SystemExit(FAILED)
+
+
+@bench.command()
+@connection_options
+@click.option("--connections", type=click.IntRange(1), default=1000, show_default=True, help="How many to open.")
+@click.option("--at-once", type=click.IntRange(1), default=100, show_default=True, help="How many are in progress.")
+@click.option("--first", type=click.IntRange(1), default=1000, show_default=True,
+              help="Connections after which memory is first read; the rest is charged with what is added.")
+@click.option("--hold", type=click.FloatRange(0), default=0.0, show_default=True, help="Seconds to keep them open.")
+def storm(smoke: bool, as_json: bool, **given: Any) -> None:
+    """Open many connections as fast as the broker takes them, and hold them idle (plain TCP, IPv4)."""
+    if smoke:
+        given["connections"] = min(given["connections"], SMOKE_CONNECTIONS)
+        given["first"] = min(given["first"], SMOKE_CONNECTIONS // 2)
+    try:
+        figures = run_storm(StormOptions(**given))
+    except (OptionsError, LoadError, OSError) as error:
+        fail(error)
+    click.echo(json.dumps(figures, indent=2) if as_json else render_storm(figures))
+
+
+@bench.command(name="compare")
+@click.option("--only", multiple=True, metavar="ROW", help="Run this row only; may be repeated. --list names them.")
+@click.option("--list", "list_rows", is_flag=True, help="Name the rows and stop.")
+@click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="Times that each row is run.")
+@click.option("--duration", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
+              help="Seconds measured of each side in each round.")
+@click.option("--warmup", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds before that.")
+@click.option("--batch", type=click.IntRange(0), default=0, show_default=True,
+              help="Most messages a publisher sends at a time; 0 for as many as its window allows.")
+@click.option("--ours", type=click.Choice(sorted(BROKERS)), default="fluxmq", show_default=True)
+@click.option("--theirs", type=click.Choice(sorted(BROKERS)), default="mosquitto", show_default=True)
+@click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Where brokers keep their data: a disk, for durable rows. Default: the temporary directory.")
+@click.option("--no-pin", is_flag=True, help="Leave the choice of processors to the system.")
+@click.option("--smoke", is_flag=True, help="One round of a fraction of a second per row, at small sizes.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the JSON to this file too.")
+def compare_command(list_rows: bool, as_json: bool, output: Path | None, no_pin: bool, smoke: bool, rounds: int,
+                    duration: float, warmup: float, only: tuple[str, ...], **given: Any) -> None:
+    """Run FluxMQ and mosquitto alternately through every row of the table and print the ratios.
+
+    Each broker runs alone on the first processor, the load on the second. Goals are shown with met or missed; a missed
+    goal does not change the exit status, a side that fails does.
+    """
+    if list_rows:
+        for row in ROWS:
+            click.echo(f"{row.key:<16} {row.work}")
+        return
+    if smoke:
+        rounds, duration, warmup = 1, SMOKE_SECONDS, SMOKE_WARMUP
+    options = CompareOptions(rounds=rounds, duration=duration, warmup=warmup, smoke=smoke, only=only, pin=not no_pin,
+                             **given)
+    try:
+        results = compare(options, lambda line: click.echo(line, err=True))
+    except (OptionsError, OSError) as error:
+        fail(error)
+    text = json.dumps(results, indent=2)
+    if output is not None:
+        output.write_text(text + "\n")
+    click.echo(text if as_json else render(results))
+    if any(row["errors"] for row in results["rows"]):
+        raise SystemExit(FAILED)
+
+
+@bench.command()
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--duration", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True,
+              help="Seconds to measure.")
+@click.option("--block", type=click.IntRange(1, 1 << 30), default=4096, show_default=True, help="Bytes per write.")
+@click.option("--smoke", is_flag=True, help="A fraction of a second.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def fsync(folder: Path, duration: float, block: int, smoke: bool, as_json: bool) -> None:
+    """Measure write + fdatasync in DIR: what a disk charges for one durable batch."""
+    try:
+        latency = fsync_latency(folder, SMOKE_SECONDS if smoke else duration, block).summary()
+    except FloorError as error:
+        fail(error)
+    click.echo(json.dumps(latency, indent=2) if as_json
+               else "\n".join([f"{latency['count']:,} times", *latency_line("fdatasync", latency)]))

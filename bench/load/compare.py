@@ -1,0 +1,203 @@
+"""FluxMQ beside others: every row of scenarios.py as interleaved rounds, one table, one JSON document.
+
+A round starts each side's broker afresh, alone on the first processor, loads it from the second, and stops it. Sides
+take turns in going first, so that a machine that becomes slower is slower for all. What is compared is compared within
+a round; the table shows the median over rounds with smallest and largest.
+"""
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from fluxmq.bench.load.brokers import Broker, BrokerError, Needs, start_broker
+from fluxmq.bench.load.certs import Certificates, make_certificates
+from fluxmq.bench.load.engine import LoadError
+from fluxmq.bench.load.floors import FloorError
+from fluxmq.bench.load.machine import describe_machine
+from fluxmq.bench.load.options import LoadOptions, OptionsError
+from fluxmq.bench.load.runner import run_load
+from fluxmq.bench.load.scenarios import ROWS, Goal, Row, Side
+from fluxmq.bench.load.storms import StormOptions, run_storm
+
+__all__ = ["CompareOptions", "compare", "metric_of"]
+
+Figures = dict[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class CompareOptions:
+    """rounds: of each row; duration, warmup: seconds of each side's run. ours, theirs: names from BROKERS.
+
+    only: keys of rows, empty for all. folder: where brokers keep their data (None: the system's temporary directory).
+    batch: most messages a publisher sends at a time, 0 for its window. pin: brokers and load on a processor each.
+    """
+
+    rounds: int = 7
+    duration: float = 5.0
+    warmup: float = 1.0
+    smoke: bool = False
+    only: tuple[str, ...] = ()
+    ours: str = "fluxmq"
+    theirs: str = "mosquitto"
+    folder: Path | None = None
+    batch: int = 0
+    pin: bool = True
+
+
+@contextmanager
+def pinned(pin: bool) -> Iterator[frozenset[int]]:
+    """Keep this process on the second processor; gives the set with the first, empty when there is only one."""
+    own = os.sched_getaffinity(0)
+    cores = sorted(own)
+    if not pin or len(cores) < 2:
+        yield frozenset()
+        return
+    os.sched_setaffinity(0, {cores[1]})
+    try:
+        yield frozenset({cores[0]})
+    finally:
+        os.sched_setaffinity(0, own)
+
+
+def metric_of(metric: str, figures: Figures) -> float | None:
+    """One figure of a run by the name that goals use; None when the run has none (or 0, which divides nothing)."""
+    latency = figures.get("latency_us") or {}
+    value = {
+        "rate": figures.get("delivered_per_second"),
+        "cpu": figures.get("broker_cpu_us_per_message"),
+        "p50": latency.get("p50"),
+        "p99": latency.get("p99"),
+        "ack_p99": (figures.get("ack_latency_us") or {}).get("p99"),
+        "storm": figures.get("per_second"),
+        "idle_bytes": (figures.get("broker_memory") or {}).get("bytes_per_connection"),
+    }[metric]
+    return float(value) if value else None
+
+
+def goal_result(goal: Goal, rounds: list[dict[str, Figures]]) -> dict[str, Any]:
+    """Median, smallest and largest of the goal's figure over the rounds that have it, and whether it is met."""
+    values = []
+    for figures in rounds:
+        over = metric_of(goal.metric, figures.get(goal.of, {}))
+        under = metric_of(goal.metric, figures.get(goal.to, {})) if goal.to else 1.0
+        if over is not None and under is not None:
+            values.append(over / under)
+    result: dict[str, Any] = {"metric": goal.metric, "of": goal.of, "to": goal.to, "goal": goal.text, "met": None}
+    if values:
+        median = statistics.median(values)
+        result |= {"median": median, "min": min(values), "max": max(values), "met": goal.met(median)}
+    return result
+
+
+class Comparison:
+    """The state of one `fluxmq bench compare`."""
+
+    def __init__(self, options: CompareOptions, folder: Path, cores: frozenset[int],
+                 say: Callable[[str], None]) -> None:
+        self.options = options
+        self.folder = folder
+        self.cores = cores
+        self.say = say
+        self.certificates: Certificates | None = None
+
+    def needs(self, row: Row, side: Side, folder: Path) -> Needs:
+        load = row.load | side.load
+        transport = load.get("transport", "tcp")
+        if transport in ("tls", "wss") and self.certificates is None:
+            self.certificates = make_certificates(self.folder)
+        return Needs(folder=folder, transports=(transport,), certificates=self.certificates,
+                     pairs=load.get("topics") == "pairs", cores=self.cores)
+
+    def run_side(self, row: Row, side: Side) -> Figures:
+        """Start the side's broker, load it, stop it."""
+        name = {"ours": self.options.ours, "theirs": self.options.theirs}.get(side.broker, side.broker)
+        with tempfile.TemporaryDirectory(prefix=f"{row.key}-", dir=self.folder) as scratch:
+            needs = self.needs(row, side, Path(scratch))
+            with start_broker(name, needs) as broker:
+                return self.load(row, side, broker)
+
+    def load(self, row: Row, side: Side, broker: Broker) -> Figures:
+        fields_given = row.load | side.load | (row.smoke if self.options.smoke else {})
+        fields_given["broker_pid"] = broker.pid
+        if row.kind == "storm":
+            return run_storm(StormOptions(addr=broker.addresses["tcp"], **fields_given))
+        transport = fields_given.get("transport", "tcp")
+        options = LoadOptions(duration=self.options.duration, warmup=self.options.warmup, batch=self.options.batch,
+                              **fields_given)
+        options.addr = broker.addresses[transport]
+        if self.certificates is not None:
+            options.cafile = str(self.certificates.cafile)
+        return run_load(options)
+
+    def run_row(self, row: Row) -> dict[str, Any]:
+        rounds: list[dict[str, Figures]] = []
+        errors: dict[str, str] = {}
+        names = list(row.sides)
+        for number in range(self.options.rounds):
+            figures: dict[str, Figures] = {}
+            turn = number % len(names)
+            for name in names[turn:] + names[:turn]:
+                if name in errors:
+                    continue
+                try:
+                    figures[name] = self.run_side(row, row.sides[name])
+                except (BrokerError, FloorError, LoadError, OSError) as error:
+                    errors[name] = f"{type(error).__name__}: {error}"
+                    self.say(f"  {row.key}: {name} fails: {error}")
+            rounds.append(figures)
+            self.say(f"  {row.key}: round {number + 1} of {self.options.rounds}: " + ", ".join(
+                f"{name} {headline(figures[name])}" for name in names if name in figures))
+        return {"key": row.key, "work": row.work, "rounds": rounds, "errors": errors,
+                "goals": [goal_result(goal, rounds) for goal in row.goals],
+                "medians": {name: medians(name, rounds) for name in names}}
+
+
+def headline(figures: Figures) -> str:
+    rate = metric_of("rate", figures) or metric_of("storm", figures) or 0.0
+    faults = [f"{key} {figures['total'][key]}" for key in ("lost", "duplicates", "reordered", "foreign", "stalls",
+                                                           "overruns", "refused") if figures.get("total", {}).get(key)]
+    return f"{rate:,.0f}/s" + (f" ({', '.join(faults)})" if faults else "")
+
+
+def medians(name: str, rounds: list[dict[str, Figures]]) -> dict[str, float | None]:
+    """Median of every figure of one side."""
+    found: dict[str, float | None] = {}
+    for metric in ("rate", "cpu", "p50", "p99", "ack_p99", "storm", "idle_bytes"):
+        values = [v for figures in rounds if name in figures and (v := metric_of(metric, figures[name])) is not None]
+        found[metric] = statistics.median(values) if values else None
+    return found
+
+
+def chosen(options: CompareOptions) -> list[Row]:
+    """The rows asked for. Raises OptionsError with the names there are."""
+    known = {row.key: row for row in ROWS}
+    for key in options.only:
+        if key not in known:
+            raise OptionsError(f"there is no row {key!r}; the rows are {', '.join(known)}")
+    return [known[key] for key in options.only] if options.only else list(ROWS)
+
+
+def compare(options: CompareOptions, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run the rows and return everything measured. say: is told of progress, a line at a time.
+
+    Raises OptionsError. A side that fails is left out of its row and named there under `errors`.
+    """
+    rows = chosen(options)
+    with tempfile.TemporaryDirectory(prefix="fluxmq-compare-", dir=options.folder) as name:
+        folder = Path(name)
+        machine = describe_machine(folder, 0.2 if options.smoke else 2.0)
+        results = []
+        with pinned(options.pin) as cores:
+            comparison = Comparison(options, folder, cores, say)
+            for row in rows:
+                say(f"{row.key}: {row.work}")
+                results.append(comparison.run_row(row))
+    settings = {f.name: str(value) if isinstance(value := getattr(options, f.name), Path) else value
+                for f in fields(options)}
+    return {"machine": machine, "settings": settings, "pinned": bool(cores), "rows": results}

@@ -1,0 +1,93 @@
+"""The cold packets of the load generator, as bytes. The hot ones are in engine.pyx."""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fluxmq.bench.load.options import HEAD_SIZE, LoadOptions
+
+__all__ = ["PublishTemplate", "connect", "disconnect", "publish_template", "subscribe"]
+
+FRESH_DIGITS = 7
+CONTENT_TYPE = "application/json"
+USER_PROPERTIES = (("source", "bench"), ("unit", "celsius"))
+
+
+def integer(value: int) -> bytes:
+    """Variable Byte Integer (MQTT 5.0 section 1.5.5)."""
+    out = bytearray()
+    while True:
+        value, digit = divmod(value, 128)
+        out.append(digit | (0x80 if value else 0))
+        if not value:
+            return bytes(out)
+
+
+def string(text: str | bytes) -> bytes:
+    raw = text.encode() if isinstance(text, str) else text
+    return len(raw).to_bytes(2, "big") + raw
+
+
+def packet(first: int, body: bytes) -> bytes:
+    return bytes([first]) + integer(len(body)) + body
+
+
+def connect(client_id: str, *, level: int = 4, clean: bool = True, keep_alive: int = 0, session_expiry: int = 0,
+            receive_maximum: int | None = None, username: str | None = None, password: str | None = None) -> bytes:
+    """CONNECT. level: 4 (MQTT 3.1.1) or 5; the expiry (seconds) and the receive maximum are of 5 only."""
+    flags = (0x02 if clean else 0) | (0x80 if username is not None else 0) | (0x40 if password is not None else 0)
+    body = string("MQTT") + bytes([level, flags]) + keep_alive.to_bytes(2, "big")
+    if level == 5:
+        properties = b""
+        if session_expiry:
+            properties += b"\x11" + session_expiry.to_bytes(4, "big")
+        if receive_maximum is not None:
+            properties += b"\x21" + receive_maximum.to_bytes(2, "big")
+        body += integer(len(properties)) + properties
+    body += string(client_id)
+    for part in (username, password):
+        if part is not None:
+            body += string(part)
+    return packet(0x10, body)
+
+
+def subscribe(packet_id: int, topic_filter: str, qos: int, *, level: int = 4) -> bytes:
+    """SUBSCRIBE to one filter."""
+    properties = b"\x00" if level == 5 else b""
+    return packet(0x82, packet_id.to_bytes(2, "big") + properties + string(topic_filter) + bytes([qos]))
+
+
+def disconnect() -> bytes:
+    """DISCONNECT, Normal disconnection in both versions."""
+    return b"\xe0\x00"
+
+
+class PublishTemplate(NamedTuple):
+    """A PUBLISH and the offsets of what differs from message to message; 0 where it has no such thing."""
+
+    packet: bytes
+    id_at: int
+    head_at: int
+    fresh_at: int
+
+
+def publish_template(options: LoadOptions, publisher: int) -> PublishTemplate:
+    """The PUBLISH that a publisher sends over and over."""
+    topic = string(options.topic(publisher))
+    properties = b""
+    if options.level == 5:
+        if options.properties:
+            properties = b"\x03" + string(CONTENT_TYPE)
+            for name, value in USER_PROPERTIES:
+                properties += b"\x26" + string(name) + string(value)
+        properties = integer(len(properties)) + properties
+    identifier = b"\x00\x00" if options.qos else b""
+    body = topic + identifier + properties + bytes(i & 0xFF for i in range(min(options.size, 256)))
+    body += bytes(options.size - min(options.size, 256))
+    whole = packet(0x30 | options.qos << 1, body)
+    start = len(whole) - len(body)
+    return PublishTemplate(
+        packet=whole,
+        id_at=start + len(topic) if options.qos else 0,
+        head_at=len(whole) - options.size if options.size >= HEAD_SIZE else 0,
+        fresh_at=start + len(topic) - FRESH_DIGITS if options.topics == "fresh" else 0,
+    )

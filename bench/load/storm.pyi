@@ -1,0 +1,13 @@
+__all__ = ["Storm"]
+
+from typing import Any, final
+
+@final
+class Storm:
+    def __new__(
+        cls, room: int, address: int, port: int, connect: bytes, digits_at: int, sources: list[int],
+        block: int = 25000,
+    ) -> Storm: ...
+    def open(self, count: int, at_once: int, seconds: float) -> dict[str, Any]: ...
+    def hold(self, seconds: float) -> int: ...
+    def close(self) -> None: ...

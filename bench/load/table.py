@@ -1,0 +1,110 @@
+"""The results of a comparison as plain text."""
+from __future__ import annotations
+
+from typing import Any
+
+from fluxmq.bench.load.machine import describe
+
+__all__ = ["render", "render_load", "render_storm"]
+
+HEADER = ("work", "ours", "theirs", "ratio (min..max)", "goal", "", "CPU µs/msg ours, theirs", "p50/p99 µs ours",
+          "p50/p99 µs theirs")
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if value >= 10_000:
+        return f"{value / 1e6:.2f} M" if value >= 1e6 else f"{value / 1e3:.0f} k"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def columns(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+                     for row in rows)
+
+
+def goal_lines(row: dict[str, Any]) -> list[tuple[str, ...]]:
+    lines: list[tuple[str, ...]] = []
+    for goal in row["goals"]:
+        metric, of, to = goal["metric"], row["medians"][goal["of"]], row["medians"].get(goal["to"]) or {}
+        label = row["work"] if not lines else ""
+        note = {"rate": "", "storm": "storm", "cpu": "CPU", "p50": "p50", "p99": "p99", "ack_p99": "PUBACK p99",
+                "idle_bytes": "bytes each"}[metric]
+        if goal["to"] not in (None, "theirs"):
+            note = f"{note} against {goal['to']}".strip()
+        ratio = "-" if "median" not in goal else (
+            f"{goal['median']:.2f} ({goal['min']:.2f}..{goal['max']:.2f})" if goal["to"]
+            else f"{number(goal['median'])} ({number(goal['min'])}..{number(goal['max'])})")
+        verdict = {None: "not measured", True: "met", False: "missed"}[goal["met"]]
+        theirs = row["medians"].get("theirs") or {}
+        ours = row["medians"]["ours"]
+        tail = ("", "", "") if lines else (
+            f"{number(ours['cpu'])}, {number(theirs.get('cpu'))}",
+            f"{number(ours['p50'])}/{number(ours['p99'])}",
+            f"{number(theirs.get('p50'))}/{number(theirs.get('p99'))}")
+        other = to.get(metric) if goal["to"] else theirs.get(metric)
+        lines.append((f"{label}{': ' if label and note else '  ' if note else ''}{note}", number(of[metric]),
+                      number(other), ratio, goal["goal"], verdict, *tail))
+    return lines
+
+
+def render(results: dict[str, Any]) -> str:
+    """The whole table, with the machine above it and what failed below."""
+    settings = results["settings"]
+    lines: list[tuple[str, ...]] = [HEADER]
+    for row in results["rows"]:
+        lines += goal_lines(row)
+    failures = [f"{row['key']}: {side}: {why}" for row in results["rows"] for side, why in row["errors"].items()]
+    parts = [describe(results["machine"]),
+             f"{settings['rounds']} × {settings['duration']:g} s, ours: {settings['ours']}, theirs: "
+             f"{settings['theirs']}, {'one processor each' if results['pinned'] else 'not pinned'}",
+             "", columns(lines)]
+    if failures:
+        parts += ["", "Failed:", *failures]
+    return "\n".join(parts)
+
+
+def latency_line(name: str, latency: dict[str, float] | None) -> list[str]:
+    if not latency:
+        return []
+    return [f"{name:<11}" + "  ".join(f"{key} {latency[key]:,.1f}" for key in ("p50", "p90", "p99", "p99.9", "max"))
+            + " µs"]
+
+
+def render_load(figures: dict[str, Any]) -> str:
+    """The figures of one run."""
+    total = figures["total"]
+    lines = [f"sent       {figures['sent_per_second']:,.0f}/s",
+             f"delivered  {figures['delivered_per_second']:,.0f}/s over {figures['seconds']:.2f} s"]
+    lines += latency_line("latency", figures["latency_us"]) + latency_line("ack", figures["ack_latency_us"])
+    lines.append(f"whole run  {total['sent']:,} sent, {total['delivered']:,} of {total['expected']:,} delivered, "
+                 f"{total['lost']:,} lost, {total['duplicates']:,} duplicates, {total['reordered']:,} out of order")
+    for key, what in (("foreign", "deliveries that belong to nobody here"), ("refused", "refused by reason code"),
+                      ("stalls", "times the loop stood still"), ("overruns", "left out: the broker was behind")):
+        if total[key]:
+            lines.append(f"           {total[key]:,} {what}")
+    if not figures["checked"]:
+        lines.append("           payloads below 16 bytes carry no numbers: order and latency are not known")
+    if figures.get("broker_cpu_us_per_message") is not None:
+        lines.append(f"broker     {figures['broker_cpu_us_per_message']:.3f} µs CPU per message, "
+                     f"{100 * figures['broker_cpu_share']:.0f} % of a processor, "
+                     f"{figures['broker_memory']['rss'] / 2**20:.1f} MiB resident, "
+                     f"{figures['broker_memory']['peak'] / 2**20:.1f} MiB at most")
+    lines.append(f"generator  {100 * figures['generator_cpu_share']:.0f} % of a processor")
+    return "\n".join(lines)
+
+
+def render_storm(figures: dict[str, Any]) -> str:
+    """The figures of one storm."""
+    lines = [f"opened     {figures['connections']:,} connections in {figures['seconds']:.2f} s, "
+             f"{figures['per_second']:,.0f}/s",
+             *latency_line("CONNACK", figures["latency_us"])]
+    if figures["closed_while_idle"]:
+        lines.append(f"           {figures['closed_while_idle']:,} closed by the broker while idle")
+    weight = figures.get("broker_memory")
+    if weight:
+        lines.append(f"broker     {weight['bytes_per_connection']:,.0f} bytes per connection, "
+                     f"{weight['rss_all'] / 2**20:.1f} MiB resident, {weight['peak'] / 2**20:.1f} MiB at most")
+    return "\n".join(lines)
