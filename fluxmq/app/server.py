@@ -185,7 +185,7 @@ class Server:
                       username_from=slot.username_from if isinstance(slot, TlsListener) else "",
                       path=slot.path if isinstance(slot, WebSocketListener | TlsWebSocket) else "",
                       origins=slot.allowed_origins if isinstance(slot, WebSocketListener | TlsWebSocket) else (),
-                      on_log=self.note)
+                      on_log=self.note, log_connections=lambda: self.log.isEnabledFor(logging.DEBUG))
         context = (lambda found=contexts: found.current) if contexts is not None else None
         listener = Listener(front, self.poller, websocket=websocket, context=context,
                             max_connections=slot.max_connections, read_timeout_s=slot.read_timeout,

@@ -213,9 +213,11 @@ class Connecting:
 
         if not self.front.hub.when_durable(accept, records):
             connection.pause()
-        self.front.on_log("info", "", "connected", {
-            "client_id": client.client_id, "peer": connection.peer, "listener": self.front.name,
-            "version": {3: "3.1", 4: "3.1.1", 5: "5.0"}[client.version], "user": client.identity, "present": present})
+        if self.front.log_connections():
+            self.front.on_log("debug", "", "connected", {
+                "client_id": client.client_id, "peer": connection.peer, "listener": self.front.name,
+                "version": {3: "3.1", 4: "3.1.1", 5: "5.0"}[client.version], "user": client.identity,
+                "present": present})
 
     def _will(self, client: Client) -> Will | None:
         assert client.packet is not None

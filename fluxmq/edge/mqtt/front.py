@@ -42,7 +42,8 @@ class Front:
 
     def __init__(self, broker: Broker, authority: Authority, options: FrontOptions, tally: Tally, name: str, *,
                  version: int = 0, username_from: str = "", path: str = "/mqtt", origins: tuple[str, ...] = (),
-                 on_log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+                 on_log: Callable[[str, str, str, dict[str, Any]], None],
+                 log_connections: Callable[[], bool] = lambda: True) -> None:
         self.broker = broker
         self.hub = broker.hub
         self.authority = authority
@@ -52,6 +53,7 @@ class Front:
         self.path = path
         self.origins = origins
         self.on_log = on_log
+        self.log_connections = log_connections  # asked before the fields of a line per connect are gathered
         self.connections = 0
         self.connecting = Connecting(self, version, username_from)
 
@@ -125,7 +127,9 @@ class Front:
             if client.taken:
                 self.tally.disconnections[client.ended_by] += 1
             self.broker.disconnect(session, client, publish_will=client.publish_will, expiry_s=client.expiry_override)
-            self.on_log("info", "", "disconnected", {"client_id": client.client_id, "peer": connection.peer})
+            if self.log_connections():
+                self.on_log("debug", "", "disconnected", {"client_id": client.client_id, "why": client.ended_by,
+                                                          "dropped": connection.dropped})
         client.session = None
         client.packet = None
 
@@ -185,7 +189,8 @@ class Front:
         assert client.session is not None
         records = self.hub.ledger.records
         codes = [self.broker.unsubscribe(client.session, filter_.encode()) for filter_ in packet.filters]
-        data = encode_packet(UnsubAck(packet.packet_id, codes), client.version)
+        data = encode_packet(UnsubAck(packet.packet_id, reason_codes=codes if client.version == 5 else []),
+                             client.version)
         client.connection.write_when_durable(data, records)
 
     def on_disconnect(self, client: Client, packet: Disconnect) -> None:
