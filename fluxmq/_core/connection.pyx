@@ -9,6 +9,7 @@ must provide (`handler`):
     on_error(connection, reason, text)          the peer broke the protocol: answer and call end()
     on_crash(connection, exception)             a bug of ours; the connection is closed afterwards
     on_end(connection)                          called once, when the connection stops being one
+    on_refused(connection, type, id, reason, text)  answers a QoS 1 or 2 PUBLISH of MQTT 5 that is not allowed
     may_publish(connection, topic) -> bool      asked while Hub.open_publish is false; cached until the generation changes
 """
 cimport cython
@@ -74,6 +75,7 @@ cdef extern from "<sys/epoll.h>" nogil:
 cdef enum:
     READ_BYTES = 262144         # of one recv: a batch of thousands of small packets, and still in the second-level cache
     CARRY_BYTES_MAX = 65536     # a packet longer than this is received in memory of its own
+    CONNECT_BYTES_MAX = 393216  # six strings of 65 535 bytes: client id, will topic and payload, user, password, properties
     HTTP_BYTES_MAX = 16384
     ALLOWED_MAX = 1024          # remembered answers of the Authority per connection
     DRAIN_MS = 2000             # how long a closing connection may take to send its last bytes
@@ -135,7 +137,7 @@ cdef class Connection:
         self.link.tls = tls is not None
         self.epoll = epoll
         self.heard_ms = hub.node.mono_ms
-        self.packet_bytes_max = CARRY_BYTES_MAX
+        self.packet_bytes_max = CONNECT_BYTES_MAX
         self.phase = PHASE_CONNECT
         if websocket:
             self.phase = PHASE_HTTP
@@ -155,6 +157,7 @@ cdef class Connection:
 
     def __dealloc__(self):
         if self.link != NULL:
+            self.link.owner = NULL
             link_close(self.link)
             link_drop(self.link)
         if self.fd >= 0 and self.phase != PHASE_CLOSED and self.tls is None:
@@ -246,11 +249,16 @@ cdef class Connection:
                 self.hub.resumed.append(self)
             self.hub.touch()
 
-    def end(self):
-        """Sends what is waiting, then closes. The session is let go at once and on_end is called."""
+    def end(self, bint finish_acknowledging=False):
+        """Sends what is waiting, then closes. The session is let go at once and on_end is called.
+
+        finish_acknowledging: also what still waits for the disk leaves before the end; otherwise nothing is added any
+        more, as after a DISCONNECT of ours [MQTT-3.14.4-1].
+        """
         if self.phase >= PHASE_DRAINING:
             return
         self.phase = PHASE_DRAINING
+        self.link.open = finish_acknowledging
         self.paused = False
         self.release_input()
         self.deadline_ms = self.hub.node.mono_ms + DRAIN_MS
@@ -491,6 +499,8 @@ cdef class Connection:
         cdef Cursor c
         cdef uint32_t remaining = 0
         cdef int found
+        if n and self.phase == PHASE_CONNECT and self.state is None and at[0] != CONNECT << 4:
+            raise ProtocolError(REASON_PROTOCOL_ERROR, "the first packet is not CONNECT [MQTT-3.1.0-1]")
         while end - at >= 2:
             if at[1] < 0x80:
                 remaining = at[1]
@@ -534,8 +544,6 @@ cdef class Connection:
                 self.hub.node.counters.packets_sent[PINGRESP] += 1
                 link_write(self.link, b"\xd0\x00", 2)
                 return 0
-        elif packet_type != CONNECT and self.session is None and self.state is None:
-            raise ProtocolError(REASON_PROTOCOL_ERROR, "the first packet is not CONNECT [MQTT-3.1.0-1]")
         self.handler.on_packet(self, first, PyBytes_FromStringAndSize(<const char*>body, end - body))
         return 0
 
@@ -716,8 +724,7 @@ cdef class Connection:
         if self.link.version != 5:
             raise ProtocolError(reason, text)
         if qos:
-            self.link.inbound += 1
-            self.acknowledge(PUBACK if qos == 1 else PUBREC, packet_id, reason, 0)
+            self.handler.on_refused(self, PUBACK if qos == 1 else PUBREC, packet_id, reason, text)
         return 0
 
     cdef int throttle(self) except -1:
@@ -754,7 +761,7 @@ cdef class Connection:
             raise ProtocolError(REASON_PROTOCOL_ERROR, "an acknowledgement of packet identifier 0 [MQTT-2.2.1-3]")
         if end - at > 2:
             reason = at[2]
-            if end - at > 3:
+            if end - at > 3 or reason:
                 self.check_ack_properties(packet_type, at, end)
         if packet_type == PUBACK:
             return self.session.on_puback(packet_id)
@@ -770,7 +777,7 @@ cdef class Connection:
                                 self.hub.ledger.records != records)
 
     cdef int check_ack_properties(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1:
-        """Cold: an acknowledgement with properties is decoded only to be validated; the broker uses none of them."""
+        """Cold: an acknowledgement with a reason or properties is decoded only to be validated."""
         from fluxmq._core.mqtt_decode import decode_packet
         decode_packet(packet_type << 4 | (2 if packet_type == PUBREL else 0),
                       PyBytes_FromStringAndSize(<const char*>at, end - at), 5)
@@ -851,7 +858,7 @@ cdef class Connection:
         elif self.interest & EPOLLOUT:
             self.want(self.interest & ~EPOLLOUT)
         if self.phase == PHASE_DRAINING:
-            if result == 0:
+            if result == 0 and not (self.link.open and self.link.held):
                 self.finish()
         elif self.link.pending <= self.link.low:
             self.link.choked = 0

@@ -7,7 +7,7 @@ from libc.string cimport memcmp, memcpy, memset
 from fluxmq._core.errors import UsageError
 from fluxmq._core.journal cimport Journal
 from fluxmq._core.ledger cimport HELD_ACK, HELD_BYTES, HELD_CALL, HELD_SEND, held_t
-from fluxmq._core.link cimport link_ack, link_commit, link_drop, link_publish, link_room, link_t, link_write
+from fluxmq._core.link cimport link_ack, link_commit, link_drop, link_mark, link_publish, link_room, link_t, link_write
 from fluxmq._core.message cimport (
     BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, ids_drop, ids_new, ids_t, msg_drop, msg_hold, msg_new, pub_own,
 )
@@ -352,6 +352,8 @@ cdef class Hub:
             finally:
                 if held.link != NULL:
                     held.link.held -= 1
+                    if held.link.held == 0:
+                        link_mark(held.link)    # a connection that ends may have waited for this
                     link_drop(held.link)
                 if held.object != NULL:
                     Py_DECREF(<object>held.object)

@@ -29,7 +29,7 @@ cdef struct link_t:
     uint32_t refs
     int fd
     uint8_t open            # 0: closed, appends are ignored
-    uint8_t version         # 3, 4 or 5
+    uint8_t version         # 3, 4 or 5; 0 until CONNECT has told it
     uint8_t websocket       # outbound bytes are wrapped in binary frames when flushed
     uint8_t tls             # the connection object flushes
     uint8_t dirty           # in node.dirty
@@ -47,7 +47,7 @@ cdef struct link_t:
     int64_t progress_ms     # monotonic time at which bytes last left, or the first byte was queued
     link_t* next_dirty
     node_t* node
-    void* owner             # the Connection; valid while open
+    void* owner             # the Connection; NULL once it is gone
     alias_t* aliases
     int64_t inbound         # QoS 1 and 2 PUBLISH of this client that are not answered to the end, [MQTT-3.3.4-7]
     uint64_t dropped        # messages

@@ -92,7 +92,7 @@ cdef link_t* link_new(node_t* node, int fd) except NULL:
     link.open = 1
     link.fd = fd
     link.node = node
-    link.version = 4
+    link.version = 0
     link.packet_size_max = 0xFFFFFFFF
     link.high = 8 << 20
     link.low = 1 << 20

@@ -157,7 +157,7 @@ cdef class Poller:
             link.next_dirty = NULL
             link.dirty = 0
             left -= 1
-            if link.open and link.owner != NULL:
+            if link.owner != NULL:
                 owner = <object><PyObject*>link.owner
                 (<Connection>owner).flush()
             link_drop(link)

@@ -128,10 +128,11 @@ cdef class Session:
         slot.first = first
         slot.sequence = sequence
         if self.journalled:
-            if (first >> 1 & 3) == 2:
-                # Takes its place in the window now, leaves when the disk knows it.
+            if (first >> 1 & 3) == 2 or self.held:
+                # Takes its place in the window now, leaves when the disk knows it; so does what comes behind it.
                 slot.state = SLOT_HELD
                 self.outstanding += 1
+                self.held += 1
                 self.ledger.hold(HELD_SEND, NULL, self, PUBLISH, slot.packet_id, 0, self.ledger.batch())
                 self.ledger.add_target(self.number, sequence, slot.packet_id, first, ids)
                 self.dirty = 1
@@ -327,9 +328,10 @@ cdef class Session:
             if self.journalled:
                 self.dirty = 1
                 self.ledger.write_sent(self.number, slot.sequence, slot.packet_id)
-                if (slot.first >> 1 & 3) == 2:
+                if (slot.first >> 1 & 3) == 2 or self.held:
                     slot.state = SLOT_HELD
                     self.outstanding += 1
+                    self.held += 1
                     self.ledger.hold(HELD_SEND, NULL, self, PUBLISH, slot.packet_id, 0, self.ledger.batch())
                     continue
             if not self.send_slot(slot, 0) and self.journalled:
@@ -343,6 +345,7 @@ cdef class Session:
         if slot == NULL or self.link == NULL:
             return 0
         if slot.state == SLOT_HELD:
+            self.held -= 1
             sequence = slot.sequence
             if not self.send_slot(slot, 0):
                 self.ledger.write_sequence(RECORD_SETTLED, self.number, sequence)
@@ -441,6 +444,7 @@ cdef class Session:
         self.link = link
         self.window = window
         self.outstanding = 0
+        self.held = 0
         if self.slots_used:
             order = []
             for i in range(self.slots_mask + 1):

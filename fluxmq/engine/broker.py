@@ -201,30 +201,36 @@ class Broker:
 
     # ------------------------------------------------------------------ subscriptions
 
-    def subscribe(self, session: Session, filter_: bytes, options: int, identifier: int) -> int:
-        """One topic filter of a SUBSCRIBE, MQTT 5.0 section 3.8. Returns the reason code for SUBACK.
+    def subscribe(self, session: Session, filter_: bytes, options: int, identifier: int) -> tuple[int, bool]:
+        """One topic filter of a SUBSCRIBE, MQTT 5.0 section 3.8. Returns the reason code for SUBACK, and whether what is
+        retained under the filter is due (`deliver_retained`, after SUBACK).
 
         filter_: UTF-8, not yet checked beyond that. options: the Subscription Options byte. identifier: 0 = none.
-        What is retained under the filter is sent as the options say. Permission is the caller's business.
+        Permission is the caller's business.
         """
         granted = min(options & 3, self.hub.qos_max)
         options = options & ~3 | granted
         try:
             share = split_share(filter_)
         except ValueError:
-            return ReasonCode.TOPIC_FILTER_INVALID
+            return ReasonCode.TOPIC_FILTER_INVALID, False
         plain = share[1] if share else filter_
-        if check_filter(plain, self.limits.topic_levels_max) != 1:
-            return ReasonCode.TOPIC_FILTER_INVALID
+        if filter_ == b"$share" or check_filter(plain, self.limits.topic_levels_max) != 1:
+            return ReasonCode.TOPIC_FILTER_INVALID, False
         known = filter_ in session.subscriptions
         if not known and len(session.subscriptions) >= self.limits.subscriptions_max:
-            return ReasonCode.QUOTA_EXCEEDED
+            return ReasonCode.QUOTA_EXCEEDED, False
         self._add_subscription(session, filter_, options & OPTIONS_MASK, identifier)
         self._record(session, RECORD_SUBSCRIBE, (filter_, options & OPTIONS_MASK, identifier))
         handling = options >> 4 & 3
-        if share is None and handling != RETAIN_HANDLING_NEVER and not (handling == RETAIN_HANDLING_NEW_ONLY and known):
-            self.hub.deliver_retained(session, plain, options & OPTIONS_MASK, identifier)
-        return granted
+        return granted, share is None and handling != RETAIN_HANDLING_NEVER and not (
+            handling == RETAIN_HANDLING_NEW_ONLY and known)
+
+    def deliver_retained(self, session: Session, filters: Iterable[tuple[bytes, int]], identifier: int) -> None:
+        """Sends what is retained under each (filter, options), if the session still is there and wants it."""
+        for filter_, options in filters:
+            if session.data is not None and filter_ in session.subscriptions:
+                self.hub.deliver_retained(session, filter_, min(options & 3, self.hub.qos_max), identifier)
 
     def unsubscribe(self, session: Session, filter_: bytes) -> int:
         """One filter of an UNSUBSCRIBE. Returns the reason code for UNSUBACK."""

@@ -19,6 +19,7 @@ from fluxmq._core.mqtt_props import encode_properties
 from fluxmq._core.text import check_topic
 from fluxmq.edge.mqtt.connection import REASON_STRING_MAX, Client
 from fluxmq.engine.sessions import EXPIRY_NEVER, Will
+from fluxmq.model import limits
 from fluxmq.model.mqtt import Property, ReasonCode
 
 if TYPE_CHECKING:
@@ -67,16 +68,22 @@ class Connecting:
     def begin(self, connection: Connection, first: int, body: bytes) -> None:
         """The first packet, which is a CONNECT."""
         level = connect_level(body)
-        if level in (3, 4, 5):
+        if level:
             connection.set_version(level)
-        elif level > 5:
-            connection.set_version(5)
+        else:
+            # A level nobody knows is told so in the form of 3.1.1, which every client can read [MQTT-3.1.2-2 of 3.1.1]; a
+            # protocol of another name hears nothing [MQTT-3.1.2-1].
+            connection.set_version(4 if body[:6] == b"\x00\x04MQTT" or body[:8] == b"\x00\x06MQIsdp" else 0)
         packet = cast(Connect, decode_packet(first, body, 0))
         if self.version and self.version != (5 if level == 5 else 3):
             raise ProtocolError(ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
                                 f"this listener takes only MQTT {'5' if self.version == 5 else '3.x'}")
         client = Client(connection, packet)
         connection.state = client
+        client.packet_size_max = cast(int, packet.get(Property.MAXIMUM_PACKET_SIZE, PACKET_SIZE_UNLIMITED))
+        if len(packet.client_id.encode()) > limits.CLIENT_ID_BYTES_MAX:
+            raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+                                f"the client identifier is longer than {limits.CLIENT_ID_BYTES_MAX} bytes")
         if not packet.client_id and (level == 3 or (level == 4 and not packet.clean_start)):
             raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
                                 "a session that is kept needs a client identifier [MQTT-3.1.3-8]")
@@ -147,7 +154,10 @@ class Connecting:
         properties: list[Any] = [(Property.AUTHENTICATION_METHOD, client.method)]
         if data:
             properties.append((Property.AUTHENTICATION_DATA, data))
-        client.connection.write(encode_packet(Auth(reason_code=reason, properties=properties), 5))
+        answer = encode_packet(Auth(reason_code=reason, properties=properties), 5)
+        if len(answer) > client.packet_size_max:
+            raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "AUTH does not fit into the client's Maximum Packet Size")
+        client.connection.write(answer)
 
     def on_auth(self, client: Client, packet: Auth) -> None:
         """AUTH from a client: the next step, or the first of a re-authentication [MQTT-4.12.1-1]."""
@@ -182,7 +192,6 @@ class Connecting:
         keep_alive = packet.keep_alive
         if v5 and options.keep_alive_max_s and not 0 < keep_alive <= options.keep_alive_max_s:
             keep_alive = options.keep_alive_max_s
-        client.packet_size_max = cast(int, packet.get(Property.MAXIMUM_PACKET_SIZE, PACKET_SIZE_UNLIMITED))
         records = self.front.hub.ledger.records
         session, present = self.front.broker.connect(
             client.name, version=client.version, clean_start=packet.clean_start, expiry_s=expiry_s,
@@ -270,6 +279,9 @@ class Connecting:
             if auth_data:
                 properties.append((Property.AUTHENTICATION_DATA, auth_data))
         data = encode_packet(ConnAck(session_present=present, reason_code=0, properties=properties), 5)
+        if len(data) > client.packet_size_max and not assigned and client.method is None:
+            # Our limits are not promises that the client needs: better a client that has to find them out than none.
+            data = encode_packet(ConnAck(session_present=present, reason_code=0), 5)
         if len(data) > client.packet_size_max:
             raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "CONNACK does not fit into the client's Maximum Packet Size")
         return data
@@ -277,7 +289,12 @@ class Connecting:
     def refuse(self, connection: Connection, client: Client | None, reason: int, text: str) -> None:
         """CONNACK with an error, where the protocol has one for it [MQTT-3.1.4-2]; the caller closes."""
         if connection.version == 5:
+            most = client.packet_size_max if client is not None else PACKET_SIZE_UNLIMITED
             properties: list[Any] = [(Property.REASON_STRING, text[:REASON_STRING_MAX])]
-            connection.write(encode_packet(ConnAck(reason_code=reason, properties=properties), 5))
-        elif reason in RETURN_CODE_311 and (client is not None or reason == ReasonCode.UNSUPPORTED_PROTOCOL_VERSION):
+            for answer in (ConnAck(reason_code=reason, properties=properties), ConnAck(reason_code=reason)):
+                data = encode_packet(answer, 5)
+                if len(data) <= most:
+                    connection.write(data)
+                    break
+        elif connection.version and reason in RETURN_CODE_311:
             connection.write(bytes((0x20, 2, 0, RETURN_CODE_311[ReasonCode(reason)])))

@@ -12,7 +12,7 @@ from fluxmq._core.connection import Connection
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.mqtt_decode import decode_packet
 from fluxmq._core.mqtt_encode import encode_packet
-from fluxmq._core.mqtt_packets import Auth, Disconnect, SubAck, Subscribe, UnsubAck, Unsubscribe
+from fluxmq._core.mqtt_packets import Auth, Disconnect, PubAck, PubRec, SubAck, Subscribe, UnsubAck, Unsubscribe
 from fluxmq.edge.mqtt.connect import Connecting
 from fluxmq.edge.mqtt.connection import Client
 from fluxmq.edge.mqtt.options import FrontOptions
@@ -133,6 +133,17 @@ class Front:
         client.session = None
         client.packet = None
 
+    def on_refused(self, connection: Connection, kind: int, packet_id: int, reason: int, text: str) -> None:
+        """PUBACK or PUBREC with an error and, where it is wanted and fits, the text [MQTT-3.4.2-2]."""
+        client: Client = connection.state
+        packet = PubAck if kind == PacketType.PUBACK else PubRec
+        data = encode_packet(packet(packet_id, reason_code=reason), 5)
+        if client.problem_information:
+            with_text = encode_packet(packet(packet_id, reason_code=reason, properties=[(Property.REASON_STRING, text)]), 5)
+            if len(with_text) <= client.packet_size_max:
+                data = with_text
+        connection.write_when_durable(data, self.hub.ledger.records)
+
     def may_publish(self, connection: Connection, topic: bytes) -> bool:
         """Asked by the hot path once per topic and generation of the permissions."""
         client: Client = connection.state
@@ -164,11 +175,13 @@ class Front:
 
     def on_subscribe(self, client: Client, packet: Subscribe) -> None:
         """SUBSCRIBE, MQTT 5.0 section 3.8: a reason code for each filter, in order [MQTT-3.8.4-6]."""
-        assert client.session is not None
+        session = client.session
+        assert session is not None
         v5 = client.version == 5
         identifier = cast(int, packet.get(Property.SUBSCRIPTION_IDENTIFIER, 0))
         records = self.hub.ledger.records
         codes = []
+        wants_retained: list[tuple[bytes, int]] = []
         for wanted in packet.subscriptions:
             if not self.authority.open_subscribe and not self.authority.may_subscribe(client.identity, client.client_id,
                                                                                       wanted.filter):
@@ -179,10 +192,15 @@ class Front:
             else:
                 options = (wanted.qos | wanted.no_local << 2 | wanted.retain_as_published << 3
                            | wanted.retain_handling << 4)
-                code = self.broker.subscribe(client.session, wanted.filter.encode(), options, identifier)
+                filter_ = wanted.filter.encode()
+                code, retained = self.broker.subscribe(session, filter_, options, identifier)
+                if retained:
+                    wants_retained.append((filter_, options))
             codes.append(code if v5 or code < 0x80 else 0x80)
-        data = encode_packet(SubAck(packet.packet_id, codes), client.version)
-        client.connection.write_when_durable(data, records)
+        client.connection.write_when_durable(encode_packet(SubAck(packet.packet_id, codes), client.version), records)
+        if wants_retained:
+            # Behind SUBACK, as people expect it, although the specification would let them come before.
+            self.hub.when_durable(lambda: self.broker.deliver_retained(session, wants_retained, identifier), records)
 
     def on_unsubscribe(self, client: Client, packet: Unsubscribe) -> None:
         """UNSUBSCRIBE, MQTT 5.0 section 3.10."""
@@ -202,4 +220,4 @@ class Front:
         client.publish_will = packet.reason_code != ReasonCode.SUCCESS
         client.ended_by = "client"
         client.expiry_override = cast("int | None", expiry)
-        client.connection.end()
+        client.connection.end(finish_acknowledging=True)
