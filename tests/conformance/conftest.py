@@ -56,14 +56,12 @@ def broker(session_broker: Broker, _brokers: list[tuple[Broker, int]]) -> Broker
     return session_broker
 
 
-# Topics that nobody may use, by the access list of `guarded`
-DENIED = "denied"
-
-ACCESS_LIST = f"""
+ACCESS_LIST = """
 version: 1
 rules:
-  - {{deny: all, topics: ["{DENIED}/#"]}}
-  - {{allow: all, topics: ["#"]}}
+  - {deny: all, topics: ["denied/#"]}
+  - {deny: publish, topics: ["readonly/#"]}
+  - {allow: all, topics: ["#"]}
 """
 
 
@@ -81,7 +79,7 @@ def guarded_session_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def guarded(guarded_session_broker: Broker, _brokers: list[tuple[Broker, int]]) -> Broker:
-    """A broker with two users, anna and "bert=,", that denies topics under denied/ to everybody."""
+    """A broker with two users, anna and "bert=,". Nobody may use topics under denied/, nor publish under readonly/."""
     if not guarded_session_broker.running:
         guarded_session_broker.start()
     _brokers.append((guarded_session_broker, guarded_session_broker.stderr_size()))

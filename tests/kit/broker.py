@@ -28,6 +28,9 @@ STOP_SECONDS = 30.0
 
 Address = tuple[str, int]
 
+# What a broker prints only when something is wrong with itself
+ACCIDENTS = ("Traceback (most recent call last)", "internal error", "AddressSanitizer", "runtime error:")
+
 # What mosquitto calls the keys that it knows; a key without a line here skips the test
 MOSQUITTO_KEYS = {
     "broker.server_keep_alive_max": "max_keepalive {}",
@@ -161,8 +164,8 @@ class Broker:
         if self.process is not None and self.process.poll() is not None:
             code, self.process = self.process.returncode, None
             raise BrokerDied(f"the broker ended by itself, exit code {code}\n{new}")
-        if "Traceback (most recent call last)" in new or "AddressSanitizer" in new:
-            raise BrokerDied(f"the broker printed a traceback\n{new}")
+        if any(sign in new for sign in ACCIDENTS):
+            raise BrokerDied(f"the broker had an accident\n{new}")
 
     # ── details ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -204,6 +204,20 @@ class Client:
         if last is not None and (not isinstance(last, Connack) or (reasons and last.reason not in reasons)):
             raise Unexpected(self._tell(f"a refusal expected, {last!r} came"))
 
+    def rest(self) -> bytes:
+        """Every byte that comes until the broker closes, unparsed."""
+        try:
+            while True:
+                self._read(time.monotonic() + self.timeout)
+        except Closed:
+            pass
+        except Unexpected:
+            if not self._eof:
+                raise
+        data, self._buffer = self._buffer, b""
+        self.transcript.append(f"← {data!r}")
+        return data
+
     def drop(self) -> None:
         """Cut the connection without a DISCONNECT, as a failing network does, and wait until the broker has seen it.
 

@@ -17,6 +17,7 @@ from oracle.mqtt import (
     Subscribe,
     Unsubscribe,
     Will,
+    parse,
     text,
 )
 
@@ -36,7 +37,7 @@ def test_the_first_packet_must_be_connect(open_client, first):
 @pytest.mark.normative("MQTT5-3.1.0-1")
 def test_bytes_that_are_no_mqtt_close_the_connection(open_client):
     c = open_client()
-    c.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    c.send(b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: something that speaks another protocol\r\n\r\n")
     c.expect_closed()
 
 
@@ -55,12 +56,22 @@ def test_a_second_connect_in_the_same_write(open_client, name):
     c.expect_closed(0x82)
 
 
+def refused_version(answer):
+    """Nothing, or one CONNACK: 0x84 in the form of 5.0, or 0x01 in that of 3.1.1. Which of the two a client can read
+    whose version nobody knows is not said anywhere."""
+    if not answer:
+        return True
+    old = answer == b"\x20\x02\x00\x01"
+    packet, rest = (Connack(reason=0x84), b"") if old else parse(answer)
+    return isinstance(packet, Connack) and packet.reason in (0x81, 0x84) and not rest
+
+
 @pytest.mark.normative("MQTT5-3.1.2-1")
 @pytest.mark.parametrize("protocol_name", ["", "mqtt", "MQTT ", "MQT", "HTTP", b"\xff\xfe\xff\xfe"])
 def test_a_wrong_protocol_name_is_refused(open_client, name, protocol_name):
     c = open_client()
     c.send(Connect(client_id=name("c"), protocol_name=protocol_name))
-    c.expect_refused(0x81, 0x84)
+    assert refused_version(c.rest())
 
 
 @pytest.mark.normative("MQTT5-3.1.2-2")
@@ -68,7 +79,7 @@ def test_a_wrong_protocol_name_is_refused(open_client, name, protocol_name):
 def test_an_unknown_version_is_refused(open_client, name, level):
     c = open_client()
     c.send(Connect(client_id=name("c"), protocol_level=level))
-    c.expect_refused(0x84)
+    assert refused_version(c.rest())
 
 
 @pytest.mark.normative("MQTT5-3.1.2-3", "MQTT5-3.1.4-1", "MQTT5-2.1.3-1")

@@ -31,7 +31,7 @@ from oracle.mqtt import (
     varint,
 )
 
-VALUES = {"byte": 1, "u16": 5, "u32": 5, "varint": 5, "text": "x", "binary": b"x", "pair": ("k", "v")}
+VALUES = {"byte": 1, "u16": 5, "u32": 5000, "varint": 5, "text": "x", "binary": b"x", "pair": ("k", "v")}
 
 MAKERS = {
     PUBLISH: lambda p: Publish(topic="test/properties", qos=0, properties=p),

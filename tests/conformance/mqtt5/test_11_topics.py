@@ -1,6 +1,9 @@
 """MQTT 5.0 section 4.7: Topic Names and Topic Filters."""
+import contextlib
+
 import pytest
-from oracle.mqtt import Publish, Suback, Subscribe
+from kit.client import Nothing
+from oracle.mqtt import Publish
 
 # filter, topics that match, topics that do not; "~" stands for a topic of the test's own
 MATCHES = [
@@ -170,10 +173,6 @@ def test_sys_topics_cannot_be_published_by_clients_or_do_no_harm(client):
     c.send(Publish(topic="$SYS/broker/version", payload=b"forged", qos=1, packet_id=1, retain=True))
     c.recv()
     fresh = client("fresh")
-    fresh.send(Subscribe(packet_id=1, filters=[("$SYS/broker/version", 0)]))
-    fresh.expect(Suback)
-    fresh.timeout = 0.5
-    try:
-        assert fresh.expect(Publish).payload != b"forged"
-    except AssertionError as error:
-        assert "nothing came" in str(error), error
+    fresh.subscribe("$SYS/broker/version")
+    with contextlib.suppress(Nothing):
+        assert fresh.recv(0.2).payload != b"forged"
