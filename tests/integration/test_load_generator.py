@@ -325,7 +325,7 @@ def test_the_floors_lose_nothing(tmp_path: Path, floor: str, given: dict[str, An
 def test_the_relay_pairs(tmp_path: Path) -> None:
     require_tool("cc", package="gcc")
     with start_broker("relay", Needs(folder=tmp_path, pairs=True)) as broker:
-        figures = run_load(LoadOptions(**SHORT | {"addr": broker.addresses["tcp"], "pubs": 3, "subs": 3,
+        figures = run_load(LoadOptions(**SHORT | {"addr": broker.addresses["tcp"], "pubs": 20, "subs": 20,
                                                   "topics": "pairs"}))
     assert_exact(figures, 1)
 
