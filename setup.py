@@ -51,7 +51,8 @@ def extensions() -> list[Extension]:
 setup(
     packages=PACKAGES,
     package_dir=PACKAGE_DIR,
-    package_data={"": ["*.pyi", "py.typed"]},
+    # The floors of the load benchmarks are compiled where they run.
+    package_data={"": ["*.pyi", "py.typed"], "fluxmq.bench.load": ["floor/*.c", "floor/*.h"]},
     ext_modules=cythonize(extensions(), nthreads=0 if COVERAGE else 2,
                           compiler_directives={"linetrace": True} if COVERAGE else {}),
 )

@@ -24,7 +24,7 @@ STOP_SECONDS = 10.0
 SLOTS = {"tcp": "server.mqtt.tcp.plain", "tls": "server.mqtt.tcp.tls",
          "ws": "server.mqtt.websocket.plain", "wss": "server.mqtt.websocket.tls"}
 # The start message names each slot, as its key or its end, and on the same line HOST:PORT.
-SLOT_IN_LINE = re.compile(r"\b(tcp|websocket)\.(plain|tls)\b")
+SLOT_IN_LINE = re.compile(r"\b(tcp|websocket)[./](plain|tls)\b")
 ADDRESS_IN_LINE = re.compile(r"(\d+\.\d+\.\d+\.\d+|\[[0-9a-fA-F:]+\]):(\d+)")
 TRANSPORT_OF = {("tcp", "plain"): "tcp", ("tcp", "tls"): "tls", ("websocket", "plain"): "ws",
                 ("websocket", "tls"): "wss"}

@@ -18,6 +18,7 @@ The tag tells this run's messages from those of an earlier one that a persistent
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
@@ -350,8 +351,7 @@ cdef class Engine:
             piece = min(load_clock() + SLICE_NS, end)
             with nogil:
                 loop_spin(&self.loop, piece, until)
-            # The interpreter handles signals between two bytecodes; a call of Python is one.
-            _breathe()
+            PyErr_CheckSignals()
             self.unblock()
             if self.loop.failure != FAIL_NONE:
                 raise LoadError(self.failure_text())
@@ -447,7 +447,3 @@ cdef inline void loop_flush(Loop* s) noexcept nogil:
             if not left and p.role == ROLE_PUBLISHER:
                 loop_wake(s, p)
     s.dirty_count = 0
-
-
-def _breathe():
-    return None

@@ -3,6 +3,7 @@
 """Many connections: how fast they are accepted, and what they cost while they do nothing. Plain TCP, IPv4."""
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
@@ -102,7 +103,7 @@ cdef class Storm:
             source = self.sources[min(self.count // self.block, <uint32_t>len(self.sources) - 1)]
             with nogil:
                 self.turn(batch, at_once, source, 50000000)
-            _breathe()
+            PyErr_CheckSignals()
             over = (self.count == goal and self.in_progress == 0) or load_clock() > end
         cdef uint64_t took = load_clock() - start
         cdef uint32_t opened = self.open_count - open_before
@@ -116,7 +117,7 @@ cdef class Storm:
         while load_clock() < end:
             with nogil:
                 self.turn(self.count, 1, 0, 50000000)
-            _breathe()
+            PyErr_CheckSignals()
         return self.closed_count
 
     def close(self) -> None:
@@ -214,7 +215,3 @@ cdef class Storm:
         for i in range(DIGITS):
             digit = (number >> (28 - 4 * i)) & 15
             self.packet[self.digits_at + i] = digit + (48 if digit < 10 else 87)
-
-
-def _breathe():
-    return None

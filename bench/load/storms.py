@@ -64,7 +64,9 @@ def run_storm(options: StormOptions) -> dict[str, Any]:
     loopback = ipaddress.IPv4Address(address).is_loopback
     if blocks > 1 and not loopback:
         raise OptionsError(f"from one address at most {PORTS_PER_ADDRESS} connections can be opened")
-    first_source = int(ipaddress.IPv4Address("127.0.0.1"))
+    # All of 127.0.0.0/8 is ours to connect from, and each storm takes a place of its own: the ports of an earlier one
+    # are in TIME_WAIT for a minute, and to find a free one among them takes the kernel longer and longer.
+    first_source = int(ipaddress.IPv4Address("127.0.0.1")) + (secrets.randbelow(0xFFFF) + 1 << 8)
     sources = [first_source + i for i in range(blocks)] if loopback else [0]
     packet, digits_at = connect_template(options)
     storm = Storm(options.connections, address, int(port), packet, digits_at, sources, PORTS_PER_ADDRESS)

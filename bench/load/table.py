@@ -1,12 +1,14 @@
 """The results of a comparison as plain text."""
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 from fluxmq.bench.load.machine import describe
 
 __all__ = ["render", "render_load", "render_storm"]
 
+GENERATOR_BUSY = 0.95  # of a processor
 HEADER = ("work", "ours", "theirs", "ratio (min..max)", "goal", "", "CPU µs/msg ours, theirs", "p50/p99 µs ours",
           "p50/p99 µs theirs")
 
@@ -50,19 +52,38 @@ def goal_lines(row: dict[str, Any]) -> list[tuple[str, ...]]:
     return lines
 
 
+def notes(row: dict[str, Any]) -> list[str]:
+    """What a reader must know about a row's figures: who was the limit, and what went wrong."""
+    found = []
+    for side in row["medians"]:
+        runs = [figures[side] for figures in row["rounds"] if side in figures]
+        shares = [run["generator_cpu_share"] for run in runs if "generator_cpu_share" in run]
+        if shares and statistics.median(shares) >= GENERATOR_BUSY:
+            found.append(f"{row['key']}: {side}: the generator was the limit ({100 * statistics.median(shares):.0f} % "
+                         "of its processor)")
+        for fault in ("lost", "duplicates", "reordered", "foreign", "refused", "stalls", "overruns"):
+            count = sum(run.get("total", {}).get(fault, 0) for run in runs)
+            if count:
+                found.append(f"{row['key']}: {side}: {count:,} {fault}")
+        closed = sum(run.get("closed_while_idle", 0) for run in runs)
+        if closed:
+            found.append(f"{row['key']}: {side}: {closed:,} connections closed while idle")
+    return found + [f"{row['key']}: {side}: {why}" for side, why in row["errors"].items()]
+
+
 def render(results: dict[str, Any]) -> str:
-    """The whole table, with the machine above it and what failed below."""
+    """The whole table, with the machine above it and what to know about the figures below."""
     settings = results["settings"]
     lines: list[tuple[str, ...]] = [HEADER]
     for row in results["rows"]:
         lines += goal_lines(row)
-    failures = [f"{row['key']}: {side}: {why}" for row in results["rows"] for side, why in row["errors"].items()]
+    said = [note for row in results["rows"] for note in notes(row)]
     parts = [describe(results["machine"]),
              f"{settings['rounds']} × {settings['duration']:g} s, ours: {settings['ours']}, theirs: "
              f"{settings['theirs']}, {'one processor each' if results['pinned'] else 'not pinned'}",
              "", columns(lines)]
-    if failures:
-        parts += ["", "Failed:", *failures]
+    if said:
+        parts += ["", "Notes:", *said]
     return "\n".join(parts)
 
 

@@ -105,7 +105,14 @@ static void on_readable(struct peer *p) {
     if (p->role == ROLE_PUBLISHER) {
         relay(p, inbox + used, (size_t)got - used);
     } else if (p->role == ROLE_SUBSCRIBER) {
-        subscribers[subscribers_count++] = p;
+        /* SUBSCRIBE packets may arrive in another order than their connections. */
+        int at = pairs ? p->number : subscribers_count;
+        if (at >= PEERS_MAX) {
+            drop(p);
+            return;
+        }
+        subscribers[at] = p;
+        if (at >= subscribers_count) subscribers_count = at + 1;
     } else if ((size_t)got - used <= HELLO_MAX) {
         p->hello_size = (size_t)got - used;
         memcpy(p->hello, inbox + used, p->hello_size);
