@@ -215,6 +215,22 @@ def test_a_response_topic_has_no_wildcards(client, topic, wild):
     c.expect_closed(0x82, 0x81, 0x90)
 
 
+@pytest.mark.normative("MQTT5-3.3.2-15", "MQTT5-3.3.2-16")
+def test_request_and_response(client, topic):
+    """Section 4.10, between two clients that know nothing of each other but a topic."""
+    asks, answers = client("asks"), client("answers")
+    answers.subscribe(topic + "/questions", qos=1)
+    asks.subscribe(topic + "/answers/asks", qos=1)
+    for number in (b"\x01", b"\x02"):
+        asks.publish(topic + "/questions", b"?", qos=1, properties={
+            "response_topic": topic + "/answers/asks", "correlation_data": number})
+    questions = [answers.receive() for _ in range(2)]
+    for question in reversed(questions):
+        answers.publish(question.prop("response_topic"), b"!", qos=1, properties={
+            "correlation_data": question.prop("correlation_data")})
+    assert [asks.receive().prop("correlation_data") for _ in range(2)] == [b"\x02", b"\x01"]
+
+
 # ── expiry ───────────────────────────────────────────────────────────────────────────────────────────────
 
 @pytest.mark.normative("MQTT5-3.3.2-6")

@@ -1,9 +1,10 @@
 """MQTT 5.0 sections 3.1.2.11.2 and 4.1: session state, its expiry, and what survives the broker."""
+import contextlib
 import time
 
 import pytest
-from kit.client import KEPT
-from oracle.mqtt import NEVER, Publish, Suback, Subscribe, options
+from kit.client import KEPT, Nothing
+from oracle.mqtt import NEVER, Publish, Pubrec, Pubrel, Suback, Subscribe, options
 
 
 def expiring(seconds):
@@ -91,6 +92,22 @@ def test_a_takeover_keeps_the_state_and_the_new_interval(client, topic):
     first.expect_closed(0x8E)
     second.disconnect()
     assert client("c", **KEPT).connack.session_present is False
+
+
+@pytest.mark.normative("MQTT5-4.4.0-1", "MQTT5-3.1.4-3", "MQTT5-4.1.0-1")
+def test_a_takeover_with_messages_in_flight(client, topic):
+    first, pub = client("c", **KEPT), client("pub")
+    first.subscribe(topic, qos=2)
+    for qos in (1, 2, 2):
+        pub.publish(topic, b"x", qos=qos)
+    one, two, three = (first.expect(Publish) for _ in range(3))
+    first.send(Pubrec(packet_id=two.packet_id))
+    first.expect(Pubrel, packet_id=two.packet_id)
+    second = client("c", **KEPT)
+    first.expect_closed(0x8E)
+    packets = {(type(p), p.packet_id) for p in (second.recv() for _ in range(3))}
+    assert packets == {(Publish, one.packet_id), (Pubrel, two.packet_id), (Publish, three.packet_id)}
+    second.expect_quiet()
 
 
 @pytest.mark.normative("MQTT5-4.1.0-1")
@@ -189,14 +206,63 @@ def test_sessions_survive_the_broker(client, start_broker, topic, how):
     pub.publish(topic + "/gone", b"matched once", qos=1)
     sub = client("sub", where=broker, **KEPT)
     assert sub.connack.session_present is True
-    got = sub.receive(topic + "/a", b"before", qos=2, content_type="t", subscription_identifier=5)
-    assert got.props("user_property") == [("k", "1"), ("k", "0")]
-    assert got.prop("message_expiry_interval") in range(900, 1001)
-    sub.receive(topic + "/b", b"between restart and reconnect", qos=1, retain=True, subscription_identifier=5)
-    sub.receive(topic + "/gone", b"matched once")
+    got = {packet.payload: packet for packet in (sub.receive(subscription_identifier=5) for _ in range(3))}
+    before = got[b"before"]
+    assert (before.topic, before.qos, before.retain) == (topic + "/a", 2, False)
+    assert before.prop("content_type") == "t"
+    assert before.props("user_property") == [("k", "1"), ("k", "0")]
+    assert before.prop("message_expiry_interval") in range(900, 1001)
+    between = got[b"between restart and reconnect"]
+    assert (between.topic, between.qos, between.retain) == (topic + "/b", 1, True)
+    assert got[b"matched once"].topic == topic + "/gone"
     pub.publish(topic + "/c", b"after", qos=1)
     sub.receive(topic + "/c", b"after", subscription_identifier=5)
     sub.expect_quiet()
+
+
+@pytest.mark.normative("MQTT5-4.6.0-5", "MQTT5-4.5.0-1", "MQTT5-3.1.2-23")
+@pytest.mark.parametrize("how", ["restart", "kill"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_the_queue_keeps_its_order_over_a_restart(client, start_broker, topic, how, qos):
+    broker = start_broker()
+    sub, pub = client("sub", where=broker, **KEPT), client("pub", where=broker)
+    sub.subscribe(topic, qos=qos)
+    for i in range(3):
+        pub.publish(topic, b"%d" % i, qos=qos)
+    for i in range(3):
+        sub.expect(Publish, payload=b"%d" % i)      # sent and not acknowledged
+    sub.drop()
+    for i in range(3, 25):
+        pub.publish(topic, b"%d" % i, qos=qos)
+    again(broker, how)
+    pub = client("pub", where=broker)
+    for i in range(25, 30):
+        pub.publish(topic, b"%d" % i, qos=qos)
+    sub = client("sub", where=broker, **KEPT)
+    for i in range(30):
+        sub.receive(topic, b"%d" % i, dup=i < 3)
+    sub.expect_quiet()
+    sub.disconnect()
+    client("sub", where=broker, **KEPT).expect_nothing()
+
+
+@pytest.mark.normative("MQTT5-4.3.2-3", "MQTT5-4.3.3-6")
+def test_what_was_acknowledged_does_not_come_back_after_a_crash(client, start_broker, topic):
+    broker = start_broker()
+    sub, pub = client("sub", where=broker, **KEPT), client("pub", where=broker)
+    sub.subscribe(topic, qos=2)
+    for qos in (1, 2):
+        pub.publish(topic, b"%d" % qos, qos=qos)
+        sub.receive(topic, b"%d" % qos)
+    sub.disconnect()                                # the broker has seen the acknowledgements
+    again(broker, "kill")
+    sub = client("sub", where=broker, **KEPT)
+    assert sub.connack.session_present is True
+    got = []
+    with contextlib.suppress(Nothing):
+        while True:
+            got.append(sub.recv(0.2))
+    assert not [p for p in got if isinstance(p, Publish) and p.qos == 2], "QoS 2 is exactly once"
 
 
 @pytest.mark.normative("MQTT5-4.1.0-2")

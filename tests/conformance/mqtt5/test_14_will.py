@@ -220,11 +220,11 @@ def test_a_will_whose_client_died_with_the_broker_is_published(client, start_bro
     broker = start_broker()
     watcher = client("watcher", where=broker, **KEPT)
     watcher.subscribe(topic + "/#", qos=1)
+    gone = client("gone", where=broker, keep_alive=1, will=Will(topic=f"{topic}/gone", payload=b"will", qos=1), **KEPT)
+    gone.disconnect()                               # durable with the CONNACKs that follow, at the latest
     for role, properties in (("dies", {}), ("returns", {}), ("delayed", {"will_delay_interval": 3})):
         client(role, where=broker, keep_alive=1, **KEPT,
                will=Will(topic=f"{topic}/{role}", payload=b"will", qos=1, retain=True, properties=properties))
-    gone = client("gone", where=broker, keep_alive=1, will=Will(topic=f"{topic}/gone", payload=b"will", qos=1), **KEPT)
-    gone.disconnect()
     broker.kill()
     broker.start()
     client("returns", where=broker, **KEPT)

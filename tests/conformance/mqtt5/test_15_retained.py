@@ -227,7 +227,7 @@ def test_retained_messages_survive_the_broker(client, start_broker, topic, how):
 
 
 def test_the_number_of_retained_messages_is_bounded(client, start_broker, topic):
-    broker = start_broker({"broker.max_retained_messages": 3})
+    broker = start_broker({"broker.max_retained_messages": 3, "broker.sys_interval": "0s"})
     pub, sub = client("pub", where=broker), client("sub", where=broker)
     sub.subscribe(topic + "/+")
     for i in range(5):
@@ -241,6 +241,28 @@ def test_the_number_of_retained_messages_is_bounded(client, start_broker, topic)
     sub.receive(f"{topic}/4")
     found = retained(client, "late", topic + "/+", where=broker)
     assert {t[-1]: p.payload for t, p in found.items()} == {"1": b"replaced", "2": b"x", "4": b"room again"}
+
+
+def test_the_brokers_own_values_do_not_use_up_the_bound(client, start_broker, topic):
+    broker = start_broker({"broker.max_retained_messages": 1})
+    pub = client("pub", where=broker)
+    pub.publish(topic, b"kept", qos=1, retain=True)
+    assert set(retained(client, "late", topic, where=broker)) == {topic}
+    assert retained(client, "sys", "$SYS/#", where=broker)
+
+
+@pytest.mark.normative("MQTT5-3.3.2-5", "MQTT5-3.3.2-6")
+def test_retained_messages_expire_while_the_broker_is_down(client, start_broker, topic):
+    broker = start_broker()
+    pub = client("pub", where=broker)
+    pub.publish(topic + "/short", b"x", qos=1, retain=True, properties={"message_expiry_interval": 1})
+    pub.publish(topic + "/long", b"x", qos=1, retain=True, properties={"message_expiry_interval": 100})
+    broker.kill()
+    time.sleep(2.1)
+    broker.start()
+    found = retained(client, "late", topic + "/+", where=broker)
+    assert set(found) == {topic + "/long"}
+    assert found[topic + "/long"].prop("message_expiry_interval") in range(80, 99)
 
 
 def test_many_retained_messages_in_one_subscribe(client, topic):
