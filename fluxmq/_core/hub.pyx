@@ -192,7 +192,7 @@ cdef class Hub:
                 return 0
         else:
             former = self.retained.get(topic)
-            if (former is None and <uint64_t>len(self.retained) >= self.retained_max
+            if (former is None and <uint64_t>len(self.retained) - self.retained_volatile >= self.retained_max
                     or self.retained_bytes + body_bytes(&pub.body) > self.retained_bytes_max) and not volatile:
                 self.retained_refused += 1
                 return 0
@@ -200,10 +200,12 @@ cdef class Hub:
             kept.node = self.node
             kept.volatile = volatile
             kept.msg = msg_new(&pub.body, pub.qos)
+            self.retained_volatile += volatile
             self.retained.set(topic, kept)
             self.retained_bytes += body_bytes(&pub.body)
         if former is not None:
             self.retained_bytes -= body_bytes(&former.msg.body)
+            self.retained_volatile -= former.volatile
             volatile = volatile or former.volatile and kept is None
         if not volatile and self.ledger.active():
             self.ledger.write_retained(&pub.body, pub.qos, self.namespace)
