@@ -77,6 +77,7 @@ cdef enum:
     CARRY_BYTES_MAX = 65536     # a packet longer than this is received in memory of its own
     CONNECT_BYTES_MAX = 393216  # six strings of 65 535 bytes: client id, will topic and payload, user, password, properties
     HTTP_BYTES_MAX = 16384
+    PROPERTIES_REMEMBERED_MAX = 512
     ALLOWED_MAX = 1024          # remembered answers of the Authority per connection
     DRAIN_MS = 2000             # how long a closing connection may take to send its last bytes
     AGAIN = -1
@@ -164,6 +165,7 @@ cdef class Connection:
             close(self.fd)
         self.release_input()
         free(self.ws)
+        free(self.last_properties)
         if self.last_route != NULL:
             route_drop(self.last_route)
 
@@ -544,6 +546,7 @@ cdef class Connection:
                 self.hub.node.counters.packets_sent[PINGRESP] += 1
                 link_write(self.link, b"\xd0\x00", 2)
                 return 0
+        self.hub.cold = True
         self.handler.on_packet(self, first, PyBytes_FromStringAndSize(<const char*>body, end - body))
         return 0
 
@@ -636,6 +639,13 @@ cdef class Connection:
             if pub.body.topic_length == 0:
                 raise ProtocolError(REASON_PROTOCOL_ERROR, "PUBLISH with neither topic nor alias [MQTT-3.3.2-8]")
             return c.at
+        if length == self.last_properties_length and memcmp(c.at, self.last_properties, length) == 0:
+            # Most publishers say the same of every message: what was found good once need not be looked at again.
+            if pub.body.topic_length == 0:
+                raise ProtocolError(REASON_PROTOCOL_ERROR, "PUBLISH with neither topic nor alias [MQTT-3.3.2-8]")
+            pub.body.properties = c.at
+            pub.body.properties_length = length
+            return c.at + length
         memset(&properties, 0, sizeof(properties))
         reason = scan_publish_props(c.at, c.at + length, &properties, scratch_for(length))
         if reason:
@@ -671,7 +681,21 @@ cdef class Connection:
                 pub.body.topic_length = <uint32_t>len(topic)
         elif pub.body.topic_length == 0:
             raise ProtocolError(REASON_PROTOCOL_ERROR, "PUBLISH with neither topic nor alias [MQTT-3.3.2-8]")
+        elif properties.forward_length == length and length <= PROPERTIES_REMEMBERED_MAX and not properties.payload_format:
+            self.remember_properties(c.at, length)
         return c.at + length
+
+    cdef int remember_properties(self, const uint8_t* at, uint32_t length) except -1:
+        cdef uint8_t* grown
+        if length > self.last_properties_room:
+            grown = <uint8_t*>realloc(self.last_properties, length)
+            if grown == NULL:
+                raise MemoryError()
+            self.last_properties = grown
+            self.last_properties_room = length
+        memcpy(self.last_properties, at, length)
+        self.last_properties_length = length
+        return 0
 
     cdef route_t* route_of(self, pub_t* pub) except NULL:
         """A topic that differs from the last one: validates it, finds its route, remembers it."""

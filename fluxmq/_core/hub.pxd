@@ -53,6 +53,7 @@ cdef class Hub:
     cdef public object wake
     cdef bint in_turn
     cdef bint woken
+    cdef bint cold                              # this turn involved the cold half: the event loop may have work
     cdef readonly list resumed                  # connections that go on with what waited in them
     cdef readonly list closed                   # connections whose descriptor is closed; dropped at the end of the turn
     cdef readonly list throttled                # connections not read because the disk is behind

@@ -350,6 +350,7 @@ cdef class Hub:
                     data = <bytes>held.object
                     link_write(held.link, <const uint8_t*><const char*>data, <uint32_t>len(data))
                 elif held.kind == HELD_CALL:
+                    self.cold = True
                     (<object>held.object)()
             finally:
                 if held.link != NULL:
