@@ -383,7 +383,7 @@ cdef class Connection:
         """Bytes read; 0: the peer closed; AGAIN: nothing now; BROKEN: the connection is gone."""
         cdef ssize_t got
         cdef size_t total = 0
-        if self.tls is None:
+        if self.tls is None or self.phase == PHASE_DRAINING:       # draining: what comes is thrown away as it is
             while True:
                 got = recv(self.fd, into, room, 0)
                 if got >= 0:
@@ -935,12 +935,19 @@ cdef class Connection:
         the descriptor goes when the peer has closed too, or when the deadline passes."""
         if self.phase == PHASE_CLOSED:
             return 0
-        if not self.eof and self.link.head == NULL and self.tls is None:
+        if not self.eof and self.link.head == NULL:
             self.eof = True             # the next call closes
+            if self.tls is not None:
+                try:
+                    self.tls.unwrap()   # close_notify; that the peer's has not come yet is no error
+                except (OSError, ValueError):
+                    pass                # gone already, or never grown up: the socket is closed next
             shutdown(self.fd, SHUT_WR)
             self.want(EPOLLIN)
             return 0
         self.phase = PHASE_CLOSED
+        self.state = None               # they point back at us: without them no garbage collection is needed
+        self.session = None
         link_close(self.link)
         if self.tls is not None:
             self.tls.close()

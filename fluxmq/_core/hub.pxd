@@ -28,6 +28,7 @@ cdef class Hub:
     cdef readonly Routes routes
     cdef readonly RetainedTree retained
     cdef readonly uint64_t retained_bytes
+    cdef uint64_t retained_expiring             # how many of them have an expiry: none, and no sweep has to look
     cdef uint64_t retained_volatile             # how many of them are the broker's own ($SYS): not bounded, not on disk
     cdef node_t* node
     cdef public bytes namespace
