@@ -59,7 +59,7 @@ def connect() -> Iterator[Callable[..., Client]]:
     def open_(broker: Broker, role: str = "c", *, version: int = 5, receive_buffer: int = 0, **options: Any) -> Client:
         raw = socket.socket()
         if receive_buffer:
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)     # before connecting, or it is too late
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         raw.settimeout(TIMEOUT)
         raw.connect(broker.address)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

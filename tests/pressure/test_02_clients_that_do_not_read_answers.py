@@ -15,7 +15,7 @@ from kit.broker import Broker
 from kit.client import TIMEOUT, Client
 from kit.watch import Memory
 from kit.websocket import PING, WebSocket
-from oracle.mqtt import Pingreq, Publish, Unsubscribe
+from oracle.mqtt import Pingreq, Publish
 
 MIB = 1 << 20
 HIGH = 256 * 1024
@@ -45,7 +45,6 @@ BLOCKS: dict[str, tuple[bytes, int, int]] = {
     # name: (block, answers to one block, bytes of one answer)
     "pingreq": (Pingreq().encode() * 5000, 5000, 2),
     "qos 1": (b"".join(Publish(topic="t", qos=1, packet_id=number + 1).encode() for number in range(1000)), 1000, 5),
-    "unsubscribe": (Unsubscribe(packet_id=1, filters=["s"]).encode() * 1000, 1000, 6),
 }
 
 
