@@ -56,6 +56,9 @@ cdef class Connection:
     cdef public uint32_t packet_bytes_max
     # the publisher's memory of its last topic
     cdef route_t* last_route            # counted
+    cdef uint8_t* last_properties       # wire bytes of the last properties found good that travel as they are; owned
+    cdef uint32_t last_properties_length
+    cdef uint32_t last_properties_room
     cdef uint64_t last_access           # access generation at which last_route's topic was allowed
     cdef dict allowed                   # topic -> bool, answers of the Authority
     cdef list aliases                   # inbound: alias - 1 -> topic bytes or None
@@ -74,6 +77,7 @@ cdef class Connection:
     cdef int unframe(self, size_t n, size_t got) except -1
     cdef int keep_http(self, const uint8_t* data, size_t n) except -1
     cdef const uint8_t* read_properties(self, pub_t* pub, const uint8_t* at, const uint8_t* end) except NULL
+    cdef int remember_properties(self, const uint8_t* at, uint32_t length) except -1
     cdef route_t* route_of(self, pub_t* pub) except NULL
     cdef route_t* remember(self, route_t* route) noexcept
     cdef int throttle(self) except -1

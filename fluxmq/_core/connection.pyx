@@ -77,6 +77,7 @@ cdef enum:
     CARRY_BYTES_MAX = 65536     # a packet longer than this is received in memory of its own
     CONNECT_BYTES_MAX = 393216  # six strings of 65 535 bytes: client id, will topic and payload, user, password, properties
     HTTP_BYTES_MAX = 16384
+    PROPERTIES_REMEMBERED_MAX = 512
     ALLOWED_MAX = 1024          # remembered answers of the Authority per connection
     DRAIN_MS = 2000             # how long a closing connection may take to send its last bytes
     AGAIN = -1
@@ -164,6 +165,7 @@ cdef class Connection:
             close(self.fd)
         self.release_input()
         free(self.ws)
+        free(self.last_properties)
         if self.last_route != NULL:
             route_drop(self.last_route)
 
@@ -392,7 +394,7 @@ cdef class Connection:
         """Bytes read; 0: the peer closed; AGAIN: nothing now; BROKEN: the connection is gone."""
         cdef ssize_t got
         cdef size_t total = 0
-        if self.tls is None:
+        if self.tls is None or self.phase == PHASE_DRAINING:       # draining: what comes is thrown away as it is
             while True:
                 got = recv(self.fd, into, room, 0)
                 if got >= 0:
@@ -559,6 +561,7 @@ cdef class Connection:
                 self.hub.node.counters.packets_sent[PINGRESP] += 1
                 link_write(self.link, b"\xd0\x00", 2)
                 return 0
+        self.hub.cold = True
         self.handler.on_packet(self, first, PyBytes_FromStringAndSize(<const char*>body, end - body))
         return 0
 
@@ -651,6 +654,13 @@ cdef class Connection:
             if pub.body.topic_length == 0:
                 raise ProtocolError(REASON_PROTOCOL_ERROR, "PUBLISH with neither topic nor alias [MQTT-3.3.2-8]")
             return c.at
+        if length == self.last_properties_length and memcmp(c.at, self.last_properties, length) == 0:
+            # Most publishers say the same of every message: what was found good once need not be looked at again.
+            if pub.body.topic_length == 0:
+                raise ProtocolError(REASON_PROTOCOL_ERROR, "PUBLISH with neither topic nor alias [MQTT-3.3.2-8]")
+            pub.body.properties = c.at
+            pub.body.properties_length = length
+            return c.at + length
         memset(&properties, 0, sizeof(properties))
         reason = scan_publish_props(c.at, c.at + length, &properties, scratch_for(length))
         if reason:
@@ -686,7 +696,21 @@ cdef class Connection:
                 pub.body.topic_length = <uint32_t>len(topic)
         elif pub.body.topic_length == 0:
             raise ProtocolError(REASON_PROTOCOL_ERROR, "PUBLISH with neither topic nor alias [MQTT-3.3.2-8]")
+        elif properties.forward_length == length and length <= PROPERTIES_REMEMBERED_MAX and not properties.payload_format:
+            self.remember_properties(c.at, length)
         return c.at + length
+
+    cdef int remember_properties(self, const uint8_t* at, uint32_t length) except -1:
+        cdef uint8_t* grown
+        if length > self.last_properties_room:
+            grown = <uint8_t*>realloc(self.last_properties, length)
+            if grown == NULL:
+                raise MemoryError()
+            self.last_properties = grown
+            self.last_properties_room = length
+        memcpy(self.last_properties, at, length)
+        self.last_properties_length = length
+        return 0
 
     cdef route_t* route_of(self, pub_t* pub) except NULL:
         """A topic that differs from the last one: validates it, finds its route, remembers it."""
@@ -932,12 +956,19 @@ cdef class Connection:
         the descriptor goes when the peer has closed too, or when the deadline passes."""
         if self.phase == PHASE_CLOSED:
             return 0
-        if not self.eof and self.link.head == NULL and self.tls is None:
+        if not self.eof and self.link.head == NULL:
             self.eof = True             # the next call closes
+            if self.tls is not None:
+                try:
+                    self.tls.unwrap()   # close_notify; that the peer's has not come yet is no error
+                except (OSError, ValueError):
+                    pass                # gone already, or never grown up: the socket is closed next
             shutdown(self.fd, SHUT_WR)
             self.want(EPOLLIN)
             return 0
         self.phase = PHASE_CLOSED
+        self.state = None               # they point back at us: without them no garbage collection is needed
+        self.session = None
         link_close(self.link)
         if self.tls is not None:
             self.tls.close()

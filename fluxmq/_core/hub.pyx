@@ -201,11 +201,13 @@ cdef class Hub:
             kept.volatile = volatile
             kept.msg = msg_new(&pub.body, pub.qos)
             self.retained_volatile += volatile
+            self.retained_expiring += pub.body.expires_at != 0
             self.retained.set(topic, kept)
             self.retained_bytes += body_bytes(&pub.body)
         if former is not None:
             self.retained_bytes -= body_bytes(&former.msg.body)
             self.retained_volatile -= former.volatile
+            self.retained_expiring -= former.msg.body.expires_at != 0
             volatile = volatile or former.volatile and kept is None
         if not volatile and self.ledger.active():
             self.ledger.write_retained(&pub.body, pub.qos, self.namespace)
@@ -291,17 +293,22 @@ cdef class Hub:
         cdef Retained former = self.retained.pop(topic)
         if former is not None:
             self.retained_bytes -= body_bytes(&former.msg.body)
+            self.retained_expiring -= former.msg.body.expires_at != 0
         if kept is not None:
             kept.node = self.node
+            self.retained_expiring += kept.msg.body.expires_at != 0
             self.retained.set(topic, kept)
             self.retained_bytes += body_bytes(&kept.msg.body)
 
     def expire_retained(self, int64_t now_ms) -> int:
         """Forgets retained messages whose expiry has passed; returns how many."""
         cdef Retained kept
+        if self.retained_expiring == 0:
+            return 0
         expired = [topic for topic, value in self.retained if 0 < (<Retained>value).msg.body.expires_at <= now_ms]
         for topic in expired:
             kept = self.retained.pop(topic)
+            self.retained_expiring -= 1
             self.retained_bytes -= body_bytes(&kept.msg.body)
             # No record: the message carries its own end, replay drops it by the clock.
             self.retained_dirty.add(topic)
@@ -350,6 +357,7 @@ cdef class Hub:
                     data = <bytes>held.object
                     link_write(held.link, <const uint8_t*><const char*>data, <uint32_t>len(data))
                 elif held.kind == HELD_CALL:
+                    self.cold = True
                     (<object>held.object)()
             finally:
                 if held.link != NULL:

@@ -247,7 +247,9 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
     if v5:
         properties = body.properties_length
         if body.expires_at:
-            left = <uint32_t>((body.expires_at - link.node.now_ms + 999) // 1000)
+            # A message sent again may be past its expiry: its delivery had begun (MQTT 5.0 section 3.3.2.3.3).
+            if body.expires_at > link.node.now_ms:
+                left = <uint32_t>((body.expires_at - link.node.now_ms + 999) // 1000)
             properties += 5
         if ids != NULL:
             for i in range(ids.count):

@@ -467,9 +467,17 @@ cdef class Session:
         self.pump()
 
     cdef void detach(self) noexcept:
+        """The client has gone. A session that waits for it holds what it must, no more."""
         if self.link != NULL:
             link_drop(self.link)
             self.link = NULL
+        if self.slots_used == 0:
+            free(self.slots)
+            self.slots = NULL
+            self.slots_mask = 0
+        if self.received_count == 0:
+            free(self.received)
+            self.received = NULL
         free(self.resend)
         self.resend = NULL
         self.resend_count = self.resend_next = 0

@@ -65,7 +65,8 @@ class Snapshots:
             "fluxmq_messages_dropped_total": {(reason,): c[f"dropped_{reason}"] for reason in DROPS},
             "fluxmq_messages_unrouted_total": c["unrouted"],
             "fluxmq_sessions": len(server.broker.sessions),
-            "fluxmq_subscriptions": sum(len(s.subscriptions) for s in server.broker.sessions.values()),
+            "fluxmq_subscriptions": (
+                c["subscriptions"] - len(server.broker.groups) + sum(map(len, server.broker.groups.values()))),
             "fluxmq_retained_messages": c["retained"],
             "fluxmq_retained_bytes": c["retained_bytes"],
             "fluxmq_inflight_messages": c["inflight"],
