@@ -238,18 +238,29 @@ cdef class Connection:
 
     def pause(self):
         """Stops parsing and reading until resume(); what has arrived waits."""
-        self.paused = True
-        self.want(self.interest & ~EPOLLIN)
+        self.pause_for(PAUSE_EDGE)
 
     def resume(self):
+        """Ends what pause() began; other reasons not to read stay."""
+        self.resume_from(PAUSE_EDGE)
+
+    cdef int pause_for(self, uint8_t reason) except -1:
+        self.paused |= reason
+        return self.want(self.interest & ~EPOLLIN)
+
+    cdef int resume_from(self, uint8_t reason) except -1:
+        if not self.paused & reason:
+            return 0
+        self.paused &= ~reason
         if self.paused:
-            self.paused = False
-            if self.phase < PHASE_DRAINING:
-                self.want(self.interest | EPOLLIN)
-            if not self.resumed:
-                self.resumed = True
-                self.hub.resumed.append(self)
-            self.hub.touch()
+            return 0
+        if self.phase < PHASE_DRAINING:
+            self.want(self.interest | EPOLLIN)
+        if not self.resumed:
+            self.resumed = True
+            self.hub.resumed.append(self)
+        self.hub.touch()
+        return 0
 
     def end(self, bint finish_acknowledging=False):
         """Sends what is waiting, then closes. The session is let go at once and on_end is called.
@@ -261,7 +272,7 @@ cdef class Connection:
             return
         self.phase = PHASE_DRAINING
         self.link.open = finish_acknowledging
-        self.paused = False
+        self.paused = 0
         self.release_input()
         self.deadline_ms = self.hub.node.mono_ms + DRAIN_MS
         if self.session is not None and self.session.link == self.link:
@@ -523,6 +534,10 @@ cdef class Connection:
             at = c.at + remaining
             if self.paused or self.phase >= PHASE_DRAINING:
                 break
+        # Once per read, not per packet: one read asks for 256 KiB of answers at most.
+        if self.phase == PHASE_OPEN and (self.link.pending > 2 * self.link.high
+                                         or self.link.held > self.hub.receive_max):
+            self.pause_for(PAUSE_ANSWERS)
         return at - data
 
     def too_large(self, size):
@@ -754,7 +769,7 @@ cdef class Connection:
     cdef int throttle(self) except -1:
         """Stops reading a client that writes faster than the disk takes; Hub.resume_throttled goes on with it."""
         if self.hub.ledger.journal.backlog() > self.hub.backlog_max:
-            self.pause()
+            self.pause_for(PAUSE_DISK)
             self.hub.throttled.append(self)
         return 0
 
@@ -769,7 +784,10 @@ cdef class Connection:
             if packet_type == PUBACK or packet_type == PUBCOMP or packet_type == PUBREC and reason >= 0x80:
                 self.link.inbound -= 1
             return link_ack(self.link, packet_type, packet_id, reason)
-        return self.hub.ledger.hold(HELD_ACK, self.link, None, packet_type, packet_id, reason, batch)
+        self.hub.ledger.hold(HELD_ACK, self.link, None, packet_type, packet_id, reason, batch)
+        if self.link.version != 5 and self.link.held >= self.hub.receive_max:
+            self.pause_for(PAUSE_ANSWERS)   # 3.1.1 has no word for it, MQTT 5 was told its Receive Maximum
+        return 0
 
     # ---------------------------------------------------------------- acknowledgements
 
@@ -834,8 +852,8 @@ cdef class Connection:
         return 0
 
     cdef int keep_http(self, const uint8_t* data, size_t n) except -1:
-        cdef bint paused = self.paused
-        self.paused = True                  # keep() must not look for an MQTT header in it
+        cdef uint8_t paused = self.paused
+        self.paused |= PAUSE_EDGE           # keep() must not look for an MQTT header in it
         try:
             return self.keep(data, n)
         finally:
@@ -886,6 +904,9 @@ cdef class Connection:
                 self.finish()
         elif self.link.pending <= self.link.low:
             self.link.choked = 0
+            # Deliveries end at the high water mark, so what was over twice that were answers.
+            if self.paused & PAUSE_ANSWERS and 2 * self.link.held <= self.hub.receive_max:
+                self.resume_from(PAUSE_ANSWERS)
             if self.session is not None and (self.session.queued or self.session.resend_count):
                 self.session.pump()
         return 0

@@ -358,16 +358,18 @@ cdef int link_control_frame(link_t* link, uint8_t opcode, const uint8_t* data, u
     if not link.open:
         return 0
     link_seal(link)
-    chunk = chunk_take(0, 0)
-    if chunk == NULL:
-        return -1
-    chunk.data[0] = <uint8_t>(0x80 | opcode)
-    chunk.data[1] = n
-    memcpy(chunk.data + 2, data, n)
-    chunk.end = <uint32_t>(2 + n)
-    chunk.sealed = 1
-    chunk_append(link, chunk)
-    link.pending += chunk.end
+    chunk = link.tail
+    if chunk == NULL or chunk.blob != NULL or chunk.capacity - chunk.end < <uint32_t>2 + n:
+        chunk = chunk_take(0, 0)
+        if chunk == NULL:
+            return -1
+        chunk.sealed = 1
+        chunk_append(link, chunk)
+    chunk.data[chunk.end] = <uint8_t>(0x80 | opcode)
+    chunk.data[chunk.end + 1] = n
+    memcpy(chunk.data + chunk.end + 2, data, n)
+    chunk.end += <uint32_t>(2 + n)
+    link.pending += 2 + n
     link_mark(link)
     return 0
 

@@ -16,7 +16,7 @@ from libc.stdint cimport int64_t, uint32_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport close
 
-from fluxmq._core.connection cimport Connection
+from fluxmq._core.connection cimport Connection, PAUSE_DISK
 from fluxmq._core.link cimport link_drop, link_t
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -127,6 +127,8 @@ cdef class Poller:
                     return
         finally:
             self.hub.in_turn = False
+            if self.hub.resumed:
+                self.hub.touch()            # resumed by the last flush: their turn comes after the others'
 
     cdef int round(self, int timeout_ms) except -1:
         """Returns how many descriptors were ready."""
@@ -195,10 +197,9 @@ cdef class Poller:
         return 0
 
     def accept_ready(self, listener):
-        for fd, known in self.listeners.items():
-            if known is listener:
-                self.accept_from(fd, listener)
-                return
+        # One listener may have several sockets (IPv4 and IPv6), and the event does not say which.
+        for fd in [fd for fd, known in self.listeners.items() if known is listener]:
+            self.accept_from(fd, listener)
 
     cdef int accept_from(self, int fd, object listener) except -1:
         cdef int i, accepted
@@ -229,7 +230,7 @@ cdef class Poller:
             waiting = self.hub.throttled[:]
             self.hub.throttled.clear()
             for connection in waiting:
-                connection.resume()
+                connection.resume_from(PAUSE_DISK)
         return 0
 
     def sweep(self) -> list:
