@@ -73,7 +73,7 @@ class Snapshots:
             "fluxmq_queued_bytes": c["queued_bytes"],
             "fluxmq_route_cache_hits_total": c["route_hits"],
             "fluxmq_route_cache_misses_total": c["route_misses"],
-            "fluxmq_journal_batches_total": journal.gathering - 1 if journal is not None else 0,
+            "fluxmq_journal_batches_total": journal.batches_total if journal is not None else 0,
             "fluxmq_journal_records_total": c["records"],
             "fluxmq_journal_bytes_total": journal.bytes_total if journal is not None else 0,
             "fluxmq_journal_sync_seconds": {("sum",): journal.sync_ns / 1e9 if journal is not None else 0,

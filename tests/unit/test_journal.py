@@ -343,3 +343,21 @@ def test_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     rows = json.loads(capsys.readouterr().out)
     assert [row["record_bytes"] for row in rows] == list(bench_journal.RECORD_BYTES)
     assert all(row["records_per_second"] > 0 for row in rows)
+
+
+def test_counters(tmp_path: Path) -> None:
+    for name in ("fsync", "buffered"):
+        (tmp_path / name).mkdir()
+    with writing(tmp_path / "fsync") as journal:
+        assert (journal.batches_total, journal.bytes_total, journal.syncs, journal.sync_ns) == (0, 0, 0, 0)
+        commit(journal, (1, b"x" * 1000), (2, b""))
+        commit(journal, (3, b"y"))
+        assert (journal.batches_total, journal.syncs) == (2, 2)
+        assert 1001 < journal.bytes_total < 1200                  # records and batches have headers
+        assert journal.sync_ns > 0
+    assert (journal.batches_total, journal.syncs) == (2, 2)      # they may be asked for after the end
+    with writing(tmp_path / "buffered", mode="buffered", interval=3600.0) as journal:
+        commit(journal, (1, b"one"))
+        commit(journal, (2, b"two"))
+        assert (journal.batches_total, journal.syncs) == (2, 0)
+    assert (journal.batches_total, journal.syncs) == (2, 1)      # close() syncs
