@@ -18,7 +18,8 @@ ROOT = Path(__file__).parent
 SANITIZE = os.environ.get("FLUXMQ_SANITIZE") == "1"
 DEBUG = os.environ.get("FLUXMQ_DEBUG") == "1" or SANITIZE
 COVERAGE = os.environ.get("FLUXMQ_COVERAGE") == "1"
-KIND = "-".join(word for word, on in (("debug", DEBUG), ("sanitize", SANITIZE), ("coverage", COVERAGE)) if on) or "plain"
+SWITCHES = {"debug": DEBUG, "sanitize": SANITIZE, "coverage": COVERAGE}
+KIND = "-".join(name for name, on in SWITCHES.items() if on) or "plain"
 
 PACKAGES = [
     "fluxmq", "fluxmq._core", "fluxmq.model", "fluxmq.engine", "fluxmq.storage", "fluxmq.access",
