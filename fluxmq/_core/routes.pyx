@@ -10,6 +10,8 @@ from fluxmq._core.trie cimport (
     SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED, sub_t, subs_free,
 )
 
+__all__ = ["Routes", "ShareGroup"]
+
 cdef enum:
     WAYS = 4
     IDENTIFIERS_MAX = 255       # of one delivery; a client with more overlapping filters than that loses the rest's
