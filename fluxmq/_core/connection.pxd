@@ -40,7 +40,7 @@ cdef class Connection:
     cdef readonly uint8_t phase
     cdef readonly bint paused
     cdef bint resumed                   # in the poller's list of those to go on with
-    cdef bint tls_wants_write
+    cdef bint overrun                   # paused because it does not read our answers
     cdef bint reported                  # the edge heard that it ended
     cdef readonly bint eof              # the peer closed its side
     # input
@@ -73,6 +73,7 @@ cdef class Connection:
     cdef route_t* route_of(self, pub_t* pub) except NULL
     cdef route_t* remember(self, route_t* route) noexcept
     cdef int throttle(self) except -1
+    cdef int check_overrun(self) except -1
     cdef int check_ack_properties(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1
     cdef int keep(self, const uint8_t* data, size_t n) except -1
     cdef ssize_t parse(self, uint8_t* data, size_t n) except -1

@@ -247,7 +247,8 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
     if v5:
         properties = body.properties_length
         if body.expires_at:
-            left = <uint32_t>((body.expires_at - link.node.now_ms + 999) // 1000)
+            if body.expires_at > link.node.now_ms:      # else it was sent before and is repeated: 0 is left
+                left = <uint32_t>((body.expires_at - link.node.now_ms + 999) // 1000)
             properties += 5
         if ids != NULL:
             for i in range(ids.count):
@@ -276,8 +277,9 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
     at[0] = first
     at = put_varint(at + 1, <uint32_t>remaining)
     at = put_u16(at, <uint16_t>topic_length)
-    memcpy(at, body.topic, topic_length)
-    at += topic_length
+    if topic_length:
+        memcpy(at, body.topic, topic_length)
+        at += topic_length
     if qos:
         at = put_u16(at, packet_id)
     if v5:
@@ -292,10 +294,12 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
         if alias:
             at[0] = TOPIC_ALIAS_PROPERTY
             at = put_u16(at + 1, <uint16_t>alias)
-        memcpy(at, body.properties, body.properties_length)
-        at += body.properties_length
+        if body.properties_length:
+            memcpy(at, body.properties, body.properties_length)
+            at += body.properties_length
     if not referenced:
-        memcpy(at, body.payload, body.payload_length)
+        if body.payload_length:
+            memcpy(at, body.payload, body.payload_length)
         link_commit(link, copied)
         return <int64_t>total
     link_commit(link, copied)

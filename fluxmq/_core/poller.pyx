@@ -105,6 +105,8 @@ cdef class Poller:
                     break
         finally:
             self.hub.in_turn = False
+            if self.hub.resumed:        # by the last flush of this turn
+                self.hub.touch()
 
     cdef int round(self) except -1:
         """Returns how many sockets were ready."""
@@ -139,6 +141,8 @@ cdef class Poller:
         if self.hub.ledger.journal is not None:
             self.hub.ledger.journal.submit()
         self.flush_dirty()
+        if self.hub.ledger.journal is not None:
+            self.hub.ledger.journal.submit()    # what a flush took from a queue is recorded too; nobody else would ask
         if self.hub.closed:
             for connection in self.hub.closed:
                 if self.connections.get(connection.fd) is connection:
@@ -164,10 +168,9 @@ cdef class Poller:
         return 0
 
     def accept_ready(self, listener):
-        for fd, known in self.listeners.items():
-            if known is listener:
-                self.accept_from(fd, listener)
-                return
+        # A listener may have several sockets (IPv4 and IPv6); the event does not say which.
+        for fd in [fd for fd, known in self.listeners.items() if known is listener]:
+            self.accept_from(fd, listener)
 
     cdef int accept_from(self, int fd, object listener) except -1:
         cdef int i, accepted
@@ -197,15 +200,19 @@ cdef class Poller:
         self.hub.woken = False
         try:
             self.hub.ledger.journal.poll()
-            self.hub.release()
-            if self.hub.throttled and self.hub.ledger.journal.backlog() < self.hub.backlog_max // 2:
-                waiting = self.hub.throttled[:]
-                self.hub.throttled.clear()
-                for connection in waiting:
-                    connection.resume()
-            self.end_turn()
+            try:
+                self.hub.release()
+            finally:
+                if self.hub.throttled and self.hub.ledger.journal.backlog() < self.hub.backlog_max // 2:
+                    waiting = self.hub.throttled[:]
+                    self.hub.throttled.clear()
+                    for connection in waiting:
+                        connection.resume()
+                self.end_turn()
         finally:
             self.hub.in_turn = False
+            if self.hub.resumed:
+                self.hub.touch()
 
     def sweep(self) -> list:
         """Looks at every connection's clock. Returns [(connection, why)] of those that must end; see Connection.tick."""
