@@ -156,6 +156,7 @@ cdef uint8_t merged(uint8_t a, uint8_t b) noexcept:
 
 
 @cython.final
+@cython.no_gc_clear     # __dealloc__ counts by `sessions`
 cdef class ShareGroup:
     """Machine. The members of one `$share/<name>/<filter>`, MQTT 5.0 section 4.8.2.
 
