@@ -387,8 +387,9 @@ cdef class Connection:
         """shared[n:n+got] are WebSocket bytes behind n MQTT bytes."""
         cdef size_t mqtt = 0
         cdef int result = ws_unframe(self.ws, shared + n, got, &mqtt)
+        ws_answer(self.ws, self.link, 0)
         self.take(shared, n + mqtt)
-        ws_answer(self.ws, self.link)       # behind the answers to the packets that came before it
+        ws_answer(self.ws, self.link, 1)
         if result != WS_OK:
             self.end()
         return 0
@@ -898,7 +899,7 @@ cdef class Connection:
                 self.overrun = False
                 self.resume()
             if self.ws != NULL:
-                ws_answer(self.ws, self.link)
+                ws_answer(self.ws, self.link, 0)
             if self.session is not None and (self.session.queued or self.session.resend_count):
                 self.session.pump()
         return 0

@@ -1,8 +1,8 @@
 """Inbound WebSocket frames, RFC 6455: unmasked and stripped in place, so that the MQTT decoder sees one stream of bytes.
 
 A frame header may be split anywhere; what has arrived of it waits in `header`. MQTT packets need not align with frames
-[MQTT-6.0.0-2]. Control frames are answered by ws_answer, when the MQTT bytes in front of them have been: no data frame
-may follow a Close (section 5.5.1).
+[MQTT-6.0.0-2]. Control frames are answered by ws_answer, a Close when the MQTT bytes in front of it have been: no data
+frame may follow it (section 5.5.1).
 """
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 
@@ -34,5 +34,5 @@ cdef struct ws_t:
 # Turns data[0:n] into MQTT bytes in place; *out is their number. WS_OK or why the connection ends.
 cdef int ws_unframe(ws_t* ws, uint8_t* data, size_t n, size_t* out) noexcept
 
-# Writes what control frames are to be answered with; a Pong waits while the peer takes nothing.
-cdef void ws_answer(ws_t* ws, link_t* link) noexcept
+# Writes what control frames are to be answered with. A Pong waits while the peer takes nothing, a Close for `closing`.
+cdef void ws_answer(ws_t* ws, link_t* link, bint closing) noexcept

@@ -53,12 +53,12 @@ cdef int control_done(ws_t* ws) noexcept:
     return WS_OK
 
 
-cdef void ws_answer(ws_t* ws, link_t* link) noexcept:
+cdef void ws_answer(ws_t* ws, link_t* link, bint closing) noexcept:
     # Frames that pile up would cost a chunk each, so one that is not taken is not made yet.
     if ws.pong_due and not link.blocked:
         ws.pong_due = 0
         link_control_frame(link, PONG, ws.pong, ws.pong_have)
-    if ws.close_due:
+    if closing and ws.close_due:
         ws.close_due = 0
         link_control_frame(link, CLOSE, ws.close, ws.close_have)
 

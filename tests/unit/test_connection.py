@@ -1,13 +1,15 @@
-"""Connections driven by hand: a real socket, a real Poller, a handler of the test's own. Each test is a corner that once
-was wrong, or that a stranger would try."""
+"""Connections driven by hand: a real socket, a real Poller, a handler of the test's own. Each test is a corner that
+once was wrong, or that a stranger would try."""
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import socket
 import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -62,10 +64,13 @@ class Bench:
         self.handler = Handler()
         self.clients: list[socket.socket] = []
 
-    def connect(self, *, websocket: bool = False, receive_buffer: int = 0) -> tuple[socket.socket, Connection]:
+    def connect(self, *, websocket: bool = False, receive_buffer: int = 0,
+                server_buffer: int = 0) -> tuple[socket.socket, Connection]:
         with socket.socket() as listening:
             if receive_buffer:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, receive_buffer)
+            if server_buffer:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, server_buffer)
             listening.bind(("127.0.0.1", 0))
             listening.listen()
             client = socket.socket()
@@ -97,10 +102,15 @@ def bench() -> Iterator[Bench]:
         client.close()
 
 
+def arrived(connection: Connection) -> int:
+    """Bytes that wait in the broker's socket."""
+    return int(struct.unpack("i", fcntl.ioctl(connection.fd, termios.FIONREAD, bytes(4)))[0])
+
+
 def masked(opcode: int, payload: bytes, *, fin: bool = True) -> bytes:
     """A WebSocket frame of a client; the mask is zero."""
     n = len(payload)
-    length = bytes((0x80 | n,))
+    length = bytes((0x80 | min(n, 126),))
     if n >= 126:
         length = b"\xfe" + struct.pack(">H", n) if n < 65536 else b"\xff" + struct.pack(">Q", n)
     return bytes(((0x80 if fin else 0) | opcode,)) + length + bytes(4) + payload
@@ -123,23 +133,17 @@ def unmasked(data: bytes) -> list[tuple[int, bytes]]:
 def test_what_waited_while_paused_comes_before_what_arrives(bench: Bench) -> None:
     """resume() outside of a turn, more bytes in the socket: they must not be read on top of a full carry."""
     bench.handler.on_first = lambda connection: connection.pause()
-    client, connection = bench.connect()
-    ahead = 120_000
-    client.setblocking(False)
-    sent = client.send(CONNECT + COLD * ahead)
-    sent -= sent % 2  # both are of even length, so what follows begins a packet
-    bench.turn_until(lambda: connection.paused)
-    for _ in range(20):
+    client, connection = bench.connect(server_buffer=1 << 20)
+    number = 115_000  # twice that is more than the buffer that all connections share
+    for data in (CONNECT + COLD * number, COLD * number):
+        client.sendall(data)
+        while arrived(connection) < len(data):
+            pass
         bench.poller.turn()
-    more = 0
-    for _ in range(200):
-        try:
-            more += client.send(COLD * 8192)
-        except BlockingIOError:
-            break
+        assert connection.paused
+    assert arrived(connection) == 2 * number
     connection.resume()
-    expected = (sent - len(CONNECT) + more) // 2
-    bench.turn_until(lambda: len(bench.handler.packets) - 1 >= expected)
+    bench.turn_until(lambda: len(bench.handler.packets) - 1 == 2 * number)
     assert set(bench.handler.packets[1:]) == {(0xF0, b"")}
     assert not bench.handler.errors
 
