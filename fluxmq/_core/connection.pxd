@@ -44,7 +44,6 @@ cdef class Connection:
     cdef readonly uint8_t phase
     cdef readonly uint8_t paused        # PAUSE_* bits, 0 = it is read
     cdef bint resumed                   # in the poller's list of those to go on with
-    cdef bint tls_wants_write
     cdef bint reported                  # the edge heard that it ended
     cdef readonly bint eof              # the peer closed its side
     # input

@@ -18,7 +18,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.unistd cimport close
 
 from ssl import SSLWantReadError, SSLWantWriteError
@@ -39,7 +39,7 @@ from fluxmq._core.mqtt_consts cimport (
 from fluxmq._core.mqtt_props cimport publish_props_t, scan_publish_props
 from fluxmq._core.routes cimport route_drop
 from fluxmq._core.text cimport TEXT_BAD, TEXT_OK, text_valid, topic_valid
-from fluxmq._core.websocket cimport WS_OK, ws_unframe
+from fluxmq._core.websocket cimport WS_OK, ws_answer, ws_unframe
 from fluxmq._core.wire cimport Cursor, peek_u16, take_varint
 
 __all__ = ["Connection"]
@@ -120,6 +120,7 @@ cdef str peer_name(int fd):
 
 
 @cython.final
+@cython.no_gc_clear     # __dealloc__ reads `tls`; the cycle with `state` breaks on the other side
 cdef class Connection:
     """Handle. Owns the socket `fd` from construction on.
 
@@ -301,9 +302,14 @@ cdef class Connection:
                 self.handshake()
                 if self.phase == PHASE_TLS:
                     return 0
-            if events & EPOLLOUT and self.link.blocked:
-                self.link.blocked = 0
-                self.flush()
+            if events & EPOLLOUT:
+                if self.link.blocked:
+                    self.link.blocked = 0
+                    self.flush()
+                elif self.phase != PHASE_CLOSED:
+                    # A read of the TLS layer wanted to write: it is the read that goes on now.
+                    self.want(self.interest & ~EPOLLOUT)
+                    events |= EPOLLIN
             if events & (EPOLLIN | EPOLLHUP | EPOLLERR) and self.phase != PHASE_CLOSED:
                 if self.paused and events & (EPOLLHUP | EPOLLERR):
                     self.abort()
@@ -354,15 +360,17 @@ cdef class Connection:
 
     cdef int on_readable(self) except -1:
         cdef ssize_t got
-        cdef size_t n, skip
-        cdef int result
+        cdef size_t n
+        cdef size_t room = READ_BYTES
+        if self.resumed:
+            return 0                # what waits in carry comes first (go_on), and may leave no room in `shared`
         while True:
             if self.big != NULL and self.ws == NULL and self.tls is None:
                 return self.receive_big()
             n = self.carry_length
             if n:
                 memcpy(shared, self.carry, n)
-            got = self.receive(shared + n, READ_BYTES)
+            got = self.receive(shared + n, room)
             if got == AGAIN:
                 return 0
             if got <= 0:
@@ -379,15 +387,21 @@ cdef class Connection:
                 self.take(shared, n + got)
             else:
                 self.unframe(n, got)
-            # A TLS layer may hold more than one read took; a plain socket is asked again in the next round.
-            if self.tls is None or got < READ_BYTES or self.paused or self.phase >= PHASE_DRAINING:
+            # What stays in the socket is asked for in the next round. What the TLS layer has taken out of it (the rest
+            # of one record) epoll does not see, so exactly that is read now: a fast peer must not keep us here.
+            if self.tls is None or got < <ssize_t>room or self.paused or self.phase >= PHASE_DRAINING:
+                return 0
+            room = <size_t>self.tls.pending()
+            if room == 0:
                 return 0
 
     cdef int unframe(self, size_t n, size_t got) except -1:
         """shared[n:n+got] are WebSocket bytes behind n MQTT bytes."""
         cdef size_t mqtt = 0
-        cdef int result = ws_unframe(self.ws, shared + n, got, &mqtt, self.link)
+        cdef int result = ws_unframe(self.ws, shared + n, got, &mqtt)
+        ws_answer(self.ws, self.link, 0)
         self.take(shared, n + mqtt)
+        ws_answer(self.ws, self.link, 1)
         if result != WS_OK:
             self.end()
         return 0
@@ -469,6 +483,10 @@ cdef class Connection:
             if self.big_have < self.big.size:
                 return 0
             self.dispatch_big()
+            if self.phase >= PHASE_DRAINING:
+                return 0
+            if self.paused:
+                return self.keep(data, n)
         used = self.parse(data, n)
         if self.phase >= PHASE_DRAINING:
             return 0
@@ -845,11 +863,16 @@ cdef class Connection:
             self.end()
             return 0
         self.flush()
+        if self.phase != PHASE_HTTP:
+            return 0                    # the peer is gone already
+        if self.link.head != NULL:
+            self.abort()                # it takes not even this: no frame may be put in front of what is no frame
+            return 0
         self.phase = PHASE_CONNECT
         self.link.websocket = 1
         self.keep(data, 0)
         if n > head:
-            memcpy(shared, data + head, n - head)       # forwards, over bytes already read
+            memmove(shared, data + head, n - head)
             self.unframe(0, n - head)
         return 0
 
@@ -909,6 +932,8 @@ cdef class Connection:
             # Deliveries end at the high water mark, so what was over twice that were answers.
             if self.paused & PAUSE_ANSWERS and 2 * self.link.held <= self.hub.receive_max:
                 self.resume_from(PAUSE_ANSWERS)
+            if self.ws != NULL:
+                ws_answer(self.ws, self.link, 0)
             if self.session is not None and (self.session.queued or self.session.resend_count):
                 self.session.pump()
         return 0
@@ -936,7 +961,8 @@ cdef class Connection:
 
     cdef int want(self, uint32_t interest) except -1:
         cdef epoll_event event
-        if interest == self.interest or self.fd < 0 or self.epoll < 0:
+        # A closed descriptor's number may be somebody else's by now.
+        if interest == self.interest or self.phase == PHASE_CLOSED or self.epoll < 0:
             return 0
         self.interest = interest
         event.events = interest

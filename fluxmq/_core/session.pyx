@@ -25,6 +25,7 @@ cdef enum:
 
 
 @cython.final
+@cython.no_gc_clear     # __dealloc__ needs the ledger; the cycle with `data` breaks on the other side
 cdef class Session:
     """Machine. One client's session, MQTT 5.0 section 4.1.
 
@@ -304,6 +305,7 @@ cdef class Session:
                 sequence = slot.sequence
                 if not self.send_slot(slot, DUP) and self.journalled:
                     self.ledger.write_sequence(RECORD_SETTLED, self.number, sequence)
+                    self.dirty = 1
             elif slot != NULL and slot.state == SLOT_RELEASE_HELD:
                 slot.state = SLOT_RELEASED
                 link_ack(link, PUBREL, slot.packet_id, 0)
@@ -351,6 +353,8 @@ cdef class Session:
             sequence = slot.sequence
             if not self.send_slot(slot, 0):
                 self.ledger.write_sequence(RECORD_SETTLED, self.number, sequence)
+                self.dirty = 1
+                self.pump()         # its place in the window is free, and no acknowledgement will tell
         elif slot.state == SLOT_RELEASE_HELD:
             slot.state = SLOT_RELEASED
             link_ack(self.link, PUBREL, packet_id, 0)
