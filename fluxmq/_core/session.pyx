@@ -23,6 +23,7 @@ cdef enum:
 
 
 @cython.final
+@cython.no_gc_clear             # __dealloc__ gives messages back through the ledger, so the collector must not take that first
 cdef class Session:
     """Machine. One client's session, MQTT 5.0 section 4.1.
 
@@ -206,7 +207,10 @@ cdef class Session:
         cdef entry_t entry
         if self.pop(&entry):
             if self.journalled:
-                self.ledger.write_sequence(RECORD_SETTLED, self.number, entry.sequence)
+                if entry.msg.id:
+                    self.ledger.write_sequence(RECORD_SETTLED, self.number, entry.sequence)
+                else:               # it came with this very publish, whose record is still to be written
+                    self.ledger.drop_target(self.number, entry.sequence)
                 self.dirty = 1
             self.ledger.forget(entry.msg)
             ids_drop(entry.ids)
@@ -302,6 +306,7 @@ cdef class Session:
                 sequence = slot.sequence
                 if not self.send_slot(slot, DUP) and self.journalled:
                     self.ledger.write_sequence(RECORD_SETTLED, self.number, sequence)
+                    self.dirty = 1
             elif slot != NULL and slot.state == SLOT_RELEASE_HELD:
                 slot.state = SLOT_RELEASED
                 link_ack(link, PUBREL, slot.packet_id, 0)
@@ -349,6 +354,7 @@ cdef class Session:
             sequence = slot.sequence
             if not self.send_slot(slot, 0):
                 self.ledger.write_sequence(RECORD_SETTLED, self.number, sequence)
+                self.dirty = 1
         elif slot.state == SLOT_RELEASE_HELD:
             slot.state = SLOT_RELEASED
             link_ack(self.link, PUBREL, packet_id, 0)
