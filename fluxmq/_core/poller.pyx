@@ -13,6 +13,7 @@ from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport close
 
 from fluxmq._core.connection cimport Connection
+from fluxmq._core.journal cimport JOURNAL_FAILED
 from fluxmq._core.link cimport link_drop, link_t
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -136,7 +137,8 @@ cdef class Poller:
             self.hub.resumed.clear()
             for connection in waiting:
                 connection.go_on()
-        if self.hub.ledger.journal is not None:
+        # Once the journal has failed, journal_ready tells; here connections go on until the node stops.
+        if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
             self.hub.ledger.journal.submit()
         self.flush_dirty()
         if self.hub.closed:
