@@ -1,11 +1,15 @@
-from typing import final
+from typing import Any, final
 
+from fluxmq._core.journal import Journal
 from fluxmq._core.retained import RetainedTree
+from fluxmq._core.session import Session
 
-__all__ = ["TrieProbe", "hash_bytes", "retained_nodes"]
+__all__ = ["TrieProbe", "gathered", "hash_bytes", "retained_nodes", "session_state"]
 
+def gathered(journal: Journal) -> int: ...
 def hash_bytes(data: bytes, seed: int) -> int: ...
 def retained_nodes(tree: RetainedTree) -> int: ...
+def session_state(session: Session) -> dict[str, Any]: ...
 @final
 class TrieProbe:
     def __init__(self, seed: int = 0) -> None: ...
