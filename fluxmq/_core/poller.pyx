@@ -17,6 +17,7 @@ from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport close
 
 from fluxmq._core.connection cimport Connection, PAUSE_DISK
+from fluxmq._core.journal cimport JOURNAL_FAILED
 from fluxmq._core.link cimport link_drop, link_t
 
 __all__ = ["Poller"]
@@ -171,10 +172,11 @@ cdef class Poller:
             self.hub.resumed.clear()
             for connection in waiting:
                 connection.go_on()
-        if self.hub.ledger.journal is not None:
+        # Once the journal has failed, journal_ready tells; here connections go on until the node stops.
+        if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
             self.hub.ledger.journal.submit()
         self.flush_dirty()
-        if self.hub.ledger.journal is not None:
+        if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
             self.hub.ledger.journal.submit()    # what a flush took from a queue is recorded too; nobody else would ask
         if self.hub.closed:
             for connection in self.hub.closed:

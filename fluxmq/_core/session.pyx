@@ -209,7 +209,10 @@ cdef class Session:
         cdef entry_t entry
         if self.pop(&entry):
             if self.journalled:
-                self.ledger.write_sequence(RECORD_SETTLED, self.number, entry.sequence)
+                if entry.msg.id:
+                    self.ledger.write_sequence(RECORD_SETTLED, self.number, entry.sequence)
+                else:               # it came with this very publish, whose record is still to be written
+                    self.ledger.drop_target(self.number, entry.sequence)
                 self.dirty = 1
             self.ledger.forget(entry.msg)
             ids_drop(entry.ids)

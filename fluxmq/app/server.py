@@ -296,7 +296,7 @@ class Server:
         if self._authority is not None:
             self._authority.close()
         if self.store is not None:
-            await self.keeper.close() if self._started else None
+            await self.keeper.close(self.config.server.shutdown_timeout) if self._started else None
             self.store.close()
         self.limited.close()
 

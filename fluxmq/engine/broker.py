@@ -87,6 +87,11 @@ class Broker:
             self.disconnect(session, former, publish_will=True, taken_over=True, clean=clean_start)
             former.displaced(ReasonCode.SESSION_TAKEN_OVER)
             session = self.sessions.get(name)
+        if session is not None and session.data.restored and not session.data.kept:
+            # It ended with its connection, when the broker died; only its will waited for the client, who is back.
+            session.data.will = None
+            self.end_session(session)
+            session = None
         if session is not None and clean_start:
             self.end_session(session)
             session = None
@@ -318,15 +323,16 @@ class Broker:
             for filter_, (options, identifier) in list(session.subscriptions.items()):
                 self._add_subscription(session, filter_, options, identifier)
             state.epoch += 1
+            patience = 0
             if state.restored:
                 # It was connected when the broker died; the client may come back within its patience.
                 patience = int(max(state.will.delay_s if state.will else 0, 1.5 * state.keep_alive_s) * 1000)
                 state.since_ms = self.hub.now_ms
                 if state.will is not None:
                     self._after(session, patience, self._will_due)
-                if not state.kept:
-                    self._after(session, patience, self._expired)
             elif state.will is not None:
                 self._after(session, state.will.delay_s * 1000, self._will_due)
-            if state.kept and state.expiry_s != EXPIRY_NEVER:
+            if not state.kept:
+                self._after(session, patience if state.restored else 0, self._expired)
+            elif state.expiry_s != EXPIRY_NEVER:
                 self._after(session, state.expiry_s * 1000, self._expired)
