@@ -12,6 +12,7 @@ from fluxmq._core.trie cimport (
 
 cdef enum:
     WAYS = 4
+    KEPT_TOPIC_BYTES_MAX = 1024 # an entry is about 200 bytes with a usual topic; with 64 KiB the cache would hold 4 GiB
     IDENTIFIERS_MAX = 255       # of one delivery; a client with more overlapping filters than that loses the rest's
 
 
@@ -61,6 +62,9 @@ cdef class Routes:
                 if self.sets[i] != NULL:
                     route_drop(self.sets[i])
             free(self.sets)
+        for i in range(WAYS):
+            if self.long_topics[i] != NULL:
+                route_drop(self.long_topics[i])
         subs_free(&self.matches)
 
     cdef route_t* find(self, const uint8_t* topic, size_t length) except NULL:
@@ -70,6 +74,8 @@ cdef class Routes:
         cdef route_t* route
         cdef int i
         cdef int oldest = 0
+        if length > KEPT_TOPIC_BYTES_MAX:
+            ways = self.long_topics
         self.tick += 1
         for i in range(WAYS):
             route = ways[i]
