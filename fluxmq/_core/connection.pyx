@@ -42,6 +42,8 @@ from fluxmq._core.text cimport TEXT_BAD, TEXT_OK, text_valid, topic_valid
 from fluxmq._core.websocket cimport WS_OK, ws_unframe
 from fluxmq._core.wire cimport Cursor, peek_u16, take_varint
 
+__all__ = ["Connection"]
+
 cdef extern from "<string.h>" nogil:
     void* memmem(const void* hay, size_t n, const void* needle, size_t m)
 

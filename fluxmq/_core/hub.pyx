@@ -17,6 +17,8 @@ from fluxmq._core.text cimport TEXT_OK, topic_valid
 from fluxmq._core.trie cimport SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED
 from fluxmq._core.wire cimport varint_size
 
+__all__ = ["Hub", "Retained"]
+
 
 @cython.final
 cdef class Retained:

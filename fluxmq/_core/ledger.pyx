@@ -8,6 +8,8 @@ from libc.string cimport memcpy
 from fluxmq._core.message cimport msg_drop
 from fluxmq._core.wire cimport put_bytes16, put_u8, put_u16, put_u32
 
+__all__ = ["Ledger"]
+
 
 cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept nogil:
     return put_u32(put_u32(at, <uint32_t>(value >> 32)), <uint32_t>value)

@@ -29,6 +29,8 @@ from fluxmq._core.message cimport (
 from fluxmq._core.session cimport SLOT_RELEASE_HELD, SLOT_WAITING, entry_t
 from fluxmq._core.wire cimport Cursor, put_u8, put_u16, put_u32, take_bytes16, take_u8, take_u16, take_u32
 
+__all__ = ["Loader", "MessageHold", "export_retained", "export_session", "message_key", "retained_key", "session_key"]
+
 cdef enum:
     VALUE_VERSION = 1
     ENTRY_BYTES = 20            # without identifiers
@@ -49,6 +51,7 @@ cdef inline bint take_u64(Cursor* c, uint64_t* out) noexcept nogil:
     return 1
 
 
+@cython.final
 cdef class MessageHold:
     """Value. Keeps a loaded message until the sessions that need it have taken their references."""
     cdef msg_t* msg

@@ -19,6 +19,8 @@ from posix.unistd cimport close
 from fluxmq._core.connection cimport Connection, PAUSE_DISK
 from fluxmq._core.link cimport link_drop, link_t
 
+__all__ = ["Poller"]
+
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
         void* ptr

@@ -10,6 +10,8 @@ from fluxmq._core.trie cimport (
     SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED, sub_t, subs_free,
 )
 
+__all__ = ["Routes", "ShareGroup"]
+
 cdef enum:
     WAYS = 4
     KEPT_TOPIC_BYTES_MAX = 1024 # an entry is about 200 bytes with a usual topic; with 64 KiB the cache would hold 4 GiB

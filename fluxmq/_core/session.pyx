@@ -15,6 +15,8 @@ from fluxmq._core.message cimport body_bytes, ids_drop, ids_hold, msg_hold, pub_
 from fluxmq._core.mqtt_consts cimport PUBLISH, PUBREL, REASON_PACKET_IDENTIFIER_NOT_FOUND
 from fluxmq._core.trie cimport SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED
 
+__all__ = ["Session"]
+
 cdef enum:
     SLOTS_MIN = 16
     QUEUE_MIN = 16

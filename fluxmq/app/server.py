@@ -257,7 +257,7 @@ class Server:
         self._turn()
 
     def note(self, level: str, cause: str, text: str, fields: dict[str, Any]) -> None:
-        """A line for the operator. cause: what must not fill the log: at most one line a second for each; "" = always."""
+        """For the operator. cause: what must not fill the log, one line a second for each at most; "" = always."""
         if cause:
             self.limited.log(LEVELS[level], cause, text, **{k: v for k, v in fields.items() if k != "error"})
         elif self.log.isEnabledFor(LEVELS[level]):
@@ -343,6 +343,7 @@ class Server:
         who = f"users of {auth.users_file}" if auth.users_file else "anybody who can reach the addresses above"
         if auth.users_file and auth.allow_anonymous:
             who += ", and anonymous clients"
-        if not auth.users_file and all(slot.address and slot.address.is_loopback for _, slot in self.config.listeners()):
+        slots = [slot for _, slot in self.config.listeners()]
+        if not auth.users_file and all(slot.address and slot.address.is_loopback for slot in slots):
             who = "anybody on this machine (loopback only; set auth.users_file to open it to others)"
         return who + (f"; permissions from {auth.acl_file}" if auth.acl_file else "; everything is permitted")

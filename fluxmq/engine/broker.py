@@ -203,8 +203,8 @@ class Broker:
     # ------------------------------------------------------------------ subscriptions
 
     def subscribe(self, session: Session, filter_: bytes, options: int, identifier: int) -> tuple[int, bool]:
-        """One topic filter of a SUBSCRIBE, MQTT 5.0 section 3.8. Returns the reason code for SUBACK, and whether what is
-        retained under the filter is due (`deliver_retained`, after SUBACK).
+        """One topic filter of a SUBSCRIBE, MQTT 5.0 section 3.8. Returns the reason code for SUBACK, and whether what
+        is retained under the filter is due (`deliver_retained`, after SUBACK).
 
         filter_: UTF-8, not yet checked beyond that. options: the Subscription Options byte. identifier: 0 = none.
         Permission is the caller's business.

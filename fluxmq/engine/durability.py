@@ -4,8 +4,8 @@ The journal is the truth, the view a copy that is brought forward when the journ
 
     rotate ─► export what is dirty (a slice per tick) ─► wait until all of that is durable ─► view ─► old files go
 
-What is exported may be newer than the rotation; replay after a crash then meets some records a second time and applies them
-again without effect (fluxmq/_core/persist.pxd). What is exported is never newer than the journal on disk when it is
+What is exported may be newer than the rotation; replay after a crash then meets some records a second time and applies
+them without effect (fluxmq/_core/persist.pxd). What is exported is never newer than the journal on disk when it is
 written: otherwise a crash could leave a copy that knows of something nobody else was promised.
 """
 from __future__ import annotations
@@ -85,7 +85,8 @@ class Keeper:
             elif kind == b"s":
                 values.append((int.from_bytes(rest, "big"), value))
             else:
-                raise CorruptError(f"the store has a key of an unknown kind, {key[:16]!r}: it was written by a newer version")
+                raise CorruptError(f"the store has a key of an unknown kind, {key[:16]!r}: "
+                                   "it was written by a newer version")
         for number, value in values:  # 's' sorts after 'm': every message is there by now
             copy = _decode_copy(loader.head_of(value))
             session = self._make(number, copy.head)

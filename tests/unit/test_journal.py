@@ -14,6 +14,7 @@ from kit.journals import Ops, body_of, commit, contents, wait_durable, wait_even
 from fluxmq._core.errors import CorruptError, StorageError, UsageError
 from fluxmq._core.journal import JOURNAL_OK, Journal
 from fluxmq._core.journal_format import crc32c, decode_file_header, file_name, file_number
+from fluxmq.bench.micro import bench_journal
 from fluxmq.storage.journal_files import recover
 
 
@@ -338,7 +339,6 @@ def test_newer_format_is_refused(tmp_path: Path) -> None:
 
 def test_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """At smoke size, so that it cannot rot."""
-    bench_journal = pytest.importorskip("bench.micro.bench_journal")
     bench_journal.main(["--smoke", "--dir", str(tmp_path), "--json"])
     rows = json.loads(capsys.readouterr().out)
     assert [row["record_bytes"] for row in rows] == list(bench_journal.RECORD_BYTES)

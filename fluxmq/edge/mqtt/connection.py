@@ -1,6 +1,6 @@
 """One MQTT client as the edge sees it: who it is, what it asked for in CONNECT, how it ended.
 
-The compiled Connection carries the bytes and the hot packets; a Client hangs on it as `Connection.state` from CONNECT on.
+The compiled Connection carries the bytes and the hot packets; a Client hangs on it as `state` from CONNECT on.
 """
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def user_properties(properties: Iterable[tuple[int, Any]]) -> int:
 class Client:
     """State of one connection, from CONNECT to its end."""
 
-    __slots__ = ("client_id", "connection", "ended_by", "exchange", "expiry_override", "identity", "method", "name", "packet",
-                 "packet_size_max", "problem_information", "publish_will", "session", "taken",
+    __slots__ = ("client_id", "connection", "ended_by", "exchange", "expiry_override", "identity", "method", "name",
+                 "packet", "packet_size_max", "problem_information", "publish_will", "session", "taken",
                  "version")
 
     def __init__(self, connection: Connection, packet: Connect) -> None:

@@ -143,7 +143,8 @@ class Front:
         packet = PubAck if kind == PacketType.PUBACK else PubRec
         data = encode_packet(packet(packet_id, reason_code=reason), 5)
         if client.problem_information:
-            with_text = encode_packet(packet(packet_id, reason_code=reason, properties=[(Property.REASON_STRING, text)]), 5)
+            with_text = encode_packet(
+                packet(packet_id, reason_code=reason, properties=[(Property.REASON_STRING, text)]), 5)
             if len(with_text) <= client.packet_size_max:
                 data = with_text
         connection.write_when_durable(data, self.hub.ledger.records)
