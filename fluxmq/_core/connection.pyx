@@ -81,6 +81,7 @@ cdef enum:
     HTTP_BYTES_MAX = 16384
     PROPERTIES_REMEMBERED_MAX = 512
     ALLOWED_MAX = 1024          # remembered answers of the Authority per connection
+    ALLOWED_TOPIC_BYTES_MAX = 1024      # asked again for a longer one: 1 024 of 64 KiB would be 64 MiB
     DRAIN_MS = 2000             # how long a closing connection may take to send its last bytes
     AGAIN = -1
     BROKEN = -2
@@ -771,7 +772,8 @@ cdef class Connection:
                 answer = bool(self.handler.may_publish(self, topic))
                 if len(self.allowed) > ALLOWED_MAX:
                     self.allowed = {None: self.hub.access_generation}
-                self.allowed[topic] = answer
+                if route.topic_length <= ALLOWED_TOPIC_BYTES_MAX:
+                    self.allowed[topic] = answer
             if not answer:
                 return 0
         self.last_access = self.hub.access_generation + 1

@@ -45,6 +45,7 @@ cdef class Routes:
     cdef readonly Trie trie
     cdef route_t** sets
     cdef uint64_t sets_mask
+    cdef route_t* long_topics[4]        # the set of all topics over KEPT_TOPIC_BYTES_MAX, so that entries bound bytes
     cdef uint64_t tick
     cdef uint64_t seed
     cdef subs_t matches

@@ -16,6 +16,7 @@ __all__ = ["Routes", "ShareGroup"]
 
 cdef enum:
     WAYS = 4
+    KEPT_TOPIC_BYTES_MAX = 1024 # an entry is about 200 bytes with a usual topic; with 64 KiB the cache would hold 4 GiB
     IDENTIFIERS_MAX = 255       # of one delivery; a client with more overlapping filters than that loses the rest's
 
 
@@ -73,6 +74,9 @@ cdef class Routes:
                 if self.sets[i] != NULL:
                     route_drop(self.sets[i])
             free(self.sets)
+        for i in range(WAYS):
+            if self.long_topics[i] != NULL:
+                route_drop(self.long_topics[i])
         subs_free(&self.matches)
 
     cdef route_t* find(self, const uint8_t* topic, size_t length) except NULL:
@@ -82,6 +86,8 @@ cdef class Routes:
         cdef route_t* route
         cdef int i
         cdef int oldest = 0
+        if length > KEPT_TOPIC_BYTES_MAX:
+            ways = self.long_topics
         self.tick += 1
         for i in range(WAYS):
             route = ways[i]

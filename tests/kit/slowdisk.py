@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from kit.tools import require_tool
 
 __all__ = ["SlowDisk"]

@@ -1,7 +1,7 @@
 """What the broker owes a client that sends and never reads: bounded, because such a client is no longer read.
 
-Every kind of answer is tried. The sender writes until the broker takes no more; then nothing may have grown beyond twice
-the high water mark, others are served, and when it reads at last every answer is there.
+The sender writes until the broker takes no more; then nothing may have grown beyond twice the high water mark, others
+are served, and when it reads at last every answer is there.
 """
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Start = Callable[..., Broker]
 
 
 def send_until_refused(raw: socket.socket, block: bytes) -> tuple[int, bytes]:
-    """Writes block after block until the kernel takes no more for a while; returns how many were begun, and what is left
-    of the last one."""
+    """Writes block after block until the kernel takes no more for a while; returns how many were begun, and what is
+    left of the last one."""
     raw.settimeout(0.5)
     sent = at = 0
     with contextlib.suppress(TimeoutError):

@@ -12,7 +12,7 @@ from kit.broker import Broker
 from kit.client import KEPT, TIMEOUT, Client
 from kit.slowdisk import SlowDisk
 from kit.watch import Memory, metric, wait_until
-from oracle.mqtt import Puback, Publish
+from oracle.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel
 
 from fluxmq.model import limits
 
@@ -93,7 +93,8 @@ def test_the_backlog_of_the_disk_is_bounded(start_broker: Start, connect: Connec
             sent.append(0)
             with contextlib.suppress(TimeoutError):
                 while sent[-1] < most:
-                    packet = packet or Publish(topic="t/1", payload=bytes(size), qos=1, packet_id=sent[-1] + 1).encode(4)
+                    number = sent[-1] + 1
+                    packet = packet or Publish(topic="t/1", payload=bytes(size), qos=1, packet_id=number).encode(4)
                     at += raw.send(packet[at:])
                     if at == len(packet):
                         sent[-1], packet, at = sent[-1] + 1, b"", 0
@@ -133,7 +134,6 @@ def test_receive_maximum_of_a_client_that_cannot_be_told(start_broker: Start, co
 def test_qos_2_does_not_lock_itself_out(start_broker: Start, connect: Connect) -> None:
     """A 3.1.1 client may send all its PUBLISH before the first PUBREL: what is answered with PUBREC does not count."""
     broker = start_broker({"broker.receive_maximum": 10})
-    from oracle.mqtt import Pubcomp, Pubrec, Pubrel
     client = connect(broker, version=4)
     client.send(*(Publish(topic="t", qos=2, packet_id=number) for number in range(1, 101)),
                 *(Pubrel(packet_id=number) for number in range(1, 101)))
@@ -142,7 +142,8 @@ def test_qos_2_does_not_lock_itself_out(start_broker: Start, connect: Connect) -
             client.expect(kind, packet_id=number)
 
 
-def test_a_disk_of_50_ms(start_broker: Start, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_of_50_ms(start_broker: Start, connect: Connect, tmp_path: Path,
+                         monkeypatch: pytest.MonkeyPatch) -> None:
     """Five publishers share its syncs: everything is acknowledged, in order, and the offline session has it."""
     SlowDisk(tmp_path, monkeypatch, milliseconds=50)
     broker = start_broker({"storage.type": "rocksdb"})

@@ -18,7 +18,7 @@ from fluxmq._core.mqtt_encode import encode_packet
 from fluxmq._core.mqtt_packets import Auth, ConnAck, Connect
 from fluxmq._core.mqtt_props import encode_properties
 from fluxmq._core.text import check_topic
-from fluxmq.edge.mqtt.connection import REASON_STRING_MAX, Client
+from fluxmq.edge.mqtt.connection import REASON_STRING_MAX, Client, user_properties
 from fluxmq.engine.sessions import EXPIRY_NEVER, Will
 from fluxmq.model import limits
 from fluxmq.model.mqtt import Property, ReasonCode
@@ -84,6 +84,10 @@ class Connecting:
         if len(packet.client_id.encode()) > limits.CLIENT_ID_BYTES_MAX:
             raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
                                 f"the client identifier is longer than {limits.CLIENT_ID_BYTES_MAX} bytes")
+        most = self.front.hub.user_properties_max
+        if max(user_properties(packet.properties), user_properties(packet.will.properties if packet.will else ())) > most:
+            raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+                                f"more than {most} user properties (broker.max_user_properties)")
         if not packet.client_id and (level == 3 or (level == 4 and not packet.clean_start)):
             raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
                                 "a session that is kept needs a client identifier [MQTT-3.1.3-8]")

@@ -4,6 +4,7 @@ The compiled Connection carries the bytes and the hot packets; a Client hangs on
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.mqtt_encode import encode_packet
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from fluxmq._core.session import Session
     from fluxmq.engine.ports_access import Exchange
 
-__all__ = ["Client", "disconnect_bytes"]
+__all__ = ["Client", "disconnect_bytes", "user_properties"]
 
 REASON_STRING_MAX = 256  # characters of our own making: enough for a sentence
 
@@ -29,6 +30,11 @@ def disconnect_bytes(reason: int, text: str = "", packet_size_max: int = 0xFFFFF
     if len(data) > packet_size_max:
         data = encode_packet(Disconnect(reason_code=reason), 5)
     return data if len(data) <= packet_size_max else b""
+
+
+def user_properties(properties: Iterable[tuple[int, Any]]) -> int:
+    """How many of a packet's properties are User Properties."""
+    return sum(1 for identifier, _ in properties if identifier == Property.USER_PROPERTY)
 
 
 class Client:
