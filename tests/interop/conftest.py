@@ -43,12 +43,12 @@ class Peer:
         return f"{self.library.name}-{'v5' if self.version == 5 else 'v311'}-{self.transport}"
 
 
-def peers(*, resumes: bool = False, transports: tuple[str, ...] = ("tcp", "ws", "tls", "wss"),
+def peers(*, transports: tuple[str, ...] = ("tcp", "ws", "tls", "wss"),
           versions: tuple[int, ...] = (4, 5)) -> list[Peer]:
-    """All that there are, or those whose library resumes."""
+    """All that there are of these."""
     return [Peer(library, version, transport) for library in LIBRARIES for version in versions
             for transport in library.transports
-            if transport in transports and (library.resumes or not resumes)]
+            if transport in transports]
 
 
 def each(found: list[Peer]) -> pytest.MarkDecorator:

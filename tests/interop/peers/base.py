@@ -141,12 +141,14 @@ class Session(abc.ABC):
 
 
 class Library(abc.ABC):
-    """name: for the test's id. transports: see Endpoint. properties: those of PUBLISH can be sent and read. resumes: comes
-    back by itself after a broken connection and ends the QoS 2 handshakes that it had begun. in_order: `publish_all`
-    keeps the order."""
+    """name: for the test's id. transports: see Endpoint. returns: comes back by itself after a broken connection.
+    exactly_once: takes a QoS 2 message that is sent again after that only once. resumes: also ends the QoS 2 handshakes
+    that it had begun as a publisher."""
 
     name: ClassVar[str]
     transports: ClassVar[tuple[str, ...]] = ("tcp",)
+    returns: ClassVar[bool] = False
+    exactly_once: ClassVar[bool] = False
     resumes: ClassVar[bool] = False
 
     def need(self) -> None:

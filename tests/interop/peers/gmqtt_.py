@@ -93,6 +93,7 @@ class GmqttSession(Session):
 
 class Gmqtt(Library):
     name = "gmqtt"
+    returns = True
 
     def __init__(self) -> None:
         self._thread: LoopThread | None = None

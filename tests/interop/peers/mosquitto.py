@@ -116,6 +116,7 @@ class MosquittoSession(Session):
 class Mosquitto(Library):
     name = "mosquitto"
     transports = ("tcp", "tls")
+    returns = exactly_once = True
 
     def need(self) -> None:
         require_tool("mosquitto_sub", package="mosquitto-clients")

@@ -119,7 +119,7 @@ class MqttJs(Library):
 
     name = "mqttjs"
     transports = ("tcp", "ws", "tls", "wss")
-    resumes = True
+    returns = exactly_once = resumes = True
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache

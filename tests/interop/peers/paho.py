@@ -127,7 +127,7 @@ class PahoSession(Session):
 class Paho(Library):
     name = "paho"
     transports = ("tcp", "ws", "tls", "wss")
-    resumes = True
+    returns = exactly_once = resumes = True
 
     def open(self, where: Endpoint, options: Options) -> Session:
         return PahoSession(where, options)
