@@ -96,8 +96,8 @@ cdef class Poller:
         self.connections[connection.fd] = connection
 
     def turn(self):
-        """Handles whatever is ready. The event loop calls it when fileno() is readable, the edge after work outside of a
-        turn (Hub.wake)."""
+        """Handles whatever is ready. The event loop calls it when fileno() is readable, the edge after work outside of
+        a turn (Hub.wake)."""
         cdef int i
         self.hub.in_turn = True
         self.hub.woken = False
@@ -210,7 +210,7 @@ cdef class Poller:
             self.hub.in_turn = False
 
     def sweep(self) -> list:
-        """Looks at every connection's clock. Returns [(connection, why)] of those that must end; see Connection.tick."""
+        """Looks at every connection's clock. Returns [(connection, why)] of who must end, see Connection.tick."""
         cdef Connection connection
         self.stamp()
         late = []
