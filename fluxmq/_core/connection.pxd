@@ -5,7 +5,8 @@ Phases:
     TLS ─handshake─► HTTP ─upgrade─► CONNECT ─CONNACK─► OPEN ─► DRAINING ─► CLOSED
     (TLS listeners)  (WebSocket)     first packet               last bytes leave, the peer's are ignored
 
-`paused` stops parsing and reading in any phase, for one or several of the reasons PAUSE_*; what has arrived waits in `carry`. Reading goes through one buffer that all connections share; a connection owns memory for input
+`paused` stops parsing and reading in any phase, for one or several of the reasons PAUSE_*; what has arrived waits in
+`carry`. Reading goes through one buffer that all connections share; a connection owns memory for input
 only while it is in the middle of a packet.
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Handle and machine. One MQTT connection; the phases are in connection.pxd.
 
-The hot packets (PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ) end here; all others go to the edge as bytes. What the edge
-must provide (`handler`):
+The hot packets (PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ) end here; others go to the edge as bytes. What the
+edge must provide (`handler`):
 
     on_packet(connection, first_byte, body)     a cold packet; may raise ProtocolError
     on_http(connection, head) -> (bool, bytes)  the HTTP request of a WebSocket upgrade; accepted?, the response
@@ -10,7 +10,7 @@ must provide (`handler`):
     on_crash(connection, exception)             a bug of ours; the connection is closed afterwards
     on_end(connection)                          called once, when the connection stops being one
     on_refused(connection, type, id, reason, text)  answers a QoS 1 or 2 PUBLISH of MQTT 5 that is not allowed
-    may_publish(connection, topic) -> bool      asked while Hub.open_publish is false; cached until the generation changes
+    may_publish(connection, topic) -> bool      asked while Hub.open_publish is false; cached for one generation
 """
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -75,9 +75,9 @@ cdef extern from "<sys/epoll.h>" nogil:
     uint32_t EPOLLHUP
 
 cdef enum:
-    READ_BYTES = 262144         # of one recv: a batch of thousands of small packets, and still in the second-level cache
+    READ_BYTES = 262144         # of one recv: thousands of small packets, and still in the second-level cache
     CARRY_BYTES_MAX = 65536     # a packet longer than this is received in memory of its own
-    CONNECT_BYTES_MAX = 393216  # six strings of 65 535 bytes: client id, will topic and payload, user, password, properties
+    CONNECT_BYTES_MAX = 393216  # six of 65 535 bytes: client id, will topic and payload, user, password, properties
     HTTP_BYTES_MAX = 16384
     PROPERTIES_REMEMBERED_MAX = 512
     ALLOWED_MAX = 1024          # remembered answers of the Authority per connection
@@ -126,7 +126,8 @@ cdef class Connection:
     """Handle. Owns the socket `fd` from construction on.
 
     hub: the node's. fd: a connected, non-blocking TCP socket. epoll: the poller's descriptor. handler: see above.
-    tls: an ssl.SSLSocket over the same descriptor whose handshake is still to be done, or None. websocket: expect an upgrade.
+    tls: an ssl.SSLSocket over the same descriptor whose handshake is still to be done, or None. websocket: an
+    upgrade comes first.
     """
 
     def __cinit__(self, Hub hub not None, int fd, int epoll, object handler, object tls=None, bint websocket=False):
@@ -228,7 +229,7 @@ cdef class Connection:
         self.hub.touch()
 
     def write_when_durable(self, bytes data not None, uint64_t records_before):
-        """As write, but behind everything recorded since `records_before` (Ledger.records then) and behind its elders."""
+        """As write, but behind what was recorded since `records_before` (Ledger.records then) and behind its elders."""
         cdef uint64_t batch = 0
         if self.hub.ledger.records != records_before:
             batch = self.hub.ledger.batch()
@@ -420,7 +421,8 @@ cdef class Connection:
                     return AGAIN if errno == EAGAIN else BROKEN
         while total < room:
             try:
-                got = self.tls.read(room - total, PyMemoryView_FromMemory(<char*>into + total, room - total, PyBUF_WRITE))
+                got = self.tls.read(room - total,
+                                    PyMemoryView_FromMemory(<char*>into + total, room - total, PyBUF_WRITE))
             except SSLWantReadError:
                 return <ssize_t>total if total else AGAIN
             except SSLWantWriteError:
@@ -712,7 +714,7 @@ cdef class Connection:
             else:
                 topic = self.aliases[properties.topic_alias - 1]
                 if topic is None:
-                    raise ProtocolError(REASON_PROTOCOL_ERROR, "a topic alias that stands for nothing yet [MQTT-3.3.2-7]")
+                    raise ProtocolError(REASON_PROTOCOL_ERROR, "a topic alias that means nothing yet [MQTT-3.3.2-7]")
                 pub.body.topic = <const uint8_t*><const char*>topic
                 pub.body.topic_length = <uint32_t>len(topic)
         elif pub.body.topic_length == 0:
@@ -741,7 +743,7 @@ cdef class Connection:
         if valid != TEXT_OK:
             if topic_valid(pub.body.topic, pub.body.topic_length, 0) == TEXT_OK:
                 raise ProtocolError(REASON_TOPIC_NAME_INVALID, f"the topic name has more than "
-                                                               f"{self.hub.topic_levels_max} levels (broker.max_topic_levels)")
+                                                               f"{self.hub.topic_levels_max} levels (max_topic_levels)")
             raise ProtocolError(REASON_PROTOCOL_ERROR, "the topic name is empty [MQTT-4.7.3-1] or has a wildcard "
                                                        "[MQTT-3.3.2-2]")
         return self.remember(self.hub.routes.find(pub.body.topic, pub.body.topic_length))
@@ -982,7 +984,7 @@ cdef class Connection:
         self.big_have = 0
 
     cdef int finish(self) except -1:
-        """Everything has left, or time is up. First our side is shut, so that the peer reads our last packet to its end;
+        """Everything has left, or time is up. First our side is shut, so that the peer reads our last packet whole;
         the descriptor goes when the peer has closed too, or when the deadline passes."""
         if self.phase == PHASE_CLOSED:
             return 0

@@ -254,7 +254,7 @@ cdef class Hub:
         return Session(name, self.namespace, number, self.ledger)
 
     def subscribe(self, Session session not None, bytes filter not None, int options, uint32_t identifier) -> bool:
-        """options: SUB_* bits. Replaces an existing subscription to the same filter, [MQTT-3.8.4-3]. True: it is new."""
+        """options: SUB_* bits. Replaces a subscription to the same filter, [MQTT-3.8.4-3]. True: it is new."""
         return self.trie.add(<const uint8_t*><const char*>filter, len(filter), <void*>session, identifier,
                              <uint8_t>options & 0x0F) == 1
 
@@ -268,7 +268,8 @@ cdef class Hub:
     def remove_group(self, ShareGroup group not None):
         self.trie.remove(<const uint8_t*><const char*>group.filter, len(group.filter), <void*>group)
 
-    def deliver_retained(self, Session session not None, bytes filter not None, int options, uint32_t identifier) -> int:
+    def deliver_retained(self, Session session not None, bytes filter not None, int options,
+                         uint32_t identifier) -> int:
         """Sends a session what is retained under a filter, with the retain flag set, [MQTT-3.3.1-8]."""
         cdef Retained kept
         cdef pub_t pub

@@ -192,7 +192,7 @@ cdef int link_write(link_t* link, const uint8_t* data, uint32_t n) noexcept:
 
 
 cdef int link_ack(link_t* link, uint8_t packet_type, uint16_t packet_id, uint8_t reason) noexcept:
-    """PUBACK, PUBREC, PUBREL, PUBCOMP. The reason is left out when it is 0, [MQTT 5.0 section 3.4.2.1], and in 3.1.1."""
+    """PUBACK, PUBREC, PUBREL, PUBCOMP. The reason is left out when it is 0, MQTT 5.0 section 3.4.2.1, and in 3.1.1."""
     if not link.open:
         return 0
     cdef uint8_t* at = link_room(link, 5)
@@ -238,7 +238,8 @@ cdef int alias_learn(link_t* link, uint32_t slot, const body_t* body) noexcept:
     return 0
 
 
-cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint16_t packet_id, const ids_t* ids) noexcept:
+cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint16_t packet_id,
+                          const ids_t* ids) noexcept:
     cdef bint v5 = link.version == 5
     cdef bint qos = (first & 0x06) != 0
     cdef bint referenced = body.blob != NULL and body.payload_length >= BLOB_BYTES_MIN

@@ -229,8 +229,8 @@ cdef ids_t* read_ids(Cursor* c, uint8_t n) except? NULL:
 cdef class Loader:
     """Machine. Rebuilds sessions and retained messages at start: first the view's values, then the journal's batches.
 
-    hub: fresh. on_cold: called with (kind, session number, body) for the records that the cold half wrote; for SESSION it
-    must make the Session and put it into `sessions`.
+    hub: fresh. on_cold: called with (kind, session number, body) for the records that the cold half wrote; for SESSION
+    it must make the Session and put it into `sessions`.
     """
 
     def __init__(self, Hub hub not None, on_cold):
@@ -395,9 +395,9 @@ cdef class Loader:
         memset(&body, 0, sizeof(body))
         c.at = at
         c.end = end
-        if not (take_u64(&c, &number) and take_u64(&c, &expires_at) and take_u8(&c, &qos) and take_u16(&c, &topic_length)
-                and take_u32(&c, &body.properties_length) and take_u32(&c, &body.payload_length)
-                and take_u32(&c, &targets)):
+        if not (take_u64(&c, &number) and take_u64(&c, &expires_at) and take_u8(&c, &qos)
+                and take_u16(&c, &topic_length) and take_u32(&c, &body.properties_length)
+                and take_u32(&c, &body.payload_length) and take_u32(&c, &targets)):
             raise CorruptError("a MESSAGE record is shorter than its header")
         hold = self.messages.get(number)
         if hold is None:

@@ -1,4 +1,4 @@
-"""The turn: wait for sockets, let each connection take what arrived, hand the journal its batch, flush what is dirty."""
+"""The turn: wait for sockets, let connections take what arrived, hand the journal its batch, flush what is dirty."""
 from libc.stdint cimport int64_t
 
 from fluxmq._core.hub cimport Hub

@@ -111,8 +111,8 @@ cdef class Poller:
         self.connections[connection.fd] = connection
 
     def turn(self):
-        """Handles whatever is ready. The event loop calls it when fileno() is readable, the edge after work outside of a
-        turn (Hub.wake). Raises StorageError when the journal has failed."""
+        """Handles whatever is ready. The event loop calls it when fileno() is readable, the edge after work outside of
+        a turn (Hub.wake). Raises StorageError when the journal has failed."""
         cdef int64_t began
         self.hub.in_turn = True
         self.hub.woken = False
@@ -242,7 +242,7 @@ cdef class Poller:
         return 0
 
     def sweep(self) -> list:
-        """Looks at every connection's clock. Returns [(connection, why)] of those that must end; see Connection.tick."""
+        """Looks at every connection's clock. Returns [(connection, why)] of who must end, see Connection.tick."""
         cdef Connection connection
         self.stamp()
         late = []

@@ -80,7 +80,7 @@ cdef class Routes:
         subs_free(&self.matches)
 
     cdef route_t* find(self, const uint8_t* topic, size_t length) except NULL:
-        """The route of a topic name (valid, at most 65 535 bytes). Borrowed: hold it before the next call or lose it."""
+        """The route of a topic name (valid, at most 65 535 bytes). Borrowed: hold it before the next call."""
         cdef uint64_t h = hash_bytes(topic, length, self.seed)
         cdef route_t** ways = self.sets + (h & self.sets_mask) * WAYS
         cdef route_t* route

@@ -29,7 +29,7 @@ cdef enum:
 cdef class Session:
     """Machine. One client's session, MQTT 5.0 section 4.1.
 
-    name: client identifier (UTF-8). namespace: where it lives. number: its name on disk, 0 for a session that is not kept.
+    name: client identifier (UTF-8). namespace: where it lives. number: its name on disk, 0 for one that is not kept.
     """
 
     def __cinit__(self, bytes name not None, bytes namespace not None, uint64_t number, Ledger ledger not None):
@@ -511,7 +511,7 @@ cdef class Session:
         return slot
 
     cdef bint take_queued(self, uint64_t sequence, entry_t* out) noexcept:
-        """Takes the entry of a sequence out of the line, wherever it stands; its counts are the caller's. 0: not there."""
+        """Takes the entry of a sequence out of the line, wherever it is; its counts are the caller's. 0: not there."""
         cdef uint32_t i, at
         for i in range(self.queued):
             at = (self.queue_head + i) & self.queue_mask
@@ -521,7 +521,8 @@ cdef class Session:
             return 0
         out[0] = self.queue[at]
         while i:                    # close the gap from the front; it is the first one nearly always
-            self.queue[(self.queue_head + i) & self.queue_mask] = self.queue[(self.queue_head + i - 1) & self.queue_mask]
+            self.queue[(self.queue_head + i) & self.queue_mask] = (
+                self.queue[(self.queue_head + i - 1) & self.queue_mask])
             i -= 1
         self.queue[self.queue_head & self.queue_mask] = out[0]
         return self.pop(out)

@@ -1,6 +1,7 @@
 """What a running broker shows of itself over HTTP."""
 from __future__ import annotations
 
+import contextlib
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,8 +29,8 @@ def get(broker: Broker, path: str) -> str:
 
 
 def test_every_metric_has_a_value_from_the_running_broker(broker: Broker) -> None:
-    with Client(broker.address, 5) as client:
-        client.connect("c", clean_start=True, properties=[(0x11, 3600)])
+    with contextlib.closing(Client(broker.address, 5)) as client:
+        client.connect("c", clean_start=True, properties={"session_expiry_interval": 3600})
         client.subscribe("t", qos=1)
         client.publish("t", b"x", qos=1)
         client.receive("t", b"x")
