@@ -263,9 +263,6 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
         if body.expires_at:
             # A message sent again may be past its expiry: its delivery had begun (MQTT 5.0 section 3.3.2.3.3).
             if body.expires_at > link.node.now_ms:
-                # A repetition may be late: what has begun to be delivered is delivered, with 0 seconds left.
-            left = 0
-            if body.expires_at > link.node.now_ms:
                 left = <uint32_t>((body.expires_at - link.node.now_ms + 999) // 1000)
             properties += 5
         if ids != NULL:
