@@ -16,9 +16,9 @@ from libc.stdint cimport int64_t, uint32_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport close
 
-from fluxmq._core.connection cimport Connection, PAUSE_DISK
 from fluxmq._core.journal cimport JOURNAL_FAILED
 from fluxmq._core.link cimport link_drop, link_t
+from fluxmq._core.transport cimport PAUSE_DISK, Transport
 
 __all__ = ["Poller"]
 
@@ -106,7 +106,7 @@ cdef class Poller:
         if self.listeners.pop(fd, None) is not None:
             epoll_ctl(self.epoll, EPOLL_CTL_DEL, fd, &event)
 
-    def adopt(self, Connection connection not None):
+    def adopt(self, Transport connection not None):
         """Keeps a connection until it is closed."""
         self.connections[connection.fd] = connection
 
@@ -157,8 +157,8 @@ cdef class Poller:
                 continue
             # Closed connections stay in hub.closed until the end of the round, so the pointer is good.
             target = <object><PyObject*>events[i].data.ptr
-            if type(target) is Connection:
-                (<Connection>target).on_event(events[i].events)
+            if isinstance(target, Transport):
+                (<Transport>target).on_event(events[i].events)
             else:
                 self.hub.cold = True
                 self.accept_ready(target)
@@ -166,7 +166,7 @@ cdef class Poller:
         return n
 
     cdef int end_turn(self) except -1:
-        cdef Connection connection
+        cdef Transport connection
         while self.hub.resumed:
             waiting = self.hub.resumed[:]
             self.hub.resumed.clear()
@@ -198,7 +198,7 @@ cdef class Poller:
             left -= 1
             if link.owner != NULL:
                 owner = <object><PyObject*>link.owner
-                (<Connection>owner).flush()
+                (<Transport>owner).flush()
             link_drop(link)
         return 0
 
@@ -224,12 +224,12 @@ cdef class Poller:
             self.hub.node.counters.connections_accepted += 1
             connection = listener.accepted(accepted)
             if connection is not None:
-                self.connections[(<Connection>connection).fd] = connection
+                self.connections[(<Transport>connection).fd] = connection
         return 0
 
     cdef int journal_turn(self) except -1:
         """A batch is durable: lets go what waited for it."""
-        cdef Connection connection
+        cdef Transport connection
         self.hub.ledger.journal.poll()
         try:
             self.hub.release()
@@ -243,7 +243,7 @@ cdef class Poller:
 
     def sweep(self) -> list:
         """Looks at every connection's clock. Returns [(connection, why)] of who must end, see Connection.tick."""
-        cdef Connection connection
+        cdef Transport connection
         self.stamp()
         late = []
         for connection in list(self.connections.values()):

@@ -1,0 +1,83 @@
+"""The bytes of one connection, whatever protocol they carry.
+
+Phases:
+
+    TLS ─handshake─► HTTP ─upgrade─► CONNECT ─accepted─► OPEN ─► DRAINING ─► CLOSED
+    (TLS listeners)  (WebSocket)     first packet                last bytes leave, the peer's are ignored
+
+`paused` stops parsing and reading in any phase (a password being checked, an acknowledgement line that is too long); what has
+arrived waits in `carry`. Reading goes through one buffer that all connections share; a connection owns memory for input
+only while it is in the middle of a packet.
+"""
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from fluxmq._core.hub cimport Hub
+from fluxmq._core.link cimport link_t
+from fluxmq._core.message cimport blob_t
+from fluxmq._core.websocket cimport ws_t
+
+cdef enum:
+    PHASE_TLS = 0
+    PHASE_HTTP = 1
+    PHASE_CONNECT = 2
+    PHASE_OPEN = 3
+    PHASE_DRAINING = 4
+    PHASE_CLOSED = 5
+
+cdef enum:
+    PAUSE_EDGE = 1          # the edge asked: a password is being checked, CONNACK waits for the disk
+    PAUSE_DISK = 2          # it writes faster than the disk takes; in Hub.throttled
+    PAUSE_ANSWERS = 4       # it sends and does not read: answers for it pile up, or too many of them wait for the disk
+
+cdef class Transport:
+    cdef readonly Hub hub
+    cdef public object handler          # the edge: cold packets, see edge/mqtt/connection.py
+    cdef public object state            # whatever the edge keeps with it
+    cdef object tls                     # ssl.SSLSocket, or None
+    cdef link_t* link
+    cdef ws_t* ws                       # NULL unless WebSocket
+    cdef readonly int fd                # -1 once closed
+    cdef int epoll
+    cdef uint32_t interest              # epoll events asked for
+    cdef readonly uint8_t phase
+    cdef readonly uint8_t paused        # PAUSE_* bits, 0 = it is read
+    cdef bint resumed                   # in the poller's list of those to go on with
+    cdef bint reported                  # the edge heard that it ended
+    cdef readonly bint eof              # the peer closed its side
+    # input
+    cdef uint8_t* carry                 # start of an incomplete packet
+    cdef size_t carry_length
+    cdef size_t carry_room
+    cdef blob_t* big                    # an incomplete packet too large for the shared buffer, received in place
+    cdef size_t big_have
+    cdef public uint32_t packet_bytes_max
+    # time, monotonic ms
+    cdef readonly int64_t heard_ms
+    cdef public int64_t deadline_ms     # until CONNECT must have come, or draining must have ended; 0 = none
+    cdef public int64_t write_timeout_ms
+
+    cdef int on_event(self, uint32_t events) except -1
+    cdef int on_readable(self) except -1
+    cdef ssize_t receive(self, uint8_t* into, size_t room) except -3
+    cdef int take(self, uint8_t* data, size_t n) except -1
+    cdef int receive_big(self) except -1
+    cdef int dispatch_big(self) except -1
+    cdef int unframe(self, size_t n, size_t got) except -1
+    cdef int keep_http(self, const uint8_t* data, size_t n) except -1
+    cdef int pause_for(self, uint8_t reason) except -1
+    cdef int resume_from(self, uint8_t reason) except -1
+    cdef int keep(self, const uint8_t* data, size_t n) except -1
+    cdef ssize_t parse(self, uint8_t* data, size_t n) except -1
+    cdef int upgrade(self, const uint8_t* data, size_t n) except -1
+    cdef int handshake(self) except -1
+    cdef int flush(self) except -1
+    cdef int flush_tls(self) except -2
+    cdef int want(self, uint32_t interest) except -1
+    cdef int go_on(self) except -1
+    cdef void release_input(self) noexcept
+    cdef int finish(self) except -1
+
+    # what the protocol adds
+    cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept
+    cdef void let_go(self) noexcept
+    cdef int drained(self) except -1
