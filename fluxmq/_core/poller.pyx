@@ -141,6 +141,8 @@ cdef class Poller:
         if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
             self.hub.ledger.journal.submit()
         self.flush_dirty()
+        if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
+            self.hub.ledger.journal.submit()    # what a drained link took from its queue, or a broken one left behind
         if self.hub.closed:
             for connection in self.hub.closed:
                 if self.connections.get(connection.fd) is connection:

@@ -1,5 +1,5 @@
-"""A disk that is full: what is to be durable waits without an answer, everything else goes on, /ready says so, nothing is
-lost, and it heals by itself when somebody makes room. Checkpoints included."""
+"""A disk that is full: what is to be durable waits without an answer, everything else goes on, /ready says so, nothing
+is lost, and it heals by itself when somebody makes room. Checkpoints included."""
 from __future__ import annotations
 
 import http.client
@@ -150,3 +150,31 @@ def publish_until_full(publisher: Client) -> int:
             return number
         publisher.expect_nothing(0.03)          # the clock ticks: a checkpoint may begin
     raise AssertionError("the disk does not get full")
+
+
+def test_a_full_disk_does_not_hold_up_the_end(tmp_path: Path, small_disk: Path) -> None:
+    """SIGTERM while an acknowledgement, and perhaps a checkpoint, waits for space: the broker ends, and says by its
+    exit code that not everything it was given is on the disk. What it had acknowledged is."""
+    broker = CrashBroker(tmp_path / "broker", {"storage.dir": small_disk / "data", "server.shutdown_timeout": "1s"},
+                         {"FLUXMQ_TEST_FILE_BYTES": "50000"})
+    broker.start()
+    try:
+        kept = Client(broker.address)
+        kept.connect("kept", **KEPT)
+        kept.subscribe("kept/#", qos=2)
+        kept.drop()
+        publisher = Client(broker.address)
+        publisher.connect("publisher")
+        ballast = fill(small_disk, 200_000)
+        acknowledged = publish_until_full(publisher)
+        assert broker.terminate() == 4
+        assert "Traceback" not in broker.stderr() and "none of it had been acknowledged" in broker.stderr()
+        ballast.unlink()
+        broker.start()
+        kept = Client(broker.address)
+        assert kept.connect("kept", **KEPT).session_present
+        for number in range(acknowledged):
+            kept.receive(f"kept/n/{number}", PAYLOAD)
+        kept.expect_quiet()
+    finally:
+        broker.stop()

@@ -71,7 +71,7 @@ class Judge:
 
     def __init__(self) -> None:
         self.durable: Counter[tuple[object, ...]] = Counter()           # facts that are on the medium by now
-        self.written: dict[int, list[tuple[object, ...]]] = defaultdict(list)     # descriptor -> facts since its last sync
+        self.written: dict[int, list[tuple[object, ...]]] = defaultdict(list)     # descriptor -> facts since its sync
         self.synced: list[tuple[object, ...]] = []
         self.names: dict[int, str] = {}                                  # session number -> client
         self.clients: dict[int, str] = {}                                # descriptor -> client
@@ -212,7 +212,8 @@ def test_the_judge_sees_a_promise_without_its_sync(tmp_path: Path) -> None:
     """In buffered mode acknowledgements leave after the write: the judge must say so."""
     require_tool("gcc", package="gcc")
     log = tmp_path / "trace"
-    broker = CrashBroker(tmp_path / "broker", {"storage.session_durability": "buffered", "storage.sync_interval": "10s"}, {
+    buffered: dict[str, object] = {"storage.session_durability": "buffered", "storage.sync_interval": "10s"}
+    broker = CrashBroker(tmp_path / "broker", buffered, {
         "LD_PRELOAD": str(build_library(Path(__file__).with_name("trace.c"), tmp_path)), "TRACE_LOG": str(log)})
     broker.start()
     try:
@@ -225,7 +226,7 @@ def test_the_judge_sees_a_promise_without_its_sync(tmp_path: Path) -> None:
 
 
 def test_a_failed_sync_ends_the_broker(tmp_path: Path) -> None:
-    """Nothing is acknowledged any more, the exit code is 4, one sentence says why, and what was acknowledged is there."""
+    """Nothing is acknowledged any more, the exit code is 4, a sentence says why, what was acknowledged is there."""
     require_tool("gcc", package="gcc")
     trigger = tmp_path / "fail"
     broker = CrashBroker(tmp_path / "broker", environment={
