@@ -86,7 +86,7 @@ class Broker:
             self.disconnect(session, former, publish_will=True, taken_over=True, clean=clean_start)
             former.displaced(ReasonCode.SESSION_TAKEN_OVER)
             session = self.sessions.get(name)
-        if session is not None and session.data.restored and not session.data.kept:
+        if session is not None and session.data.restored and session.data.expiry_s == 0:
             # It ended with its connection, when the broker died; only its will waited for the client, who is back.
             session.data.will = None
             self.end_session(session)
@@ -333,7 +333,7 @@ class Broker:
                     self._after(session, patience, self._will_due)
             elif state.will is not None:
                 self._after(session, state.will.delay_s * 1000, self._will_due)
-            if not state.kept:
+            if state.expiry_s == 0:
                 self._after(session, patience if state.restored else 0, self._expired)
             elif state.expiry_s != EXPIRY_NEVER:
                 self._after(session, state.expiry_s * 1000, self._expired)

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from fluxmq._core.errors import CorruptError, StorageError
+from fluxmq._core.errors import CorruptError, FluxError, StorageError
 from fluxmq._core.journal import JOURNAL_FAILED, JOURNAL_OK, Journal
 from fluxmq._core.persist import Loader, export_retained, export_session, message_key, session_key
 from fluxmq._core.session import Session
@@ -226,8 +226,8 @@ class Keeper:
         """Waits until everything recorded by now is durable: the view may not know what the journal could still lose,
         or a crash would leave some sessions with the effects of a batch and others without."""
         journal.submit()
-        # The newest batch that can hold any of it. If it is empty it is never handed over and need not be waited for; if
-        # it is not, poll() hands it over in the same moment in which the one before becomes durable.
+        # The newest batch that can hold any of it. If it is empty it is never handed over and need not be waited for;
+        # if it is not, poll() hands it over in the same moment in which the one before becomes durable.
         newest = journal.gathering
         while journal.durable < min(newest, journal.gathering - 1):
             if journal.status == JOURNAL_FAILED:
@@ -260,17 +260,19 @@ class Keeper:
         return export_session(session, msgspec.msgpack.encode(_Copy(state.head(), subscriptions)))
 
     async def close(self, patience_s: float = 0.0) -> None:
-        """Before the store closes, when nothing changes any more: waits for a checkpoint under way and takes a last one,
-        so that the next start has nothing to replay. That is a convenience: if it does not come about in `patience_s`,
+        """Before the store closes, when nothing changes any more: waits for a checkpoint under way and takes a last
+        one, so that the next start has nothing to replay. That is a convenience: if it does not come about in `patience_s`,
         it is left, and the journal has everything."""
         journal = self.store.journal
         if journal is None or self._patience_ends is not None:
             return
+        if journal.status != JOURNAL_OK:
+            patience_s = 0.0
         self._patience_ends = asyncio.get_running_loop().time() + patience_s
         try:
             if self._task is not None:
                 await self._task
-            if journal.status == JOURNAL_OK and patience_s and self.store.applied < journal.gathering - 1:
+            if patience_s and self.store.applied < journal.gathering - 1:
                 await self.checkpoint()
-        except StorageError as error:
+        except FluxError as error:
             self._log.warning(f"no last checkpoint, the next start replays the journal: {error}")

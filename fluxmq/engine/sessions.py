@@ -85,7 +85,7 @@ class SessionState:
 
     def head(self) -> Head:
         """`connected` also while what the broker's death began is not over: the will that waits for the client's
-        patience, the end of a session that is not kept."""
-        connected = self.connection is not None or (self.restored and (self.will is not None or not self.kept))
+        patience, the end of a session that does not outlive its connection."""
+        connected = self.connection is not None or (self.restored and (self.will is not None or self.expiry_s == 0))
         return Head(self.session.name, self.session.namespace, self.version, self.expiry_s, connected,
                     self.since_ms, self.keep_alive_s, self.kept, self.will, self.username)

@@ -14,6 +14,7 @@ Keys that begin with a zero byte are the store's own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import threading
@@ -191,7 +192,10 @@ class RocksStore:
             if writer is not None:
                 writer.join()
             if view is not None:
-                view.close()
+                # It flushes once more, which a full disk refuses. Nothing is lost by that: what the view lacks is still
+                # in the journal, whose own errors are the ones that matter.
+                with contextlib.suppress(Exception):
+                    view.close()
             if self._lock_fd >= 0:
                 os.close(self._lock_fd)
                 self._lock_fd = -1

@@ -1,5 +1,5 @@
-"""Clients with the state machines of MQTT 3.1.1 that keep their state over every loss of the connection, and the book in
-which they write what was promised and what came.
+"""Clients with the state machines of MQTT 3.1.1 that keep their state over every loss of the connection, and the book
+in which they write what was promised and what came.
 
     Publisher    QoS 1 and 2; what is not acknowledged is sent again with DUP after each reconnect, in order
     Subscriber   QoS 1 and 2; remembers identifiers of QoS 2 between PUBLISH and PUBREL; stays, comes and goes, or
@@ -83,6 +83,7 @@ class Client:
         self.failure: BaseException | None = None
         self.writer: asyncio.StreamWriter | None = None
         self.packet_id = 0
+        self.packets = 0                    # received
 
     def next_packet_id(self, used: dict[int, object]) -> int:
         while True:
@@ -139,6 +140,7 @@ class Client:
     async def _receive(self, reader: asyncio.StreamReader) -> None:
         while True:
             first, body = await read_packet(reader)
+            self.packets += 1
             self.on_packet(first, body)
             self.work()
 
@@ -210,8 +212,8 @@ class Publisher(Client):
 class Subscriber(Client):
     """filter, qos: its subscription. mode: "online", "moving" (comes and goes) or "away" (until `come_back`).
 
-    fickle: from time to time it drops the subscription and takes it again; `subscribed` are the spans of the book's time
-    in which the broker had acknowledged it and it had not asked to drop it.
+    fickle: from time to time it drops the subscription and takes it again; `subscribed` are the spans of the book's
+    time in which the broker had acknowledged it and it had not asked to drop it.
     """
 
     def __init__(self, book: Book, where: tuple[str, int], name: str, chance: random.Random, *, filter_: str, qos: int,
@@ -224,7 +226,6 @@ class Subscriber(Client):
         self.delivered: list[int] = []
         self.released_later: set[int] = set()           # QoS 2 identifiers between PUBLISH and PUBREL
         self.away = False
-        self.packets = 0
 
     @property
     def holds(self) -> bool:
@@ -264,7 +265,6 @@ class Subscriber(Client):
 
     def on_packet(self, first: int, body: bytes) -> None:
         kind = first >> 4
-        self.packets += 1
         if kind in (SUBACK, UNSUBACK):
             assert self.asked is not None and self.asked[0] == int.from_bytes(body[:2], "big")
             if kind == SUBACK:

@@ -13,6 +13,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from fluxmq._core.connection import Connection
+from fluxmq._core.hub import Hub
+from fluxmq._core.poller import Poller
 from kit.journals import Ops, wait_event
 from oracle.mqtt import (
     NEVER,
@@ -29,9 +32,6 @@ from oracle.mqtt import (
     parse,
 )
 
-from fluxmq._core.connection import Connection
-from fluxmq._core.hub import Hub
-from fluxmq._core.poller import Poller
 from fluxmq._core.testing import gathered, session_state
 from fluxmq.access.authority import Authority
 from fluxmq.edge.mqtt.front import Front
@@ -99,7 +99,7 @@ class Peer:
 
 
 class Node:
-    """directory: where its data is. loop: for the steps of checkpoints. queue_max: small, so that eviction is common."""
+    """directory: where its data is. loop: for the steps of checkpoints. queue_max: small: it evicts."""
 
     def __init__(self, directory: Path, loop: asyncio.AbstractEventLoop, identity: int, queue_max: int = 4) -> None:
         self.directory = directory

@@ -1,5 +1,5 @@
-"""`fluxmq run` whose journal files are FLUXMQ_TEST_FILE_BYTES long, far below what may be configured, and whose clock ticks
-often: so a test of seconds meets as many rotations and checkpoints as months would."""
+"""`fluxmq run` whose journal files are FLUXMQ_TEST_FILE_BYTES long, far below what may be configured, and whose clock
+ticks often: so a test of seconds meets as many rotations and checkpoints as months would."""
 from __future__ import annotations
 
 import os

@@ -14,7 +14,8 @@ from kit.client import Client
 DRAIN_SECONDS = 30.0            # generous: only a test that fails needs them
 
 
-async def load(broker: CrashBroker, chance: random.Random, kills: int) -> tuple[Book, list[Publisher], list[Subscriber]]:
+async def load(broker: CrashBroker, chance: random.Random,
+               kills: int) -> tuple[Book, list[Publisher], list[Subscriber]]:
     """Runs everybody through `kills` crashes, then lets them finish."""
     book = Book()
 
@@ -62,14 +63,22 @@ def verdict(subscribers: list[Subscriber]) -> str:
 
 
 async def until(everybody: list, done, what: str, tell=lambda: "") -> None:      # type: ignore[no-untyped-def,type-arg]
+    """Fails when nothing has come for anybody for DRAIN_SECONDS."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + DRAIN_SECONDS
-    while not done():
+    came = -1
+    while True:
+        began = loop.time()
+        if done():
+            return
+        took = loop.time() - began
         for each in everybody:
             if each.failure is not None:
                 raise each.failure
-        assert loop.time() < deadline, f"they do not {what}: {tell()}"
-        await asyncio.sleep(0.02)
+        now = sum(each.packets for each in everybody)
+        if now != came:
+            came, deadline = now, began + DRAIN_SECONDS
+        assert began < deadline, f"they do not {what}: {tell()}"
+        await asyncio.sleep(max(0.02, 4 * took))
 
 
 def judge(broker: CrashBroker, book: Book, publishers: list[Publisher], subscribers: list[Subscriber]) -> None:
@@ -103,7 +112,10 @@ def run(broker: CrashBroker, seed: int, kills: int) -> None:
         book, publishers, subscribers = asyncio.run(load(broker, chance, kills))
         judge(broker, book, publishers, subscribers)
         assert broker.terminate() == 0
+        said = broker.stderr_size()
         broker.start()
+        recovered = next(line for line in broker.stderr(said).splitlines() if "state recovered" in line)
+        assert "journal_batches=0" in recovered, "SIGTERM takes a last checkpoint"
         judge(broker, book, publishers, [])
 
         assert broker.checkpoints() >= kills, "too few checkpoints to have met any"

@@ -1,5 +1,5 @@
-"""Any history of a node, cut off at any instant: what a restart brings back is the state after some batch of the journal,
-and no earlier one than the last that was durable.
+"""Any history of a node, cut off at any instant: what a restart brings back is the state after some batch of the
+journal, and no earlier one than the last that was durable.
 
 State means all that is promised: sessions with subscriptions, will, line, window with its packet identifiers, what is
 released, inbound QoS 2 identifiers, and retained messages.
