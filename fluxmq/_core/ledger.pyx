@@ -14,6 +14,7 @@ cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept nogil:
 
 
 @cython.final
+@cython.no_gc_clear     # sessions that are collected with it still call forget()
 cdef class Ledger:
     """Machine. One per Hub.
 
