@@ -398,7 +398,7 @@ cdef class Connection:
         """Bytes read; 0: the peer closed; AGAIN: nothing now; BROKEN: the connection is gone."""
         cdef ssize_t got
         cdef size_t total = 0
-        if self.tls is None:
+        if self.tls is None or self.eof:        # after our end, what comes is only waited out
             while True:
                 got = recv(self.fd, into, room, 0)
                 if got >= 0:
@@ -950,8 +950,10 @@ cdef class Connection:
         the descriptor goes when the peer has closed too, or when the deadline passes."""
         if self.phase == PHASE_CLOSED:
             return 0
-        if not self.eof and self.link.head == NULL and self.tls is None:
+        if not self.eof and self.link.head == NULL:
             self.eof = True             # the next call closes
+            if self.tls is not None:
+                self.say_close_notify()
             shutdown(self.fd, SHUT_WR)
             self.want(EPOLLIN)
             return 0
@@ -963,6 +965,13 @@ cdef class Connection:
             close(self.fd)
         self.hub.closed.append(self)
         return 0
+
+    def say_close_notify(self):
+        """The end of a TLS stream, RFC 8446 section 6.1; without it the peer must take what it got for cut off."""
+        try:
+            self.tls.unwrap()
+        except (OSError, ValueError):
+            pass                        # it has left (and waits for an answer that we do not need), or never will
 
     def tick(self) -> str:
         """What the clock says about this connection: "" or why it must end: connect, keep_alive, write, full, drain."""
