@@ -5,8 +5,8 @@ Phases:
     TLS ─handshake─► HTTP ─upgrade─► CONNECT ─CONNACK─► OPEN ─► DRAINING ─► CLOSED
     (TLS listeners)  (WebSocket)     first packet               last bytes leave, the peer's are ignored
 
-`paused` stops parsing and reading in any phase (a password being checked, an acknowledgement line that is too long); what has
-arrived waits in `carry`. Reading goes through one buffer that all connections share; a connection owns memory for input
+`paused` stops parsing and reading in any phase, for one or several of the reasons PAUSE_*; what has arrived waits in
+`carry`. Reading goes through one buffer that all connections share; a connection owns memory for input
 only while it is in the middle of a packet.
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -26,6 +26,11 @@ cdef enum:
     PHASE_DRAINING = 4
     PHASE_CLOSED = 5
 
+cdef enum:
+    PAUSE_EDGE = 1          # the edge asked: a password is being checked, CONNACK waits for the disk
+    PAUSE_DISK = 2          # it writes faster than the disk takes; in Hub.throttled
+    PAUSE_ANSWERS = 4       # it sends and does not read: answers for it pile up, or too many of them wait for the disk
+
 cdef class Connection:
     cdef readonly Hub hub
     cdef readonly Session session       # from CONNACK on
@@ -38,9 +43,8 @@ cdef class Connection:
     cdef int epoll
     cdef uint32_t interest              # epoll events asked for
     cdef readonly uint8_t phase
-    cdef readonly bint paused
+    cdef readonly uint8_t paused        # PAUSE_* bits, 0 = it is read
     cdef bint resumed                   # in the poller's list of those to go on with
-    cdef bint overrun                   # paused because it does not read our answers
     cdef bint reported                  # the edge heard that it ended
     cdef readonly bint eof              # the peer closed its side
     # input
@@ -52,6 +56,9 @@ cdef class Connection:
     cdef public uint32_t packet_bytes_max
     # the publisher's memory of its last topic
     cdef route_t* last_route            # counted
+    cdef uint8_t* last_properties       # wire bytes of the last properties found good that travel as they are; owned
+    cdef uint32_t last_properties_length
+    cdef uint32_t last_properties_room
     cdef uint64_t last_access           # access generation at which last_route's topic was allowed
     cdef dict allowed                   # topic -> bool, answers of the Authority
     cdef list aliases                   # inbound: alias - 1 -> topic bytes or None
@@ -70,10 +77,12 @@ cdef class Connection:
     cdef int unframe(self, size_t n, size_t got) except -1
     cdef int keep_http(self, const uint8_t* data, size_t n) except -1
     cdef const uint8_t* read_properties(self, pub_t* pub, const uint8_t* at, const uint8_t* end) except NULL
+    cdef int remember_properties(self, const uint8_t* at, uint32_t length) except -1
     cdef route_t* route_of(self, pub_t* pub) except NULL
     cdef route_t* remember(self, route_t* route) noexcept
     cdef int throttle(self) except -1
-    cdef int check_overrun(self) except -1
+    cdef int pause_for(self, uint8_t reason) except -1
+    cdef int resume_from(self, uint8_t reason) except -1
     cdef int check_ack_properties(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1
     cdef int keep(self, const uint8_t* data, size_t n) except -1
     cdef ssize_t parse(self, uint8_t* data, size_t n) except -1

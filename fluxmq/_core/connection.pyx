@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Handle and machine. One MQTT connection; the phases are in connection.pxd.
 
-The hot packets (PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ) end here; all others go to the edge as bytes. What the edge
-must provide (`handler`):
+The hot packets (PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ) end here; others go to the edge as bytes. What the
+edge must provide (`handler`):
 
     on_packet(connection, first_byte, body)     a cold packet; may raise ProtocolError
     on_http(connection, head) -> (bool, bytes)  the HTTP request of a WebSocket upgrade; accepted?, the response
@@ -10,7 +10,7 @@ must provide (`handler`):
     on_crash(connection, exception)             a bug of ours; the connection is closed afterwards
     on_end(connection)                          called once, when the connection stops being one
     on_refused(connection, type, id, reason, text)  answers a QoS 1 or 2 PUBLISH of MQTT 5 that is not allowed
-    may_publish(connection, topic) -> bool      asked while Hub.open_publish is false; cached until the generation changes
+    may_publish(connection, topic) -> bool      asked while Hub.open_publish is false; cached for one generation
 """
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -41,6 +41,8 @@ from fluxmq._core.routes cimport route_drop
 from fluxmq._core.text cimport TEXT_BAD, TEXT_OK, text_valid, topic_valid
 from fluxmq._core.websocket cimport WS_OK, ws_answer, ws_unframe
 from fluxmq._core.wire cimport Cursor, peek_u16, take_varint
+
+__all__ = ["Connection"]
 
 cdef extern from "<string.h>" nogil:
     void* memmem(const void* hay, size_t n, const void* needle, size_t m)
@@ -73,12 +75,13 @@ cdef extern from "<sys/epoll.h>" nogil:
     uint32_t EPOLLHUP
 
 cdef enum:
-    READ_BYTES = 262144         # of one recv: a batch of thousands of small packets, and still in the second-level cache
+    READ_BYTES = 262144         # of one recv: thousands of small packets, and still in the second-level cache
     CARRY_BYTES_MAX = 65536     # a packet longer than this is received in memory of its own
-    CONNECT_BYTES_MAX = 393216  # six strings of 65 535 bytes: client id, will topic and payload, user, password, properties
+    CONNECT_BYTES_MAX = 393216  # six of 65 535 bytes: client id, will topic and payload, user, password, properties
     HTTP_BYTES_MAX = 16384
+    PROPERTIES_REMEMBERED_MAX = 512
     ALLOWED_MAX = 1024          # remembered answers of the Authority per connection
-    ANSWERS_BYTES_MAX = 1048576 # over high water, of acknowledgements and the like: who does not read them is not read
+    ALLOWED_TOPIC_BYTES_MAX = 1024      # asked again for a longer one: 1 024 of 64 KiB would be 64 MiB
     DRAIN_MS = 2000             # how long a closing connection may take to send its last bytes
     AGAIN = -1
     BROKEN = -2
@@ -123,7 +126,8 @@ cdef class Connection:
     """Handle. Owns the socket `fd` from construction on.
 
     hub: the node's. fd: a connected, non-blocking TCP socket. epoll: the poller's descriptor. handler: see above.
-    tls: an ssl.SSLSocket over the same descriptor whose handshake is still to be done, or None. websocket: expect an upgrade.
+    tls: an ssl.SSLSocket over the same descriptor whose handshake is still to be done, or None. websocket: an
+    upgrade comes first.
     """
 
     def __cinit__(self, Hub hub not None, int fd, int epoll, object handler, object tls=None, bint websocket=False):
@@ -166,6 +170,7 @@ cdef class Connection:
             close(self.fd)
         self.release_input()
         free(self.ws)
+        free(self.last_properties)
         if self.last_route != NULL:
             route_drop(self.last_route)
 
@@ -224,7 +229,7 @@ cdef class Connection:
         self.hub.touch()
 
     def write_when_durable(self, bytes data not None, uint64_t records_before):
-        """As write, but behind everything recorded since `records_before` (Ledger.records then) and behind its elders."""
+        """As write, but behind what was recorded since `records_before` (Ledger.records then) and behind its elders."""
         cdef uint64_t batch = 0
         if self.hub.ledger.records != records_before:
             batch = self.hub.ledger.batch()
@@ -238,18 +243,29 @@ cdef class Connection:
 
     def pause(self):
         """Stops parsing and reading until resume(); what has arrived waits."""
-        self.paused = True
-        self.want(self.interest & ~EPOLLIN)
+        self.pause_for(PAUSE_EDGE)
 
     def resume(self):
+        """Ends what pause() began; other reasons not to read stay."""
+        self.resume_from(PAUSE_EDGE)
+
+    cdef int pause_for(self, uint8_t reason) except -1:
+        self.paused |= reason
+        return self.want(self.interest & ~EPOLLIN)
+
+    cdef int resume_from(self, uint8_t reason) except -1:
+        if not self.paused & reason:
+            return 0
+        self.paused &= ~reason
         if self.paused:
-            self.paused = False
-            if self.phase < PHASE_DRAINING:
-                self.want(self.interest | EPOLLIN)
-            if not self.resumed:
-                self.resumed = True
-                self.hub.resumed.append(self)
-            self.hub.touch()
+            return 0
+        if self.phase < PHASE_DRAINING:
+            self.want(self.interest | EPOLLIN)
+        if not self.resumed:
+            self.resumed = True
+            self.hub.resumed.append(self)
+        self.hub.touch()
+        return 0
 
     def end(self, bint finish_acknowledging=False):
         """Sends what is waiting, then closes. The session is let go at once and on_end is called.
@@ -261,7 +277,7 @@ cdef class Connection:
             return
         self.phase = PHASE_DRAINING
         self.link.open = finish_acknowledging
-        self.paused = False
+        self.paused = 0
         self.release_input()
         self.deadline_ms = self.hub.node.mono_ms + DRAIN_MS
         if self.session is not None and self.session.link == self.link:
@@ -334,7 +350,6 @@ cdef class Connection:
                 memcpy(shared, self.carry, n)
                 self.carry_length = 0
                 self.take(shared, n)
-                self.check_overrun()
             if self.tls is not None and not self.paused and self.phase < PHASE_DRAINING:
                 self.on_readable()      # bytes may wait inside the TLS layer, where epoll does not see them
         except ProtocolError as error:
@@ -374,7 +389,6 @@ cdef class Connection:
                 self.take(shared, n + got)
             else:
                 self.unframe(n, got)
-            self.check_overrun()
             # What stays in the socket is asked for in the next round. What the TLS layer has taken out of it (the rest
             # of one record) epoll does not see, so exactly that is read now: a fast peer must not keep us here.
             if self.tls is None or got < <ssize_t>room or self.paused or self.phase >= PHASE_DRAINING:
@@ -398,7 +412,7 @@ cdef class Connection:
         """Bytes read; 0: the peer closed; AGAIN: nothing now; BROKEN: the connection is gone."""
         cdef ssize_t got
         cdef size_t total = 0
-        if self.tls is None or self.eof:        # after our end, what comes is only waited out
+        if self.tls is None or self.phase == PHASE_DRAINING:       # draining: what comes is thrown away as it is
             while True:
                 got = recv(self.fd, into, room, 0)
                 if got >= 0:
@@ -407,7 +421,8 @@ cdef class Connection:
                     return AGAIN if errno == EAGAIN else BROKEN
         while total < room:
             try:
-                got = self.tls.read(room - total, PyMemoryView_FromMemory(<char*>into + total, room - total, PyBUF_WRITE))
+                got = self.tls.read(room - total,
+                                    PyMemoryView_FromMemory(<char*>into + total, room - total, PyBUF_WRITE))
             except SSLWantReadError:
                 return <ssize_t>total if total else AGAIN
             except SSLWantWriteError:
@@ -542,6 +557,10 @@ cdef class Connection:
             at = c.at + remaining
             if self.paused or self.phase >= PHASE_DRAINING:
                 break
+        # Once per read, not per packet: one read asks for 256 KiB of answers at most.
+        if self.phase == PHASE_OPEN and (self.link.pending > 2 * self.link.high
+                                         or self.link.held > self.hub.receive_max):
+            self.pause_for(PAUSE_ANSWERS)
         return at - data
 
     def too_large(self, size):
@@ -565,6 +584,7 @@ cdef class Connection:
                 self.hub.node.counters.packets_sent[PINGRESP] += 1
                 link_write(self.link, b"\xd0\x00", 2)
                 return 0
+        self.hub.cold = True
         self.handler.on_packet(self, first, PyBytes_FromStringAndSize(<const char*>body, end - body))
         return 0
 
@@ -657,6 +677,13 @@ cdef class Connection:
             if pub.body.topic_length == 0:
                 raise ProtocolError(REASON_PROTOCOL_ERROR, "PUBLISH with neither topic nor alias [MQTT-3.3.2-8]")
             return c.at
+        if length == self.last_properties_length and memcmp(c.at, self.last_properties, length) == 0:
+            # Most publishers say the same of every message: what was found good once need not be looked at again.
+            if pub.body.topic_length == 0:
+                raise ProtocolError(REASON_PROTOCOL_ERROR, "PUBLISH with neither topic nor alias [MQTT-3.3.2-8]")
+            pub.body.properties = c.at
+            pub.body.properties_length = length
+            return c.at + length
         memset(&properties, 0, sizeof(properties))
         reason = scan_publish_props(c.at, c.at + length, &properties, scratch_for(length))
         if reason:
@@ -687,12 +714,26 @@ cdef class Connection:
             else:
                 topic = self.aliases[properties.topic_alias - 1]
                 if topic is None:
-                    raise ProtocolError(REASON_PROTOCOL_ERROR, "a topic alias that stands for nothing yet [MQTT-3.3.2-7]")
+                    raise ProtocolError(REASON_PROTOCOL_ERROR, "a topic alias that means nothing yet [MQTT-3.3.2-7]")
                 pub.body.topic = <const uint8_t*><const char*>topic
                 pub.body.topic_length = <uint32_t>len(topic)
         elif pub.body.topic_length == 0:
             raise ProtocolError(REASON_PROTOCOL_ERROR, "PUBLISH with neither topic nor alias [MQTT-3.3.2-8]")
+        elif properties.forward_length == length and length <= PROPERTIES_REMEMBERED_MAX and not properties.payload_format:
+            self.remember_properties(c.at, length)
         return c.at + length
+
+    cdef int remember_properties(self, const uint8_t* at, uint32_t length) except -1:
+        cdef uint8_t* grown
+        if length > self.last_properties_room:
+            grown = <uint8_t*>realloc(self.last_properties, length)
+            if grown == NULL:
+                raise MemoryError()
+            self.last_properties = grown
+            self.last_properties_room = length
+        memcpy(self.last_properties, at, length)
+        self.last_properties_length = length
+        return 0
 
     cdef route_t* route_of(self, pub_t* pub) except NULL:
         """A topic that differs from the last one: validates it, finds its route, remembers it."""
@@ -702,7 +743,7 @@ cdef class Connection:
         if valid != TEXT_OK:
             if topic_valid(pub.body.topic, pub.body.topic_length, 0) == TEXT_OK:
                 raise ProtocolError(REASON_TOPIC_NAME_INVALID, f"the topic name has more than "
-                                                               f"{self.hub.topic_levels_max} levels (broker.max_topic_levels)")
+                                                               f"{self.hub.topic_levels_max} levels (max_topic_levels)")
             raise ProtocolError(REASON_PROTOCOL_ERROR, "the topic name is empty [MQTT-4.7.3-1] or has a wildcard "
                                                        "[MQTT-3.3.2-2]")
         return self.remember(self.hub.routes.find(pub.body.topic, pub.body.topic_length))
@@ -733,7 +774,8 @@ cdef class Connection:
                 answer = bool(self.handler.may_publish(self, topic))
                 if len(self.allowed) > ALLOWED_MAX:
                     self.allowed = {None: self.hub.access_generation}
-                self.allowed[topic] = answer
+                if route.topic_length <= ALLOWED_TOPIC_BYTES_MAX:
+                    self.allowed[topic] = answer
             if not answer:
                 return 0
         self.last_access = self.hub.access_generation + 1
@@ -751,15 +793,8 @@ cdef class Connection:
     cdef int throttle(self) except -1:
         """Stops reading a client that writes faster than the disk takes; Hub.resume_throttled goes on with it."""
         if self.hub.ledger.journal.backlog() > self.hub.backlog_max:
-            self.pause()
+            self.pause_for(PAUSE_DISK)
             self.hub.throttled.append(self)
-        return 0
-
-    cdef int check_overrun(self) except -1:
-        """Stops reading a client that does not read: answers, unlike messages, are never dropped."""
-        if (self.link.pending > self.link.high + ANSWERS_BYTES_MAX and self.phase == PHASE_OPEN and not self.paused):
-            self.overrun = True
-            self.pause()
         return 0
 
     cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_id, uint8_t reason, bint recorded) except -1:
@@ -773,7 +808,10 @@ cdef class Connection:
             if packet_type == PUBACK or packet_type == PUBCOMP or packet_type == PUBREC and reason >= 0x80:
                 self.link.inbound -= 1
             return link_ack(self.link, packet_type, packet_id, reason)
-        return self.hub.ledger.hold(HELD_ACK, self.link, None, packet_type, packet_id, reason, batch)
+        self.hub.ledger.hold(HELD_ACK, self.link, None, packet_type, packet_id, reason, batch)
+        if self.link.version != 5 and self.link.held >= self.hub.receive_max:
+            self.pause_for(PAUSE_ANSWERS)   # 3.1.1 has no word for it, MQTT 5 was told its Receive Maximum
+        return 0
 
     # ---------------------------------------------------------------- acknowledgements
 
@@ -843,8 +881,8 @@ cdef class Connection:
         return 0
 
     cdef int keep_http(self, const uint8_t* data, size_t n) except -1:
-        cdef bint paused = self.paused
-        self.paused = True                  # keep() must not look for an MQTT header in it
+        cdef uint8_t paused = self.paused
+        self.paused |= PAUSE_EDGE           # keep() must not look for an MQTT header in it
         try:
             return self.keep(data, n)
         finally:
@@ -895,9 +933,9 @@ cdef class Connection:
                 self.finish()
         elif self.link.pending <= self.link.low:
             self.link.choked = 0
-            if self.overrun:
-                self.overrun = False
-                self.resume()
+            # Deliveries end at the high water mark, so what was over twice that were answers.
+            if self.paused & PAUSE_ANSWERS and 2 * self.link.held <= self.hub.receive_max:
+                self.resume_from(PAUSE_ANSWERS)
             if self.ws != NULL:
                 ws_answer(self.ws, self.link, 0)
             if self.session is not None and (self.session.queued or self.session.resend_count):
@@ -946,18 +984,23 @@ cdef class Connection:
         self.big_have = 0
 
     cdef int finish(self) except -1:
-        """Everything has left, or time is up. First our side is shut, so that the peer reads our last packet to its end;
+        """Everything has left, or time is up. First our side is shut, so that the peer reads our last packet whole;
         the descriptor goes when the peer has closed too, or when the deadline passes."""
         if self.phase == PHASE_CLOSED:
             return 0
         if not self.eof and self.link.head == NULL:
             self.eof = True             # the next call closes
             if self.tls is not None:
-                self.say_close_notify()
+                try:
+                    self.tls.unwrap()   # close_notify; that the peer's has not come yet is no error
+                except (OSError, ValueError):
+                    pass                # gone already, or never grown up: the socket is closed next
             shutdown(self.fd, SHUT_WR)
             self.want(EPOLLIN)
             return 0
         self.phase = PHASE_CLOSED
+        self.state = None               # they point back at us: without them no garbage collection is needed
+        self.session = None
         link_close(self.link)
         if self.tls is not None:
             self.tls.close()
@@ -965,13 +1008,6 @@ cdef class Connection:
             close(self.fd)
         self.hub.closed.append(self)
         return 0
-
-    def say_close_notify(self):
-        """The end of a TLS stream, RFC 8446 section 6.1; without it the peer must take what it got for cut off."""
-        try:
-            self.tls.unwrap()
-        except (OSError, ValueError):
-            pass                        # it has left (and waits for an answer that we do not need), or never will
 
     def tick(self) -> str:
         """What the clock says about this connection: "" or why it must end: connect, keep_alive, write, full, drain."""

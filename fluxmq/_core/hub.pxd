@@ -28,6 +28,7 @@ cdef class Hub:
     cdef readonly Routes routes
     cdef readonly RetainedTree retained
     cdef readonly uint64_t retained_bytes
+    cdef uint64_t retained_expiring             # how many of them have an expiry: none, and no sweep has to look
     cdef uint64_t retained_volatile             # how many of them are the broker's own ($SYS): not bounded, not on disk
     cdef node_t* node
     cdef public bytes namespace
@@ -53,6 +54,7 @@ cdef class Hub:
     cdef public object wake
     cdef bint in_turn
     cdef bint woken
+    cdef bint cold                              # this turn involved the cold half: the event loop may have work
     cdef readonly list resumed                  # connections that go on with what waited in them
     cdef readonly list closed                   # connections whose descriptor is closed; dropped at the end of the turn
     cdef readonly list throttled                # connections not read because the disk is behind

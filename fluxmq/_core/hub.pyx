@@ -17,6 +17,8 @@ from fluxmq._core.text cimport TEXT_OK, topic_valid
 from fluxmq._core.trie cimport SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED
 from fluxmq._core.wire cimport varint_size
 
+__all__ = ["Hub", "Retained"]
+
 
 @cython.final
 cdef class Retained:
@@ -204,11 +206,13 @@ cdef class Hub:
             kept.volatile = volatile
             kept.msg = msg_new(&pub.body, pub.qos)
             self.retained_volatile += volatile
+            self.retained_expiring += pub.body.expires_at != 0
             self.retained.set(topic, kept)
             self.retained_bytes += body_bytes(&pub.body)
         if former is not None:
             self.retained_bytes -= body_bytes(&former.msg.body)
             self.retained_volatile -= former.volatile
+            self.retained_expiring -= former.msg.body.expires_at != 0
             volatile = volatile or former.volatile and kept is None
         if not volatile and self.ledger.active():
             self.ledger.write_retained(&pub.body, pub.qos, self.namespace)
@@ -250,7 +254,7 @@ cdef class Hub:
         return Session(name, self.namespace, number, self.ledger)
 
     def subscribe(self, Session session not None, bytes filter not None, int options, uint32_t identifier) -> bool:
-        """options: SUB_* bits. Replaces an existing subscription to the same filter, [MQTT-3.8.4-3]. True: it is new."""
+        """options: SUB_* bits. Replaces a subscription to the same filter, [MQTT-3.8.4-3]. True: it is new."""
         return self.trie.add(<const uint8_t*><const char*>filter, len(filter), <void*>session, identifier,
                              <uint8_t>options & 0x0F) == 1
 
@@ -264,7 +268,8 @@ cdef class Hub:
     def remove_group(self, ShareGroup group not None):
         self.trie.remove(<const uint8_t*><const char*>group.filter, len(group.filter), <void*>group)
 
-    def deliver_retained(self, Session session not None, bytes filter not None, int options, uint32_t identifier) -> int:
+    def deliver_retained(self, Session session not None, bytes filter not None, int options,
+                         uint32_t identifier) -> int:
         """Sends a session what is retained under a filter, with the retain flag set, [MQTT-3.3.1-8]."""
         cdef Retained kept
         cdef pub_t pub
@@ -297,17 +302,22 @@ cdef class Hub:
         cdef Retained former = self.retained.pop(topic)
         if former is not None:
             self.retained_bytes -= body_bytes(&former.msg.body)
+            self.retained_expiring -= former.msg.body.expires_at != 0
         if kept is not None:
             kept.node = self.node
+            self.retained_expiring += kept.msg.body.expires_at != 0
             self.retained.set(topic, kept)
             self.retained_bytes += body_bytes(&kept.msg.body)
 
     def expire_retained(self, int64_t now_ms) -> int:
         """Forgets retained messages whose expiry has passed; returns how many."""
         cdef Retained kept
+        if self.retained_expiring == 0:
+            return 0
         expired = [topic for topic, value in self.retained if 0 < (<Retained>value).msg.body.expires_at <= now_ms]
         for topic in expired:
             kept = self.retained.pop(topic)
+            self.retained_expiring -= 1
             self.retained_bytes -= body_bytes(&kept.msg.body)
             # No record: the message carries its own end, replay drops it by the clock.
             self.retained_dirty.add(topic)
@@ -360,6 +370,7 @@ cdef class Hub:
                     data = <bytes>held.object
                     link_write(held.link, <const uint8_t*><const char*>data, <uint32_t>len(data))
                 elif held.kind == HELD_CALL:
+                    self.cold = True
                     (<object>held.object)()
             except Exception as error:
                 problem = problem or error      # those behind it are not to blame

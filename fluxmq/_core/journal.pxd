@@ -70,6 +70,10 @@ cdef class Journal:
     cdef int state                      # journal_status
     cdef int error                      # errno behind `state`
     cdef const char* error_call         # the call that failed
+    cdef uint64_t count_batches         # counters since this object was made, for metrics: batches written,
+    cdef uint64_t count_bytes           # their bytes, headers included,
+    cdef uint64_t count_syncs           # fdatasyncs of batches that succeeded,
+    cdef uint64_t count_sync_ns         # and how long they took
 
     # ---- the writer's own
     cdef int directory_fd
@@ -111,4 +115,5 @@ cdef class Journal:
     cdef int rotate_file(self) noexcept nogil
     cdef int remember_old(self, uint64_t number, uint64_t first, uint64_t last, uint64_t size) noexcept nogil
     cdef int remove_old(self, old_file* file, bint recycle) noexcept nogil
+    cdef uint64_t counted(self, const uint64_t* counter) noexcept
     cdef object failure(self)

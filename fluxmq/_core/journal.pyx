@@ -285,6 +285,35 @@ cdef class Journal:
             return f"waiting for space: {self.error_call.decode()}: {os.strerror(self.error)}"
         return f"failed: {self.error_call.decode()}: {os.strerror(self.error)}"
 
+    # Counters since this object was made; from any thread, at any time. model/metrics.py says what they are for.
+
+    @property
+    def batches_total(self):
+        """Batches written."""
+        return self.counted(&self.count_batches)
+
+    @property
+    def bytes_total(self):
+        """Bytes of them, their headers included."""
+        return self.counted(&self.count_bytes)
+
+    @property
+    def syncs(self):
+        """Calls of fdatasync for them that succeeded."""
+        return self.counted(&self.count_syncs)
+
+    @property
+    def sync_ns(self):
+        """Nanoseconds that those calls took."""
+        return self.counted(&self.count_sync_ns)
+
+    cdef uint64_t counted(self, const uint64_t* counter) noexcept:
+        cdef uint64_t value
+        pthread_mutex_lock(&self.lock)
+        value = counter[0]
+        pthread_mutex_unlock(&self.lock)
+        return value
+
     cdef object failure(self):
         return StorageError(f"the journal in {self.directory} cannot be written any more "
                             f"({self.error_call.decode()}: {os.strerror(self.error)}); nothing is acknowledged from "
@@ -449,6 +478,8 @@ cdef class Journal:
             if error == 0:
                 self.written = self.writing_number
                 self.current_bytes += self.writing.length
+                self.count_batches += 1
+                self.count_bytes += self.writing.length
                 self.pending = False
             self.settle(error)
             if error == 0 and self.stopping:
@@ -529,12 +560,17 @@ cdef class Journal:
 
     cdef int sync_file(self) noexcept nogil:
         """fdatasync of the current file. Every error is final, whatever its name: see the top of this file."""
+        cdef int64_t began = fluxmq_monotonic()
         cdef int64_t answer = self.ops.fdatasync(self.file_fd)
         while answer == -EINTR:
             answer = self.ops.fdatasync(self.file_fd)
         if answer < 0:
             self.error_call = b"fdatasync"
             return EIO if passes(<int>-answer) else <int>-answer
+        pthread_mutex_lock(&self.lock)
+        self.count_syncs += 1
+        self.count_sync_ns += <uint64_t>(fluxmq_monotonic() - began)
+        pthread_mutex_unlock(&self.lock)
         self.synced = self.written if self.buffered else self.writing_number
         self.unsynced = False
         self.sync_due = 0

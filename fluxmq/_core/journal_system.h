@@ -1,4 +1,4 @@
-/* The system calls of the journal's writer, for journal.pyx: the four of journal_file_ops with errno in their answer (so
+/* The system calls of the journal's writer, for journal.pyx: the four of journal_file_ops with errno in the answer (so
  * that an answer cannot be separated from its reason between threads), and waiting on the monotonic clock, which Cython
  * has no declarations for.
  */

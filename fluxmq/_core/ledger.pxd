@@ -89,6 +89,7 @@ cdef class Ledger:
     cdef int write_retained(self, const body_t* body, uint8_t qos, bytes namespace) except -1
     cdef int add_target(self, uint64_t session, uint64_t sequence, uint16_t packet_id, uint8_t first,
                         ids_t* ids) except -1
+    cdef void drop_target(self, uint64_t session, uint64_t sequence) noexcept
     cdef int hold(self, uint8_t kind, link_t* link, object obj, uint8_t packet_type, uint16_t packet_id,
                   uint8_t reason, uint64_t batch) except -1
     cdef held_t* first_held(self) noexcept

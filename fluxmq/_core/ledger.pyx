@@ -3,10 +3,12 @@
 cimport cython
 from cpython.ref cimport Py_INCREF
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memmove
 
 from fluxmq._core.message cimport msg_drop
 from fluxmq._core.wire cimport put_bytes16, put_u8, put_u16, put_u32
+
+__all__ = ["Ledger"]
 
 
 cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept nogil:
@@ -14,7 +16,7 @@ cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept nogil:
 
 
 @cython.final
-@cython.no_gc_clear     # sessions that are collected with it still call forget()
+@cython.no_gc_clear             # sessions give their messages back while they are deallocated, also by the collector
 cdef class Ledger:
     """Machine. One per Hub.
 
@@ -75,13 +77,24 @@ cdef class Ledger:
         self.targets_count += 1
         return 0
 
+    cdef void drop_target(self, uint64_t session, uint64_t sequence) noexcept:
+        """Takes back an add_target: the session has evicted the message before its record was written."""
+        cdef uint32_t i
+        for i in range(self.targets_count):
+            if self.targets[i].session == session and self.targets[i].sequence == sequence:
+                self.targets_count -= 1
+                memmove(&self.targets[i], &self.targets[i + 1], (self.targets_count - i) * sizeof(target_t))
+                return
+
     cdef int write_message(self, msg_t* msg) except -1:
         """Records the message and every target added since the last one; the message gets its number here."""
         cdef uint64_t size = 31 + body_size(&msg.body)
         cdef uint32_t i, j
+        cdef uint32_t count = self.targets_count
         cdef uint8_t* at
         cdef target_t* target
-        for i in range(self.targets_count):
+        self.targets_count = 0      # also if there is no room: the next message must not inherit them
+        for i in range(count):
             size += 20
             if self.targets[i].ids != NULL:
                 size += 4 * min(self.targets[i].ids.count, 255)
@@ -94,9 +107,9 @@ cdef class Ledger:
         at = put_u16(at, <uint16_t>msg.body.topic_length)
         at = put_u32(at, msg.body.properties_length)
         at = put_u32(at, msg.body.payload_length)
-        at = put_u32(at, self.targets_count)
+        at = put_u32(at, count)
         at = put_body(at, &msg.body)
-        for i in range(self.targets_count):
+        for i in range(count):
             target = &self.targets[i]
             at = put_u64(at, target.session)
             at = put_u64(at, target.sequence)
@@ -108,7 +121,6 @@ cdef class Ledger:
             at = put_u8(at, <uint8_t>min(target.ids.count, 255))
             for j in range(min(target.ids.count, 255)):
                 at = put_u32(at, target.ids.items[j])
-        self.targets_count = 0
         self.records += 1
         return 0
 

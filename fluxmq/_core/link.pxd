@@ -1,10 +1,10 @@
 """A link is the outbound half of one connection: chunks of bytes waiting for one send per loop turn.
 
     link_t ── head ─► chunk ─► chunk ─► tail
-                      bytes    blob     bytes      a blob chunk points into a counted payload, the others carry their bytes
+                      bytes    blob     bytes      a blob chunk points into a counted payload, others carry bytes
 
-Sessions, hub and connection all hold links; the count keeps the struct alive after its connection closed (`open` is 0 then
-and every append is a no-op), so that an acknowledgement that waits for the disk never writes to somebody else's socket.
+Sessions, hub and connection all hold links; the count keeps the struct alive after its connection closed (`open` is 0
+then and an append is a no-op), so that an acknowledgement that waits for the disk never goes to somebody else's socket.
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -65,7 +65,8 @@ cdef int link_write(link_t* link, const uint8_t* data, uint32_t n) noexcept
 cdef int link_ack(link_t* link, uint8_t packet_type, uint16_t packet_id, uint8_t reason) noexcept
 
 # Bytes written; 0: larger than the client takes, nothing written; -1: no memory.
-cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint16_t packet_id, const ids_t* ids) noexcept
+cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint16_t packet_id,
+                          const ids_t* ids) noexcept
 
 # 0: all sent; 1: the socket is full; -1: broken.
 cdef int link_flush(link_t* link) noexcept

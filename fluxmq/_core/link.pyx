@@ -192,7 +192,7 @@ cdef int link_write(link_t* link, const uint8_t* data, uint32_t n) noexcept:
 
 
 cdef int link_ack(link_t* link, uint8_t packet_type, uint16_t packet_id, uint8_t reason) noexcept:
-    """PUBACK, PUBREC, PUBREL, PUBCOMP. The reason is left out when it is 0, [MQTT 5.0 section 3.4.2.1], and in 3.1.1."""
+    """PUBACK, PUBREC, PUBREL, PUBCOMP. The reason is left out when it is 0, MQTT 5.0 section 3.4.2.1, and in 3.1.1."""
     if not link.open:
         return 0
     cdef uint8_t* at = link_room(link, 5)
@@ -238,7 +238,8 @@ cdef int alias_learn(link_t* link, uint32_t slot, const body_t* body) noexcept:
     return 0
 
 
-cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint16_t packet_id, const ids_t* ids) noexcept:
+cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint16_t packet_id,
+                          const ids_t* ids) noexcept:
     cdef bint v5 = link.version == 5
     cdef bint qos = (first & 0x06) != 0
     cdef bint referenced = body.blob != NULL and body.payload_length >= BLOB_BYTES_MIN
@@ -260,7 +261,8 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
     if v5:
         properties = body.properties_length
         if body.expires_at:
-            if body.expires_at > link.node.now_ms:      # else it was sent before and is repeated: 0 is left
+            # A message sent again may be past its expiry: its delivery had begun (MQTT 5.0 section 3.3.2.3.3).
+            if body.expires_at > link.node.now_ms:
                 left = <uint32_t>((body.expires_at - link.node.now_ms + 999) // 1000)
             properties += 5
         if ids != NULL:
@@ -374,16 +376,18 @@ cdef int link_control_frame(link_t* link, uint8_t opcode, const uint8_t* data, u
     if not link.open:
         return 0
     link_seal(link)
-    chunk = chunk_take(0, 0)
-    if chunk == NULL:
-        return -1
-    chunk.data[0] = <uint8_t>(0x80 | opcode)
-    chunk.data[1] = n
-    memcpy(chunk.data + 2, data, n)
-    chunk.end = <uint32_t>(2 + n)
-    chunk.sealed = 1
-    chunk_append(link, chunk)
-    link.pending += chunk.end
+    chunk = link.tail
+    if chunk == NULL or chunk.blob != NULL or chunk.capacity - chunk.end < <uint32_t>2 + n:
+        chunk = chunk_take(0, 0)
+        if chunk == NULL:
+            return -1
+        chunk.sealed = 1
+        chunk_append(link, chunk)
+    chunk.data[chunk.end] = <uint8_t>(0x80 | opcode)
+    chunk.data[chunk.end + 1] = n
+    memcpy(chunk.data + chunk.end + 2, data, n)
+    chunk.end += <uint32_t>(2 + n)
+    link.pending += 2 + n
     link_mark(link)
     return 0
 

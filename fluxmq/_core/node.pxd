@@ -1,7 +1,7 @@
 """What all links, sessions and routes of one node share: the clock of the turn, the list of dirty links, counters.
 
-Header only. One node_t belongs to one Hub; one thread touches it. The poller stamps the clock after each wait, everything
-else takes time from here, so that a test can set it.
+Header only. One node_t belongs to one Hub; one thread touches it. The poller stamps the clock after each wait,
+everything else takes time from here, so that a test can set it.
 """
 from libc.stdint cimport int64_t, uint64_t
 

@@ -23,7 +23,7 @@ cdef class Loader:
     cdef dict messages                  # number -> MessageHold
     cdef readonly uint64_t message_last
     cdef readonly uint64_t records
-    cdef object on_cold                 # (kind, session number, body): SESSION, SESSION_END, SUBSCRIBE, UNSUBSCRIBE, LINK
+    cdef object on_cold                 # (kind, session number, body): the records of the cold verbs
 
     cdef int fill_entry(self, Session session, Cursor* c) except -1
     cdef int apply(self, uint8_t kind, const uint8_t* at, const uint8_t* end) except -1

@@ -29,6 +29,8 @@ from fluxmq._core.message cimport (
 from fluxmq._core.session cimport SLOT_RELEASE_HELD, SLOT_WAITING, entry_t
 from fluxmq._core.wire cimport Cursor, put_u8, put_u16, put_u32, take_bytes16, take_u8, take_u16, take_u32
 
+__all__ = ["Loader", "MessageHold", "export_retained", "export_session", "message_key", "retained_key", "session_key"]
+
 cdef enum:
     VALUE_VERSION = 1
     ENTRY_BYTES = 20            # without identifiers
@@ -49,6 +51,7 @@ cdef inline bint take_u64(Cursor* c, uint64_t* out) noexcept nogil:
     return 1
 
 
+@cython.final
 cdef class MessageHold:
     """Value. Keeps a loaded message until the sessions that need it have taken their references."""
     cdef msg_t* msg
@@ -111,23 +114,28 @@ def retained_key(bytes namespace not None, bytes topic not None) -> bytes:
 
 
 def export_session(Session session not None, bytes head not None) -> list:
-    """[(key, value)] for the view: the session and those of its messages that the view does not have yet."""
+    """[(key, value)] for the view: the session and those of its messages that the view does not have yet.
+
+    A session that is stored for its will only (not journalled) has no messages on disk, and none in the view.
+    """
     cdef list puts = []
-    cdef size_t size = 1 + 4 + len(head) + 8 + 2 + 4 + 4 + 4 + 2 * session.received_count
+    cdef uint32_t slots_end = session.slots_mask + 1 if session.journalled and session.slots != NULL else 0
+    cdef uint32_t queued = session.queued if session.journalled else 0
+    cdef uint32_t received = session.received_count if session.journalled else 0
+    cdef size_t size = 1 + 4 + len(head) + 8 + 2 + 4 + 4 + 4 + 2 * received
     cdef uint32_t i, n, slots = 0
     cdef slot_t* slot
     cdef entry_t* entry
     cdef bytes value
     cdef uint8_t* at
     cdef uint8_t* begin
-    if session.slots != NULL:
-        for i in range(session.slots_mask + 1):
-            slot = &session.slots[i]
-            if slot.packet_id:
-                slots += 1
-                size += ENTRY_BYTES + (4 * min(slot.ids.count, 255) if slot.ids != NULL else 0)
-                need_message(slot.msg, puts)
-    for i in range(session.queued):
+    for i in range(slots_end):
+        slot = &session.slots[i]
+        if slot.packet_id:
+            slots += 1
+            size += ENTRY_BYTES + (4 * min(slot.ids.count, 255) if slot.ids != NULL else 0)
+            need_message(slot.msg, puts)
+    for i in range(queued):
         entry = &session.queue[(session.queue_head + i) & session.queue_mask]
         size += ENTRY_BYTES + (4 * min(entry.ids.count, 255) if entry.ids != NULL else 0)
         need_message(entry.msg, puts)
@@ -140,17 +148,16 @@ def export_session(Session session not None, bytes head not None) -> list:
     at = put_u64(at, session.sequence_last)
     at = put_u16(at, session.packet_id_last)
     at = put_u32(at, slots)
-    if session.slots != NULL:
-        for i in range(session.slots_mask + 1):
-            slot = &session.slots[i]
-            if slot.packet_id:
-                at = put_entry(at, slot.msg, slot.sequence, slot.packet_id, slot.first, slot.ids)
-    at = put_u32(at, session.queued)
-    for i in range(session.queued):
+    for i in range(slots_end):
+        slot = &session.slots[i]
+        if slot.packet_id:
+            at = put_entry(at, slot.msg, slot.sequence, slot.packet_id, slot.first, slot.ids)
+    at = put_u32(at, queued)
+    for i in range(queued):
         entry = &session.queue[(session.queue_head + i) & session.queue_mask]
         at = put_entry(at, entry.msg, entry.sequence, 0, entry.first, entry.ids)
-    at = put_u32(at, session.received_count)
-    if session.received_count:
+    at = put_u32(at, received)
+    if received:
         for n in range(1, 65536):
             if session.has_received(<uint16_t>n):
                 at = put_u16(at, <uint16_t>n)
@@ -222,8 +229,8 @@ cdef ids_t* read_ids(Cursor* c, uint8_t n) except? NULL:
 cdef class Loader:
     """Machine. Rebuilds sessions and retained messages at start: first the view's values, then the journal's batches.
 
-    hub: fresh. on_cold: called with (kind, session number, body) for the records that the cold half wrote; for SESSION it
-    must make the Session and put it into `sessions`.
+    hub: fresh. on_cold: called with (kind, session number, body) for the records that the cold half wrote; for SESSION
+    it must make the Session and put it into `sessions`.
     """
 
     def __init__(self, Hub hub not None, on_cold):
@@ -272,10 +279,11 @@ cdef class Loader:
         cdef Cursor c
         cdef uint32_t n, i
         cdef uint16_t packet_id = 0
+        cdef uint16_t packet_id_last = 0
         cdef bint ok
         c.at = <const uint8_t*><const char*>value + 5 + len(Loader.head_of(value))
         c.end = <const uint8_t*><const char*>value + len(value)
-        ok = take_u64(&c, &session.sequence_last) and take_u16(&c, &session.packet_id_last)
+        ok = take_u64(&c, &session.sequence_last) and take_u16(&c, &packet_id_last)
         for _ in range(2):
             ok = ok and take_u32(&c, &n)
             if ok:
@@ -287,6 +295,7 @@ cdef class Loader:
         for i in range(n):
             take_u16(&c, &packet_id)
             session.mark_received(packet_id, True)
+        session.packet_id_last = packet_id_last     # restored slots have moved it
         self.sessions[session.number] = session
 
     cdef int fill_entry(self, Session session, Cursor* c) except -1:
@@ -301,6 +310,8 @@ cdef class Loader:
         ids = read_ids(c, n)
         try:
             if number == 0:
+                if packet_id == 0:
+                    raise CorruptError(f"stored session {session.number} has a line with an entry that names no message")
                 return self.add_target(session, NULL, sequence, packet_id, first, NULL)
             hold = self.messages.get(number)
             if hold is None:
@@ -384,9 +395,9 @@ cdef class Loader:
         memset(&body, 0, sizeof(body))
         c.at = at
         c.end = end
-        if not (take_u64(&c, &number) and take_u64(&c, &expires_at) and take_u8(&c, &qos) and take_u16(&c, &topic_length)
-                and take_u32(&c, &body.properties_length) and take_u32(&c, &body.payload_length)
-                and take_u32(&c, &targets)):
+        if not (take_u64(&c, &number) and take_u64(&c, &expires_at) and take_u8(&c, &qos)
+                and take_u16(&c, &topic_length) and take_u32(&c, &body.properties_length)
+                and take_u32(&c, &body.payload_length) and take_u32(&c, &targets)):
             raise CorruptError("a MESSAGE record is shorter than its header")
         hold = self.messages.get(number)
         if hold is None:

@@ -2,8 +2,12 @@
 """Handle. One epoll for all sockets of a node, itself watched by the event loop as a single descriptor.
 
 The event loop calls turn() when any of them is ready. So a turn costs one Python call whatever the number of ready
-sockets, and an idle connection costs the loop nothing. One of ring 0's socket handles: it waits, accepts and
-stamps the clock; what is done with the bytes is decided by Connection and Hub.
+sockets, and an idle connection costs the loop nothing. While messages keep coming, a turn lingers: it waits for the next
+ones itself, for at most `linger_ms` in all, because a trip through the event loop costs as much as several messages.
+Whatever involves the cold half (a CONNECT, a task) ends the turn at once. docs/decisions/0001-nested-epoll.md.
+
+One of ring 0's socket handles: it waits, accepts and stamps the clock; what is done with the bytes is decided by
+Connection and Hub.
 """
 cimport cython
 from cpython.ref cimport PyObject
@@ -12,8 +16,11 @@ from libc.stdint cimport int64_t, uint32_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport close
 
-from fluxmq._core.connection cimport Connection
+from fluxmq._core.connection cimport Connection, PAUSE_DISK
+from fluxmq._core.journal cimport JOURNAL_FAILED
 from fluxmq._core.link cimport link_drop, link_t
+
+__all__ = ["Poller"]
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -43,21 +50,30 @@ cdef extern from "<netinet/tcp.h>" nogil:
 
 cdef enum:
     EVENTS_MAX = 512
+    LINGER_OFF_TURNS = 16
     ACCEPT_MAX = 256            # of one listener per turn, so that a storm does not starve those who are in
 
 @cython.final
 cdef class Poller:
-    """Handle. hub: the node's. rounds_max: how often one turn may look again before the event loop gets its turn."""
+    """Handle. hub: the node's. linger_ms: see above; 0 = never."""
 
-    def __cinit__(self, Hub hub not None, int rounds_max=4):
+    def __cinit__(self, Hub hub not None, int linger_ms=2):
+        cdef epoll_event event
         self.epoll = -1
         self.hub = hub
         self.connections = {}
         self.listeners = {}
-        self.rounds_max = rounds_max
+        self.linger_ms = linger_ms
+        self.journal_fd = -1
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll < 0:
             raise OSError(errno, "epoll_create1")
+        if hub.ledger.journal is not None:
+            self.journal_fd = hub.ledger.journal.event_fd
+            event.events = EPOLLIN
+            event.data.ptr = NULL       # nothing else has no object
+            if epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.journal_fd, &event) < 0:
+                raise OSError(errno, "epoll_ctl")
         self.stamp()
 
     def __dealloc__(self):
@@ -72,7 +88,8 @@ cdef class Poller:
         clock_gettime(CLOCK_REALTIME, &now)
         self.hub.node.now_ms = <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
         clock_gettime(CLOCK_MONOTONIC, &now)
-        self.hub.node.mono_ms = <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+        self.now_ns = <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
+        self.hub.node.mono_ms = self.now_ns // 1000000
 
     def add_listener(self, int fd, listener):
         """fd: a listening, non-blocking socket, the caller's to close. listener: accepted(fd) -> Connection | None and
@@ -94,26 +111,39 @@ cdef class Poller:
         self.connections[connection.fd] = connection
 
     def turn(self):
-        """Handles whatever is ready. The event loop calls it when fileno() is readable, the edge after work outside of a
-        turn (Hub.wake)."""
-        cdef int i
+        """Handles whatever is ready. The event loop calls it when fileno() is readable, the edge after work outside of
+        a turn (Hub.wake). Raises StorageError when the journal has failed."""
+        cdef int64_t began
         self.hub.in_turn = True
         self.hub.woken = False
+        self.hub.cold = False
         try:
-            for i in range(self.rounds_max):
-                if self.round() == 0:
-                    break
+            if self.round(0) == 0 or self.linger_ms == 0:
+                return
+            if self.linger_off:
+                self.linger_off -= 1
+                return
+            began = self.now_ns
+            while not self.hub.cold and self.now_ns - began < self.linger_ms * 1000000:
+                if self.round(1) == 0:
+                    self.linger_off = LINGER_OFF_TURNS      # too quiet for it
+                    return
         finally:
             self.hub.in_turn = False
-            if self.hub.resumed:        # by the last flush of this turn
-                self.hub.touch()
+            if self.hub.resumed:
+                self.hub.touch()            # resumed by the last flush: their turn comes after the others'
 
-    cdef int round(self) except -1:
-        """Returns how many sockets were ready."""
+    cdef int round(self, int timeout_ms) except -1:
+        """Returns how many descriptors were ready."""
         cdef epoll_event[EVENTS_MAX] events
-        cdef int n = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
+        cdef int n
         cdef int i
         cdef object target
+        if timeout_ms:
+            with nogil:
+                n = epoll_wait(self.epoll, events, EVENTS_MAX, timeout_ms)
+        else:
+            n = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
         if n < 0:
             if errno != EINTR:
                 raise OSError(errno, "epoll_wait")
@@ -122,11 +152,15 @@ cdef class Poller:
         self.hub.node.turn += 1
         self.hub.node.counters.turns += 1
         for i in range(n):
+            if events[i].data.ptr == NULL:
+                self.journal_turn()
+                continue
             # Closed connections stay in hub.closed until the end of the round, so the pointer is good.
             target = <object><PyObject*>events[i].data.ptr
             if type(target) is Connection:
                 (<Connection>target).on_event(events[i].events)
             else:
+                self.hub.cold = True
                 self.accept_ready(target)
         self.end_turn()
         return n
@@ -138,10 +172,11 @@ cdef class Poller:
             self.hub.resumed.clear()
             for connection in waiting:
                 connection.go_on()
-        if self.hub.ledger.journal is not None:
+        # Once the journal has failed, journal_ready tells; here connections go on until the node stops.
+        if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
             self.hub.ledger.journal.submit()
         self.flush_dirty()
-        if self.hub.ledger.journal is not None:
+        if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
             self.hub.ledger.journal.submit()    # what a flush took from a queue is recorded too; nobody else would ask
         if self.hub.closed:
             for connection in self.hub.closed:
@@ -168,7 +203,7 @@ cdef class Poller:
         return 0
 
     def accept_ready(self, listener):
-        # A listener may have several sockets (IPv4 and IPv6); the event does not say which.
+        # One listener may have several sockets (IPv4 and IPv6), and the event does not say which.
         for fd in [fd for fd, known in self.listeners.items() if known is listener]:
             self.accept_from(fd, listener)
 
@@ -192,30 +227,22 @@ cdef class Poller:
                 self.connections[(<Connection>connection).fd] = connection
         return 0
 
-    def journal_ready(self):
-        """The journal's event_fd is readable: lets go what is durable now. Raises StorageError when the disk failed."""
+    cdef int journal_turn(self) except -1:
+        """A batch is durable: lets go what waited for it."""
         cdef Connection connection
-        self.stamp()
-        self.hub.in_turn = True
-        self.hub.woken = False
+        self.hub.ledger.journal.poll()
         try:
-            self.hub.ledger.journal.poll()
-            try:
-                self.hub.release()
-            finally:
-                if self.hub.throttled and self.hub.ledger.journal.backlog() < self.hub.backlog_max // 2:
-                    waiting = self.hub.throttled[:]
-                    self.hub.throttled.clear()
-                    for connection in waiting:
-                        connection.resume()
-                self.end_turn()
+            self.hub.release()
         finally:
-            self.hub.in_turn = False
-            if self.hub.resumed:
-                self.hub.touch()
+            if self.hub.throttled and self.hub.ledger.journal.backlog() < self.hub.backlog_max // 2:
+                waiting = self.hub.throttled[:]
+                self.hub.throttled.clear()
+                for connection in waiting:
+                    connection.resume_from(PAUSE_DISK)
+        return 0
 
     def sweep(self) -> list:
-        """Looks at every connection's clock. Returns [(connection, why)] of those that must end; see Connection.tick."""
+        """Looks at every connection's clock. Returns [(connection, why)] of who must end, see Connection.tick."""
         cdef Connection connection
         self.stamp()
         late = []

@@ -1,9 +1,9 @@
 """Where a topic goes: the cache of match results, and share groups.
 
 A route is the match of one topic, already merged: one hop per session whatever number of its filters matched, with the
-highest QoS [MQTT-3.3.4-2] and all subscription identifiers [MQTT-3.3.4-3]; one hop per share group. It holds for as long as
-the trie's generation stands; a stale one is made again on its next use. Sets of four, the least recently used gives way:
-a flood of new topics costs a match each and never more memory than `entries`.
+highest QoS [MQTT-3.3.4-2] and all subscription identifiers [MQTT-3.3.4-3]; one hop per share group. It holds as long as
+the trie's generation stands; a stale one is made again on its next use. Sets of four, the least recently used gives
+way: a flood of new topics costs a match each and never more memory than `entries`.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -45,6 +45,7 @@ cdef class Routes:
     cdef readonly Trie trie
     cdef route_t** sets
     cdef uint64_t sets_mask
+    cdef route_t* long_topics[4]        # the set of all topics over KEPT_TOPIC_BYTES_MAX, so that entries bound bytes
     cdef uint64_t tick
     cdef uint64_t seed
     cdef subs_t matches

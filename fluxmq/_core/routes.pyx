@@ -12,8 +12,11 @@ from fluxmq._core.trie cimport (
     SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED, sub_t, subs_free,
 )
 
+__all__ = ["Routes", "ShareGroup"]
+
 cdef enum:
     WAYS = 4
+    KEPT_TOPIC_BYTES_MAX = 1024 # an entry is about 200 bytes with a usual topic; with 64 KiB the cache would hold 4 GiB
     IDENTIFIERS_MAX = 255       # of one delivery; a client with more overlapping filters than that loses the rest's
 
 
@@ -71,15 +74,20 @@ cdef class Routes:
                 if self.sets[i] != NULL:
                     route_drop(self.sets[i])
             free(self.sets)
+        for i in range(WAYS):
+            if self.long_topics[i] != NULL:
+                route_drop(self.long_topics[i])
         subs_free(&self.matches)
 
     cdef route_t* find(self, const uint8_t* topic, size_t length) except NULL:
-        """The route of a topic name (valid, at most 65 535 bytes). Borrowed: hold it before the next call or lose it."""
+        """The route of a topic name (valid, at most 65 535 bytes). Borrowed: hold it before the next call."""
         cdef uint64_t h = hash_bytes(topic, length, self.seed)
         cdef route_t** ways = self.sets + (h & self.sets_mask) * WAYS
         cdef route_t* route
         cdef int i
         cdef int oldest = 0
+        if length > KEPT_TOPIC_BYTES_MAX:
+            ways = self.long_topics
         self.tick += 1
         for i in range(WAYS):
             route = ways[i]

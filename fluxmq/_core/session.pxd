@@ -57,7 +57,7 @@ cdef class Session:
     cdef slot_t* slots                  # slot of a packet id: id & mask
     cdef uint32_t slots_mask            # slots - 1; 0 = none yet
     cdef uint32_t slots_used
-    cdef readonly uint32_t outstanding  # slots whose PUBLISH counts against the client's Receive Maximum, [MQTT-3.3.4-9]
+    cdef readonly uint32_t outstanding  # slots whose PUBLISH counts against the Receive Maximum, [MQTT-3.3.4-9]
     cdef uint32_t held                  # slots in state HELD: whatever comes after them waits for the disk too
     cdef readonly uint32_t window       # min(Receive Maximum, max_inflight_messages); invariant: PUBLISH only below it
     cdef uint16_t packet_id_last

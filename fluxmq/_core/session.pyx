@@ -15,6 +15,8 @@ from fluxmq._core.message cimport body_bytes, ids_drop, ids_hold, msg_hold, pub_
 from fluxmq._core.mqtt_consts cimport PUBLISH, PUBREL, REASON_PACKET_IDENTIFIER_NOT_FOUND
 from fluxmq._core.trie cimport SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED
 
+__all__ = ["Session"]
+
 cdef enum:
     SLOTS_MIN = 16
     QUEUE_MIN = 16
@@ -27,7 +29,7 @@ cdef enum:
 cdef class Session:
     """Machine. One client's session, MQTT 5.0 section 4.1.
 
-    name: client identifier (UTF-8). namespace: where it lives. number: its name on disk, 0 for a session that is not kept.
+    name: client identifier (UTF-8). namespace: where it lives. number: its name on disk, 0 for one that is not kept.
     """
 
     def __cinit__(self, bytes name not None, bytes namespace not None, uint64_t number, Ledger ledger not None):
@@ -207,7 +209,10 @@ cdef class Session:
         cdef entry_t entry
         if self.pop(&entry):
             if self.journalled:
-                self.ledger.write_sequence(RECORD_SETTLED, self.number, entry.sequence)
+                if entry.msg.id:
+                    self.ledger.write_sequence(RECORD_SETTLED, self.number, entry.sequence)
+                else:               # it came with this very publish, whose record is still to be written
+                    self.ledger.drop_target(self.number, entry.sequence)
                 self.dirty = 1
             self.ledger.forget(entry.msg)
             ids_drop(entry.ids)
@@ -471,9 +476,17 @@ cdef class Session:
         self.pump()
 
     cdef void detach(self) noexcept:
+        """The client has gone. A session that waits for it holds what it must, no more."""
         if self.link != NULL:
             link_drop(self.link)
             self.link = NULL
+        if self.slots_used == 0:
+            free(self.slots)
+            self.slots = NULL
+            self.slots_mask = 0
+        if self.received_count == 0:
+            free(self.received)
+            self.received = NULL
         free(self.resend)
         self.resend = NULL
         self.resend_count = self.resend_next = 0
@@ -498,7 +511,7 @@ cdef class Session:
         return slot
 
     cdef bint take_queued(self, uint64_t sequence, entry_t* out) noexcept:
-        """Takes the entry of a sequence out of the line, wherever it stands; its counts are the caller's. 0: not there."""
+        """Takes the entry of a sequence out of the line, wherever it is; its counts are the caller's. 0: not there."""
         cdef uint32_t i, at
         for i in range(self.queued):
             at = (self.queue_head + i) & self.queue_mask
@@ -508,7 +521,8 @@ cdef class Session:
             return 0
         out[0] = self.queue[at]
         while i:                    # close the gap from the front; it is the first one nearly always
-            self.queue[(self.queue_head + i) & self.queue_mask] = self.queue[(self.queue_head + i - 1) & self.queue_mask]
+            self.queue[(self.queue_head + i) & self.queue_mask] = (
+                self.queue[(self.queue_head + i - 1) & self.queue_mask])
             i -= 1
         self.queue[self.queue_head & self.queue_mask] = out[0]
         return self.pop(out)

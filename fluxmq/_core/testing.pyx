@@ -2,17 +2,19 @@
 # cython: embedsignature=True, auto_pickle=False
 """What Python cannot reach of the core, made reachable for tests and bench/micro. The broker never imports it."""
 cimport cython
-from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 
 from fluxmq._core.hash cimport hash_bytes as c_hash_bytes
+from fluxmq._core.journal cimport Journal
 from fluxmq._core.link cimport link_live
 from fluxmq._core.live cimport FLUXMQ_COUNTS
-from fluxmq._core.message cimport message_live
+from fluxmq._core.message cimport ids_t, message_live, msg_t
 from fluxmq._core.retained cimport RetainedNode, RetainedTree
 from fluxmq._core.routes cimport routes_live
+from fluxmq._core.session cimport Session
 from fluxmq._core.trie cimport SHARDS, Trie, sub_t, subs_free, subs_push, subs_t
 
-__all__ = ["TrieProbe", "hash_bytes", "live", "retained_nodes"]
+__all__ = ["TrieProbe", "gathered", "hash_bytes", "live", "retained_nodes", "session_state"]
 
 
 def hash_bytes(bytes data not None, uint64_t seed) -> int:
@@ -126,3 +128,34 @@ def retained_nodes(RetainedTree tree not None) -> int:
             count += len(node.children)
             waiting.extend(node.children.values())
     return count
+
+
+def gathered(Journal journal not None) -> int:
+    """Records in the batch that gathers."""
+    return journal.gather.records
+
+
+cdef tuple delivery(uint64_t sequence, uint8_t first, msg_t* msg, ids_t* ids):
+    """A message as a session holds it; what is released has neither payload nor identifiers any more."""
+    if msg == NULL:
+        return sequence, first, None, ()
+    return (sequence, first, (<const char*>msg.body.payload)[:msg.body.payload_length],
+            tuple([ids.items[i] for i in range(ids.count)]) if ids != NULL else ())
+
+
+def session_state(Session session not None) -> dict:
+    """What of a session must survive a crash: the window as {packet id: delivery}, the line as a list of deliveries, the
+    inbound identifiers. A delivery is (sequence, first byte, payload or None once released, identifiers)."""
+    cdef uint32_t i
+    window = {}
+    if session.slots != NULL:
+        for i in range(session.slots_mask + 1):
+            if session.slots[i].packet_id:
+                window[session.slots[i].packet_id] = delivery(session.slots[i].sequence, session.slots[i].first,
+                                                              session.slots[i].msg, session.slots[i].ids)
+    line = []
+    for i in range(session.queued):
+        entry = &session.queue[(session.queue_head + i) & session.queue_mask]
+        line.append(delivery(entry.sequence, entry.first, entry.msg, entry.ids))
+    return {"window": window, "line": line, "received": [n for n in range(1, 65536) if session.has_received(<uint16_t>n)],
+            "subscriptions": dict(session.subscriptions)}

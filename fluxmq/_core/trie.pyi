@@ -1,10 +1,10 @@
-from typing import final
+from typing import Self, final
 
 __all__ = ["Trie"]
 
 @final
 class Trie:
-    def __init__(self, seed: int) -> None: ...
+    def __new__(cls, seed: int) -> Self: ...
     @property
     def generation(self) -> int: ...
     @property

@@ -1,4 +1,4 @@
-"""Inbound WebSocket frames, RFC 6455: unmasked and stripped in place, so that the MQTT decoder sees one stream of bytes.
+"""Inbound WebSocket frames, RFC 6455: unmasked and stripped in place, so that the decoder sees one stream of bytes.
 
 A frame header may be split anywhere; what has arrived of it waits in `header`. MQTT packets need not align with frames
 [MQTT-6.0.0-2]. Control frames are answered by ws_answer, a Close when the MQTT bytes in front of it have been: no data

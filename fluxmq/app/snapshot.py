@@ -65,7 +65,8 @@ class Snapshots:
             "fluxmq_messages_dropped_total": {(reason,): c[f"dropped_{reason}"] for reason in DROPS},
             "fluxmq_messages_unrouted_total": c["unrouted"],
             "fluxmq_sessions": len(server.broker.sessions),
-            "fluxmq_subscriptions": sum(len(s.subscriptions) for s in server.broker.sessions.values()),
+            "fluxmq_subscriptions": (
+                c["subscriptions"] - len(server.broker.groups) + sum(map(len, server.broker.groups.values()))),
             "fluxmq_retained_messages": c["retained"],
             "fluxmq_retained_bytes": c["retained_bytes"],
             "fluxmq_inflight_messages": c["inflight"],
@@ -73,7 +74,7 @@ class Snapshots:
             "fluxmq_queued_bytes": c["queued_bytes"],
             "fluxmq_route_cache_hits_total": c["route_hits"],
             "fluxmq_route_cache_misses_total": c["route_misses"],
-            "fluxmq_journal_batches_total": journal.gathering - 1 if journal is not None else 0,
+            "fluxmq_journal_batches_total": journal.batches_total if journal is not None else 0,
             "fluxmq_journal_records_total": c["records"],
             "fluxmq_journal_bytes_total": journal.bytes_total if journal is not None else 0,
             "fluxmq_journal_sync_seconds": {("sum",): journal.sync_ns / 1e9 if journal is not None else 0,

@@ -29,7 +29,7 @@ __all__ = ["Broker", "Limits"]
 RECORD_SESSION, RECORD_SESSION_END, RECORD_SUBSCRIBE, RECORD_UNSUBSCRIBE, RECORD_LINK = 1, 2, 3, 4, 12
 NO_LOCAL = 0x04
 RETAIN_HANDLING_NEW_ONLY, RETAIN_HANDLING_NEVER = 1, 2
-TIMERS_STALE_MIN = 1024
+STALE_TIMERS_MAX = 1024
 OPTIONS_MASK = 0x0F  # QoS, No Local, Retain As Published: the low bits of Subscription Options
 
 
@@ -67,7 +67,6 @@ class Broker:
         self.stopping = False
         self._timers: list[tuple[int, int, int, Session, Callable[[SessionState], None]]] = []
         self._timer_count = 0
-        self._timers_sweep = TIMERS_STALE_MIN
         self._log = on_log or (lambda level, cause, text, fields: None)
 
     # ------------------------------------------------------------------ connect
@@ -87,6 +86,11 @@ class Broker:
             self.disconnect(session, former, publish_will=True, taken_over=True, clean=clean_start)
             former.displaced(ReasonCode.SESSION_TAKEN_OVER)
             session = self.sessions.get(name)
+        if session is not None and session.data.restored and not session.data.kept:
+            # It ended with its connection, when the broker died; only its will waited for the client, who is back.
+            session.data.will = None
+            self.end_session(session)
+            session = None
         if session is not None and clean_start:
             self.end_session(session)
             session = None
@@ -204,8 +208,8 @@ class Broker:
     # ------------------------------------------------------------------ subscriptions
 
     def subscribe(self, session: Session, filter_: bytes, options: int, identifier: int) -> tuple[int, bool]:
-        """One topic filter of a SUBSCRIBE, MQTT 5.0 section 3.8. Returns the reason code for SUBACK, and whether what is
-        retained under the filter is due (`deliver_retained`, after SUBACK).
+        """One topic filter of a SUBSCRIBE, MQTT 5.0 section 3.8. Returns the reason code for SUBACK, and whether what
+        is retained under the filter is due (`deliver_retained`, after SUBACK).
 
         filter_: UTF-8, not yet checked beyond that. options: the Subscription Options byte. identifier: 0 = none.
         Permission is the caller's business.
@@ -270,21 +274,23 @@ class Broker:
 
     def _after(self, session: Session, delay_ms: int, call: Callable[[SessionState], None]) -> None:
         self._timer_count += 1
-        if self._timer_count >= self._timers_sweep:
-            # Most timers never come due: the client is back long before. Earlier lives' go when they are many.
-            self._timers = [timer for timer in self._timers
-                            if timer[3].data is not None and timer[3].data.epoch == timer[2]]
-            heapq.heapify(self._timers)
-            self._timers_sweep = self._timer_count + len(self._timers) + TIMERS_STALE_MIN
         heapq.heappush(self._timers, (session.data.since_ms + delay_ms, self._timer_count, session.data.epoch, session,
                                       call))
+        if len(self._timers) > 4 * len(self.sessions) + STALE_TIMERS_MAX:
+            # A session has two at most; those of its earlier lives would stay until they are due, for days perhaps.
+            self._timers = [timer for timer in self._timers if self._holds(timer[3], timer[2])]
+            heapq.heapify(self._timers)
+
+    @staticmethod
+    def _holds(session: Session, epoch: int) -> bool:
+        return session.data is not None and session.data.epoch == epoch
 
     def tick(self) -> None:
         """Everything that is due by Hub.now_ms: delayed wills, session expiry."""
         now = self.hub.now_ms
         while self._timers and self._timers[0][0] <= now:
             _, _, epoch, session, call = heapq.heappop(self._timers)
-            if session.data is not None and session.data.epoch == epoch:
+            if self._holds(session, epoch):
                 call(session.data)
 
     def _will_due(self, state: SessionState) -> None:
@@ -318,15 +324,16 @@ class Broker:
             for filter_, (options, identifier) in list(session.subscriptions.items()):
                 self._add_subscription(session, filter_, options, identifier)
             state.epoch += 1
+            patience = 0
             if state.restored:
                 # It was connected when the broker died; the client may come back within its patience.
                 patience = int(max(state.will.delay_s if state.will else 0, 1.5 * state.keep_alive_s) * 1000)
                 state.since_ms = self.hub.now_ms
                 if state.will is not None:
                     self._after(session, patience, self._will_due)
-                if not state.kept:
-                    self._after(session, patience, self._expired)
             elif state.will is not None:
                 self._after(session, state.will.delay_s * 1000, self._will_due)
-            if state.kept and state.expiry_s != EXPIRY_NEVER:
+            if not state.kept:
+                self._after(session, patience if state.restored else 0, self._expired)
+            elif state.expiry_s != EXPIRY_NEVER:
                 self._after(session, state.expiry_s * 1000, self._expired)

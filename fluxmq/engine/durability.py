@@ -4,8 +4,8 @@ The journal is the truth, the view a copy that is brought forward when the journ
 
     rotate ─► export what is dirty (a slice per tick) ─► wait until all of that is durable ─► view ─► old files go
 
-What is exported may be newer than the rotation; replay after a crash then meets some records a second time and applies them
-again without effect (fluxmq/_core/persist.pxd). What is exported is never newer than the journal on disk when it is
+What is exported may be newer than the rotation; replay after a crash then meets some records a second time and applies
+them without effect (fluxmq/_core/persist.pxd). What is exported is never newer than the journal on disk when it is
 written: otherwise a crash could leave a copy that knows of something nobody else was promised.
 """
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from fluxmq._core.errors import CorruptError, StorageError
+from fluxmq._core.journal import JOURNAL_FAILED, JOURNAL_OK, Journal
 from fluxmq._core.persist import Loader, export_retained, export_session, message_key, session_key
 from fluxmq._core.session import Session
 from fluxmq.engine.broker import (
@@ -34,6 +35,8 @@ __all__ = ["Keeper"]
 
 SLICE_SESSIONS = 500  # exported in one go: a few milliseconds
 DURABLE_POLL_S = 0.005
+SPACE_RETRIES_S = 5  # RocksDB looks for space as often by itself, and takes nothing before it has found some
+NO_SPACE = "No space left on device"
 
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 _decode_link = msgspec.msgpack.Decoder(Link).decode
@@ -65,6 +68,8 @@ class Keeper:
         self._task: asyncio.Task[None] | None = None
         self._log = logging.getLogger("fluxmq.storage")
         self._orphans: list[int] = []
+        self._replayed_bytes = 0  # of journal files that are not in the view yet
+        self._patience_ends: float | None = None
 
     # ------------------------------------------------------------------ recovery
 
@@ -85,7 +90,8 @@ class Keeper:
             elif kind == b"s":
                 values.append((int.from_bytes(rest, "big"), value))
             else:
-                raise CorruptError(f"the store has a key of an unknown kind, {key[:16]!r}: it was written by a newer version")
+                raise CorruptError(f"the store has a key of an unknown kind, {key[:16]!r}: "
+                                   "it was written by a newer version")
         for number, value in values:  # 's' sorts after 'm': every message is there by now
             copy = _decode_copy(loader.head_of(value))
             session = self._make(number, copy.head)
@@ -96,11 +102,12 @@ class Keeper:
         for _, batch in self.store.replay():
             loader.replay(batch)
             batches += 1
+            self._replayed_bytes += len(batch)
+        self._drop_duplicates(loader)
         self._orphans = loader.orphans()
         found = {"sessions": len(loader.sessions), "retained": len(self.broker.hub.retained),
                  "queued": sum(session.queued for session in loader.sessions.values()),
                  "journal_batches": batches, "journal_records": loader.records}
-        self._drop_duplicates(loader)
         self.broker.restore(loader.sessions.values())
         self.broker.dirty.update(loader.sessions.values())
         loader.finish()
@@ -115,9 +122,13 @@ class Keeper:
             session = loader.sessions[number]
             older = newest.get(session.name)
             if older is not None:
-                del loader.sessions[older.number]
-                self.broker.ended.append(older.number)
+                self._forget(loader.sessions.pop(older.number))
             newest[session.name] = session
+
+    def _forget(self, session: Session) -> None:
+        session.clear()
+        session.data = None
+        self.broker.ended.append(session.number)
 
     def _make(self, number: int, head: Head) -> Session:
         session = self.broker.hub.new_session(head.name, number)
@@ -146,8 +157,7 @@ class Keeper:
         elif session is None:
             return  # its end is in the view already
         elif kind == RECORD_SESSION_END:
-            del sessions[number]
-            self.broker.ended.append(number)
+            self._forget(sessions.pop(number))
         elif kind == RECORD_SUBSCRIBE:
             filter_, options, identifier = _decode_subscription(body)
             session.subscriptions[filter_] = (options, identifier)
@@ -174,26 +184,29 @@ class Keeper:
             error = task.exception()
             if error is not None:
                 raise StorageError(f"checkpoint failed: {error}") from error
-        if journal.file_bytes >= self.file_bytes:
+        if journal.file_bytes + self._replayed_bytes >= self.file_bytes:
             self._task = loop.create_task(self.checkpoint())
 
     async def checkpoint(self) -> None:
-        """Brings the view up to the present and lets go of older journal files."""
+        """Brings the view up to the present and lets go of older journal files.
+
+        What it takes over (what is dirty, dead, ended) is lost to a later checkpoint if this one fails, so a failure
+        must end the node; the journal still has everything.
+        """
         journal = self.store.journal
         assert journal is not None
         broker, hub = self.broker, self.broker.hub
         upto = journal.rotate()
-        puts: list[tuple[bytes, bytes]] = []
-        deletes: list[bytes] = []
+        # In one instant: a message is dead when nobody holds it, and every session that let go of one since the view's
+        # copy is dirty now. One that dies while sessions are exported below is still named by a copy made here.
+        deletes = [message_key(number) for number in hub.ledger.take_dead() + self._orphans]
+        self._orphans, self._replayed_bytes = [], 0
         work = [session for session in list(broker.sessions.values()) if session.number
                 and (session.dirty or session in broker.dirty)]
         broker.dirty.clear()
-        # Of before the export: what dies while it goes on may stand in a copy already made, which the view must be able
-        # to read back; it is deleted with the next checkpoint.
-        dead = hub.ledger.take_dead() + self._orphans
-        self._orphans = []
         topics = hub.retained_dirty.copy()
         hub.retained_dirty.clear()
+        puts: list[tuple[bytes, bytes]] = []
         for at in range(0, len(work), SLICE_SESSIONS):
             for session in work[at:at + SLICE_SESSIONS]:
                 if session.data is not None:
@@ -204,14 +217,40 @@ class Keeper:
         deletes += gone
         ended, broker.ended = broker.ended, []
         deletes += [session_key(number) for number in ended]
-        deletes += [message_key(number) for number in dead]
-        # Everything exported must be durable in the journal before the view may show it.
-        newest = max(upto, journal.gathering)
-        while journal.durable < min(newest, journal.gathering - 1) or journal.durable < upto:
-            await asyncio.sleep(DURABLE_POLL_S)
-        await self.store.checkpoint(puts, deletes, upto)
+        await self._exported_is_durable(journal)
+        await self._write(puts, deletes, upto)
         self.checkpoints += 1
         self._log.debug("checkpoint", extra={"upto": upto, "puts": len(puts), "deletes": len(deletes)})
+
+    async def _exported_is_durable(self, journal: Journal) -> None:
+        """Waits until everything recorded by now is durable: the view may not know what the journal could still lose,
+        or a crash would leave some sessions with the effects of a batch and others without."""
+        journal.submit()
+        # The newest batch that can hold any of it. If it is empty it is never handed over and need not be waited for; if
+        # it is not, poll() hands it over in the same moment in which the one before becomes durable.
+        newest = journal.gathering
+        while journal.durable < min(newest, journal.gathering - 1):
+            if journal.status == JOURNAL_FAILED:
+                raise StorageError(journal.status_text)
+            if self._patience_ends is not None:  # the node is stopping: nobody else listens to the journal any more
+                journal.poll()
+                if asyncio.get_running_loop().time() > self._patience_ends:
+                    raise StorageError("the disk did not take everything in time")
+            await asyncio.sleep(DURABLE_POLL_S)
+
+    async def _write(self, puts: list[tuple[bytes, bytes]], deletes: list[bytes], upto: int) -> None:
+        """Tries again for as long as the disk is full: acknowledgements wait then, but the node lives."""
+        while True:
+            try:
+                await self.store.checkpoint(puts, deletes, upto)
+                return
+            except StorageError as error:
+                if NO_SPACE not in str(error) or self._patience_ends is not None:
+                    raise
+                self._log.warning(f"checkpoint waits for space: {error}")
+            for _ in range(SPACE_RETRIES_S):
+                if self._patience_ends is None:
+                    await asyncio.sleep(1)
 
     def _export(self, session: Session) -> list[tuple[bytes, bytes]]:
         state: SessionState = session.data
@@ -220,7 +259,18 @@ class Keeper:
                          for filter_, (options, identifier) in session.subscriptions.items()]
         return export_session(session, msgspec.msgpack.encode(_Copy(state.head(), subscriptions)))
 
-    async def close(self) -> None:
-        """Waits for a checkpoint under way."""
-        if self._task is not None:
-            await asyncio.wait({self._task})
+    async def close(self, patience_s: float = 0.0) -> None:
+        """Before the store closes, when nothing changes any more: waits for a checkpoint under way and takes a last one,
+        so that the next start has nothing to replay. That is a convenience: if it does not come about in `patience_s`,
+        it is left, and the journal has everything."""
+        journal = self.store.journal
+        if journal is None or self._patience_ends is not None:
+            return
+        self._patience_ends = asyncio.get_running_loop().time() + patience_s
+        try:
+            if self._task is not None:
+                await self._task
+            if journal.status == JOURNAL_OK and patience_s and self.store.applied < journal.gathering - 1:
+                await self.checkpoint()
+        except StorageError as error:
+            self._log.warning(f"no last checkpoint, the next start replays the journal: {error}")

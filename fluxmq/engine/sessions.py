@@ -84,5 +84,8 @@ class SessionState:
         self.restored = False  # came from disk and has not been connected since
 
     def head(self) -> Head:
-        return Head(self.session.name, self.session.namespace, self.version, self.expiry_s, self.connection is not None,
+        """`connected` also while what the broker's death began is not over: the will that waits for the client's
+        patience, the end of a session that is not kept."""
+        connected = self.connection is not None or (self.restored and (self.will is not None or not self.kept))
+        return Head(self.session.name, self.session.namespace, self.version, self.expiry_s, connected,
                     self.since_ms, self.keep_alive_s, self.kept, self.will, self.username)

@@ -21,6 +21,8 @@ from pathlib import Path
 
 import pytest
 
+from kit.python import environment
+
 ROOT = Path(__file__).resolve().parents[2]
 WHICH = os.environ.get("FLUXMQ_TEST_BROKER", "")
 START_SECONDS = 30.0            # generous: only a broken broker needs them
@@ -76,9 +78,9 @@ class Broker:
             self.addresses = {"mqtt/tcp/plain": (host, int(port))}
             return self
         command = self._mosquitto_command() if WHICH == "mosquitto" else self._command()
-        environment = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONUNBUFFERED="1")
         with self._log("stdout").open("wb") as out, self._log("stderr").open("ab") as err:
-            self.process = subprocess.Popen(command, stdout=out, stderr=err, env=environment, cwd=self.directory)
+            self.process = subprocess.Popen(command, stdout=out, stderr=err, cwd=self.directory,
+                                            env=environment(PYTHONUNBUFFERED="1"))
         if WHICH == "mosquitto":
             self._wait_until_listening()
         else:
@@ -254,8 +256,7 @@ def add_user(users_file: Path, user: str, password: str) -> None:
     if WHICH:
         pytest.skip("this broker has no users file of ours")
     subprocess.run([sys.executable, "-m", "fluxmq", "user", "add", "--file", str(users_file), "--password-stdin", user],
-                   input=f"{password}\n".encode(), check=True, env=dict(os.environ, PYTHONPATH=str(ROOT)),
-                   timeout=START_SECONDS)
+                   input=f"{password}\n".encode(), check=True, env=environment(), timeout=START_SECONDS)
 
 
 __all__ = ["ROOT", "WHICH", "Address", "Broker", "BrokerDied", "add_user", "free_port"]

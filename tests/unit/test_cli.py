@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
+from kit import python
 
 from fluxmq import __version__
 from fluxmq._core.errors import CorruptError, FluxError
@@ -14,15 +15,14 @@ from fluxmq.app import cli, exit_codes
 from fluxmq.model.config import Config
 from fluxmq.model.config_keys import KEYS
 
-ROOT = Path(__file__).parents[2]
+ELSEWHERE = Path(__file__).parent     # not the root: there the sources would be taken for the installed package
 
 
 def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    base = {name: value for name, value in os.environ.items() if not name.startswith("FLUXMQ__")}
-    paths = os.pathsep.join([str(ROOT), *filter(None, [base.get("PYTHONPATH")])])
-    return subprocess.run([sys.executable, "-m", "fluxmq", *arguments], cwd=ROOT, text=True, timeout=60, check=False,
-                          stdin=subprocess.DEVNULL, capture_output=True,
-                          env={**base, "PYTHONPATH": paths, **(environment or {})})
+    base = {name: value for name, value in python.environment().items() if not name.startswith("FLUXMQ__")}
+    return subprocess.run([sys.executable, "-m", "fluxmq", *arguments], cwd=ELSEWHERE, text=True,
+                          timeout=60, check=False, stdin=subprocess.DEVNULL, capture_output=True,
+                          env={**base, **(environment or {})})
 
 
 def status_of(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -156,9 +156,8 @@ def test_help_is_there_for_every_command(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
     code = "import sys; sys.stdin.buffer.read(10)"
-    base = {**os.environ, "PYTHONPATH": str(ROOT)}
     writer = subprocess.Popen([sys.executable, "-m", "fluxmq", "config", "keys"], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, cwd=ROOT, env=base)
+                              stderr=subprocess.PIPE, cwd=ELSEWHERE, env=python.environment())
     assert writer.stdout is not None
     reader = subprocess.Popen([sys.executable, "-c", code], stdin=writer.stdout)
     writer.stdout.close()

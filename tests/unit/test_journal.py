@@ -14,6 +14,7 @@ from kit.journals import Ops, body_of, commit, contents, wait_durable, wait_even
 from fluxmq._core.errors import CorruptError, StorageError, UsageError
 from fluxmq._core.journal import JOURNAL_OK, Journal
 from fluxmq._core.journal_format import crc32c, decode_file_header, file_name, file_number
+from fluxmq.bench.micro import bench_journal
 from fluxmq.storage.journal_files import recover
 
 
@@ -338,8 +339,25 @@ def test_newer_format_is_refused(tmp_path: Path) -> None:
 
 def test_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """At smoke size, so that it cannot rot."""
-    bench_journal = pytest.importorskip("bench.micro.bench_journal")
     bench_journal.main(["--smoke", "--dir", str(tmp_path), "--json"])
     rows = json.loads(capsys.readouterr().out)
     assert [row["record_bytes"] for row in rows] == list(bench_journal.RECORD_BYTES)
     assert all(row["records_per_second"] > 0 for row in rows)
+
+
+def test_counters(tmp_path: Path) -> None:
+    for name in ("fsync", "buffered"):
+        (tmp_path / name).mkdir()
+    with writing(tmp_path / "fsync") as journal:
+        assert (journal.batches_total, journal.bytes_total, journal.syncs, journal.sync_ns) == (0, 0, 0, 0)
+        commit(journal, (1, b"x" * 1000), (2, b""))
+        commit(journal, (3, b"y"))
+        assert (journal.batches_total, journal.syncs) == (2, 2)
+        assert 1001 < journal.bytes_total < 1200                  # records and batches have headers
+        assert journal.sync_ns > 0
+    assert (journal.batches_total, journal.syncs) == (2, 2)      # they may be asked for after the end
+    with writing(tmp_path / "buffered", mode="buffered", interval=3600.0) as journal:
+        commit(journal, (1, b"one"))
+        commit(journal, (2, b"two"))
+        assert (journal.batches_total, journal.syncs) == (2, 0)
+    assert (journal.batches_total, journal.syncs) == (2, 1)      # close() syncs

@@ -191,7 +191,8 @@ def environment() -> dict[str, str]:
 
 def test_file_size_limit_of_the_kernel_heals(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
-    result = subprocess.run(python("-c", LIMITED, str(tmp_path)), env=environment(), capture_output=True, text=True)
+    result = subprocess.run(python("-P", "-c", LIMITED, str(tmp_path)), env=environment(),
+                            capture_output=True, text=True)
     assert (result.stdout.split(), result.stderr) == ([str(JOURNAL_FULL), "1", str(JOURNAL_OK), "2"], "")
     assert contents(tmp_path) == [(1, [(1, b"before")]), (2, [(1, bytes(5000))])]
 

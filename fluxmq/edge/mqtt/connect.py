@@ -3,7 +3,8 @@
     CONNECT ─► version, client identifier, will ─► password (may take time) ─► engine ─► disk ─► CONNACK
                                                └─► AUTH … AUTH (MQTT 5 enhanced authentication) ─┘
 
-The connection is paused while anything takes time, so what a client sends ahead of CONNACK waits its turn [MQTT-3.1.4-6].
+The connection is paused while anything takes time, so what a client sends ahead of CONNACK waits its turn
+[MQTT-3.1.4-6].
 """
 from __future__ import annotations
 
@@ -17,14 +18,13 @@ from fluxmq._core.mqtt_encode import encode_packet
 from fluxmq._core.mqtt_packets import Auth, ConnAck, Connect
 from fluxmq._core.mqtt_props import encode_properties
 from fluxmq._core.text import check_topic
-from fluxmq.edge.mqtt.connection import REASON_STRING_MAX, Client
+from fluxmq.edge.mqtt.connection import REASON_STRING_MAX, Client, user_properties
 from fluxmq.engine.sessions import EXPIRY_NEVER, Will
 from fluxmq.model import limits
 from fluxmq.model.mqtt import Property, ReasonCode
 
 if TYPE_CHECKING:
     from fluxmq._core.connection import Connection
-    from fluxmq._core.session import Session
     from fluxmq.edge.mqtt.front import Front
 
 __all__ = ["Connecting"]
@@ -71,8 +71,8 @@ class Connecting:
         if level:
             connection.set_version(level)
         else:
-            # A level nobody knows is told so in the form of 3.1.1, which every client can read [MQTT-3.1.2-2 of 3.1.1]; a
-            # protocol of another name hears nothing [MQTT-3.1.2-1].
+            # A level nobody knows is told so in the form of 3.1.1, which every client can read [MQTT-3.1.2-2 of 3.1.1];
+            # a protocol of another name hears nothing [MQTT-3.1.2-1].
             connection.set_version(4 if body[:6] == b"\x00\x04MQTT" or body[:8] == b"\x00\x06MQIsdp" else 0)
         packet = cast(Connect, decode_packet(first, body, 0))
         if self.version and self.version != (5 if level == 5 else 3):
@@ -84,6 +84,10 @@ class Connecting:
         if len(packet.client_id.encode()) > limits.CLIENT_ID_BYTES_MAX:
             raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
                                 f"the client identifier is longer than {limits.CLIENT_ID_BYTES_MAX} bytes")
+        most = self.front.hub.user_properties_max
+        if max(user_properties(packet.properties), user_properties(packet.will.properties if packet.will else ())) > most:
+            raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+                                f"more than {most} user properties (broker.max_user_properties)")
         if not packet.client_id and (level == 3 or (level == 4 and not packet.clean_start)):
             raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
                                 "a session that is kept needs a client identifier [MQTT-3.1.3-8]")
@@ -238,7 +242,7 @@ class Connecting:
         if check_topic(topic, options.topic_levels_max) != 1:
             raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, "the will's topic is not a topic name [MQTT-3.1.3-11]")
         if asked.qos > options.qos_max:
-            raise ProtocolError(ReasonCode.QOS_NOT_SUPPORTED, f"the will's QoS is over {options.qos_max} [MQTT-3.2.2-12]")
+            raise ProtocolError(ReasonCode.QOS_NOT_SUPPORTED, f"the QoS of the will is over {options.qos_max}")
         if len(asked.payload) > options.payload_bytes_max:
             raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "the will is over broker.max_message_size")
         if asked.retain and not options.retain_available:
@@ -283,7 +287,7 @@ class Connecting:
             # Our limits are not promises that the client needs: better a client that has to find them out than none.
             data = encode_packet(ConnAck(session_present=present, reason_code=0), 5)
         if len(data) > client.packet_size_max:
-            raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "CONNACK does not fit into the client's Maximum Packet Size")
+            raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "CONNACK is over the client's Maximum Packet Size")
         return data
 
     def refuse(self, connection: Connection, client: Client | None, reason: int, text: str) -> None:

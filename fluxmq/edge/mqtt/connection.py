@@ -1,9 +1,10 @@
 """One MQTT client as the edge sees it: who it is, what it asked for in CONNECT, how it ended.
 
-The compiled Connection carries the bytes and the hot packets; a Client hangs on it as `Connection.state` from CONNECT on.
+The compiled Connection carries the bytes and the hot packets; a Client hangs on it as `state` from CONNECT on.
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.mqtt_encode import encode_packet
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from fluxmq._core.session import Session
     from fluxmq.engine.ports_access import Exchange
 
-__all__ = ["Client", "disconnect_bytes"]
+__all__ = ["Client", "disconnect_bytes", "user_properties"]
 
 REASON_STRING_MAX = 256  # characters of our own making: enough for a sentence
 
@@ -31,11 +32,16 @@ def disconnect_bytes(reason: int, text: str = "", packet_size_max: int = 0xFFFFF
     return data if len(data) <= packet_size_max else b""
 
 
+def user_properties(properties: Iterable[tuple[int, Any]]) -> int:
+    """How many of a packet's properties are User Properties."""
+    return sum(1 for identifier, _ in properties if identifier == Property.USER_PROPERTY)
+
+
 class Client:
     """State of one connection, from CONNECT to its end."""
 
-    __slots__ = ("client_id", "connection", "ended_by", "exchange", "expiry_override", "identity", "method", "name", "packet",
-                 "packet_size_max", "problem_information", "publish_will", "session", "taken",
+    __slots__ = ("client_id", "connection", "ended_by", "exchange", "expiry_override", "identity", "method", "name",
+                 "packet", "packet_size_max", "problem_information", "publish_will", "session", "taken",
                  "version")
 
     def __init__(self, connection: Connection, packet: Connect) -> None:

@@ -14,7 +14,7 @@ from fluxmq._core.mqtt_decode import decode_packet
 from fluxmq._core.mqtt_encode import encode_packet
 from fluxmq._core.mqtt_packets import Auth, Disconnect, PubAck, PubRec, SubAck, Subscribe, UnsubAck, Unsubscribe
 from fluxmq.edge.mqtt.connect import Connecting
-from fluxmq.edge.mqtt.connection import Client
+from fluxmq.edge.mqtt.connection import Client, user_properties
 from fluxmq.edge.mqtt.options import FrontOptions
 from fluxmq.edge.mqtt.tally import ENDED_BY, Tally
 from fluxmq.edge.mqtt.upgrade import answer_upgrade
@@ -72,6 +72,10 @@ class Front:
                 kind == PacketType.AUTH and client.version != 5):
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"packet type {kind} is not for a client to send")
         packet = decode_packet(first, body, client.version)
+        # Those of PUBLISH were counted by the hot path, those of CONNECT on the way in.
+        if user_properties(packet.properties) > self.hub.user_properties_max:
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"more than {self.hub.user_properties_max} user properties "
+                                                           f"(broker.max_user_properties)")
         if kind == PacketType.AUTH:
             self.connecting.on_auth(client, cast(Auth, packet))
         elif kind == PacketType.DISCONNECT:
@@ -139,7 +143,8 @@ class Front:
         packet = PubAck if kind == PacketType.PUBACK else PubRec
         data = encode_packet(packet(packet_id, reason_code=reason), 5)
         if client.problem_information:
-            with_text = encode_packet(packet(packet_id, reason_code=reason, properties=[(Property.REASON_STRING, text)]), 5)
+            with_text = encode_packet(
+                packet(packet_id, reason_code=reason, properties=[(Property.REASON_STRING, text)]), 5)
             if len(with_text) <= client.packet_size_max:
                 data = with_text
         connection.write_when_durable(data, self.hub.ledger.records)

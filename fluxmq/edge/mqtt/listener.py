@@ -1,4 +1,4 @@
-"""Listening sockets for MQTT: one Listener per slot of the configuration, each may have several sockets (IPv4 and IPv6)."""
+"""Listening sockets for MQTT: one Listener per slot of the configuration, with a socket per address family."""
 from __future__ import annotations
 
 import errno
@@ -26,7 +26,8 @@ class Listener:
     """
 
     def __init__(self, front: Front, poller: Poller, *, websocket: bool, context: Callable[[], SSLContext] | None,
-                 max_connections: int, read_timeout_s: float, later: Callable[[float, Callable[[], None]], Any]) -> None:
+                 max_connections: int, read_timeout_s: float,
+                 later: Callable[[float, Callable[[], None]], Any]) -> None:
         self.front = front
         self.poller = poller
         self.websocket = websocket

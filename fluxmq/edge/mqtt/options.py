@@ -5,7 +5,7 @@ __all__ = ["FrontOptions"]
 
 
 class FrontOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """packet_bytes_max: largest packet taken, bytes. keep_alive_max_s: 0 = any. Times in milliseconds where named ms."""
+    """packet_bytes_max: largest packet taken, bytes. keep_alive_max_s: 0 = any. Times named ms: milliseconds."""
 
     packet_bytes_max: int = (1 << 20) + 65536
     receive_max: int = 1024

@@ -1,4 +1,4 @@
-"""Why connections ended or never began: the counts that only the edge can make. Labels are those of model/metrics.py."""
+"""Why connections ended or never began: the counts that only the edge can make. Labels: see model/metrics.py."""
 from __future__ import annotations
 
 from fluxmq.model.metrics import METRICS

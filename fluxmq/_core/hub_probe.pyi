@@ -1,0 +1,13 @@
+from typing import final
+
+from fluxmq._core.hub import Hub
+from fluxmq._core.session import Session
+
+@final
+class HubProbe:
+    hub: Hub
+    sessions: list[Session]
+    def __init__(self, sessions: int, level: int = 4, route_entries: int = 65536) -> None: ...
+    def subscribe(self, session: int, filter: bytes, options: int = 0, identifier: int = 0) -> bool: ...
+    def route(self, topics: list[bytes], rounds: int) -> int: ...
+    def publish(self, topic: bytes, payload: bytes, qos: int, rounds: int) -> int: ...

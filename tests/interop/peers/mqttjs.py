@@ -1,0 +1,159 @@
+"""MQTT.js: one node process serves all sessions (mqttjs.js). The npm package is installed into a cache, once."""
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import queue
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kit.tools import missing_tool, require_tool
+
+from interop.peers.base import TIMEOUT, Endpoint, Library, Message, Options, Properties, Refused, Session
+
+PACKAGE = "mqtt@5"
+INSTALL_SECONDS = 120
+SCRIPT = Path(__file__).with_suffix(".js")
+SCHEMES = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def _message(message: Message) -> dict[str, Any]:
+    properties = message.properties
+    return {"topic": message.topic, "payload": _text(message.payload), "qos": message.qos, "retain": message.retain,
+            "properties": {"user": list(properties.user), "response_topic": properties.response_topic,
+                           "correlation_data": _text(properties.correlation_data),
+                           "content_type": properties.content_type}}
+
+
+class Node:
+    """The process and the two streams."""
+
+    def __init__(self, program: str, modules: Path) -> None:
+        self.inboxes: dict[str, queue.Queue[Message]] = {}
+        self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
+        self._numbers = itertools.count(1)
+        environment = dict(os.environ, NODE_PATH=str(modules))
+        self._process = subprocess.Popen([program, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                         env=environment)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def ask(self, session: str, verb: str, **arguments: Any) -> None:
+        """One command and its answer; Refused when the answer is an error."""
+        number = next(self._numbers)
+        answer = self._answers[number] = queue.Queue()
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"id": number, "session": session, "do": verb, **arguments}) + "\n")
+        self._process.stdin.flush()
+        try:
+            found = answer.get(timeout=TIMEOUT)
+        except queue.Empty:
+            raise TimeoutError(f"MQTT.js did not end {verb}") from None
+        finally:
+            del self._answers[number]
+        if "error" in found:
+            raise Refused(found["code"] if isinstance(found["code"], int) else None, found["error"])
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(TIMEOUT)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            found = json.loads(line)
+            if "message" not in found:
+                self._answers[found["id"]].put(found)
+                continue
+            message = found["message"]
+            properties = message["properties"]
+            correlation = properties["correlation_data"]
+            self.inboxes[found["session"]].put(Message(
+                message["topic"], base64.b64decode(message["payload"]), message["qos"], message["retain"],
+                Properties(tuple((key, value) for key, value in properties["user"]), properties["response_topic"],
+                           None if correlation is None else base64.b64decode(correlation), properties["content_type"])))
+
+
+class MqttJsSession(Session):
+    def __init__(self, node: Node, name: str, where: Endpoint, options: Options) -> None:
+        super().__init__()
+        self._node, self._name = node, name
+        node.inboxes[name] = self._inbox
+        path = "/mqtt" if where.websocket else ""
+        # "clean" is clean start in 5.0, which loses nothing of an MQTT.js session that reconnects by itself only when false
+        clean = options.clean if options.version == 5 else options.clean_session
+        node.ask(name, "open", url=f"{SCHEMES[where.transport]}://{where.host}:{where.port}{path}", ca=where.ca,
+                 cert=where.cert, key=where.key, client_id=options.client_id, version=options.version, clean=clean,
+                 expiry_s=options.expiry_s, username=options.username, password=options.password, filters=options.filters,
+                 will=None if options.will is None else _message(options.will))
+
+    def publish(self, message: Message) -> None:
+        self._node.ask(self._name, "publish", message=_message(message))
+
+    def publish_all(self, topic: str, payloads: Sequence[bytes], qos: int, *, wait: bool = True) -> None:
+        self._node.ask(self._name, "publish_all", topic=topic, payloads=[_text(payload) for payload in payloads], qos=qos)
+        if wait:
+            self.settle()
+
+    def settle(self) -> None:
+        self._node.ask(self._name, "settle")
+
+    def close(self) -> None:
+        self._node.ask(self._name, "close")
+
+    def drop(self) -> None:
+        self._node.ask(self._name, "drop")
+
+
+class MqttJs(Library):
+    """cache: directory that keeps the installed package."""
+
+    name = "mqttjs"
+    transports = ("tcp", "ws", "tls", "wss")
+    returns = exactly_once = resumes = True
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self._node: Node | None = None
+        self._names = itertools.count(1)
+
+    def need(self) -> None:
+        require_tool("node", package="nodejs")
+        if self._package.exists():
+            return
+        npm = require_tool("npm", package="npm")
+        self._cache.mkdir(parents=True, exist_ok=True)
+        command = [npm, "install", "--no-audit", "--no-fund", "--no-save", "--ignore-scripts", "--prefix", str(self._cache),
+                   PACKAGE]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+            problem = done.stderr.strip() if done.returncode or not self._package.exists() else ""
+        except subprocess.TimeoutExpired:
+            problem = f"took longer than {INSTALL_SECONDS} s"
+        if problem:
+            missing_tool(f"the npm package {PACKAGE} cannot be installed: {problem[-500:]}")
+
+    @property
+    def _package(self) -> Path:
+        return self._cache / "node_modules" / "mqtt" / "package.json"
+
+    def open(self, where: Endpoint, options: Options) -> Session:
+        if self._node is None:
+            self._node = Node(require_tool("node", package="nodejs"), self._cache / "node_modules")
+        return MqttJsSession(self._node, f"s{next(self._names)}", where, options)
+
+    def stop(self) -> None:
+        if self._node is not None:
+            self._node.stop()
+
+
+__all__ = ["MqttJs"]

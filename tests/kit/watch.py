@@ -1,0 +1,61 @@
+"""What a broker process shows from outside: its metrics, its memory, and waiting for either to come true."""
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from kit.broker import Broker
+
+__all__ = ["WAIT_SECONDS", "Memory", "metric", "metrics", "resident_bytes", "wait_until"]
+
+WAIT_SECONDS = 20.0         # generous: only a failing test waits for it
+_LINE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
+
+
+def metrics(broker: Broker) -> dict[str, float]:
+    """Every series of /metrics: name, or name{label="value"}, → value."""
+    host, port = broker.health
+    with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=WAIT_SECONDS) as answer:
+        text = answer.read().decode()
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if match := _LINE.fullmatch(line):
+            name, labels, value = match.groups()
+            found[f"{name}{{{labels}}}" if labels else name] = float(value)
+    return found
+
+
+def metric(broker: Broker, name: str, **labels: str) -> float:
+    """One series: metric(broker, "fluxmq_messages_dropped_total", reason="queue_full")."""
+    inside = ",".join(f'{key}="{value}"' for key, value in labels.items())
+    return metrics(broker)[f"{name}{{{inside}}}" if inside else name]
+
+
+def wait_until(what: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:
+    """Wait until `what()` is true."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
+
+
+def resident_bytes(broker: Broker) -> int:
+    """Memory of the process that is in use now."""
+    assert broker.process is not None
+    pages = int(Path(f"/proc/{broker.process.pid}/statm").read_text().split()[1])
+    return pages * 4096
+
+
+class Memory:
+    """How much a broker's memory has grown since this object was made."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.before = resident_bytes(broker)
+
+    @property
+    def grown(self) -> int:
+        return resident_bytes(self.broker) - self.before

@@ -1,0 +1,318 @@
+"""Sizes, openings, names that are exported, stubs, and what must not be left lying about in a source."""
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+from kit.tree import ROOT, sources
+
+LINES_MAX = {".py": 400, ".pyx": 700, ".c": 700, ".h": 400}
+FUNCTION_LINES_MAX = 75       # "about 70"
+COLUMNS_MAX = 120
+# Longer ones that read better whole.
+WHOLE = {"link_publish": "one packet in the order of its bytes, [MQTT 5.0 section 3.3]"}
+# A larger file says why in its first lines, with this phrase.
+EXCUSE = re.compile(r"\b(one|single) file\b", re.IGNORECASE)
+OPENING_LINES = 30
+
+CODE = {".py", ".pyi", ".pyx", ".pxd", ".c", ".h"}
+LEFTOVER = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+# Places that exist on one machine only. A test may speak of /tmp or /usr, which every Linux has.
+MACHINE_PATH = re.compile(r"(?<![\w.:/$}])/(?:home|root|Users|work|opt|mnt|data)/[\w.-]+")
+INCLUDE = re.compile(r"^\s*include\s+[\"']", re.MULTILINE)
+
+
+def _id(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+OURS = [path for path in sources() if path.suffix in CODE]
+PYTHON = [path for path in OURS if path.suffix == ".py"]
+CYTHON = [path for path in OURS if path.suffix in (".pyx", ".pxd")]
+PRODUCT = [path for path in PYTHON if path.relative_to(ROOT).parts[0] in ("fluxmq", "bench")]
+TESTS = [path for path in PYTHON if path.relative_to(ROOT).parts[0] == "tests"]
+
+files = pytest.mark.parametrize("path", OURS, ids=_id)
+pythons = pytest.mark.parametrize("path", PYTHON, ids=_id)
+cythons = pytest.mark.parametrize("path", CYTHON, ids=_id)
+products = pytest.mark.parametrize("path", PRODUCT, ids=_id)
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+# ── size ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@files
+def test_files_are_not_too_long(path: Path) -> None:
+    lines = read(path).splitlines()
+    limit = LINES_MAX.get(path.suffix)
+    # Tests by theme are read a test at a time, and oracles beside their specification.
+    if limit is None or len(lines) <= limit or path in TESTS:
+        return
+    assert EXCUSE.search("\n".join(lines[:OPENING_LINES])), f"{len(lines)} lines, over {limit}, and no reason on top"
+
+
+@files
+def test_lines_are_not_too_wide(path: Path) -> None:
+    assert [n for n, line in enumerate(read(path).splitlines(), 1) if len(line) > COLUMNS_MAX] == []
+
+
+def functions(path: Path) -> list[tuple[str, int]]:
+    """(name, lines) of each function; of Cython by indentation."""
+    if path.suffix == ".py":
+        return [(node.name, (node.end_lineno or 0) - node.lineno + 1) for node in ast.walk(ast.parse(read(path)))
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    found: list[tuple[str, int]] = []
+    opened: list[tuple[int, str, int, int]] = []        # indentation, name, first line, last line that had text
+    for number, line in enumerate([*read(path).splitlines(), "end"], 1):
+        if not line.strip():
+            continue
+        indent = len(line) - len(line.lstrip())
+        while opened and indent <= opened[-1][0] and not line.lstrip().startswith(")"):
+            _, name, first, last = opened.pop()
+            found.append((name, last - first + 1))
+        opened = [(*entry[:3], number) for entry in opened]
+        start = re.match(r"\s*(?:cpdef|cdef|def)\b[^=\n]*?\b(\w+)\(", line)
+        if start and not line.lstrip().startswith(("cdef class", "cdef extern", "cdef struct", "cdef enum")):
+            opened.append((indent, start[1], number, number))
+    return found
+
+
+@pytest.mark.parametrize("path", [path for path in OURS if path.suffix in (".py", ".pyx")], ids=_id)
+def test_functions_are_not_too_long(path: Path) -> None:
+    assert [(name, lines) for name, lines in functions(path) if lines > FUNCTION_LINES_MAX and name not in WHOLE] == []
+
+
+# ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@files
+def test_files_open_with_what_they_are_for(path: Path) -> None:
+    text = read(path)
+    if not text.strip():
+        assert path.name == "__init__.py", "an empty file"
+        return
+    if path.suffix == ".pyi":           # its .pyx does
+        return
+    if path.suffix == ".py":
+        if path.name != "__init__.py" or len(text.splitlines()) > 3:
+            assert ast.get_docstring(ast.parse(text)), "no docstring"
+        return
+    body = "\n".join(line for line in text.splitlines() if not line.startswith("# cython:")).lstrip()
+    assert body.startswith(('"""', "# ", "/*", "//")), "does not say what it is for"
+
+
+@cythons
+def test_directives_stand_in_the_file(path: Path) -> None:
+    if path.suffix == ".pyx":
+        directives = [line for line in read(path).splitlines()[:4] if line.startswith("# cython:")]
+        assert "language_level=3" in " ".join(directives)
+
+
+# ── exports and stubs ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def exported(tree: ast.Module) -> list[str] | None:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
+            return [str(name) for name in ast.literal_eval(node.value)]
+    return None
+
+
+def defined(tree: ast.Module) -> set[str]:
+    """Names that statements at the top of a module bind, imports too."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+    return names
+
+
+@products
+def test_all_is_exact(path: Path) -> None:
+    """Names in __all__ exist, in order, once; every public class and function is in it or is nobody else's."""
+    if path.name in ("__init__.py", "__main__.py") or path.name.startswith("bench_"):
+        return
+    tree = ast.parse(read(path))
+    names = exported(tree)
+    assert names is not None, "no __all__"
+    assert names == sorted(set(names), key=_as_ruff), "not sorted, or twice"
+    assert set(names) <= defined(tree)
+
+
+def _as_ruff(name: str) -> tuple[int, str]:
+    """CONSTANTS, Classes, functions."""
+    return (0 if name.isupper() else 1 if name[:1].isupper() else 2, name)
+
+
+def test_nobody_imports_what_is_not_exported() -> None:
+    """`from fluxmq.x import y`: y is in the __all__ of x, or a constant, where x has an __all__."""
+    exports = {".".join(("fluxmq", *path.relative_to(ROOT / "fluxmq").with_suffix("").parts)): exported(
+        ast.parse(read(path))) for path in PRODUCT if path.relative_to(ROOT).parts[0] == "fluxmq"}
+    wrong = []
+    for path in PRODUCT:
+        for node in ast.walk(ast.parse(read(path))):
+            if isinstance(node, ast.ImportFrom) and (names := exports.get(node.module or "")) is not None:
+                wrong += [f"{_id(path)}: {node.module}.{alias.name}" for alias in node.names
+                          if alias.name not in names and not alias.name.isupper()]
+    assert wrong == []
+
+
+def visible(path: Path) -> bool:
+    """Whether Python sees a name in a compiled module."""
+    return bool(re.search(r"^(?:def|cpdef|class|cdef class)\b|^[A-Z_]+ = ", read(path), re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", [path for path in CYTHON if path.suffix == ".pyx"], ids=_id)
+def test_what_python_sees_has_a_stub_and_what_c_sees_a_header(path: Path) -> None:
+    stub, header = path.with_suffix(".pyi"), path.with_suffix(".pxd")
+    assert stub.exists() == visible(path)
+    assert stub.exists() or header.exists()
+
+
+@pytest.mark.parametrize("path", [path for path in OURS if path.suffix == ".pyi"], ids=_id)
+def test_stubs_belong_to_something(path: Path) -> None:
+    assert path.with_suffix(".pyx").exists()
+
+
+# ── what must not be there ───────────────────────────────────────────────────────────────────────────────────
+
+
+@cythons
+def test_include_is_banned(path: Path) -> None:
+    assert not INCLUDE.search(read(path)), "modules are joined by cimport"
+
+
+TEXTS = [path for path in sources() if path.suffix in CODE | {".md", ".toml", ".ini", ".yaml", ".js", ".in", ""}
+         and path.name not in ("LICENSE", ".gitkeep")]
+texts = pytest.mark.parametrize("path", TEXTS, ids=_id)
+
+
+@texts
+def test_nothing_is_left_to_do(path: Path) -> None:
+    assert [line for line in read(path).splitlines() if LEFTOVER.search(line)] == []
+
+
+@texts
+def test_no_path_of_one_machine(path: Path) -> None:
+    assert MACHINE_PATH.findall(read(path)) == []
+
+
+@pythons
+def test_no_commented_code(path: Path) -> None:
+    """A comment that parses as an assignment or a call by itself is code that somebody was afraid to delete."""
+    wrong = []
+    for token in tokenize.generate_tokens(io.StringIO(read(path)).readline):
+        if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#"):
+            text = token.string.lstrip("# ")
+            if re.fullmatch(r"(?:return\b.*|import \w+|[\w.]+ = .*|[\w.]+\(.*\))", text):
+                try:
+                    ast.parse(text)
+                except SyntaxError:
+                    continue
+                wrong.append(token.string)
+    assert wrong == []
+
+
+def skips_without_reason(tree: ast.Module) -> list[int]:
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            words = {keyword.arg for keyword in node.keywords}
+            if called in ("pytest.mark.skip", "pytest.mark.skipif", "pytest.mark.xfail"):
+                found += [node.lineno] if "reason" not in words else []
+            elif called in ("pytest.skip", "pytest.xfail"):
+                found += [node.lineno] if not node.args else []
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found += [d.lineno for d in node.decorator_list if ast.unparse(d) in ("pytest.mark.skip",
+                                                                                  "pytest.mark.xfail")]
+    return found
+
+
+CLOCK = re.compile(r"\b(?:time\.)?(?:monotonic|perf_counter|monotonic_ns|perf_counter_ns|process_time)\(\)")
+
+
+def asserts_of_time(tree: ast.Module) -> list[int]:
+    """Lines of assertions about a difference of clocks: directly, or through a name that was made from one."""
+    found = []
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        spans = {ast.unparse(target) for node in ast.walk(function) if isinstance(node, ast.Assign)
+                 and any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub)
+                         and CLOCK.search(ast.unparse(part)) for part in ast.walk(node.value))
+                 for target in node.targets}
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assert):
+                names = {ast.unparse(part) for part in ast.walk(node.test)
+                         if isinstance(part, ast.Name | ast.Attribute)}
+                if CLOCK.search(ast.unparse(node.test)) or names & spans:
+                    found.append(node.lineno)
+    return found
+
+
+@pytest.mark.parametrize("path", TESTS, ids=_id)
+def test_tests_are_honest(path: Path) -> None:
+    tree = ast.parse(read(path))
+    assert skips_without_reason(tree) == [], "skipped without a reason"
+    assert asserts_of_time(tree) == [], "asserts how long something took"
+
+
+# ── pages that are made ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("page", ["docs/conformance.md", "docs/guide/configuration.md"])
+def test_generated_pages_are_there(page: str) -> None:
+    """That they are current is shown beside their generators."""
+    assert (ROOT / page).stat().st_size > 10_000
+
+
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[\w-]*)?\)")
+
+
+@pytest.mark.parametrize("path", [path for path in TEXTS if path.suffix == ".md"], ids=_id)
+def test_links_lead_somewhere(path: Path) -> None:
+    assert [link for link in LINK.findall(read(path))
+            if "://" not in link and not (path.parent / link).exists()] == []
+
+
+def test_docs_index_names_every_page() -> None:
+    index = read(ROOT / "docs" / "README.md")
+    pages = [path for path in sources(ROOT / "docs") if path.suffix == ".md" and path.name != "README.md"]
+    assert [_id(path) for path in pages if f"({path.relative_to(ROOT / 'docs')})" not in index] == []
+
+
+# ── the checks can fail ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_checks_see_what_they_look_for() -> None:
+    assert skips_without_reason(ast.parse("@pytest.mark.skip\ndef test(): ...")) == [1]
+    assert skips_without_reason(ast.parse("@pytest.mark.skipif(x)\ndef test(): ...")) == [1]
+    assert skips_without_reason(ast.parse("@pytest.mark.skipif(x, reason='r')\ndef test(): ...")) == []
+    for body, lines in [("a = time.monotonic()\n assert time.monotonic() - a < 1", [3]),
+                        ("spent = time.monotonic() - a\n assert spent < 1", [3]), ("a = 1\n assert spent < 1", [])]:
+        found = asserts_of_time(ast.parse(f"def f():\n {body}"))
+        assert found == lines
+    assert MACHINE_PATH.search("see /home/" + "me/x") and not MACHINE_PATH.search("a/home/b and https://x/home/y")
+    assert LEFTOVER.search("# TO" + "DO later") and not LEFTOVER.search("method")
+    assert INCLUDE.search('include "x.pxi"')
+
+
+def test_functions_of_cython_are_measured(tmp_path: Path) -> None:
+    path = tmp_path / "x.pyx"
+    path.write_text("cdef int f(int a,\n           int b) except -1:\n    return 1\n\n\ncdef class C:\n"
+                    "    def g(self):\n        return 2\n\n    cdef void h(self) noexcept:\n"
+                    "        pass\n        pass\n")
+    assert functions(path) == [("f", 3), ("g", 2), ("h", 3)]
