@@ -1,5 +1,5 @@
-"""Nothing stays behind: live objects of the core are counted (a build with FLUXMQ_DEBUG=1) while clients do their worst, and
-must be back where they were when they have gone."""
+"""Nothing stays behind: live objects of the core are counted (a build with FLUXMQ_DEBUG=1) while clients do their worst,
+and must be back where they were when they have gone."""
 from __future__ import annotations
 
 import asyncio
@@ -110,7 +110,8 @@ def test_messages_of_every_kind(node: Node) -> None:
     clients = [Client(node.address("tcp.plain")) for _ in range(3)]
     for number, client in enumerate(clients):
         client.connect(f"c{number}", properties={"topic_alias_maximum": 10})
-        client.subscribe(("a/#", 2), ("a/+", 1), ("$share/g/a/b", 1), properties={"subscription_identifier": number + 1})
+        client.subscribe(("a/#", 2), ("a/+", 1), ("$share/g/a/b", 1),
+                         properties={"subscription_identifier": number + 1})
     for qos in (0, 1, 2):
         for payload in (b"", b"small", BIG):
             clients[0].publish("a/b", payload, qos, retain=payload == BIG, properties={"content_type": "t"})

@@ -6,6 +6,7 @@ import fcntl
 import gc
 import os
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kit.certs import issue, make_ca
 from fluxmq._core.connection import Connection
 from fluxmq._core.hub import Hub
 from fluxmq._core.poller import Poller
@@ -63,6 +65,34 @@ class Bench:
         self.poller = Poller(self.hub)
         self.handler = Handler()
         self.clients: list[socket.socket] = []
+
+    def connect_tls(self, folder: Path) -> tuple[ssl.SSLSocket, Connection]:
+        certificate, key = issue(make_ca(folder), "localhost")
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(certificate, key)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            raw = socket.create_connection(listening.getsockname(), 10)
+            accepted, _ = listening.accept()
+        accepted.setblocking(False)
+        secure = server.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+        connection = Connection(self.hub, secure.fileno(), self.poller.epoll, self.handler, secure)
+        self.poller.adopt(connection)
+        client = context.wrap_socket(raw, do_handshake_on_connect=False, suppress_ragged_eofs=False)
+        client.setblocking(False)
+
+        def done() -> bool:
+            try:
+                client.do_handshake()
+            except ssl.SSLWantReadError:
+                return False
+            return True
+
+        self.turn_until(done)
+        client.settimeout(10)
+        self.clients.append(client)
+        return client, connection
 
     def connect(self, *, websocket: bool = False, receive_buffer: int = 0,
                 server_buffer: int = 0) -> tuple[socket.socket, Connection]:
@@ -307,6 +337,24 @@ def test_what_is_repeated_after_its_expiry_has_none_left(bench: Bench) -> None:
     accept(connection)
     bench.poller.turn()
     assert client.recv(100) == b"\x3a\x0c\x00\x01t\x00\x01\x05\x02\x00\x00\x00\x00x"
+
+
+@pytest.mark.parametrize("unread", [0, 100_000])
+def test_tls_ends_with_a_close_notify(bench: Bench, tmp_path: Path, unread: int) -> None:
+    """Also when the client has sent what nobody will read: it gets our last bytes, and their end, all the same."""
+    client, connection = bench.connect_tls(tmp_path)
+    client.sendall(CONNECT)
+    bench.turn_until(lambda: connection.state is not None)
+    client.sendall(bytes(unread))
+    connection.write(b"the last word")
+    connection.end()
+    bench.turn_until(lambda: connection.pending == 0)
+    got = b""
+    while data := client.recv(1000):
+        got += data
+    assert got == b"the last word"
+    client.close()
+    bench.turn_until(lambda: connection.phase == 5)
 
 
 # ---------------------------------------------------------------- memory
