@@ -116,6 +116,8 @@ cdef str peer_name(int fd):
     return ""
 
 
+# Its end needs hub and tls: the collector may free cycles, but not take those away before.
+@cython.no_gc_clear
 @cython.final
 cdef class Connection:
     """Handle. Owns the socket `fd` from construction on.

@@ -155,6 +155,8 @@ cdef uint8_t merged(uint8_t a, uint8_t b) noexcept:
     return qos | (a & b & SUB_NO_LOCAL) | ((a | b) & SUB_RETAIN_AS_PUBLISHED)
 
 
+# Its end needs the list of sessions.
+@cython.no_gc_clear
 @cython.final
 cdef class ShareGroup:
     """Machine. The members of one `$share/<name>/<filter>`, MQTT 5.0 section 4.8.2.

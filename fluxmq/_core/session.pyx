@@ -22,6 +22,8 @@ cdef enum:
     DUP = 0x08
 
 
+# Its end needs the ledger: the collector may free cycles, but not take that away before.
+@cython.no_gc_clear
 @cython.final
 cdef class Session:
     """Machine. One client's session, MQTT 5.0 section 4.1.
