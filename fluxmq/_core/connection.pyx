@@ -219,7 +219,8 @@ cdef class Connection:
         self.hub.touch()
 
     def write(self, bytes data not None):
-        """Queues bytes; they leave at the end of the turn."""
+        """Queues one packet; it leaves at the end of the turn."""
+        self.hub.node.counters.packets_sent[<uint8_t>data[0] >> 4] += 1
         link_write(self.link, <const uint8_t*><const char*>data, <uint32_t>len(data))
         self.hub.touch()
 
@@ -233,6 +234,7 @@ cdef class Connection:
         else:
             self.write(data)
             return
+        self.hub.node.counters.packets_sent[<uint8_t>data[0] >> 4] += 1
         self.hub.ledger.hold(HELD_BYTES, self.link, data, 0, 0, 0, batch)
         self.hub.touch()
 
@@ -798,7 +800,8 @@ cdef class Connection:
             return self.keep_http(data, n)
         head = blank + 4 - data
         accepted, response = self.handler.on_http(self, PyBytes_FromStringAndSize(<const char*>data, head))
-        self.write(response)
+        link_write(self.link, <const uint8_t*><const char*><bytes>response, <uint32_t>len(response))
+        self.hub.touch()
         if not accepted:
             self.end()
             return 0
