@@ -67,6 +67,9 @@ cdef class Connection(Transport):
         if self.last_route != NULL:
             route_drop(self.last_route)
 
+    cdef void count(self, bytes packet) noexcept:
+        self.hub.node.counters.packets_sent[(<const uint8_t*><const char*>packet)[0] >> 4] += 1
+
     cdef void let_go(self) noexcept:
         if self.session is not None:
             if self.session.link == self.link:

@@ -51,6 +51,8 @@ cdef class Retained:
         return self.msg.body.expires_at
 
 
+# Connections and sessions point into its ledger until they are freed, also when the collector frees them all at once.
+@cython.no_gc_clear
 @cython.final
 cdef class Hub:
     """Machine. One per node and namespace.

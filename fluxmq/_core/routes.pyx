@@ -174,6 +174,8 @@ cdef uint8_t merged(uint8_t a, uint8_t b) noexcept:
     return qos | (a & b & SUB_NO_LOCAL) | ((a | b) & SUB_RETAIN_AS_PUBLISHED)
 
 
+# Its end needs the list of sessions.
+@cython.no_gc_clear
 @cython.final
 @cython.no_gc_clear     # __dealloc__ counts by `sessions`
 cdef class ShareGroup:

@@ -24,6 +24,8 @@ cdef enum:
     DUP = 0x08
 
 
+# Its end needs the ledger: the collector may free cycles, but not take that away before.
+@cython.no_gc_clear
 @cython.final
 @cython.no_gc_clear     # __dealloc__ needs the ledger; the cycle with `data` breaks on the other side
 cdef class Session:

@@ -79,5 +79,6 @@ cdef class Transport:
 
     # what the protocol adds
     cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept
+    cdef void count(self, bytes packet) noexcept
     cdef void let_go(self) noexcept
     cdef int drained(self) except -1

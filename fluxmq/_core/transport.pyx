@@ -157,7 +157,8 @@ cdef class Transport:
         return peer_name(self.fd) if self.phase != PHASE_CLOSED else ""
 
     def write(self, bytes data not None):
-        """Queues bytes; they leave at the end of the turn."""
+        """Queues one packet; it leaves at the end of the turn."""
+        self.count(data)
         link_write(self.link, <const uint8_t*><const char*>data, <uint32_t>len(data))
         self.hub.touch()
 
@@ -171,6 +172,7 @@ cdef class Transport:
         else:
             self.write(data)
             return
+        self.count(data)
         self.hub.ledger.hold(HELD_BYTES, self.link, data, 0, 0, 0, batch)
         self.hub.touch()
 
@@ -449,7 +451,8 @@ cdef class Transport:
             return self.keep_http(data, n)
         head = blank + 4 - data
         accepted, response = self.handler.on_http(self, PyBytes_FromStringAndSize(<const char*>data, head))
-        self.write(response)
+        link_write(self.link, <const uint8_t*><const char*><bytes>response, <uint32_t>len(response))
+        self.hub.touch()
         if not accepted:
             self.end()
             return 0
@@ -605,6 +608,9 @@ cdef class Transport:
     cdef int dispatch_big(self) except -1:
         """self.big holds one whole packet: handles it and lets go of it."""
         raise NotImplementedError
+
+    cdef void count(self, bytes packet) noexcept:
+        """A packet of the cold half is about to be sent."""
 
     cdef void let_go(self) noexcept:
         """The connection ends: drops what sends through it."""

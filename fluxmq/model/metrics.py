@@ -60,7 +60,7 @@ METRICS: tuple[Metric, ...] = (
            "Failures to accept a connection, such as for want of descriptors."),
     Metric("fluxmq_packets_received_total", "counter", "MQTT packets received.", labels=(_PACKET,)),
     Metric("fluxmq_packets_sent_total", "counter", "MQTT packets sent.", labels=(_PACKET,)),
-    Metric("fluxmq_messages_received_total", "counter", "PUBLISH received from clients.", labels=(_QOS,)),
+    Metric("fluxmq_messages_received_total", "counter", "PUBLISH accepted from clients.", labels=(_QOS,)),
     Metric("fluxmq_messages_sent_total", "counter", "PUBLISH sent to clients.", labels=(_QOS,)),
     Metric("fluxmq_bytes_received_total", "counter", "MQTT bytes received.", "bytes"),
     Metric("fluxmq_bytes_sent_total", "counter", "MQTT bytes sent.", "bytes"),

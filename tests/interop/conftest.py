@@ -1,4 +1,4 @@
-"""Fixtures of the interoperability tests: a broker that listens in every way, and factories for brokers of a test's own.
+"""Fixtures of the interoperability tests: a broker that listens in every way, and factories for brokers of one test.
 
 After each test every broker it used must be alive and must have printed no traceback; when a test fails, what the
 brokers printed meanwhile is shown.
@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.broker import Broker
-from kit.certs import CertificateAuthority, issue, make_ca
-
 from interop.peers.aio import Aiomqtt
 from interop.peers.base import Endpoint, Library, Options, Session
 from interop.peers.gmqtt_ import Gmqtt
 from interop.peers.mosquitto import Mosquitto
 from interop.peers.mqttjs import MqttJs
 from interop.peers.paho import Paho
+from kit.broker import Broker
+from kit.certs import CertificateAuthority, issue, make_ca
 
 TRANSPORTS = {"tcp": "mqtt/tcp/plain", "tls": "mqtt/tcp/tls", "mtls": "mqtt/tcp/mtls", "ws": "mqtt/websocket/plain",
               "wss": "mqtt/websocket/tls"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-
 from interop.conftest import Peer, each, peers
 from interop.peers.base import PAYLOAD_BYTES_LARGE, Message, Properties, Session
 from interop.peers.mosquitto import Mosquitto

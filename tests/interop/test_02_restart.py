@@ -4,12 +4,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from kit.broker import Broker
-
 from interop.conftest import Peer, peers
 from interop.peers.base import Message, Session
 from interop.peers.mosquitto import Mosquitto
 from interop.peers.paho import Paho
+from kit.broker import Broker
 
 MESSAGES = 600
 KEPT_S = 300

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from interop.peers.base import Endpoint, Message, Options, Refused
+from interop.peers.paho import Paho
+from interop.tls import closed_by_peer, open_tls
 from kit.broker import Broker
 from kit.certs import CertificateAuthority, issue, make_ca
 from kit.client import Client, Closed
 from oracle.mqtt import Connack, Connect, Pingreq, Pingresp, Puback, Publish, Suback, Subscribe
-
-from interop.peers.base import Endpoint, Message, Options, Refused
-from interop.peers.paho import Paho
-from interop.tls import closed_by_peer, open_tls
 
 SMALL_MESSAGES = 5000
 LARGE_BYTES = 1 << 20

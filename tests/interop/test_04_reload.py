@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from interop.peers.base import Endpoint
+from interop.tls import open_tls, reload, serial_in, serial_of_server, wait_until
 from kit.broker import ROOT, Broker, add_user
 from kit.certs import CertificateAuthority, issue
 from kit.client import Client
 from oracle.mqtt import Puback, Publish
-
-from interop.peers.base import Endpoint
-from interop.tls import open_tls, reload, serial_in, serial_of_server, wait_until
 
 Start = Callable[..., Broker]
 
@@ -24,7 +23,7 @@ def certificate(authority: CertificateAuthority, name: str) -> tuple[str, str]:
 
 
 def test_renewed_certificate(start_broker: Start, authority: CertificateAuthority) -> None:
-    """New connections see it; those that stand go on with the old one. A bad one is reported, and the last good one stays."""
+    """New connections see it; those that stand go on. A bad one is reported, and the last good one stays."""
     cert, key = certificate(authority, "renewed")
     slots = {"mqtt/tcp/tls": "tls", "mqtt/websocket/tls": "wss"}
     broker = start_broker({f"server.{slot.replace('/', '.')}.{name}": value for slot in slots for name, value in

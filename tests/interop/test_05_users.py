@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from interop.conftest import Peer, each, peers
+from interop.peers.base import Endpoint, Library, Options, Refused
 from kit.broker import ROOT, WHICH, Broker
 from kit.client import Client
 from oracle.mqtt import Connack, Connect
-
-from interop.conftest import Peer, each, peers
-from interop.peers.base import Options, Refused
 
 PASSWORDS = {"anna": "annas secret", "bert": "pässwörd, mit ß"}
 LOGINS = 60
@@ -100,7 +99,7 @@ def test_password_that_is_no_text(guarded: Broker) -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_many_at_once(version: int, guarded: Broker) -> None:
-    """Checking passwords takes long and many want it: each gets the right answer, and who is in already does not wait."""
+    """Checking passwords takes long and many want it: each gets the right answer, and who is in does not wait."""
     standing = Client(guarded.address, version)
     standing.connect("standing", username="anna", password=b"annas secret")
     clients = [Client(guarded.address, version) for _ in range(LOGINS)]
@@ -130,15 +129,19 @@ def test_hurry_while_a_password_is_checked(guarded: Broker) -> None:
 
 
 @each(peers(transports=("tcp",)))
-def test_libraries(peer: Peer, guarded: Broker, libraries: Callable[..., object], endpoint: Callable[..., object]) -> None:
+def test_libraries(peer: Peer, guarded: Broker, libraries: Callable[[type[Library]], Library],
+                   endpoint: Callable[..., Endpoint]) -> None:
     """What each library makes of it."""
     library = libraries(peer.library)
     where = endpoint("tcp", guarded)
-    options = {"version": peer.version, "filters": (("t", 0),)}
-    library.open(where, Options("good", username="bert", password=PASSWORDS["bert"], **options)).close()
+
+    def options(client_id: str, username: str | None, password: str | None) -> Options:
+        return Options(client_id, version=peer.version, filters=(("t", 0),), username=username, password=password)
+
+    library.open(where, options("good", "bert", PASSWORDS["bert"])).close()
     for username, password, reason in (("anna", "wrong", 0x86), (None, None, 0x87)):
         with pytest.raises(Refused) as refusal:
-            library.open(where, Options("bad", username=username, password=password, **options))
+            library.open(where, options("bad", username, password))
         if refusal.value.code is not None:
             # paho tells the return codes of 3.1.1 as their equals in 5.0
             assert refusal.value.code in (reason, {0x86: 4, 0x87: 5}[reason])

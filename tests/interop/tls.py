@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable
 
 from cryptography import x509
+from interop.peers.base import Endpoint
 from kit.broker import Broker
 from kit.client import TIMEOUT, Client
-
-from interop.peers.base import Endpoint
 
 
 def open_tls(where: Endpoint, version: int = 5, *, context: ssl.SSLContext | None = None,

@@ -16,9 +16,9 @@ PLACES = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/local/sbin",
 def require_tool(name: str, *, package: str) -> str:
     """Path of the program. Without it the test is skipped, or fails when FLUXMQ_REQUIRE_TOOLS=1."""
     path = shutil.which(name, path=PLACES)
-    if path is not None:
-        return path
-    missing_tool(f"{name} is not installed (Debian package: {package})")
+    if path is None:
+        missing_tool(f"{name} is not installed (Debian package: {package})")
+    return path
 
 
 def missing_tool(text: str) -> NoReturn:

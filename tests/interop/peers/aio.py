@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import aiomqtt
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties as PahoProperties
-
 from interop.peers.base import Endpoint, Library, LoopThread, Message, Options, Refused, Session
 from interop.peers.paho import message_from_paho, to_paho
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties as PahoProperties
 
 TOGETHER = 20                   # what paho has in flight
 
@@ -46,7 +45,7 @@ class AiomqttSession(Session):
                                       password=options.password, **keywords)
         try:
             await self._client.__aenter__()
-        except aiomqtt.MqttConnectError as error:
+        except aiomqtt.MqttCodeError as error:
             # the reason code of 5.0; a return code of 3.1.1 comes as paho's reason for it
             raise Refused(getattr(error.rc, "value", error.rc), str(error)) from None
         self._reader = asyncio.get_running_loop().create_task(self._read())
@@ -65,7 +64,8 @@ class AiomqttSession(Session):
     def publish_all(self, topic: str, payloads: Sequence[bytes], qos: int, *, wait: bool = True) -> None:
         async def publish() -> None:
             for at in range(0, len(payloads), TOGETHER):
-                await asyncio.gather(*(self._client.publish(topic, payload, qos) for payload in payloads[at:at + TOGETHER]))
+                await asyncio.gather(*(self._client.publish(topic, payload, qos)
+                                       for payload in payloads[at:at + TOGETHER]))
 
         self._thread.run(publish())
 

@@ -70,8 +70,8 @@ class Message:
 
 @dataclass(frozen=True)
 class Options:
-    """Of a connection. expiry_s: how long the session outlives it; in 3.1.1, whether it does. filters: subscribed to before
-    `open` returns. will: published when the connection is lost."""
+    """Of a connection. expiry_s: how long the session outlives it; in 3.1.1, whether it does. filters: subscribed to
+    before `open` returns. will: published when the connection is lost."""
 
     client_id: str
     version: int = 5
@@ -153,6 +153,7 @@ class Library(abc.ABC):
 
     def need(self) -> None:
         """Skip or fail the test when a program is missing."""
+        return
 
     @abc.abstractmethod
     def open(self, where: Endpoint, options: Options) -> Session:
@@ -160,6 +161,7 @@ class Library(abc.ABC):
 
     def stop(self) -> None:
         """End what serves all sessions."""
+        return
 
 
 class LoopThread:

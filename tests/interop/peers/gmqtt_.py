@@ -7,7 +7,6 @@ from typing import Any
 
 import gmqtt
 from gmqtt.mqtt.constants import MQTTv50, MQTTv311
-
 from interop.peers.base import TIMEOUT, Endpoint, Library, LoopThread, Message, Options, Properties, Refused, Session
 
 NEVER_AGAIN = {"reconnect_retries": -2}                     # stop_reconnect() still leaves it one attempt; -1 is "for ever"

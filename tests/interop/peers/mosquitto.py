@@ -6,9 +6,8 @@ import subprocess
 import threading
 from collections.abc import Sequence
 
-from kit.tools import require_tool
-
 from interop.peers.base import TIMEOUT, Endpoint, Library, Message, Options, Properties, Refused, Session
+from kit.tools import require_tool
 
 MARK = "=message="
 FORMAT = rf"{MARK}\t%t\t%q\t%r\t%x\t%R\t%D\t%C\t%P"

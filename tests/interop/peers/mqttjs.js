@@ -88,7 +88,8 @@ function publishAll (client, { topic, payloads, qos }) {
   return new Promise((resolve, reject) => {
     let [next, waiting] = [0, 0]
     const acknowledged = (error) => {
-      if (error) return reject(error)
+      // 0x92 for a PUBREL that was sent again: the handshake had ended, and its PUBCOMP was lost with the connection
+      if (error && error.code !== 0x92) return reject(error)
       waiting--
       go()
     }

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kit.tools import missing_tool, require_tool
-
 from interop.peers.base import TIMEOUT, Endpoint, Library, Message, Options, Properties, Refused, Session
+from kit.tools import missing_tool, require_tool
 
 PACKAGE = "mqtt@5"
 INSTALL_SECONDS = 120

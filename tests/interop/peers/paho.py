@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import paho.mqtt.client as mqtt
+from interop.peers.base import TIMEOUT, Endpoint, Library, Message, Options, Properties, Refused, Session
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties as PahoProperties
-
-from interop.peers.base import TIMEOUT, Endpoint, Library, Message, Options, Properties, Refused, Session
 
 INFLIGHT = 200
 
