@@ -7,7 +7,8 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
-from fluxmq._core.message cimport BLOB_BYTES_MIN, blob_drop, blob_hold
+from fluxmq._core.debug cimport check, count_live
+from fluxmq._core.message cimport BLOB_BYTES_MIN, blob_drop, blob_hold, live
 from fluxmq._core.wire cimport put_u16, put_u32, put_varint, varint_size
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -88,6 +89,7 @@ cdef link_t* link_new(node_t* node, int fd) except NULL:
     cdef link_t* link = <link_t*>calloc(1, sizeof(link_t))
     if link == NULL:
         raise MemoryError()
+    count_live(live.links, 1)
     link.refs = 1
     link.open = 1
     link.fd = fd
@@ -100,8 +102,10 @@ cdef link_t* link_new(node_t* node, int fd) except NULL:
 
 
 cdef void link_drop(link_t* link) noexcept:
+    check(link.refs > 0)
     link.refs -= 1
     if link.refs == 0:
+        count_live(live.links, -1)
         link_close(link)
         free(link)
 

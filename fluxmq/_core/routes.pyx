@@ -4,8 +4,9 @@ cimport cython
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy
 
+from fluxmq._core.debug cimport check, count_live
 from fluxmq._core.hash cimport hash_bytes
-from fluxmq._core.message cimport ids_drop, ids_hold, ids_new
+from fluxmq._core.message cimport ids_drop, ids_hold, ids_new, live
 from fluxmq._core.trie cimport (
     SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED, sub_t, subs_free,
 )
@@ -31,8 +32,10 @@ cdef void clear_hops(route_t* route) noexcept:
 
 
 cdef void route_drop(route_t* route) noexcept:
+    check(route.refs > 0)
     route.refs -= 1
     if route.refs == 0:
+        count_live(live.routes, -1)
         clear_hops(route)
         free(route.hops)
         free(route)
@@ -92,6 +95,7 @@ cdef class Routes:
         route = <route_t*>calloc(1, sizeof(route_t) + length)
         if route == NULL:
             raise MemoryError()
+        count_live(live.routes, 1)
         route.hash = h
         route.refs = 1
         route.used = self.tick

@@ -2,9 +2,12 @@ from typing import Self, final
 
 from fluxmq._core.retained import RetainedTree
 
-__all__ = ["TrieProbe", "hash_bytes", "retained_nodes"]
+__all__ = ["DEBUG_BUILD", "TrieProbe", "hash_bytes", "live_objects", "retained_nodes"]
+
+DEBUG_BUILD: bool
 
 def hash_bytes(data: bytes, seed: int) -> int: ...
+def live_objects() -> dict[str, int]: ...
 def retained_nodes(tree: RetainedTree) -> int: ...
 @final
 class TrieProbe:

@@ -4,11 +4,15 @@
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
 
+from fluxmq._core.debug cimport FLUXMQ_DEBUG_BUILD
 from fluxmq._core.hash cimport hash_bytes as c_hash_bytes
+from fluxmq._core.message cimport live
 from fluxmq._core.retained cimport RetainedNode, RetainedTree
 from fluxmq._core.trie cimport SHARDS, Trie, sub_t, subs_free, subs_push, subs_t
 
-__all__ = ["TrieProbe", "hash_bytes", "retained_nodes"]
+__all__ = ["DEBUG_BUILD", "TrieProbe", "hash_bytes", "live_objects", "retained_nodes"]
+
+DEBUG_BUILD = FLUXMQ_DEBUG_BUILD != 0
 
 
 def hash_bytes(bytes data not None, uint64_t seed) -> int:
@@ -104,6 +108,11 @@ cdef class TrieProbe:
         for at in range(<size_t>SHARDS):
             total += self.trie.table.shards[at].mask + <size_t>(self.trie.table.shards[at].mask > 0)
         return total
+
+
+def live_objects() -> dict:
+    """How many of each kind are allocated now; moves in debug builds (DEBUG_BUILD) only."""
+    return live
 
 
 def retained_nodes(RetainedTree tree not None) -> int:
