@@ -234,7 +234,7 @@ def killed(directory: Path, mode: str, lines: int, more: dict[str, str] | None =
     try:
         for _ in range(lines):
             line = process.stdout.readline()
-            assert line.endswith(b"\n")
+            assert line.endswith(b"\n"), f"the program ended by itself, exit code {process.wait(30)}"
     finally:
         process.send_signal(signal.SIGKILL)
     rest = line + process.stdout.read()
