@@ -186,7 +186,8 @@ def python(*arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path)}
+    return os.environ | {"PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path),
+                         "PYTHONFAULTHANDLER": "1"}
 
 
 def test_file_size_limit_of_the_kernel_heals(tmp_path: Path) -> None:
