@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any, NoReturn
@@ -35,6 +36,14 @@ def fail(error: Exception) -> NoReturn:
 def interrupted(_signal: int, _frame: Any) -> NoReturn:
     """SIGTERM ends as Ctrl-C does: what was started is stopped on the way out."""
     raise KeyboardInterrupt
+
+
+def failed(results: dict[str, Any], smoke: bool) -> bool:
+    """Whether a side of a comparison failed. At smoke size a broker that is not installed is only named, as a test that
+    needs it would be skipped, unless FLUXMQ_REQUIRE_TOOLS=1."""
+    excused = smoke and os.environ.get("FLUXMQ_REQUIRE_TOOLS") != "1"
+    errors = [text for row in results["rows"] for text in row["errors"].values()]
+    return any(not (excused and "is not installed" in text) for text in errors)
 
 
 @click.group()
@@ -178,7 +187,7 @@ def compare_command(list_rows: bool, as_json: bool, output: Path | None, no_pin:
     if output is not None:
         output.write_text(text + "\n")
     click.echo(text if as_json else render(results))
-    if any(row["errors"] for row in results["rows"]):
+    if failed(results, smoke):
         raise SystemExit(FAILED)
 
 

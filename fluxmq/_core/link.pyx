@@ -7,8 +7,8 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
-from fluxmq._core.live cimport fluxmq_count
-from fluxmq._core.message cimport BLOB_BYTES_MIN, blob_drop, blob_hold
+from fluxmq._core.debug cimport check, count_live
+from fluxmq._core.message cimport BLOB_BYTES_MIN, blob_drop, blob_hold, live
 from fluxmq._core.wire cimport put_u16, put_u32, put_varint, varint_size
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -41,12 +41,8 @@ cdef chunk_t* pool[3]
 cdef int[3] pooled
 
 
-cdef int64_t live_links = 0
-cdef int64_t live_chunks = 0        # outside of the pools
 
 
-cdef dict link_live():
-    return {"links": live_links, "chunks": live_chunks}
 
 
 cdef chunk_t* chunk_take(uint8_t kind, uint32_t exact) noexcept:
@@ -65,7 +61,7 @@ cdef chunk_t* chunk_take(uint8_t kind, uint32_t exact) noexcept:
         chunk.data = <uint8_t*>chunk + sizeof(chunk_t)
         chunk.kind = kind
         chunk.blob = NULL
-    fluxmq_count(live_chunks, 1)
+    count_live(live.chunks, 1)
     chunk.next = NULL
     chunk.start = chunk.end = 0
     chunk.sealed = 0
@@ -73,7 +69,7 @@ cdef chunk_t* chunk_take(uint8_t kind, uint32_t exact) noexcept:
 
 
 cdef void chunk_give(chunk_t* chunk) noexcept:
-    fluxmq_count(live_chunks, -1)
+    count_live(live.chunks, -1)
     if chunk.blob != NULL:
         blob_drop(chunk.blob)
         free(chunk)
@@ -99,7 +95,7 @@ cdef link_t* link_new(node_t* node, int fd) except NULL:
     cdef link_t* link = <link_t*>calloc(1, sizeof(link_t))
     if link == NULL:
         raise MemoryError()
-    fluxmq_count(live_links, 1)
+    count_live(live.links, 1)
     link.refs = 1
     link.open = 1
     link.fd = fd
@@ -112,10 +108,11 @@ cdef link_t* link_new(node_t* node, int fd) except NULL:
 
 
 cdef void link_drop(link_t* link) noexcept:
+    check(link.refs > 0)
     link.refs -= 1
     if link.refs == 0:
+        count_live(live.links, -1)
         link_close(link)
-        fluxmq_count(live_links, -1)
         free(link)
 
 
@@ -321,7 +318,7 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
     chunk = <chunk_t*>malloc(sizeof(chunk_t))
     if chunk == NULL:
         return -1
-    fluxmq_count(live_chunks, 1)
+    count_live(live.chunks, 1)
     memset(chunk, 0, sizeof(chunk_t))
     chunk.kind = CHUNK_BLOB
     chunk.blob = body.blob

@@ -10,6 +10,8 @@ All counts are plain integers: one loop, one thread, one node.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from fluxmq._core.debug cimport live_t
+
 cdef enum:
     # From here on a payload is referenced (blob_t, writev), below it is copied into each outbound buffer.
     # Measured by bench/micro: copying 4 KiB costs about what an extra iovec and a counted reference cost.
@@ -49,6 +51,8 @@ cdef struct ids_t:
     uint32_t count
     uint32_t* items
 
+cdef live_t live            # moves in debug builds only
+
 cdef blob_t* blob_new(uint32_t size) except NULL
 cdef blob_t* blob_copy(const uint8_t* data, uint32_t size) except NULL
 cdef void blob_drop(blob_t* blob) noexcept
@@ -61,7 +65,6 @@ cdef msg_t* pub_own(pub_t* pub) except NULL
 cdef ids_t* ids_new(const uint32_t* items, uint32_t count) except NULL
 cdef void ids_drop(ids_t* ids) noexcept
 
-cdef dict message_live()        # live.pxd
 
 cdef inline void msg_hold(msg_t* msg) noexcept:
     msg.refs += 1

@@ -1,13 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Machines. Route cache and share groups; see routes.pxd."""
 cimport cython
-from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy
 
+from fluxmq._core.debug cimport check, count_live
 from fluxmq._core.hash cimport hash_bytes
-from fluxmq._core.live cimport fluxmq_count
-from fluxmq._core.message cimport ids_drop, ids_hold, ids_new
+from fluxmq._core.message cimport ids_drop, ids_hold, ids_new, live
 from fluxmq._core.trie cimport (
     SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED, sub_t, subs_free,
 )
@@ -20,11 +19,8 @@ cdef enum:
     IDENTIFIERS_MAX = 255       # of one delivery; a client with more overlapping filters than that loses the rest's
 
 
-cdef int64_t live_routes = 0
 
 
-cdef dict routes_live():
-    return {"routes": live_routes}
 
 
 cdef int by_target(const void* a, const void* b) noexcept nogil:
@@ -41,11 +37,12 @@ cdef void clear_hops(route_t* route) noexcept:
 
 
 cdef void route_drop(route_t* route) noexcept:
+    check(route.refs > 0)
     route.refs -= 1
     if route.refs == 0:
+        count_live(live.routes, -1)
         clear_hops(route)
         free(route.hops)
-        fluxmq_count(live_routes, -1)
         free(route)
 
 
@@ -108,7 +105,7 @@ cdef class Routes:
         route = <route_t*>calloc(1, sizeof(route_t) + length)
         if route == NULL:
             raise MemoryError()
-        fluxmq_count(live_routes, 1)
+        count_live(live.routes, 1)
         route.hash = h
         route.refs = 1
         route.used = self.tick

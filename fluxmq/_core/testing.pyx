@@ -4,27 +4,22 @@
 cimport cython
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 
+from fluxmq._core.debug cimport FLUXMQ_DEBUG_BUILD
 from fluxmq._core.hash cimport hash_bytes as c_hash_bytes
 from fluxmq._core.journal cimport Journal
-from fluxmq._core.link cimport link_live
-from fluxmq._core.live cimport FLUXMQ_COUNTS
-from fluxmq._core.message cimport ids_t, message_live, msg_t
+from fluxmq._core.message cimport ids_t, live, msg_t
 from fluxmq._core.retained cimport RetainedNode, RetainedTree
-from fluxmq._core.routes cimport routes_live
 from fluxmq._core.session cimport Session
 from fluxmq._core.trie cimport SHARDS, Trie, sub_t, subs_free, subs_push, subs_t
 
-__all__ = ["TrieProbe", "gathered", "hash_bytes", "live", "retained_nodes", "session_state"]
+__all__ = ["DEBUG_BUILD", "TrieProbe", "gathered", "hash_bytes", "live_objects", "retained_nodes", "session_state"]
+
+DEBUG_BUILD = FLUXMQ_DEBUG_BUILD != 0
 
 
 def hash_bytes(bytes data not None, uint64_t seed) -> int:
     """The core's keyed hash (hash.pxd) of `data`."""
     return c_hash_bytes(<const uint8_t*>data, len(data), seed)
-
-
-def live() -> dict:
-    """How many messages, payloads, links … are allocated; empty when this build does not count (FLUXMQ_DEBUG=1 does)."""
-    return message_live() | link_live() | routes_live() if FLUXMQ_COUNTS else {}
 
 
 cdef list subs_as_list(const subs_t* subs):
@@ -115,6 +110,11 @@ cdef class TrieProbe:
         for at in range(<size_t>SHARDS):
             total += self.trie.table.shards[at].mask + <size_t>(self.trie.table.shards[at].mask > 0)
         return total
+
+
+def live_objects() -> dict:
+    """How many of each kind are allocated now; moves in debug builds (DEBUG_BUILD) only."""
+    return live
 
 
 def retained_nodes(RetainedTree tree not None) -> int:

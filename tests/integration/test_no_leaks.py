@@ -19,11 +19,11 @@ from kit.websocket import PING, WebSocket
 from oracle.mqtt import Puback, Publish, Pubrec
 
 from fluxmq._core.session import Session
-from fluxmq._core.testing import live
+from fluxmq._core.testing import DEBUG_BUILD, live_objects
 from fluxmq.app.config import load
 from fluxmq.app.server import Server
 
-pytestmark = pytest.mark.skipif(not live(), reason="this build of the core does not count: build with FLUXMQ_DEBUG=1")
+pytestmark = pytest.mark.skipif(not DEBUG_BUILD, reason="this build of the core does not count: build with FLUXMQ_DEBUG=1")
 PATIENCE_S = 20.0  # only a failing test needs it
 BIG = b"x" * 100_000
 
@@ -61,7 +61,7 @@ class Node:
         assert self.loop is not None and self.server is not None
         self.loop.call_soon_threadsafe(self.server.stopped.set)
         self.thread.join(PATIENCE_S)
-        assert not self.thread.is_alive()
+        assert not self.thread.is_alive_objects()
         self.loop = self.server = None
 
     def address(self, slot: str) -> tuple[str, int]:
@@ -72,13 +72,13 @@ class Node:
         deadline = time.monotonic() + PATIENCE_S
         assert self.server is not None
         while not done(self.server):
-            assert time.monotonic() < deadline, (live(), self.server.hub.counters())
+            assert time.monotonic() < deadline, (live_objects(), self.server.hub.counters())
             time.sleep(0.01)
 
 
 def counted() -> dict[str, int]:
     gc.collect()
-    return live() | {"sessions": sum(isinstance(item, Session) for item in gc.get_objects())}
+    return live_objects() | {"sessions": sum(isinstance(item, Session) for item in gc.get_objects())}
 
 
 @pytest.fixture(params=["memory", "rocksdb"])
@@ -90,7 +90,7 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
         yield made
         made.wait_until(lambda server: not server.poller.connections)
         gc.collect()
-        made.wait_until(lambda server: (live()["links"], live()["chunks"]) == (before["links"], before["chunks"]))
+        made.wait_until(lambda server: (live_objects()["links"], live_objects()["chunks"]) == (before["links"], before["chunks"]))
         counters = made.server.hub.counters() if made.server is not None else {}
         assert (counters["inflight"], counters["queued"], counters["queued_bytes"], counters["held"]) == (0, 0, 0, 0)
     finally:

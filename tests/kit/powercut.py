@@ -57,7 +57,9 @@ class PowerCut:
     @property
     def env(self) -> dict[str, str]:
         """What to add to the environment of the program."""
-        return {"LD_PRELOAD": str(self.library), "POWERCUT_DIR": str(self.live), "POWERCUT_SHADOW": str(self.shadow)}
+        # Behind what is there already: AddressSanitizer wants to be first.
+        preload = " ".join(filter(None, (os.environ.get("LD_PRELOAD"), str(self.library))))
+        return {"LD_PRELOAD": preload, "POWERCUT_DIR": str(self.live), "POWERCUT_SHADOW": str(self.shadow)}
 
     def restore(self, target: Path, torn: random.Random | None = None) -> Path:
         """Make `target` what the loss of power left. The program must be dead."""

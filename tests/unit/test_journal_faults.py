@@ -186,7 +186,8 @@ def python(*arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path)}
+    return os.environ | {"PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path),
+                         "PYTHONFAULTHANDLER": "1"}
 
 
 def test_file_size_limit_of_the_kernel_heals(tmp_path: Path) -> None:
@@ -234,7 +235,7 @@ def killed(directory: Path, mode: str, lines: int, more: dict[str, str] | None =
     try:
         for _ in range(lines):
             line = process.stdout.readline()
-            assert line.endswith(b"\n")
+            assert line.endswith(b"\n"), f"the program ended by itself, exit code {process.wait(30)}"
     finally:
         process.send_signal(signal.SIGKILL)
     rest = line + process.stdout.read()
