@@ -44,7 +44,6 @@ cdef class Connection:
     cdef readonly uint8_t phase
     cdef readonly uint8_t paused        # PAUSE_* bits, 0 = it is read
     cdef bint resumed                   # in the poller's list of those to go on with
-    cdef bint tls_wants_write
     cdef bint reported                  # the edge heard that it ended
     cdef readonly bint eof              # the peer closed its side
     # input
@@ -83,6 +82,7 @@ cdef class Connection:
     cdef int throttle(self) except -1
     cdef int pause_for(self, uint8_t reason) except -1
     cdef int resume_from(self, uint8_t reason) except -1
+    cdef int check_overrun(self) except -1
     cdef int check_ack_properties(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1
     cdef int keep(self, const uint8_t* data, size_t n) except -1
     cdef ssize_t parse(self, uint8_t* data, size_t n) except -1

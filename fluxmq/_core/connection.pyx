@@ -18,7 +18,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.unistd cimport close
 
 from ssl import SSLWantReadError, SSLWantWriteError
@@ -39,7 +39,7 @@ from fluxmq._core.mqtt_consts cimport (
 from fluxmq._core.mqtt_props cimport publish_props_t, scan_publish_props
 from fluxmq._core.routes cimport route_drop
 from fluxmq._core.text cimport TEXT_BAD, TEXT_OK, text_valid, topic_valid
-from fluxmq._core.websocket cimport WS_OK, ws_unframe
+from fluxmq._core.websocket cimport WS_OK, ws_answer, ws_unframe
 from fluxmq._core.wire cimport Cursor, peek_u16, take_varint
 
 __all__ = ["Connection"]
@@ -82,6 +82,7 @@ cdef enum:
     PROPERTIES_REMEMBERED_MAX = 512
     ALLOWED_MAX = 1024          # remembered answers of the Authority per connection
     ALLOWED_TOPIC_BYTES_MAX = 1024      # asked again for a longer one: 1 024 of 64 KiB would be 64 MiB
+    ANSWERS_BYTES_MAX = 1048576 # over high water, of acknowledgements and the like: who does not read them is not read
     DRAIN_MS = 2000             # how long a closing connection may take to send its last bytes
     AGAIN = -1
     BROKEN = -2
@@ -121,6 +122,7 @@ cdef str peer_name(int fd):
 
 
 @cython.final
+@cython.no_gc_clear     # __dealloc__ reads `tls`; the cycle with `state` breaks on the other side
 cdef class Connection:
     """Handle. Owns the socket `fd` from construction on.
 
@@ -302,9 +304,14 @@ cdef class Connection:
                 self.handshake()
                 if self.phase == PHASE_TLS:
                     return 0
-            if events & EPOLLOUT and self.link.blocked:
-                self.link.blocked = 0
-                self.flush()
+            if events & EPOLLOUT:
+                if self.link.blocked:
+                    self.link.blocked = 0
+                    self.flush()
+                elif self.phase != PHASE_CLOSED:
+                    # A read of the TLS layer wanted to write: it is the read that goes on now.
+                    self.want(self.interest & ~EPOLLOUT)
+                    events |= EPOLLIN
             if events & (EPOLLIN | EPOLLHUP | EPOLLERR) and self.phase != PHASE_CLOSED:
                 if self.paused and events & (EPOLLHUP | EPOLLERR):
                     self.abort()
@@ -343,6 +350,7 @@ cdef class Connection:
                 memcpy(shared, self.carry, n)
                 self.carry_length = 0
                 self.take(shared, n)
+                self.check_overrun()
             if self.tls is not None and not self.paused and self.phase < PHASE_DRAINING:
                 self.on_readable()      # bytes may wait inside the TLS layer, where epoll does not see them
         except ProtocolError as error:
@@ -355,15 +363,17 @@ cdef class Connection:
 
     cdef int on_readable(self) except -1:
         cdef ssize_t got
-        cdef size_t n, skip
-        cdef int result
+        cdef size_t n
+        cdef size_t room = READ_BYTES
+        if self.resumed:
+            return 0                # what waits in carry comes first (go_on), and may leave no room in `shared`
         while True:
             if self.big != NULL and self.ws == NULL and self.tls is None:
                 return self.receive_big()
             n = self.carry_length
             if n:
                 memcpy(shared, self.carry, n)
-            got = self.receive(shared + n, READ_BYTES)
+            got = self.receive(shared + n, room)
             if got == AGAIN:
                 return 0
             if got <= 0:
@@ -380,15 +390,22 @@ cdef class Connection:
                 self.take(shared, n + got)
             else:
                 self.unframe(n, got)
-            # A TLS layer may hold more than one read took; a plain socket is asked again in the next round.
-            if self.tls is None or got < READ_BYTES or self.paused or self.phase >= PHASE_DRAINING:
+            self.check_overrun()
+            # What stays in the socket is asked for in the next round. What the TLS layer has taken out of it (the rest
+            # of one record) epoll does not see, so exactly that is read now: a fast peer must not keep us here.
+            if self.tls is None or got < <ssize_t>room or self.paused or self.phase >= PHASE_DRAINING:
+                return 0
+            room = <size_t>self.tls.pending()
+            if room == 0:
                 return 0
 
     cdef int unframe(self, size_t n, size_t got) except -1:
         """shared[n:n+got] are WebSocket bytes behind n MQTT bytes."""
         cdef size_t mqtt = 0
-        cdef int result = ws_unframe(self.ws, shared + n, got, &mqtt, self.link)
+        cdef int result = ws_unframe(self.ws, shared + n, got, &mqtt)
+        ws_answer(self.ws, self.link, 0)
         self.take(shared, n + mqtt)
+        ws_answer(self.ws, self.link, 1)
         if result != WS_OK:
             self.end()
         return 0
@@ -470,6 +487,10 @@ cdef class Connection:
             if self.big_have < self.big.size:
                 return 0
             self.dispatch_big()
+            if self.phase >= PHASE_DRAINING:
+                return 0
+            if self.paused:
+                return self.keep(data, n)
         used = self.parse(data, n)
         if self.phase >= PHASE_DRAINING:
             return 0
@@ -537,10 +558,6 @@ cdef class Connection:
             at = c.at + remaining
             if self.paused or self.phase >= PHASE_DRAINING:
                 break
-        # Once per read, not per packet: one read asks for 256 KiB of answers at most.
-        if self.phase == PHASE_OPEN and (self.link.pending > 2 * self.link.high
-                                         or self.link.held > self.hub.receive_max):
-            self.pause_for(PAUSE_ANSWERS)
         return at - data
 
     def too_large(self, size):
@@ -777,6 +794,14 @@ cdef class Connection:
             self.hub.throttled.append(self)
         return 0
 
+    cdef int check_overrun(self) except -1:
+        """Stops reading a client that sends and does not read: answers, unlike messages, are never dropped. Asked once per
+        read, which brings 256 KiB of questions at most."""
+        if self.phase == PHASE_OPEN and (self.link.pending > self.link.high + ANSWERS_BYTES_MAX
+                                         or self.link.held > self.hub.receive_max):
+            self.pause_for(PAUSE_ANSWERS)
+        return 0
+
     cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_id, uint8_t reason, bint recorded) except -1:
         """Answers when what was recorded for it is on disk, and never before an earlier one [MQTT-4.6.0-2]."""
         cdef uint64_t batch
@@ -847,11 +872,16 @@ cdef class Connection:
             self.end()
             return 0
         self.flush()
+        if self.phase != PHASE_HTTP:
+            return 0                    # the peer is gone already
+        if self.link.head != NULL:
+            self.abort()                # it takes not even this: no frame may be put in front of what is no frame
+            return 0
         self.phase = PHASE_CONNECT
         self.link.websocket = 1
         self.keep(data, 0)
         if n > head:
-            memcpy(shared, data + head, n - head)       # forwards, over bytes already read
+            memmove(shared, data + head, n - head)
             self.unframe(0, n - head)
         return 0
 
@@ -908,9 +938,10 @@ cdef class Connection:
                 self.finish()
         elif self.link.pending <= self.link.low:
             self.link.choked = 0
-            # Deliveries end at the high water mark, so what was over twice that were answers.
             if self.paused & PAUSE_ANSWERS and 2 * self.link.held <= self.hub.receive_max:
                 self.resume_from(PAUSE_ANSWERS)
+            if self.ws != NULL:
+                ws_answer(self.ws, self.link, 0)
             if self.session is not None and (self.session.queued or self.session.resend_count):
                 self.session.pump()
         return 0
@@ -938,7 +969,8 @@ cdef class Connection:
 
     cdef int want(self, uint32_t interest) except -1:
         cdef epoll_event event
-        if interest == self.interest or self.fd < 0 or self.epoll < 0:
+        # A closed descriptor's number may be somebody else's by now.
+        if interest == self.interest or self.phase == PHASE_CLOSED or self.epoll < 0:
             return 0
         self.interest = interest
         event.events = interest

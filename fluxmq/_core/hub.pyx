@@ -125,6 +125,9 @@ cdef class Hub:
                 self.retain(pub)
             if self.ledger.targets_count:
                 self.ledger.write_message(pub_own(pub))
+        except BaseException:
+            self.ledger.targets_count = 0       # they must not become targets of the next message
+            raise
         finally:
             if pub.owned != NULL:
                 self.ledger.forget(pub.owned)
@@ -188,14 +191,17 @@ cdef class Hub:
         cdef bint volatile = pub.source == NULL and topic.startswith(b"$SYS/")
         cdef Retained former
         cdef Retained kept = None
+        cdef uint64_t freed = 0
         if pub.body.payload_length == 0:
             former = self.retained.pop(topic)
             if former is None:
                 return 0
         else:
             former = self.retained.get(topic)
+            if former is not None:
+                freed = body_bytes(&former.msg.body)
             if (former is None and <uint64_t>len(self.retained) - self.retained_volatile >= self.retained_max
-                    or self.retained_bytes + body_bytes(&pub.body) > self.retained_bytes_max) and not volatile:
+                    or self.retained_bytes + body_bytes(&pub.body) - freed > self.retained_bytes_max) and not volatile:
                 self.retained_refused += 1
                 return 0
             kept = Retained.__new__(Retained)
@@ -279,11 +285,14 @@ cdef class Hub:
                 pub.body = kept.msg.body
                 pub.qos = kept.msg.qos
                 pub.retain = 1
-                session.deliver(&pub, (<uint8_t>options & SUB_QOS_MASK) | SUB_RETAIN_AS_PUBLISHED, ids)
-                if self.ledger.targets_count:
-                    self.ledger.write_message(pub_own(&pub))
-                if pub.owned != NULL:
-                    self.ledger.forget(pub.owned)
+                try:
+                    session.deliver(&pub, (<uint8_t>options & SUB_QOS_MASK) | SUB_RETAIN_AS_PUBLISHED, ids)
+                    if self.ledger.targets_count:
+                        self.ledger.write_message(pub_own(&pub))
+                finally:
+                    self.ledger.targets_count = 0
+                    if pub.owned != NULL:
+                        self.ledger.forget(pub.owned)
                 sent += 1
         finally:
             ids_drop(ids)
@@ -336,7 +345,11 @@ cdef class Hub:
         return False
 
     cdef int release(self) except -1:
-        """Lets go whatever waited for batches that are durable now, in the order in which it began to wait."""
+        """Lets go whatever waited for batches that are durable now, in the order in which it began to wait.
+
+        Raises, after all of them, the first error that any of them had.
+        """
+        cdef object problem = None
         cdef held_t* first
         cdef held_t held
         cdef uint64_t durable = self.ledger.journal.durable
@@ -344,7 +357,7 @@ cdef class Hub:
         while True:
             first = self.ledger.first_held()
             if first == NULL or first.batch > durable:
-                return 0
+                break
             held = first[0]
             self.ledger.pop_held()
             try:
@@ -361,6 +374,8 @@ cdef class Hub:
                 elif held.kind == HELD_CALL:
                     self.cold = True
                     (<object>held.object)()
+            except Exception as error:
+                problem = problem or error      # those behind it are not to blame
             finally:
                 if held.link != NULL:
                     held.link.held -= 1
@@ -369,8 +384,20 @@ cdef class Hub:
                     link_drop(held.link)
                 if held.object != NULL:
                     Py_DECREF(<object>held.object)
+        if problem is not None:
+            raise problem
+        return 0
 
     # ---------------------------------------------------------------- seeing inside
+
+    def take_losing(self) -> list:
+        """[(session, messages)] of those for which messages were dropped for want of room since the last call."""
+        cdef Session session
+        losing = [(session, session.lost) for session in self.ledger.losing]
+        for session in self.ledger.losing:
+            session.lost = 0
+        self.ledger.losing.clear()
+        return losing
 
     def counters(self) -> dict:
         """Every counter and gauge of the node, by the name of its field in node.pxd."""

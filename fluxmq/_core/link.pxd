@@ -52,6 +52,7 @@ cdef struct link_t:
     int64_t inbound         # QoS 1 and 2 PUBLISH of this client that are not answered to the end, [MQTT-3.3.4-7]
     uint64_t dropped        # messages
 
+cdef dict link_live()           # live.pxd
 cdef link_t* link_new(node_t* node, int fd) except NULL
 cdef void link_drop(link_t* link) noexcept
 cdef void link_close(link_t* link) noexcept

@@ -7,6 +7,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
+from fluxmq._core.live cimport fluxmq_count
 from fluxmq._core.message cimport BLOB_BYTES_MIN, blob_drop, blob_hold
 from fluxmq._core.wire cimport put_u16, put_u32, put_varint, varint_size
 
@@ -40,6 +41,14 @@ cdef chunk_t* pool[3]
 cdef int[3] pooled
 
 
+cdef int64_t live_links = 0
+cdef int64_t live_chunks = 0        # outside of the pools
+
+
+cdef dict link_live():
+    return {"links": live_links, "chunks": live_chunks}
+
+
 cdef chunk_t* chunk_take(uint8_t kind, uint32_t exact) noexcept:
     cdef chunk_t* chunk
     cdef uint32_t size
@@ -56,6 +65,7 @@ cdef chunk_t* chunk_take(uint8_t kind, uint32_t exact) noexcept:
         chunk.data = <uint8_t*>chunk + sizeof(chunk_t)
         chunk.kind = kind
         chunk.blob = NULL
+    fluxmq_count(live_chunks, 1)
     chunk.next = NULL
     chunk.start = chunk.end = 0
     chunk.sealed = 0
@@ -63,6 +73,7 @@ cdef chunk_t* chunk_take(uint8_t kind, uint32_t exact) noexcept:
 
 
 cdef void chunk_give(chunk_t* chunk) noexcept:
+    fluxmq_count(live_chunks, -1)
     if chunk.blob != NULL:
         blob_drop(chunk.blob)
         free(chunk)
@@ -88,6 +99,7 @@ cdef link_t* link_new(node_t* node, int fd) except NULL:
     cdef link_t* link = <link_t*>calloc(1, sizeof(link_t))
     if link == NULL:
         raise MemoryError()
+    fluxmq_count(live_links, 1)
     link.refs = 1
     link.open = 1
     link.fd = fd
@@ -103,6 +115,7 @@ cdef void link_drop(link_t* link) noexcept:
     link.refs -= 1
     if link.refs == 0:
         link_close(link)
+        fluxmq_count(live_links, -1)
         free(link)
 
 
@@ -247,11 +260,7 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
     if v5:
         properties = body.properties_length
         if body.expires_at:
-            # A message sent again may be past its expiry: its delivery had begun (MQTT 5.0 section 3.3.2.3.3).
-            if body.expires_at > link.node.now_ms:
-                # A repetition may be late: what has begun to be delivered is delivered, with 0 seconds left.
-            left = 0
-            if body.expires_at > link.node.now_ms:
+            if body.expires_at > link.node.now_ms:      # else it was sent before and is repeated: 0 is left
                 left = <uint32_t>((body.expires_at - link.node.now_ms + 999) // 1000)
             properties += 5
         if ids != NULL:
@@ -281,8 +290,9 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
     at[0] = first
     at = put_varint(at + 1, <uint32_t>remaining)
     at = put_u16(at, <uint16_t>topic_length)
-    memcpy(at, body.topic, topic_length)
-    at += topic_length
+    if topic_length:
+        memcpy(at, body.topic, topic_length)
+        at += topic_length
     if qos:
         at = put_u16(at, packet_id)
     if v5:
@@ -297,16 +307,19 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
         if alias:
             at[0] = TOPIC_ALIAS_PROPERTY
             at = put_u16(at + 1, <uint16_t>alias)
-        memcpy(at, body.properties, body.properties_length)
-        at += body.properties_length
+        if body.properties_length:
+            memcpy(at, body.properties, body.properties_length)
+            at += body.properties_length
     if not referenced:
-        memcpy(at, body.payload, body.payload_length)
+        if body.payload_length:
+            memcpy(at, body.payload, body.payload_length)
         link_commit(link, copied)
         return <int64_t>total
     link_commit(link, copied)
     chunk = <chunk_t*>malloc(sizeof(chunk_t))
     if chunk == NULL:
         return -1
+    fluxmq_count(live_chunks, 1)
     memset(chunk, 0, sizeof(chunk_t))
     chunk.kind = CHUNK_BLOB
     chunk.blob = body.blob

@@ -61,6 +61,8 @@ cdef msg_t* pub_own(pub_t* pub) except NULL
 cdef ids_t* ids_new(const uint32_t* items, uint32_t count) except NULL
 cdef void ids_drop(ids_t* ids) noexcept
 
+cdef dict message_live()        # live.pxd
+
 cdef inline void msg_hold(msg_t* msg) noexcept:
     msg.refs += 1
 

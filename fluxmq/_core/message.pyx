@@ -3,11 +3,22 @@
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from fluxmq._core.live cimport fluxmq_count
+
+cdef int64_t live_blobs = 0
+cdef int64_t live_msgs = 0
+cdef int64_t live_ids = 0
+
+
+cdef dict message_live():
+    return {"blobs": live_blobs, "msgs": live_msgs, "ids": live_ids}
+
 
 cdef blob_t* blob_new(uint32_t size) except NULL:
     cdef blob_t* blob = <blob_t*>malloc(sizeof(blob_t) + size)
     if blob == NULL:
         raise MemoryError()
+    fluxmq_count(live_blobs, 1)
     blob.refs = 1
     blob.size = size
     blob.data = <uint8_t*>blob + sizeof(blob_t)
@@ -25,6 +36,7 @@ cdef void blob_drop(blob_t* blob) noexcept:
         return
     blob.refs -= 1
     if blob.refs == 0:
+        fluxmq_count(live_blobs, -1)
         free(blob)
 
 
@@ -36,6 +48,7 @@ cdef msg_t* msg_new(const body_t* body, uint8_t qos) except NULL:
     cdef msg_t* msg = <msg_t*>malloc(size)
     if msg == NULL:
         raise MemoryError()
+    fluxmq_count(live_msgs, 1)
     cdef uint8_t* at = <uint8_t*>msg + sizeof(msg_t)
     msg.body = body[0]
     memcpy(at, body.topic, body.topic_length)
@@ -64,6 +77,7 @@ cdef uint64_t msg_drop(msg_t* msg) noexcept:
         return 0
     cdef uint64_t forget = msg.id if msg.stored else 0
     blob_drop(msg.body.blob)
+    fluxmq_count(live_msgs, -1)
     free(msg)
     return forget
 
@@ -79,6 +93,7 @@ cdef ids_t* ids_new(const uint32_t* items, uint32_t count) except NULL:
     cdef ids_t* ids = <ids_t*>malloc(sizeof(ids_t) + count * sizeof(uint32_t))
     if ids == NULL:
         raise MemoryError()
+    fluxmq_count(live_ids, 1)
     ids.refs = 1
     ids.count = count
     ids.items = <uint32_t*>(<uint8_t*>ids + sizeof(ids_t))
@@ -91,4 +106,5 @@ cdef void ids_drop(ids_t* ids) noexcept:
         return
     ids.refs -= 1
     if ids.refs == 0:
+        fluxmq_count(live_ids, -1)
         free(ids)

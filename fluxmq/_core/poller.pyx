@@ -174,6 +174,8 @@ cdef class Poller:
         if self.hub.ledger.journal is not None:
             self.hub.ledger.journal.submit()
         self.flush_dirty()
+        if self.hub.ledger.journal is not None:
+            self.hub.ledger.journal.submit()    # what a flush took from a queue is recorded too; nobody else would ask
         if self.hub.closed:
             for connection in self.hub.closed:
                 if self.connections.get(connection.fd) is connection:
@@ -199,7 +201,7 @@ cdef class Poller:
         return 0
 
     def accept_ready(self, listener):
-        # One listener may have several sockets (IPv4 and IPv6), and the event does not say which.
+        # A listener may have several sockets (IPv4 and IPv6); the event does not say which.
         for fd in [fd for fd, known in self.listeners.items() if known is listener]:
             self.accept_from(fd, listener)
 
@@ -227,12 +229,14 @@ cdef class Poller:
         """A batch is durable: lets go what waited for it."""
         cdef Connection connection
         self.hub.ledger.journal.poll()
-        self.hub.release()
-        if self.hub.throttled and self.hub.ledger.journal.backlog() < self.hub.backlog_max // 2:
-            waiting = self.hub.throttled[:]
-            self.hub.throttled.clear()
-            for connection in waiting:
-                connection.resume_from(PAUSE_DISK)
+        try:
+            self.hub.release()
+        finally:
+            if self.hub.throttled and self.hub.ledger.journal.backlog() < self.hub.backlog_max // 2:
+                waiting = self.hub.throttled[:]
+                self.hub.throttled.clear()
+                for connection in waiting:
+                    connection.resume_from(PAUSE_DISK)
         return 0
 
     def sweep(self) -> list:

@@ -55,4 +55,5 @@ cdef class Routes:
     cdef route_t* find(self, const uint8_t* topic, size_t length) except NULL
     cdef int fill(self, route_t* route) except -1
 
+cdef dict routes_live()         # live.pxd
 cdef void route_drop(route_t* route) noexcept

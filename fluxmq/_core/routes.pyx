@@ -1,10 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Machines. Route cache and share groups; see routes.pxd."""
 cimport cython
+from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy
 
 from fluxmq._core.hash cimport hash_bytes
+from fluxmq._core.live cimport fluxmq_count
 from fluxmq._core.message cimport ids_drop, ids_hold, ids_new
 from fluxmq._core.trie cimport (
     SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED, sub_t, subs_free,
@@ -16,6 +18,13 @@ cdef enum:
     WAYS = 4
     KEPT_TOPIC_BYTES_MAX = 1024 # an entry is about 200 bytes with a usual topic; with 64 KiB the cache would hold 4 GiB
     IDENTIFIERS_MAX = 255       # of one delivery; a client with more overlapping filters than that loses the rest's
+
+
+cdef int64_t live_routes = 0
+
+
+cdef dict routes_live():
+    return {"routes": live_routes}
 
 
 cdef int by_target(const void* a, const void* b) noexcept nogil:
@@ -36,6 +45,7 @@ cdef void route_drop(route_t* route) noexcept:
     if route.refs == 0:
         clear_hops(route)
         free(route.hops)
+        fluxmq_count(live_routes, -1)
         free(route)
 
 
@@ -98,6 +108,7 @@ cdef class Routes:
         route = <route_t*>calloc(1, sizeof(route_t) + length)
         if route == NULL:
             raise MemoryError()
+        fluxmq_count(live_routes, 1)
         route.hash = h
         route.refs = 1
         route.used = self.tick
@@ -164,6 +175,7 @@ cdef uint8_t merged(uint8_t a, uint8_t b) noexcept:
 
 
 @cython.final
+@cython.no_gc_clear     # __dealloc__ counts by `sessions`
 cdef class ShareGroup:
     """Machine. The members of one `$share/<name>/<filter>`, MQTT 5.0 section 4.8.2.
 

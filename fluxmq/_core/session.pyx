@@ -25,6 +25,7 @@ cdef enum:
 
 
 @cython.final
+@cython.no_gc_clear     # __dealloc__ needs the ledger; the cycle with `data` breaks on the other side
 cdef class Session:
     """Machine. One client's session, MQTT 5.0 section 4.1.
 
@@ -103,6 +104,7 @@ cdef class Session:
             link.choked = 1
             link.dropped += 1
             self.node.counters.dropped_buffer_full += 1
+            self.lose()
             return 0
         written = link_publish(link, &pub.body, first, 0, ids)
         if written <= 0:
@@ -146,11 +148,19 @@ cdef class Session:
             return 1
         return self.send_slot(slot, 0)
 
+    cdef int lose(self) except -1:
+        """A message was dropped for want of room: remembered until Hub.take_losing, for the log."""
+        if self.lost == 0:
+            self.ledger.losing.append(self)
+        self.lost += 1
+        return 0
+
     cdef int enqueue(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1:
         cdef size_t size = body_bytes(&msg.body)
         while self.queued >= self.queue_max or (self.queued and self.queued_bytes + size > self.queue_bytes_max):
             self.dropped += 1
             self.node.counters.dropped_queue_full += 1
+            self.lose()
             if self.queue_rejects:
                 return 0
             self.drop_oldest()
@@ -304,6 +314,7 @@ cdef class Session:
                 sequence = slot.sequence
                 if not self.send_slot(slot, DUP) and self.journalled:
                     self.ledger.write_sequence(RECORD_SETTLED, self.number, sequence)
+                    self.dirty = 1
             elif slot != NULL and slot.state == SLOT_RELEASE_HELD:
                 slot.state = SLOT_RELEASED
                 link_ack(link, PUBREL, slot.packet_id, 0)
@@ -351,6 +362,8 @@ cdef class Session:
             sequence = slot.sequence
             if not self.send_slot(slot, 0):
                 self.ledger.write_sequence(RECORD_SETTLED, self.number, sequence)
+                self.dirty = 1
+                self.pump()         # its place in the window is free, and no acknowledgement will tell
         elif slot.state == SLOT_RELEASE_HELD:
             slot.state = SLOT_RELEASED
             link_ack(self.link, PUBREL, packet_id, 0)

@@ -2,9 +2,10 @@ from typing import Self, final
 
 from fluxmq._core.retained import RetainedTree
 
-__all__ = ["TrieProbe", "hash_bytes", "retained_nodes"]
+__all__ = ["TrieProbe", "hash_bytes", "live", "retained_nodes"]
 
 def hash_bytes(data: bytes, seed: int) -> int: ...
+def live() -> dict[str, int]: ...
 def retained_nodes(tree: RetainedTree) -> int: ...
 @final
 class TrieProbe:

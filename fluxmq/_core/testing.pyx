@@ -5,15 +5,24 @@ cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
 
 from fluxmq._core.hash cimport hash_bytes as c_hash_bytes
+from fluxmq._core.link cimport link_live
+from fluxmq._core.live cimport FLUXMQ_COUNTS
+from fluxmq._core.message cimport message_live
 from fluxmq._core.retained cimport RetainedNode, RetainedTree
+from fluxmq._core.routes cimport routes_live
 from fluxmq._core.trie cimport SHARDS, Trie, sub_t, subs_free, subs_push, subs_t
 
-__all__ = ["TrieProbe", "hash_bytes", "retained_nodes"]
+__all__ = ["TrieProbe", "hash_bytes", "live", "retained_nodes"]
 
 
 def hash_bytes(bytes data not None, uint64_t seed) -> int:
     """The core's keyed hash (hash.pxd) of `data`."""
     return c_hash_bytes(<const uint8_t*>data, len(data), seed)
+
+
+def live() -> dict:
+    """How many messages, payloads, links … are allocated; empty when this build does not count (FLUXMQ_DEBUG=1 does)."""
+    return message_live() | link_live() | routes_live() if FLUXMQ_COUNTS else {}
 
 
 cdef list subs_as_list(const subs_t* subs):

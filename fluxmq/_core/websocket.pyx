@@ -32,24 +32,38 @@ cdef void unmask(uint8_t* data, size_t n, const uint8_t* mask, uint8_t phase) no
         i += 1
 
 
-cdef int give_up(link_t* link, uint16_t code, int result) noexcept:
-    cdef uint8_t[2] reason
-    reason[0] = <uint8_t>(code >> 8)
-    reason[1] = <uint8_t>code
-    link_control_frame(link, CLOSE, reason, 2)
+cdef int give_up(ws_t* ws, uint16_t code, int result) noexcept:
+    ws.close_due = 1
+    ws.close_have = 2
+    ws.close[0] = <uint8_t>(code >> 8)
+    ws.close[1] = <uint8_t>code
     return result
 
 
-cdef int control_done(ws_t* ws, link_t* link) noexcept:
+cdef int control_done(ws_t* ws) noexcept:
     if ws.opcode == PING:
-        link_control_frame(link, PONG, ws.control, ws.control_have)
+        ws.pong_due = 1
+        ws.pong_have = ws.control_have
+        memcpy(ws.pong, ws.control, ws.control_have)
     elif ws.opcode == CLOSE:
-        link_control_frame(link, CLOSE, ws.control, 2 if ws.control_have >= 2 else 0)
+        ws.close_due = 1
+        ws.close_have = 2 if ws.control_have >= 2 else 0
+        memcpy(ws.close, ws.control, ws.close_have)
         return WS_CLOSED
     return WS_OK
 
 
-cdef int header_done(ws_t* ws, link_t* link) noexcept:
+cdef void ws_answer(ws_t* ws, link_t* link, bint closing) noexcept:
+    # Frames that pile up would cost a chunk each, so one that is not taken is not made yet.
+    if ws.pong_due and not link.blocked:
+        ws.pong_due = 0
+        link_control_frame(link, PONG, ws.pong, ws.pong_have)
+    if closing and ws.close_due:
+        ws.close_due = 0
+        link_control_frame(link, CLOSE, ws.close, ws.close_have)
+
+
+cdef int header_done(ws_t* ws) noexcept:
     """The header is complete: checks it and sets up the payload."""
     cdef uint8_t opcode = ws.header[0] & 0x0F
     cdef bint fin = (ws.header[0] & 0x80) != 0
@@ -72,18 +86,18 @@ cdef int header_done(ws_t* ws, link_t* link) noexcept:
     ws.opcode = opcode
     if opcode >= CLOSE:
         if opcode > PONG or not fin or length > 125:
-            return give_up(link, 1002, WS_BAD)
+            return give_up(ws, 1002, WS_BAD)
         ws.control_have = 0
-        return control_done(ws, link) if length == 0 else WS_OK
+        return control_done(ws) if length == 0 else WS_OK
     if opcode == TEXT:
-        return give_up(link, 1003, WS_TEXT)
+        return give_up(ws, 1003, WS_TEXT)
     if opcode > BINARY or (opcode == BINARY) == (ws.message != 0) or length >> 63:
-        return give_up(link, 1002, WS_BAD)
+        return give_up(ws, 1002, WS_BAD)
     ws.message = not fin
     return WS_OK
 
 
-cdef int take_header(ws_t* ws, const uint8_t* data, size_t n, size_t* at, link_t* link) noexcept:
+cdef int take_header(ws_t* ws, const uint8_t* data, size_t n, size_t* at) noexcept:
     """Moves header bytes over until the header is complete or the data ends."""
     cdef uint8_t need
     while at[0] < n:
@@ -93,25 +107,25 @@ cdef int take_header(ws_t* ws, const uint8_t* data, size_t n, size_t* at, link_t
         if ws.header_have < 2:
             continue
         if ws.header[0] & 0x70 or not ws.header[1] & 0x80:     # reserved bits, or not masked (section 5.1)
-            return give_up(link, 1002, WS_BAD)
+            return give_up(ws, 1002, WS_BAD)
         need = 6
         if (ws.header[1] & 0x7F) == 126:
             need = 8
         elif (ws.header[1] & 0x7F) == 127:
             need = 14
         if ws.header_have == need:
-            return header_done(ws, link)
+            return header_done(ws)
     return WS_OK
 
 
-cdef int ws_unframe(ws_t* ws, uint8_t* data, size_t n, size_t* out, link_t* link) noexcept:
+cdef int ws_unframe(ws_t* ws, uint8_t* data, size_t n, size_t* out) noexcept:
     cdef size_t at = 0
     cdef size_t take
     cdef int result
     out[0] = 0
     while at < n:
         if ws.left == 0:
-            result = take_header(ws, data, n, &at, link)
+            result = take_header(ws, data, n, &at)
             if result != WS_OK:
                 return result
             continue
@@ -125,7 +139,7 @@ cdef int ws_unframe(ws_t* ws, uint8_t* data, size_t n, size_t* out, link_t* link
             memcpy(ws.control + ws.control_have, data + at, take)
             ws.control_have += <uint8_t>take
             if ws.left == 0:
-                result = control_done(ws, link)
+                result = control_done(ws)
                 if result != WS_OK:
                     return result
         else:

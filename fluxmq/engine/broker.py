@@ -29,7 +29,7 @@ __all__ = ["Broker", "Limits"]
 RECORD_SESSION, RECORD_SESSION_END, RECORD_SUBSCRIBE, RECORD_UNSUBSCRIBE, RECORD_LINK = 1, 2, 3, 4, 12
 NO_LOCAL = 0x04
 RETAIN_HANDLING_NEW_ONLY, RETAIN_HANDLING_NEVER = 1, 2
-STALE_TIMERS_MAX = 1024
+TIMERS_STALE_MIN = 1024
 OPTIONS_MASK = 0x0F  # QoS, No Local, Retain As Published: the low bits of Subscription Options
 
 
@@ -67,6 +67,7 @@ class Broker:
         self.stopping = False
         self._timers: list[tuple[int, int, int, Session, Callable[[SessionState], None]]] = []
         self._timer_count = 0
+        self._timers_sweep = TIMERS_STALE_MIN
         self._log = on_log or (lambda level, cause, text, fields: None)
 
     # ------------------------------------------------------------------ connect
@@ -269,23 +270,21 @@ class Broker:
 
     def _after(self, session: Session, delay_ms: int, call: Callable[[SessionState], None]) -> None:
         self._timer_count += 1
+        if self._timer_count >= self._timers_sweep:
+            # Most timers never come due: the client is back long before. Earlier lives' go when they are many.
+            self._timers = [timer for timer in self._timers
+                            if timer[3].data is not None and timer[3].data.epoch == timer[2]]
+            heapq.heapify(self._timers)
+            self._timers_sweep = self._timer_count + len(self._timers) + TIMERS_STALE_MIN
         heapq.heappush(self._timers, (session.data.since_ms + delay_ms, self._timer_count, session.data.epoch, session,
                                       call))
-        if len(self._timers) > 4 * len(self.sessions) + STALE_TIMERS_MAX:
-            # A session has two at most; those of its earlier lives would stay until they are due, for days perhaps.
-            self._timers = [timer for timer in self._timers if self._holds(timer[3], timer[2])]
-            heapq.heapify(self._timers)
-
-    @staticmethod
-    def _holds(session: Session, epoch: int) -> bool:
-        return session.data is not None and session.data.epoch == epoch
 
     def tick(self) -> None:
         """Everything that is due by Hub.now_ms: delayed wills, session expiry."""
         now = self.hub.now_ms
         while self._timers and self._timers[0][0] <= now:
             _, _, epoch, session, call = heapq.heappop(self._timers)
-            if self._holds(session, epoch):
+            if session.data is not None and session.data.epoch == epoch:
                 call(session.data)
 
     def _will_due(self, state: SessionState) -> None:

@@ -189,6 +189,10 @@ class Keeper:
         work = [session for session in list(broker.sessions.values()) if session.number
                 and (session.dirty or session in broker.dirty)]
         broker.dirty.clear()
+        # Of before the export: what dies while it goes on may stand in a copy already made, which the view must be able
+        # to read back; it is deleted with the next checkpoint.
+        dead = hub.ledger.take_dead() + self._orphans
+        self._orphans = []
         topics = hub.retained_dirty.copy()
         hub.retained_dirty.clear()
         for at in range(0, len(work), SLICE_SESSIONS):
@@ -201,8 +205,7 @@ class Keeper:
         deletes += gone
         ended, broker.ended = broker.ended, []
         deletes += [session_key(number) for number in ended]
-        deletes += [message_key(number) for number in hub.ledger.take_dead() + self._orphans]
-        self._orphans = []
+        deletes += [message_key(number) for number in dead]
         # Everything exported must be durable in the journal before the view may show it.
         newest = max(upto, journal.gathering)
         while journal.durable < min(newest, journal.gathering - 1) or journal.durable < upto:

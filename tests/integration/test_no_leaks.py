@@ -1,0 +1,198 @@
+"""Nothing stays behind: live objects of the core are counted (a build with FLUXMQ_DEBUG=1) while clients do their worst, and
+must be back where they were when they have gone."""
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kit.certs import issue, make_ca
+from kit.client import KEPT, Client
+from kit.websocket import PING, WebSocket
+from oracle.mqtt import Puback, Publish, Pubrec
+
+from fluxmq._core.session import Session
+from fluxmq._core.testing import live
+from fluxmq.app.config import load
+from fluxmq.app.server import Server
+
+pytestmark = pytest.mark.skipif(not live(), reason="this build of the core does not count: build with FLUXMQ_DEBUG=1")
+PATIENCE_S = 20.0  # only a failing test needs it
+BIG = b"x" * 100_000
+
+
+class Node:
+    """A whole broker in a thread of this process."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        ca = make_ca(folder)
+        certificate, key = issue(ca, "localhost", dns=["localhost"], ip=["127.0.0.1"])
+        self.config, _ = load(sets=[
+            "server.mqtt.tcp.plain.addr=127.0.0.1:0", "server.mqtt.websocket.plain.addr=127.0.0.1:0",
+            "server.mqtt.tcp.tls.addr=127.0.0.1:0", f"server.mqtt.tcp.tls.cert_file={certificate}",
+            f"server.mqtt.tcp.tls.key_file={key}", "server.health_enabled=false", f"storage.type={kind}",
+            f"storage.dir={folder / 'data'}", "broker.sys_interval=0", "storage.journal_file_size=1MiB"])
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.server: Server | None = None
+        self.ready = threading.Event()
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+        self.thread.start()
+        assert self.ready.wait(PATIENCE_S)
+
+    async def _main(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.server = Server(self.config)
+        try:
+            self.server.initialize()
+            await self.server.start()
+            self.ready.set()
+            await self.server.stopped.wait()
+        finally:
+            await self.server.stop()
+
+    def stop(self) -> None:
+        assert self.loop is not None and self.server is not None
+        self.loop.call_soon_threadsafe(self.server.stopped.set)
+        self.thread.join(PATIENCE_S)
+        assert not self.thread.is_alive()
+        self.loop = self.server = None
+
+    def address(self, slot: str) -> tuple[str, int]:
+        assert self.server is not None
+        return next(bound[0] for path, _, bound in self.server.listeners if path.endswith(slot))
+
+    def wait_until(self, done: Callable[[Server], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        assert self.server is not None
+        while not done(self.server):
+            assert time.monotonic() < deadline, (live(), self.server.hub.counters())
+            time.sleep(0.01)
+
+
+def counted() -> dict[str, int]:
+    gc.collect()
+    return live() | {"sessions": sum(isinstance(item, Session) for item in gc.get_objects())}
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
+    """A broker; at the end its clients are gone, then it, and with them everything they had."""
+    before = counted()
+    made = Node(tmp_path, request.param)
+    try:
+        yield made
+        made.wait_until(lambda server: not server.poller.connections)
+        gc.collect()
+        made.wait_until(lambda server: (live()["links"], live()["chunks"]) == (before["links"], before["chunks"]))
+        counters = made.server.hub.counters() if made.server is not None else {}
+        assert (counters["inflight"], counters["queued"], counters["queued_bytes"], counters["held"]) == (0, 0, 0, 0)
+    finally:
+        made.stop()
+    del made
+    assert counted() == before
+
+
+def reset(client: Client) -> None:
+    """RST instead of FIN."""
+    assert isinstance(client.transport, socket.socket)
+    client.transport.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def test_messages_of_every_kind(node: Node) -> None:
+    clients = [Client(node.address("tcp.plain")) for _ in range(3)]
+    for number, client in enumerate(clients):
+        client.connect(f"c{number}", properties={"topic_alias_maximum": 10})
+        client.subscribe(("a/#", 2), ("a/+", 1), ("$share/g/a/b", 1), properties={"subscription_identifier": number + 1})
+    for qos in (0, 1, 2):
+        for payload in (b"", b"small", BIG):
+            clients[0].publish("a/b", payload, qos, retain=payload == BIG, properties={"content_type": "t"})
+    clients[0].publish("a/b", b"", retain=True)
+    for client in clients:
+        client.send(b"\xc0\x00")
+    reset(clients[0])
+    clients[1].close()
+    clients[2].drop()
+
+
+def test_kept_sessions_with_messages_that_end(node: Node) -> None:
+    away = Client(node.address("tcp.plain"))
+    away.connect("away", **KEPT)
+    away.subscribe(("t/#", 2))
+    publisher = Client(node.address("tcp.plain"))
+    publisher.connect("p")
+    for qos in (1, 2):
+        for number in range(50):
+            publisher.publish(f"t/{number}", BIG if number % 10 == 0 else b"x", qos)
+    first = away.expect(Publish)
+    assert first.packet_id is not None
+    away.send(Puback(packet_id=first.packet_id) if first.qos == 1 else Pubrec(packet_id=first.packet_id))
+    reset(away)
+    for number in range(50):
+        publisher.publish("t/more", b"y" * number, 1 + number % 2)
+    for _ in range(3):  # back with everything in flight, and taken over
+        again = Client(node.address("tcp.plain"))
+        again.connect("away", **KEPT)
+        again.expect(Publish)
+    last = Client(node.address("tcp.plain"))
+    last.connect("away", clean_start=True)
+    last.disconnect()
+    publisher.disconnect()
+    node.wait_until(lambda server: not server.broker.sessions)
+
+
+def test_clients_that_leave_in_the_middle(node: Node) -> None:
+    for cut in (b"\x10", b"\x10\xff\xff\x01", b"\x30\xff\xff\x7f" + BIG, b"\x30\x80\x80\x80\x80", b""):
+        client = Client(node.address("tcp.plain"))
+        client.connect()
+        client.send(cut)
+        reset(client)
+        raw = Client(node.address("tcp.plain"))
+        raw.send_to_the_end(cut)
+        raw.close()
+
+
+def test_a_subscriber_that_does_not_read(node: Node) -> None:
+    slow = Client(node.address("tcp.plain"))
+    slow.connect("slow", **KEPT)
+    slow.subscribe(("s", 1))
+    publisher = Client(node.address("tcp.plain"))
+    publisher.connect("p")
+    for _ in range(200):
+        publisher.publish("s", BIG, 0)
+    for _ in range(100):
+        publisher.publish("s", BIG, 1)
+    publisher.disconnect()
+    reset(slow)
+    last = Client(node.address("tcp.plain"))
+    last.connect("slow", clean_start=True)
+    last.disconnect()
+
+
+def test_websocket_and_tls(node: Node) -> None:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    subscriber = Client(WebSocket.open(node.address("websocket.plain")))
+    subscriber.connect("w")
+    subscriber.subscribe(("u", 1))
+    with context.wrap_socket(socket.create_connection(node.address("tcp.tls"))) as secure:
+        publisher = Client(secure)
+        publisher.connect("t")
+        for payload in (b"x", BIG):
+            for qos in (0, 1, 2):
+                publisher.publish("u", payload, qos)
+                subscriber.receive("u", payload)
+    assert isinstance(subscriber.transport, WebSocket)
+    subscriber.transport.frame(PING, b"x")
+    subscriber.close()
+    socket.create_connection(node.address("tcp.tls")).close()
+    unfinished = socket.create_connection(node.address("websocket.plain"))
+    unfinished.sendall(b"GET /mqtt HTTP/1.1\r\n")
+    unfinished.close()

@@ -1,0 +1,72 @@
+"""A checkpoint is taken while the state moves on: what it leaves behind must be readable after a crash."""
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from fluxmq._core.hub import Hub
+from fluxmq.engine.broker import TIMERS_STALE_MIN, Broker, Limits
+from fluxmq.engine.durability import Keeper
+from fluxmq.storage.store import RocksStore
+
+
+class Connection:
+    """Whoever carries a client: nothing of it is needed here."""
+
+    def displaced(self, reason: int) -> None:
+        raise AssertionError(reason)
+
+
+def connect(broker: Broker, connection: Connection) -> None:
+    broker.connect(b"c", version=5, clean_start=False, expiry_s=100, keep_alive_s=0, will=None, username=None,
+                   connection=connection)
+
+
+def test_a_message_that_dies_during_a_checkpoint_stays_in_the_view(tmp_path: Path) -> None:
+    def opened() -> tuple[RocksStore, Broker, Keeper]:
+        store = RocksStore(tmp_path, identity=1)
+        store.start()
+        broker = Broker(Hub(store.journal), Limits(queue_max=1))
+        return store, broker, Keeper(broker, store, 1 << 20)
+
+    async def scenario() -> None:
+        store, broker, keeper = opened()
+        hub, journal = broker.hub, store.journal
+        assert journal is not None
+        asyncio.get_running_loop().add_reader(journal.event_fd, journal.poll)
+        connection = Connection()
+        connect(broker, connection)
+        session = broker.sessions[b"c"]
+        broker.subscribe(session, b"t", 1, 0)
+        broker.disconnect(session, connection, publish_will=False)
+        hub.publish_message(b"t", b"first", 1)
+        journal.submit()
+        task = asyncio.ensure_future(keeper.checkpoint())
+        await asyncio.sleep(0)  # it has made its copy of the session, with the first message in line
+        hub.publish_message(b"t", b"second", 1)  # and now that one is evicted
+        while not task.done():
+            journal.submit()
+            await asyncio.sleep(0.001)
+        await task
+        asyncio.get_running_loop().remove_reader(journal.event_fd)
+        store.close()
+
+    asyncio.run(scenario())
+    store, broker, keeper = opened()
+    try:
+        assert keeper.recover()["queued"] == 1
+        assert broker.sessions[b"c"].queued == 1
+    finally:
+        store.close()
+
+
+def test_timers_of_earlier_lives_do_not_pile_up() -> None:
+    broker = Broker(Hub(None))
+    for _ in range(10 * TIMERS_STALE_MIN):
+        connection = Connection()
+        connect(broker, connection)
+        broker.disconnect(broker.sessions[b"c"], connection, publish_will=False)
+    assert len(broker._timers) <= 2 * TIMERS_STALE_MIN
+    broker.hub.set_clock(broker.hub.now_ms + 100_000, 0)
+    broker.tick()
+    assert not broker.sessions
