@@ -193,14 +193,17 @@ cdef class Hub:
         cdef bint volatile = pub.source == NULL and topic.startswith(b"$SYS/")
         cdef Retained former
         cdef Retained kept = None
+        cdef uint64_t freed = 0
         if pub.body.payload_length == 0:
             former = self.retained.pop(topic)
             if former is None:
                 return 0
         else:
             former = self.retained.get(topic)
+            if former is not None:
+                freed = body_bytes(&former.msg.body)
             if (former is None and <uint64_t>len(self.retained) - self.retained_volatile >= self.retained_max
-                    or self.retained_bytes + body_bytes(&pub.body) > self.retained_bytes_max) and not volatile:
+                    or self.retained_bytes + body_bytes(&pub.body) - freed > self.retained_bytes_max) and not volatile:
                 self.retained_refused += 1
                 return 0
             kept = Retained.__new__(Retained)
@@ -389,6 +392,15 @@ cdef class Hub:
         return 0
 
     # ---------------------------------------------------------------- seeing inside
+
+    def take_losing(self) -> list:
+        """[(session, messages)] of those for which messages were dropped for want of room since the last call."""
+        cdef Session session
+        losing = [(session, session.lost) for session in self.ledger.losing]
+        for session in self.ledger.losing:
+            session.lost = 0
+        self.ledger.losing.clear()
+        return losing
 
     def counters(self) -> dict:
         """Every counter and gauge of the node, by the name of its field in node.pxd."""

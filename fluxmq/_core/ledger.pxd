@@ -78,6 +78,7 @@ cdef class Ledger:
     cdef size_t held_head
     cdef readonly size_t held_count
     cdef size_t held_capacity           # a power of two
+    cdef readonly list losing           # sessions with messages dropped for want of room that no line has told of yet
     cdef readonly list dead             # numbers of messages that the view has and nobody holds any more
 
     cdef bint active(self) noexcept

@@ -26,6 +26,7 @@ cdef class Ledger:
     def __cinit__(self, Journal journal):
         self.journal = journal
         self.dead = []
+        self.losing = []
 
     def __dealloc__(self):
         free(self.targets)

@@ -75,11 +75,13 @@ cdef class Session:
     cdef public uint64_t queue_bytes_max
     cdef public bint queue_rejects      # full: the new one goes, not the oldest
     cdef readonly uint64_t dropped
+    cdef uint64_t lost                  # dropped, QoS 0 too, since the log last said so; in Ledger.losing while not 0
     # inbound QoS 2
     cdef uint8_t* received              # bitmap of packet ids, 8 KiB, made on first use
     cdef readonly uint32_t received_count
 
     cpdef clear(self)
+    cdef int lose(self) except -1
     cdef int deliver(self, pub_t* pub, uint8_t options, ids_t* ids) except -1
     cdef int deliver_now(self, msg_t* msg, uint8_t first, ids_t* ids) except -1
     cdef int enqueue(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1

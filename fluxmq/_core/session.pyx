@@ -106,6 +106,7 @@ cdef class Session:
             link.choked = 1
             link.dropped += 1
             self.node.counters.dropped_buffer_full += 1
+            self.lose()
             return 0
         written = link_publish(link, &pub.body, first, 0, ids)
         if written <= 0:
@@ -149,11 +150,19 @@ cdef class Session:
             return 1
         return self.send_slot(slot, 0)
 
+    cdef int lose(self) except -1:
+        """A message was dropped for want of room: remembered until Hub.take_losing, for the log."""
+        if self.lost == 0:
+            self.ledger.losing.append(self)
+        self.lost += 1
+        return 0
+
     cdef int enqueue(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1:
         cdef size_t size = body_bytes(&msg.body)
         while self.queued >= self.queue_max or (self.queued and self.queued_bytes + size > self.queue_bytes_max):
             self.dropped += 1
             self.node.counters.dropped_queue_full += 1
+            self.lose()
             if self.queue_rejects:
                 return 0
             self.drop_oldest()

@@ -55,6 +55,8 @@ __all__ = ["Server", "run"]
 # the collector does by default, costs a connect storm a tenth of its time and finds nothing (cycles are broken by hand).
 GC_THRESHOLDS = (50_000, 20, 50)
 TICK_S = 0.25  # clocks of connections: keep alive, time-outs, delayed wills are this exact
+LOSING_TICKS = 4  # a second between lines about messages dropped for a client
+LOSING_LINES_MAX = 10
 RETAINED_SWEEP_TICKS = 40  # expired retained messages are never delivered; the sweep only frees their memory
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -250,11 +252,25 @@ class Server:
             if interval:
                 self.sys_topics.tick(self.hub.now_ms, int(interval * 1000))
             self.keeper.tick(self.loop)
+            if self._ticks % LOSING_TICKS == 0:
+                self._tell_losing()
             self.limited.flush()
         except StorageError as error:
             self.fail(error)
         # What the clock caused leaves now, not at the next event.
         self._turn()
+
+    def _tell_losing(self) -> None:
+        """Says which clients messages were dropped for, once a second each, and of a crowd only the worst."""
+        losing = sorted(self.hub.take_losing(), key=lambda each: each[1], reverse=True)
+        for session, messages in losing[:LOSING_LINES_MAX]:
+            self.note("warning", "", "messages dropped: the client does not take them" if session.connected else
+                      "messages dropped: the client is away and its queue is full",
+                      {"client_id": session.name.decode(), "dropped": messages, "queued": session.queued})
+        rest = losing[LOSING_LINES_MAX:]
+        if rest:
+            self.note("warning", "", "messages dropped for further clients",
+                      {"clients": len(rest), "dropped": sum(messages for _, messages in rest)})
 
     def note(self, level: str, cause: str, text: str, fields: dict[str, Any]) -> None:
         """For the operator. cause: what must not fill the log, one line a second for each at most; "" = always."""
@@ -309,6 +325,7 @@ class Server:
                 connection.state.ended_by = "shutdown"
                 connection.state.say_goodbye(ReasonCode.SERVER_SHUTTING_DOWN)
             connection.end()
+            connection.deadline_ms = self.hub.mono_ms + int(self.config.server.shutdown_timeout * 1000)
         while time.monotonic() < deadline and any(c.pending for c in self.poller.connections.values()):
             await asyncio.sleep(0.01)
         for connection in list(self.poller.connections.values()):

@@ -290,7 +290,7 @@ class Broker:
         now = self.hub.now_ms
         while self._timers and self._timers[0][0] <= now:
             _, _, epoch, session, call = heapq.heappop(self._timers)
-            if self._holds(session, epoch):
+            if session.data is not None and session.data.epoch == epoch:
                 call(session.data)
 
     def _will_due(self, state: SessionState) -> None:

@@ -1,6 +1,6 @@
 """What the broker owes a client that sends and never reads: bounded, because such a client is no longer read.
 
-The sender writes until the broker takes no more; then nothing may have grown beyond twice the high water mark, others
+The sender writes until the broker takes no more; then nothing may have grown far beyond the high water mark, others
 are served, and when it reads at last every answer is there.
 """
 from __future__ import annotations
