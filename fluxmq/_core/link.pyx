@@ -251,8 +251,7 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
     cdef uint32_t i
     cdef bint known = 0
     cdef uint8_t* at
-    cdef uint8_t* room
-    cdef chunk_t* chunk
+    cdef chunk_t* chunk = NULL
     if not link.open:
         return 1
     if v5:
@@ -283,8 +282,13 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
     if alias and not known and alias_learn(link, slot, body) < 0:
         return -1
     copied = <uint32_t>(total - (body.payload_length if referenced else 0))
-    room = at = link_room(link, copied)
+    if referenced:                  # before anything is written: half a packet would spoil the stream
+        chunk = <chunk_t*>malloc(sizeof(chunk_t))
+        if chunk == NULL:
+            return -1
+    at = link_room(link, copied)
     if at == NULL:
+        free(chunk)
         return -1
     at[0] = first
     at = put_varint(at + 1, <uint32_t>remaining)
@@ -315,9 +319,6 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
         link_commit(link, copied)
         return <int64_t>total
     link_commit(link, copied)
-    chunk = <chunk_t*>malloc(sizeof(chunk_t))
-    if chunk == NULL:
-        return -1
     count_live(live.chunks, 1)
     memset(chunk, 0, sizeof(chunk_t))
     chunk.kind = CHUNK_BLOB

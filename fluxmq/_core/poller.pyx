@@ -172,7 +172,7 @@ cdef class Poller:
             self.hub.resumed.clear()
             for connection in waiting:
                 connection.go_on()
-        # Once the journal has failed, journal_ready tells; here connections go on until the node stops.
+        # Once the journal has failed, journal_turn tells; here connections go on until the node stops.
         if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
             self.hub.ledger.journal.submit()
         self.flush_dirty()

@@ -1,9 +1,9 @@
 from ssl import SSLSocket
 from typing import Any, Protocol, Self, type_check_only
 
+from fluxmq._core.connection import Connection
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub import Hub
-from fluxmq._core.connection import Connection
 
 __all__ = ["Transport"]
 

@@ -51,8 +51,9 @@ from fluxmq.storage.store import RocksStore
 
 __all__ = ["Server", "run"]
 
-# Objects that live as long as their client are the rule here: looking through all of them at every 700th allocation, as
-# the collector does by default, costs a connect storm a tenth of its time and finds nothing (cycles are broken by hand).
+# Objects that live as long as their client are the rule here: looking through all of them at every 700th allocation,
+# as the collector does by default, costs a connect storm a tenth of its time and finds nothing (cycles are broken by
+# hand).
 GC_THRESHOLDS = (50_000, 20, 50)
 TICK_S = 0.25  # clocks of connections: keep alive, time-outs, delayed wills are this exact
 LOSING_TICKS = 4  # a second between lines about messages dropped for a client
@@ -73,6 +74,8 @@ async def _main(config: Config) -> int:
     try:
         server.initialize()
         await server.start()
+        gc.set_threshold(*GC_THRESHOLDS)
+        gc.freeze()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.stopped.set)
         loop.add_signal_handler(signal.SIGHUP, server.reload)
@@ -219,8 +222,6 @@ class Server:
         self.hub.wake = self._wake
         self.loop.add_reader(self.poller.fileno(), self._turn)
         self._started = True
-        gc.set_threshold(*GC_THRESHOLDS)
-        gc.freeze()
         self._tick()
 
     def _wake(self) -> None:

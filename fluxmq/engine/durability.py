@@ -261,8 +261,8 @@ class Keeper:
 
     async def close(self, patience_s: float = 0.0) -> None:
         """Before the store closes, when nothing changes any more: waits for a checkpoint under way and takes a last
-        one, so that the next start has nothing to replay. That is a convenience: if it does not come about in `patience_s`,
-        it is left, and the journal has everything."""
+        one, so that the next start has nothing to replay. That is a convenience: if it does not come about in
+        `patience_s`, it is left, and the journal has everything."""
         journal = self.store.journal
         if journal is None or self._patience_ends is not None:
             return

@@ -155,7 +155,7 @@ class Node:
     def disk(self) -> None:
         """What the disk has finished by now is noticed."""
         if select.select([self.journal.event_fd], [], [], 0)[0]:
-            self.poller.journal_ready()
+            self.poller.turn()
             self._remember()
 
     def settle(self) -> None:
@@ -164,7 +164,7 @@ class Node:
         self.turn()
         while gathered(self.journal) or self.journal.durable < self.journal.gathering - 1:
             wait_event(self.journal)
-            self.poller.journal_ready()
+            self.poller.turn()
             self._remember()
             self.turn()
 

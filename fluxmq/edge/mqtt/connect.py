@@ -85,7 +85,8 @@ class Connecting:
             raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
                                 f"the client identifier is longer than {limits.CLIENT_ID_BYTES_MAX} bytes")
         most = self.front.hub.user_properties_max
-        if max(user_properties(packet.properties), user_properties(packet.will.properties if packet.will else ())) > most:
+        of_will = user_properties(packet.will.properties if packet.will else ())
+        if max(user_properties(packet.properties), of_will) > most:
             raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
                                 f"more than {most} user properties (broker.max_user_properties)")
         if not packet.client_id and (level == 3 or (level == 4 and not packet.clean_start)):

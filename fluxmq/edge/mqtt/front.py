@@ -73,7 +73,7 @@ class Front:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"packet type {kind} is not for a client to send")
         packet = decode_packet(first, body, client.version)
         # Those of PUBLISH were counted by the hot path, those of CONNECT on the way in.
-        if user_properties(packet.properties) > self.hub.user_properties_max:
+        if user_properties(cast(Any, packet).properties) > self.hub.user_properties_max:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"more than {self.hub.user_properties_max} user properties "
                                                            f"(broker.max_user_properties)")
         if kind == PacketType.AUTH:

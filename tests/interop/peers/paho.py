@@ -58,7 +58,10 @@ class PahoSession(Session):
             mqtt.CallbackAPIVersion.VERSION2, options.client_id, protocol=mqtt.MQTTv5 if v5 else mqtt.MQTTv311,
             transport="websockets" if where.websocket else "tcp", **clean)
         client.max_inflight_messages_set(INFLIGHT)
-        client.reconnect_delay_set(0.05, 0.1)               # type: ignore[arg-type]
+        # Once only, when the broker is back: at its second attempt paho 2.1 forgets that a PUBREL was under way and sends
+        # that PUBLISH again (_messages_reconnect_reset_out), which [MQTT-4.3.3-6] forbids and no broker can tell from a
+        # new message.
+        client.reconnect_delay_set(3, 3)
         if where.websocket:
             client.ws_set_options(path="/mqtt")
         if where.encrypted:
