@@ -5,8 +5,8 @@ The journal is the truth, the view a copy that is brought forward when the journ
     rotate ─► export what is dirty (a slice per tick) ─► wait until all of that is durable ─► view ─► old files go
 
 What is exported may be newer than the rotation; replay after a crash then meets some records a second time and applies
-them again without effect (fluxmq/_core/persist.pxd). What is exported is never newer than the journal on disk when it is
-written: otherwise a crash could leave a copy that knows of something nobody else was promised.
+them again without effect (fluxmq/_core/persist.pxd). What is exported is never newer than the journal on disk when it
+is written: otherwise a crash could leave a copy that knows of something nobody else was promised.
 """
 from __future__ import annotations
 
@@ -261,8 +261,8 @@ class Keeper:
 
     async def close(self, patience_s: float = 0.0) -> None:
         """Before the store closes, when nothing changes any more: waits for a checkpoint under way and takes a last
-        one, so that the next start has nothing to replay. That is a convenience: if it does not come about in `patience_s`,
-        it is left, and the journal has everything."""
+        one, so that the next start has nothing to replay. That is a convenience: if it does not come about in
+        `patience_s`, it is left, and the journal has everything."""
         journal = self.store.journal
         if journal is None or self._patience_ends is not None:
             return
