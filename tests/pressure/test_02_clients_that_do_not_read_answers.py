@@ -79,14 +79,14 @@ def test_answers_that_nobody_reads(start_broker: Start, connect: Connect, kind: 
 
 
 def test_pings_of_websocket(start_broker: Start, connect: Connect) -> None:
-    """Frames cost the broker as much memory as they have bytes, not a chunk each."""
+    """RFC 6455 section 5.5.3 lets the latest of several be answered alone, so that they cost next to nothing."""
     broker = start_broker(BOUNDS)
     socket_ = WebSocket.open(broker.websocket)
     deaf = Client(socket_)
     deaf.connect("deaf")
     memory = Memory(broker)
-    sent, _ = send_until_refused(socket_.raw, (bytes([0x80 | PING, 0x80]) + bytes(4)) * 10_000)
-    assert sent * 60_000 < SENT_BYTES_MAX
+    for _ in range(200):
+        socket_.raw.sendall((bytes([0x80 | PING, 0x80]) + bytes(4)) * 10_000)
     assert memory.grown < SLACK
     other = connect(broker)
     other.expect_quiet()

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fluxmq._core.hub import Hub
-from fluxmq._core.poller import Poller
 from kit.broker import Broker, add_user
 from kit.client import KEPT, TIMEOUT, Client, Closed
 from kit.watch import Memory, metric, metrics, wait_until
 from kit.websocket import WebSocket
 from oracle.mqtt import Connack, Connect, Publish, Will, parse
+
+from fluxmq._core.hub import Hub
+from fluxmq._core.poller import Poller
 
 Start = Callable[..., Broker]
 Connected = Callable[..., Client]

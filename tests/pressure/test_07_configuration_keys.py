@@ -1,0 +1,679 @@
+"""Every key of the configuration is alive: for each, something that differs between two of its values.
+
+`LISTENER` has the keys of a listener slot, observed on every slot; `OTHERS` the rest. A key of the schema that is in
+neither fails, and so does one that is there and not in the schema.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.broker import Broker, BrokerDied, add_user
+from kit.certs import issue, make_ca
+from kit.client import KEPT, TIMEOUT, Client, Closed, Unexpected
+from kit.slowdisk import SlowDisk
+from kit.watch import metric, metrics, wait_until
+from kit.websocket import Refused, WebSocket
+from oracle.mqtt import Connack, Connect, Publish, Subscribe
+
+from fluxmq.model.config_keys import KEYS
+
+PLAIN, TLS = ("plain", "v3", "v5"), ("tls", "mtls")
+VERSIONS = {"v3": 4}
+
+
+class Slots:
+    """A broker with all ten listeners on, and clients for them."""
+
+    def __init__(self, directory: Path, extra: Callable[[str, str], dict[str, object]],
+                 settings: dict[str, object] | None = None) -> None:
+        self.ca = make_ca(directory / "ca")
+        server = issue(self.ca, "localhost", dns=["localhost"], ip=["127.0.0.1"])
+        self.client = issue(self.ca, "by common name", dns=["by.alternative.name"])
+        values: dict[str, object] = {"storage.type": "memory", "server.mqtt.tcp.plain.addr": "127.0.0.1:0",
+                                     "auth.allow_anonymous": True} | (settings or {})
+        for transport in ("tcp", "websocket"):
+            for slot in PLAIN + TLS:
+                path = f"server.mqtt.{transport}.{slot}"
+                own: dict[str, object] = {"addr": "127.0.0.1:0"}
+                if slot in TLS:
+                    own |= {"cert_file": server[0], "key_file": server[1]}
+                    own |= {"ca_file": self.ca.cert_file}
+                values |= {f"{path}.{key}": value for key, value in (own | extra(transport, slot)).items()}
+        self.broker = Broker(directory / "broker", values).start()
+
+    def raw(self, transport: str, slot: str, *, certificate: bool = True, **tls: Any) -> socket.socket:
+        address = self.broker.addresses[f"mqtt/{transport}/{slot}"]
+        raw = socket.create_connection(address, TIMEOUT)
+        raw.settimeout(TIMEOUT)
+        if slot not in TLS:
+            return raw
+        context = ssl.create_default_context(cafile=str(tls.get("ca", self.ca.cert_file)))
+        context.check_hostname = False
+        if certificate:
+            context.load_cert_chain(*tls.get("client", self.client))
+        if "maximum_version" in tls:
+            context.maximum_version = tls["maximum_version"]
+        if "ciphers" in tls:
+            context.set_ciphers(tls["ciphers"])
+        return context.wrap_socket(raw, server_hostname="127.0.0.1")
+
+    def open(self, transport: str, slot: str, *, path: str = "/mqtt", headers: dict[str, str] | None = None,
+             version: int = 0, **tls: Any) -> Client:
+        raw = self.raw(transport, slot, **tls)
+        version = version or VERSIONS.get(slot, 5)
+        if transport == "tcp":
+            return Client(raw, version)     # type: ignore[arg-type]
+        return Client(upgraded(raw, path, headers or {}), version)
+
+
+def upgraded(raw: socket.socket, path: str, headers: dict[str, str]) -> WebSocket:
+    """WebSocket.open over a connection that is there already."""
+    lines = {"Host": "localhost", "Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13",
+             "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==", "Sec-WebSocket-Protocol": "mqtt"} | headers
+    raw.sendall((f"GET {path} HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in lines.items()) + "\r\n").encode())
+    head = b""
+    while b"\r\n\r\n" not in head:
+        data = raw.recv(4096)
+        if not data:
+            break
+        head += data
+    if not head.startswith(b"HTTP/1.1 101"):
+        raw.close()
+        raise Refused(head)
+    return WebSocket(raw, {}, head.partition(b"\r\n\r\n")[2])
+
+
+def tight(transport: str, slot: str) -> dict[str, object]:
+    """The other value of everything that a slot has."""
+    values: dict[str, object] = {"max_connections": 3, "read_timeout": 0.5, "write_timeout": 0.5}
+    if transport == "websocket":
+        values |= {"path": "/other", "allowed_origins": "[http://friend.example]"}
+    if slot in TLS:
+        values |= {"min_version": "tls1.3", "username_from": "cn"}
+    if slot == "tls":
+        values |= {"protocol": "v5", "client_auth": "request"}
+    return values
+
+
+@pytest.fixture(scope="module")
+def wide_and_tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Slots, Slots]]:
+    directory = tmp_path_factory.mktemp("slots")
+    acl = directory / "acl.yaml"
+    acl.write_text("version: 1\nrules:\n  - {allow: all, user: by common name, topics: ['cn/#']}\n"
+                   "  - {allow: all, user: by.alternative.name, topics: ['san/#']}\n"
+                   "  - {allow: all, topics: ['free/#']}\n")
+
+    def wide(transport: str, slot: str) -> dict[str, object]:
+        found: dict[str, object] = {}
+        if slot in TLS:
+            found |= {"username_from": "san", "cipher_suites": "[ECDHE-ECDSA-AES128-GCM-SHA256]"}
+        return found
+
+    pair = (Slots(directory / "wide", wide, {"auth.acl_file": acl}), Slots(directory / "tight", tight,
+                                                                        {"auth.acl_file": acl}))
+    yield pair
+    for slots in pair:
+        slots.broker.check()
+        slots.broker.stop()
+
+
+def own_path(slots: Slots, wide: Slots) -> dict[str, Any]:
+    """What gets a client into a slot of either broker."""
+    return {} if slots is wide else {"path": "/other"}
+
+
+def connects(slots: Slots, transport: str, slot: str, **how: Any) -> bool:
+    try:
+        client = slots.open(transport, slot, **how)
+        client.connect()
+        client.disconnect()
+    except (Refused, Unexpected, OSError):
+        return False
+    return True
+
+
+def addr(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
+    name = f"mqtt/{transport}/{slot}"
+    assert wide.broker.addresses[name] != tight.broker.addresses[name]
+    assert connects(wide, transport, slot) and connects(tight, transport, slot, path="/other")
+
+
+def max_connections(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
+    for slots, enough in ((wide, True), (tight, False)):
+        before = metric(slots.broker, "fluxmq_connect_refused_total", reason="max_connections")
+        opened = [socket.create_connection(slots.broker.addresses[f"mqtt/{transport}/{slot}"]) for _ in range(4)]
+        if not enough:
+            wait_until(lambda: metric(slots.broker, "fluxmq_connect_refused_total",     # noqa: B023
+                                      reason="max_connections") == before + 1)          # noqa: B023
+        else:
+            assert metric(slots.broker, "fluxmq_connect_refused_total", reason="max_connections") == before
+        for raw in opened:
+            raw.shutdown(socket.SHUT_WR)
+        for raw in opened:
+            with contextlib.suppress(ConnectionError):
+                while raw.recv(100):        # an alert of TLS
+                    pass
+            raw.close()
+
+
+def read_timeout(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
+    silent = [slots.raw(transport, slot) for slots in (wide, tight)]
+    assert silent[1].recv(10) == b""            # half a second
+    silent[0].settimeout(0.05)
+    with pytest.raises(TimeoutError):
+        silent[0].recv(10)
+    for raw in silent:
+        raw.close()
+
+
+def write_timeout(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
+    """Who does not take what was sent is closed on the tight broker; the other one waits for a minute."""
+    if (transport, slot) not in (("tcp", "plain"), ("websocket", "plain"), ("tcp", "tls")):
+        return                                  # one handler for all; three of its ways are enough to fill sockets for
+    for slots, ends in ((tight, True), (wide, False)):
+        client = slots.open(transport, slot, **own_path(slots, wide))
+        client.connect()
+        client.subscribe("free/t")
+        for _ in range(30):
+            client.send(*[Publish(topic="free/t", payload=bytes(60_000))] * 4)
+            client.transcript.clear()
+            if metric(slots.broker, "fluxmq_messages_dropped_total", reason="buffer_full"):
+                break
+        if ends:
+            wait_until(lambda: metric(slots.broker, "fluxmq_disconnections_total", reason="write_timeout"))  # noqa: B023
+        else:
+            assert not metric(slots.broker, "fluxmq_disconnections_total", reason="write_timeout")
+        client.close()
+
+
+def protocol(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
+    path = {"path": "/other"}
+    takes = [version for version in (4, 5) if connects(tight, transport, slot, version=version, **path)]
+    assert takes == {"v3": [4], "v5": [5], "tls": [5]}.get(slot, [4, 5])
+    if slot == "tls":
+        assert connects(wide, transport, slot, version=4)
+
+
+def path(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
+    assert connects(wide, transport, slot, path="/mqtt") and not connects(wide, transport, slot, path="/other")
+    assert connects(tight, transport, slot, path="/other") and not connects(tight, transport, slot, path="/mqtt")
+
+
+def allowed_origins(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
+    headers = {"Origin": "http://friend.example"}
+    assert not connects(wide, transport, slot, headers=headers)
+    assert connects(tight, transport, slot, headers=headers, path="/other")
+
+
+def cert_file(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
+    """Two brokers with certificates of two authorities: each client trusts one."""
+    assert connects(wide, transport, slot)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        wide.raw(transport, slot, ca=tight.ca.cert_file)
+
+
+def ca_file(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
+    """Each broker takes the certificates of its own authority."""
+    assert connects(wide, transport, slot) and not connects(wide, transport, slot, client=tight.client)
+    assert not connects(tight, transport, slot, client=wide.client, path="/other")
+
+
+def client_auth(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
+    assert not connects(wide, transport, slot, certificate=False)
+    assert connects(tight, transport, slot, certificate=False, path="/other") == (slot == "tls")
+
+
+def min_version(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
+    old = {"maximum_version": ssl.TLSVersion.TLSv1_2}
+    assert connects(wide, transport, slot, **old)
+    assert not connects(tight, transport, slot, path="/other", **old)
+
+
+def cipher_suites(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
+    old = {"maximum_version": ssl.TLSVersion.TLSv1_2}
+    assert connects(wide, transport, slot, ciphers="ECDHE-ECDSA-AES128-GCM-SHA256", **old)
+    assert not connects(wide, transport, slot, ciphers="ECDHE-ECDSA-AES256-GCM-SHA384", **old)
+
+
+def username_from(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
+    for slots, mine, others in ((wide, "san/x", "cn/x"), (tight, "cn/x", "san/x")):
+        client = slots.open(transport, slot, **own_path(slots, wide))
+        client.connect()
+        client.subscribe(mine, others, expect=[0, 0x87])
+        client.disconnect()
+
+
+LISTENER: dict[str, Callable[[Slots, Slots, str, str], None]] = {
+    "addr": addr, "max_connections": max_connections, "read_timeout": read_timeout, "write_timeout": write_timeout,
+    "protocol": protocol, "path": path, "allowed_origins": allowed_origins, "cert_file": cert_file,
+    "key_file": cert_file, "ca_file": ca_file, "client_auth": client_auth, "min_version": min_version,
+    "cipher_suites": cipher_suites, "username_from": username_from,
+}
+SLOT = re.compile(r"server\.mqtt\.(tcp|websocket)\.(\w+)\.(\w+)")
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if SLOT.fullmatch(key)])
+def test_a_key_of_a_listener(wide_and_tight: tuple[Slots, Slots], key: str) -> None:
+    match = SLOT.fullmatch(key)
+    assert match is not None
+    transport, slot, name = match.groups()
+    assert name in LISTENER, f"{key} needs an entry in LISTENER that shows what it does"
+    LISTENER[name](*wide_and_tight, transport, slot)
+
+
+# ---------------------------------------------------------------- all other keys
+
+class Pair:
+    """Two brokers that differ in one key, started when they are asked for; and clients for them."""
+
+    def __init__(self, directory: Path, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.directory, self.key, self.monkeypatch = directory, key, monkeypatch
+        self.started: list[Broker] = []
+        self.clients: list[Client] = []
+
+    def start(self, value: object, **more: object) -> Broker:
+        settings = {"storage.type": "memory"} | {name.replace("__", "."): each for name, each in more.items()}
+        broker = Broker(self.directory / f"broker{len(self.started)}", settings | {self.key: value})
+        self.started.append(broker)
+        return broker.start()
+
+    def client(self, broker: Broker, client_id: str = "", version: int = 5, receive_buffer: int = 0,
+               **options: Any) -> Client:
+        raw = socket.socket()
+        if receive_buffer:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        raw.settimeout(TIMEOUT)
+        raw.connect(broker.address)
+        client = Client(raw, version)
+        self.clients.append(client)
+        client.connect(client_id, **options)
+        return client
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        for broker in self.started:
+            broker.stop()
+
+
+Observe = Callable[[Pair], None]
+
+
+def connack(name: str, value: object, seen: object, other: object, otherwise: object, **connect: Any) -> Observe:
+    """A property of CONNACK: `seen` with `value`, `otherwise` with `other`."""
+    def observe(pair: Pair) -> None:
+        for setting, wanted in ((value, seen), (other, otherwise)):
+            client = pair.client(pair.start(setting), "me", **connect)
+            assert client.connack is not None and client.connack.prop(name) == wanted
+    return observe
+
+
+def ends(packet: Publish | Subscribe, small: object, large: object, reason: int) -> Observe:
+    """A packet that ends the connection under one value and not under the other."""
+    def observe(pair: Pair) -> None:
+        client = pair.client(pair.start(small))
+        client.send(packet)
+        client.expect_closed(reason)
+        client = pair.client(pair.start(large))
+        client.send(packet)
+        client.expect_quiet() if isinstance(packet, Publish) else client.recv()
+    return observe
+
+
+def retained(messages: int, size: int, values: tuple[object, object], kept: tuple[int, int]) -> Observe:
+    def observe(pair: Pair) -> None:
+        for value, count in zip(values, kept, strict=True):
+            broker = pair.start(value, broker__sys_interval=0)
+            client = pair.client(broker)
+            for number in range(messages):
+                client.publish(f"t{number}", bytes([1]) * size, 1, retain=True)
+            assert metric(broker, "fluxmq_retained_messages") == count
+    return observe
+
+
+def max_qos(pair: Pair) -> None:
+    for value in (0, 2):
+        assert pair.client(pair.start(value)).subscribe("t", qos=2, expect=[value])
+
+
+def outbound_topic_alias_max(pair: Pair) -> None:
+    for value, alias in ((0, None), (10, 1)):
+        client = pair.client(pair.start(value), properties={"topic_alias_maximum": 1})
+        client.subscribe("a/topic")
+        client.publish("a/topic")
+        assert client.receive("a/topic").prop("topic_alias") == alias
+
+
+def max_subscriptions_per_client(pair: Pair) -> None:
+    for value, reasons in ((1, [0, 0x97]), (2, [0, 0])):
+        pair.client(pair.start(value)).subscribe("a", "b", expect=reasons)
+
+
+def sys_interval(pair: Pair) -> None:
+    broker = pair.start("50ms")
+    client = pair.client(broker)
+    client.subscribe("$SYS/broker/uptime")
+    client.expect(Publish)
+    broker = pair.start(0)
+    wait_until(lambda: metric(broker, "fluxmq_uptime_seconds") > 0.5)
+    assert metric(broker, "fluxmq_retained_messages") == 0
+
+
+def route_cache_entries(pair: Pair) -> None:
+    misses = []
+    for value in (16, 4096):
+        broker = pair.start(value, broker__sys_interval=0)
+        client = pair.client(broker)
+        for _ in range(2):
+            client.send(*(Publish(topic=f"t{number}") for number in range(1000)))
+        client.expect_quiet()
+        misses.append(metric(broker, "fluxmq_route_cache_misses_total"))
+    assert misses[0] > 1900 and misses[1] < 1500
+
+
+def max_sessions(pair: Pair) -> None:
+    for value, reason in ((1, 0x97), (2, 0)):
+        broker = pair.start(value)
+        pair.client(broker, "a")
+        second = Client(broker.address)
+        pair.clients.append(second)
+        second.send(Connect(client_id="b"))
+        second.expect(Connack, reason=reason)
+
+
+def offline(messages: int, size: int, values: tuple[object, object],
+            left: Callable[[int], tuple[list[int], list[int]]]) -> Observe:
+    """What a session that was away finds waiting."""
+    def observe(pair: Pair) -> None:
+        for value, wanted in zip(values, left(messages), strict=True):
+            more = {} if pair.key.endswith("_size") else {"session__max_offline_queue_size": 10}
+            broker = pair.start(value, **more)
+            away = pair.client(broker, "away", **KEPT)
+            away.subscribe("t", qos=1)
+            away.disconnect()
+            publisher = pair.client(broker)
+            for number in range(messages):
+                publisher.publish("t", b"%08d" % number + bytes(size), 1)
+            away = pair.client(broker, "away", **KEPT)
+            assert [int(away.receive().payload[:8]) for _ in wanted] == wanted
+            away.expect_quiet()
+    return observe
+
+
+def max_inflight_messages(pair: Pair) -> None:
+    for value in (1, 3):
+        broker = pair.start(value)
+        client, publisher = pair.client(broker), pair.client(broker)
+        client.subscribe("t", qos=1)
+        for _ in range(5):
+            publisher.publish("t", qos=1)
+        assert metric(broker, "fluxmq_inflight_messages") == value
+
+
+def overfill(pair: Pair, broker: Broker, qos: int = 0, size: int = 6 << 20) -> tuple[Client, Client]:
+    """A subscriber that reads nothing of `size` bytes, and the publisher of them."""
+    slow, publisher = pair.client(broker, "slow", receive_buffer=4096), pair.client(broker)
+    slow.subscribe("t", qos=qos)
+    for number in range(size // 16384):
+        publisher.publish("t", bytes(16384), qos)
+        publisher.transcript.clear()
+        if number % 50 == 0:
+            publisher.expect_quiet()
+    publisher.expect_quiet()
+    return slow, publisher
+
+
+def send_buffer_high(pair: Pair) -> None:
+    for value, drops in (("64KiB", True), ("32MiB", False)):
+        broker = pair.start(value, session__send_buffer_low="4KiB")
+        overfill(pair, broker, size=16 << 20)
+        assert (metric(broker, "fluxmq_messages_dropped_total", reason="buffer_full") > 0) is drops
+
+
+def send_buffer_low(pair: Pair) -> None:
+    """How much must be read before the queue is served again."""
+    read = []
+    for value in ("4KiB", "4000KiB"):
+        broker = pair.start(value, session__send_buffer_high="4MiB", session__max_inflight_messages=65535,
+                            session__max_offline_queue_size=100_000)
+        slow, _ = overfill(pair, broker, 1, 24 << 20)
+        queued = metric(broker, "fluxmq_queued_messages")
+        assert queued > 0
+        read.append(0)
+        while metric(broker, "fluxmq_queued_messages") == queued:
+            read[-1] += len(slow.transport.recv(65536))
+    assert read[0] > read[1] + (1 << 20)
+
+
+def disconnect_on_full(pair: Pair) -> None:
+    for value in (True, False):
+        broker = pair.start(value, session__send_buffer_high="64KiB", session__send_buffer_low="4KiB")
+        overfill(pair, broker, size=16 << 20)
+        if value:
+            wait_until(lambda: metric(broker, "fluxmq_disconnections_total", reason="send_buffer_full"))  # noqa: B023
+        assert metric(broker, "fluxmq_connections") == (1 if value else 2)
+
+
+def shutdown_timeout(pair: Pair) -> None:
+    """What is in hand at SIGTERM reaches a slow client, or is cut."""
+    for value, complete in (("0s", False), ("60s", True)):
+        broker = pair.start(value, session__send_buffer_high="32MiB")
+        slow, _ = overfill(pair, broker, size=16 << 20)
+        assert broker.process is not None
+        broker.process.send_signal(signal.SIGTERM)
+        if not complete:
+            assert broker.process.wait(30) == 0
+        got = 0
+        with contextlib.suppress(ConnectionError):
+            while data := slow.transport.recv(1 << 20):
+                got += len(data)
+        assert (got > 16 << 20) is complete
+        broker.process.wait(30)
+
+
+def health_enabled(pair: Pair) -> None:
+    assert "health" in pair.start(True).addresses and "health" not in pair.start(False).addresses
+
+
+def health_addr(pair: Pair) -> None:
+    assert [pair.start(f"{host}:0").health[0] for host in ("127.0.0.1", "127.0.0.2")] == ["127.0.0.1", "127.0.0.2"]
+
+
+def log_level(pair: Pair) -> None:
+    for value, said in (("debug", True), ("error", False)):
+        broker = pair.start(value)
+        pair.client(broker).disconnect()
+        assert ("disconnected" in broker.stderr()) is said
+
+
+def log_format(pair: Pair) -> None:
+    for value in ("json", "text"):
+        broker = pair.start(value, log__level="debug")
+        pair.client(broker).disconnect()
+        line = broker.stderr().splitlines()[0]
+        assert line.startswith("{") is (value == "json")
+        if value == "json":
+            assert "time" in json.loads(line)
+
+
+def keeps(pair: Pair, broker: Broker, wanted: bool) -> None:
+    client = pair.client(broker, "kept", **KEPT)
+    client.disconnect()
+    broker.restart()
+    assert metric(broker, "fluxmq_sessions") == wanted
+
+
+def storage_type(pair: Pair) -> None:
+    keeps(pair, pair.start("rocksdb"), True)
+    keeps(pair, pair.start("memory"), False)
+
+
+def storage_dir(pair: Pair) -> None:
+    for name in ("here", "there"):
+        pair.start(pair.directory / name, storage__type="rocksdb")
+        assert list((pair.directory / name).iterdir())
+        assert not (pair.directory / "there").exists() or name == "there"
+
+
+def session_durability(pair: Pair) -> None:
+    """With a disk that stands still, only buffered acknowledges."""
+    disk = SlowDisk(pair.directory, pair.monkeypatch)
+    for value in ("buffered", "fsync"):
+        broker = pair.start(value, storage__type="rocksdb", storage__sync_interval=3600)
+        client = pair.client(broker, "kept", **KEPT)
+        with disk.held():
+            client.send(Subscribe(packet_id=1, filters=[("t", 0)]))
+            if value == "buffered":
+                client.recv()
+            else:
+                client.expect_quiet()
+        if value == "fsync":
+            client.recv()
+
+
+def sync_interval(pair: Pair) -> None:
+    for value, soon in (("20ms", True), ("1h", False)):
+        broker = pair.start(value, storage__type="rocksdb", storage__session_durability="buffered")
+        name = "fluxmq_journal_sync_seconds_count"
+        before = metrics(broker)[name]
+        client = pair.client(broker, "kept", **KEPT)
+        client.subscribe("t")
+        if soon:
+            wait_until(lambda: metrics(broker)[name] > before)      # noqa: B023
+        else:
+            assert metrics(broker)[name] == before
+
+
+def journal_files(broker: Broker) -> list[str]:
+    return sorted(path.name for path in (broker.directory / "data").rglob("*") if "journal" in str(path))
+
+
+def journal_file_size(pair: Pair) -> None:
+    for value, rotated in (("1MiB", True), ("64MiB", False)):
+        broker = pair.start(value, storage__type="rocksdb")
+        away = pair.client(broker, "kept", **KEPT)
+        away.subscribe("t", qos=1)
+        away.disconnect()
+        before = journal_files(broker)
+        client = pair.client(broker)
+        for _ in range(40):
+            client.publish("t", bytes(100_000), 1)
+            client.transcript.clear()
+        if rotated:
+            wait_until(lambda: journal_files(broker) != before)     # noqa: B023
+        else:
+            assert journal_files(broker) == before
+
+
+def recover_on_startup(pair: Pair) -> None:
+    broker = pair.start(False, storage__type="rocksdb")
+    client = pair.client(broker, "kept", **KEPT)
+    for number in range(20):
+        client.subscribe(f"t{number}")
+    broker.kill()
+    [journal] = [path for path in (broker.directory / "data").rglob("*") if path.is_file()
+                 and b"t10" in path.read_bytes()]
+    data = journal.read_bytes()
+    at = data.index(b"t10")
+    journal.write_bytes(data[:at] + b"???" + data[at + 3:])
+    with pytest.raises(BrokerDied, match="recover_on_startup"):
+        broker.start()
+    broker.settings[pair.key] = True
+    broker.start()
+    assert 0 < metric(broker, "fluxmq_subscriptions") <= 10
+
+
+def allow_anonymous(pair: Pair) -> None:
+    add_user(pair.directory / "users", "anna", "secret")
+    for value in (True, False):
+        broker = pair.start(value, auth__users_file=pair.directory / "users")
+        client = Client(broker.address)
+        pair.clients.append(client)
+        client.send(Connect(client_id="a"))
+        assert (client.expect(Connack).reason == 0) is value
+
+
+def users_file(pair: Pair) -> None:
+    for user, wanted in (("anna", 0), ("bert", 0x86)):
+        add_user(pair.directory / user, user, "secret")
+        client = Client(pair.start(pair.directory / user).address)
+        pair.clients.append(client)
+        client.send(Connect(client_id="a", username="anna", password=b"secret"))
+        client.expect(Connack, reason=wanted)
+
+
+def acl_file(pair: Pair) -> None:
+    acl = pair.directory / "acl.yaml"
+    acl.write_text("version: 1\nrules:\n  - {allow: all, topics: ['mine']}\n")
+    for value, reason in ((acl, 0x87), ("", 0)):
+        pair.client(pair.start(value, auth__allow_anonymous=True)).subscribe("other", expect=[reason])
+
+
+HALVES = lambda count: (list(range(count)), list(range(count - 10, count)))     # noqa: E731
+OTHERS: dict[str, Observe] = {
+    "server.health_enabled": health_enabled,
+    "server.health_addr": health_addr,
+    "server.shutdown_timeout": shutdown_timeout,
+    "broker.max_message_size": ends(Publish(topic="t", payload=bytes(2000)), 1024, 4096, 0x95),
+    "broker.max_retained_messages": retained(3, 10, (2, 100), (2, 3)),
+    "broker.max_retained_bytes": retained(3, 1000, (2048, 4096), (2, 3)),
+    "broker.max_qos": max_qos,
+    "broker.topic_alias_max": connack("topic_alias_maximum", 3, 3, 0, None),
+    "broker.outbound_topic_alias_max": outbound_topic_alias_max,
+    "broker.receive_maximum": connack("receive_maximum", 7, 7, 65535, None),
+    "broker.max_topic_levels": ends(Publish(topic="a/b/c"), 2, 3, 0x90),
+    "broker.max_user_properties": ends(Subscribe(packet_id=1, filters=[("t", 0)], properties=[
+        ("user_property", ("a", "b"))] * 2), 1, 2, 0x97),
+    "broker.max_subscriptions_per_client": max_subscriptions_per_client,
+    "broker.sys_interval": sys_interval,
+    "broker.server_keep_alive_max": connack("server_keep_alive", 30, 30, 0, None, keep_alive=60),
+    "broker.route_cache_entries": route_cache_entries,
+    "broker.response_information": connack("response_information", "r/", "r/", "", None,
+                                           properties={"request_response_information": 1}),
+    "session.max_sessions": max_sessions,
+    "session.max_expiry_interval": connack("session_expiry_interval", 60, 60, 0, None,
+                                           properties={"session_expiry_interval": 100}),
+    "session.max_offline_queue_size": offline(20, 10, (100, 10), HALVES),
+    "session.max_offline_queue_bytes": offline(6, 16384, ("1MiB", "64KiB"), lambda count: ([*range(6)], [3, 4, 5])),
+    "session.max_inflight_messages": max_inflight_messages,
+    "session.offline_queue_policy": offline(20, 10, ("reject", "evict"), lambda count: ([*range(10)],
+                                                                                    [*range(10, 20)])),
+    "session.send_buffer_high": send_buffer_high,
+    "session.send_buffer_low": send_buffer_low,
+    "session.disconnect_on_full": disconnect_on_full,
+    "log.level": log_level,
+    "log.format": log_format,
+    "storage.type": storage_type,
+    "storage.dir": storage_dir,
+    "storage.session_durability": session_durability,
+    "storage.sync_interval": sync_interval,
+    "storage.journal_file_size": journal_file_size,
+    "storage.recover_on_startup": recover_on_startup,
+    "auth.allow_anonymous": allow_anonymous,
+    "auth.users_file": users_file,
+    "auth.acl_file": acl_file,
+}
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if not SLOT.fullmatch(key)])
+def test_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    assert key in OTHERS, f"{key} needs an entry in OTHERS that shows what it does"
+    pair = Pair(tmp_path, key, monkeypatch)
+    try:
+        OTHERS[key](pair)
+    finally:
+        pair.close()
+
+
+def test_no_entry_without_a_key() -> None:
+    assert set(OTHERS) <= set(KEYS)
+    assert set(LISTENER) == {match[3] for key in KEYS if (match := SLOT.fullmatch(key))}
