@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Handle and machine. One MQTT connection: packets out of bytes, hot packets handled. The phases are in transport.pxd.
 
-The hot packets (PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ) end here; all others go to the edge as bytes. Beside what a
-Transport asks of its `handler`, the edge must provide:
+The hot packets (PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ) end here; all others go to the edge as bytes. Beside
+what a Transport asks of its `handler`, the edge must provide:
 
     on_packet(connection, first_byte, body)     a cold packet; may raise ProtocolError
     on_refused(connection, type, id, reason, text)  answers a QoS 1 or 2 PUBLISH of MQTT 5 that is not allowed
-    may_publish(connection, topic) -> bool      asked while Hub.open_publish is false; cached until the generation changes
+    may_publish(connection, topic) -> bool      asked while Hub.open_publish is false; cached for a generation
 """
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -320,7 +320,8 @@ cdef class Connection(Transport):
                 pub.body.topic_length = <uint32_t>len(topic)
         elif pub.body.topic_length == 0:
             raise ProtocolError(REASON_PROTOCOL_ERROR, "PUBLISH with neither topic nor alias [MQTT-3.3.2-8]")
-        elif properties.forward_length == length and length <= PROPERTIES_REMEMBERED_MAX and not properties.payload_format:
+        elif (properties.forward_length == length and length <= PROPERTIES_REMEMBERED_MAX
+                and not properties.payload_format):
             self.remember_properties(c.at, length)
         return c.at + length
 

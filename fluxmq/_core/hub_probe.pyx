@@ -46,8 +46,8 @@ cdef class HubProbe:
         return found
 
     def publish(self, bytes topic not None, bytes payload not None, int qos, int rounds) -> int:
-        """Publishes `rounds` times and throws away what the links were given; QoS 1 is acknowledged at once. Returns the
-        bytes that would have been sent."""
+        """Publishes `rounds` times and throws away what the links were given; QoS 1 is acknowledged at once. Returns
+        the bytes that would have been sent."""
         cdef pub_t pub
         cdef route_t* route
         cdef uint64_t sent = 0

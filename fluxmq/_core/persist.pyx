@@ -311,7 +311,7 @@ cdef class Loader:
         try:
             if number == 0:
                 if packet_id == 0:
-                    raise CorruptError(f"stored session {session.number} has a line with an entry that names no message")
+                    raise CorruptError(f"stored session {session.number} has an entry in line that names no message")
                 return self.add_target(session, NULL, sequence, packet_id, first, NULL)
             hold = self.messages.get(number)
             if hold is None:

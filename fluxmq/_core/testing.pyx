@@ -144,8 +144,8 @@ cdef tuple delivery(uint64_t sequence, uint8_t first, msg_t* msg, ids_t* ids):
 
 
 def session_state(Session session not None) -> dict:
-    """What of a session must survive a crash: the window as {packet id: delivery}, the line as a list of deliveries, the
-    inbound identifiers. A delivery is (sequence, first byte, payload or None once released, identifiers)."""
+    """What of a session must survive a crash: the window as {packet id: delivery}, the line as a list of deliveries,
+    the inbound identifiers. A delivery is (sequence, first byte, payload or None once released, identifiers)."""
     cdef uint32_t i
     window = {}
     if session.slots != NULL:
@@ -157,5 +157,6 @@ def session_state(Session session not None) -> dict:
     for i in range(session.queued):
         entry = &session.queue[(session.queue_head + i) & session.queue_mask]
         line.append(delivery(entry.sequence, entry.first, entry.msg, entry.ids))
-    return {"window": window, "line": line, "received": [n for n in range(1, 65536) if session.has_received(<uint16_t>n)],
+    received = [n for n in range(1, 65536) if session.has_received(<uint16_t>n)]
+    return {"window": window, "line": line, "received": received,
             "subscriptions": dict(session.subscriptions)}

@@ -5,7 +5,7 @@ Phases:
     TLS ─handshake─► HTTP ─upgrade─► CONNECT ─accepted─► OPEN ─► DRAINING ─► CLOSED
     (TLS listeners)  (WebSocket)     first packet                last bytes leave, the peer's are ignored
 
-`paused` stops parsing and reading in any phase (a password being checked, an acknowledgement line that is too long); what has
+`paused` stops parsing and reading in any phase (a password being checked, answers that are not read; PAUSE_*); what has
 arrived waits in `carry`. Reading goes through one buffer that all connections share; a connection owns memory for input
 only while it is in the middle of a packet.
 """

@@ -3,6 +3,7 @@ when a turn happens, when the disk finishes a sync, when a checkpoint takes its 
 
 The journal's writer is a real thread on real files; a gate in front of fdatasync decides when it may go on.
 """
+
 from __future__ import annotations
 
 import asyncio
@@ -13,9 +14,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from fluxmq._core.connection import Connection
-from fluxmq._core.hub import Hub
-from fluxmq._core.poller import Poller
 from kit.journals import Ops, wait_event
 from oracle.mqtt import (
     NEVER,
@@ -32,6 +30,9 @@ from oracle.mqtt import (
     parse,
 )
 
+from fluxmq._core.connection import Connection
+from fluxmq._core.hub import Hub
+from fluxmq._core.poller import Poller
 from fluxmq._core.testing import gathered, session_state
 from fluxmq.access.authority import Authority
 from fluxmq.edge.mqtt.front import Front
@@ -124,8 +125,15 @@ class Node:
         self.keeper = Keeper(self.broker, self.store, 1 << 40)
         self.authority = Authority(None, None, True)
         self.problems: list[str] = []
-        self.front = Front(self.broker, self.authority, FrontOptions(), Tally(), "test", on_log=self._note,
-                           log_connections=lambda: False)
+        self.front = Front(
+            self.broker,
+            self.authority,
+            FrontOptions(),
+            Tally(),
+            "test",
+            on_log=self._note,
+            log_connections=lambda: False,
+        )
         self.keeper.recover()
         self.first = self.journal.gathering
         self.snapshots: dict[int, State] = {}
@@ -140,8 +148,13 @@ class Node:
     # ── what happens ─────────────────────────────────────────────────────────────────────────────────────
 
     def connect(self, name: str, *, clean: bool, kept: bool, receive_maximum: int, will: Any = None) -> None:
-        self.peers[name] = Peer(self, name, clean_start=clean, will=will, properties={
-            "session_expiry_interval": NEVER if kept else 0, "receive_maximum": receive_maximum})
+        self.peers[name] = Peer(
+            self,
+            name,
+            clean_start=clean,
+            will=will,
+            properties={"session_expiry_interval": NEVER if kept else 0, "receive_maximum": receive_maximum},
+        )
         self.turn()
 
     def turn(self) -> None:
@@ -172,7 +185,7 @@ class Node:
         """The next step of a checkpoint; begins one when none is under way."""
         if self.checkpoint is None:
             self.checkpoint = self.loop.create_task(self.keeper.checkpoint())
-        self.loop.call_soon(self.loop.stop)         # one round of the loop: to the task's next await and no further
+        self.loop.call_soon(self.loop.stop)  # one round of the loop: to the task's next await and no further
         self.loop.run_forever()
         self._checkpoint_over()
 
@@ -209,14 +222,14 @@ class Node:
 
         Returns the last batch that was durable, and the state after each batch.
         """
-        while self.store.checkpointing:             # a picture of RocksDB between two writes is not one instant
+        while self.store.checkpointing:  # a picture of RocksDB between two writes is not one instant
             self.loop.run_until_complete(asyncio.sleep(0.001))
         durable = self.journal.durable
         for attempt in range(100):
             try:
                 shutil.copytree(self.directory, target)
                 break
-            except shutil.Error:                    # the writer gave a file its name meanwhile: look again
+            except shutil.Error:  # the writer gave a file its name meanwhile: look again
                 assert attempt < 99
                 shutil.rmtree(target)
         self.close()

@@ -1,5 +1,6 @@
-"""Nothing stays behind: live objects of the core are counted (a build with FLUXMQ_DEBUG=1) while clients do their worst,
-and must be back where they were when they have gone."""
+"""Nothing stays behind: live objects of the core are counted (a build with FLUXMQ_DEBUG=1) while clients do their
+worst, and must be back where they were when they have gone."""
+
 from __future__ import annotations
 
 import asyncio
@@ -23,7 +24,9 @@ from fluxmq._core.testing import DEBUG_BUILD, live_objects
 from fluxmq.app.config import load
 from fluxmq.app.server import Server
 
-pytestmark = pytest.mark.skipif(not DEBUG_BUILD, reason="this build of the core does not count: build with FLUXMQ_DEBUG=1")
+pytestmark = pytest.mark.skipif(
+    not DEBUG_BUILD, reason="this build of the core does not count: build with FLUXMQ_DEBUG=1"
+)
 PATIENCE_S = 20.0  # only a failing test needs it
 BIG = b"x" * 100_000
 
@@ -34,11 +37,20 @@ class Node:
     def __init__(self, folder: Path, kind: str) -> None:
         ca = make_ca(folder)
         certificate, key = issue(ca, "localhost", dns=["localhost"], ip=["127.0.0.1"])
-        self.config, _ = load(sets=[
-            "server.mqtt.tcp.plain.addr=127.0.0.1:0", "server.mqtt.websocket.plain.addr=127.0.0.1:0",
-            "server.mqtt.tcp.tls.addr=127.0.0.1:0", f"server.mqtt.tcp.tls.cert_file={certificate}",
-            f"server.mqtt.tcp.tls.key_file={key}", "server.health_enabled=false", f"storage.type={kind}",
-            f"storage.dir={folder / 'data'}", "broker.sys_interval=0", "storage.journal_file_size=1MiB"])
+        self.config, _ = load(
+            sets=[
+                "server.mqtt.tcp.plain.addr=127.0.0.1:0",
+                "server.mqtt.websocket.plain.addr=127.0.0.1:0",
+                "server.mqtt.tcp.tls.addr=127.0.0.1:0",
+                f"server.mqtt.tcp.tls.cert_file={certificate}",
+                f"server.mqtt.tcp.tls.key_file={key}",
+                "server.health_enabled=false",
+                f"storage.type={kind}",
+                f"storage.dir={folder / 'data'}",
+                "broker.sys_interval=0",
+                "storage.journal_file_size=1MiB",
+            ]
+        )
         self.loop: asyncio.AbstractEventLoop | None = None
         self.server: Server | None = None
         self.ready = threading.Event()
@@ -90,7 +102,9 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
         yield made
         made.wait_until(lambda server: not server.poller.connections)
         gc.collect()
-        made.wait_until(lambda server: (live_objects()["links"], live_objects()["chunks"]) == (before["links"], before["chunks"]))
+        made.wait_until(
+            lambda server: (live_objects()["links"], live_objects()["chunks"]) == (before["links"], before["chunks"])
+        )
         counters = made.server.hub.counters() if made.server is not None else {}
         assert (counters["inflight"], counters["queued"], counters["queued_bytes"], counters["held"]) == (0, 0, 0, 0)
     finally:
@@ -110,8 +124,9 @@ def test_messages_of_every_kind(node: Node) -> None:
     clients = [Client(node.address("tcp.plain")) for _ in range(3)]
     for number, client in enumerate(clients):
         client.connect(f"c{number}", properties={"topic_alias_maximum": 10})
-        client.subscribe(("a/#", 2), ("a/+", 1), ("$share/g/a/b", 1),
-                         properties={"subscription_identifier": number + 1})
+        client.subscribe(
+            ("a/#", 2), ("a/+", 1), ("$share/g/a/b", 1), properties={"subscription_identifier": number + 1}
+        )
     for qos in (0, 1, 2):
         for payload in (b"", b"small", BIG):
             clients[0].publish("a/b", payload, qos, retain=payload == BIG, properties={"content_type": "t"})

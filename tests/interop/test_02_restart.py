@@ -1,4 +1,5 @@
 """Real clients while the broker ends and comes back on the same port and the same data."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -33,14 +34,28 @@ def restarted(module_broker: Broker, _brokers: list[tuple[Broker, int]]) -> Brok
     return module_broker
 
 
-# mosquitto_sub ends itself when a broker of 5.0 says goodbye.
-@pytest.mark.parametrize(("peer", "end"), [
-    *((peer, Broker.kill) for peer in peers(transports=("tcp",))),
-    *((peer, Broker.terminate) for peer in peers(transports=("tcp",), versions=(5,)) if peer.library is not Mosquitto)], ids=lambda value: str(value) if isinstance(value, Peer) else value.__name__)
-def test_in_flight_over_a_restart(peer: Peer, end: Callable[[Broker], object], restarted: Broker, open_session: Open,
-                                  topic: str) -> None:
-    """The broker dies while messages of QoS 2 are on their way in and out. Each arrives once; at QoS 1, where the library
-    forgets what it had received, at least once."""
+# mosquitto_sub of version 5 is left out: it ends itself when a broker says goodbye, and after a reconnect it counts a
+# repeated PUBLISH of QoS 2 twice against its own Receive Maximum of 20, calls that a protocol error, and leaves.
+PEERS_OVER_RESTART = [peer for peer in peers(transports=("tcp",)) if peer.library is not Mosquitto or peer.version != 5]
+
+
+def shown(value: object) -> str:
+    return str(value) if isinstance(value, Peer) else value.__name__  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("peer", "end"),
+    [
+        *((peer, Broker.kill) for peer in PEERS_OVER_RESTART),
+        *((peer, Broker.terminate) for peer in PEERS_OVER_RESTART if peer.version == 5),
+    ],
+    ids=shown,
+)
+def test_in_flight_over_a_restart(
+    peer: Peer, end: Callable[[Broker], object], restarted: Broker, open_session: Open, topic: str
+) -> None:
+    """The broker dies while messages of QoS 2 are on their way in and out. Each arrives once; at QoS 1, where the
+    library forgets what it had received, at least once."""
     qos = 2 if peer.library.exactly_once else 1
     publishing = peer if peer.library.resumes else Peer(Paho, peer.version, "tcp")
     kept = {"clean": False, "expiry_s": KEPT_S}

@@ -1,4 +1,5 @@
 """TLS from end to end: who gets in, what name a certificate gives, what broken peers cause, large and many messages."""
+
 from __future__ import annotations
 
 import contextlib
@@ -69,12 +70,13 @@ def test_tls_1_1_is_refused(endpoint: At) -> None:
         context.minimum_version = ssl.TLSVersion.TLSv1
     with pytest.warns(DeprecationWarning):
         context.maximum_version = ssl.TLSVersion.TLSv1_1
-    with pytest.raises(ssl.SSLError, match="(?i)protocol.version"):
+    with pytest.raises(ssl.SSLError, match=r"(?i)protocol.version"):
         open_tls(where, context=context)
 
 
-def test_mutual_tls_needs_a_certificate_of_the_authority(endpoint: At, authority: CertificateAuthority, tmp_path: Path,
-                                                         name: Callable[[str], str]) -> None:
+def test_mutual_tls_needs_a_certificate_of_the_authority(
+    endpoint: At, authority: CertificateAuthority, tmp_path: Path, name: Callable[[str], str]
+) -> None:
     """None, one of another authority, and one that has expired get nowhere; a good one does."""
     stranger = make_ca(tmp_path / "other", "another authority")
     assert refused(endpoint("mtls"))
@@ -95,29 +97,40 @@ def test_client_of_another_authority_does_not_trust_us(endpoint: At, tmp_path: P
         open_tls(endpoint("tls"), context=context)
 
 
-@pytest.mark.parametrize(("source", "names", "identity"), [
-    ("cn", {"cn": "anna"}, "anna"),
-    ("san", {"cn": "not me", "dns": ["device-7"], "email": ["a@b.example"]}, "device-7"),
-    ("san", {"cn": "", "uri": ["urn:device:8"], "dns": ["device-8"]}, "urn:device:8")])
-def test_certificate_names_the_user(source: str, names: dict[str, object], identity: str, start_broker: Start,
-                                    tls_settings: Settings, authority: CertificateAuthority, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "names", "identity"),
+    [
+        ("cn", {"cn": "anna"}, "anna"),
+        ("san", {"cn": "not me", "dns": ["device-7"], "email": ["a@b.example"]}, "device-7"),
+        ("san", {"cn": "", "uri": ["urn:device:8"], "dns": ["device-8"]}, "urn:device:8"),
+    ],
+)
+def test_certificate_names_the_user(
+    source: str,
+    names: dict[str, object],
+    identity: str,
+    start_broker: Start,
+    tls_settings: Settings,
+    authority: CertificateAuthority,
+    tmp_path: Path,
+) -> None:
     """What `%u` of the access list stands for."""
     acl = tmp_path / "acl.yaml"
     acl.write_text(ACCESS_LIST)
     broker = start_broker({**tls_settings("tcp.mtls", username_from=source), "auth.acl_file": acl})
-    cert, key = issue(authority, **names)                               # type: ignore[arg-type]
+    cert, key = issue(authority, **names)  # type: ignore[arg-type]
     host, port = broker.addresses["mqtt/tcp/mtls"]
     where = Endpoint(host, port, "tls", str(authority.cert_file), cert, key)
     client = open_tls(where)
     client.connect("c")
-    client.publish(f"users/{identity}/x", b"mine", 1, expect=0x10)      # allowed, nobody listens
+    client.publish(f"users/{identity}/x", b"mine", 1, expect=0x10)  # allowed, nobody listens
     client.publish("users/other/x", b"not mine", 1, expect=0x87)
     client.publish("anonymous/x", b"I have a name", 1, expect=0x87)
     client.subscribe(f"users/{identity}/#", qos=1)
     client.subscribe("users/#", qos=1, expect=[0x87])
     client.disconnect()
     client = open_tls(where)
-    client.connect("c", username=identity)                              # the same name again is no contradiction
+    client.connect("c", username=identity)  # the same name again is no contradiction
     client.disconnect()
     client = open_tls(where)
     client.connect("c", username="somebody else", expect=0x87)
@@ -131,8 +144,9 @@ def test_certificate_without_a_name(endpoint: At, authority: CertificateAuthorit
     client.expect_closed()
 
 
-def test_certificate_names_the_user_over_websocket(start_broker: Start, tls_settings: Settings,
-                                                   authority: CertificateAuthority) -> None:
+def test_certificate_names_the_user_over_websocket(
+    start_broker: Start, tls_settings: Settings, authority: CertificateAuthority
+) -> None:
     broker = start_broker(tls_settings("websocket.mtls", username_from="cn"))
     cert, key = issue(authority, "anna")
     host, port = broker.addresses["mqtt/websocket/mtls"]
@@ -150,11 +164,20 @@ def test_certificate_names_the_user_over_websocket(start_broker: Start, tls_sett
 
 
 @pytest.mark.parametrize("transport", ["tls", "mtls", "wss"])
-@pytest.mark.parametrize("garbage", [
-    b"\x10\x10\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x03abc", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"\0" * 70000,
-    bytes(range(256)), b"\x15\x03\x03\x00\x02\x02\x28"], ids=["mqtt", "http", "record", "bytes", "alert"])
-def test_garbage_closes_only_its_connection(transport: str, garbage: bytes, endpoint: At, name: Callable[[str], str],
-                                            authority: CertificateAuthority) -> None:
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x10\x10\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x03abc",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\xff\xff" + b"\0" * 70000,
+        bytes(range(256)),
+        b"\x15\x03\x03\x00\x02\x02\x28",
+    ],
+    ids=["mqtt", "http", "record", "bytes", "alert"],
+)
+def test_garbage_closes_only_its_connection(
+    transport: str, garbage: bytes, endpoint: At, name: Callable[[str], str], authority: CertificateAuthority
+) -> None:
     bystander = open_tls(endpoint("tls"))
     bystander.connect(name("bystander"))
     where = endpoint(transport)
@@ -181,7 +204,9 @@ def test_garbage_after_the_handshake(endpoint: At, name: Callable[[str], str]) -
     bystander.disconnect()
 
 
-def test_handshake_that_does_not_go_on(start_broker: Start, tls_settings: Settings, authority: CertificateAuthority) -> None:
+def test_handshake_that_does_not_go_on(
+    start_broker: Start, tls_settings: Settings, authority: CertificateAuthority
+) -> None:
     """read_timeout is for handshake and CONNECT together."""
     broker = start_broker(tls_settings("tcp.tls", read_timeout="500ms"))
     host, port = broker.addresses["mqtt/tcp/tls"]
@@ -196,7 +221,7 @@ def test_handshake_that_does_not_go_on(start_broker: Start, tls_settings: Settin
     stuck = [socket.create_connection((host, port), 10) for _ in range(3)]
     stuck[1].sendall(first[:20])
     stuck[2].sendall(first)
-    silent = open_tls(where)                                            # a whole handshake, and no CONNECT
+    silent = open_tls(where)  # a whole handshake, and no CONNECT
     for raw in stuck:
         assert closed_by_peer(raw)
         raw.close()
@@ -227,7 +252,9 @@ def test_small_messages_both_ways(endpoint: At, name: Callable[[str], str], topi
     subscriber.subscribe(topic)
     publisher.connect(name("pub"))
     packets = b"".join(Publish(topic=topic, payload=b"%d" % number).encode(5) for number in range(SMALL_MESSAGES))
-    sender = threading.Thread(target=lambda: [publisher.send(packets[at:at + 4099]) for at in range(0, len(packets), 4099)])
+    sender = threading.Thread(
+        target=lambda: [publisher.send(packets[at : at + 4099]) for at in range(0, len(packets), 4099)]
+    )
     sender.start()
     for number in range(SMALL_MESSAGES):
         subscriber.expect(Publish, payload=b"%d" % number)
@@ -237,10 +264,16 @@ def test_small_messages_both_ways(endpoint: At, name: Callable[[str], str], topi
 
 
 def test_slow_reader(start_broker: Start, tls_settings: Settings, authority: CertificateAuthority) -> None:
-    """Who does not read gets, once it does, whole packets: every message of QoS 1, those of QoS 0 that there was room for,
-    all in their order. Nobody else waits."""
-    broker = start_broker({**tls_settings("tcp.tls"), "session.send_buffer_high": 262144, "session.send_buffer_low": 65536,
-                           "session.max_inflight_messages": 50})
+    """Who does not read gets, once it does, whole packets: every message of QoS 1, those of QoS 0 that there was room
+    for, all in their order. Nobody else waits."""
+    broker = start_broker(
+        {
+            **tls_settings("tcp.tls"),
+            "session.send_buffer_high": 262144,
+            "session.send_buffer_low": 65536,
+            "session.max_inflight_messages": 50,
+        }
+    )
     host, port = broker.addresses["mqtt/tcp/tls"]
     where = Endpoint(host, port, "tls", str(authority.cert_file))
     slow = open_tls(where, receive_buffer=8192)
@@ -267,7 +300,7 @@ def test_slow_reader(start_broker: Start, tls_settings: Settings, authority: Cer
         numbers[packet.qos].append(number)
     assert numbers[1] == list(range(0, 400, 4))
     assert numbers[0] == sorted(numbers[0])
-    assert 0 < len(numbers[0]) < 300                                    # some had room, some had not
+    assert 0 < len(numbers[0]) < 300  # some had room, some had not
     slow.expect_quiet()
 
 
@@ -279,8 +312,11 @@ def test_many_connections_share_a_turn(endpoint: At, name: Callable[[str], str],
         client.connect(name(f"c{number}"))
         clients.append(client)
     for client in clients:
-        client.send(Subscribe(packet_id=1, filters=[(f"{topic}/all", 1)]), Pingreq(),
-                    *(Publish(topic=f"{topic}/none", payload=b"y" * 30000, qos=1, packet_id=n) for n in range(1, 4)))
+        client.send(
+            Subscribe(packet_id=1, filters=[(f"{topic}/all", 1)]),
+            Pingreq(),
+            *(Publish(topic=f"{topic}/none", payload=b"y" * 30000, qos=1, packet_id=n) for n in range(1, 4)),
+        )
     for client in clients:
         client.expect(Suback)
         client.expect(Pingresp)

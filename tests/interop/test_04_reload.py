@@ -1,4 +1,5 @@
-"""SIGHUP: certificates, users and access list are read again, nobody is disconnected, and what is bad changes nothing."""
+"""SIGHUP: certificates, users and access list are read again, nobody is disconnected, what is bad changes nothing."""
+
 from __future__ import annotations
 
 import os
@@ -26,8 +27,13 @@ def test_renewed_certificate(start_broker: Start, authority: CertificateAuthorit
     """New connections see it; those that stand go on. A bad one is reported, and the last good one stays."""
     cert, key = certificate(authority, "renewed")
     slots = {"mqtt/tcp/tls": "tls", "mqtt/websocket/tls": "wss"}
-    broker = start_broker({f"server.{slot.replace('/', '.')}.{name}": value for slot in slots for name, value in
-                           (("addr", "127.0.0.1:0"), ("cert_file", cert), ("key_file", key))})
+    broker = start_broker(
+        {
+            f"server.{slot.replace('/', '.')}.{name}": value
+            for slot in slots
+            for name, value in (("addr", "127.0.0.1:0"), ("cert_file", cert), ("key_file", key))
+        }
+    )
     where = [Endpoint(*broker.addresses[slot], kind, str(authority.cert_file)) for slot, kind in slots.items()]
     first = serial_in(cert)
     old = open_tls(where[0])
@@ -36,7 +42,7 @@ def test_renewed_certificate(start_broker: Start, authority: CertificateAuthorit
 
     certificate(authority, "renewed")
     second = serial_in(cert)
-    assert {serial_of_server(place) for place in where} == {first}      # nothing before SIGHUP
+    assert {serial_of_server(place) for place in where} == {first}  # nothing before SIGHUP
     assert reload(broker) == ""
     assert second != first
     assert {serial_of_server(place) for place in where} == {second}
@@ -48,7 +54,7 @@ def test_renewed_certificate(start_broker: Start, authority: CertificateAuthorit
     assert "stay in force" in said
     assert {serial_of_server(place) for place in where} == {second}
 
-    other_cert, _ = certificate(authority, "another")                   # a certificate whose key is another one
+    other_cert, _ = certificate(authority, "another")  # a certificate whose key is another one
     Path(cert).write_bytes(Path(other_cert).read_bytes())
     assert "is not the key of the certificate" in reload(broker)
     assert {serial_of_server(place) for place in where} == {second}
@@ -61,8 +67,13 @@ def test_renewed_certificate(start_broker: Start, authority: CertificateAuthorit
 
 
 def remove_user(file: Path, user: str) -> None:
-    subprocess.run([sys.executable, "-m", "fluxmq", "user", "remove", "--file", str(file), user], check=True,
-                   env=dict(os.environ, PYTHONPATH=str(ROOT)), timeout=30, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "fluxmq", "user", "remove", "--file", str(file), user],
+        check=True,
+        env=dict(os.environ, PYTHONPATH=str(ROOT)),
+        timeout=30,
+        capture_output=True,
+    )
 
 
 def connect(broker: Broker, user: str, password: bytes, expect: int = 0) -> Client:
@@ -82,7 +93,7 @@ def test_users(start_broker: Start, tmp_path: Path) -> None:
     remove_user(users, "anna")
     add_user(users, "bert", "second")
     add_user(users, "carla", "new")
-    connect(broker, "carla", b"new", expect=0x86).expect_closed()       # nothing before SIGHUP
+    connect(broker, "carla", b"new", expect=0x86).expect_closed()  # nothing before SIGHUP
     assert reload(broker) == ""
     connect(broker, "anna", b"first", expect=0x86).expect_closed()
     connect(broker, "bert", b"first", expect=0x86).expect_closed()
@@ -120,7 +131,7 @@ def test_access_list(start_broker: Start, tmp_path: Path) -> None:
     watcher = Client(broker.address)
     watcher.connect("watcher")
     watcher.subscribe("plant/#", qos=1)
-    for _ in range(3):                                                  # the second time it is remembered
+    for _ in range(3):  # the second time it is remembered
         client.publish("plant/a", b"before", 1, expect=0)
         client.publish("other/a", b"before", 1, expect=0x10)
         old.publish("plant/a", b"before", 1)
@@ -138,8 +149,8 @@ def test_access_list(start_broker: Start, tmp_path: Path) -> None:
     client.publish("other/a", b"after", 1, expect=0x10)
     client.subscribe("plant/a", qos=1, expect=[0x87])
     old.send(Publish(topic="plant/a", payload=b"after", qos=1, packet_id=77))
-    old.expect_closed()                                                 # 3.1.1 has no other way to say it
-    watcher.expect_quiet()                                              # nothing of all that came
+    old.expect_closed()  # 3.1.1 has no other way to say it
+    watcher.expect_quiet()  # nothing of all that came
 
     acl.write_text("version: 1\nrules: 7\n")
     assert str(acl) in reload(broker)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from kit.broker import Broker, BrokerDied, add_user
 from kit.certs import issue, make_ca
-from kit.client import KEPT, TIMEOUT, Client, Closed, Unexpected
+from kit.client import KEPT, TIMEOUT, Client, Unexpected
 from kit.slowdisk import SlowDisk
 from kit.watch import metric, metrics, wait_until
 from kit.websocket import Refused, WebSocket

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from kit.certs import issue, make_ca
+
 from fluxmq._core.connection import Connection
 from fluxmq._core.hub import Hub
 from fluxmq._core.poller import Poller

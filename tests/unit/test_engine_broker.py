@@ -1,5 +1,6 @@
 """The broker without I/O under a clock of the test's own: expiry, wills, takeover. MQTT 5.0 sections 3.1.2.5, 3.1.3.2,
 3.1.2.11.2, 3.14.2.2.2, 4.1."""
+
 from __future__ import annotations
 
 import pytest
@@ -33,16 +34,31 @@ class World:
         self.hub = Hub(None, 64, 1)
         self.now_ms = START_MS
         self.hub.set_clock(self.now_ms, 0)
-        self.broker = Broker(self.hub, Limits(**limits))        # type: ignore[arg-type]
+        self.broker = Broker(self.hub, Limits(**limits))  # type: ignore[arg-type]
         self.watch, link = self.connect("watch", EXPIRY_NEVER)
         self.broker.subscribe(self.watch, b"will/#", 1, 0)
         self.broker.disconnect(self.watch, link, publish_will=True)
 
-    def connect(self, name: str, expiry_s: int = 0, *, clean: bool = False, will: Will | None = None,
-                present: bool | None = None) -> tuple[Session, Link]:
+    def connect(
+        self,
+        name: str,
+        expiry_s: int = 0,
+        *,
+        clean: bool = False,
+        will: Will | None = None,
+        present: bool | None = None,
+    ) -> tuple[Session, Link]:
         link = Link()
-        session, had = self.broker.connect(name.encode(), version=5, clean_start=clean, expiry_s=expiry_s,
-                                           keep_alive_s=0, will=will, username=None, connection=link)
+        session, had = self.broker.connect(
+            name.encode(),
+            version=5,
+            clean_start=clean,
+            expiry_s=expiry_s,
+            keep_alive_s=0,
+            will=will,
+            username=None,
+            connection=link,
+        )
         if present is not None:
             assert had is present
         return session, link
@@ -64,10 +80,11 @@ class World:
 
 
 def will(name: str = "a", **more: object) -> Will:
-    return Will(f"will/{name}".encode(), b"gone", 1, False, **more)     # type: ignore[arg-type]
+    return Will(f"will/{name}".encode(), b"gone", 1, False, **more)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- session expiry
+
 
 @pytest.mark.parametrize("expiry_s", [1, 10, 86400, EXPIRY_NEVER - 1])
 def test_a_session_ends_when_its_expiry_has_passed(expiry_s: int) -> None:
@@ -103,8 +120,10 @@ def test_a_return_stops_the_clock_and_the_next_end_starts_it_anew() -> None:
     world.connect("a", 10, present=False)
 
 
-@pytest.mark.parametrize(("override", "cap", "ends_after"), [
-    (0, 0, 0), (5, 0, 5), (1000, 0, 1000), (1000, 60, 60), (EXPIRY_NEVER, 60, 60), (5, 60, 5)])
+@pytest.mark.parametrize(
+    ("override", "cap", "ends_after"),
+    [(0, 0, 0), (5, 0, 5), (1000, 0, 1000), (1000, 60, 60), (EXPIRY_NEVER, 60, 60), (5, 60, 5)],
+)
 def test_the_override_of_a_disconnect(override: int, cap: int, ends_after: int) -> None:
     world = World(expiry_max_s=cap)
     world.leave(*world.connect("a", 20), expiry_s=override)
@@ -116,7 +135,13 @@ def test_the_override_of_a_disconnect(override: int, cap: int, ends_after: int) 
 
 
 def test_the_cap_of_the_configuration() -> None:
-    assert [World(expiry_max_s=60).broker.cap_expiry(wish) for wish in (0, 5, 60, 61, EXPIRY_NEVER)] == [0, 5, 60, 60, 60]
+    assert [World(expiry_max_s=60).broker.cap_expiry(wish) for wish in (0, 5, 60, 61, EXPIRY_NEVER)] == [
+        0,
+        5,
+        60,
+        60,
+        60,
+    ]
     assert World().broker.cap_expiry(EXPIRY_NEVER) == EXPIRY_NEVER
 
 
@@ -136,6 +161,7 @@ def test_what_was_subscribed_goes_with_the_session() -> None:
 
 
 # ---------------------------------------------------------------- wills
+
 
 def test_a_will_without_delay_is_published_at_once_and_once() -> None:
     world = World()
@@ -160,7 +186,7 @@ def test_a_delayed_will() -> None:
     assert world.wills == 0
     world.after(0.001)
     assert world.wills == 1
-    world.after(200)            # and the end of the session does not repeat it
+    world.after(200)  # and the end of the session does not repeat it
     assert world.wills == 1 and not world.has("a")
 
 
@@ -195,11 +221,17 @@ def test_a_return_with_clean_start_ends_the_session_and_so_publishes() -> None:
     assert world.wills == 1
 
 
-@pytest.mark.parametrize(("clean", "delay_s", "expiry_s", "published"), [
-    (False, 0, 100, 1),     # no delay: the Network Connection is closed, [MQTT-3.1.2-8]
-    (False, 5, 100, 0),     # the client is back within the delay, [MQTT-3.1.3-9]
-    (True, 5, 100, 1),      # its session ends
-    (True, 0, 100, 1), (False, 5, 0, 1), (True, 0, 0, 1)])
+@pytest.mark.parametrize(
+    ("clean", "delay_s", "expiry_s", "published"),
+    [
+        (False, 0, 100, 1),  # no delay: the Network Connection is closed, [MQTT-3.1.2-8]
+        (False, 5, 100, 0),  # the client is back within the delay, [MQTT-3.1.3-9]
+        (True, 5, 100, 1),  # its session ends
+        (True, 0, 100, 1),
+        (False, 5, 0, 1),
+        (True, 0, 0, 1),
+    ],
+)
 def test_the_will_of_one_who_is_taken_over(clean: bool, delay_s: int, expiry_s: int, published: int) -> None:
     world = World()
     _, link = world.connect("a", expiry_s, will=will(delay_s=delay_s))
@@ -220,6 +252,7 @@ def test_the_expiry_of_a_will_counts_from_its_publication() -> None:
 
 # ---------------------------------------------------------------- retained
 
+
 def test_retained_messages_expire() -> None:
     world = World()
     session, _ = world.connect("a", 100)
@@ -230,7 +263,7 @@ def test_retained_messages_expire() -> None:
     world.after(4.999)
     assert world.hub.deliver_retained(session, b"r/#", 0, 0) == 2
     world.after(0.001)
-    assert world.hub.deliver_retained(session, b"r/#", 0, 0) == 1       # never delivered, swept or not
+    assert world.hub.deliver_retained(session, b"r/#", 0, 0) == 1  # never delivered, swept or not
     assert world.hub.expire_retained(world.now_ms) == 1
     assert [topic for topic, _ in world.hub.retained] == [b"r/2"]
     world.hub.publish_message(b"r/2", b"", 0, True)
@@ -251,12 +284,13 @@ def test_a_retained_message_may_be_replaced_when_there_is_no_room_for_another() 
 
 # ---------------------------------------------------------------- takeover and bounds
 
+
 def test_takeover() -> None:
     world = World()
     session, link = world.connect("a", 100)
     again, second = world.connect("a", 100, present=True)
     assert again is session and link.told == [0x8E] and not second.told
-    world.leave(session, link)                  # the old connection ends late: nothing happens
+    world.leave(session, link)  # the old connection ends late: nothing happens
     assert world.broker.connected == 1
     fresh, third = world.connect("a", 100, clean=True, present=False)
     assert fresh is not session and session.data is None and second.told == [0x8E]
@@ -271,7 +305,7 @@ def test_sessions_are_bounded() -> None:
     with pytest.raises(ProtocolError, match="max_sessions") as caught:
         world.connect("c", 10)
     assert caught.value.reason == 0x97
-    world.connect("a", 10, present=True)        # who is known is no further one
+    world.connect("a", 10, present=True)  # who is known is no further one
     world.leave(*b)
     world.after(10)
     world.connect("c", 10, present=False)
@@ -292,11 +326,18 @@ def test_timers_of_earlier_lives_do_not_pile_up() -> None:
 
 NAMES = ("a", "b", "c")
 OPERATIONS = st.one_of(
-    st.tuples(st.just("connect"), st.sampled_from(NAMES), st.booleans(), st.sampled_from((0, 3, 10, EXPIRY_NEVER)),
-              st.none() | st.sampled_from((0, 2, 5, 20))),
-    st.tuples(st.just("leave"), st.sampled_from(NAMES), st.booleans(),
-              st.none() | st.sampled_from((0, 1, 4, EXPIRY_NEVER))),
-    st.tuples(st.just("wait"), st.sampled_from((0.5, 1.0, 3.0, 10.0))))
+    st.tuples(
+        st.just("connect"),
+        st.sampled_from(NAMES),
+        st.booleans(),
+        st.sampled_from((0, 3, 10, EXPIRY_NEVER)),
+        st.none() | st.sampled_from((0, 2, 5, 20)),
+    ),
+    st.tuples(
+        st.just("leave"), st.sampled_from(NAMES), st.booleans(), st.none() | st.sampled_from((0, 1, 4, EXPIRY_NEVER))
+    ),
+    st.tuples(st.just("wait"), st.sampled_from((0.5, 1.0, 3.0, 10.0))),
+)
 
 
 class Model:
@@ -305,7 +346,7 @@ class Model:
     def __init__(self) -> None:
         self.now = 0.0
         self.wills = 0
-        self.clients: dict[str, dict[str, float | None | bool]] = {}
+        self.clients: dict[str, dict[str, float | bool | None]] = {}
 
     def end(self, name: str) -> None:
         if self.clients.pop(name)["will"] is not None:
@@ -326,7 +367,9 @@ class Model:
             self.wills += 1
         elif client["will"] is not None:
             client["will_at"] = float("inf") if back else self.now + float(client["will"])
-        client["ends_at"] = float("inf") if client["expiry"] == EXPIRY_NEVER else self.now + float(client["expiry"] or 0)
+        client["ends_at"] = (
+            float("inf") if client["expiry"] == EXPIRY_NEVER else self.now + float(client["expiry"] or 0)
+        )
 
     def connect(self, name: str, clean: bool, expiry: int, delay: int | None) -> None:
         if name in self.clients and self.clients[name]["online"]:
@@ -349,20 +392,21 @@ class Model:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(OPERATIONS, max_size=30))
-def test_any_history(operations: list[tuple]) -> None:     # type: ignore[type-arg]
+def test_any_history(operations: list[tuple]) -> None:  # type: ignore[type-arg]
     world, model = World(), Model()
     online: dict[str, tuple[Session, Link]] = {}
     for kind, *arguments in operations:
         if kind == "connect":
             name, clean, expiry, delay = arguments
-            online[name] = world.connect(name, expiry, clean=clean,
-                                         will=None if delay is None else will(name, delay_s=delay))
+            online[name] = world.connect(
+                name, expiry, clean=clean, will=None if delay is None else will(name, delay_s=delay)
+            )
             model.connect(name, clean, expiry, delay)
         elif kind == "leave" and arguments[0] in online:
             name, publish, override = arguments
             session, link = online.pop(name)
             if session.data.expiry_s == 0:
-                override = None                 # the edge refuses such an override
+                override = None  # the edge refuses such an override
             world.leave(session, link, will=publish, expiry_s=override)
             model.lose(name, override, publish, False, False)
         elif kind == "wait":

@@ -1,4 +1,5 @@
 """gmqtt: an implementation of its own on asyncio."""
+
 from __future__ import annotations
 
 import asyncio
@@ -9,13 +10,16 @@ import gmqtt
 from gmqtt.mqtt.constants import MQTTv50, MQTTv311
 from interop.peers.base import TIMEOUT, Endpoint, Library, LoopThread, Message, Options, Properties, Refused, Session
 
-NEVER_AGAIN = {"reconnect_retries": -2}                     # stop_reconnect() still leaves it one attempt; -1 is "for ever"
+NEVER_AGAIN = {"reconnect_retries": -2}  # stop_reconnect() still leaves it one attempt; -1 is "for ever"
 
 
 def _keywords(properties: Properties) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "user_property": list(properties.user) or None, "response_topic": properties.response_topic,
-        "correlation_data": properties.correlation_data, "content_type": properties.content_type}
+        "user_property": list(properties.user) or None,
+        "response_topic": properties.response_topic,
+        "correlation_data": properties.correlation_data,
+        "content_type": properties.content_type,
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -40,8 +44,12 @@ class GmqttSession(Session):
         self._storage = gmqtt.client.PersistentStorage()
         keywords = {"session_expiry_interval": options.expiry_s} if v5 else {}
         self._client = client = gmqtt.Client(
-            options.client_id, clean_session=options.clean if v5 else options.clean_session, will_message=will,
-            persistent_storage=self._storage, **keywords)
+            options.client_id,
+            clean_session=options.clean if v5 else options.clean_session,
+            will_message=will,
+            persistent_storage=self._storage,
+            **keywords,
+        )
         if options.username is not None:
             client.set_auth_credentials(options.username, options.password)
         client.set_config({"reconnect_delay": 0.1})
@@ -49,8 +57,12 @@ class GmqttSession(Session):
         subscribed = asyncio.Event()
         client.on_subscribe = lambda *args: subscribed.set()
         try:
-            await client.connect(where.host, where.port, ssl=where.context() if where.encrypted else False,
-                                 version=MQTTv50 if v5 else MQTTv311)
+            await client.connect(
+                where.host,
+                where.port,
+                ssl=where.context() if where.encrypted else False,
+                version=MQTTv50 if v5 else MQTTv311,
+            )
         except gmqtt.mqtt.handler.MQTTConnectError as error:
             client.set_config(NEVER_AGAIN)
             raise Refused(error._code, str(error)) from None
@@ -64,8 +76,9 @@ class GmqttSession(Session):
 
     def publish(self, message: Message) -> None:
         async def publish() -> None:
-            self._client.publish(message.topic, message.payload, message.qos, message.retain,
-                                 **_keywords(message.properties))
+            self._client.publish(
+                message.topic, message.payload, message.qos, message.retain, **_keywords(message.properties)
+            )
             await self._storage.wait_empty()
 
         self._thread.run(publish())

@@ -1,4 +1,5 @@
 """mosquitto_sub and mosquitto_pub: a process for each subscriber, and for each publish."""
+
 from __future__ import annotations
 
 import itertools
@@ -28,8 +29,11 @@ def _properties(properties: Properties) -> list[str]:
     words: list[str] = []
     for key, value in properties.user:
         words += ["-D", "publish", "user-property", key, value]
-    for name, text in (("response-topic", properties.response_topic), ("content-type", properties.content_type),
-                       ("correlation-data", (properties.correlation_data or b"").decode())):
+    for name, text in (
+        ("response-topic", properties.response_topic),
+        ("content-type", properties.content_type),
+        ("correlation-data", (properties.correlation_data or b"").decode()),
+    ):
         if text:
             words += ["-D", "publish", name, text]
     return words
@@ -49,8 +53,19 @@ class MosquittoSession(Session):
 
     def _subscribe(self, where: Endpoint, options: Options) -> None:
         # one -q for all filters is what there is
-        command = ["stdbuf", "-oL", "mosquitto_sub", *_where(where, options), "-i", options.client_id, "-d",
-                   "-q", str(max(qos for _, qos in options.filters)), "-F", FORMAT]
+        command = [
+            "stdbuf",
+            "-oL",
+            "mosquitto_sub",
+            *_where(where, options),
+            "-i",
+            options.client_id,
+            "-d",
+            "-q",
+            str(max(qos for _, qos in options.filters)),
+            "-F",
+            FORMAT,
+        ]
         for filter_, _ in options.filters:
             command += ["-t", filter_]
         if not (options.clean if options.version == 5 else options.clean_session):
@@ -59,7 +74,14 @@ class MosquittoSession(Session):
             command += ["-x", str(options.expiry_s)]
         if options.will is not None:
             will = options.will
-            command += ["--will-topic", will.topic, "--will-payload", will.payload.decode(), "--will-qos", str(will.qos)]
+            command += [
+                "--will-topic",
+                will.topic,
+                "--will-payload",
+                will.payload.decode(),
+                "--will-qos",
+                str(will.qos),
+            ]
             command += ["--will-retain"] if will.retain else []
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
@@ -83,27 +105,51 @@ class MosquittoSession(Session):
     def _message(fields: list[str]) -> Message:
         _, topic, qos, retain, payload, response, correlation, content, user, *_ = fields
         pairs = tuple((pair.partition(":")[0], pair.partition(":")[2]) for pair in user.split(" ") if pair)
-        return Message(topic, bytes.fromhex(payload), int(qos), retain == "1",
-                       Properties(pairs, response or None, correlation.encode() or None, content or None))
+        return Message(
+            topic,
+            bytes.fromhex(payload),
+            int(qos),
+            retain == "1",
+            Properties(pairs, response or None, correlation.encode() or None, content or None),
+        )
 
     def _pub(self, arguments: list[str], data: bytes) -> None:
         done = subprocess.run(
-            ["mosquitto_pub", *_where(self._where, self._options), "-i",
-             f"{self._options.client_id}-pub{next(self._numbers)}", *arguments],
-            input=data, capture_output=True, timeout=TIMEOUT, check=False)
+            [
+                "mosquitto_pub",
+                *_where(self._where, self._options),
+                "-i",
+                f"{self._options.client_id}-pub{next(self._numbers)}",
+                *arguments,
+            ],
+            input=data,
+            capture_output=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
         if done.returncode:
             raise Refused(None, done.stderr.decode())
 
     def publish(self, message: Message) -> None:
-        self._pub(["-t", message.topic, "-q", str(message.qos), "-s" if message.payload else "-n", *(["-r"] if message.retain else []),
-                   *_properties(message.properties)], message.payload)
+        self._pub(
+            [
+                "-t",
+                message.topic,
+                "-q",
+                str(message.qos),
+                "-s" if message.payload else "-n",
+                *(["-r"] if message.retain else []),
+                *_properties(message.properties),
+            ],
+            message.payload,
+        )
 
     def publish_all(self, topic: str, payloads: Sequence[bytes], qos: int, *, wait: bool = True) -> None:
         self._pub(["-t", topic, "-q", str(qos), "-l"], b"".join(payload + b"\n" for payload in payloads))
 
     def close(self) -> None:
         if self._process is not None:
-            self._process.terminate()                       # mosquitto_sub sends DISCONNECT
+            self._process.terminate()  # mosquitto_sub sends DISCONNECT
             self._process.wait(TIMEOUT)
 
     def drop(self) -> None:

@@ -1,4 +1,5 @@
 """MQTT.js: one node process serves all sessions (mqttjs.js). The npm package is installed into a cache, once."""
+
 from __future__ import annotations
 
 import base64
@@ -27,10 +28,18 @@ def _text(data: bytes | None) -> str | None:
 
 def _message(message: Message) -> dict[str, Any]:
     properties = message.properties
-    return {"topic": message.topic, "payload": _text(message.payload), "qos": message.qos, "retain": message.retain,
-            "properties": {"user": list(properties.user), "response_topic": properties.response_topic,
-                           "correlation_data": _text(properties.correlation_data),
-                           "content_type": properties.content_type}}
+    return {
+        "topic": message.topic,
+        "payload": _text(message.payload),
+        "qos": message.qos,
+        "retain": message.retain,
+        "properties": {
+            "user": list(properties.user),
+            "response_topic": properties.response_topic,
+            "correlation_data": _text(properties.correlation_data),
+            "content_type": properties.content_type,
+        },
+    }
 
 
 class Node:
@@ -41,8 +50,9 @@ class Node:
         self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
         self._numbers = itertools.count(1)
         environment = dict(os.environ, NODE_PATH=str(modules))
-        self._process = subprocess.Popen([program, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                         env=environment)
+        self._process = subprocess.Popen(
+            [program, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
         threading.Thread(target=self._read, daemon=True).start()
 
     def ask(self, session: str, verb: str, **arguments: Any) -> None:
@@ -76,10 +86,20 @@ class Node:
             message = found["message"]
             properties = message["properties"]
             correlation = properties["correlation_data"]
-            self.inboxes[found["session"]].put(Message(
-                message["topic"], base64.b64decode(message["payload"]), message["qos"], message["retain"],
-                Properties(tuple((key, value) for key, value in properties["user"]), properties["response_topic"],
-                           None if correlation is None else base64.b64decode(correlation), properties["content_type"])))
+            self.inboxes[found["session"]].put(
+                Message(
+                    message["topic"],
+                    base64.b64decode(message["payload"]),
+                    message["qos"],
+                    message["retain"],
+                    Properties(
+                        tuple((key, value) for key, value in properties["user"]),
+                        properties["response_topic"],
+                        None if correlation is None else base64.b64decode(correlation),
+                        properties["content_type"],
+                    ),
+                )
+            )
 
 
 class MqttJsSession(Session):
@@ -88,18 +108,33 @@ class MqttJsSession(Session):
         self._node, self._name = node, name
         node.inboxes[name] = self._inbox
         path = "/mqtt" if where.websocket else ""
-        # "clean" is clean start in 5.0, which loses nothing of an MQTT.js session that reconnects by itself only when false
+        # "clean" is clean start in 5.0: an MQTT.js session that reconnects by itself keeps everything only when it is
+        # false
         clean = options.clean if options.version == 5 else options.clean_session
-        node.ask(name, "open", url=f"{SCHEMES[where.transport]}://{where.host}:{where.port}{path}", ca=where.ca,
-                 cert=where.cert, key=where.key, client_id=options.client_id, version=options.version, clean=clean,
-                 expiry_s=options.expiry_s, username=options.username, password=options.password, filters=options.filters,
-                 will=None if options.will is None else _message(options.will))
+        node.ask(
+            name,
+            "open",
+            url=f"{SCHEMES[where.transport]}://{where.host}:{where.port}{path}",
+            ca=where.ca,
+            cert=where.cert,
+            key=where.key,
+            client_id=options.client_id,
+            version=options.version,
+            clean=clean,
+            expiry_s=options.expiry_s,
+            username=options.username,
+            password=options.password,
+            filters=options.filters,
+            will=None if options.will is None else _message(options.will),
+        )
 
     def publish(self, message: Message) -> None:
         self._node.ask(self._name, "publish", message=_message(message))
 
     def publish_all(self, topic: str, payloads: Sequence[bytes], qos: int, *, wait: bool = True) -> None:
-        self._node.ask(self._name, "publish_all", topic=topic, payloads=[_text(payload) for payload in payloads], qos=qos)
+        self._node.ask(
+            self._name, "publish_all", topic=topic, payloads=[_text(payload) for payload in payloads], qos=qos
+        )
         if wait:
             self.settle()
 
@@ -131,8 +166,17 @@ class MqttJs(Library):
             return
         npm = require_tool("npm", package="npm")
         self._cache.mkdir(parents=True, exist_ok=True)
-        command = [npm, "install", "--no-audit", "--no-fund", "--no-save", "--ignore-scripts", "--prefix", str(self._cache),
-                   PACKAGE]
+        command = [
+            npm,
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--no-save",
+            "--ignore-scripts",
+            "--prefix",
+            str(self._cache),
+            PACKAGE,
+        ]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
             problem = done.stderr.strip() if done.returncode or not self._package.exists() else ""

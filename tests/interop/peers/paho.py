@@ -1,4 +1,5 @@
 """Eclipse Paho for Python, with its own thread."""
+
 from __future__ import annotations
 
 import contextlib
@@ -36,13 +37,18 @@ def from_paho(properties: Any) -> Properties:
     """Of a received message; None in 3.1.1."""
     if properties is None:
         return Properties()
-    return Properties(tuple(getattr(properties, "UserProperty", ())), getattr(properties, "ResponseTopic", None),
-                      getattr(properties, "CorrelationData", None), getattr(properties, "ContentType", None))
+    return Properties(
+        tuple(getattr(properties, "UserProperty", ())),
+        getattr(properties, "ResponseTopic", None),
+        getattr(properties, "CorrelationData", None),
+        getattr(properties, "ContentType", None),
+    )
 
 
 def message_from_paho(message: Any) -> Message:
-    return Message(str(message.topic), bytes(message.payload), message.qos, bool(message.retain),
-                   from_paho(message.properties))
+    return Message(
+        str(message.topic), bytes(message.payload), message.qos, bool(message.retain), from_paho(message.properties)
+    )
 
 
 class PahoSession(Session):
@@ -55,11 +61,15 @@ class PahoSession(Session):
         self._waiting: list[mqtt.MQTTMessageInfo] = []
         clean = {} if v5 else {"clean_session": options.clean_session}
         self.client = client = mqtt.Client(
-            mqtt.CallbackAPIVersion.VERSION2, options.client_id, protocol=mqtt.MQTTv5 if v5 else mqtt.MQTTv311,
-            transport="websockets" if where.websocket else "tcp", **clean)
+            mqtt.CallbackAPIVersion.VERSION2,
+            options.client_id,
+            protocol=mqtt.MQTTv5 if v5 else mqtt.MQTTv311,
+            transport="websockets" if where.websocket else "tcp",
+            **clean,
+        )
         client.max_inflight_messages_set(INFLIGHT)
-        # Once only, when the broker is back: at its second attempt paho 2.1 forgets that a PUBREL was under way and sends
-        # that PUBLISH again (_messages_reconnect_reset_out), which [MQTT-4.3.3-6] forbids and no broker can tell from a
+        # Once only, when the broker is back: at its second attempt paho 2.1 forgets that a PUBREL was under way and
+        # sends that PUBLISH again (_messages_reconnect_reset_out), which [MQTT-4.3.3-6] forbids and no broker can tell from a
         # new message.
         client.reconnect_delay_set(3, 3)
         if where.websocket:
@@ -70,8 +80,9 @@ class PahoSession(Session):
             client.username_pw_set(options.username, options.password)
         if options.will is not None:
             will = options.will
-            client.will_set(will.topic, will.payload, will.qos, will.retain,
-                            to_paho(will.properties, PacketTypes.WILLMESSAGE))
+            client.will_set(
+                will.topic, will.payload, will.qos, will.retain, to_paho(will.properties, PacketTypes.WILLMESSAGE)
+            )
         client.on_connect = self._on_connect
         client.on_message = lambda client, data, message: self._inbox.put(message_from_paho(message))
         client.on_subscribe = lambda *args: self._subscribed.set()
@@ -96,8 +107,9 @@ class PahoSession(Session):
         self._connected.set()
 
     def publish(self, message: Message) -> None:
-        info = self.client.publish(message.topic, message.payload, message.qos, message.retain,
-                                   to_paho(message.properties))
+        info = self.client.publish(
+            message.topic, message.payload, message.qos, message.retain, to_paho(message.properties)
+        )
         info.wait_for_publish(TIMEOUT)
         assert info.is_published()
 
