@@ -6,7 +6,6 @@ import os
 import resource
 import select
 import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -71,17 +70,16 @@ def test_no_descriptors_left(start_broker: Start, connect: Connected,
     wait_until(lambda: "cannot accept connections" in broker.stderr())
     assert descriptors(broker) <= before + 5
     inside.publish("t", b"x", 1)            # who is in is served
-    # One attempt per second, so the number of attempts tells whether it spins: a spin makes thousands of them.
-    started = time.monotonic()
+    # One attempt per second, as one line per second: the number of attempts tells whether it spins, a spin makes
+    # thousands of them.
     wait_until(lambda: broker.stderr().count("cannot accept") >= 3)
-    tries = time.monotonic() - started
     for raw in outside[:8]:
         raw.close()
     waiting = Client(outside[-1])
     waiting.connect("waited")
     waiting.expect_quiet()
     failures = metric(broker, "fluxmq_accept_failures_total")
-    assert 3 <= failures <= tries + 8
+    assert 3 <= failures <= 100
     assert broker.stderr().count("cannot accept") <= failures
     assert "raise the limit of open files" in broker.stderr()
 

@@ -69,8 +69,8 @@ class PahoSession(Session):
         )
         client.max_inflight_messages_set(INFLIGHT)
         # Once only, when the broker is back: at its second attempt paho 2.1 forgets that a PUBREL was under way and
-        # sends that PUBLISH again (_messages_reconnect_reset_out), which [MQTT-4.3.3-6] forbids and no broker can tell from a
-        # new message.
+        # sends that PUBLISH again (_messages_reconnect_reset_out), which [MQTT-4.3.3-6] forbids and no broker can tell
+        # from a new message.
         client.reconnect_delay_set(3, 3)
         if where.websocket:
             client.ws_set_options(path="/mqtt")
