@@ -14,8 +14,8 @@ class Acceptor(Protocol):
 
 @final
 class Poller:
-    rounds_max: int
-    def __new__(cls, hub: Hub, rounds_max: int = 4) -> Self: ...
+    linger_ms: int
+    def __new__(cls, hub: Hub, linger_ms: int = 2) -> Self: ...
     @property
     def hub(self) -> Hub: ...
     @property

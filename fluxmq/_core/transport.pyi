@@ -1,6 +1,8 @@
 from ssl import SSLSocket
 from typing import Any, Protocol, Self, type_check_only
 
+from typing_extensions import disjoint_base
+
 from fluxmq._core.connection import Connection
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub import Hub
@@ -20,6 +22,7 @@ class Handler(Protocol):
     def may_publish(self, connection: Connection, topic: bytes, /) -> bool: ...
     def on_late(self, connection: Connection, why: str, /) -> None: ...
 
+@disjoint_base
 class Transport:
     def __new__(
         cls, hub: Hub, fd: int, epoll: int, handler: Handler, tls: SSLSocket | None = None, websocket: bool = False
