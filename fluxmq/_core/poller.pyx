@@ -3,7 +3,8 @@
 
 The event loop calls turn() when any of them is ready. So a turn costs one Python call whatever the number of ready
 sockets, and an idle connection costs the loop nothing. While messages keep coming, a turn lingers: it waits for the
-next ones itself, for at most `linger_ms` in all, because a trip through the event loop costs as much as several messages.
+next ones itself, for at most `linger_ms` in all, because a trip through the event loop costs as much as several
+messages.
 Whatever involves the cold half (a CONNECT, a task) ends the turn at once. docs/decisions/0001-nested-epoll.md.
 
 One of ring 0's socket handles: it waits, accepts and stamps the clock; what is done with the bytes is decided by

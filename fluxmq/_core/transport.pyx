@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Handle. The bytes of one connection: sockets, TLS, WebSocket, buffers, the way it ends. What the bytes mean is decided
-by the class that inherits from it (connection.pyx for MQTT). One of ring 0's socket handles. See transport.pxd.
+"""Handle. The bytes of one connection: sockets, TLS, WebSocket, buffers, the way it ends. What the bytes mean is
+decided by the class that inherits from it (connection.pyx for MQTT). One of ring 0's socket handles. See transport.pxd.
 
 What the edge must provide (`handler`):
 

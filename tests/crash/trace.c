@@ -1,10 +1,12 @@
 /* Which bytes a process received, wrote to its journal, synced and sent, in which order: a library to preload.
  *
  * One line of the log is one event; the lock makes their order a total one. What arrives at the disk or arrives from a
- * peer is logged when the call has returned, what leaves for a peer before it is made. So if a send stands behind a sync
+ * peer is logged when the call has returned, what leaves for a peer before it is made. So if a send stands behind a
+ * sync
  * in the log, the sync had returned before the first byte could leave.
  *
- *     u8 kind ('r' received, 'w' written, 's' synced, 'o' going out, 'd' done: how much of it, i64)  u32 descriptor  u32 length  bytes   (host order)
+ *     u8 kind ('r' received, 'w' written, 's' synced, 'o' going out, 'd' done: how much of it, i64)
+ *     u32 descriptor  u32 length  bytes   (host order)
  *
  * $TRACE_LOG: where. $TRACE_FAIL: while that file exists, fdatasync of a journal file fails with EIO.
  */

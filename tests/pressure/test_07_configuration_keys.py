@@ -189,7 +189,8 @@ def write_timeout(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
             if metric(slots.broker, "fluxmq_messages_dropped_total", reason="buffer_full"):
                 break
         if ends:
-            wait_until(lambda: metric(slots.broker, "fluxmq_disconnections_total", reason="write_timeout"))  # noqa: B023
+            wait_until(
+                lambda: metric(slots.broker, "fluxmq_disconnections_total", reason="write_timeout"))  # noqa: B023
         else:
             assert not metric(slots.broker, "fluxmq_disconnections_total", reason="write_timeout")
         client.close()
