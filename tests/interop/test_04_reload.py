@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,9 +10,10 @@ from pathlib import Path
 import pytest
 from interop.peers.base import Endpoint
 from interop.tls import open_tls, reload, serial_in, serial_of_server, wait_until
-from kit.broker import ROOT, Broker, add_user
+from kit.broker import Broker, add_user
 from kit.certs import CertificateAuthority, issue
 from kit.client import Client
+from kit.python import environment
 from oracle.mqtt import Puback, Publish
 
 Start = Callable[..., Broker]
@@ -70,7 +70,7 @@ def remove_user(file: Path, user: str) -> None:
     subprocess.run(
         [sys.executable, "-m", "fluxmq", "user", "remove", "--file", str(file), user],
         check=True,
-        env=dict(os.environ, PYTHONPATH=str(ROOT)),
+        env=environment(),
         timeout=30,
         capture_output=True,
     )

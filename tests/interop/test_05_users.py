@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from interop.conftest import Peer, each, peers
 from interop.peers.base import Endpoint, Library, Options, Refused
-from kit.broker import ROOT, WHICH, Broker
+from kit.broker import WHICH, Broker
 from kit.client import Client
+from kit.python import environment
 from oracle.mqtt import Connack, Connect
 
 PASSWORDS = {"anna": "annas secret", "bert": "pässwörd, mit ß"}
@@ -20,7 +21,7 @@ LOGINS = 60
 def user(*words: str, password: str = "") -> subprocess.CompletedProcess[str]:
     """`fluxmq user …`; the password goes to standard input."""
     return subprocess.run([sys.executable, "-m", "fluxmq", "user", *words], input=f"{password}\n" if password else "",
-                          capture_output=True, text=True, timeout=30, check=False, env={"PYTHONPATH": str(ROOT)})
+                          capture_output=True, text=True, timeout=30, check=False, env=environment())
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import re
 import signal
 import socket
@@ -15,8 +14,9 @@ from pathlib import Path
 
 import pytest
 from interop.tls import wait_until
-from kit.broker import ROOT, WHICH
+from kit.broker import WHICH
 from kit.client import Client
+from kit.python import environment as ours
 from kit.websocket import WebSocket
 from oracle.mqtt import Connect, Will
 
@@ -35,10 +35,10 @@ class Run:
     """One process of `fluxmq`. lines: what it printed up to "ready", if it came so far."""
 
     def __init__(self, directory: Path, *arguments: str, environment: Mapping[str, str] = {}) -> None:
-        plain = {name: value for name, value in os.environ.items() if not name.startswith("FLUXMQ__")}
+        plain = {name: value for name, value in ours().items() if not name.startswith("FLUXMQ__")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "fluxmq", *arguments], cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env=plain | {"PYTHONPATH": str(ROOT)} | dict(environment))
+            text=True, env=plain | dict(environment))
         self.lines: list[str] = []
 
     def wait_ready(self) -> Run:

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import fluxmq
 
-__all__ = ["environment"]
+__all__ = ["TESTS", "environment"]
 
+TESTS = Path(__file__).resolve().parents[1]     # what tests import from each other: kit, oracle, …
 HOME = str(Path(fluxmq.__file__).resolve().parents[1])
 
 
-def environment(**more: str) -> dict[str, str]:
-    """The environment for `sys.executable -m fluxmq`, whatever its working directory."""
-    return os.environ | {"PYTHONPATH": HOME} | more
+def environment(*folders: str | Path, **more: str) -> dict[str, str]:
+    """The environment for `sys.executable -m fluxmq`, whatever its working directory.
+
+    folders: to import from besides.
+    """
+    return os.environ | {"PYTHONPATH": os.pathsep.join((HOME, *map(str, folders)))} | more

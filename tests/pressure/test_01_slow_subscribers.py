@@ -5,7 +5,6 @@ counters say that a bound was reached.
 """
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,8 +12,9 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
-from kit.broker import ROOT, Broker
+from kit.broker import Broker
 from kit.client import KEPT, Client
+from kit.python import TESTS, environment
 from kit.watch import Memory, metric, metrics, wait_until
 from oracle.mqtt import Pingreq, Pingresp, Puback, Pubcomp, Publish, Pubrec, Pubrel
 
@@ -143,7 +143,7 @@ def test_a_process_that_is_stopped(start_broker: Start, connect: Connect) -> Non
     fast, publisher = connect(broker, "fast"), connect(broker, "pub")
     fast.subscribe("t", qos=1)
     stopped = subprocess.Popen([sys.executable, "-c", SUBSCRIBER, str(broker.address[1])], stdout=subprocess.PIPE,
-                               env=dict(os.environ, PYTHONPATH=f"{ROOT / 'tests'}:{ROOT}"))
+                               env=environment(TESTS))
     assert stopped.stdout is not None
     try:
         assert stopped.stdout.readline() == b"subscribed\n"

@@ -139,3 +139,10 @@ def test_a_broken_ring_is_seen(tmp_path: Path) -> None:
 def _written(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def test_one_place_says_which_fluxmq_a_test_starts() -> None:
+    """This tree, put in front of the installed package, would hide it, and has no compiled core."""
+    naming = [path.relative_to(ROOT).as_posix() for path in sources(ROOT / "tests")
+              if path.suffix == ".py" and "PYTHON" + "PATH" in path.read_text()]
+    assert naming == ["tests/kit/python.py"]

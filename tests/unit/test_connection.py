@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 from kit.certs import issue, make_ca
+from kit.python import environment
 
 from fluxmq._core.connection import Connection
 from fluxmq._core.hub import Hub
 from fluxmq._core.poller import Poller
 
-ROOT = Path(__file__).resolve().parents[2]
 CONNECT = b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00"  # only its first byte is looked at here
 COLD = b"\xf0\x00"  # an empty AUTH: goes to the handler
 UPGRADE = b"GET /mqtt HTTP/1.1\r\nHost: here\r\n\r\n"
@@ -387,7 +387,7 @@ print("well")
 
 def test_the_collector_takes_a_session_with_messages() -> None:
     """A session in a cycle, and then a whole hub in one, with messages still in line."""
-    done = subprocess.run([sys.executable, "-c", LIFETIMES], cwd=ROOT, env=dict(os.environ, PYTHONPATH=str(ROOT)),
+    done = subprocess.run([sys.executable, "-c", LIFETIMES], env=environment(),
                           capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "well\n", "")
 

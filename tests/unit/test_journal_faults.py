@@ -15,6 +15,7 @@ import pytest
 from kit import journals
 from kit.journals import Ops, body_of, commit, contents, wait_durable, wait_event, writing
 from kit.powercut import PowerCut
+from kit.python import TESTS, environment
 
 from fluxmq._core.errors import StorageError
 from fluxmq._core.journal import JOURNAL_FAILED, JOURNAL_FULL, JOURNAL_OK, Journal
@@ -185,14 +186,9 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, *arguments]
 
 
-def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path),
-                         "PYTHONFAULTHANDLER": "1"}
-
-
 def test_file_size_limit_of_the_kernel_heals(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
-    result = subprocess.run(python("-P", "-c", LIMITED, str(tmp_path)), env=environment(),
+    result = subprocess.run(python("-P", "-c", LIMITED, str(tmp_path)), env=environment(TESTS, PYTHONFAULTHANDLER="1"),
                             capture_output=True, text=True)
     assert (result.stdout.split(), result.stderr) == ([str(JOURNAL_FULL), "1", str(JOURNAL_OK), "2"], "")
     assert contents(tmp_path) == [(1, [(1, b"before")]), (2, [(1, bytes(5000))])]
@@ -229,7 +225,7 @@ def test_full_file_system_heals(tmp_path: Path) -> None:
 def killed(directory: Path, mode: str, lines: int, more: dict[str, str] | None = None, what: str = "journal") -> int:
     """Run the appending program, kill it after some lines, return the last number that it said was durable."""
     process = subprocess.Popen(python(journals.__file__, what, str(directory), mode), stdout=subprocess.PIPE,
-                               env=environment() | (more or {}))
+                               env=environment(TESTS, PYTHONFAULTHANDLER="1", **(more or {})))
     assert process.stdout is not None
     line = b""
     try:

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 from kit import journals
 from kit.journals import Ops, body_of, commit, wait_event
 from kit.powercut import PowerCut
+from kit.python import TESTS, environment
 
 from fluxmq._core.errors import CorruptError, StorageError, UsageError
 from fluxmq._core.journal_format import file_name, iter_records
@@ -286,9 +286,8 @@ def test_failed_journal_stops_the_store_but_not_its_closing(tmp_path: Path) -> N
 
 def killed(directory: Path, lines: int, more: dict[str, str] | None = None) -> int:
     """Run the checkpointing program, kill it after some lines; the last number that it said was durable."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path)}
     process = subprocess.Popen([sys.executable, journals.__file__, "store", str(directory), "fsync"],
-                               stdout=subprocess.PIPE, env=environment | (more or {}))
+                               stdout=subprocess.PIPE, env=environment(TESTS, **(more or {})))
     assert process.stdout is not None
     line = b""
     try:
