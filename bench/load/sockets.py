@@ -14,6 +14,9 @@ from fluxmq.bench.load.options import LoadOptions
 __all__ = ["SourceAddresses", "TransportError", "client_context", "open_socket", "raise_descriptor_limit"]
 
 PORTS_PER_ADDRESS = 25_000  # fewer than net.ipv4.ip_local_port_range has by default
+# The kernel looks for a free port in one half of that range (14 116 ports), and in the other once the first is full: then
+# every connection begins with a search of the whole first half. This many leave the first half some room.
+PORTS_AT_EASE = 10_000
 WEBSOCKET_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 UPGRADE_ANSWER_MAX = 16 * 1024
 
@@ -33,7 +36,7 @@ def raise_descriptor_limit(wanted: int) -> int:
 
 
 class SourceAddresses:
-    """Loopback addresses to connect from, one per 25 000 connections: a port is used up per source and target."""
+    """Loopback addresses to connect from, one per 10 000 connections: a port is used up per source and target."""
 
     def __init__(self, host: str) -> None:
         try:
@@ -43,8 +46,8 @@ class SourceAddresses:
         self.taken = 0
 
     def next(self) -> tuple[str, int] | None:
-        """The address to bind to, or None to leave it to the system (not loopback, or the first 25 000)."""
-        block = self.taken // PORTS_PER_ADDRESS
+        """The address to bind to, or None to leave it to the system (not loopback, or the first 10 000)."""
+        block = self.taken // PORTS_AT_EASE
         self.taken += 1
         return (f"127.0.0.{1 + block}", 0) if self.loopback and block else None
 

@@ -12,7 +12,7 @@ from fluxmq.bench.load import packets
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.options import OptionsError
 from fluxmq.bench.load.procinfo import memory
-from fluxmq.bench.load.sockets import PORTS_PER_ADDRESS, raise_descriptor_limit
+from fluxmq.bench.load.sockets import PORTS_AT_EASE, PORTS_PER_ADDRESS, raise_descriptor_limit
 from fluxmq.bench.load.storm import Storm
 
 __all__ = ["StormOptions", "run_storm"]
@@ -60,8 +60,9 @@ def run_storm(options: StormOptions) -> dict[str, Any]:
         raise OptionsError(f"{options.connections} connections need {options.connections + SPARE_DESCRIPTORS} open "
                            f"files and the hard limit is {limit}: raise it (ulimit -Hn) or ask for fewer")
     address = int(ipaddress.IPv4Address(socket.gethostbyname(host)))
-    blocks = -(-options.connections // PORTS_PER_ADDRESS)
     loopback = ipaddress.IPv4Address(address).is_loopback
+    block = PORTS_AT_EASE if loopback else PORTS_PER_ADDRESS
+    blocks = -(-options.connections // block)
     if blocks > 1 and not loopback:
         raise OptionsError(f"from one address at most {PORTS_PER_ADDRESS} connections can be opened")
     # All of 127.0.0.0/8 is ours to connect from, and each storm takes a place of its own: the ports of an earlier one
@@ -69,7 +70,7 @@ def run_storm(options: StormOptions) -> dict[str, Any]:
     first_source = int(ipaddress.IPv4Address("127.0.0.1")) + (secrets.randbelow(0xFFFF) + 1 << 8)
     sources = [first_source + i for i in range(blocks)] if loopback else [0]
     packet, digits_at = connect_template(options)
-    storm = Storm(options.connections, address, int(port), packet, digits_at, sources, PORTS_PER_ADDRESS)
+    storm = Storm(options.connections, address, int(port), packet, digits_at, sources, block)
     try:
         return weigh(storm, options)
     finally:

@@ -142,7 +142,7 @@ def test_a_process_that_is_stopped(start_broker: Start, connect: Connect) -> Non
     broker = start_broker(BOUNDS)
     fast, publisher = connect(broker, "fast"), connect(broker, "pub")
     fast.subscribe("t", qos=1)
-    stopped = subprocess.Popen([sys.executable, "-c", SUBSCRIBER, str(broker.address[1])], stdout=subprocess.PIPE,
+    stopped = subprocess.Popen([sys.executable, "-P", "-c", SUBSCRIBER, str(broker.address[1])], stdout=subprocess.PIPE,
                                env=environment(TESTS))
     assert stopped.stdout is not None
     try:

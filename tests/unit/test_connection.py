@@ -387,7 +387,7 @@ print("well")
 
 def test_the_collector_takes_a_session_with_messages() -> None:
     """A session in a cycle, and then a whole hub in one, with messages still in line."""
-    done = subprocess.run([sys.executable, "-c", LIFETIMES], env=environment(),
+    done = subprocess.run([sys.executable, "-P", "-c", LIFETIMES], env=environment(),
                           capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "well\n", "")
 
