@@ -3,8 +3,7 @@
 
 The event loop calls turn() when any of them is ready. So a turn costs one Python call whatever the number of ready
 sockets, and an idle connection costs the loop nothing. While messages keep coming, a turn lingers: it waits for the
-next ones itself, for at most `linger_ms` in all, because a trip through the event loop costs as much as several
-messages.
+next ones itself, for `linger_ms` in all, because a trip through the event loop costs as much as several messages.
 Whatever involves the cold half (a CONNECT, a task) ends the turn at once. docs/decisions/0001-nested-epoll.md.
 
 One of ring 0's socket handles: it waits, accepts and stamps the clock; what is done with the bytes is decided by
@@ -13,7 +12,8 @@ Connection and Hub.
 cimport cython
 from cpython.ref cimport PyObject
 from libc.errno cimport EAGAIN, ECONNABORTED, EINTR, errno
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memset
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport close
 
@@ -37,6 +37,18 @@ cdef extern from "<sys/epoll.h>" nogil:
     int EPOLL_CTL_DEL
     uint32_t EPOLLIN
 
+cdef extern from "<sys/timerfd.h>" nogil:
+    cdef struct itimerspec:
+        timespec it_interval
+        timespec it_value
+    int timerfd_create(int clock, int flags)
+    int timerfd_settime(int fd, int flags, const itimerspec* new, itimerspec* old)
+    int TFD_NONBLOCK
+    int TFD_CLOEXEC
+
+cdef extern from "<unistd.h>" nogil:
+    ssize_t read_fd "read"(int fd, void* into, size_t n)
+
 cdef extern from "<sys/socket.h>" nogil:
     int accept4(int fd, void* address, void* length, int flags)
     int setsockopt(int fd, int level, int name, const void* value, unsigned int length)
@@ -49,8 +61,11 @@ cdef extern from "<netinet/in.h>" nogil:
 cdef extern from "<netinet/tcp.h>" nogil:
     int TCP_NODELAY
 
+cdef char timer_mark          # its address, in an event, stands for the timer
+
 cdef enum:
     EVENTS_MAX = 512
+    LINGER_ROUNDS_MIN = 2
     LINGER_OFF_TURNS = 16
     ACCEPT_MAX = 256            # of one listener per turn, so that a storm does not starve those who are in
 
@@ -58,7 +73,7 @@ cdef enum:
 cdef class Poller:
     """Handle. hub: the node's. linger_ms: see above; 0 = never."""
 
-    def __cinit__(self, Hub hub not None, int linger_ms=2):
+    def __cinit__(self, Hub hub not None, int linger_ms=10):
         cdef epoll_event event
         self.epoll = -1
         self.hub = hub
@@ -66,6 +81,7 @@ cdef class Poller:
         self.listeners = {}
         self.linger_ms = linger_ms
         self.journal_fd = -1
+        self.timer = -1
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll < 0:
             raise OSError(errno, "epoll_create1")
@@ -75,9 +91,18 @@ cdef class Poller:
             event.data.ptr = NULL       # nothing else has no object
             if epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.journal_fd, &event) < 0:
                 raise OSError(errno, "epoll_ctl")
+        self.timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
+        if self.timer < 0:
+            raise OSError(errno, "timerfd_create")
+        event.events = EPOLLIN
+        event.data.ptr = <void*>&timer_mark
+        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.timer, &event) < 0:
+            raise OSError(errno, "epoll_ctl")
         self.stamp()
 
     def __dealloc__(self):
+        if self.timer >= 0:
+            close(self.timer)
         if self.epoll >= 0:
             close(self.epoll)
 
@@ -114,7 +139,7 @@ cdef class Poller:
     def turn(self):
         """Handles whatever is ready. The event loop calls it when fileno() is readable, the edge after work outside of
         a turn (Hub.wake). Raises StorageError when the journal has failed."""
-        cdef int64_t began
+        cdef int found
         self.hub.in_turn = True
         self.hub.woken = False
         self.hub.cold = False
@@ -124,21 +149,34 @@ cdef class Poller:
             if self.linger_off:
                 self.linger_off -= 1
                 return
-            began = self.now_ns
-            while not self.hub.cold and self.now_ns - began < self.linger_ms * 1000000:
-                if self.round(1) == 0:
-                    self.linger_off = LINGER_OFF_TURNS      # too quiet for it
-                    return
+            self.set_timer()
+            found = 0
+            while not self.hub.cold and not self.time_is_up and self.round(-1):
+                found += 1
+            if found < LINGER_ROUNDS_MIN and not self.hub.cold:
+                self.linger_off = LINGER_OFF_TURNS      # too quiet for it
         finally:
             self.hub.in_turn = False
             if self.hub.resumed:
                 self.hub.touch()            # resumed by the last flush: their turn comes after the others'
 
+    cdef void set_timer(self) noexcept:
+        """The end of lingering is an event among the others: a timeout in each wait would program the processor's timer
+        for each, and that costs more than a message does."""
+        cdef itimerspec when
+        memset(&when, 0, sizeof(when))
+        when.it_value.tv_sec = self.linger_ms // 1000
+        when.it_value.tv_nsec = self.linger_ms % 1000 * 1000000
+        self.time_is_up = False
+        timerfd_settime(self.timer, 0, &when, NULL)
+
     cdef int round(self, int timeout_ms) except -1:
-        """Returns how many descriptors were ready."""
+        """Returns how many descriptors were ready, the timer apart."""
         cdef epoll_event[EVENTS_MAX] events
         cdef int n
         cdef int i
+        cdef int quiet = 0
+        cdef uint64_t ticks
         cdef object target
         if timeout_ms:
             with nogil:
@@ -156,6 +194,11 @@ cdef class Poller:
             if events[i].data.ptr == NULL:
                 self.journal_turn()
                 continue
+            if events[i].data.ptr == <void*>&timer_mark:
+                read_fd(self.timer, &ticks, 8)
+                self.time_is_up = True
+                quiet += 1
+                continue
             # Closed connections stay in hub.closed until the end of the round, so the pointer is good.
             target = <object><PyObject*>events[i].data.ptr
             if isinstance(target, Transport):
@@ -164,7 +207,7 @@ cdef class Poller:
                 self.hub.cold = True
                 self.accept_ready(target)
         self.end_turn()
-        return n
+        return n - quiet
 
     cdef int end_turn(self) except -1:
         cdef Transport connection
