@@ -65,6 +65,7 @@ cdef struct Peer:
     size_t part_size
     size_t part_room
     uint64_t skip           # bytes of a large PUBLISH still to come; `large` is delivered when they are there
+    bint discards           # the last PUBLISH was one whose payload the kernel drops
     Message large
     WebSocket ws
     uint64_t heard_at       # last PINGREQ, ns

@@ -17,10 +17,12 @@ cdef enum:
     PART_MAX = 1024 * 1024      # an incomplete packet that is not skipped over; the longest topic fits 16 times
     SKIP_MIN = 4096             # a PUBLISH with more than this still to come is skipped over, not kept
     DISCARD_MIN = 16384         # … and with more than this, the kernel drops the bytes without copying them
+    HEAD_READ = 4096            # after such a one: what to read at first, so that the next is not copied after all
 
 cdef inline void read_peer(Loop* s, Peer* p) noexcept nogil:
     cdef ssize_t got
     cdef size_t start, end, used
+    cdef size_t room = READ_MAX
     if p.skip >= DISCARD_MIN and p.tls == NULL and not p.is_ws:
         got = recv(p.fd, s.inbox, p.skip, MSG_DONTWAIT | MSG_TRUNC)
         if got > 0:
@@ -28,11 +30,13 @@ cdef inline void read_peer(Loop* s, Peer* p) noexcept nogil:
             if p.skip == 0:
                 deliver(s, p, &p.large)
             return
+    if p.discards and p.tls == NULL and not p.is_ws:
+        room = HEAD_READ
     while True:
         start = p.part_size
         if start:
             memcpy(s.inbox, p.part, start)
-        got = peer_recv(p, s.inbox + start, READ_MAX)
+        got = peer_recv(p, s.inbox + start, room)
         if peer_pending(p):
             loop_mark(s, p)
         if got == RECV_NOTHING:
@@ -88,8 +92,10 @@ cdef inline size_t read_packets(Loop* s, Peer* p, const uint8_t* data, size_t en
             if size - (end - body) > SKIP_MIN and data[at] >> 4 == 3 \
                     and take_head(s, data[at], data + body, end - body, size, &p.large):
                 p.skip = size - (end - body)
+                p.discards = p.skip >= DISCARD_MIN
                 return end
             return at
+        p.discards = False
         if data[at] >> 4 == 3:
             if not take_head(s, data[at], data + body, size, size, &m):
                 loop_fail(s, p, FAIL_MALFORMED, data[at])
