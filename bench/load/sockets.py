@@ -14,8 +14,8 @@ from fluxmq.bench.load.options import LoadOptions
 __all__ = ["SourceAddresses", "TransportError", "client_context", "open_socket", "raise_descriptor_limit"]
 
 PORTS_PER_ADDRESS = 25_000  # fewer than net.ipv4.ip_local_port_range has by default
-# The kernel looks for a free port in one half of that range (14 116 ports), and in the other once the first is full: then
-# every connection begins with a search of the whole first half. This many leave the first half some room.
+# The kernel looks for a free port in one half of that range (14 116 ports), and in the other once the first is full:
+# then every connection begins with a search of the whole first half. This many leave the first half some room.
 PORTS_AT_EASE = 10_000
 WEBSOCKET_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 UPGRADE_ANSWER_MAX = 16 * 1024
