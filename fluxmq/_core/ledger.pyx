@@ -1,10 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
 """Machine. Writes the records of ledger.pxd and keeps the line of those who wait for the disk."""
 cimport cython
-from cpython.ref cimport Py_INCREF
+from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
+from fluxmq._core.link cimport link_drop
 from fluxmq._core.message cimport msg_drop
 from fluxmq._core.wire cimport put_bytes16, put_u8, put_u16, put_u32
 
@@ -29,6 +30,13 @@ cdef class Ledger:
         self.losing = []
 
     def __dealloc__(self):
+        cdef held_t* held
+        while self.held_count:          # what nobody released: the node stopped before the disk did
+            held = self.first_held()
+            if held.link != NULL:
+                link_drop(held.link)
+            Py_XDECREF(held.object)
+            self.pop_held()
         free(self.targets)
         free(self.held)
 

@@ -5,7 +5,9 @@ State of an outbound message (slot_t.state), MQTT 5.0 section 4.3:
     deliver ──► HELD ──disk──► SENT ──PUBACK──► gone                     QoS 1 (never HELD)
                                 │
                                 └──PUBREC──► RELEASE_HELD ──disk──► RELEASED ──PUBCOMP──► gone      QoS 2
-    reconnect:  HELD, SENT ──► WAITING ─window─► SENT (DUP);   RELEASE_HELD, RELEASED ──► RELEASED (PUBREL again)
+    reconnect:  SENT ──► WAITING ─window─► SENT (DUP);   RELEASE_HELD, RELEASED ──► RELEASED (PUBREL again)
+                HELD ──► UNSENT ──window─► SENT, without DUP: it never left [MQTT-3.3.1-1]
+                (from disk all are WAITING: nobody knows any more what had left)
 
 HELD and RELEASE_HELD exist only for sessions that are journalled: a QoS 2 PUBLISH, and the PUBREL after it, must not
 leave before the disk knows them, or a crash between would let the same message reach the client twice.
@@ -24,6 +26,7 @@ cdef enum:
     SLOT_WAITING = 3
     SLOT_RELEASE_HELD = 4
     SLOT_RELEASED = 5
+    SLOT_UNSENT = 6
 
 cdef struct slot_t:
     msg_t* msg              # counted; NULL once released

@@ -313,11 +313,11 @@ cdef class Session:
             return 0
         while self.resend_next < self.resend_count:
             slot = self.slot_find(self.resend[self.resend_next])
-            if slot != NULL and slot.state == SLOT_WAITING:
+            if slot != NULL and (slot.state == SLOT_WAITING or slot.state == SLOT_UNSENT):
                 if self.outstanding >= self.window or link.pending > link.high:
                     return 0
                 sequence = slot.sequence
-                if not self.send_slot(slot, DUP) and self.journalled:
+                if not self.send_slot(slot, DUP if slot.state == SLOT_WAITING else 0) and self.journalled:
                     self.ledger.write_sequence(RECORD_SETTLED, self.number, sequence)
                     self.dirty = 1
             elif slot != NULL and slot.state == SLOT_RELEASE_HELD:
@@ -387,7 +387,8 @@ cdef class Session:
 
     cdef int on_pubrec(self, uint16_t packet_id, uint8_t reason) except -1:
         cdef slot_t* slot = self.slot_find(packet_id)
-        if slot == NULL or (slot.first >> 1 & 3) != 2 or slot.state == SLOT_HELD or slot.state == SLOT_WAITING:
+        if (slot == NULL or (slot.first >> 1 & 3) != 2 or slot.state == SLOT_HELD or slot.state == SLOT_WAITING
+                or slot.state == SLOT_UNSENT):
             if reason < 0x80:
                 link_ack(self.link, PUBREL, packet_id, REASON_PACKET_IDENTIFIER_NOT_FOUND)
             return 0
@@ -472,7 +473,7 @@ cdef class Session:
                 if slot.packet_id:
                     order.append((slot.sequence, slot.packet_id))
                     if slot.msg != NULL:
-                        slot.state = SLOT_WAITING
+                        slot.state = SLOT_UNSENT if slot.state in (SLOT_HELD, SLOT_UNSENT) else SLOT_WAITING
                     else:
                         slot.state = SLOT_RELEASE_HELD
                         self.outstanding += 1

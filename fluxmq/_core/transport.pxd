@@ -44,6 +44,7 @@ cdef class Transport:
     cdef bint resumed                   # in the poller's list of those to go on with
     cdef bint reported                  # the edge heard that it ended
     cdef readonly bint eof              # the peer closed its side
+    cdef bint closing                   # WebSocket: its Close came while it was paused, behind what waits in carry
     # input
     cdef uint8_t* carry                 # start of an incomplete packet
     cdef size_t carry_length

@@ -282,6 +282,8 @@ cdef class Transport:
                 memcpy(shared, self.carry, n)
                 self.carry_length = 0
                 self.take(shared, n)
+            if self.closing and not self.paused:
+                self.end()
             if self.tls is not None and not self.paused and self.phase < PHASE_DRAINING:
                 self.on_readable()      # bytes may wait inside the TLS layer, where epoll does not see them
         except ProtocolError as error:
@@ -337,7 +339,10 @@ cdef class Transport:
         self.take(shared, n + mqtt)
         ws_answer(self.ws, self.link, 1)
         if result != WS_OK:
-            self.end()
+            if self.paused and self.carry_length:
+                self.closing = True     # what was received before it is handled first (go_on)
+            else:
+                self.end()
         return 0
 
     cdef ssize_t receive(self, uint8_t* into, size_t room) except -3:

@@ -53,6 +53,7 @@ class Authority:
         self._anonymous = self._users_file is None if allow_anonymous is None else allow_anonymous
         self._users, self._acl = self._read()
         self._generation = 1
+        self._removed: frozenset[str] = frozenset()
         # No thread is started before the first password is checked.
         self._passwords = Passwords(
             self._users, workers=password_workers, waiting_max=password_waiting_max, clock=clock)
@@ -68,6 +69,10 @@ class Authority:
     @property
     def generation(self) -> int:
         return self._generation
+
+    @property
+    def removed(self) -> frozenset[str]:
+        return self._removed
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -122,14 +127,17 @@ class Authority:
     def reload(self) -> list[str]:
         """Read both files again. Empty when they hold from now on, else what is wrong: then both stay as they were.
 
-        Connections that stand are not judged again as to who they are; what they may do is asked anew.
+        Connections that stand are not judged again as to their passwords; what they may do is asked anew, and `removed`
+        names the users that are gone.
         """
         problems: list[str] = []
         try:
             users, acl = self._read()
         except ConfigError as error:
             problems.append(f"{error}; users and access list stay as they were")
+            self._removed = frozenset()
             return problems
+        self._removed = frozenset(self._users.names()) - frozenset(users.names())
         self._users, self._acl = users, acl
         self._passwords.replace(users)
         self._generation += 1

@@ -212,6 +212,7 @@ class Server:
     async def start(self) -> None:
         """Brings state back from disk and begins to serve."""
         recovered = self.keeper.recover()
+        self.broker.review(self.authority)  # permissions may have changed while it was down
         if recovered:
             self.log.info("state recovered", extra=recovered)
         if self.health is not None:
@@ -290,6 +291,7 @@ class Server:
         problems = [f"{path}: {problem}" for path, contexts in self.contexts if (problem := contexts.reload())]
         problems += self.authority.reload()
         self._apply_authority()
+        self.broker.review(self.authority)
         for problem in problems:
             log.error(f"reload: {problem}")
         if not problems:

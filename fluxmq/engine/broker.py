@@ -21,6 +21,7 @@ from fluxmq._core.hub import Hub
 from fluxmq._core.routes import ShareGroup
 from fluxmq._core.session import Session
 from fluxmq._core.text import check_filter, split_share
+from fluxmq.engine.ports_access import Authority
 from fluxmq.engine.sessions import EXPIRY_NEVER, ClientConnection, Link, SessionState, Will
 from fluxmq.model.mqtt import ReasonCode
 
@@ -246,7 +247,41 @@ class Broker:
         self._record(session, RECORD_UNSUBSCRIBE, filter_)
         return ReasonCode.SUCCESS
 
+    def review(self, authority: Authority) -> None:
+        """Users or permissions may have changed: who is gone is disconnected (0x87); a subscription that would be
+        refused now rests until it would not be, also in sessions whose client is away."""
+        for session in list(self.sessions.values()):
+            state: SessionState = session.data
+            who = {"client_id": session.name.decode(), "user": state.username}
+            if state.username in authority.removed and state.connection is not None:
+                self._log("warning", "", "disconnected: the user was removed", who)
+                state.connection.displaced(ReasonCode.NOT_AUTHORIZED)
+            if session.data is None:
+                continue
+            for filter_, (options, identifier) in session.subscriptions.items():
+                allowed = authority.open_subscribe or authority.may_subscribe(state.username, who["client_id"],
+                                                                              filter_.decode())
+                if allowed and filter_ in state.resting:
+                    state.resting -= {filter_}
+                    self._route(session, filter_, options, identifier)
+                elif not allowed and filter_ not in state.resting:
+                    self._log("warning", "", "subscription rests: it is no longer allowed",
+                              who | {"filter": filter_.decode()})
+                    state.resting |= {filter_}
+                    self._unroute(session, filter_)
+
     def _add_subscription(self, session: Session, filter_: bytes, options: int, identifier: int) -> None:
+        self._route(session, filter_, options, identifier)
+        session.subscriptions[filter_] = (options, identifier)
+
+    def _drop_subscription(self, session: Session, filter_: bytes) -> None:
+        del session.subscriptions[filter_]
+        if filter_ in session.data.resting:
+            session.data.resting -= {filter_}
+        else:
+            self._unroute(session, filter_)
+
+    def _route(self, session: Session, filter_: bytes, options: int, identifier: int) -> None:
         share = split_share(filter_)
         if share:
             group = self.groups.get(share)
@@ -256,10 +291,8 @@ class Broker:
             group.join(session, options, identifier)
         else:
             self.hub.subscribe(session, filter_, options, identifier)
-        session.subscriptions[filter_] = (options, identifier)
 
-    def _drop_subscription(self, session: Session, filter_: bytes) -> None:
-        del session.subscriptions[filter_]
+    def _unroute(self, session: Session, filter_: bytes) -> None:
         share = split_share(filter_)
         if not share:
             self.hub.unsubscribe(session, filter_)

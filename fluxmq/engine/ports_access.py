@@ -40,6 +40,10 @@ class Authority(Protocol):
         """Grows whenever an earlier answer may no longer hold."""
 
     @property
+    def removed(self) -> frozenset[str]:
+        """Identities that the last change of `generation` took away."""
+
+    @property
     def methods(self) -> tuple[str, ...]:
         """The authentication methods that `begin_exchange` knows."""
 

@@ -67,8 +67,8 @@ class ClientConnection(Protocol):
 class SessionState:
     """The cold half of a session."""
 
-    __slots__ = ("connection", "epoch", "expiry_s", "keep_alive_s", "kept", "restored", "session", "since_ms",
-                 "username", "version", "will")
+    __slots__ = ("connection", "epoch", "expiry_s", "keep_alive_s", "kept", "resting", "restored", "session",
+                 "since_ms", "username", "version", "will")
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -80,6 +80,7 @@ class SessionState:
         self.will: Will | None = None
         self.username: str | None = None
         self.kept = False  # outlives its connection
+        self.resting: frozenset[bytes] = frozenset()  # of its subscriptions: those that permissions forbid for now
         self.epoch = 0  # grows with every connect and disconnect: timers of an earlier life do nothing
         self.restored = False  # came from disk and has not been connected since
 

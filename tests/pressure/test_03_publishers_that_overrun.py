@@ -12,7 +12,9 @@ from kit.broker import Broker
 from kit.client import KEPT, TIMEOUT, Client
 from kit.slowdisk import SlowDisk
 from kit.watch import Memory, metric, wait_until
-from oracle.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from kit.websocket import BINARY, CLOSE, WebSocket
+from oracle import mqtt
+from oracle.mqtt import Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel
 
 from fluxmq.model import limits
 
@@ -129,6 +131,44 @@ def test_receive_maximum_of_a_client_that_cannot_be_told(start_broker: Start, co
     for number in range(1, 101):
         old.expect(Puback, packet_id=number)
     assert metric(broker, "fluxmq_messages_received_total", qos="1") == 100 + 10
+
+
+def test_websocket_closes_behind_what_waits(start_broker: Start, connect: Connect, disk: SlowDisk) -> None:
+    """A Close does not overtake packets that came before it and are not read yet."""
+    broker = start_broker({"storage.type": "rocksdb", "broker.receive_maximum": 10,
+                           "server.mqtt.websocket.plain.addr": "127.0.0.1:0"})
+    durable_subscriber(connect, broker)
+    web = WebSocket.open(broker.addresses["mqtt/websocket/plain"])
+    client = Client(web, 4)
+    client.connect("web")
+    with disk.held():
+        for number in range(1, 101):
+            web.frame(BINARY, Publish(topic="t/1", qos=1, packet_id=number).encode(4))
+        web.frame(CLOSE, b"\x03\xe8")
+        wait_until(lambda: metric(broker, "fluxmq_messages_received_total", qos="1") >= 10)
+    wait_until(lambda: metric(broker, "fluxmq_messages_received_total", qos="1") == 100)
+    client.expect_closed()
+
+
+def test_what_never_left_is_no_duplicate(start_broker: Start, connect: Connect, disk: SlowDisk) -> None:
+    """QoS 2 to a kept session waits for the disk; if the client is gone before, the first sending has no DUP."""
+    broker = start_broker({"storage.type": "rocksdb"})
+    subscriber = connect(broker, client_id="durable", **KEPT)
+    subscriber.subscribe("t/#", qos=2)
+    publisher = connect(broker, "pub")
+    with disk.held():
+        publisher.send(Publish(topic="t/1", payload=b"x", qos=2, packet_id=1))
+        subscriber.expect_quiet()
+        subscriber.close()
+        wait_until(lambda: metric(broker, "fluxmq_connections") == 1)
+        again = Client(broker.address)
+        again.send(mqtt.Connect(client_id="durable", **KEPT))
+    publisher.expect(Pubrec, packet_id=1)
+    again.expect(Connack, session_present=True)
+    assert not again.expect(Publish, payload=b"x").dup
+    again.close()
+    third = connect(broker, client_id="durable", **KEPT)
+    assert third.expect(Publish, payload=b"x").dup
 
 
 def test_qos_2_does_not_lock_itself_out(start_broker: Start, connect: Connect) -> None:
