@@ -1,0 +1,74 @@
+"""A log: messages in order, each under an offset. In memory as chunks; where the chunks come from and go to is the
+storage ring's business (docs/internals/queues.md). Knows nothing of queues, groups or protocols.
+
+A message, in a chunk, in an APPEND record and in a segment alike; little-endian, not aligned on disk, 8-aligned in
+chunks and batches (`size` is a multiple of 8; the padding is zero):
+
+    ┌──────┬─────────────┬────────┬─────────┬────────────┬────────────┬────────────────┬───────────┬─────┬──────────┐
+    │ size │ payload len │ offset │ time_ms │ expires_at │ not_before │ properties len │ topic len │ qos │ priority │
+    │ u32  │ u32         │ u64    │ i64     │ i64        │ i64        │ u32            │ u16       │ u8  │ u8       │
+    └──────┴─────────────┴────────┴─────────┴────────────┴────────────┴────────────────┴───────────┴─────┴──────────┘
+    48 bytes, then topic, properties (MQTT 5 wire bytes that travel as they are), payload, padding
+"""
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from fluxmq._core.ledger cimport Ledger
+from fluxmq._core.message cimport body_t
+
+cdef struct record_t:
+    uint32_t size               # of all of it
+    uint32_t payload_length
+    uint64_t offset
+    int64_t time_ms             # appended: wall clock, ms
+    int64_t expires_at          # wall clock, ms; 0 = never
+    int64_t not_before          # delay logs: when it is due, wall clock, ms; elsewhere 0
+    uint32_t properties_length
+    uint16_t topic_length
+    uint8_t qos
+    uint8_t priority
+
+cdef struct chunk_t:
+    uint32_t refs               # the log's own and one per claim or reader
+    uint32_t count
+    uint32_t used               # bytes of data
+    uint32_t room
+    uint64_t first              # offset of the first record; invariant: records are in ascending order of offset
+    uint64_t last               # of the last one
+    uint64_t covers             # a loaded chunk: every kept offset in [first, covers) is in it. The tail: last + 1
+    uint64_t batch              # journal batch of the newest record in it; 0: loaded from a segment
+    uint64_t used_turn          # of the node, when it was last read: who gives way first
+    uint8_t flushed             # a segment has it too: it may be dropped
+    uint32_t* at                # [count] byte positions in data
+    uint32_t at_room
+    uint8_t* data
+
+cdef class Log:
+    cdef readonly uint64_t number
+    cdef readonly uint64_t first        # oldest offset kept
+    cdef readonly uint64_t next         # offset of the next append
+    cdef readonly uint64_t flushed      # offsets below are in segments, or gone
+    cdef readonly uint64_t bytes        # of messages in memory that no segment has
+    cdef readonly uint64_t messages_in  # appended since start, and their bytes: for metrics
+    cdef readonly uint64_t bytes_in
+    cdef public uint64_t wanted         # an offset that a reader asked for and no chunk has; NOTHING_WANTED otherwise
+    cdef public bint loading            # the storage ring is at it
+    cdef Ledger ledger
+    cdef chunk_t** chunks               # ascending; those not flushed are at the end
+    cdef uint32_t chunks_count
+    cdef uint32_t chunks_room
+
+    # Appends one message, in memory and in the journal's gathering batch. Returns its offset. offset_high: the lane, in
+    # the top byte of each offset of this log (given once, at construction; `first`, `next` carry it too).
+    # Raises MemoryError, StorageError; then nothing was appended.
+    cdef uint64_t append(self, const body_t* body, uint8_t qos, uint8_t priority, int64_t not_before) except? 0xFFFFFFFFFFFFFFFF
+    # The first kept record at or above `offset`, its chunk in *chunk (borrowed: hold it to keep it). NULL: there is
+    # none (offset >= next), or it must be read from disk first (then `wanted` says so).
+    cdef const record_t* find(self, uint64_t offset, chunk_t** chunk) noexcept
+    # The record after this one in its chunk, or NULL.
+    cdef const record_t* following(self, chunk_t* chunk, const record_t* record) noexcept
+    # Everything below is gone: chunks that hold nothing else go.
+    cpdef trim(self, uint64_t first)
+
+cdef void chunk_hold(chunk_t* chunk) noexcept
+cdef void chunk_drop(chunk_t* chunk) noexcept
+cdef void record_body(const record_t* record, body_t* out) noexcept     # borrowed, like `record` itself
