@@ -191,6 +191,18 @@ def compare_command(list_rows: bool, as_json: bool, output: Path | None, no_pin:
         raise SystemExit(FAILED)
 
 
+@bench.command(name="table")
+@click.argument("results", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--markdown", "as_markdown", is_flag=True, help="As Markdown.")
+def table_command(results: Path, as_markdown: bool) -> None:
+    """Print the table of a FILE that `compare --output` wrote."""
+    try:
+        text = render(json.loads(results.read_text()), as_markdown)
+    except (ValueError, KeyError) as error:
+        fail(ValueError(f"{results} holds no results of `fluxmq bench compare`: {error!r}"))
+    click.echo(text)
+
+
 @bench.command()
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--duration", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True,

@@ -1,4 +1,4 @@
-"""The results of a comparison as plain text."""
+"""The results of a comparison as plain text or Markdown."""
 from __future__ import annotations
 
 import statistics
@@ -25,6 +25,11 @@ def columns(rows: list[tuple[str, ...]]) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
                      for row in rows)
+
+
+def markdown(rows: list[tuple[str, ...]]) -> str:
+    head, *rest = ["| " + " | ".join(cell for cell in row) + " |" for row in rows]
+    return "\n".join([head, "|---" * len(rows[0]) + "|", *rest])
 
 
 def goal_lines(row: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -71,7 +76,7 @@ def notes(row: dict[str, Any]) -> list[str]:
     return found + [f"{row['key']}: {side}: {why}" for side, why in row["errors"].items()]
 
 
-def render(results: dict[str, Any]) -> str:
+def render(results: dict[str, Any], as_markdown: bool = False) -> str:
     """The whole table, with the machine above it and what to know about the figures below."""
     settings = results["settings"]
     lines: list[tuple[str, ...]] = [HEADER]
@@ -81,9 +86,9 @@ def render(results: dict[str, Any]) -> str:
     parts = [describe(results["machine"]),
              f"{settings['rounds']} × {settings['duration']:g} s, ours: {settings['ours']}, theirs: "
              f"{settings['theirs']}, {'one processor each' if results['pinned'] else 'not pinned'}",
-             "", columns(lines)]
+             "", markdown(lines) if as_markdown else columns(lines)]
     if said:
-        parts += ["", "Notes:", *said]
+        parts += ["", "Notes:", *([""] + [f"- {note}" for note in said] if as_markdown else said)]
     return "\n".join(parts)
 
 

@@ -137,6 +137,21 @@ while True:
 """
 
 
+def test_a_large_payload_is_in_memory_once(start_broker: Start, connect: Connect) -> None:
+    """40 of 256 KiB wait for each of 20 subscribers that do not read: 200 MiB if each had its own."""
+    size, many, subscribers = 256 * 1024, 40, 20
+    broker = start_broker({"session.send_buffer_high": 64 * MIB, "session.send_buffer_low": MIB,
+                           "broker.sys_interval": 0})
+    for number in range(subscribers):
+        connect(broker, f"slow{number}", receive_buffer=4096).subscribe("t")
+    publisher = connect(broker, "pub")
+    memory = Memory(broker)
+    for number in range(many):
+        publisher.publish("t", numbered(number, size), 1, expect=0)
+    assert metric(broker, "fluxmq_messages_sent_total", qos="0") == many * subscribers
+    assert many * size - MIB < memory.grown < many * size + SLACK
+
+
 def test_a_process_that_is_stopped(start_broker: Start, connect: Connect) -> None:
     """SIGSTOP: the kernel keeps its connection alive, nobody reads."""
     broker = start_broker(BOUNDS)
