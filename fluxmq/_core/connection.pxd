@@ -22,6 +22,9 @@ cdef class Connection(Transport):
     cdef int remember_properties(self, const uint8_t* at, uint32_t length) except -1
     cdef route_t* route_of(self, pub_t* pub) except NULL
     cdef route_t* remember(self, route_t* route) noexcept
+    cdef size_t pass_on(self, const uint8_t* begin, const uint8_t* end) except? 0
+    cdef uint32_t run_of(self, const uint8_t* at, const uint8_t* end, const route_t* route,
+                         const uint8_t** run_end) noexcept
     cdef int throttle(self) except -1
     cdef int check_ack_properties(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1
     cdef int dispatch(self, uint8_t first, const uint8_t* body, const uint8_t* end, blob_t* blob) except -1

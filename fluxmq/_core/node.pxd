@@ -18,6 +18,7 @@ cdef struct counters_t:
     uint64_t dropped_expired
     uint64_t dropped_too_large          # over the client's Maximum Packet Size
     uint64_t dropped_no_connection      # shared subscription, QoS 0, nobody connected
+    uint64_t passed_on                  # received QoS 0 messages that were copied as they came
     uint64_t unrouted                   # publishes that matched no subscription
     uint64_t route_hits
     uint64_t route_misses

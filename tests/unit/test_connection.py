@@ -392,3 +392,27 @@ def test_the_collector_takes_a_session_with_messages() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "well\n", "")
 
 
+
+
+def test_runs_of_one_topic_are_passed_on(bench: Bench) -> None:
+    """QoS 0 PUBLISH of the last topic reach a subscriber as they came, a run at a time."""
+    def open_(connection: Connection) -> None:
+        session = bench.hub.new_session(b"c%d" % connection.fd, 0)
+        connection.accept(session, 10, 1 << 20, 0)
+        bench.hub.subscribe(session, b"t", 0, 0)
+
+    bench.handler.on_first = open_
+    clients = [bench.connect() for _ in range(2)]
+    for client, connection in clients:
+        connection.set_version(4)
+        client.sendall(CONNECT)
+        bench.turn_until(lambda c=connection: c.open)  # type: ignore[misc]
+    packet = b"\x30\x07\x00\x01tabcd"
+    (publisher, _), (subscriber, _) = clients
+    publisher.sendall(packet * 1000)
+    bench.turn_until(lambda: bench.hub.counters()["messages_received"][0] == 1000)
+    got = b""
+    while len(got) < len(packet) * 1000:
+        got += subscriber.recv(65536)
+    assert got == packet * 1000
+    assert bench.hub.counters()["passed_on"] >= 990  # but the first of each topic, and those that a read cuts
