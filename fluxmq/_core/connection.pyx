@@ -25,7 +25,7 @@ from fluxmq._core.mqtt_consts cimport (
 )
 from fluxmq._core.mqtt_props cimport publish_props_t, scan_publish_props
 from fluxmq._core.routes cimport hop_t, route_drop
-from fluxmq._core.text cimport TEXT_BAD, TEXT_OK, text_valid, topic_valid
+from fluxmq._core.text cimport TEXT_BAD, TEXT_OK, topic_valid, utf8_valid
 from fluxmq._core.transport cimport (
     PAUSE_ANSWERS, PAUSE_DISK, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN,
 )
@@ -212,7 +212,7 @@ cdef class Connection(Transport):
         cdef Hub hub = self.hub
         cdef uint32_t topic_length = route.topic_length
         cdef uint32_t head = topic_length + 2
-        cdef uint32_t remaining, payload
+        cdef uint32_t remaining, payload, properties
         cdef uint32_t n = 0
         cdef uint32_t packet_max = min(self.packet_bytes_max, <size_t>PASSED_PACKET_BYTES_MAX)
         cdef uint32_t payload_max = min(hub.payload_bytes_max, <uint32_t>BLOB_BYTES_MIN - 1)
@@ -223,8 +223,6 @@ cdef class Connection(Transport):
         if (route.generation != hub.trie.generation or route.topic[0] == 36
                 or (not hub.open_publish and self.last_access != hub.access_generation + 1)):
             return 0
-        if v5:
-            head += 1               # Property Length, which must be 0
         while end - at > 3 and at[0] == PUBLISH << 4 and at < stop:
             if at[1] < 0x80:
                 remaining = at[1]
@@ -237,8 +235,18 @@ cdef class Connection(Transport):
             if remaining < head or end - body < remaining:
                 break
             payload = remaining - head
+            if v5:
+                # None, or what was found good the last time and travels as it is.
+                if payload == 0:
+                    break
+                properties = body[head]
+                if properties and (properties != self.last_properties_length or payload <= properties
+                                   or properties >= 0x80
+                                   or memcmp(body + head + 1, self.last_properties, properties) != 0):
+                    break
+                payload -= 1 + properties
             if (peek_u16(body) != topic_length or payload > payload_max or remaining + 3 > packet_max
-                    or (v5 and body[head - 1] != 0) or memcmp(body + 2, route.topic, topic_length) != 0):
+                    or memcmp(body + 2, route.topic, topic_length) != 0):
                 break
             if at[1] & 0x80 and at[2] == 0:
                 break               # a Remaining Length with more bytes than it needs: malformed [MQTT-1.5.5-1]
@@ -381,7 +389,7 @@ cdef class Connection(Transport):
         if properties.has_expiry:
             # Expiry 0 has expired at once: it may reach who is connected now, nobody later.
             pub.body.expires_at = self.hub.node.now_ms + <int64_t>properties.expiry_s * 1000
-        if properties.payload_format == 1 and not text_valid(c.at + length, end - c.at - length):
+        if properties.payload_format == 1 and not utf8_valid(c.at + length, end - c.at - length):
             raise ProtocolError(REASON_PAYLOAD_FORMAT_INVALID, "the payload is not UTF-8 although its Payload Format "
                                                                "Indicator says so")
         if properties.topic_alias:

@@ -15,6 +15,9 @@ cdef enum:
 # [MQTT-1.5.4-1] [MQTT-1.5.4-2]. U+FEFF is an ordinary character and stays [MQTT-1.5.4-3]. Empty text is valid.
 cdef bint text_valid(const uint8_t* p, size_t n) noexcept nogil
 
+# Well formed as Unicode defines it; a payload, where U+0000 is a character like others (MQTT 5.0 section 3.3.2.3.2).
+cdef bint utf8_valid(const uint8_t* p, size_t n) noexcept nogil
+
 # A topic name: at least one character [MQTT-4.7.3-1], neither "+" nor "#" [MQTT-4.7.0-1].
 # TEXT_OK, RULES_BAD or TEXT_BAD.
 cdef int topic_valid(const uint8_t* p, size_t n, size_t levels_max) noexcept nogil

@@ -118,6 +118,19 @@ cdef int topic_valid(const uint8_t* p, size_t n, size_t levels_max) noexcept nog
     return TEXT_OK
 
 
+cdef bint utf8_valid(const uint8_t* p, size_t n) noexcept nogil:
+    cdef const uint8_t* zero
+    while n:
+        zero = <const uint8_t*>memchr(p, 0, n)
+        if zero == NULL:
+            return text_valid(p, n)
+        if not text_valid(p, zero - p):
+            return 0
+        n -= zero - p + 1
+        p = zero + 1
+    return 1
+
+
 cdef int filter_valid(const uint8_t* p, size_t n, size_t levels_max) noexcept nogil:
     cdef size_t i, levels = 1
     if n == 0:

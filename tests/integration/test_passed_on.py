@@ -18,6 +18,9 @@ from oracle.mqtt import Publish
 TOPICS = ["t", "t/u", "t/" + "v" * 150, "other"]
 SIZES = [0, 1, 60, 64, 121, 124, 130, 4094, 4095, 4096, 5000, 9000]
 MESSAGES = 700
+PROPERTIES: list[dict[str, object]] = [
+    {}, {"content_type": "text/plain"}, {"content_type": "text/plain", "response_topic": "r" * 100},
+    {"message_expiry_interval": 3600}, {"content_type": "x" * 130}, {"payload_format_indicator": 1}]
 
 
 @pytest.fixture
@@ -35,20 +38,21 @@ def stream(rng: random.Random, version: int) -> list[Publish]:
     packets: list[Publish] = []
     while len(packets) < MESSAGES:
         topic, size = rng.choice(TOPICS), rng.choice(SIZES)
+        properties = rng.choice(PROPERTIES) if version == 5 else {}
         for _ in range(rng.choice([1, 1, 2, 5, 100])):
             number = len(packets)
             payload = b"%08d" % number
-            options: dict[str, object] = {}
+            options: dict[str, object] = {"properties": properties}
             odd = rng.random()
             if odd < 0.02:
                 options["qos"], options["packet_id"] = 1, number % 60000 + 1
             elif odd < 0.03:
                 options["retain"] = True
             elif odd < 0.05 and version == 5:
-                options["properties"] = {"content_type": "text/plain"}
+                options["properties"] = rng.choice(PROPERTIES)
             elif odd < 0.07:
                 size = rng.choice(SIZES)
-            packets.append(Publish(topic=topic, payload=payload + bytes(max(0, size - 8)), **options))  # type: ignore[arg-type]
+            packets.append(Publish(topic=topic, payload=payload + b"." * max(0, size - 8), **options))  # type: ignore[arg-type]
     return packets
 
 
@@ -102,6 +106,10 @@ def test_every_subscriber_gets_what_it_should(broker: Broker, version: int, seed
                 aliases[alias] = topic
             sent = packets[number]
             assert (topic, got.payload, got.qos) == (sent.topic, sent.payload, 0), f"message {number}"
+            if version == 5 and client.version == 5:
+                assert got.prop("content_type") == sent.prop("content_type")
+                assert got.prop("response_topic") == sent.prop("response_topic")
+                assert (got.prop("message_expiry_interval") is None) == (sent.prop("message_expiry_interval") is None)
         client.expect_quiet()
     for client, _ in subscribers:
         client.disconnect()

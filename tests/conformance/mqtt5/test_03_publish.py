@@ -190,6 +190,14 @@ def test_payload_format_indicator(client, topic, indicator):
     assert c.receive(topic).prop("payload_format_indicator") == indicator
 
 
+@pytest.mark.parametrize("payload", [b"", b"\0", b"a\0\0b" * 100, "ä\0".encode() * 9, b"\0" * 4096])
+def test_a_text_payload_may_hold_zeroes(client, topic, payload):
+    c = client()
+    c.subscribe(topic)
+    c.publish(topic, payload, properties={"payload_format_indicator": 1})
+    assert c.receive(topic).payload == payload
+
+
 def test_payload_format_indicator_2_is_refused(client, topic):
     c = client()
     c.send(Publish(topic=topic, properties={"payload_format_indicator": 2}))
