@@ -176,8 +176,8 @@ cdef class Connection(Transport):
         return at - data
 
     cdef size_t pass_on(self, const uint8_t* begin, const uint8_t* end) except? 0:
-        """Consecutive QoS 0 PUBLISH of the last topic, to sessions that all take them byte for byte as they came: copies
-        the whole run once per subscriber. Returns its bytes; 0: the first packet needs a closer look."""
+        """Consecutive QoS 0 PUBLISH of the last topic, to sessions that all take them byte for byte as they came:
+        copies the whole run once per subscriber. Returns its bytes; 0: the first packet needs a closer look."""
         cdef Hub hub = self.hub
         cdef route_t* route = self.last_route
         cdef uint32_t n = self.run_of(begin, end, route, &end)

@@ -68,7 +68,7 @@ cdef class Group:
     cdef readonly list members
     cdef public uint32_t claims_max         # claims in all: no more is handed out above
     cdef public uint16_t deliveries_max     # 0 = any number; one more and the message is dead
-    cdef public object on_dead              # (group, cursor, offset, deliveries, reason): the engine moves and settles it
+    cdef public object on_dead              # (group, cursor, offset, deliveries, reason): the engine deals with it
     cdef readonly uint32_t claims           # HELD, READY and WAITING
     cdef readonly bint stalled              # something must be read from disk before it can go on
     cdef Ledger ledger
@@ -76,7 +76,7 @@ cdef class Group:
     # Hands out what is ready while a member has credit. Returns how many. Fair: members take turns.
     cdef int pump(self) except -1
     cdef int settle(self, claim_t* claim) except -1
-    # It is ready again: at once (delay_ms 0) or later. counts: the delivery counts as one (else it never reached anybody).
+    # It is ready again: at once (delay_ms 0) or later. counts: the delivery counts (else it never reached anybody).
     cdef int give_back(self, claim_t* claim, int64_t delay_ms, bint counts) except -1
     cdef int reject(self, claim_t* claim, str reason) except -1
     cdef int write_records(self) except -1

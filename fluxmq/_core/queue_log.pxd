@@ -60,7 +60,8 @@ cdef class Log:
     # Appends one message, in memory and in the journal's gathering batch. Returns its offset. offset_high: the lane, in
     # the top byte of each offset of this log (given once, at construction; `first`, `next` carry it too).
     # Raises MemoryError, StorageError; then nothing was appended.
-    cdef uint64_t append(self, const body_t* body, uint8_t qos, uint8_t priority, int64_t not_before) except? 0xFFFFFFFFFFFFFFFF
+    cdef uint64_t append(self, const body_t* body, uint8_t qos, uint8_t priority,
+                         int64_t not_before) except? 0xFFFFFFFFFFFFFFFF
     # The first kept record at or above `offset`, its chunk in *chunk (borrowed: hold it to keep it). NULL: there is
     # none (offset >= next), or it must be read from disk first (then `wanted` says so).
     cdef const record_t* find(self, uint64_t offset, chunk_t** chunk) noexcept

@@ -120,7 +120,7 @@ cdef int take_header(ws_t* ws, const uint8_t* data, size_t n, size_t* at) noexce
 
 
 cdef inline void move_unmasked(uint8_t* to, const uint8_t* source, size_t n, const uint8_t* mask) noexcept nogil:
-    """A whole payload to where it belongs, in one pass. to < source: each word is read before anything is written over it."""
+    """A whole payload to where it belongs, in one pass. to < source, so each word is read before it is written over."""
     cdef uint8_t[4] own
     cdef uint32_t key
     cdef uint64_t wide, word

@@ -52,7 +52,8 @@ def stream(rng: random.Random, version: int) -> list[Publish]:
                 options["properties"] = rng.choice(PROPERTIES)
             elif odd < 0.07:
                 size = rng.choice(SIZES)
-            packets.append(Publish(topic=topic, payload=payload + b"." * max(0, size - 8), **options))  # type: ignore[arg-type]
+            payload += b"." * max(0, size - 8)
+            packets.append(Publish(topic=topic, payload=payload, **options))  # type: ignore[arg-type]
     return packets
 
 
