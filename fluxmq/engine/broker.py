@@ -252,14 +252,15 @@ class Broker:
         refused now rests until it would not be, also in sessions whose client is away."""
         for session in list(self.sessions.values()):
             state: SessionState = session.data
-            who = {"client_id": session.name.decode(), "user": state.username}
+            client_id = session.name.decode()
+            who = {"client_id": client_id, "user": state.username}
             if state.username in authority.removed and state.connection is not None:
                 self._log("warning", "", "disconnected: the user was removed", who)
                 state.connection.displaced(ReasonCode.NOT_AUTHORIZED)
             if session.data is None:
                 continue
             for filter_, (options, identifier) in session.subscriptions.items():
-                allowed = authority.open_subscribe or authority.may_subscribe(state.username, who["client_id"],
+                allowed = authority.open_subscribe or authority.may_subscribe(state.username, client_id,
                                                                               filter_.decode())
                 if allowed and filter_ in state.resting:
                     state.resting -= {filter_}
