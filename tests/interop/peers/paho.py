@@ -84,6 +84,7 @@ class PahoSession(Session):
                 will.topic, will.payload, will.qos, will.retain, to_paho(will.properties, PacketTypes.WILLMESSAGE)
             )
         client.on_connect = self._on_connect
+        client.on_disconnect = lambda *args: self._connected.clear()
         client.on_message = lambda client, data, message: self._inbox.put(message_from_paho(message))
         client.on_subscribe = lambda *args: self._subscribed.set()
         started: dict[str, Any] = {}
@@ -107,6 +108,8 @@ class PahoSession(Session):
         self._connected.set()
 
     def publish(self, message: Message) -> None:
+        # After a restart paho needs its three seconds; what is published before that is sent, but reported as an error.
+        assert self._connected.wait(TIMEOUT), "not connected again"
         info = self.client.publish(
             message.topic, message.payload, message.qos, message.retain, to_paho(message.properties)
         )
