@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import shutil
 import signal
@@ -27,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 WHICH = os.environ.get("FLUXMQ_TEST_BROKER", "")
 START_SECONDS = 30.0            # generous: only a broken broker needs them
 STOP_SECONDS = 30.0
+PORT_TRIES = 5
+PORTS = (10_000, 32_768)          # below net.ipv4.ip_local_port_range
 
 Address = tuple[str, int]
 
@@ -47,10 +50,13 @@ class BrokerDied(AssertionError):
 
 
 def free_port() -> int:
-    """A port that was free a moment ago; used only where the broker cannot pick one itself."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that was free a moment ago, and that no client's end of a connection will get meanwhile: a broker that is
+    killed and started again wants its ports back."""
+    while True:
+        port = random.randrange(*PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Broker:
@@ -77,6 +83,16 @@ class Broker:
             host, _, port = WHICH.rpartition(":")
             self.addresses = {"mqtt/tcp/plain": (host, int(port))}
             return self
+        for _ in range(PORT_TRIES):
+            try:
+                return self._start()
+            except BrokerDied as died:
+                if "Address already in use" not in str(died):
+                    raise
+                time.sleep(0.2)                  # another test was quicker, for now
+        return self._start()
+
+    def _start(self) -> Broker:
         command = self._mosquitto_command() if WHICH == "mosquitto" else self._command()
         with self._log("stdout").open("wb") as out, self._log("stderr").open("ab") as err:
             self.process = subprocess.Popen(command, stdout=out, stderr=err, cwd=self.directory,
@@ -173,9 +189,9 @@ class Broker:
 
     def _command(self) -> list[str]:
         settings: dict[str, object] = {
-            "server.mqtt.tcp.plain.addr": "127.0.0.1:0",
-            "server.mqtt.websocket.plain.addr": "127.0.0.1:0",
-            "server.health_addr": "127.0.0.1:0",
+            "server.mqtt.tcp.plain.addr": f"127.0.0.1:{free_port()}",
+            "server.mqtt.websocket.plain.addr": f"127.0.0.1:{free_port()}",
+            "server.health_addr": f"127.0.0.1:{free_port()}",
             "storage.dir": str(self.directory / "data"),
         } | self.settings
         for slot, (host, port) in self.addresses.items():          # the second start keeps the ports of the first
