@@ -1,11 +1,13 @@
 """Real clients against the broker: one body of checks for every library, version and transport."""
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable
 
 import pytest
 from interop.conftest import Peer, each, peers
-from interop.peers.base import PAYLOAD_BYTES_LARGE, Message, Properties, Session
+from interop.peers.base import PAYLOAD_BYTES_LARGE, TIMEOUT, Message, Properties, Session
 from interop.peers.mosquitto import Mosquitto
 from interop.peers.mqttjs import MqttJs
 
@@ -112,18 +114,22 @@ def test_request_and_response(peer: Peer, open_session: Open, topic: str) -> Non
 
 @each(peers())
 def test_shared_subscription(peer: Peer, open_session: Open, topic: str) -> None:
-    """Every message once, and each member has its part; on 3.1.1 too."""
+    """Every message once, and each member has its part, larger for who is quicker; on 3.1.1 too."""
     members = [open_session(peer, f"member{number}", filters=[(f"$share/group/{topic}", 1)]) for number in range(2)]
     payloads = [b"%d" % number for number in range(100)]
     publisher = open_session(peer, "pub")
     publisher.publish_all(topic, payloads, 1)
-    parts = [[member.receive().payload for _ in range(50)] for member in members]
+    parts: list[list[bytes]] = [[], []]
+    deadline = time.monotonic() + TIMEOUT
+    while len(parts[0]) + len(parts[1]) < len(payloads) and time.monotonic() < deadline:
+        for member, part in zip(members, parts, strict=True):
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    part.append(member.receive(0.1).payload)
     assert sorted(parts[0] + parts[1]) == sorted(payloads)
     for part in parts:
         assert part == sorted(part, key=int)
-    publisher.publish_all(topic, [b"fence", b"fence"], 1)
-    for member in members:
-        assert member.receive().payload == b"fence"
+        assert len(part) >= 20
 
 
 @each(peers())
