@@ -49,7 +49,7 @@ def extensions() -> list[Extension]:
     found = []
     for folder, package in (("fluxmq/_core", "fluxmq._core"), ("bench/load", "fluxmq.bench.load")):
         for source in sorted((ROOT / folder).glob("*.pyx")):
-            # Tracing takes the GIL: the journal's writer would wait for it with the lock in hand that the loop waits for.
+            # Tracing takes the GIL: the journal's writer would wait for it while it has the lock that the loop wants.
             own = [macro for macro in macros if source.stem != "journal" or macro[0] != "CYTHON_TRACE_NOGIL"]
             found.append(Extension(f"{package}.{source.stem}", [f"{folder}/{source.name}"], define_macros=own,
                                    undef_macros=undefined, extra_compile_args=compile_args, extra_link_args=link_args,
