@@ -31,5 +31,7 @@ cdef class Connection(Transport):
     cdef int on_publish(self, uint8_t first, const uint8_t* at, const uint8_t* end, blob_t* blob) except -1
     cdef int on_ack(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1
     cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_id, uint8_t reason, bint recorded) except -1
+    cdef int publish_and_answer(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1
     cdef int may_publish(self, route_t* route) except -1
+    cdef route_t* queue_route(self, pub_t* pub, route_t* route, uint16_t packet_id) except? NULL
     cdef int refuse_publish(self, uint8_t qos, uint16_t packet_id, uint8_t reason, str text) except -1

@@ -7,6 +7,8 @@ what a Transport asks of its `handler`, the edge must provide:
     on_packet(connection, first_byte, body)     a cold packet; may raise ProtocolError
     on_refused(connection, type, id, reason, text)  answers a QoS 1 or 2 PUBLISH of MQTT 5 that is not allowed
     may_publish(connection, topic) -> bool      asked while Hub.open_publish is false; cached for a generation
+    on_queue_order(connection, topic, properties) -> reason     a PUBLISH to `$queue/<name>/$ack` and its kin
+    on_queue_unknown(connection, topic) -> bool     nothing takes this `$queue/…` topic; True: now something does
 """
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -29,7 +31,7 @@ from fluxmq._core.text cimport TEXT_BAD, TEXT_OK, topic_valid, utf8_valid
 from fluxmq._core.transport cimport (
     PAUSE_ANSWERS, PAUSE_DISK, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN,
 )
-from fluxmq._core.trie cimport SUB_GROUP, SUB_NO_LOCAL
+from fluxmq._core.trie cimport SUB_GROUP, SUB_NO_LOCAL, SUB_QUEUE
 from fluxmq._core.wire cimport Cursor, peek_u16, take_varint
 
 __all__ = ["Connection"]
@@ -40,7 +42,10 @@ cdef enum:
     CONNECT_BYTES_MAX = 393216  # six of 65 535 bytes: client id, will topic and payload, user, password, properties
     PROPERTIES_REMEMBERED_MAX = 512
     ALLOWED_MAX = 1024          # remembered answers of the Authority per connection
+    QUEUE_PREFIX_BYTES = 7      # "$queue/"
     ALLOWED_TOPIC_BYTES_MAX = 1024      # asked again for a longer one: 1 024 of 64 KiB would be 64 MiB
+
+REFUSED_BY_QUEUE = "the queue does not take it: it is full, or the message is too large or asks for what cannot be"
 
 cdef uint8_t* scratch = NULL
 cdef size_t scratch_room = 0
@@ -56,6 +61,20 @@ cdef uint8_t* scratch_for(size_t n) except NULL:
         scratch = grown
         scratch_room = n + 4096
     return scratch
+
+
+cdef inline bint is_queue_address(const route_t* route) noexcept nogil:
+    return (route.topic_length > QUEUE_PREFIX_BYTES
+            and memcmp(route.topic, <const char*>b"$queue/", QUEUE_PREFIX_BYTES) == 0)
+
+
+cdef bint is_queue_order(const route_t* route) noexcept nogil:
+    """Whether the second level below `$queue/` begins with `$`: `$queue/<name>/$ack`."""
+    cdef uint32_t i
+    for i in range(QUEUE_PREFIX_BYTES, <uint32_t>route.topic_length - 1):
+        if route.topic[i] == 47:
+            return route.topic[i + 1] == 36
+    return 0
 
 
 @cython.final
@@ -82,6 +101,8 @@ cdef class Connection(Transport):
     cdef int drained(self) except -1:
         if self.session is not None and (self.session.queued or self.session.resend_count):
             self.session.pump()
+        if self.session is not None and self.session.claim_keeper is not None:
+            self.session.claim_keeper.on_room()
         return 0
 
     cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept:
@@ -188,7 +209,7 @@ cdef class Connection(Transport):
             return 0
         for i in range(route.count):
             hop = &route.hops[i]
-            if hop.options & (SUB_GROUP | SUB_NO_LOCAL) or hop.ids != NULL:
+            if hop.options & (SUB_GROUP | SUB_QUEUE | SUB_NO_LOCAL) or hop.ids != NULL:
                 return 0
             link = (<Session>hop.target).link
             if (link == NULL or (link.version == 5) != (self.link.version == 5) or link.aliases != NULL
@@ -287,7 +308,6 @@ cdef class Connection(Transport):
         cdef route_t* route = self.last_route
         cdef Hub hub = self.hub
         cdef uint64_t records
-        cdef int matched
         if end - at < 2 or end - at - 2 < peek_u16(at):
             raise ProtocolError(REASON_MALFORMED_PACKET, "PUBLISH is shorter than its topic")
         pub.body.topic_length = peek_u16(at)
@@ -299,6 +319,7 @@ cdef class Connection(Transport):
         pub.body.blob = blob
         pub.source = <void*>self.session
         pub.owned = NULL
+        pub.refused = 0
         pub.qos = qos
         pub.retain = first & 1
         if qos:
@@ -328,6 +349,12 @@ cdef class Connection(Transport):
             hub.routes.hits += 1
         if (not hub.open_publish or route.topic[0] == 36) and not self.may_publish(route):
             return self.refuse_publish(qos, packet_id, REASON_NOT_AUTHORIZED, "not authorized to publish to this topic")
+        if route.topic[0] == 36 and is_queue_address(route):
+            if qos == 2 and self.session.has_received(packet_id):
+                return self.acknowledge(PUBREC, packet_id, 0, 0)
+            route = self.queue_route(&pub, route, packet_id)
+            if route == NULL:
+                return 0
         records = hub.ledger.records
         if qos == 0:
             hub.node.counters.messages_received[0] += 1
@@ -340,17 +367,65 @@ cdef class Connection(Transport):
         if self.link.version == 5 and self.link.inbound >= hub.receive_max:
             raise ProtocolError(REASON_RECEIVE_MAXIMUM_EXCEEDED, f"more than {hub.receive_max} PUBLISH unacknowledged "
                                                                  f"[MQTT-3.3.4-7]")
+        return self.publish_and_answer(&pub, route, packet_id)
+
+    cdef int publish_and_answer(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1:
+        """QoS 1 and 2."""
+        cdef Hub hub = self.hub
+        cdef uint8_t qos = pub.qos
+        cdef uint64_t records = hub.ledger.records
+        cdef int matched
         self.link.inbound += 1
         hub.node.counters.messages_received[qos] += 1
         if qos == 2:
             self.session.receive(packet_id)
-        matched = hub.publish(&pub, route)
+        try:
+            matched = hub.publish(pub, route)
+        except BaseException:
+            if qos == 2:
+                self.session.complete(packet_id)        # it has not arrived: sent again, it is new
+            raise
+        if pub.refused:
+            if qos == 2:
+                self.session.complete(packet_id)
+            self.link.inbound -= 1
+            return self.refuse_publish(qos, packet_id, pub.refused, REFUSED_BY_QUEUE)
         self.acknowledge(PUBACK if qos == 1 else PUBREC, packet_id,
                          REASON_NO_MATCHING_SUBSCRIBERS if matched == 0 and self.link.version == 5 else REASON_SUCCESS,
                          hub.ledger.records != records)
         if hub.ledger.records != records:
             self.throttle()
         return 0
+
+    cdef route_t* queue_route(self, pub_t* pub, route_t* route, uint16_t packet_id) except? NULL:
+        """A publish to `$queue/…`: where it goes, or NULL when it has been dealt with (an order like `$ack`, a queue
+        that is not there)."""
+        cdef int reason
+        cdef uint64_t records = self.hub.ledger.records
+        cdef bytes topic
+        pub.retain = 0                  # a queue keeps its messages itself
+        if is_queue_order(route):
+            topic = (<const char*>route.topic)[:route.topic_length]
+            self.hub.node.counters.messages_received[pub.qos] += 1
+            reason = self.handler.on_queue_order(
+                self, topic, (<const char*>pub.body.properties)[:pub.body.properties_length])
+            if reason >= 0x80:
+                self.refuse_publish(pub.qos, packet_id, <uint8_t>reason, "the queue does not know what this is about")
+            elif pub.qos:
+                if pub.qos == 2:
+                    self.session.receive(packet_id)
+                self.link.inbound += 1
+                self.acknowledge(PUBACK if pub.qos == 1 else PUBREC, packet_id, <uint8_t>reason,
+                                 self.hub.ledger.records != records)
+            return NULL
+        if route.count == 0:
+            topic = (<const char*>route.topic)[:route.topic_length]
+            if self.handler.on_queue_unknown(self, topic):
+                route = self.remember(self.hub.routes.find(pub.body.topic, pub.body.topic_length))
+            if route.count == 0:
+                self.refuse_publish(pub.qos, packet_id, REASON_TOPIC_NAME_INVALID, "there is no such queue")
+                return NULL
+        return route
 
     cdef const uint8_t* read_properties(self, pub_t* pub, const uint8_t* at, const uint8_t* end) except NULL:
         """MQTT 5: validates the properties, applies topic alias and expiry; returns where the payload begins."""
@@ -519,7 +594,7 @@ cdef class Connection(Transport):
             if end - at > 3 or reason:
                 self.check_ack_properties(packet_type, at, end)
         if packet_type == PUBACK:
-            return self.session.on_puback(packet_id)
+            return self.session.on_puback(packet_id, reason)
         if packet_type == PUBREC:
             return self.session.on_pubrec(packet_id, reason)
         if packet_type == PUBCOMP:

@@ -1,6 +1,6 @@
 """The crossing of everything hot: publish, retain, release what waited for the disk.
 
-    publish(pub) ─► Routes.find(topic) ─► each hop: Session.deliver or ShareGroup.deliver
+    publish(pub) ─► Routes.find(topic) ─► each hop: Session.deliver, ShareGroup.deliver or Queue.take
                  ─► retained tree, when the retain flag is set
                  ─► Ledger: one MESSAGE record with every journalled target
 
@@ -11,6 +11,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from fluxmq._core.ledger cimport Ledger
 from fluxmq._core.message cimport msg_t, pub_t
 from fluxmq._core.node cimport node_t
+from fluxmq._core.queue cimport Queue
 from fluxmq._core.retained cimport RetainedTree
 from fluxmq._core.routes cimport Routes, route_t
 from fluxmq._core.session cimport Session
@@ -57,6 +58,7 @@ cdef class Hub:
     cdef bint cold                              # this turn involved the cold half: the event loop may have work
     cdef readonly list resumed                  # connections that go on with what waited in them
     cdef readonly list closed                   # connections whose descriptor is closed; dropped at the end of the turn
+    cdef readonly dict queues                   # Queue -> its filters: what keeps them alive while the index knows them
     cdef readonly list throttled                # connections not read because the disk is behind
     cdef readonly uint64_t retained_refused
     cdef readonly set retained_dirty            # topics whose retained message changed since the last checkpoint
@@ -65,4 +67,5 @@ cdef class Hub:
     cdef int deliver_all(self, pub_t* pub, route_t* route) except -1
     cdef int retain(self, pub_t* pub) except -1
     cdef int release(self) except -1
+    cdef int pump_queues(self) except -1
     cdef void touch(self)

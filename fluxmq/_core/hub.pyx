@@ -14,7 +14,7 @@ from fluxmq._core.message cimport (
 from fluxmq._core.mqtt_consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
 from fluxmq._core.routes cimport ShareGroup, hop_t
 from fluxmq._core.text cimport TEXT_OK, topic_valid
-from fluxmq._core.trie cimport SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED
+from fluxmq._core.trie cimport SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_QUEUE, SUB_RETAIN_AS_PUBLISHED
 from fluxmq._core.wire cimport varint_size
 
 __all__ = ["Hub", "Retained"]
@@ -86,6 +86,7 @@ cdef class Hub:
         self.resumed = []
         self.closed = []
         self.throttled = []
+        self.queues = {}
 
     # ---------------------------------------------------------------- clock and wake
 
@@ -152,16 +153,25 @@ cdef class Hub:
         cdef uint8_t* at
         cdef int64_t written
         cdef uint64_t copied = 0
+        cdef uint8_t reason
         cdef bint plain = pub.body.blob == NULL and not pub.retain
         if route.count == 1:
             hop = &route.hops[0]
             if hop.options & SUB_GROUP:
                 return (<ShareGroup>hop.target).deliver(pub)
+            if hop.options & SUB_QUEUE:
+                pub.refused = <uint8_t>(<Queue>hop.target).take(pub)
+                return 0
             return (<Session>hop.target).deliver(pub, hop.options, hop.ids)
         for i in range(route.count):
             hop = &route.hops[i]
             if hop.options & SUB_GROUP:
                 (<ShareGroup>hop.target).deliver(pub)
+                continue
+            if hop.options & SUB_QUEUE:
+                reason = <uint8_t>(<Queue>hop.target).take(pub)
+                if reason:
+                    pub.refused = reason
                 continue
             session = <Session>hop.target
             link = session.link
@@ -273,6 +283,32 @@ cdef class Hub:
     def remove_group(self, ShareGroup group not None):
         self.trie.remove(<const uint8_t*><const char*>group.filter, len(group.filter), <void*>group)
 
+    def add_queue(self, Queue queue not None, filters):
+        """Puts a queue into the index under its filters (bytes, valid): what matches any of them is appended, once."""
+        self.queues[queue] = list(filters)
+        queue.wake = self.wake_up
+        for filter in self.queues[queue]:
+            self.trie.add(<const uint8_t*><const char*><bytes>filter, len(filter), <void*>queue, 0, SUB_QUEUE)
+
+    def remove_queue(self, Queue queue not None):
+        for filter in self.queues.pop(queue):
+            self.trie.remove(<const uint8_t*><const char*><bytes>filter, len(filter), <void*>queue)
+        queue.wake = None
+
+    def wake_up(self):
+        """Asks for a turn, if none is under way."""
+        self.touch()
+
+    cdef int pump_queues(self) except -1:
+        """Queues with news hand out what they can, so that it is recorded in this turn's batch."""
+        cdef Queue queue
+        cdef list news = self.ledger.news
+        if news:
+            self.ledger.news = []
+            for queue in news:
+                queue.pump()
+        return 0
+
     def deliver_retained(self, Session session not None, bytes filter not None, int options,
                          uint32_t identifier) -> int:
         """Sends a session what is retained under a filter, with the retain flag set, [MQTT-3.3.1-8]."""
@@ -340,7 +376,7 @@ cdef class Hub:
 
         Nothing was recorded: at once. Returns whether it was called at once.
         """
-        if self.ledger.records == <uint64_t>records_before or not self.ledger.active():
+        if not self.ledger.active() or self.ledger.records == <uint64_t>records_before:
             call()
             return True
         self.ledger.hold(HELD_CALL, NULL, call, 0, 0, 0, self.ledger.batch())

@@ -79,5 +79,5 @@ cdef class HubProbe:
         if qos == 1:
             for session in self.sessions:
                 while session.slots_used:
-                    session.on_puback(session.packet_id_last - <uint32_t>session.slots_used + 1)
+                    session.on_puback(session.packet_id_last - <uint32_t>session.slots_used + 1, 0)
         return sent

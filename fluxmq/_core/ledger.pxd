@@ -69,7 +69,7 @@ cdef struct target_t:       # one session that a message being journalled goes t
 cdef class Ledger:
     cdef node_t node                    # what everything of this node shares
     cdef readonly Journal journal       # None: nothing is durable
-    cdef readonly uint64_t records      # written so far; a caller compares before and after to see whether it must wait
+    cdef public uint64_t records        # written so far; a caller compares before and after to see whether it must wait
     cdef public uint64_t message_last   # last message number given out
     cdef target_t* targets              # of the message being published
     cdef uint32_t targets_count
@@ -79,6 +79,7 @@ cdef class Ledger:
     cdef readonly size_t held_count
     cdef size_t held_capacity           # a power of two
     cdef readonly list losing           # sessions with messages dropped for want of room that no line has told of yet
+    cdef list news             # queues to pump before the batch of this turn is handed over
     cdef readonly list dead             # numbers of messages that the view has and nobody holds any more
 
     cdef bint active(self) noexcept

@@ -28,6 +28,7 @@ cdef class Ledger:
         self.journal = journal
         self.dead = []
         self.losing = []
+        self.news = []
 
     def __dealloc__(self):
         cdef held_t* held

@@ -45,6 +45,7 @@ cdef struct pub_t:
     msg_t* owned            # made by pub_own on first need; the publisher drops its reference at the end
     uint8_t qos
     uint8_t retain
+    uint8_t refused         # a queue did not take it: the MQTT 5 reason code to answer with
 
 cdef struct ids_t:
     uint32_t refs

@@ -131,7 +131,7 @@ def export_session(Session session not None, bytes head not None) -> list:
     cdef uint8_t* begin
     for i in range(slots_end):
         slot = &session.slots[i]
-        if slot.packet_id:
+        if slot.packet_id and slot.sequence:    # what a queue gave is the queue's to keep
             slots += 1
             size += ENTRY_BYTES + (4 * min(slot.ids.count, 255) if slot.ids != NULL else 0)
             need_message(slot.msg, puts)
@@ -150,7 +150,7 @@ def export_session(Session session not None, bytes head not None) -> list:
     at = put_u32(at, slots)
     for i in range(slots_end):
         slot = &session.slots[i]
-        if slot.packet_id:
+        if slot.packet_id and slot.sequence:
             at = put_entry(at, slot.msg, slot.sequence, slot.packet_id, slot.first, slot.ids)
     at = put_u32(at, queued)
     for i in range(queued):
@@ -354,6 +354,9 @@ cdef class Loader:
         if not take_u64(&c, &number):
             raise CorruptError(f"a record of kind {kind} is shorter than a session's number")
         if kind in (RECORD_SESSION, RECORD_SESSION_END, RECORD_SUBSCRIBE, RECORD_UNSUBSCRIBE, RECORD_LINK):
+            self.on_cold(kind, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
+            return 0
+        if 20 <= kind <= 29:            # queues: their numbers are their own
             self.on_cold(kind, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
             return 0
         session = self.sessions.get(number)

@@ -157,7 +157,7 @@ cdef class Poller:
                 self.linger_off = LINGER_OFF_TURNS      # too quiet for it
         finally:
             self.hub.in_turn = False
-            if self.hub.resumed:
+            if self.hub.resumed or self.hub.ledger.news:
                 self.hub.touch()            # resumed by the last flush: their turn comes after the others'
 
     cdef void set_timer(self) noexcept:
@@ -217,6 +217,7 @@ cdef class Poller:
             for connection in waiting:
                 connection.go_on()
         # Once the journal has failed, journal_turn tells; here connections go on until the node stops.
+        self.hub.pump_queues()
         if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
             self.hub.ledger.journal.submit()
         self.flush_dirty()

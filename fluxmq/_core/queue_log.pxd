@@ -15,6 +15,11 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from fluxmq._core.ledger cimport Ledger
 from fluxmq._core.message cimport body_t
 
+cdef enum:
+    CHUNK_OPEN = 0              # the tail: appended to
+    CHUNK_SEALED = 1            # export() has handed it out; nothing is added any more
+    CHUNK_FLUSHED = 2           # segments have it, or it came from there: it may be dropped
+
 cdef struct record_t:
     uint32_t size               # of all of it
     uint32_t payload_length
@@ -32,22 +37,30 @@ cdef struct chunk_t:
     uint32_t count
     uint32_t used               # bytes of data
     uint32_t room
-    uint64_t first              # offset of the first record; invariant: records are in ascending order of offset
+    uint64_t first              # what it covers begins here; invariant: records are in ascending order of offset
     uint64_t last               # of the last one
     uint64_t covers             # a loaded chunk: every kept offset in [first, covers) is in it. The tail: last + 1
-    uint64_t batch              # journal batch of the newest record in it; 0: loaded from a segment
+    uint64_t batch              # journal batch of the oldest record in it
     uint64_t used_turn          # of the node, when it was last read: who gives way first
-    uint8_t flushed             # a segment has it too: it may be dropped
+    uint8_t state               # CHUNK_*
     uint32_t* at                # [count] byte positions in data
     uint32_t at_room
     uint8_t* data
 
+cdef uint64_t NOTHING_WANTED
+
+cdef class Needed:
+    cdef bint is_needed(self, uint64_t offset) noexcept
+
 cdef class Log:
     cdef readonly uint64_t number
+    cdef readonly bint volatile         # in memory only: nothing is recorded
     cdef readonly uint64_t first        # oldest offset kept
     cdef readonly uint64_t next         # offset of the next append
     cdef readonly uint64_t flushed      # offsets below are in segments, or gone
-    cdef readonly uint64_t bytes        # of messages in memory that no segment has
+    cdef readonly uint64_t unflushed_bytes      # of messages in memory that no segment has
+    cdef readonly uint64_t kept_bytes   # of all messages kept, on disk or here; about, where what is gone was on disk
+    cdef readonly uint64_t memory       # bytes of all chunks
     cdef readonly uint64_t messages_in  # appended since start, and their bytes: for metrics
     cdef readonly uint64_t bytes_in
     cdef public uint64_t wanted         # an offset that a reader asked for and no chunk has; NOTHING_WANTED otherwise
@@ -56,6 +69,12 @@ cdef class Log:
     cdef chunk_t** chunks               # ascending; those not flushed are at the end
     cdef uint32_t chunks_count
     cdef uint32_t chunks_room
+    cdef uint64_t newest_batch          # the last two batches that got messages, and the first message of each
+    cdef uint64_t newest_first
+    cdef uint64_t former_batch
+    cdef uint64_t former_first
+    cdef uint32_t room_hint             # bytes of the next tail chunk
+    cdef uint32_t found                 # index of the chunk found last
 
     # Appends one message, in memory and in the journal's gathering batch. Returns its offset. offset_high: the lane, in
     # the top byte of each offset of this log (given once, at construction; `first`, `next` carry it too).
@@ -65,8 +84,16 @@ cdef class Log:
     # The first kept record at or above `offset`, its chunk in *chunk (borrowed: hold it to keep it). NULL: there is
     # none (offset >= next), or it must be read from disk first (then `wanted` says so).
     cdef const record_t* find(self, uint64_t offset, chunk_t** chunk) noexcept
+    # The batch that must be durable before a message may be shown to anybody; 0: it is, or nothing is recorded.
+    cdef uint64_t waits_for(self, uint64_t offset) noexcept
     # The record after this one in its chunk, or NULL.
     cdef const record_t* following(self, chunk_t* chunk, const record_t* record) noexcept
+    cdef chunk_t* tail_for(self, uint32_t size) except NULL
+    cdef int insert(self, uint32_t at, chunk_t* chunk) except -1
+    cdef void take_out(self, uint32_t at) noexcept
+    cdef void added(self, chunk_t* chunk, const record_t* record) noexcept
+    cdef uint32_t chunk_of(self, uint64_t offset) noexcept
+    cdef int fill(self, chunk_t* chunk, bytes block, uint64_t first, uint64_t covers) except -1
     # Everything below is gone: chunks that hold nothing else go.
     cpdef trim(self, uint64_t first)
 

@@ -31,7 +31,8 @@ cdef enum:
 cdef struct slot_t:
     msg_t* msg              # counted; NULL once released
     ids_t* ids              # counted, or NULL
-    uint64_t sequence       # order in which messages entered the session
+    void* claim             # a queue's claim_t, while that still waits for this client; else NULL
+    uint64_t sequence       # order in which messages entered the session; 0: from a queue, gone with the connection
     uint16_t packet_id      # 0 = free
     uint8_t first           # first byte of its PUBLISH without DUP
     uint8_t state
@@ -41,6 +42,15 @@ cdef struct entry_t:        # a message that waits for window, buffer or client
     ids_t* ids              # counted, or NULL
     uint64_t sequence
     uint8_t first
+
+cdef class ClaimKeeper:
+    """Who is told what became of messages that queues gave to a session."""
+    # The client has acknowledged it. reason: of its PUBACK, PUBREC or PUBCOMP.
+    cdef int on_acknowledged(self, void* claim, uint8_t reason) except -1
+    # The connection has ended, or cannot carry it. sent: it may have reached the client.
+    cdef int on_lost(self, void* claim, bint sent) except -1
+    # There is room in window or buffer; whoever found none before may try again.
+    cdef int on_room(self) except -1
 
 cdef class Session:
     # who
@@ -62,6 +72,7 @@ cdef class Session:
     cdef uint32_t slots_used
     cdef readonly uint32_t outstanding  # slots whose PUBLISH counts against the Receive Maximum, [MQTT-3.3.4-9]
     cdef uint32_t held                  # slots in state HELD: whatever comes after them waits for the disk too
+    cdef uint64_t held_batch            # the last batch that any of them waits for
     cdef readonly uint32_t window       # min(Receive Maximum, max_inflight_messages); invariant: PUBLISH only below it
     cdef uint16_t packet_id_last
     cdef uint64_t sequence_last
@@ -79,6 +90,9 @@ cdef class Session:
     cdef public bint queue_rejects      # full: the new one goes, not the oldest
     cdef readonly uint64_t dropped
     cdef uint64_t lost                  # dropped, QoS 0 too, since the log last said so; in Ledger.losing while not 0
+    # messages that belong to queues: in the window like others, on disk never; docs/internals/queues.md
+    cdef public ClaimKeeper claim_keeper
+    cdef uint32_t claimed               # slots that came from a queue
     # inbound QoS 2
     cdef uint8_t* received              # bitmap of packet ids, 8 KiB, made on first use
     cdef readonly uint32_t received_count
@@ -86,18 +100,23 @@ cdef class Session:
     cpdef clear(self)
     cdef int lose(self) except -1
     cdef int deliver(self, pub_t* pub, uint8_t options, ids_t* ids) except -1
+    cdef int deliver_claim(self, msg_t* msg, uint8_t first, ids_t* ids, void* claim,
+                           uint64_t batch) except -1
+    cdef int drop_claims(self) except -1
+    cdef int acknowledge_claim(self, slot_t* slot, uint8_t reason) except -1
+    cdef void forget_claim(self, void* claim) noexcept
     cdef int deliver_now(self, msg_t* msg, uint8_t first, ids_t* ids) except -1
     cdef int enqueue(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1
     cdef slot_t* slot_new(self) except NULL
     cdef slot_t* slot_find(self, uint16_t packet_id) noexcept
     cdef void slot_free(self, slot_t* slot) noexcept
     cdef int grow_slots(self) except -1
-    cdef int settle(self, slot_t* slot) except -1
+    cdef int settle(self, slot_t* slot, uint8_t reason) except -1
     cdef int pop(self, entry_t* out) noexcept
     cdef int drop_oldest(self) except -1
     cdef int send_slot(self, slot_t* slot, uint8_t dup) except -1
     cdef int pump(self) except -1
-    cdef int on_puback(self, uint16_t packet_id) except -1
+    cdef int on_puback(self, uint16_t packet_id, uint8_t reason) except -1
     cdef int on_pubrec(self, uint16_t packet_id, uint8_t reason) except -1
     cdef int on_pubcomp(self, uint16_t packet_id) except -1
     cdef int release(self, uint16_t packet_id) except -1
@@ -111,4 +130,4 @@ cdef class Session:
     cpdef mark_received(self, uint16_t packet_id, bint received)
     cdef int push(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1
     cdef void attach(self, link_t* link, uint32_t window)
-    cdef void detach(self) noexcept
+    cdef int detach(self) except -1

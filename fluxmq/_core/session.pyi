@@ -2,7 +2,9 @@ from typing import Any, Self, final
 
 from fluxmq._core.ledger import Ledger
 
-__all__ = ["Session"]
+__all__ = ["ClaimKeeper", "Session"]
+
+class ClaimKeeper: ...
 
 @final
 class Session:
@@ -13,6 +15,7 @@ class Session:
     queue_max: int
     queue_bytes_max: int
     queue_rejects: bool
+    claim_keeper: ClaimKeeper | None
     def __new__(cls, name: bytes, namespace: bytes, number: int, ledger: Ledger) -> Self: ...
     @property
     def name(self) -> bytes: ...

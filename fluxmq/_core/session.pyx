@@ -15,13 +15,26 @@ from fluxmq._core.message cimport body_bytes, ids_drop, ids_hold, msg_hold, pub_
 from fluxmq._core.mqtt_consts cimport PUBLISH, PUBREL, REASON_PACKET_IDENTIFIER_NOT_FOUND
 from fluxmq._core.trie cimport SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED
 
-__all__ = ["Session"]
+__all__ = ["ClaimKeeper", "Session"]
 
 cdef enum:
     SLOTS_MIN = 16
     QUEUE_MIN = 16
     RECEIVED_BYTES = 8192       # one bit for each of 65 536 packet identifiers
     DUP = 0x08
+
+
+cdef class ClaimKeeper:
+    """Machine. See session.pxd; the queues of MQTT clients are in queue_session.pyx."""
+
+    cdef int on_acknowledged(self, void* claim, uint8_t reason) except -1:
+        raise NotImplementedError
+
+    cdef int on_lost(self, void* claim, bint sent) except -1:
+        raise NotImplementedError
+
+    cdef int on_room(self) except -1:
+        raise NotImplementedError
 
 
 # Its end needs the ledger: the collector may free cycles, but not take that away before.
@@ -139,7 +152,8 @@ cdef class Session:
                 slot.state = SLOT_HELD
                 self.outstanding += 1
                 self.held += 1
-                self.ledger.hold(HELD_SEND, NULL, self, PUBLISH, slot.packet_id, 0, self.ledger.batch())
+                self.held_batch = self.ledger.batch()
+                self.ledger.hold(HELD_SEND, NULL, self, PUBLISH, slot.packet_id, 0, self.held_batch)
                 self.ledger.add_target(self.number, sequence, slot.packet_id, first, ids)
                 self.dirty = 1
                 return 1
@@ -149,6 +163,68 @@ cdef class Session:
             self.dirty = 1
             return 1
         return self.send_slot(slot, 0)
+
+    cdef int deliver_claim(self, msg_t* msg, uint8_t first, ids_t* ids, void* claim, uint64_t batch) except -1:
+        """A message that a queue gives to this client; the queue has asked for room before. batch: of the journal, not
+        empty, that must be durable first; 0: none. Returns 0: it cannot be sent, the claim is the caller's again."""
+        cdef slot_t* slot = self.slot_new()
+        msg_hold(msg)
+        ids_hold(ids)
+        slot.msg = msg
+        slot.ids = ids
+        slot.first = first
+        slot.sequence = 0
+        slot.claim = claim
+        self.claimed += 1
+        if batch:
+            self.held_batch = max(batch, self.held_batch)
+        if batch or self.held:
+            # Behind one that waits it waits too, for the same batch at least: that one is not empty.
+            slot.state = SLOT_HELD
+            self.outstanding += 1
+            self.held += 1
+            self.ledger.hold(HELD_SEND, NULL, self, PUBLISH, slot.packet_id, 0, max(batch, self.held_batch))
+            return 1
+        slot.claim = NULL               # if it is too large, the caller hears of it from us and not from the keeper
+        if not self.send_slot(slot, 0):
+            return 0
+        slot.claim = claim
+        return 1
+
+    cdef int drop_claims(self) except -1:
+        """The connection has ended: what queues gave goes back to them."""
+        cdef uint32_t i
+        cdef slot_t* slot
+        cdef void* claim
+        cdef bint sent
+        if self.claimed == 0:
+            return 0
+        for i in range(self.slots_mask + 1):
+            slot = &self.slots[i]
+            if slot.packet_id and slot.sequence == 0:
+                claim = slot.claim
+                sent = slot.state != SLOT_HELD
+                slot.claim = NULL
+                self.slot_free(slot)
+                if claim != NULL:
+                    self.claim_keeper.on_lost(claim, sent)
+        return 0
+
+    cdef int acknowledge_claim(self, slot_t* slot, uint8_t reason) except -1:
+        cdef void* claim = slot.claim
+        slot.claim = NULL
+        self.slot_free(slot)
+        self.outstanding -= 1
+        return self.claim_keeper.on_acknowledged(claim, reason) if claim != NULL else 0
+
+    cdef void forget_claim(self, void* claim) noexcept:
+        """The queue has taken it back. Its packet identifier stays in use until the client acknowledges it."""
+        cdef uint32_t i
+        if self.slots != NULL:
+            for i in range(self.slots_mask + 1):
+                if self.slots[i].claim == claim:
+                    self.slots[i].claim = NULL
+                    return
 
     cdef int lose(self) except -1:
         """A message was dropped for want of room: remembered until Hub.take_losing, for the log."""
@@ -274,21 +350,28 @@ cdef class Session:
         if slot.msg != NULL:
             self.ledger.forget(slot.msg)
         ids_drop(slot.ids)
+        if slot.sequence == 0 and self.claimed:
+            self.claimed -= 1
         memset(slot, 0, sizeof(slot_t))
         self.slots_used -= 1
         self.node.gauges.inflight -= 1
 
-    cdef int settle(self, slot_t* slot) except -1:
+    cdef int settle(self, slot_t* slot, uint8_t reason) except -1:
+        if slot.sequence == 0:
+            return self.acknowledge_claim(slot, reason)
         if self.journalled:
             self.ledger.write_sequence(RECORD_SETTLED, self.number, slot.sequence)
             self.dirty = 1
         self.slot_free(slot)
         self.outstanding -= 1
+        if self.claim_keeper is not None:
+            self.claim_keeper.on_room()
         return 0
 
     cdef int send_slot(self, slot_t* slot, uint8_t dup) except -1:
         """Writes the PUBLISH of a slot. 0: larger than this client takes, so it is gone, [MQTT-3.1.2-25]."""
         cdef int64_t written = link_publish(self.link, &slot.msg.body, slot.first | dup, slot.packet_id, slot.ids)
+        cdef void* claim
         if written < 0:
             raise MemoryError()
         if slot.state != SLOT_HELD:
@@ -296,8 +379,12 @@ cdef class Session:
         slot.state = SLOT_SENT
         if written == 0:
             self.node.counters.dropped_too_large += 1
+            claim = slot.claim
+            slot.claim = NULL
             self.slot_free(slot)
             self.outstanding -= 1
+            if claim != NULL:
+                self.claim_keeper.on_lost(claim, True)
             return 0
         self.node.counters.packets_sent[PUBLISH] += 1
         self.node.counters.messages_sent[slot.first >> 1 & 3] += 1
@@ -350,7 +437,8 @@ cdef class Session:
                     slot.state = SLOT_HELD
                     self.outstanding += 1
                     self.held += 1
-                    self.ledger.hold(HELD_SEND, NULL, self, PUBLISH, slot.packet_id, 0, self.ledger.batch())
+                    self.held_batch = self.ledger.batch()
+                    self.ledger.hold(HELD_SEND, NULL, self, PUBLISH, slot.packet_id, 0, self.held_batch)
                     continue
             if not self.send_slot(slot, 0) and self.journalled:
                 self.ledger.write_sequence(RECORD_SETTLED, self.number, entry.sequence)
@@ -365,7 +453,7 @@ cdef class Session:
         if slot.state == SLOT_HELD:
             self.held -= 1
             sequence = slot.sequence
-            if not self.send_slot(slot, 0):
+            if not self.send_slot(slot, 0) and sequence:
                 self.ledger.write_sequence(RECORD_SETTLED, self.number, sequence)
                 self.dirty = 1
                 self.pump()         # its place in the window is free, and no acknowledgement will tell
@@ -376,11 +464,11 @@ cdef class Session:
 
     # ---------------------------------------------------------------- acknowledgements from the client
 
-    cdef int on_puback(self, uint16_t packet_id) except -1:
+    cdef int on_puback(self, uint16_t packet_id, uint8_t reason) except -1:
         cdef slot_t* slot = self.slot_find(packet_id)
         if slot == NULL or slot.state != SLOT_SENT or (slot.first >> 1 & 3) != 1:
             return 0
-        self.settle(slot)
+        self.settle(slot, reason)
         if self.queued or self.resend_count:
             self.pump()
         return 1
@@ -394,7 +482,7 @@ cdef class Session:
             return 0
         if reason >= 0x80:
             if slot.state == SLOT_SENT:
-                self.settle(slot)
+                self.settle(slot, reason)
                 self.pump()
             return 1
         if slot.state == SLOT_RELEASED:
@@ -406,7 +494,7 @@ cdef class Session:
         slot.msg = NULL
         ids_drop(slot.ids)
         slot.ids = NULL
-        if self.journalled:
+        if self.journalled and slot.sequence:
             slot.state = SLOT_RELEASE_HELD
             self.ledger.write_sequence(RECORD_RELEASED, self.number, slot.sequence)
             self.ledger.hold(HELD_SEND, NULL, self, PUBREL, packet_id, 0, self.ledger.batch())
@@ -420,7 +508,7 @@ cdef class Session:
         cdef slot_t* slot = self.slot_find(packet_id)
         if slot == NULL or slot.state != SLOT_RELEASED:
             return 0
-        self.settle(slot)
+        self.settle(slot, 0)
         if self.queued or self.resend_count:
             self.pump()
         return 1
@@ -487,11 +575,12 @@ cdef class Session:
             self.resend_next = 0
         self.pump()
 
-    cdef void detach(self) noexcept:
+    cdef int detach(self) except -1:
         """The client has gone. A session that waits for it holds what it must, no more."""
         if self.link != NULL:
             link_drop(self.link)
             self.link = NULL
+        self.drop_claims()
         if self.slots_used == 0:
             free(self.slots)
             self.slots = NULL
@@ -502,6 +591,7 @@ cdef class Session:
         free(self.resend)
         self.resend = NULL
         self.resend_count = self.resend_next = 0
+        return 0
 
     # ---------------------------------------------------------------- at start, from disk
 

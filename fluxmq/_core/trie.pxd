@@ -21,6 +21,7 @@ cdef enum:
     SUB_NO_LOCAL = 0x04
     SUB_RETAIN_AS_PUBLISHED = 0x08
     SUB_GROUP = 0x80            # target is a share group, not a session
+    SUB_QUEUE = 0x40            # target is a queue
 
 cdef struct sub_t:
     void* target                # borrowed; whoever adds it removes it before it dies; never looked into, may be NULL

@@ -17,6 +17,8 @@ import click
 from fluxmq import __version__
 from fluxmq._core.errors import ConfigError, FluxError
 from fluxmq.app import exit_codes
+from fluxmq.app.log_commands import log
+from fluxmq.app.queue_cli import queue
 
 __all__ = ["cli", "main"]
 
@@ -32,6 +34,10 @@ _users_option = click.option("--file", "file", type=_FILE, required=True, metava
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def cli() -> None:
     """FluxMQ, a message broker."""
+
+
+cli.add_command(log)
+cli.add_command(queue)
 
 
 @cli.command()

@@ -53,9 +53,9 @@ def _markdown() -> Iterator[str]:
         keys = [key for key in KEYS.values() if key.path.rpartition(".")[0] == section]
         if not keys:
             continue
-        yield f"## {section}"
+        yield f"## {section or 'Without a section'}"
         yield ""
-        yield text
+        yield text if section else "At the top of the file."
         yield ""
         same = slots.setdefault(tuple(_row(key) for key in keys), section)
         if same != section:

@@ -1,7 +1,7 @@
 """The composition root: what `fluxmq run` builds, starts and stops, in that order, in one readable file.
 
     initialize   store ─► hub ─► broker ─► authority ─► listeners (bound, not yet read) ─► health
-    start        state from disk, event loop readers, timers, the start message
+    start        state from disk, health, event loop readers, timers, admin socket, the start message
     stop         no new connections, goodbyes, last sync
 """
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import resource
 import secrets
 import signal
@@ -29,8 +30,10 @@ from fluxmq.access.authority import Authority
 from fluxmq.access.tls import ServerContexts
 from fluxmq.admin.health import HealthServer
 from fluxmq.admin.metrics import Metrics
-from fluxmq.app import exit_codes
+from fluxmq.admin.socket import SOCKET_PATH_BYTES_MAX, AdminSocket
+from fluxmq.app import exit_codes, queue_setup
 from fluxmq.app.exit_codes import BindError
+from fluxmq.app.hub_limits import set_limits
 from fluxmq.app.logs import RateLimited, configure
 from fluxmq.app.snapshot import Snapshots
 from fluxmq.edge.mqtt.front import Front
@@ -40,6 +43,10 @@ from fluxmq.edge.mqtt.tally import Tally
 from fluxmq.engine.broker import Broker, Limits
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.ports import StateStore
+from fluxmq.engine.ports_queues import QueuesPort
+from fluxmq.engine.queue_clock import tick
+from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.review import review
 from fluxmq.engine.sys_topics import SysTopics
 from fluxmq.model import limits
 from fluxmq.model.config import Config
@@ -47,6 +54,7 @@ from fluxmq.model.listeners import Listener as Slot
 from fluxmq.model.listeners import TlsListener, TlsWebSocket, WebSocketListener
 from fluxmq.model.mqtt import ReasonCode
 from fluxmq.storage.memory import MemoryStore
+from fluxmq.storage.segments import SegmentStore
 from fluxmq.storage.store import RocksStore
 
 __all__ = ["Server", "run"]
@@ -108,7 +116,11 @@ class Server:
         self.listeners: list[tuple[str, Listener, list[tuple[str, int]]]] = []
         self.contexts: list[tuple[str, ServerContexts]] = []
         self.health: HealthServer | None = None
+        self.queues: QueuesPort | None = None
+        self.admin: AdminSocket | None = None
         self.store: StateStore | None = None
+        self.segments: SegmentStore | None = None
+        self.queue_manager: QueueManager
         self.descriptors = 0
         self.tally = Tally()
         self._ticks = 0
@@ -125,7 +137,7 @@ class Server:
         self.store = self._store()
         self.store.start()
         self.hub = Hub(self.store.journal, config.broker.route_cache_entries, secrets.randbits(64))
-        self._set_limits()
+        set_limits(self.hub, config)
         self.poller = Poller(self.hub)
         self.broker = Broker(self.hub, Limits(
             sessions_max=config.session.max_sessions,
@@ -137,6 +149,7 @@ class Server:
             queue_rejects=config.session.offline_queue_policy == "reject",
         ), self.note)
         self.keeper = Keeper(self.broker, self.store, config.storage.journal_file_size)
+        self.segments = queue_setup.initialize(self)
         self._authority = Authority(config.auth.users_file or None, config.auth.acl_file or None,
                                     config.auth.allow_anonymous)
         self.authority = self._authority
@@ -155,23 +168,6 @@ class Server:
             return MemoryStore()
         return RocksStore(Path(storage.dir), identity=secrets.randbits(64), durability=storage.session_durability,
                           interval=storage.sync_interval, recover_on_startup=storage.recover_on_startup)
-
-    def _set_limits(self) -> None:
-        hub, broker, session = self.hub, self.config.broker, self.config.session
-        hub.qos_max = broker.max_qos
-        hub.topic_levels_max = broker.max_topic_levels
-        hub.payload_bytes_max = broker.max_message_size
-        hub.user_properties_max = broker.max_user_properties
-        hub.topic_alias_max = broker.topic_alias_max
-        hub.topic_alias_out_max = broker.outbound_topic_alias_max
-        hub.receive_max = broker.receive_maximum
-        hub.inflight_max = session.max_inflight_messages
-        hub.retained_max = broker.max_retained_messages
-        hub.retained_bytes_max = broker.max_retained_bytes
-        hub.buffer_high = session.send_buffer_high
-        hub.buffer_low = session.send_buffer_low
-        hub.disconnect_on_full = session.disconnect_on_full
-        hub.backlog_max = limits.JOURNAL_BACKLOG_BYTES_MAX
 
     def _open(self, path: str, slot: Slot) -> None:
         broker = self.config.broker
@@ -212,7 +208,8 @@ class Server:
     async def start(self) -> None:
         """Brings state back from disk and begins to serve."""
         recovered = self.keeper.recover()
-        self.broker.review(self.authority)  # permissions may have changed while it was down
+        queue_setup.declare(self)
+        review(self.broker, self.authority)  # permissions may have changed while it was down
         if recovered:
             self.log.info("state recovered", extra=recovered)
         if self.health is not None:
@@ -224,6 +221,24 @@ class Server:
         self.loop.add_reader(self.poller.fileno(), self._turn)
         self._started = True
         self._tick()
+        await self._start_admin()
+
+    async def _start_admin(self) -> None:
+        """The admin socket, last: what it is asked for needs turns and a journal that run."""
+        path = self.config.admin_socket_path()
+        if path is None or self.queues is None:
+            return
+        if not self.config.server.admin_socket and len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
+            # nobody asked for it: a long data directory is no reason not to start
+            self.log.warning("no admin socket: its path is too long; give server.admin_socket a shorter one",
+                             extra={"path": str(path)})
+            return
+        self.admin = AdminSocket(path, self.queues)
+        try:
+            await self.admin.start()
+        except OSError as error:
+            self.admin = None
+            raise BindError("server.admin_socket", str(path), error) from None
 
     def _wake(self) -> None:
         self.loop.call_soon(self._turn)
@@ -248,6 +263,7 @@ class Server:
             for connection, why in self.poller.sweep():
                 connection.handler.on_late(connection, why)
             self.broker.tick()
+            tick(self.queue_manager)
             if self._ticks % RETAINED_SWEEP_TICKS == 0:
                 self.hub.expire_retained(self.hub.now_ms)
             interval = self.config.broker.sys_interval
@@ -291,7 +307,7 @@ class Server:
         problems = [f"{path}: {problem}" for path, contexts in self.contexts if (problem := contexts.reload())]
         problems += self.authority.reload()
         self._apply_authority()
-        self.broker.review(self.authority)
+        review(self.broker, self.authority)
         for problem in problems:
             log.error(f"reload: {problem}")
         if not problems:
@@ -305,6 +321,8 @@ class Server:
         """Ends in order: listeners, clients, disk."""
         for _, listener, _ in self.listeners:
             listener.close()
+        if self.admin is not None:
+            await self.admin.stop()
         if self._started:
             await self._say_goodbye()
             if self._timer is not None:
@@ -317,6 +335,8 @@ class Server:
         if self.store is not None:
             await self.keeper.close(self.config.server.shutdown_timeout) if self._started else None
             self.store.close()
+        if self.segments is not None:
+            self.segments.close()
         self.limited.close()
 
     async def _say_goodbye(self) -> None:
@@ -347,6 +367,8 @@ class Server:
                 say(f"listening  {path.removeprefix('server.').replace('.', '/')}  {shown}:{port}")
         if self.health is not None:
             say(f"listening  health  {self.health.address}")
+        if self.admin is not None:
+            say(f"listening  admin  {self.admin.path}")
         if config.storage.type == "memory":
             say("data       in memory only: nothing survives a restart")
         else:

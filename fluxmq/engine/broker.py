@@ -21,8 +21,8 @@ from fluxmq._core.hub import Hub
 from fluxmq._core.routes import ShareGroup
 from fluxmq._core.session import Session
 from fluxmq._core.text import check_filter, split_share
-from fluxmq.engine.ports_access import Authority
-from fluxmq.engine.sessions import EXPIRY_NEVER, ClientConnection, Link, SessionState, Will
+from fluxmq.engine.queue_consumers import QueueConsumers
+from fluxmq.engine.sessions import EXPIRY_NEVER, ClientConnection, Consume, Link, SessionState, Subscription, Will
 from fluxmq.model.mqtt import ReasonCode
 
 __all__ = ["Broker", "Limits"]
@@ -31,6 +31,7 @@ RECORD_SESSION, RECORD_SESSION_END, RECORD_SUBSCRIBE, RECORD_UNSUBSCRIBE, RECORD
 NO_LOCAL = 0x04
 RETAIN_HANDLING_NEW_ONLY, RETAIN_HANDLING_NEVER = 1, 2
 STALE_TIMERS_MAX = 1024
+QUEUE_PREFIX = b"$queue/"
 OPTIONS_MASK = 0x0F  # QoS, No Local, Retain As Published: the low bits of Subscription Options
 
 
@@ -66,9 +67,10 @@ class Broker:
         self.wills_published = 0
         self.connected = 0
         self.stopping = False
+        self.consumers: QueueConsumers | None = None  # set when there are queues
         self._timers: list[tuple[int, int, int, Session, Callable[[SessionState], None]]] = []
         self._timer_count = 0
-        self._log = on_log or (lambda level, cause, text, fields: None)
+        self.log = on_log or (lambda level, cause, text, fields: None)
 
     # ------------------------------------------------------------------ connect
 
@@ -154,6 +156,8 @@ class Broker:
             return
         state.connection = None
         self.connected -= 1
+        if self.consumers is not None:
+            self.consumers.detach(session)
         if self.stopping:
             # Clients will be back after the restart: sessions stay, wills wait for those who are not.
             return
@@ -208,11 +212,13 @@ class Broker:
 
     # ------------------------------------------------------------------ subscriptions
 
-    def subscribe(self, session: Session, filter_: bytes, options: int, identifier: int) -> tuple[int, bool]:
+    def subscribe(self, session: Session, filter_: bytes, options: int, identifier: int,
+                  consume: Consume | None = None) -> tuple[int, bool]:
         """One topic filter of a SUBSCRIBE, MQTT 5.0 section 3.8. Returns the reason code for SUBACK, and whether what
         is retained under the filter is due (`deliver_retained`, after SUBACK).
 
         filter_: UTF-8, not yet checked beyond that. options: the Subscription Options byte. identifier: 0 = none.
+        consume: with a filter below `$queue/`, what was asked for with it.
         Permission is the caller's business.
         """
         granted = min(options & 3, self.hub.qos_max)
@@ -224,11 +230,25 @@ class Broker:
         plain = share[1] if share else filter_
         if filter_ == b"$share" or check_filter(plain, self.limits.topic_levels_max) != 1:
             return ReasonCode.TOPIC_FILTER_INVALID, False
+        if share and plain.startswith(QUEUE_PREFIX):
+            return ReasonCode.TOPIC_FILTER_INVALID, False  # a queue's consumers share it anyway: `consumer-group`
+        if filter_.startswith(QUEUE_PREFIX):
+            if self.consumers is None:
+                return ReasonCode.TOPIC_FILTER_INVALID, False
+            consume = consume or Consume()
+            code = self.consumers.check(filter_, granted, consume)
+            if code >= 0x80:
+                return code, False
+        else:
+            consume = None
         known = filter_ in session.subscriptions
         if not known and len(session.subscriptions) >= self.limits.subscriptions_max:
             return ReasonCode.QUOTA_EXCEEDED, False
+        self.remember_consume(session, filter_, consume)
         self._add_subscription(session, filter_, options & OPTIONS_MASK, identifier)
-        self._record(session, RECORD_SUBSCRIBE, (filter_, options & OPTIONS_MASK, identifier))
+        self._record(session, RECORD_SUBSCRIBE, Subscription(filter_, options & OPTIONS_MASK, identifier, consume))
+        if consume is not None:
+            return granted, False
         handling = options >> 4 & 3
         return granted, share is None and handling != RETAIN_HANDLING_NEVER and not (
             handling == RETAIN_HANDLING_NEW_ONLY and known)
@@ -247,32 +267,8 @@ class Broker:
         self._record(session, RECORD_UNSUBSCRIBE, filter_)
         return ReasonCode.SUCCESS
 
-    def review(self, authority: Authority) -> None:
-        """Users or permissions may have changed: who is gone is disconnected (0x87); a subscription that would be
-        refused now rests until it would not be, also in sessions whose client is away."""
-        for session in list(self.sessions.values()):
-            state: SessionState = session.data
-            client_id = session.name.decode()
-            who = {"client_id": client_id, "user": state.username}
-            if state.username in authority.removed and state.connection is not None:
-                self._log("warning", "", "disconnected: the user was removed", who)
-                state.connection.displaced(ReasonCode.NOT_AUTHORIZED)
-            if session.data is None:
-                continue
-            for filter_, (options, identifier) in session.subscriptions.items():
-                allowed = authority.open_subscribe or authority.may_subscribe(state.username, client_id,
-                                                                              filter_.decode())
-                if allowed and filter_ in state.resting:
-                    state.resting -= {filter_}
-                    self._route(session, filter_, options, identifier)
-                elif not allowed and filter_ not in state.resting:
-                    self._log("warning", "", "subscription rests: it is no longer allowed",
-                              who | {"filter": filter_.decode()})
-                    state.resting |= {filter_}
-                    self._unroute(session, filter_)
-
     def _add_subscription(self, session: Session, filter_: bytes, options: int, identifier: int) -> None:
-        self._route(session, filter_, options, identifier)
+        self.route(session, filter_, options, identifier)
         session.subscriptions[filter_] = (options, identifier)
 
     def _drop_subscription(self, session: Session, filter_: bytes) -> None:
@@ -280,9 +276,27 @@ class Broker:
         if filter_ in session.data.resting:
             session.data.resting -= {filter_}
         else:
-            self._unroute(session, filter_)
+            self.unroute(session, filter_)
 
-    def _route(self, session: Session, filter_: bytes, options: int, identifier: int) -> None:
+    @staticmethod
+    def remember_consume(session: Session, filter_: bytes, consume: Consume | None) -> None:
+        """What was asked for with a subscription to a queue; None: it is an ordinary one."""
+        state: SessionState = session.data
+        if consume is not None:
+            state.consumes = (state.consumes or {}) | {filter_: consume}
+
+    def attached(self, session: Session) -> None:
+        """CONNACK has left, and the session sends: its subscriptions to queues begin to take messages."""
+        state: SessionState = session.data
+        for filter_ in state.consumes or ():
+            if filter_ in session.subscriptions and filter_ not in state.resting:
+                self.route(session, filter_, *session.subscriptions[filter_])
+
+    def route(self, session: Session, filter_: bytes, options: int, identifier: int) -> None:
+        if filter_.startswith(QUEUE_PREFIX):
+            if self.consumers is not None and session.connected:
+                self.consumers.attach(session, filter_, options, identifier, session.data.consumes[filter_])
+            return
         share = split_share(filter_)
         if share:
             group = self.groups.get(share)
@@ -293,7 +307,11 @@ class Broker:
         else:
             self.hub.subscribe(session, filter_, options, identifier)
 
-    def _unroute(self, session: Session, filter_: bytes) -> None:
+    def unroute(self, session: Session, filter_: bytes) -> None:
+        if filter_.startswith(QUEUE_PREFIX):
+            if self.consumers is not None:
+                self.consumers.detach_one(session, filter_)
+            return
         share = split_share(filter_)
         if not share:
             self.hub.unsubscribe(session, filter_)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -29,7 +30,9 @@ from fluxmq.engine.broker import (
     Broker,
 )
 from fluxmq.engine.ports import StateStore
-from fluxmq.engine.sessions import Head, Link, SessionState
+from fluxmq.engine.queue_records import RecordKind
+from fluxmq.engine.queue_store import QueueExport, QueueKeeper
+from fluxmq.engine.sessions import Head, Link, SessionState, Subscription
 
 __all__ = ["Keeper"]
 
@@ -40,7 +43,7 @@ NO_SPACE = "No space left on device"
 
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 _decode_link = msgspec.msgpack.Decoder(Link).decode
-_decode_subscription = msgspec.msgpack.Decoder(tuple[bytes, int, int]).decode
+_decode_subscription = msgspec.msgpack.Decoder(Subscription).decode
 _decode_filter = msgspec.msgpack.Decoder(bytes).decode
 
 
@@ -48,7 +51,7 @@ class _Copy(msgspec.Struct, array_like=True):
     """The head part of a session in the view."""
 
     head: Head
-    subscriptions: list[tuple[bytes, int, int]]
+    subscriptions: list[Subscription]
 
 
 _decode_copy = msgspec.msgpack.Decoder(_Copy).decode
@@ -70,6 +73,7 @@ class Keeper:
         self._orphans: list[int] = []
         self._replayed_bytes = 0  # of journal files that are not in the view yet
         self._patience_ends: float | None = None
+        self.queues: QueueKeeper | None = None
 
     # ------------------------------------------------------------------ recovery
 
@@ -87,6 +91,8 @@ class Keeper:
             elif kind == b"r":
                 size = int.from_bytes(rest[:2], "big")
                 loader.add_retained(rest[2 + size:], value)
+            elif kind in (b"q", b"g", b"l", b"d") and self.queues is not None:
+                self.queues.load(kind, int.from_bytes(rest, "big"), value)
             elif kind == b"s":
                 values.append((int.from_bytes(rest, "big"), value))
             else:
@@ -95,9 +101,11 @@ class Keeper:
         for number, value in values:  # 's' sorts after 'm': every message is there by now
             copy = _decode_copy(loader.head_of(value))
             session = self._make(number, copy.head)
-            session.subscriptions.update((filter_, (options, identifier))
-                                         for filter_, options, identifier in copy.subscriptions)
+            for kept in copy.subscriptions:
+                self._subscribe(session, kept)
             loader.fill_session(session, value)
+        if self.queues is not None:
+            self.queues.loaded()
         batches = 0
         for _, batch in self.store.replay():
             loader.replay(batch)
@@ -112,6 +120,8 @@ class Keeper:
         self.broker.dirty.update(loader.sessions.values())
         loader.finish()
         del self._loader
+        if self.queues is not None:
+            found |= self.queues.finish()
         return found if any(found.values()) else {}
 
     def _drop_duplicates(self, loader: Loader) -> None:
@@ -145,7 +155,15 @@ class Keeper:
         state.kept, state.restored = head.kept, head.connected
         session.journalled = head.kept
 
+    def _subscribe(self, session: Session, kept: Subscription) -> None:
+        session.subscriptions[kept.filter] = (kept.options, kept.identifier)
+        self.broker.remember_consume(session, kept.filter, kept.consume)
+
     def _on_cold(self, kind: int, number: int, body: bytes) -> None:
+        if kind >= RecordKind.APPEND:
+            if self.queues is not None:
+                self.queues.replay(kind, number, body)
+            return
         sessions = self._loader.sessions
         session = sessions.get(number)
         if kind == RECORD_SESSION:
@@ -159,8 +177,7 @@ class Keeper:
         elif kind == RECORD_SESSION_END:
             self._forget(sessions.pop(number))
         elif kind == RECORD_SUBSCRIBE:
-            filter_, options, identifier = _decode_subscription(body)
-            session.subscriptions[filter_] = (options, identifier)
+            self._subscribe(session, _decode_subscription(body))
         elif kind == RECORD_UNSUBSCRIBE:
             session.subscriptions.pop(_decode_filter(body), None)
         elif kind == RECORD_LINK:
@@ -215,10 +232,17 @@ class Keeper:
         more, gone = export_retained(hub, topics)
         puts += more
         deletes += gone
+        exported = self.queues.export(upto) if self.queues is not None else None
         ended, broker.ended = broker.ended, []
         deletes += [session_key(number) for number in ended]
         await self._exported_is_durable(journal)
+        if self.queues is not None and exported is not None:
+            await self._patiently(lambda: self._queues_write(exported))
+            puts += exported.puts
+            deletes += exported.deletes
         await self._write(puts, deletes, upto)
+        if self.queues is not None and exported is not None:
+            await self.queues.written(exported)
         self.checkpoints += 1
         self._log.debug("checkpoint", extra={"upto": upto, "puts": len(puts), "deletes": len(deletes)})
 
@@ -239,10 +263,17 @@ class Keeper:
             await asyncio.sleep(DURABLE_POLL_S)
 
     async def _write(self, puts: list[tuple[bytes, bytes]], deletes: list[bytes], upto: int) -> None:
+        await self._patiently(lambda: self.store.checkpoint(puts, deletes, upto))
+
+    async def _queues_write(self, exported: QueueExport) -> None:
+        assert self.queues is not None
+        await self.queues.write(exported)
+
+    async def _patiently(self, step: Callable[[], Awaitable[None]]) -> None:
         """Tries again for as long as the disk is full: acknowledgements wait then, but the node lives."""
         while True:
             try:
-                await self.store.checkpoint(puts, deletes, upto)
+                await step()
                 return
             except StorageError as error:
                 if NO_SPACE not in str(error) or self._patience_ends is not None:
@@ -255,7 +286,8 @@ class Keeper:
     def _export(self, session: Session) -> list[tuple[bytes, bytes]]:
         state: SessionState = session.data
         session.dirty = False
-        subscriptions = [(filter_, options, identifier)
+        consumes = state.consumes or {}
+        subscriptions = [Subscription(filter_, options, identifier, consumes.get(filter_))
                          for filter_, (options, identifier) in session.subscriptions.items()]
         return export_session(session, msgspec.msgpack.encode(_Copy(state.head(), subscriptions)))
 

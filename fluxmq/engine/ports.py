@@ -4,13 +4,14 @@
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from fluxmq._core.journal import Journal
 
-__all__ = ["StateStore"]
+__all__ = ["SegmentFiles", "StateStore"]
 
 
 class StateStore(Protocol):
@@ -76,3 +77,35 @@ class StateStore(Protocol):
 
         Raises StorageError if something gathered could not be written; it had not been acknowledged.
         """
+
+
+class SegmentFiles(Protocol):
+    """Where messages of queues go that outlive a journal file. All methods block and belong into an executor's thread,
+    but open(). `fluxmq.storage.segments.SegmentStore` is one; what it promises stands there."""
+
+    def open(self, expect: Mapping[int, int] | None = None) -> Mapping[int, Any]:
+        """By log: an object with `first`, `next`. Raises CorruptError, StorageError."""
+
+    def close(self) -> None:
+        """Nothing is synced by it."""
+
+    def write(self, number: int, blocks: Iterable[Any]) -> int:
+        """Appends; returns the offset behind the last message that the log's files hold."""
+
+    def sync(self, numbers: Iterable[int]) -> None:
+        """What was written is on the medium."""
+
+    def read(self, number: int, offset: int, max_bytes: int = 1024 * 1024) -> tuple[int, int, list[bytes]]:
+        """(first, covers, blocks)."""
+
+    def trim(self, number: int, first: int) -> None:
+        """Files that hold nothing at or above `first` go."""
+
+    def remove(self, number: int) -> None:
+        """The log is no more."""
+
+    def due_index(self, number: int) -> array[int]:
+        """due, offset, due, offset … of a delay log."""
+
+    def offset_at_time(self, number: int, time_ms: int) -> int | None:
+        """The first offset of this time or later."""

@@ -6,13 +6,13 @@ msgpack arrays, so that a field added at the end is read as its default from an 
 """
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from fluxmq._core.session import Session
 
-__all__ = ["EXPIRY_NEVER", "ClientConnection", "Head", "Link", "SessionState", "Will"]
+__all__ = ["EXPIRY_NEVER", "ClientConnection", "Consume", "Head", "Link", "SessionState", "Subscription", "Will"]
 
 EXPIRY_NEVER = 0xFFFFFFFF  # Session Expiry Interval, MQTT 5.0 section 3.1.2.11.2
 
@@ -48,6 +48,31 @@ class Head(msgspec.Struct, array_like=True):
     username: str | None = None
 
 
+class Consume(msgspec.Struct, array_like=True, frozen=True):
+    """What a subscriber of a queue asks for in user properties of its SUBSCRIBE (docs/queues.md).
+
+    group: b"" = the default group of a classic queue, none for a stream. manual: `ack: manual`. prefetch: unsettled
+    messages at most; 0 = as many as the Receive Maximum. position: where a stream (or a new group) begins. lease_ms:
+    visibility timeout; None = the queue's. exclusive: partitions belong to one member each.
+    """
+
+    group: bytes = b""
+    manual: bool = False
+    prefetch: int = 0
+    position: str = ""
+    lease_ms: int | None = None
+    exclusive: bool = False
+
+
+class Subscription(msgspec.Struct, array_like=True, frozen=True):
+    """A subscription on disk: a SUBSCRIBE record, and part of the view's copy of a session."""
+
+    filter: bytes
+    options: int
+    identifier: int
+    consume: Consume | None = None
+
+
 class Link(msgspec.Struct, array_like=True):
     """What a disconnect changes."""
 
@@ -67,12 +92,14 @@ class ClientConnection(Protocol):
 class SessionState:
     """The cold half of a session."""
 
-    __slots__ = ("connection", "epoch", "expiry_s", "keep_alive_s", "kept", "resting", "restored", "session",
-                 "since_ms", "username", "version", "will")
+    __slots__ = ("connection", "consumers", "consumes", "epoch", "expiry_s", "keep_alive_s", "kept",
+                 "resting", "restored", "session", "since_ms", "username", "version", "will")
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.connection: ClientConnection | None = None
+        self.consumes: dict[bytes, Consume] | None = None  # of subscriptions to queues: what was asked for with them
+        self.consumers: dict[bytes, Any] | None = None  # filter -> who takes messages while the client is connected
         self.version = 4
         self.expiry_s = 0
         self.keep_alive_s = 0

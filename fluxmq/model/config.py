@@ -5,6 +5,7 @@ named in config_refused.py with what to write instead. Numbers that bound someth
 Values inside: durations are float seconds, sizes are int bytes (units.py reads the written forms), lists are tuples.
 """
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -26,8 +27,12 @@ from fluxmq.model.listeners import (
     V5Tcp,
     V5WebSocket,
 )
+from fluxmq.model.queues import QueueSpec
 
-__all__ = ["Auth", "Broker", "Config", "Log", "Mqtt", "MqttTcp", "MqttWebSocket", "Server", "Session", "Storage"]
+__all__ = [
+    "Auth", "Broker", "Config", "Log", "Mqtt", "MqttTcp", "MqttWebSocket", "QueueManager", "Server", "Session",
+    "Storage",
+]
 
 
 class MqttTcp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,6 +70,9 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     health_addr: Annotated[AddressText, Meta(min_length=1, description=(
         "Where to serve them, over HTTP and to whoever asks: other machines only if the address here says so."
     ))] = "127.0.0.1:8081"
+    admin_socket: Annotated[str, Meta(max_length=4096, description=(
+        "Unix socket for `fluxmq queue`, for the broker's own user and root; at most 107 bytes. Empty: admin.sock in "
+        "storage.dir, none with storage.type memory. off: none."))] = ""
     shutdown_timeout: Annotated[Seconds, Meta(description=(
         "On SIGTERM: time for sending what is in hand and for the last sync; then connections are cut."))] = 30.0
 
@@ -169,6 +177,20 @@ class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "Who may publish and subscribe to what; empty = everybody everything."))] = ""
 
 
+class QueueManager(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all queues share."""
+
+    auto_create: Annotated[Literal["", "classic", "stream", "ephemeral"], Meta(description=(
+        "The type of queue that a publish or subscription to an unknown $queue/<name> makes; empty: it is refused."
+    ))] = ""
+    cache_size: Annotated[Bytes, Meta(ge=1 << 20, description=(
+        "Messages kept in memory although they are on disk too, for readers that are not far behind."))] = 64 << 20
+    segment_size: Annotated[Bytes, Meta(ge=1 << 20, le=1 << 30, description=(
+        "A file of messages is closed at this size; retention gives back whole files."))] = 64 << 20
+    compression: Annotated[Literal["zstd", "none"], Meta(description=(
+        "How messages are stored that outlive a journal file; zstd only where it saves an eighth."))] = "zstd"
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything."""
 
@@ -178,6 +200,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log: Log = Log()
     storage: Storage = Storage()
     auth: Auth = Auth()
+    queue_manager: QueueManager = QueueManager()
+    queues: Annotated[tuple[QueueSpec, ...], Meta(description=(
+        "Queues that are made at start, or changed to what is said here; see docs/queues.md for their keys. One that "
+        "is no longer named here stays: delete it with `fluxmq queue delete`."))] = ()
 
     def listeners(self) -> Iterator[tuple[str, Listener]]:
         """The slots that are on, as ("server.mqtt.tcp.plain", slot), in the order of the schema."""
@@ -186,6 +212,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 slot: Listener = getattr(section, name)
                 if slot.addr:
                     yield f"server.mqtt.{transport}.{name}", slot
+
+    def admin_socket_path(self) -> Path | None:
+        """Where the admin socket is; None: there is none."""
+        given = self.server.admin_socket
+        if given:
+            return None if given == "off" else Path(given)
+        return None if self.storage.type == "memory" else Path(self.storage.dir) / "admin.sock"
 
     def anonymous_allowed(self, slot: Listener) -> bool:
         """Whether a client without user name gets in here: `auth.allow_anonymous`, or what its absence means."""

@@ -14,6 +14,7 @@ from msgspec import inspect
 from fluxmq.model import limits
 from fluxmq.model.address import parse_address
 from fluxmq.model.config import Config
+from fluxmq.model.queues import read_specs, write_spec
 from fluxmq.model.units import format_duration, format_size, parse_duration, parse_size
 
 __all__ = ["KEYS", "SECTIONS", "Key", "build", "values"]
@@ -40,6 +41,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
     def convert(self, value: object) -> Any:
         """The value as it stands in the struct. Raises ValueError with what is wrong or, alone, what is allowed."""
+        if self.kind == "queues":
+            return read_specs(value)
         if self.kind == "duration":
             value = parse_duration(value)
         elif self.kind == "size":
@@ -65,6 +68,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
             return format_size(value)
         if self.kind == "choice" and _BARE.fullmatch(value):
             return str(value)
+        if self.kind == "queues":
+            value = [write_spec(spec) for spec in value]
         return json.dumps(value, ensure_ascii=False)
 
 
@@ -104,6 +109,8 @@ def _describe(info: inspect.Type, hint: Any) -> tuple[str, str, tuple[str, ...]]
         return "boolean", "true or false", ()
     if isinstance(info, inspect.UnionType):
         return "boolean", "true, false or null", ()
+    if isinstance(info, inspect.VarTupleType) and isinstance(info.item_type, inspect.StructType):
+        return "queues", "a list of queues, such as [{name: orders}]", ()
     if isinstance(info, inspect.VarTupleType):
         return "list", "a list of texts, such as [first, second]", ()
     assert isinstance(info, inspect.StrType)

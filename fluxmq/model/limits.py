@@ -5,6 +5,12 @@ number may cost, or stops what nobody configures because it is always an error o
 """
 
 __all__ = [
+    "ADMIN_BODY_BYTES_MAX",
+    "ADMIN_BROWSE_BYTES_MAX",
+    "ADMIN_CONNECTIONS_MAX",
+    "ADMIN_HANDLE_SECONDS_MAX",
+    "ADMIN_MESSAGES_MAX",
+    "ADMIN_REPLAY_MAX",
     "CLIENT_ID_BYTES_MAX",
     "HTTP_BODY_BYTES_MAX",
     "HTTP_CONNECTIONS_MAX",
@@ -65,6 +71,19 @@ HTTP_BODY_BYTES_MAX = 64 * 1024
 HTTP_REQUEST_SECONDS_MAX = 10.0
 # Between two requests. Prometheus scrapes every 15 to 60 seconds by habit; longer than that is not the same visit.
 HTTP_IDLE_SECONDS_MAX = 75.0
+
+# The admin socket serves people at a shell and their scripts, on this machine only.
+ADMIN_CONNECTIONS_MAX = 32
+# A publish of what goes through a shell; larger payloads come by MQTT. 32 of these at once are 512 MiB at worst.
+ADMIN_BODY_BYTES_MAX = 16 << 20
+# One answer to a browse: about a screen's worth of thousands of messages, or one large one.
+ADMIN_BROWSE_BYTES_MAX = 4 << 20
+# Messages in one publish, one page of a browse: each page is made in one go on the loop's thread.
+ADMIN_MESSAGES_MAX = 1000
+# Dead letters moved by one request; a step of it is 100. More is asked for again.
+ADMIN_REPLAY_MAX = 10_000
+# What waits for the disk: a sync of seconds on a bad day, a replay that reads segments.
+ADMIN_HANDLE_SECONDS_MAX = 30.0
 
 # For the same cause at most one line per this long. A cause names a client, so their number is the attacker's choice:
 # only the causes used last are remembered, about 300 bytes each.

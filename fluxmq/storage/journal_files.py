@@ -30,7 +30,7 @@ from fluxmq._core.journal_format import (
     proof_of_sync,
 )
 
-__all__ = ["JournalFile", "Recovery", "read_batches", "recover"]
+__all__ = ["JournalFile", "Recovery", "check", "read_batches", "recover"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +169,23 @@ def recover(directory: str | os.PathLike[str], *, after: int = 0, truncate_damag
     except OSError as error:
         raise StorageError(f"cannot read the journal in {where}: {error}") from error
     result.batches = sum(file.last - file.first + 1 for file in result.files)
+    if result.files:
+        result.first, result.last = result.files[0].first, result.files[-1].last
+    return result
+
+
+def check(directory: str | os.PathLike[str]) -> Recovery:
+    """What recover() would find, without the state's word for where the journal must begin; nothing is changed.
+
+    Raises CorruptError, OSError.
+    """
+    where = Path(directory)
+    result = Recovery()
+    numbers = _numbers(where)
+    heads = _heads(where, numbers)
+    first = heads[numbers[0]] if numbers else 1
+    after = first - 1 if isinstance(first, int) else 0
+    result.files = [file for file in _check_all(where, numbers, heads, after, False, result) if file.last >= file.first]
     if result.files:
         result.first, result.last = result.files[0].first, result.files[-1].last
     return result

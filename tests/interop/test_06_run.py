@@ -129,7 +129,7 @@ def test_start_message(run_broker: Callable[..., Run], tmp_path: Path) -> None:
     one = run_broker()
     assert one.lines[0] == f"FluxMQ {__version__}"
     assert [line.split("  ")[1] for line in one.lines if line.startswith("listening")] == [
-        "mqtt/tcp/plain", "mqtt/websocket/plain", "health"]
+        "mqtt/tcp/plain", "mqtt/websocket/plain", "health", "admin"]
     for what in ("mqtt/tcp/plain", "mqtt/websocket/plain", "health"):
         assert one.address(what)[1] != 0
     data = next(line for line in one.lines if line.startswith("data "))
@@ -388,7 +388,7 @@ def test_health_and_ready(run_broker: Callable[..., Run]) -> None:
 def test_health_may_be_off(run: Callable[..., Run]) -> None:
     one = run("run", *(f"--set={each}" for each in (*OPEN_PORTS[:2], "server.health_enabled=false"))).wait_ready()
     assert [line.split()[1] for line in one.lines if line.startswith("listening")] == [
-        "mqtt/tcp/plain", "mqtt/websocket/plain"]
+        "mqtt/tcp/plain", "mqtt/websocket/plain", "admin"]
 
 
 def known_traffic(where: Address) -> tuple[Client, Client]:

@@ -225,7 +225,8 @@ class Broker:
             words = re.split(r"\s{2,}", line.strip())
             if len(words) >= 3 and words[0] == "listening":
                 host, _, port = words[2].rpartition(":")
-                found[words[1]] = (host.strip("[]"), int(port))
+                if port.isdigit():                      # the admin socket is a path
+                    found[words[1]] = (host.strip("[]"), int(port))
         return found
 
     def _mosquitto_command(self) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import re
 import signal
 import socket
@@ -20,7 +21,7 @@ from kit.broker import Broker, BrokerDied, add_user
 from kit.certs import issue, make_ca
 from kit.client import KEPT, TIMEOUT, Client, Unexpected
 from kit.slowdisk import SlowDisk
-from kit.watch import metric, metrics, wait_until
+from kit.watch import Memory, metric, metrics, wait_until
 from kit.websocket import Refused, WebSocket
 from oracle.mqtt import Connack, Connect, Publish, Subscribe
 
@@ -619,9 +620,75 @@ def acl_file(pair: Pair) -> None:
         pair.client(pair.start(value, auth__allow_anonymous=True)).subscribe("other", expect=[reason])
 
 
+def admin_socket(pair: Pair) -> None:
+    path = pair.directory / "a.sock"
+    pair.start("off", storage__type="rocksdb")
+    assert not list(pair.directory.rglob("*.sock"))
+    pair.start(path)
+    assert path.is_socket()
+
+
+def auto_create(pair: Pair) -> None:
+    for value, reason in (('""', 0x90), ("classic", 0)):
+        pair.client(pair.start(value)).publish("$queue/new", b"x", 1, expect=reason)
+
+
+def queues(pair: Pair) -> None:
+    for value, reason in (("[]", 0x8F), ("[{name: work}]", 1)):
+        pair.client(pair.start(value)).subscribe("$queue/work", qos=1, expect=[reason])
+
+
+def backlog(pair: Pair, value: object, payload: bytes, many: int) -> tuple[Broker, Memory]:
+    """A broker with so many messages in a queue, nearly all of them in segments."""
+    broker = pair.start(value, storage__type="rocksdb", queues="[{name: work}]", storage__journal_file_size="1MiB")
+    client = pair.client(broker)
+    memory = Memory(broker)
+    for _ in range(many):
+        client.publish("$queue/work", payload, 1, expect=0)
+        client.transcript.clear()
+    return broker, memory
+
+
+def segments(broker: Broker) -> list[int]:
+    return [path.stat().st_size for path in (broker.directory / "data" / "queues").rglob("*.seg")]
+
+
+def segment_size(pair: Pair) -> None:
+    noise = random.Random(1).randbytes(50_000)
+    small, _ = backlog(pair, "1MiB", noise, 120)
+    wait_until(lambda: len(segments(small)) > 2)
+    large, _ = backlog(pair, "64MiB", noise, 120)
+    wait_until(lambda: sum(segments(large)) > 3 << 20)
+    assert len(segments(large)) == 1
+
+
+def compression(pair: Pair) -> None:
+    plain, _ = backlog(pair, "none", bytes(50_000), 120)
+    wait_until(lambda: sum(segments(plain)) > 3 << 20)
+    packed, _ = backlog(pair, "zstd", bytes(50_000), 120)
+    wait_until(lambda: segments(packed))
+    assert sum(segments(packed)) < 1 << 20
+
+
+def cache_size(pair: Pair) -> None:
+    noise = random.Random(1).randbytes(100_000)
+    grown = []
+    for value in ("1MiB", "512MiB"):
+        broker, memory = backlog(pair, value, noise, 800)
+        wait_until(lambda: sum(segments(broker)) > 60 << 20)     # noqa: B023
+        grown.append(memory.grown)
+    assert grown[0] + (30 << 20) < grown[1]
+
+
 HALVES = lambda count: (list(range(count)), list(range(count - 10, count)))     # noqa: E731
 OTHERS: dict[str, Observe] = {
     "server.health_enabled": health_enabled,
+    "server.admin_socket": admin_socket,
+    "queue_manager.auto_create": auto_create,
+    "queue_manager.cache_size": cache_size,
+    "queue_manager.segment_size": segment_size,
+    "queue_manager.compression": compression,
+    "queues": queues,
     "server.health_addr": health_addr,
     "server.shutdown_timeout": shutdown_timeout,
     "broker.max_message_size": ends(Publish(topic="t", payload=bytes(2000)), 1024, 4096, 0x95),

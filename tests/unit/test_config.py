@@ -17,6 +17,7 @@ from fluxmq.model.address import Address, parse_address
 from fluxmq.model.config import Config
 from fluxmq.model.config_keys import KEYS, SECTIONS, build, values
 from fluxmq.model.config_refused import ALIASES, REFUSED, REFUSED_VALUES, refusal
+from fluxmq.model.queues import read_specs
 from fluxmq.model.units import format_duration, format_size, parse_duration, parse_size
 
 ROOT = Path(__file__).parents[2]
@@ -204,6 +205,9 @@ def _another(key, rng: random.Random) -> object:
         return next((choice for choice in key.choices if choice and choice != key.default), key.default)
     if key.kind == "list":
         return ()
+    if key.kind == "queues":
+        return read_specs([{"name": "q", "type": "stream", "retention": {"max_age": "90s", "max_length_bytes": "9KiB"}},
+                           {"name": "w", "limits": {"max_depth": 7}, "topics": ["a/#"], "dlq": {"enabled": False}}])
     return "/other"
 
 
@@ -221,7 +225,8 @@ def test_whatever_is_set_is_what_is_there_and_show_is_read_back(tmp_path: Path) 
     file = tmp_path / "shown.yaml"
     file.write_text(show(config, provenance))
     assert load(file)[0] == config
-    assert yaml.safe_load(file.read_text()).keys() == {"server", "broker", "session", "log", "storage", "auth"}
+    assert yaml.safe_load(file.read_text()).keys() == {
+        "server", "broker", "session", "log", "storage", "auth", "queue_manager", "queues"}
 
 
 def test_the_environment_says_the_same_as_flags() -> None:

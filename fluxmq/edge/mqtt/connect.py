@@ -223,6 +223,7 @@ class Connecting:
             connection.write(answer)
             connection.deadline_ms = 0
             connection.accept(session, window, client.packet_size_max, alias_max)
+            self.front.broker.attached(session)
             connection.resume()
 
         if not self.front.hub.when_durable(accept, records):

@@ -16,6 +16,7 @@ from fluxmq._core.mqtt_packets import Auth, Disconnect, PubAck, PubRec, SubAck, 
 from fluxmq.edge.mqtt.connect import Connecting
 from fluxmq.edge.mqtt.connection import Client, user_properties
 from fluxmq.edge.mqtt.options import FrontOptions
+from fluxmq.edge.mqtt.queues import pairs_of_publish, read_consume, user_pairs
 from fluxmq.edge.mqtt.tally import ENDED_BY, Tally
 from fluxmq.edge.mqtt.upgrade import answer_upgrade
 from fluxmq.engine.broker import Broker
@@ -23,6 +24,8 @@ from fluxmq.engine.ports_access import Authority
 from fluxmq.model.mqtt import PacketType, Property, ReasonCode
 
 __all__ = ["Front"]
+
+QUEUE_PREFIX = b"$queue/"
 
 # Why the clock ended a connection -> what an MQTT 5 client is told.
 LATE = {
@@ -198,7 +201,7 @@ class Front:
                 options = (wanted.qos | wanted.no_local << 2 | wanted.retain_as_published << 3
                            | wanted.retain_handling << 4)
                 filter_ = wanted.filter.encode()
-                code, retained = self.broker.subscribe(session, filter_, options, identifier)
+                code, retained = self._subscribe(client, filter_, options, identifier, packet)
                 if retained:
                     wants_retained.append((filter_, options))
             codes.append(code if v5 or code < 0x80 else 0x80)
@@ -206,6 +209,37 @@ class Front:
         if wants_retained:
             # Behind SUBACK, as people expect it, although the specification would let them come before.
             self.hub.when_durable(lambda: self.broker.deliver_retained(session, wants_retained, identifier), records)
+
+    def _subscribe(self, client: Client, filter_: bytes, options: int, identifier: int,
+                   packet: Subscribe) -> tuple[int, bool]:
+        assert client.session is not None
+        consume = None
+        if filter_.startswith(QUEUE_PREFIX):
+            try:
+                consume = read_consume(user_pairs(packet.properties))
+            except ValueError as error:
+                self.on_log("warning", f"queue {client.client_id}", f"subscription refused: {error}",
+                            {"client_id": client.client_id, "filter": filter_.decode()})
+                return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, False
+        return self.broker.subscribe(client.session, filter_, options, identifier, consume)
+
+    def on_queue_order(self, connection: Connection, topic: bytes, properties: bytes) -> int:
+        """A PUBLISH to `$queue/<name>/$ack|$nack|$reject|$extend|$commit`: 0, or the reason to refuse it."""
+        client: Client = connection.state
+        if client.session is None or self.broker.consumers is None:
+            return ReasonCode.TOPIC_NAME_INVALID
+        return self.broker.consumers.order(client.session, topic, pairs_of_publish(properties))
+
+    def on_queue_unknown(self, connection: Connection, topic: bytes) -> bool:
+        """Nothing takes this topic below `$queue/`: whether now something does."""
+        if self.broker.consumers is None:
+            return False
+        made = self.broker.consumers.make_for(topic)
+        if not made:
+            client: Client = connection.state
+            self.on_log("warning", f"queue {client.client_id}", "publish refused: there is no such queue",
+                        {"client_id": client.client_id, "topic": topic.decode()})
+        return made
 
     def on_unsubscribe(self, client: Client, packet: Unsubscribe) -> None:
         """UNSUBSCRIBE, MQTT 5.0 section 3.10."""

@@ -1,0 +1,75 @@
+"""A queue as the publish path sees it: where a message goes, whether there is room, who is told. See queue.pyx.
+
+The cold verbs (declare, delete, groups, dead letters, time) are in engine/queues.py and configure this object.
+"""
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from fluxmq._core.ledger cimport Ledger
+from fluxmq._core.message cimport body_t, pub_t
+from fluxmq._core.queue_claim cimport GroupOwner
+from fluxmq._core.queue_log cimport Needed
+
+cdef enum:
+    QUEUE_CLASSIC = 0
+    QUEUE_STREAM = 1
+    QUEUE_EPHEMERAL = 2
+
+cdef struct asked_t:            # what a publisher asks of a queue, in the user properties of its PUBLISH
+    const uint8_t* key          # partition-key; NULL: none
+    const uint8_t* producer     # producer-id; NULL: none
+    uint64_t sequence           # producer-sequence
+    int64_t not_before          # x-delay, not-before: wall clock, ms; 0: at once
+    uint32_t key_length
+    uint32_t producer_length
+    uint8_t priority            # 0 … 255
+    uint8_t has_sequence
+
+cdef class LogNeeds(Needed):
+    """Which messages of one log some group has not settled."""
+    cdef list cursors
+
+cdef class Queue(GroupOwner):
+    cdef readonly uint64_t number
+    cdef readonly bytes name
+    cdef readonly uint8_t kind              # QUEUE_*
+    cdef readonly bint durable              # what it holds and what becomes of it is recorded
+    cdef readonly list logs                 # Log, partition-major: logs[partition * lanes + lane]
+    cdef readonly uint32_t lanes
+    cdef readonly uint32_t partitions
+    cdef readonly list groups               # Group: what is pumped
+    cdef readonly list readers              # StreamReader
+    # limits, from the configuration; 0 = none
+    cdef public uint64_t messages_max
+    cdef public uint64_t bytes_max
+    cdef public uint32_t payload_max
+    cdef public int64_t ttl_ms
+    cdef public bint drop_head              # full: the oldest gives way; else the new one is refused
+    cdef public bint capture_confirmed      # an ordinary topic's publisher waits for the append, and is refused with it
+    # the cold half; None = not in use
+    cdef public object on_full              # (queue): make room; True if there is some now
+    # (queue, topic, payload, properties, qos, priority, expires_at, not_before, key)
+    cdef public object on_delayed
+    cdef public object on_stalled           # (queue): logs of it wait for the disk (Log.wanted)
+    cdef public object is_repeated          # (producer, sequence) -> bool: appended already
+    cdef public object on_produced          # (producer, sequence): appended now
+    cdef public object wake                 # asks for a turn, outside of one
+    cdef readonly uint64_t accepted
+    cdef readonly uint64_t refused
+    cdef readonly uint64_t repeated
+    cdef readonly uint64_t capture_lost     # captured messages that could not be appended
+    cdef Ledger ledger
+    cdef uint32_t turn_partition
+    cdef bint news                          # in ledger.news
+
+    # A publish arrived here. Returns 0, or the MQTT 5 reason code with which it is refused. captured: its topic is not
+    # an address of this queue.
+    cdef int take(self, pub_t* pub) except -1
+    cdef int append(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
+    cdef int pump(self) except -1
+    cdef uint64_t kept(self)
+    cdef uint64_t kept_bytes(self)
+    cdef bint is_address(self, const body_t* body) noexcept
+    cdef bint is_full(self, const body_t* body)
+    cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
+    cdef int trim_settled(self) except -1
+    cdef int read_asked(self, const body_t* body, asked_t* asked) except -1

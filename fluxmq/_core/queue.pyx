@@ -1,0 +1,383 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Machine. Takes publishes into logs, hands news to groups. See queue.pxd, docs/internals/queues.md.
+
+A publisher asks by user properties of its PUBLISH (MQTT 5.0 section 3.3.2.3.7):
+
+    partition-key       messages of one key are in one partition, in order
+    priority            0 to 255; of a queue with fewer levels the highest is the most
+    x-delay             milliseconds; not before that
+    not-before          the same as a point in time, milliseconds since the epoch
+    producer-id, producer-sequence      a pair is appended once, however often it is published
+"""
+cimport cython
+from libc.stdint cimport uint16_t
+from libc.string cimport memcmp, memset
+
+from fluxmq._core.errors import UsageError
+from fluxmq._core.mqtt_consts cimport (
+    REASON_IMPLEMENTATION_SPECIFIC_ERROR, REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED,
+)
+from fluxmq._core.queue_cursor cimport Cursor as GroupCursor
+from fluxmq._core.queue_group cimport Group
+from fluxmq._core.queue_log cimport Log, Needed
+from fluxmq._core.queue_stream cimport StreamReader
+from fluxmq._core.wire cimport Cursor, take_bytes16, take_u8
+
+__all__ = ["LogNeeds", "QUEUE_CLASSIC", "QUEUE_EPHEMERAL", "QUEUE_STREAM", "Queue"]
+
+globals().update(QUEUE_CLASSIC=QUEUE_CLASSIC, QUEUE_STREAM=QUEUE_STREAM, QUEUE_EPHEMERAL=QUEUE_EPHEMERAL)
+
+cdef enum:
+    USER_PROPERTY = 0x26
+    ADDRESS_PREFIX_BYTES = 7        # "$queue/"
+    BAD = REASON_IMPLEMENTATION_SPECIFIC_ERROR
+
+
+cdef inline bint is_key(const uint8_t* key, uint32_t length, const char* name, uint32_t n) noexcept nogil:
+    return length == n and memcmp(key, name, n) == 0
+
+
+cdef bint read_number(const uint8_t* text, uint32_t length, uint64_t* out) noexcept nogil:
+    """Decimal digits, at most 18 of them."""
+    cdef uint64_t value = 0
+    cdef uint32_t i
+    if length == 0 or length > 18:
+        return 0
+    for i in range(length):
+        if text[i] < 48 or text[i] > 57:
+            return 0
+        value = value * 10 + text[i] - 48
+    out[0] = value
+    return 1
+
+
+cdef inline uint32_t hash_key(const uint8_t* key, uint32_t length) noexcept nogil:
+    """FNV-1a: which partition a key belongs to must never change, so no seed."""
+    cdef uint32_t h = 2166136261
+    cdef uint32_t i
+    for i in range(length):
+        h = (h ^ key[i]) * 16777619
+    return h ^ h >> 15
+
+
+cdef inline uint32_t property_bytes(uint8_t identifier) noexcept nogil:
+    """Of the fixed-size properties that a PUBLISH may forward, MQTT 5.0 section 2.2.2.2; 0: length-prefixed."""
+    if identifier == 0x01:
+        return 1
+    return 4 if identifier == 0x02 else 0
+
+
+@cython.final
+cdef class LogNeeds(Needed):
+    """Machine. See queue.pxd."""
+
+    cdef bint is_needed(self, uint64_t offset) noexcept:
+        cdef GroupCursor cursor
+        for cursor in self.cursors:
+            if not cursor.is_settled(offset):
+                return 1
+        return 0
+
+
+@cython.final
+cdef class Queue(GroupOwner):
+    """Machine. One per declared queue.
+
+    ledger: the node's, or one without a journal for a queue that is only in memory. number, name: see queue.pxd.
+    kind: QUEUE_*. logs: partition-major, `lanes` of them to a partition.
+    """
+
+    def __cinit__(self, Ledger ledger not None, uint64_t number, bytes name not None, int kind, list logs not None,
+                  uint32_t lanes=1):
+        if lanes == 0 or not logs or len(logs) % lanes:
+            raise UsageError("a queue has at least one partition, and as many lanes in each")
+        self.ledger = ledger
+        self.number = number
+        self.name = name
+        self.kind = <uint8_t>kind
+        self.durable = ledger.active() and kind != QUEUE_EPHEMERAL
+        self.logs = logs
+        self.lanes = lanes
+        self.partitions = <uint32_t>len(logs) // lanes
+        self.groups = []
+        self.readers = []
+
+    cdef int touch(self) except -1:
+        """There is news: it is pumped before this turn's batch goes to the journal."""
+        if not self.news:
+            self.news = True
+            self.ledger.news.append(self)
+            if self.wake is not None:
+                self.wake()
+        return 0
+
+    def notify(self):
+        """As touch, for the cold half: members came or went, something was loaded, time has passed."""
+        self.touch()
+
+    def add_group(self, Group group not None):
+        group.owner = self
+        self.groups.append(group)
+        self.touch()
+
+    def remove_group(self, Group group not None):
+        self.groups.remove(group)
+
+    def add_reader(self, StreamReader reader not None):
+        reader.owner = self
+        self.readers.append(reader)
+        self.touch()
+
+    def remove_reader(self, StreamReader reader not None):
+        self.readers.remove(reader)
+
+    @property
+    def depth(self) -> int:
+        """Messages kept: from the oldest that somebody may still need to the newest."""
+        return self.kept()
+
+    cdef uint64_t kept(self):
+        cdef uint64_t total = 0
+        cdef Log log
+        for log in self.logs:
+            total += log.next - log.first
+        return total
+
+    # ---------------------------------------------------------------- a publish arrives
+
+    cdef int take(self, pub_t* pub) except -1:
+        cdef asked_t asked
+        cdef bint addressed = self.is_address(&pub.body)
+        cdef int reason = self.read_asked(&pub.body, &asked)
+        cdef uint64_t records = self.ledger.records
+        if reason == 0:
+            reason = self.append(&pub.body, pub.qos, &asked)
+        if addressed or self.capture_confirmed:
+            return reason
+        if reason:
+            self.capture_lost += 1
+        self.ledger.records = records       # nobody waits for a capture
+        return 0
+
+    cdef bint is_address(self, const body_t* body) noexcept:
+        """Whether the topic is `$queue/<this name>` or below it."""
+        cdef uint32_t n = <uint32_t>len(self.name)
+        cdef uint32_t end = ADDRESS_PREFIX_BYTES + n
+        return (body.topic_length >= end and memcmp(body.topic, <const char*>b"$queue/", ADDRESS_PREFIX_BYTES) == 0
+                and memcmp(body.topic + ADDRESS_PREFIX_BYTES, <const char*>self.name, n) == 0
+                and (body.topic_length == end or body.topic[end] == 47))
+
+    cdef int read_asked(self, const body_t* body, asked_t* asked) except -1:
+        """0, or the reason to refuse: a property that is meant for us and makes no sense."""
+        cdef Cursor c
+        cdef uint8_t identifier = 0
+        cdef const uint8_t* key = NULL
+        cdef const uint8_t* value = NULL
+        cdef uint16_t n = 0
+        cdef uint16_t m = 0
+        cdef uint64_t number = 0
+        cdef uint32_t skip
+        memset(asked, 0, sizeof(asked_t))
+        c.at = body.properties
+        c.end = c.at + body.properties_length
+        while take_u8(&c, &identifier):
+            if identifier != USER_PROPERTY:
+                skip = property_bytes(identifier)
+                if skip:
+                    c.at += skip
+                elif not take_bytes16(&c, &key, &n):
+                    return BAD
+                continue
+            if not take_bytes16(&c, &key, &n) or not take_bytes16(&c, &value, &m):
+                return BAD
+            if is_key(key, n, b"partition-key", 13):
+                asked.key = value
+                asked.key_length = m
+            elif is_key(key, n, b"producer-id", 11):
+                asked.producer = value
+                asked.producer_length = m
+            elif is_key(key, n, b"producer-sequence", 17):
+                if not read_number(value, m, &asked.sequence):
+                    return BAD
+                asked.has_sequence = 1
+            elif is_key(key, n, b"priority", 8):
+                if not read_number(value, m, &number) or number > 255:
+                    return BAD
+                asked.priority = <uint8_t>number
+            elif is_key(key, n, b"x-delay", 7):
+                if not read_number(value, m, &number):
+                    return BAD
+                asked.not_before = self.ledger.node.now_ms + <int64_t>number if number else 0
+            elif is_key(key, n, b"not-before", 10):
+                if not read_number(value, m, &number):
+                    return BAD
+                asked.not_before = <int64_t>number
+        return 0
+
+    cdef int append(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1:
+        """0, or the reason to refuse it."""
+        cdef body_t kept = body[0]
+        cdef uint32_t partition = 0
+        cdef uint32_t lane
+        cdef bytes producer = None
+        cdef Log log
+        if self.payload_max and body.payload_length > self.payload_max:
+            self.refused += 1
+            return REASON_PACKET_TOO_LARGE
+        if asked.producer != NULL and asked.has_sequence and self.is_repeated is not None:
+            producer = (<const char*>asked.producer)[:asked.producer_length]
+            if self.is_repeated(producer, asked.sequence):
+                self.repeated += 1
+                return 0
+        if self.is_full(body) and not (self.on_full is not None and self.on_full(self)):
+            self.refused += 1
+            return REASON_QUOTA_EXCEEDED
+        if self.ttl_ms and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms + self.ttl_ms):
+            kept.expires_at = self.ledger.node.now_ms + self.ttl_ms
+        if asked.not_before > self.ledger.node.now_ms and self.on_delayed is not None:
+            self.delay(&kept, qos, asked)
+            self.accepted += 1
+            return 0
+        if self.partitions > 1:
+            if asked.key != NULL:
+                partition = hash_key(asked.key, asked.key_length) % self.partitions
+            else:
+                partition = self.turn_partition
+                self.turn_partition = (self.turn_partition + 1) % self.partitions
+        lane = asked.priority if asked.priority < self.lanes else self.lanes - 1
+        log = <Log>self.logs[partition * self.lanes + lane]
+        log.append(&kept, qos, asked.priority, 0)
+        if self.durable:
+            self.ledger.records += 1        # so the publisher's acknowledgement waits
+        self.accepted += 1
+        if producer is not None:
+            self.on_produced(producer, asked.sequence)
+        self.touch()
+        return 0
+
+    cdef bint is_full(self, const body_t* body):
+        return ((self.messages_max != 0 and self.kept() >= self.messages_max)
+                or (self.bytes_max != 0 and self.kept_bytes() + body.payload_length > self.bytes_max))
+
+    cdef uint64_t kept_bytes(self):
+        cdef uint64_t total = 0
+        cdef Log log
+        for log in self.logs:
+            total += log.kept_bytes
+        return total
+
+    cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1:
+        key = (<const char*>asked.key)[:asked.key_length] if asked.key != NULL else b""
+        self.on_delayed(self, (<const char*>body.topic)[:body.topic_length],
+                        (<const char*>body.payload)[:body.payload_length],
+                        (<const char*>body.properties)[:body.properties_length], qos, asked.priority,
+                        body.expires_at, asked.not_before, key)
+        return 0
+
+    def publish(self, bytes topic not None, bytes payload not None, bytes properties=b"", int qos=1,
+                int64_t expires_at=0) -> int:
+        """As if a client had published it: user properties are obeyed. Returns 0, or the MQTT 5 reason code of the
+        refusal. properties: MQTT 5 wire bytes, valid."""
+        cdef body_t body
+        cdef asked_t asked
+        cdef int reason
+        memset(&body, 0, sizeof(body))
+        body.topic = <const uint8_t*><const char*>topic
+        body.topic_length = <uint32_t>len(topic)
+        body.payload = <const uint8_t*><const char*>payload
+        body.payload_length = <uint32_t>len(payload)
+        body.properties = <const uint8_t*><const char*>properties
+        body.properties_length = <uint32_t>len(properties)
+        body.expires_at = expires_at
+        reason = self.read_asked(&body, &asked)
+        return reason if reason else self.append(&body, <uint8_t>qos, &asked)
+
+    def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
+                       int priority=0, int64_t expires_at=0, int64_t not_before=0, bytes partition_key=b"") -> int:
+        """Appends for the cold half (dead letters, delayed messages that are due, the admin socket, other protocols).
+
+        expires_at, not_before: wall clock, ms; 0 = never, at once. Returns 0, or the MQTT 5 reason code of the refusal.
+        """
+        cdef body_t body
+        cdef asked_t asked
+        memset(&body, 0, sizeof(body))
+        memset(&asked, 0, sizeof(asked))
+        body.topic = <const uint8_t*><const char*>topic
+        body.topic_length = <uint32_t>len(topic)
+        body.payload = <const uint8_t*><const char*>payload
+        body.payload_length = <uint32_t>len(payload)
+        body.properties = <const uint8_t*><const char*>properties
+        body.properties_length = <uint32_t>len(properties)
+        body.expires_at = expires_at
+        asked.not_before = not_before
+        asked.priority = <uint8_t>priority
+        if partition_key:
+            asked.key = <const uint8_t*><const char*>partition_key
+            asked.key_length = <uint32_t>len(partition_key)
+        return self.append(&body, <uint8_t>qos, &asked)
+
+    # ---------------------------------------------------------------- news goes out
+
+    cdef int pump(self) except -1:
+        """Once per turn with news: groups and readers take what they can; what they decided is recorded."""
+        cdef Group group
+        cdef StreamReader reader
+        cdef bint stalled = 0
+        self.news = False
+        for group in self.groups:
+            group.pump()
+            group.write_records()
+            stalled = stalled or group.stalled
+        for reader in self.readers:
+            reader.pump()
+            stalled = stalled or reader.stalled
+        if self.kind != QUEUE_STREAM:
+            self.trim_settled()
+        if stalled and self.on_stalled is not None:
+            self.on_stalled(self)
+        return 0
+
+    cdef int trim_settled(self) except -1:
+        """What every group has settled is gone; with no group yet, nothing is."""
+        cdef uint32_t i
+        cdef uint64_t first
+        cdef Log log
+        cdef Group group
+        cdef GroupCursor cursor
+        if not self.groups:
+            return 0
+        for i in range(<uint32_t>len(self.logs)):
+            log = <Log>self.logs[i]
+            first = log.next
+            for group in self.groups:
+                cursor = <GroupCursor>group.cursors[i]
+                if cursor.floor < first:
+                    first = cursor.floor
+            if first > log.first:
+                log.trim(first)
+        return 0
+
+    def needs(self, Log log not None) -> Needed | None:
+        """For Log.export; None: all of it."""
+        cdef LogNeeds needs
+        if self.kind == QUEUE_STREAM or not self.groups:
+            return None
+        needs = LogNeeds()
+        at = self.logs.index(log)
+        needs.cursors = [(<Group>group).cursors[at] for group in self.groups]
+        return needs
+
+    def drop_oldest(self, uint64_t count) -> int:
+        """Drop-head: so many messages, and at least the oldest kept ones, are gone for everybody; returns how many. The
+        engine records where the logs begin now."""
+        cdef uint64_t dropped = 0
+        cdef uint64_t here
+        cdef Log log
+        for log in self.logs:               # lowest partition first; of its lanes the lowest priority
+            here = min(log.next - log.first, count - dropped)
+            if here:
+                log.trim(log.first + here)
+                dropped += here
+            if dropped == count:
+                break
+        return dropped

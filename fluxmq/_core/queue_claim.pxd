@@ -1,0 +1,60 @@
+"""A claim: one message in the hands of one member, or ready to be handed out again; and who takes claims.
+
+The states are drawn in queue_group.pxd. A claim is a C struct that its cursor owns; members and heaps point to it.
+"""
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from fluxmq._core.queue_log cimport chunk_t, record_t
+
+cdef enum:
+    CLAIM_READY = 1             # to be delivered again
+    CLAIM_WAITING = 2           # the same, but not before `due_ms`
+    CLAIM_HELD = 3              # a member has it
+
+cdef struct claim_t:
+    uint64_t offset
+    int64_t due_ms              # HELD: the lease ends (monotonic ms; 0 = never). WAITING: wall clock ms
+    void* cursor                # Cursor, borrowed: a cursor outlives its claims
+    void* member                # Member, borrowed; NULL unless HELD
+    chunk_t* chunk              # counted while HELD, else NULL
+    claim_t* before             # of the same member, in order of claiming
+    claim_t* behind
+    claim_t* chain              # next in its bucket of the cursor's table
+    uint32_t heap_at            # 1 + place in the heap that its state says; 0: in none
+    uint16_t deliveries         # how often it was handed to a member
+    uint8_t state
+
+cdef struct heap_t:             # of claims, the least first: by offset, or by due_ms
+    claim_t** items
+    uint32_t count
+    uint32_t room
+    uint8_t by_due
+
+cdef class GroupOwner:
+    """Whoever must be told that a group or reader has something to do."""
+    cdef int touch(self) except -1
+
+cdef class Member:
+    """What is handed to. A subclass decides how it is delivered and how much it takes."""
+    cdef readonly object group              # Group; None before join and after leave
+    cdef public int64_t lease_ms            # visibility timeout; 0 = until it leaves
+    cdef readonly uint32_t held             # claims in its hands
+    cdef claim_t* oldest
+    cdef claim_t* newest
+
+    # How many more it takes now. Never called while the member is not in a group.
+    cdef uint32_t credit(self) noexcept
+    # Takes a message: `claim` is its handle until settle, give_back or lost; `record` is good as long as claim.chunk is
+    # held. 0: it cannot after all (then it is ready again, and this member gets nothing more in this pump).
+    cdef int deliver(self, claim_t* claim, const record_t* record) except -1
+    # The claim is taken from it: its lease is over, or it has left.
+    cdef int lost(self, claim_t* claim) except -1
+
+cdef class Filter:
+    """Which messages a group is for. Without a subclass: all."""
+    cdef bint wants(self, const record_t* record) noexcept
+
+cdef claim_t* claim_new() except NULL
+cdef void claim_free(claim_t* claim) noexcept
+cdef int heap_push(heap_t* heap, claim_t* claim) except -1
+cdef void heap_remove(heap_t* heap, claim_t* claim) noexcept

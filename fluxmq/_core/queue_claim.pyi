@@ -1,0 +1,13 @@
+from typing import Any
+
+__all__ = ["Filter", "GroupOwner", "Member"]
+
+class GroupOwner: ...
+class Filter: ...
+
+class Member:
+    lease_ms: int
+    @property
+    def group(self) -> Any: ...
+    @property
+    def held(self) -> int: ...

@@ -1,0 +1,644 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Machine. Who gets what, and what becomes of it: see queue_group.pxd.
+
+What it costs: nothing for a message that waits; a claim_t for one that is in somebody's hands or ready again (bounded
+by claims_max); a bit for one that was settled before an older one, in pages of 8 KiB per 65 536 offsets.
+"""
+cimport cython
+from libc.stdlib cimport free
+
+from fluxmq._core.errors import UsageError
+
+from fluxmq._core.queue_claim cimport CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, heap_push, heap_remove
+from fluxmq._core.queue_cursor cimport PAGE_BITS
+from fluxmq._core.queue_log cimport NOTHING_WANTED, chunk_drop, chunk_hold
+from fluxmq._core.wire cimport put_u16, put_u32
+
+__all__ = ["Group", "PyMember"]
+
+cdef enum:
+    RECORD_CLAIM = 21
+    RECORD_SETTLE = 22
+    RECORD_RETURN = 23
+    RECORD_CURSOR = 28
+    LANE_SHIFT = 56
+    DELIVERIES_MAX = 65535
+    SCAN_MAX = 10000            # messages that one pump looks at for one cursor without handing any out
+
+
+cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept:
+    return put_u32(put_u32(at, <uint32_t>(value >> 32)), <uint32_t>value)
+
+
+@cython.final
+cdef class PyMember(Member):
+    """A member in Python, for cold uses and tests.
+
+    on_deliver: called with (log number, offset, deliveries); False refuses. on_lost: the same. room: its credit.
+    """
+    cdef public uint32_t room
+    cdef public object on_deliver
+    cdef public object on_lost
+
+    def __init__(self, on_deliver, on_lost=None, uint32_t room=1, int64_t lease_ms=0):
+        self.on_deliver = on_deliver
+        self.on_lost = on_lost
+        self.room = room
+        self.lease_ms = lease_ms
+
+    cdef uint32_t credit(self) noexcept:
+        return self.room - self.held if self.room > self.held else 0
+
+    cdef int deliver(self, claim_t* claim, const record_t* record) except -1:
+        return self.on_deliver((<Cursor>claim.cursor).log.number, claim.offset, claim.deliveries) is not False
+
+    cdef int lost(self, claim_t* claim) except -1:
+        if self.on_lost is not None:
+            self.on_lost((<Cursor>claim.cursor).log.number, claim.offset, claim.deliveries)
+        return 0
+
+
+# Members' claims point into cursors; both are the group's, and go with it.
+@cython.no_gc_clear
+@cython.final
+cdef class Group:
+    """Machine. One group of one queue.
+
+    number: its name on disk. mode: "shared" (any member gets anything), "exclusive" (a partition belongs to one member
+    at a time) or "single" (all of them to the oldest member). volatile: nothing is recorded.
+    """
+
+    def __cinit__(self, Ledger ledger not None, uint64_t number, bytes name not None, *, uint32_t claims_max=100_000,
+                  uint32_t deliveries_max=0, str mode="shared", bint volatile=False):
+        if mode not in ("shared", "exclusive", "single"):
+            raise UsageError(f"a group is shared, exclusive or single, not {mode!r}")
+        self.ledger = ledger
+        self.number = number
+        self.name = name
+        self.mode = mode
+        self.volatile = volatile or not ledger.active()
+        self.claims_max = claims_max
+        self.deliveries_max = deliveries_max
+        self.cursors = []
+        self.members = []
+        self.order = []
+        self.waiting.by_due = 1
+        self.leases.by_due = 1
+
+    def __dealloc__(self):
+        free(self.waiting.items)
+        free(self.leases.items)
+
+    # ---------------------------------------------------------------- who and what
+
+    def add_cursor(self, Log log not None, uint32_t partition=0, next=None):
+        """The group sees a log from `next` on; None: from its oldest message."""
+        cdef Cursor cursor = Cursor(log, partition, log.first if next is None else <uint64_t>next)
+        self.cursors.append(cursor)
+        lanes = sorted({c.log.first >> LANE_SHIFT for c in self.cursors}, reverse=True)
+        self.order = [[c for c in self.cursors if c.log.first >> LANE_SHIFT == lane] for lane in lanes]
+        self.balance()
+        self.touch()
+
+    def join(self, Member member not None):
+        """It gets messages from the next pump on."""
+        if member.group is not None:
+            raise UsageError("a member is in one group at a time")
+        member.group = self
+        self.members.append(member)
+        self.balance()
+        self.touch()
+
+    def leave(self, Member member not None):
+        """What it has is ready again at once."""
+        if member.group is not self:
+            return
+        while member.oldest != NULL:
+            member.lost(member.oldest)
+            self.give_back(member.oldest, 0, True)
+        self.members.remove(member)
+        member.group = None
+        self.balance()
+        self.touch()
+
+    cdef int touch(self) except -1:
+        self.dirty = True
+        if self.owner is not None:
+            self.owner.touch()
+        return 0
+
+    cdef int balance(self) except -1:
+        """Exclusive groups: each partition has an owner, those that have one keep it while the load is even."""
+        cdef Cursor cursor
+        cdef Member member
+        if self.mode == "shared":
+            return 0
+        partitions = sorted({cursor.partition for cursor in self.cursors})
+        owners = {}
+        if self.members and self.mode == "single":
+            owners = dict.fromkeys(partitions, self.members[0])
+        elif self.members:
+            most = -(-len(partitions) // len(self.members))
+            loads = {id(member): 0 for member in self.members}
+            for cursor in self.cursors:
+                member = cursor.owner
+                if (member is not None and member.group is self and cursor.partition not in owners
+                        and loads[id(member)] < most):
+                    owners[cursor.partition] = member
+                    loads[id(member)] += 1
+            for partition in partitions:
+                if partition not in owners:
+                    least = min(self.members, key=lambda one: loads[id(one)])
+                    owners[partition] = least
+                    loads[id(least)] += 1
+        for cursor in self.cursors:
+            cursor.owner = owners.get(cursor.partition)
+        return 0
+
+    def owners(self) -> dict:
+        """Of an exclusive group: partition -> member."""
+        return {cursor.partition: (<Cursor>cursor).owner for cursor in self.cursors}
+
+    cdef Cursor cursor_of(self, uint64_t log_number):
+        cdef Cursor cursor
+        for cursor in self.cursors:
+            if cursor.log.number == log_number:
+                return cursor
+        return None
+
+    # ---------------------------------------------------------------- hand out
+
+    cdef Member member_with_credit(self):
+        cdef uint32_t count = <uint32_t>len(self.members)
+        cdef uint32_t i
+        cdef Member member
+        for i in range(count):
+            member = <Member>self.members[(self.turn_member + i) % count]
+            if member.credit():
+                self.turn_member = (self.turn_member + i + 1) % count
+                return member
+        return None
+
+    cdef int pump(self) except -1:
+        cdef uint32_t handed = 0
+        cdef Cursor cursor
+        self.stalled = False
+        if not self.members:
+            return 0
+        if self.mode == "shared":
+            self.pump_order(&handed)
+            return handed
+        for lane in self.order:
+            for cursor in lane:
+                if cursor.owner is not None and (cursor.held == 0 or cursor.holder is cursor.owner):
+                    self.pump_cursor(cursor, cursor.owner, &handed)
+        return handed
+
+    cdef int pump_order(self, uint32_t* handed) except -1:
+        """Lanes from the highest, in each one message of a partition after the other."""
+        cdef uint32_t i, count, before
+        cdef Cursor cursor
+        cdef list lane
+        for lane in self.order:
+            count = <uint32_t>len(lane)
+            if count == 1:
+                if self.pump_cursor(<Cursor>lane[0], None, handed):
+                    return 0
+                continue
+            before = handed[0] + 1
+            while handed[0] != before:
+                before = handed[0]
+                for i in range(count):
+                    cursor = <Cursor>lane[(self.turn_cursor + i) % count]
+                    if self.pump_one(cursor, handed):
+                        return 0
+                self.turn_cursor += 1
+        return 0
+
+    cdef int pump_one(self, Cursor cursor, uint32_t* handed) except -1:
+        """At most one message. 1: no member has credit."""
+        cdef Member member
+        cdef claim_t* claim
+        cdef const record_t* record = NULL
+        cdef chunk_t* chunk = NULL
+        cdef bint stop = 0
+        if self.claims - self.waiting.count >= self.claims_max and cursor.ready.count == 0:
+            return 0
+        member = self.member_with_credit()
+        if member is None:
+            return 1
+        claim = self.ready_claim(cursor, &record, &chunk, &stop)
+        if claim == NULL and not stop:
+            claim = self.fresh_claim(cursor, &record, &chunk, &stop)
+        if claim != NULL:
+            handed[0] += self.hand(cursor, claim, record, chunk, member)
+        return 0
+
+    cdef int pump_cursor(self, Cursor cursor, Member only, uint32_t* handed) except -1:
+        """All that members (or the one) take of a log. 1: nobody has credit."""
+        cdef Member member
+        cdef claim_t* claim
+        cdef const record_t* record = NULL
+        cdef chunk_t* chunk = NULL
+        cdef bint stop = 0
+        while True:
+            if only is not None:
+                member = only if only.credit() else None
+            else:
+                member = self.member_with_credit()
+            if member is None:
+                return 1
+            claim = self.ready_claim(cursor, &record, &chunk, &stop)
+            if claim == NULL and not stop:
+                if self.claims >= self.claims_max:
+                    return 0
+                claim = self.fresh_claim(cursor, &record, &chunk, &stop)
+            if claim == NULL:
+                return 0
+            if not self.hand(cursor, claim, record, chunk, member):
+                return 0
+            handed[0] += 1
+
+    cdef claim_t* ready_claim(self, Cursor cursor, const record_t** record, chunk_t** chunk, bint* stop) except? NULL:
+        """The oldest of those that are ready again, out of their heap. stop: it must be read from disk first."""
+        cdef claim_t* claim
+        cdef const record_t* found
+        cdef uint64_t offset
+        while cursor.ready.count:
+            claim = cursor.ready.items[0]
+            offset = claim.offset
+            found = NULL
+            if offset >= cursor.log.first:
+                found = cursor.log.find(offset, chunk)
+                if found == NULL and cursor.log.wanted != NOTHING_WANTED:
+                    self.stalled = True
+                    stop[0] = 1
+                    return NULL
+            if found == NULL or found.offset != offset:
+                self.settle_offset(cursor, offset)      # retention took it
+                continue
+            if self.deliveries_max and claim.deliveries >= self.deliveries_max:
+                self.kill(cursor, offset, claim.deliveries, "max_retries")
+                continue
+            if found.expires_at and found.expires_at <= self.ledger.node.now_ms:
+                self.kill(cursor, offset, claim.deliveries, "expired")
+                continue
+            heap_remove(&cursor.ready, claim)
+            record[0] = found
+            return claim
+        return NULL
+
+    cdef claim_t* fresh_claim(self, Cursor cursor, const record_t** record, chunk_t** chunk, bint* stop) except? NULL:
+        """The next message that nobody has had yet."""
+        cdef const record_t* found
+        cdef claim_t* claim
+        cdef uint32_t looked = 0
+        if cursor.next < cursor.log.first:
+            self.skip_to(cursor, cursor.log.first)
+        while cursor.next < cursor.log.next:
+            if cursor.settled and cursor.is_settled(cursor.next):
+                cursor.next += 1
+                continue
+            found = cursor.log.find(cursor.next, chunk)
+            if found == NULL:
+                if cursor.log.wanted != NOTHING_WANTED:
+                    self.stalled = True
+                    stop[0] = 1
+                return NULL
+            while cursor.next < found.offset:           # kept nowhere: everybody was done with it
+                cursor.mark(cursor.next)
+                cursor.next = max(cursor.next + 1, cursor.floor)
+            if found.expires_at and found.expires_at <= self.ledger.node.now_ms:
+                cursor.next = found.offset + 1
+                self.kill(cursor, found.offset, 0, "expired")
+                continue
+            if self.filter is not None and not self.filter.wants(found):
+                cursor.next = found.offset + 1
+                self.settle_offset(cursor, found.offset)
+                looked += 1
+                if looked >= SCAN_MAX:
+                    self.touch()                        # goes on in the next turn
+                    return NULL
+                continue
+            claim = cursor.add(found.offset)
+            cursor.next = found.offset + 1
+            self.claims += 1
+            record[0] = found
+            return claim
+        return NULL
+
+    cdef int skip_to(self, Cursor cursor, uint64_t first) except -1:
+        """Retention took what is below: it is settled, but for what is in hands."""
+        cdef claim_t* claim
+        if cursor.floor < first:
+            while cursor.settled and cursor.floor < first:
+                if cursor.is_settled_bit(cursor.floor):
+                    cursor.settled -= 1
+                cursor.set_floor(cursor.floor + 1)
+            cursor.set_floor(first)
+            cursor.advance()
+        if cursor.next < first:
+            cursor.next = first
+        self.dirty = True
+        return 0
+
+    cdef int hand(self, Cursor cursor, claim_t* claim, const record_t* record, chunk_t* chunk, Member member) except -1:
+        """Gives a claim, which is in no heap, to a member. 0: it does not take it."""
+        cdef int taken
+        claim.state = CLAIM_HELD
+        claim.member = <void*>member
+        claim.chunk = chunk
+        chunk_hold(chunk)
+        if claim.deliveries < DELIVERIES_MAX:
+            claim.deliveries += 1
+        claim.before = member.newest
+        claim.behind = NULL
+        if member.newest != NULL:
+            member.newest.behind = claim
+        else:
+            member.oldest = claim
+        member.newest = claim
+        member.held += 1
+        cursor.held += 1
+        cursor.holder = member
+        if member.lease_ms:
+            claim.due_ms = self.ledger.node.mono_ms + member.lease_ms
+            heap_push(&self.leases, claim)
+        taken = member.deliver(claim, record)
+        if taken:
+            self.note(RECORD_CLAIM, cursor.log.number, claim.offset, claim.deliveries)
+            self.dirty = True
+            return 1
+        self.take_from_member(claim)
+        claim.deliveries -= 1
+        claim.state = CLAIM_READY
+        heap_push(&cursor.ready, claim)
+        return 0
+
+    cdef void take_from_member(self, claim_t* claim) noexcept:
+        cdef Member member = <Member>claim.member
+        if claim.before != NULL:
+            claim.before.behind = claim.behind
+        else:
+            member.oldest = claim.behind
+        if claim.behind != NULL:
+            claim.behind.before = claim.before
+        else:
+            member.newest = claim.before
+        member.held -= 1
+        (<Cursor>claim.cursor).held -= 1
+        heap_remove(&self.leases, claim)
+        chunk_drop(claim.chunk)
+        claim.chunk = NULL
+        claim.member = NULL
+        claim.before = claim.behind = NULL
+
+    cdef void unlink(self, claim_t* claim) noexcept:
+        """Out of whatever its state says it is in."""
+        if claim.state == CLAIM_HELD:
+            self.take_from_member(claim)
+        elif claim.state == CLAIM_READY:
+            heap_remove(&(<Cursor>claim.cursor).ready, claim)
+        else:
+            heap_remove(&self.waiting, claim)
+
+    # ---------------------------------------------------------------- what becomes of it
+
+    cdef int settle(self, claim_t* claim) except -1:
+        return self.settle_offset(<Cursor>claim.cursor, claim.offset)
+
+    cdef int settle_offset(self, Cursor cursor, uint64_t offset) except -1:
+        cdef claim_t* claim = cursor.find(offset)
+        if claim != NULL:
+            self.unlink(claim)
+            cursor.drop(claim)
+            self.claims -= 1
+        elif cursor.is_settled(offset):
+            return 0
+        if not cursor.is_settled(offset):
+            cursor.mark(offset)
+        self.note(RECORD_SETTLE, cursor.log.number, offset, 0)
+        self.touch()
+        return 0
+
+    cdef int give_back(self, claim_t* claim, int64_t delay_ms, bint counts) except -1:
+        cdef Cursor cursor = <Cursor>claim.cursor
+        self.unlink(claim)
+        if not counts and claim.deliveries:
+            claim.deliveries -= 1
+        claim.due_ms = self.ledger.node.now_ms + delay_ms if delay_ms > 0 else 0
+        if claim.due_ms:
+            claim.state = CLAIM_WAITING
+            heap_push(&self.waiting, claim)
+        else:
+            claim.state = CLAIM_READY
+            heap_push(&cursor.ready, claim)
+        self.write_return(cursor, claim)
+        self.touch()
+        return 0
+
+    cdef int reject(self, claim_t* claim, str reason) except -1:
+        return self.kill(<Cursor>claim.cursor, claim.offset, claim.deliveries, reason)
+
+    cdef int kill(self, Cursor cursor, uint64_t offset, uint16_t deliveries, str reason) except -1:
+        """The engine puts it where dead messages go, in this batch; whatever it does, the group is done with it."""
+        if self.on_dead is not None:
+            self.on_dead(self, cursor.log, offset, deliveries, reason)
+        return self.settle_offset(cursor, offset)
+
+    def tick(self) -> int | None:
+        """Leases that are over, delays that have passed. Returns in how many ms there is more to do; None: never."""
+        cdef int64_t mono = self.ledger.node.mono_ms
+        cdef int64_t wall = self.ledger.node.now_ms
+        cdef claim_t* claim
+        cdef object due = None
+        while self.leases.count and self.leases.items[0].due_ms <= mono:
+            claim = self.leases.items[0]
+            (<Member>claim.member).lost(claim)
+            self.give_back(claim, 0, True)
+        while self.waiting.count and self.waiting.items[0].due_ms <= wall:
+            claim = self.waiting.items[0]
+            heap_remove(&self.waiting, claim)
+            claim.state = CLAIM_READY
+            claim.due_ms = 0
+            heap_push(&(<Cursor>claim.cursor).ready, claim)
+            self.touch()
+        if self.leases.count:
+            due = self.leases.items[0].due_ms - mono
+        if self.waiting.count:
+            wait = self.waiting.items[0].due_ms - wall
+            due = wait if due is None else min(due, wait)
+        return due
+
+    # ---------------------------------------------------------------- for the cold half, by offset
+
+    def claim_of(self, uint64_t log_number, uint64_t offset) -> tuple | None:
+        """(deliveries, the member that has it or None); None: nobody has had it, or it is settled."""
+        cdef Cursor cursor = self.cursor_of(log_number)
+        cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
+        if claim == NULL:
+            return None
+        return claim.deliveries, <object><Member>claim.member if claim.member != NULL else None
+
+    def is_settled(self, uint64_t log_number, uint64_t offset) -> bool:
+        cdef Cursor cursor = self.cursor_of(log_number)
+        return cursor is not None and cursor.is_settled(offset)
+
+    def settle_at(self, uint64_t log_number, uint64_t offset) -> bool:
+        """True: it was claimed, and is settled now."""
+        cdef Cursor cursor = self.cursor_of(log_number)
+        if cursor is None or cursor.find(offset) == NULL:
+            return False
+        self.settle_offset(cursor, offset)
+        return True
+
+    def settle_any(self, uint64_t log_number, uint64_t offset):
+        """The group is done with a message, whether anybody has had it or not."""
+        cdef Cursor cursor = self.cursor_of(log_number)
+        if cursor is not None:
+            self.settle_offset(cursor, offset)
+
+    def settle_upto(self, uint64_t log_number, uint64_t offset, Member member=None) -> int:
+        """Settles every claim at or below an offset (of one member, if given); returns how many."""
+        cdef Cursor cursor = self.cursor_of(log_number)
+        cdef claim_t* claim
+        cdef uint32_t i
+        if cursor is None:
+            return 0
+        found = []
+        if cursor.table != NULL:
+            for i in range(cursor.table_mask + 1):
+                claim = cursor.table[i]
+                while claim != NULL:
+                    if claim.offset <= offset and claim.state == CLAIM_HELD and (
+                            member is None or claim.member == <void*>member):
+                        found.append(claim.offset)
+                    claim = claim.chain
+        for at in sorted(found):
+            self.settle_offset(cursor, at)
+        return len(found)
+
+    def give_back_at(self, uint64_t log_number, uint64_t offset, int64_t delay_ms=0, bint counts=True) -> bool:
+        cdef Cursor cursor = self.cursor_of(log_number)
+        cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
+        if claim == NULL:
+            return False
+        self.give_back(claim, delay_ms, counts)
+        return True
+
+    def reject_at(self, uint64_t log_number, uint64_t offset, str reason not None) -> bool:
+        cdef Cursor cursor = self.cursor_of(log_number)
+        cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
+        if claim == NULL:
+            return False
+        self.reject(claim, reason)
+        return True
+
+    def extend(self, uint64_t log_number, uint64_t offset, int64_t lease_ms) -> bool:
+        """Its lease ends so many ms from now; 0: when its member leaves."""
+        cdef Cursor cursor = self.cursor_of(log_number)
+        cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
+        if claim == NULL or claim.state != CLAIM_HELD:
+            return False
+        heap_remove(&self.leases, claim)
+        claim.due_ms = self.ledger.node.mono_ms + lease_ms if lease_ms else 0
+        if lease_ms:
+            heap_push(&self.leases, claim)
+        return True
+
+    def seek(self, uint64_t log_number, uint64_t next):
+        """From here on, whatever was before: below all is settled, above nothing is. Raises UsageError while somebody
+        has claims."""
+        cdef Cursor cursor = self.cursor_of(log_number)
+        cdef uint8_t* at
+        if cursor is None:
+            raise UsageError(f"log {log_number:016x} is not one of the group's")
+        if cursor.held:
+            raise UsageError("messages are in the hands of members")
+        self.move(cursor, next)
+        if not self.volatile:
+            self.write_records()
+            at = self.ledger.journal.reserve(RECORD_CURSOR, 24)
+            put_u64(put_u64(put_u64(at, self.number), log_number), next)
+            self.ledger.records += 1
+        self.touch()
+
+    cdef int move(self, Cursor cursor, uint64_t next) except -1:
+        cdef uint32_t i
+        cdef claim_t* claim
+        if cursor.table != NULL:
+            for i in range(cursor.table_mask + 1):
+                while cursor.table[i] != NULL:
+                    claim = cursor.table[i]
+                    self.unlink(claim)
+                    cursor.drop(claim)
+                    self.claims -= 1
+        for i in range(cursor.pages_count):
+            free(cursor.pages[i])
+        cursor.pages_count = 0
+        cursor.settled = 0
+        cursor.pages_base = next >> PAGE_BITS
+        cursor.floor = cursor.next = next
+        return 0
+
+    @property
+    def lag(self) -> int:
+        """Messages not settled: never claimed, in hands, or ready again."""
+        cdef Cursor cursor
+        cdef uint64_t total = self.claims
+        for cursor in self.cursors:
+            if cursor.log.next > max(cursor.next, cursor.log.first):
+                total += cursor.log.next - max(cursor.next, cursor.log.first)
+        return total
+
+    @property
+    def waits(self) -> int:
+        """Of the claims, those whose time has not come."""
+        return self.waiting.count
+
+    # ---------------------------------------------------------------- records
+
+    cdef int note(self, uint8_t kind, uint64_t log, uint64_t offset, uint16_t deliveries) except -1:
+        if self.volatile:
+            return 0
+        if (self.run_count and self.run_kind == kind and self.run_log == log and self.run_deliveries == deliveries
+                and self.run_first + self.run_count == offset):
+            self.run_count += 1
+            return 0
+        self.write_records()
+        self.run_kind = kind
+        self.run_log = log
+        self.run_first = offset
+        self.run_count = 1
+        self.run_deliveries = deliveries
+        return 0
+
+    cdef int write_records(self) except -1:
+        """The run that is open becomes a record."""
+        cdef uint8_t* at
+        if self.run_count == 0:
+            return 0
+        at = self.ledger.journal.reserve(self.run_kind, 30 if self.run_kind == RECORD_CLAIM else 28)
+        at = put_u64(put_u64(put_u64(at, self.number), self.run_log), self.run_first)
+        at = put_u32(at, self.run_count)
+        if self.run_kind == RECORD_CLAIM:
+            put_u16(at, self.run_deliveries)
+        self.run_count = 0
+        self.ledger.records += 1
+        return 0
+
+    cdef int write_return(self, Cursor cursor, claim_t* claim) except -1:
+        cdef uint8_t* at
+        if self.volatile:
+            return 0
+        self.write_records()
+        at = self.ledger.journal.reserve(RECORD_RETURN, 34)
+        at = put_u64(put_u64(put_u64(at, self.number), cursor.log.number), claim.offset)
+        at = put_u16(at, claim.deliveries)
+        put_u64(at, <uint64_t>claim.due_ms)
+        self.ledger.records += 1
+        return 0
+
+    def flush_records(self):
+        """For the cold half: what was decided outside of a pump is recorded."""
+        self.write_records()

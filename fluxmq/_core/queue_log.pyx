@@ -1,0 +1,598 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Machine. A log in memory: chunks of messages, appended at one end, let go at the other. See queue_log.pxd.
+
+    first                    flushed                                   next
+      │  (on disk, maybe here) │   only here and in the journal          │
+      ▼                        ▼                                         ▼
+      [loaded chunk] ……gap…… [ chunk ][ chunk ][      tail chunk     ]
+
+Chunks are in ascending order and never overlap. What is not flushed is always here; what is flushed is here while there
+is room (evict). A gap is filled by load(), which the storage ring calls when `wanted` names an offset in it.
+"""
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memmove, memset
+
+from fluxmq._core.errors import CorruptError, UsageError
+
+__all__ = ["Log", "Needed", "Record"]
+
+NOTHING_WANTED = 0xFFFFFFFFFFFFFFFF
+
+cdef enum:
+    RECORD_APPEND = 20
+    HEAD_BYTES = 48
+    CHUNK_BYTES_MIN = 4096
+    CHUNK_BYTES_MAX = 262144
+    BLOCK_BYTES_MAX = 65536         # of what export hands out, and of one batch in a segment
+    LANE_SHIFT = 56
+
+
+@cython.freelist(64)
+@cython.final
+cdef class Record:
+    """Value. One message, copied out of a log, for cold uses. Times are wall clock, ms; 0 = none."""
+    cdef readonly uint64_t offset
+    cdef readonly int64_t time_ms
+    cdef readonly int64_t expires_at
+    cdef readonly int64_t not_before
+    cdef readonly bytes topic
+    cdef readonly bytes properties
+    cdef readonly bytes payload
+    cdef readonly uint8_t qos
+    cdef readonly uint8_t priority
+
+    def __repr__(self) -> str:
+        return f"Record(offset={self.offset}, topic={self.topic!r}, payload={self.payload!r})"
+
+
+cdef Record record_value(const record_t* record):
+    cdef Record value = Record.__new__(Record)
+    cdef const char* at = <const char*>record + HEAD_BYTES
+    value.offset = record.offset
+    value.time_ms = record.time_ms
+    value.expires_at = record.expires_at
+    value.not_before = record.not_before
+    value.topic = at[:record.topic_length]
+    at += record.topic_length
+    value.properties = at[:record.properties_length]
+    at += record.properties_length
+    value.payload = at[:record.payload_length]
+    value.qos = record.qos
+    value.priority = record.priority
+    return value
+
+
+cdef void record_body(const record_t* record, body_t* out) noexcept:
+    memset(out, 0, sizeof(body_t))
+    out.topic = <const uint8_t*>record + HEAD_BYTES
+    out.topic_length = record.topic_length
+    out.properties = out.topic + record.topic_length
+    out.properties_length = record.properties_length
+    out.payload = out.properties + record.properties_length
+    out.payload_length = record.payload_length
+    out.expires_at = record.expires_at
+
+
+cdef void chunk_hold(chunk_t* chunk) noexcept:
+    chunk.refs += 1
+
+
+cdef void chunk_drop(chunk_t* chunk) noexcept:
+    chunk.refs -= 1
+    if chunk.refs == 0:
+        free(chunk.at)
+        free(chunk.data)
+        free(chunk)
+
+
+cdef chunk_t* chunk_new(uint32_t room) except NULL:
+    cdef chunk_t* chunk = <chunk_t*>malloc(sizeof(chunk_t))
+    if chunk == NULL:
+        raise MemoryError()
+    memset(chunk, 0, sizeof(chunk_t))
+    chunk.refs = 1
+    chunk.room = room
+    chunk.data = <uint8_t*>malloc(room)
+    if chunk.data == NULL:
+        free(chunk)
+        raise MemoryError()
+    return chunk
+
+
+cdef inline const record_t* record_at(const chunk_t* chunk, uint32_t i) noexcept:
+    return <const record_t*>(chunk.data + chunk.at[i])
+
+
+cdef int chunk_index(chunk_t* chunk, uint32_t position) except -1:
+    """The record at a position of data becomes the chunk's last one."""
+    cdef uint32_t* grown
+    cdef uint32_t room
+    if chunk.count == chunk.at_room:
+        room = chunk.at_room * 2 if chunk.at_room else 16
+        grown = <uint32_t*>realloc(chunk.at, room * sizeof(uint32_t))
+        if grown == NULL:
+            raise MemoryError()
+        chunk.at = grown
+        chunk.at_room = room
+    chunk.at[chunk.count] = position
+    chunk.count += 1
+    return 0
+
+
+cdef uint32_t chunk_search(const chunk_t* chunk, uint64_t offset) noexcept:
+    """Index of the first record at or above offset; count when there is none."""
+    cdef uint32_t low = 0
+    cdef uint32_t high = chunk.count
+    cdef uint32_t middle
+    if offset <= chunk.first:
+        return 0
+    # Dense chunks, and nearly all are, need no search.
+    if chunk.count and chunk.last - chunk.first == chunk.count - 1:
+        return <uint32_t>(offset - chunk.first) if offset <= chunk.last else chunk.count
+    while low < high:
+        middle = (low + high) // 2
+        if record_at(chunk, middle).offset < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+cdef class Needed:
+    """Who says which messages somebody still needs. Without a subclass: all of them."""
+
+    cdef bint is_needed(self, uint64_t offset) noexcept:
+        return 1
+
+
+@cython.final
+cdef class Log:
+    """Machine. One lane of one partition.
+
+    number: its name on disk. lane: in the top byte of every offset. first, next: of what segments hold already (both or
+    neither). volatile: nothing is recorded, it lives in memory only.
+    """
+
+    def __cinit__(self, Ledger ledger not None, uint64_t number, *, int lane=0, first=None, next=None,
+                  bint volatile=False):
+        cdef uint64_t base = <uint64_t>lane << LANE_SHIFT
+        if not 0 <= lane <= 255 or (first is None) != (next is None):
+            raise UsageError("a lane is 0 to 255, and first and next are given together")
+        self.ledger = ledger
+        self.number = number
+        self.volatile = volatile
+        self.first = base if first is None else <uint64_t>first
+        self.next = base if next is None else <uint64_t>next
+        if self.first > self.next or self.first >> LANE_SHIFT != <uint64_t>lane:
+            raise UsageError("first is not above next, and both are of the lane")
+        self.flushed = self.next
+        self.wanted = NOTHING_WANTED
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        for i in range(self.chunks_count):
+            chunk_drop(self.chunks[i])
+        free(self.chunks)
+
+    # ---------------------------------------------------------------- append
+
+    cdef chunk_t* tail_for(self, uint32_t size) except NULL:
+        """The chunk that takes a message of this size next."""
+        cdef chunk_t* tail = self.chunks[self.chunks_count - 1] if self.chunks_count else NULL
+        cdef chunk_t* made
+        cdef uint32_t room = self.room_hint if self.room_hint else CHUNK_BYTES_MIN
+        if tail != NULL and tail.state == CHUNK_OPEN:
+            if tail.room - tail.used >= size:
+                return tail
+            # Idle logs own little, busy ones few allocations.
+            room = self.room_hint = min(room * 2, <uint32_t>CHUNK_BYTES_MAX)
+        made = chunk_new(max(room, size))
+        try:
+            self.insert(self.chunks_count, made)
+        except MemoryError:
+            chunk_drop(made)
+            raise
+        return made
+
+    cdef int insert(self, uint32_t at, chunk_t* chunk) except -1:
+        cdef chunk_t** grown
+        if self.chunks_count == self.chunks_room:
+            grown = <chunk_t**>realloc(self.chunks, (self.chunks_room * 2 + 4) * sizeof(chunk_t*))
+            if grown == NULL:
+                raise MemoryError()
+            self.chunks = grown
+            self.chunks_room = self.chunks_room * 2 + 4
+        memmove(self.chunks + at + 1, self.chunks + at, (self.chunks_count - at) * sizeof(chunk_t*))
+        self.chunks[at] = chunk
+        self.chunks_count += 1
+        self.memory += chunk.room
+        return 0
+
+    cdef void take_out(self, uint32_t at) noexcept:
+        cdef chunk_t* chunk = self.chunks[at]
+        self.chunks_count -= 1
+        memmove(self.chunks + at, self.chunks + at + 1, (self.chunks_count - at) * sizeof(chunk_t*))
+        self.memory -= chunk.room
+        chunk_drop(chunk)
+
+    cdef uint64_t append(self, const body_t* body, uint8_t qos, uint8_t priority,
+                         int64_t not_before) except? 0xFFFFFFFFFFFFFFFF:
+        cdef uint64_t total = HEAD_BYTES + <uint64_t>body.topic_length + body.properties_length + body.payload_length
+        cdef uint32_t size = <uint32_t>((total + 7) & ~<uint64_t>7)
+        cdef chunk_t* chunk = self.tail_for(size)
+        cdef uint8_t* at = chunk.data + chunk.used
+        cdef record_t* record = <record_t*>at
+        cdef uint8_t* written
+        record.size = size
+        record.payload_length = body.payload_length
+        record.offset = self.next
+        record.time_ms = self.ledger.node.now_ms
+        record.expires_at = body.expires_at
+        record.not_before = not_before
+        record.properties_length = body.properties_length
+        record.topic_length = <uint16_t>body.topic_length
+        record.qos = qos
+        record.priority = priority
+        at += HEAD_BYTES
+        memcpy(at, body.topic, body.topic_length)
+        at += body.topic_length
+        if body.properties_length:
+            memcpy(at, body.properties, body.properties_length)
+            at += body.properties_length
+        if body.payload_length:
+            memcpy(at, body.payload, body.payload_length)
+        memset(<uint8_t*>record + total, 0, size - total)
+        chunk_index(chunk, chunk.used)
+        if self.ledger.active() and not self.volatile:
+            try:
+                written = self.ledger.journal.reserve(RECORD_APPEND, 8 + size)
+            except BaseException:
+                chunk.count -= 1
+                raise
+            put_u64(written, self.number)
+            memcpy(written + 8, record, size)
+        if self.ledger.batch() != self.newest_batch:
+            self.former_batch = self.newest_batch
+            self.former_first = self.newest_first
+            self.newest_batch = self.ledger.batch()
+            self.newest_first = record.offset
+        self.added(chunk, record)
+        self.messages_in += 1
+        self.bytes_in += size
+        return record.offset
+
+    cdef void added(self, chunk_t* chunk, const record_t* record) noexcept:
+        if chunk.count == 1:
+            chunk.first = record.offset
+        chunk.last = record.offset
+        chunk.covers = record.offset + 1
+        chunk.used += record.size
+        if chunk.count == 1:
+            chunk.batch = self.ledger.batch()
+        self.next = record.offset + 1
+        self.unflushed_bytes += record.size
+        self.kept_bytes += record.size
+
+    def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
+                       int priority=0, int64_t expires_at=0, int64_t not_before=0) -> int:
+        """For cold uses: appends and returns the offset. Raises MemoryError, StorageError."""
+        cdef body_t body
+        memset(&body, 0, sizeof(body))
+        body.topic = <const uint8_t*><const char*>topic
+        body.topic_length = <uint32_t>len(topic)
+        body.payload = <const uint8_t*><const char*>payload
+        body.payload_length = <uint32_t>len(payload)
+        body.properties = <const uint8_t*><const char*>properties
+        body.properties_length = <uint32_t>len(properties)
+        body.expires_at = expires_at
+        return self.append(&body, <uint8_t>qos, <uint8_t>priority, not_before)
+
+    def replay(self, bytes message not None):
+        """At recovery: one APPEND's message. Does nothing when it is known already.
+
+        Raises CorruptError when the bytes are no message, or not of this log.
+        """
+        cdef const uint8_t* at = <const uint8_t*><const char*>message
+        cdef const record_t* record = <const record_t*>at
+        cdef chunk_t* chunk
+        if not record_holds(at, len(message)) or record.size != len(message):
+            raise CorruptError(f"log {self.number:016x}: an APPEND record holds no message")
+        if record.offset < self.next:
+            return
+        chunk = self.tail_for(record.size)
+        memcpy(chunk.data + chunk.used, at, record.size)
+        chunk_index(chunk, chunk.used)
+        self.added(chunk, record)
+
+    # ---------------------------------------------------------------- find
+
+    cdef uint32_t chunk_of(self, uint64_t offset) noexcept:
+        """Index of the first chunk that ends above offset."""
+        cdef uint32_t low = 0
+        cdef uint32_t high = self.chunks_count
+        cdef uint32_t middle
+        if self.found < self.chunks_count and self.chunks[self.found].covers > offset and (
+                self.found == 0 or self.chunks[self.found - 1].covers <= offset):
+            return self.found
+        while low < high:
+            middle = (low + high) // 2
+            if self.chunks[middle].covers <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        self.found = low
+        return low
+
+    cdef const record_t* find(self, uint64_t offset, chunk_t** chunk) noexcept:
+        cdef uint32_t at, i
+        cdef chunk_t* here
+        if offset < self.first:
+            offset = self.first
+        while offset < self.next:
+            at = self.chunk_of(offset)
+            if at == self.chunks_count or (self.chunks[at].first > offset and offset < self.flushed):
+                self.wanted = offset
+                return NULL
+            here = self.chunks[at]
+            i = chunk_search(here, offset)
+            if i < here.count:
+                here.used_turn = self.ledger.node.turn
+                chunk[0] = here
+                return record_at(here, i)
+            offset = here.covers            # the rest of what it covers is gone
+        return NULL
+
+    cdef uint64_t waits_for(self, uint64_t offset) noexcept:
+        cdef uint64_t batch = 0
+        if self.volatile or not self.ledger.active():
+            return 0
+        # Older ones than the last two are durable: only one batch gathers while one is written.
+        if self.newest_batch and offset >= self.newest_first:
+            batch = self.newest_batch
+        elif self.former_batch and offset >= self.former_first:
+            batch = self.former_batch
+        return batch if batch > self.ledger.journal.durable else 0
+
+    cdef const record_t* following(self, chunk_t* chunk, const record_t* record) noexcept:
+        cdef const uint8_t* at = <const uint8_t*>record + record.size
+        return <const record_t*>at if at < chunk.data + chunk.used else NULL
+
+    def get(self, uint64_t offset) -> Record | None:
+        """The message at an offset, for cold uses. None: it is not kept, or not in memory (then `wanted` names it)."""
+        cdef chunk_t* chunk = NULL
+        cdef const record_t* record
+        if not self.first <= offset < self.next:
+            return None
+        record = self.find(offset, &chunk)
+        return record_value(record) if record != NULL and record.offset == offset else None
+
+    def at_or_above(self, uint64_t offset) -> Record | None:
+        """The first message at or above an offset; None as for get."""
+        cdef chunk_t* chunk = NULL
+        cdef const record_t* record = self.find(offset, &chunk)
+        return record_value(record) if record != NULL else None
+
+    def position_of_time(self, int64_t time_ms) -> int | None:
+        """Offset of the first message in memory that was appended at or after a time. None: there is none."""
+        cdef uint32_t i, j
+        cdef chunk_t* chunk
+        for i in range(self.chunks_count):
+            chunk = self.chunks[i]
+            if chunk.count and record_at(chunk, chunk.count - 1).time_ms >= time_ms:
+                for j in range(chunk.count):
+                    if record_at(chunk, j).time_ms >= time_ms and record_at(chunk, j).offset >= self.first:
+                        return record_at(chunk, j).offset
+        return None
+
+    # ---------------------------------------------------------------- to segments and back
+
+    def export(self, uint64_t upto_batch, Needed needed=None) -> list:
+        """What segments must have before journal files up to a batch go: (first, last, count, time_min, time_max,
+        due_min, due_max, bytes) for each block of at most 64 KiB of messages (a larger one alone).
+
+        Of a chunk that holds any of it everything is taken, and nothing is added to that chunk any more; so some of it
+        may be newer than the batch, and must be durable before segments are written (Keeper waits for that).
+        needed: says which messages still count; None = all.
+        """
+        cdef list blocks = []
+        cdef uint32_t i, j
+        cdef chunk_t* chunk
+        cdef const record_t* record
+        cdef Block block = Block.__new__(Block)
+        for i in range(self.chunks_count):
+            chunk = self.chunks[i]
+            if chunk.state == CHUNK_FLUSHED:
+                continue
+            if chunk.batch > upto_batch:
+                break
+            chunk.state = CHUNK_SEALED
+            for j in range(chunk.count):
+                record = record_at(chunk, j)
+                if record.offset < self.first or (needed is not None and not needed.is_needed(record.offset)):
+                    continue
+                if block.parts and block.size + record.size > BLOCK_BYTES_MAX:
+                    blocks.append(block.value())
+                    block = Block.__new__(Block)
+                block.add(record)
+        if block.parts:
+            blocks.append(block.value())
+        return blocks
+
+    def exported(self):
+        """Segments have what the last export() gave, synced."""
+        cdef uint32_t i
+        cdef chunk_t* chunk
+        for i in range(self.chunks_count):
+            chunk = self.chunks[i]
+            if chunk.state == CHUNK_SEALED:
+                chunk.state = CHUNK_FLUSHED
+                self.flushed = chunk.covers
+                self.unflushed_bytes -= chunk.used
+        self.trim(self.first)
+
+    @property
+    def exporting(self) -> int:
+        """The offset below which everything is in segments once exported() is called."""
+        cdef uint32_t i
+        cdef uint64_t upto = self.flushed
+        for i in range(self.chunks_count):
+            if self.chunks[i].state == CHUNK_SEALED:
+                upto = self.chunks[i].covers
+        return upto
+
+    def load(self, uint64_t first, uint64_t covers, blocks):
+        """What was read from segments: every message kept in [first, covers) is in these blocks, and nothing else.
+
+        Raises CorruptError when the bytes are no messages in order.
+        """
+        cdef chunk_t* chunk
+        cdef uint32_t at
+        cdef bytes block
+        cdef Py_ssize_t size = sum(len(block) for block in blocks)
+        self.loading = False
+        if self.wanted != NOTHING_WANTED and self.wanted < covers:
+            self.wanted = NOTHING_WANTED
+        covers = min(covers, self.flushed)
+        if first >= covers:
+            return
+        at = self.chunk_of(first)
+        if at < self.chunks_count and self.chunks[at].first < covers:
+            # A part of it is here already: only the gap before that is filled.
+            if self.chunks[at].first <= first:
+                return
+            covers = self.chunks[at].first
+        chunk = chunk_new(<uint32_t>max(size, 8))
+        try:
+            for block in blocks:
+                self.fill(chunk, block, first, covers)
+            chunk.first = first             # of what it covers, whether or not a message is kept there
+            chunk.covers = covers
+            chunk.state = CHUNK_FLUSHED
+            chunk.used_turn = self.ledger.node.turn
+            self.insert(at, chunk)
+        except BaseException:
+            chunk_drop(chunk)
+            raise
+
+    cdef int fill(self, chunk_t* chunk, bytes block, uint64_t first, uint64_t covers) except -1:
+        cdef const uint8_t* at = <const uint8_t*><const char*>block
+        cdef const uint8_t* end = at + len(block)
+        cdef const record_t* record
+        while at < end:
+            record = <const record_t*>at
+            if not record_holds(at, end - at) or (chunk.count and record.offset <= chunk.last):
+                raise CorruptError(f"log {self.number:016x}: a segment holds what is no message")
+            if first <= record.offset < covers:
+                memcpy(chunk.data + chunk.used, at, record.size)
+                chunk_index(chunk, chunk.used)
+                chunk.last = record.offset
+                chunk.used += record.size
+            at += record.size
+        return 0
+
+    # ---------------------------------------------------------------- letting go
+
+    cpdef trim(self, uint64_t first):
+        """Everything below is gone. Never moves back."""
+        cdef uint64_t kept = self.next - self.first
+        cdef uint64_t gone
+        cdef uint32_t i
+        cdef chunk_t* chunk
+        if first > self.next:
+            first = self.next
+        if first > self.first:
+            gone = first - self.first
+            # Sizes of what is on disk only are not known one by one: their share of what is kept.
+            self.kept_bytes -= <uint64_t>(<double>self.kept_bytes / kept * gone) if gone < kept else self.kept_bytes
+            self.first = first
+            if self.flushed < first:
+                self.flushed = first
+        while self.chunks_count and self.chunks[0].covers <= self.first:
+            chunk = self.chunks[0]
+            if chunk.state != CHUNK_FLUSHED:
+                self.unflushed_bytes -= chunk.used
+            self.take_out(0)
+        self.found = 0
+
+    def evict(self, uint64_t wanted_bytes) -> int:
+        """Drops chunks that segments have, least recently read first, until so many bytes are free; how many are."""
+        cdef uint64_t freed = 0
+        cdef uint32_t i, oldest
+        cdef chunk_t* chunk
+        while freed < wanted_bytes:
+            oldest = self.chunks_count
+            for i in range(self.chunks_count):
+                chunk = self.chunks[i]
+                if chunk.state == CHUNK_FLUSHED and chunk.refs == 1 and (
+                        oldest == self.chunks_count or chunk.used_turn < self.chunks[oldest].used_turn):
+                    oldest = i
+            if oldest == self.chunks_count:
+                break
+            freed += self.chunks[oldest].room
+            self.take_out(oldest)
+            self.found = 0
+        return freed
+
+    @property
+    def cached(self) -> int:
+        """Bytes of chunks that could be dropped."""
+        cdef uint64_t total = 0
+        cdef uint32_t i
+        for i in range(self.chunks_count):
+            if self.chunks[i].state == CHUNK_FLUSHED and self.chunks[i].refs == 1:
+                total += self.chunks[i].room
+        return total
+
+
+cdef bint record_holds(const uint8_t* at, size_t n) noexcept:
+    """Whether a whole message with lengths that fit stands here."""
+    cdef const record_t* record = <const record_t*>at
+    cdef uint64_t inside
+    if n < HEAD_BYTES or record.size < HEAD_BYTES or record.size > n or record.size & 7:
+        return 0
+    inside = HEAD_BYTES + <uint64_t>record.topic_length + record.properties_length + record.payload_length
+    return inside <= record.size
+
+
+@cython.final
+cdef class Block:
+    """Messages that will be one batch of a segment."""
+    cdef list parts
+    cdef uint64_t first
+    cdef uint64_t last
+    cdef uint32_t count
+    cdef uint32_t size
+    cdef int64_t time_min
+    cdef int64_t time_max
+    cdef int64_t due_min
+    cdef int64_t due_max
+
+    def __cinit__(self):
+        self.parts = []
+
+    cdef int add(self, const record_t* record) except -1:
+        if self.count == 0:
+            self.first = record.offset
+            self.time_min = self.time_max = record.time_ms
+            self.due_min = self.due_max = record.not_before
+        self.last = record.offset
+        self.count += 1
+        self.size += record.size
+        self.time_min = min(self.time_min, record.time_ms)
+        self.time_max = max(self.time_max, record.time_ms)
+        self.due_min = min(self.due_min, record.not_before)
+        self.due_max = max(self.due_max, record.not_before)
+        self.parts.append(PyBytes_FromStringAndSize(<const char*>record, record.size))
+        return 0
+
+    cdef tuple value(self):
+        return (self.first, self.last, self.count, self.time_min, self.time_max, self.due_min, self.due_max,
+                b"".join(self.parts))
+
+
+cdef inline void put_u64(uint8_t* at, uint64_t value) noexcept:
+    cdef int i
+    for i in range(8):
+        at[i] = <uint8_t>(value >> (56 - 8 * i))

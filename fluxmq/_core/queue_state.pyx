@@ -1,0 +1,172 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Machine. Groups from disk: their records replayed, the view's copy of them written and read.
+
+    state   ┌─────────┬─────────┬─────────────────────────────────────────────────────────┐
+            │ version │ cursors │ each: log, next, floor, pages, claims, pages …, claims … │      big-endian
+            │ u8 = 1  │ u32     │ u64, u64, u64, u32, u32                                  │
+            └─────────┴─────────┴─────────────────────────────────────────────────────────┘
+    page    u64 offset >> 16, 8 192 bytes of bits: settled at or above `floor`
+    claim   u64 offset, u16 deliveries, i64 not before (wall clock ms, 0 = at once)
+"""
+import struct
+
+from fluxmq._core.errors import CorruptError
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from fluxmq._core.queue_claim cimport CLAIM_READY, CLAIM_WAITING, claim_t, heap_push
+from fluxmq._core.queue_cursor cimport PAGE_BITS, Cursor
+from fluxmq._core.queue_group cimport Group
+
+__all__ = ["export_state", "replay", "restore_state"]
+
+cdef enum:
+    RECORD_CLAIM = 21
+    RECORD_SETTLE = 22
+    RECORD_RETURN = 23
+    RECORD_CURSOR = 28
+    PAGE_BYTES = 8192
+    STATE_VERSION = 1
+
+
+def replay(Group group not None, int kind, bytes body not None):
+    """At recovery: one CLAIM, SETTLE, RETURN or CURSOR of a group, in the order of the journal; again does no harm.
+
+    A claim that somebody held is ready again, with its count. Raises CorruptError.
+    """
+    cdef uint64_t log_number, first
+    cdef uint32_t n = 1
+    cdef uint16_t deliveries = 0
+    cdef int64_t due = 0
+    cdef Cursor cursor
+    try:
+        if kind == RECORD_CLAIM:
+            _, log_number, first, n, deliveries = struct.unpack(">QQQIH", body)
+        elif kind == RECORD_SETTLE:
+            _, log_number, first, n = struct.unpack(">QQQI", body)
+        elif kind == RECORD_RETURN:
+            _, log_number, first, deliveries, due = struct.unpack(">QQQHq", body)
+        else:
+            _, log_number, first = struct.unpack(">QQQ", body)
+    except struct.error:
+        raise CorruptError(f"a record of kind {kind} of group {group.number:016x} has the wrong length") from None
+    cursor = group.cursor_of(log_number)
+    if cursor is None:
+        return                      # its log ended later in the journal
+    if kind == RECORD_CURSOR:
+        group.move(cursor, first)
+    elif kind == RECORD_SETTLE:
+        replay_settle(group, cursor, first, n)
+    else:
+        replay_claim(group, cursor, first, n, deliveries, due, kind == RECORD_CLAIM)
+
+
+cdef int replay_settle(Group group, Cursor cursor, uint64_t first, uint32_t n) except -1:
+    cdef uint64_t offset
+    cdef claim_t* claim
+    for offset in range(first, first + n):
+        claim = cursor.find(offset)
+        if claim != NULL:
+            group.unlink(claim)
+            cursor.drop(claim)
+            group.claims -= 1
+        cursor.mark(offset)
+        if cursor.next <= offset:
+            cursor.next = offset + 1
+    return 0
+
+
+cdef int replay_claim(Group group, Cursor cursor, uint64_t first, uint32_t n, uint16_t deliveries, int64_t due,
+                      bint claimed) except -1:
+    cdef uint64_t offset
+    cdef claim_t* claim
+    for offset in range(first, first + n):
+        if cursor.is_settled(offset):
+            continue
+        claim = cursor.find(offset)
+        if claim == NULL:
+            claim = cursor.add(offset)
+            group.claims += 1
+        else:
+            group.unlink(claim)
+            if claimed:
+                deliveries = max(deliveries, claim.deliveries)
+        claim.deliveries = deliveries
+        claim.due_ms = due
+        if due:
+            claim.state = CLAIM_WAITING
+            heap_push(&group.waiting, claim)
+        else:
+            claim.state = CLAIM_READY
+            heap_push(&cursor.ready, claim)
+        if cursor.next <= offset:
+            cursor.next = offset + 1
+    return 0
+
+
+def export_state(Group group not None) -> bytes:
+    """Everything, for the view; `dirty` is false afterwards."""
+    cdef Cursor cursor
+    cdef uint32_t i
+    cdef claim_t* claim
+    group.dirty = False
+    parts = [struct.pack(">BI", STATE_VERSION, len(group.cursors))]
+    for cursor in group.cursors:
+        pages = [(cursor.pages_base + i, <bytes>(<const char*>cursor.pages[i])[:PAGE_BYTES])
+                 for i in range(cursor.pages_count) if cursor.pages[i] != NULL] if cursor.settled else []
+        claims = []
+        if cursor.table != NULL:
+            for i in range(cursor.table_mask + 1):
+                claim = cursor.table[i]
+                while claim != NULL:
+                    claims.append((claim.offset, claim.deliveries,
+                                   claim.due_ms if claim.state == CLAIM_WAITING else 0))
+                    claim = claim.chain
+        parts.append(struct.pack(">QQQII", cursor.log.number, cursor.next, cursor.floor, len(pages), len(claims)))
+        for index, bits in pages:
+            parts.append(struct.pack(">Q", index) + bits)
+        parts += [struct.pack(">QHq", *one) for one in sorted(claims)]
+    return b"".join(parts)
+
+
+def restore_state(Group group not None, bytes state not None):
+    """What export_state gave, into a fresh group with its cursors. Raises CorruptError."""
+    cdef Cursor cursor
+    try:
+        version, count = struct.unpack_from(">BI", state)
+        if version != STATE_VERSION:
+            raise CorruptError(f"the state of group {group.number:016x} is of version {version}")
+        at = 5
+        for _ in range(count):
+            log_number, next, floor, pages, claims = struct.unpack_from(">QQQII", state, at)
+            at += 32
+            cursor = group.cursor_of(log_number)
+            if cursor is not None:
+                group.move(cursor, floor)
+                cursor.next = next
+            for _ in range(pages):
+                (index,) = struct.unpack_from(">Q", state, at)
+                bits = state[at + 8:at + 8 + PAGE_BYTES]
+                at += 8 + PAGE_BYTES
+                if len(bits) != PAGE_BYTES:
+                    raise CorruptError(f"the state of group {group.number:016x} ends in the middle")
+                if cursor is not None:
+                    restore_page(cursor, index, bits)
+            for _ in range(claims):
+                offset, deliveries, due = struct.unpack_from(">QHq", state, at)
+                at += 18
+                if cursor is not None:
+                    replay_claim(group, cursor, offset, 1, deliveries, due, False)
+    except struct.error:
+        raise CorruptError(f"the state of group {group.number:016x} ends in the middle") from None
+    if at != len(state):
+        raise CorruptError(f"the state of group {group.number:016x} is longer than it says")
+
+
+cdef int restore_page(Cursor cursor, uint64_t index, bytes bits) except -1:
+    cdef const uint8_t* raw = <const uint8_t*><const char*>bits
+    cdef uint32_t i
+    for i in range(1 << PAGE_BITS):
+        if raw[i >> 3] >> (i & 7) & 1 and (index << PAGE_BITS) + i >= cursor.floor:
+            cursor.mark((index << PAGE_BITS) + i)
+    return 0

@@ -1,0 +1,386 @@
+"""Routes of the admin API over the engine's queues: what each takes, gives, and answers when it cannot.
+
+    GET    /api/v1/queues                             {"queues": [...]}
+    GET    /api/v1/queues/Q                           one, in full
+    PUT    /api/v1/queues/Q                           declare; body as an entry of `queues:`       201 made, 200 else
+    DELETE /api/v1/queues/Q?if_unused=&if_empty=      {"deleted": true, "messages": n}
+    POST   /api/v1/queues/Q/purge                     {"purged": n}
+    POST   /api/v1/queues/Q/messages                  {"messages": [...]} or one of them           202
+    GET    /api/v1/queues/Q/messages?from=&count=&partition=    browse: claims nothing
+    GET    /api/v1/queues/Q/tail?from=&partition=     a stream, one JSON object per line; blank lines keep it alive
+    GET    /api/v1/queues/Q/groups                    {"groups": [...]}
+    POST   /api/v1/queues/Q/groups/G/seek             {"position": "first", "partition": n | null}
+    DELETE /api/v1/queues/Q/groups/G
+    GET    /api/v1/dlq                                {"dead_letters": [...]}, one entry per queue
+    GET    /api/v1/queues/Q/dlq?from=&count=          browse the dead letters of Q
+    POST   /api/v1/queues/Q/dlq/replay                {"messages": [[partition, offset], ...]} or {"count": n}
+    POST   /api/v1/queues/Q/dlq/purge                 {"purged": n}
+
+Names are one segment each, percent-encoded. What changes something is answered when the change is durable, as an MQTT
+client would be. What fails is {"error": word, "detail": sentence, "hint": what to do}.
+"""
+import asyncio
+import base64
+import binascii
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Literal, NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from fluxmq._core.errors import StorageError
+from fluxmq.admin.http import Answer, Request, Stream
+from fluxmq.engine.ports_queues import Browsed, Publish, QueueMessage, QueueRefused, QueuesPort
+from fluxmq.model import limits
+
+__all__ = ["AdminRoutes"]
+
+_JSON_TYPE = "application/json"
+_LINES_TYPE = "application/x-ndjson"
+_STATUS = {"not_found": 404, "conflict": 409, "invalid": 400, "full": 507, "unavailable": 503}
+_WORDS = {400: "invalid", 404: "not_found", 405: "method", 413: "too_large", 431: "too_large", 503: "unavailable",
+          504: "timeout"}
+_TRUTHS = {"": True, "1": True, "true": True, "0": False, "false": False}
+# Between two looks at what was not there: the disk's answer to a browse, the next message of a tail. A look costs
+# microseconds; whoever watches a tail does not see a tenth of a second.
+_LOADING_SECONDS = 0.01
+_TAIL_SECONDS = 0.1
+# Of a tail that has nothing to say: an empty line shows whoever is between that the connection lives.
+_TAIL_BLANK_LOOKS = 150
+_STEP = 100
+
+
+class _Call(NamedTuple):
+    """A request, taken apart: names from the path, the query's words, the body."""
+
+    names: list[str]
+    query: dict[str, str]
+    body: bytes
+
+
+_Verb = Callable[[_Call], Awaitable[Answer | Stream]]
+
+
+class _Message(msgspec.Struct, forbid_unknown_fields=True):
+    """A message to publish. encoding: of payload."""
+
+    payload: str
+    encoding: Literal["utf-8", "base64"] = "utf-8"
+    key: str = ""
+    content_type: str = ""
+    expiry_s: int | None = None
+    user_properties: list[tuple[str, str]] = []
+
+
+class _Messages(msgspec.Struct, forbid_unknown_fields=True):
+    messages: list[_Message]
+
+
+class _Seek(msgspec.Struct, forbid_unknown_fields=True):
+    position: str
+    partition: int | None = None
+
+
+class _Replay(msgspec.Struct, forbid_unknown_fields=True):
+    """messages: (partition, offset) of those; without, the oldest, `count` of them."""
+
+    messages: list[tuple[int, int]] | None = None
+    count: int = limits.ADMIN_REPLAY_MAX
+
+
+def _json(status: int, body: dict[str, Any], *headers: tuple[str, str]) -> Answer:
+    return Answer(status, _JSON_TYPE, msgspec.json.encode(body) + b"\n", headers)
+
+
+def _shown(message: QueueMessage) -> dict[str, Any]:
+    """A message for JSON: its payload as text where it is text."""
+    shown = msgspec.structs.asdict(message)
+    try:
+        shown["payload"], shown["encoding"] = message.payload.decode(), "utf-8"
+    except UnicodeDecodeError:
+        shown["payload"], shown["encoding"] = base64.b64encode(message.payload).decode(), "base64"
+    return shown
+
+
+def _invalid(text: str, hint: str = "") -> QueueRefused:
+    return QueueRefused("invalid", text, hint)
+
+
+class AdminRoutes:
+    """Implements http.Handler. tail_seconds: between two looks for news of a tail."""
+
+    def __init__(self, queues: QueuesPort, *, tail_seconds: float = _TAIL_SECONDS) -> None:
+        self._queues = queues
+        self._tail_seconds = tail_seconds
+        # path, None for a name; the verbs of it; the query that each takes
+        self._routes: list[tuple[tuple[str | None, ...], dict[str, tuple[_Verb, frozenset[str]]]]] = []
+        queue = ("queues", None)
+        self._route(("queues",), GET=(self._list, ""))
+        self._route(queue, GET=(self._describe, ""), PUT=(self._declare, ""),
+                    DELETE=(self._delete, "if_unused if_empty"))
+        self._route((*queue, "purge"), POST=(self._purge, ""))
+        self._route((*queue, "messages"), POST=(self._publish, ""), GET=(self._browse, "from count partition"))
+        self._route((*queue, "tail"), GET=(self._tail, "from partition"))
+        self._route((*queue, "groups"), GET=(self._groups, ""))
+        self._route((*queue, "groups", None), DELETE=(self._delete_group, ""))
+        self._route((*queue, "groups", None, "seek"), POST=(self._seek, ""))
+        self._route(("dlq",), GET=(self._dead_list, ""))
+        self._route((*queue, "dlq"), GET=(self._dead_browse, "from count"))
+        self._route((*queue, "dlq", "replay"), POST=(self._dead_replay, ""))
+        self._route((*queue, "dlq", "purge"), POST=(self._dead_purge, ""))
+
+    def _route(self, path: tuple[str | None, ...], **verbs: tuple[_Verb, str]) -> None:
+        self._routes.append((path, {method: (verb, frozenset(query.split())) for method, (verb, query)
+                                    in verbs.items()}))
+
+    def refuse(self, status: int, text: str, hint: str = "") -> Answer:
+        return _json(status, {"error": _WORDS.get(status, "internal" if status >= 500 else "invalid"), "detail": text,
+                              "hint": hint})
+
+    async def handle(self, request: Request) -> Answer | Stream:
+        path, _, query_text = request.target.partition("?")
+        try:
+            segments = [unquote(part, errors="strict") for part in path.split("/")[1:]]
+            pairs = parse_qsl(query_text, keep_blank_values=True, strict_parsing=bool(query_text), errors="strict",
+                              max_num_fields=16)
+        except ValueError:
+            return self.refuse(400, "the path or the query is not percent-encoded UTF-8")
+        verbs, names = self._find(segments)
+        if verbs is None:
+            return self.refuse(404, "there is no such path", "the paths begin with /api/v1/queues or /api/v1/dlq")
+        found = verbs.get("GET" if request.method == "HEAD" and "tail" not in segments[-1:] else request.method)
+        if found is None:
+            allowed = ", ".join(verbs)
+            return _json(405, {"error": "method", "detail": f"only {allowed}", "hint": ""}, ("Allow", allowed))
+        verb, words = found
+        query = dict(pairs)
+        if set(query) - words:
+            return self.refuse(400, f"unknown in the query: {', '.join(sorted(set(query) - words))}",
+                               f"there are: {', '.join(sorted(words))}" if words else "it takes no query")
+        try:
+            return await verb(_Call(names, query, request.body))
+        except QueueRefused as error:
+            return _json(_STATUS[error.kind], {"error": error.kind, "detail": error.text, "hint": error.hint})
+        except StorageError as error:
+            return _json(503, {"error": "storage", "detail": str(error),
+                               "hint": "the broker's log says more; nothing is confirmed that is not on the disk"})
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return self.refuse(400, f"the body cannot be used: {error}")
+
+    def _find(self, segments: list[str]) -> tuple[dict[str, tuple[_Verb, frozenset[str]]] | None, list[str]]:
+        if segments[:2] == ["api", "v1"]:
+            rest = segments[2:]
+            for path, verbs in self._routes:
+                if len(path) == len(rest) and all(part is None or part == given
+                                                  for part, given in zip(path, rest, strict=True)):
+                    names = [given for part, given in zip(path, rest, strict=True) if part is None]
+                    return (verbs, names) if all(names) else (None, [])
+        return None, []
+
+    async def _durable(self) -> None:
+        """Until what was changed so far is on the disk."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def then(error: Exception | None) -> None:
+            if future.done():  # nobody waits any more
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        self._queues.when_durable(then)
+        await future
+
+    # ------------------------------------------------------------------ queues
+
+    async def _list(self, call: _Call) -> Answer:
+        return _json(200, {"queues": self._queues.list_queues()})
+
+    async def _describe(self, call: _Call) -> Answer:
+        return _json(200, self._queues.describe(call.names[0]))
+
+    async def _declare(self, call: _Call) -> Answer:
+        name = call.names[0]
+        spec = msgspec.json.decode(call.body or b"{}", type=dict[str, Any])
+        if spec.setdefault("name", name) != name:
+            raise _invalid(f"the path names {name}, the body {spec['name']}", "leave the name out of the body")
+        result = self._queues.declare(spec)
+        await self._durable()
+        return _json(201 if result == "created" else 200, {"name": name, "result": result})
+
+    async def _delete(self, call: _Call) -> Answer:
+        messages = self._queues.delete(call.names[0], if_unused=_truth(call, "if_unused"),
+                                       if_empty=_truth(call, "if_empty"))
+        await self._durable()
+        return _json(200, {"deleted": True, "messages": messages})
+
+    async def _purge(self, call: _Call) -> Answer:
+        purged = self._queues.purge(call.names[0])
+        await self._durable()
+        return _json(200, {"purged": purged})
+
+    # ------------------------------------------------------------------ messages
+
+    async def _publish(self, call: _Call) -> Answer:
+        """Several at once share a batch. When one is refused, those before it are in all the same, and counted."""
+        body = msgspec.json.decode(call.body, type=dict[str, Any])
+        given = (msgspec.convert(body, _Messages).messages if "messages" in body else
+                 [msgspec.convert(body, _Message)])
+        if not 1 <= len(given) <= limits.ADMIN_MESSAGES_MAX:
+            raise _invalid(f"1 to {limits.ADMIN_MESSAGES_MAX} messages at once, not {len(given)}")
+        # all are read before the first is appended: what cannot be read leaves no half
+        messages = [_publish(message) for message in given]
+        placed: list[dict[str, Any]] = []
+        refused: QueueRefused | None = None
+        for message in messages:
+            try:
+                placed.append(self._queues.publish(call.names[0], message))
+            except QueueRefused as error:
+                refused = error
+                break
+        if placed:
+            await self._durable()
+        if refused is None:
+            return _json(202, {"accepted": len(placed), "messages": placed})
+        return _json(_STATUS[refused.kind], {"error": refused.kind, "detail": refused.text, "hint": refused.hint,
+                                             "accepted": len(placed), "messages": placed})
+
+    async def _browse(self, call: _Call) -> Answer:
+        partition = _partition(call)
+        return await self._browsed(call, lambda position, count: self._queues.browse(
+            call.names[0], position, count, limits.ADMIN_BROWSE_BYTES_MAX, partition))
+
+    async def _browsed(self, call: _Call, browse: Callable[[str, int], Browsed]) -> Answer:
+        """A page: waits for the disk until there is a message or the end, and never for more than that."""
+        count = _number(call, "count", 10, 1, limits.ADMIN_MESSAGES_MAX)
+        assert count is not None
+        found = browse(call.query.get("from", "first"), count)
+        while found.loading and not found.messages:
+            await asyncio.sleep(_LOADING_SECONDS)
+            found = browse(found.next, count)
+        return _json(200, {"messages": [_shown(message) for message in found.messages], "next": found.next})
+
+    async def _tail(self, call: _Call) -> Stream:
+        name, partition = call.names[0], _partition(call)
+
+        def browse(position: str) -> Browsed:
+            return self._queues.browse(name, position, _STEP, limits.ADMIN_BROWSE_BYTES_MAX, partition)
+
+        # the first look is taken before the answer begins, so that what is wrong has a status
+        return Stream(200, _LINES_TYPE, self._lines(browse, browse(call.query.get("from", "next"))))
+
+    async def _lines(self, browse: Callable[[str], Browsed], found: Browsed) -> AsyncGenerator[bytes, None]:
+        idle = 0
+        while True:
+            if found.messages:
+                yield b"".join(msgspec.json.encode(_shown(message)) + b"\n" for message in found.messages)
+                idle = 0
+                await asyncio.sleep(0)  # a backlog is read in turns with everything else
+            else:
+                idle += 1
+                yield b"" if found.loading or idle % _TAIL_BLANK_LOOKS else b"\n"
+                await asyncio.sleep(_LOADING_SECONDS if found.loading else self._tail_seconds)
+            try:
+                found = browse(found.next)
+            except QueueRefused as error:
+                yield msgspec.json.encode({"error": error.kind, "detail": error.text, "hint": error.hint}) + b"\n"
+                return
+            except StorageError as error:
+                yield msgspec.json.encode({"error": "storage", "detail": str(error), "hint": ""}) + b"\n"
+                return
+
+    # ------------------------------------------------------------------ groups
+
+    async def _groups(self, call: _Call) -> Answer:
+        return _json(200, {"groups": self._queues.groups(call.names[0])})
+
+    async def _seek(self, call: _Call) -> Answer:
+        asked = msgspec.json.decode(call.body, type=_Seek)
+        positions = self._queues.seek(call.names[0], call.names[1], asked.position, asked.partition)
+        await self._durable()
+        return _json(200, {"positions": positions})
+
+    async def _delete_group(self, call: _Call) -> Answer:
+        self._queues.delete_group(*call.names)
+        await self._durable()
+        return _json(200, {"deleted": True})
+
+    # ------------------------------------------------------------------ dead letters
+
+    async def _dead_list(self, call: _Call) -> Answer:
+        return _json(200, {"dead_letters": self._queues.dead_list()})
+
+    async def _dead_browse(self, call: _Call) -> Answer:
+        return await self._browsed(call, lambda position, count: self._queues.dead_browse(
+            call.names[0], position, count, limits.ADMIN_BROWSE_BYTES_MAX))
+
+    async def _dead_replay(self, call: _Call) -> Answer:
+        """In steps, each a batch of its own; what else the node has to do goes on between them."""
+        asked = msgspec.json.decode(call.body or b"{}", type=_Replay)
+        name, most = call.names[0], limits.ADMIN_REPLAY_MAX
+        if not 1 <= asked.count <= most or (asked.messages is not None and not 1 <= len(asked.messages) <= most):
+            raise _invalid(f"1 to {most} dead letters at once")
+        if asked.messages is None:
+            replayed = await self._replay_oldest(name, asked.count)
+        else:
+            replayed = 0
+            for at in range(0, len(asked.messages), _STEP):
+                some = asked.messages[at:at + _STEP]
+                more = True
+                while more:
+                    step = self._queues.dead_replay(name, some, len(some))
+                    replayed, more = replayed + step.moved, step.more
+                    await asyncio.sleep(_LOADING_SECONDS if more and not step.moved else 0)
+        await self._durable()
+        return _json(200, {"replayed": replayed})
+
+    async def _replay_oldest(self, name: str, count: int) -> int:
+        left = count
+        while left:
+            asked = min(left, _STEP)
+            step = self._queues.dead_replay(name, None, asked)
+            left -= step.moved
+            if step.moved < asked and not step.more:
+                break
+            await asyncio.sleep(0 if step.moved else _LOADING_SECONDS)
+        return count - left
+
+    async def _dead_purge(self, call: _Call) -> Answer:
+        purged = self._queues.dead_purge(call.names[0])
+        await self._durable()
+        return _json(200, {"purged": purged})
+
+
+def _truth(call: _Call, word: str) -> bool:
+    text = call.query.get(word, "false")
+    if text not in _TRUTHS:
+        raise _invalid(f"{word} is true or false, not {text!r}")
+    return _TRUTHS[text]
+
+
+def _number(call: _Call, word: str, default: int | None, least: int, most: int) -> int | None:
+    text = call.query.get(word)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= most):
+        raise _invalid(f"{word} is a number from {least} to {most}, not {text!r}")
+    return int(text)
+
+
+def _partition(call: _Call) -> int | None:
+    return _number(call, "partition", None, 0, 65535)
+
+
+def _publish(message: _Message) -> Publish:
+    if message.encoding == "base64":
+        try:
+            payload = base64.b64decode(message.payload, validate=True)
+        except (binascii.Error, ValueError):
+            raise _invalid("payload is not base64") from None
+    else:
+        payload = message.payload.encode()
+    if message.expiry_s is not None and not 0 <= message.expiry_s <= 0xFFFFFFFF:
+        raise _invalid(f"expiry_s is 0 to {0xFFFFFFFF}, not {message.expiry_s}")
+    return Publish(payload=payload, key=message.key, content_type=message.content_type, expiry_s=message.expiry_s,
+                   user_properties=message.user_properties)

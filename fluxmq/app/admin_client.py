@@ -1,0 +1,141 @@
+"""The other end of the admin socket, for commands: one request at a time, blocking, over the standard library's HTTP.
+
+What goes wrong is an AdminError, one sentence for the user with what to do about it.
+"""
+import http.client
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fluxmq._core.errors import FluxError
+from fluxmq.app.queue_text import plain
+
+__all__ = ["AdminClient", "AdminError"]
+
+# Longer than the broker gives itself for an answer (ADMIN_HANDLE_SECONDS_MAX).
+_ANSWER_SECONDS_MAX = 45.0
+# A tail says something every 15 seconds, if only an empty line.
+_TAIL_SECONDS_MAX = 60.0
+# How much of an answer is read: the largest browse is 4 MiB of payload, a third more in base64, and its properties.
+_ANSWER_BYTES_MAX = 64 << 20
+
+
+class AdminError(FluxError):
+    """The broker does not answer, or has answered that it cannot. status: of HTTP, 0 when there was none. word: of the
+    answer (not_found, conflict, …). answer: all of it."""
+
+    def __init__(self, text: str, hint: str = "", *, status: int = 0, word: str = "",
+                 answer: dict[str, Any] | None = None) -> None:
+        super().__init__(f"{text} ({hint})" if hint else text)
+        self.status = status
+        self.word = word
+        self.answer = answer or {}
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=_ANSWER_SECONDS_MAX)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        try:
+            self.sock.connect(os.fspath(self._path))
+        except BaseException:
+            self.sock.close()
+            self.sock = None
+            raise
+
+
+class AdminClient:
+    """path: the socket. A segment of a path that is a name is quoted here."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connection = _Connection(path)
+
+    def ask(self, method: str, *segments: str, query: dict[str, Any] | None = None, body: Any = None) -> Any:
+        """The answer to a request for /api/v1/<segments>. Raises AdminError."""
+        try:
+            response = self._send(method, segments, query, body)
+            content = response.read(_ANSWER_BYTES_MAX + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from error
+        if len(content) > _ANSWER_BYTES_MAX:
+            raise AdminError("the answer is larger than any should be")
+        return _read(response.status, content)
+
+    def lines(self, *segments: str, query: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        """Objects of a stream, one by one, for as long as it is read. Raises AdminError, also at its end."""
+        try:
+            response = self._send("GET", segments, query, None)
+            if response.status != http.client.OK:
+                _read(response.status, response.read(_ANSWER_BYTES_MAX))
+            if self._connection.sock is not None:
+                self._connection.sock.settimeout(_TAIL_SECONDS_MAX)
+            for line in response:
+                if line.strip():
+                    found = json.loads(line)
+                    if "error" in found:
+                        _read(http.client.INTERNAL_SERVER_ERROR, line)
+                    yield found
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from error
+        raise AdminError("the broker ended the stream: it stops, or was stopped")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _send(self, method: str, segments: tuple[str, ...], query: dict[str, Any] | None,
+              body: Any) -> http.client.HTTPResponse:
+        try:
+            target = "/api/v1/" + "/".join(quote(segment, safe="") for segment in segments)
+        except UnicodeEncodeError:  # bytes of the command line that are no text come as surrogates
+            raise AdminError("names are UTF-8", "the shell's locale may say otherwise") from None
+        given = {word: _text(value) for word, value in (query or {}).items() if value is not None}
+        if given:
+            target += "?" + urlencode(given)
+        content = None if body is None else json.dumps(body).encode()
+        self._connection.request(method, target, content, {"Content-Type": "application/json"} if content else {})
+        return self._connection.getresponse()
+
+    def _unreachable(self, error: Exception) -> AdminError:
+        self._connection.close()
+        if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+            return AdminError(f"no broker answers at {self.path}",
+                              "start one with `fluxmq run`, or say where it is by --config FILE or --socket PATH")
+        if isinstance(error, PermissionError):
+            return AdminError(f"{self.path} may not be opened", "be the user that the broker runs as, or root")
+        if isinstance(error, TimeoutError):
+            return AdminError(f"the broker at {self.path} does not answer in time", "its log may say why")
+        if isinstance(error, http.client.RemoteDisconnected | ConnectionResetError | BrokenPipeError):
+            return AdminError(f"the broker at {self.path} ended the connection",
+                              "it stopped, or has as many connections as it takes")
+        if isinstance(error, http.client.HTTPException):
+            return AdminError(f"what answers at {self.path} is no admin socket of a broker")
+        return AdminError(f"{self.path}: {getattr(error, 'strerror', None) or error}")
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _read(status: int, content: bytes) -> Any:
+    try:
+        found = json.loads(content)
+    except ValueError:
+        raise AdminError(f"what answers there is no admin socket of a broker (status {status})") from None
+    if status < http.client.BAD_REQUEST:
+        return found
+    if not isinstance(found, dict):
+        found = {}
+    hint = plain(found["hint"]) if found.get("hint") else ""
+    raise AdminError(plain(found.get("detail", f"status {status}")), hint, status=status,
+                     word=str(found.get("error", "")), answer=found)

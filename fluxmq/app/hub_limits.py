@@ -1,0 +1,27 @@
+"""The part of the composition root that sets the hub's limits."""
+from __future__ import annotations
+
+from fluxmq._core.hub import Hub
+from fluxmq.model import limits
+from fluxmq.model.config import Config
+
+__all__ = ["set_limits"]
+
+
+def set_limits(hub: Hub, config: Config) -> None:
+    """What the configuration says about clients, where the hot verbs look."""
+    broker, session = config.broker, config.session
+    hub.qos_max = broker.max_qos
+    hub.topic_levels_max = broker.max_topic_levels
+    hub.payload_bytes_max = broker.max_message_size
+    hub.user_properties_max = broker.max_user_properties
+    hub.topic_alias_max = broker.topic_alias_max
+    hub.topic_alias_out_max = broker.outbound_topic_alias_max
+    hub.receive_max = broker.receive_maximum
+    hub.inflight_max = session.max_inflight_messages
+    hub.retained_max = broker.max_retained_messages
+    hub.retained_bytes_max = broker.max_retained_bytes
+    hub.buffer_high = session.send_buffer_high
+    hub.buffer_low = session.send_buffer_low
+    hub.disconnect_on_full = session.disconnect_on_full
+    hub.backlog_max = limits.JOURNAL_BACKLOG_BYTES_MAX

@@ -1,0 +1,135 @@
+"""`fluxmq log …`: look through the files of durable queues and streams while no broker uses them, and repair them."""
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from fluxmq._core.errors import CorruptError, StorageError
+from fluxmq.app import exit_codes
+
+__all__ = ["log"]
+
+_directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+
+
+@click.group()
+def log() -> None:
+    """Verify, show and repair what stands in a storage directory DIR (storage.dir of the configuration)."""
+
+
+@contextmanager
+def _reading(directory: Path) -> Iterator[None]:
+    """Errors of the disk are messages, not tracebacks."""
+    try:
+        if not any((directory / name).is_dir() for name in ("queues", "journal")):
+            raise StorageError(f"{directory} has neither a directory `queues` nor `journal`: it is not the storage "
+                               f"directory of a broker")
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot read {error.filename or directory}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Nobody else uses the directory inside the block, as in storage/store.py."""
+    fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StorageError(f"a broker uses {directory} (its file `lock` is held). Stop it before repairing") \
+                from None
+        yield
+    finally:
+        os.close(fd)
+
+
+@log.command("verify")
+@_directory
+def log_verify(directory: Path) -> int:
+    """Read everything and change nothing. Ends with 1 where something is damaged."""
+    from fluxmq.storage.journal_files import check
+    from fluxmq.storage.segment_repair import verify
+
+    damaged = files = messages = 0
+    with _reading(directory):
+        for report in verify(directory):
+            files, messages = files + 1, messages + report.messages
+            state = "DAMAGED" if report.problems else "good"
+            click.echo(f"{report.path.relative_to(directory)}: {state}, {report.messages} messages, "
+                       f"{report.bytes} bytes")
+            for line in report.problems:
+                click.echo(f"  {line}")
+            for line in report.notes:
+                click.echo(f"  note: {line}")
+            damaged += bool(report.problems)
+        click.echo(f"queues: {files} files, {messages} messages, {damaged} damaged")
+        if (directory / "journal").is_dir():
+            try:
+                found = check(directory / "journal")
+                torn = f"; {found.truncated_bytes} bytes behind them will be cut off" if found.truncated_bytes else ""
+                click.echo(f"journal: good, batches {found.first} to {found.last}{torn}")
+            except CorruptError as error:
+                click.echo(f"journal: DAMAGED\n  {error}")
+                damaged += 1
+    if damaged:
+        click.echo(f"`fluxmq log repair {directory}` repairs the queues' files and says what is lost")
+    return exit_codes.FAILURE if damaged else exit_codes.OK
+
+
+@log.command("dump")
+@_directory
+@click.option("--log", "number", metavar="NUMBER", help="Only this log; its number in hex, as its directory is called.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line; bytes that are no UTF-8 as hex.")
+def log_dump(directory: Path, number: str | None, as_json: bool) -> None:
+    """Print every message, one per line."""
+    from fluxmq.storage.segment_repair import dump
+
+    try:
+        wanted = None if number is None else int(number, 16)
+    except ValueError:
+        raise click.UsageError(f"{number} is no number in hex") from None
+    with _reading(directory):
+        for which, (offset, time_ms, expires_at, not_before, qos, priority, topic, properties, payload) in dump(
+                directory, wanted):
+            name = topic.decode("utf-8", "backslashreplace")
+            if not as_json:
+                click.echo(f"{which:016x} {offset} {time_ms} qos={qos} priority={priority} {name} "
+                           f"{payload[:64]!r}{'…' if len(payload) > 64 else ''}")
+                continue
+            line = {"log": which, "offset": offset, "time_ms": time_ms, "expires_at": expires_at,
+                    "not_before": not_before, "qos": qos, "priority": priority, "topic": name,
+                    "properties": properties.hex()}
+            try:
+                line["payload"] = payload.decode()
+            except UnicodeDecodeError:
+                line["payload_hex"] = payload.hex()
+            click.echo(json.dumps(line, ensure_ascii=False))
+
+
+@log.command("repair")
+@_directory
+def log_repair(directory: Path) -> None:
+    """Make damaged files usable again and say what was given up. What is whole is not touched. Not while a broker runs.
+    """
+    from fluxmq.storage.segment_repair import repair
+    from fluxmq.storage.segments import SegmentStore
+
+    with _reading(directory), _locked(directory):
+        report = repair(directory)
+        store = SegmentStore(directory)
+        store.open()
+        store.close()
+    lines_printed = 0
+    for title, lines in (("given up", report.dropped), ("kept aside", report.set_aside),
+                         ("cut off", store.recovery.truncated), ("made again", store.recovery.rebuilt)):
+        for line in lines:
+            click.echo(f"{title}: {line}")
+            lines_printed += 1
+    click.echo(f"{directory}: " + ("repaired" if lines_printed else "nothing was damaged"))

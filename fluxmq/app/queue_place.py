@@ -1,0 +1,103 @@
+"""What the commands of `fluxmq queue` share: where the broker is, the options of all, pages of messages, questions.
+
+The socket is that of --socket, or of the configuration as `fluxmq run` would read it: --config FILE, the environment.
+"""
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import click
+
+from fluxmq.app.queue_text import as_message
+
+__all__ = ["PAGE", "Place", "asks", "confirm", "pages", "partition_option", "print_message", "read_position",
+           "yes_option"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+PAGE = 500  # messages asked for, or published, at once
+
+
+class Place:
+    """Where the broker is, and how its answers are shown; one per command."""
+
+    def __init__(self, path: Path, as_json: bool) -> None:
+        # here, because HTTP takes longer to import than `fluxmq version` to run
+        from fluxmq.app.admin_client import AdminClient
+
+        self.client = AdminClient(path)
+        self.as_json = as_json
+
+    def show(self, answer: Any, text: Callable[[], str]) -> None:
+        """The answer, as it came or as people read it."""
+        click.echo(json.dumps(answer, indent=2, ensure_ascii=False) if self.as_json else text().rstrip("\n"))
+
+
+def _place(socket: Path | None, file: Path | None, as_json: bool) -> Place:
+    if socket is None:
+        from fluxmq.app.config import load
+
+        socket = load(file, os.environ)[0].admin_socket_path()
+        if socket is None:
+            from fluxmq.app.admin_client import AdminError
+
+            raise AdminError("a broker with this configuration has no admin socket",
+                             "set server.admin_socket to a path and start it again, or give --socket PATH")
+    return Place(socket, as_json)
+
+
+def asks(function: Callable[Concatenate[Place, _P], _T]) -> Callable[..., _T]:
+    """Gives a command the options that all have, and a Place as first argument."""
+    def command(*arguments: Any, socket: Path | None, file: Path | None, as_json: bool, **options: Any) -> _T:
+        place = _place(socket, file, as_json)
+        try:
+            return function(place, *arguments, **options)
+        finally:
+            place.client.close()
+
+    command.__name__, command.__doc__ = function.__name__, function.__doc__
+    command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in (
+            click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table."),
+            click.option("--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                         help="The configuration of the broker: says where its socket is."),
+            click.option("--socket", type=click.Path(path_type=Path), metavar="PATH",
+                         help="The broker's admin socket. Default: admin.sock in storage.dir of the configuration.")):
+        command = option(command)
+    return command
+
+
+def confirm(yes: bool, question: str) -> None:
+    if not yes:
+        click.confirm(question, abort=True, err=True)
+
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+partition_option = click.option("--partition", type=click.IntRange(0, 65535), help="Only this partition.")
+
+
+def read_position(text: str) -> str:
+    """As the broker reads them; `timestamp:` is taken for `timestamp=`, which is awkward in some shells."""
+    return f"timestamp={text[10:]}" if text.startswith("timestamp:") else text
+
+
+def pages(place: Place, segments: tuple[str, ...], start: str, count: int,
+           partition: int | None = None) -> Iterator[dict[str, Any]]:
+    """Messages by pages, at most `count`, until there are no more."""
+    query: dict[str, Any] = {"from": start, "partition": partition}
+    while count > 0:
+        answer = place.client.ask("GET", *segments, query={**query, "count": min(count, PAGE)})
+        yield from answer["messages"]
+        count -= len(answer["messages"])
+        if not answer["messages"]:
+            return
+        query["from"] = answer["next"]
+
+
+def print_message(place: Place, message: dict[str, Any], properties: bool) -> None:
+    """Messages are one JSON object per line, so that a program can read a tail that has no end."""
+    click.echo(json.dumps(message, ensure_ascii=False) if place.as_json else as_message(message, properties=properties))

@@ -1,0 +1,45 @@
+"""The part of the composition root that is about queues: who knows whom, and the queues of the configuration."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fluxmq._core.errors import ConfigError
+from fluxmq.engine.ports_queues import QueueRefused
+from fluxmq.engine.queue_admin import QueueAdmin
+from fluxmq.engine.queue_consumers import QueueConsumers
+from fluxmq.engine.queue_store import QueueKeeper
+from fluxmq.engine.queues import QueueManager
+from fluxmq.storage.segments import SegmentStore
+
+if TYPE_CHECKING:
+    from fluxmq.app.server import Server
+
+__all__ = ["declare", "initialize"]
+
+
+def initialize(server: Server) -> SegmentStore | None:
+    """Builds what queues need. Returns the segment files, None where nothing is on disk."""
+    config = server.config
+    manager = QueueManager(server.hub, config.queue_manager.auto_create, server.note)
+    segments = None
+    assert server.store is not None
+    if server.store.path is not None:
+        segments = SegmentStore(server.store.path, segment_bytes=config.queue_manager.segment_size,
+                                compression=config.queue_manager.compression,
+                                recover=config.storage.recover_on_startup)
+    server.keeper.queues = QueueKeeper(manager, segments, config.queue_manager.cache_size, server.fail)
+    server.broker.consumers = QueueConsumers(manager, server.note)
+    server.queue_manager = manager
+    server.queues = QueueAdmin(manager)
+    return segments
+
+
+def declare(server: Server) -> None:
+    """The queues of the configuration, after what is on disk is known. Raises ConfigError for one that is there and is
+    otherwise."""
+    for at, spec in enumerate(server.config.queues):
+        try:
+            server.queue_manager.declare(spec)
+        except QueueRefused as refused:
+            raise ConfigError(f"queues[{at}]", f"{refused.text}; {refused.hint}") from None
+        server.queue_manager.queues[spec.name.encode()].configured = True

@@ -1,0 +1,89 @@
+"""How `fluxmq queue` shows to people what the admin API answers: tables, messages, one queue in full.
+
+What comes from clients (names, topics, payloads) is printed with its control characters escaped: a message must not be
+able to move a terminal's cursor.
+"""
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+__all__ = ["as_groups", "as_message", "as_queue", "as_table", "as_time", "plain"]
+
+
+def plain(value: Any) -> str:
+    """A value on one line, nothing in it that a terminal obeys."""
+    if value is None or value == "":
+        return "-"
+    text = ("yes" if value else "no") if isinstance(value, bool) else str(value)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def as_time(ms: Any) -> str:
+    if not isinstance(ms, int | float) or ms <= 0:
+        return "-"
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError):  # years that no calendar has: a broken clock somewhere
+        return f"{ms} ms"
+
+
+def as_table(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:
+    """columns: key of a row to its title, in order. Numbers stand right, keys that end in _ms are times."""
+    cells = [list(columns.values())]
+    for row in rows:
+        cells.append([as_time(row.get(key)) if key.endswith("_ms") else plain(row.get(key)) for key in columns])
+    widths = [max(len(line[at]) for line in cells) for at in range(len(columns))]
+    right = [bool(rows) and all(isinstance(row.get(key, 0), int) and not key.endswith("_ms") for row in rows)
+             for key in columns]
+    return "".join("  ".join(cell.rjust(width) if numeric else cell.ljust(width) for cell, width, numeric
+                             in zip(line, widths, right, strict=True)).rstrip() + "\n" for line in cells)
+
+
+def as_message(message: dict[str, Any], *, properties: bool = False) -> str:
+    """One line: place, time, topic, payload; then, if asked for, a line per property."""
+    payload = message.get("payload", "")
+    shown = plain(payload) if message.get("encoding") != "base64" else f"base64:{payload}"
+    lines = [f"{message.get('partition', 0)}:{message.get('offset', 0)}  {as_time(message.get('time_ms'))}  "
+             f"{plain(message.get('topic'))}  {shown if payload else ''}".rstrip()]
+    if properties:
+        pairs = [*message.get("properties", {}).items(), *message.get("user_properties", [])]
+        lines += [f"    {plain(name)}: {plain(value)}" for name, value in pairs]
+    return "\n".join(lines)
+
+
+def as_queue(queue: dict[str, Any]) -> str:
+    """Everything about one queue."""
+    out = [f"{plain(queue.get('name'))}  ({plain(queue.get('type'))})"]
+    for key in ("messages", "bytes", "consumers", "dead_letters", "dead_letter_queue"):
+        if queue.get(key) not in (None, ""):
+            out.append(f"  {key.replace('_', ' ')}: {plain(queue[key])}")
+    spec = queue.get("spec")
+    if isinstance(spec, dict):
+        out += ["", "as configured"]
+        out += [f"  {plain(key)}: {plain(value)}" for key, value in _flat(spec) if key not in ("name", "type")]
+    text = "\n".join(out) + "\n"
+    if queue.get("partition_list"):
+        text += "\n" + as_table(queue["partition_list"], {"partition": "PARTITION", "first": "FIRST", "next": "NEXT",
+                                                          "messages": "MESSAGES", "bytes": "BYTES"})
+    if queue.get("group_list"):
+        text += "\n" + as_groups(queue["group_list"])
+    return text
+
+
+def as_groups(groups: Sequence[dict[str, Any]]) -> str:
+    rows = []
+    for group in groups:
+        positions = group.get("positions") or []
+        rows.append({**group, "members": len(group.get("members") or []),
+                     "next": " ".join(f"{place.get('partition')}:{place.get('next')}" for place in positions)})
+    return as_table(rows, {"name": "GROUP", "members": "MEMBERS", "claimed": "CLAIMED", "lag": "LAG", "next": "NEXT"})
+
+
+def _flat(spec: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in spec.items():
+        if isinstance(value, dict):
+            found += _flat(value, f"{prefix}{key}.")
+        else:
+            found.append((prefix + key, ", ".join(map(str, value)) if isinstance(value, list) else value))
+    return found

@@ -1,0 +1,69 @@
+"""What MQTT clients say about queues in user properties: of a SUBSCRIBE to `$queue/…`, of a PUBLISH to `$queue/…/$ack`.
+
+    SUBSCRIBE   consumer-group, ack (auto | manual), prefetch, offset (first | last | next | n | offset=n |
+                timestamp=<ms or ISO 8601>), visibility-timeout (seconds), exclusive (true | false)
+    orders      message-id, or partition and offset; group-id, delay (ms), reason, upto, lease (ms)
+
+3.1.1 has no user properties: it gets the default group, `ack: auto`, a stream from its next message on.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fluxmq._core.mqtt_props import decode_properties
+from fluxmq.engine.queue_positions import read_position
+from fluxmq.engine.queue_properties import with_length
+from fluxmq.engine.sessions import Consume
+from fluxmq.model.mqtt import PacketType, Property
+
+__all__ = ["pairs_of_publish", "read_consume", "user_pairs"]
+
+PREFETCH_MAX = 65535
+GROUP_BYTES_MAX = 255
+LEASE_SECONDS_MAX = 7 * 24 * 3600
+TRUTHS = {"true": True, "false": False, "1": True, "0": False, "": True}
+
+
+def user_pairs(properties: Iterable[tuple[int, Any]]) -> dict[str, str]:
+    """The user properties of a packet; of several with one name the last."""
+    return dict(value for identifier, value in properties if identifier == Property.USER_PROPERTY)
+
+
+def pairs_of_publish(properties: bytes) -> dict[str, str]:
+    """The same of a PUBLISH whose properties come as wire bytes without their length."""
+    return user_pairs(decode_properties(with_length(properties), PacketType.PUBLISH))
+
+
+def read_consume(asked: dict[str, str]) -> Consume:
+    """Raises ValueError with a sentence for what cannot be."""
+    group = asked.get("consumer-group", "").encode()
+    if len(group) > GROUP_BYTES_MAX:
+        raise ValueError(f"consumer-group is longer than {GROUP_BYTES_MAX} bytes")
+    ack = asked.get("ack", "auto")
+    if ack not in ("auto", "manual"):
+        raise ValueError(f"ack is auto or manual, not {ack!r}")
+    prefetch = _number(asked, "prefetch", PREFETCH_MAX)
+    position = asked.get("offset", "")
+    if position:
+        read_position(position)
+    lease = asked.get("visibility-timeout")
+    lease_ms = None
+    if lease is not None:
+        try:
+            lease_ms = int(float(lease) * 1000)
+        except (ValueError, OverflowError):
+            lease_ms = -1
+        if not 0 <= lease_ms <= LEASE_SECONDS_MAX * 1000:
+            raise ValueError(f"visibility-timeout is 0 to {LEASE_SECONDS_MAX} seconds, not {lease!r}")
+    exclusive = asked.get("exclusive", "false").lower()
+    if exclusive not in TRUTHS:
+        raise ValueError(f"exclusive is true or false, not {exclusive!r}")
+    return Consume(group, ack == "manual", prefetch, position, lease_ms, TRUTHS[exclusive])
+
+
+def _number(asked: dict[str, str], name: str, most: int) -> int:
+    text = asked.get(name, "0")
+    if not text.isascii() or not text.isdigit() or int(text) > most:
+        raise ValueError(f"{name} is a number up to {most}, not {text!r}")
+    return int(text)

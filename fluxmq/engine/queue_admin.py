@@ -1,0 +1,291 @@
+"""Queues as the admin ring asks for them: `engine.ports_queues.QueuesPort` over a QueueManager."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from fluxmq._core.errors import StorageError
+from fluxmq._core.mqtt_props import decode_properties
+from fluxmq._core.queue import QUEUE_STREAM
+from fluxmq._core.queue_group import Group
+from fluxmq._core.queue_log import Log, Record
+from fluxmq.engine.ports_queues import Browsed, Moved, Publish, QueueMessage, QueueRefused, QueuesPort
+from fluxmq.engine.queue_properties import encode_users, users_of, with_length
+from fluxmq.engine.queues import NOTHING, PREFIX, QueueManager, QueueState
+from fluxmq.model.mqtt import PacketType, Property, ReasonCode
+from fluxmq.model.queues import read_spec, write_spec
+
+__all__ = ["QueueAdmin"]
+
+REPLAY_STEP = 500  # messages moved in one call
+USER_PROPERTY = 0x26
+CONTENT_TYPE = 0x03
+REFUSALS: dict[int, tuple[Literal["full", "invalid"], str]] = {
+    ReasonCode.QUOTA_EXCEEDED: ("full", "the queue is full"),
+    ReasonCode.PACKET_TOO_LARGE: ("invalid", "the message is larger than limits.max_message_size of the queue"),
+}
+
+
+class QueueAdmin:
+    """Machine. See the port."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self.manager = manager
+        self.hub = manager.hub
+
+    def _state(self, name: str) -> QueueState:
+        state = self.manager.queues.get(name.encode())
+        if state is None:
+            raise QueueRefused("not_found", f"there is no queue {name}", "fluxmq queue list names those that are")
+        return state
+
+    # ------------------------------------------------------------------ queues
+
+    def list_queues(self) -> list[dict[str, Any]]:
+        return [self._short(self.manager.queues[name]) for name in sorted(self.manager.queues)]
+
+    def _short(self, state: QueueState) -> dict[str, Any]:
+        queue = state.queue
+        dead = self.manager.queues.get(state.spec.dead_letter_queue.encode())
+        return {"name": state.spec.name, "type": state.spec.type, "partitions": queue.partitions,
+                "messages": queue.depth, "bytes": sum(log.kept_bytes for log in queue.logs),
+                "groups": len(state.groups),
+                "consumers": len(queue.readers) + sum(len(group.members) for group in state.groups.values()),
+                "delayed": len(state.delayed), "dead_letters": dead.queue.depth if dead is not None else 0}
+
+    def when_durable(self, then: Callable[[Exception | None], None]) -> None:
+        journal = self.hub.ledger.journal
+        if journal is None:
+            then(None)
+            return
+        try:
+            self.hub.when_durable(lambda: then(None), NOTHING)
+            self.hub.wake_up()
+        except StorageError as error:
+            then(error)
+
+    def describe(self, name: str) -> dict[str, Any]:
+        state = self._state(name)
+        queue = state.queue
+        parts = []
+        for partition in range(queue.partitions):
+            logs = queue.logs[partition * queue.lanes:(partition + 1) * queue.lanes]
+            parts.append({"partition": partition, "first": logs[0].first, "next": logs[0].next,
+                          "messages": sum(log.next - log.first for log in logs),
+                          "bytes": sum(log.kept_bytes for log in logs)})
+        return self._short(state) | {
+            "spec": write_spec(state.spec), "partition_list": parts, "group_list": self.groups(name),
+            "dead_letter_queue": state.spec.dead_letter_queue,
+            "accepted": queue.accepted, "refused": queue.refused, "repeated": queue.repeated,
+            "capture_lost": queue.capture_lost}
+
+    def declare(self, spec: dict[str, Any]) -> Literal["created", "unchanged", "changed"]:
+        try:
+            wanted = read_spec(spec)
+        except ValueError as error:
+            raise QueueRefused("invalid", str(error)) from None
+        return self.manager.declare(wanted)[1]  # type: ignore[return-value]
+
+    def delete(self, name: str, *, if_unused: bool, if_empty: bool) -> int:
+        state = self._state(name)
+        used = self._short(state)["consumers"]
+        if if_unused and used:
+            raise QueueRefused("conflict", f"queue {name} has {used} consumers")
+        if if_empty and state.queue.depth:
+            raise QueueRefused("conflict", f"queue {name} has {state.queue.depth} messages")
+        if state.configured:
+            raise QueueRefused("conflict", f"queue {name} stands in the configuration, and would be made again",
+                               "take it out of `queues:` and restart, or purge it")
+        return self.manager.delete(name.encode())
+
+    def purge(self, name: str) -> int:
+        return self.manager.purge(self._state(name))
+
+    def publish(self, name: str, message: Publish) -> dict[str, Any]:
+        state = self._state(name)
+        queue = state.queue
+        topic = PREFIX + queue.name + (b"/" + message.key.encode() if message.key else b"")
+        properties = encode_users(message.user_properties)
+        if message.content_type:
+            raw = message.content_type.encode()
+            properties = bytes((CONTENT_TYPE,)) + len(raw).to_bytes(2, "big") + raw + properties
+        before = [log.next for log in queue.logs]
+        delayed = len(state.delayed)
+        expires_at = self.hub.now_ms + message.expiry_s * 1000 if message.expiry_s is not None else 0
+        reason = queue.publish(topic, message.payload, properties, 1, expires_at)
+        if reason:
+            kind, text = REFUSALS.get(reason, ("invalid", "a user property of it makes no sense to the queue"))
+            raise QueueRefused(kind, text)
+        for at, log in enumerate(queue.logs):
+            if log.next != before[at]:
+                return {"partition": at // queue.lanes, "offset": log.next - 1}
+        if len(state.delayed) > delayed:
+            return {"due_ms": max(due for due, _ in state.delayed)}
+        return {"duplicate": True}
+
+    # ------------------------------------------------------------------ looking in
+
+    def browse(self, name: str, position: str, count: int, bytes_max: int, partition: int | None) -> Browsed:
+        """next: `at:<offset>,<offset>,…`, one per log."""
+        state = self._state(name)
+        logs = state.queue.logs
+        lanes = state.queue.lanes
+        if partition is not None:
+            if not 0 <= partition < state.queue.partitions:
+                raise QueueRefused("not_found", f"queue {name} has {state.queue.partitions} partitions, from 0 on")
+            logs = logs[partition * lanes:(partition + 1) * lanes]
+        if position.startswith("at:"):
+            at = [int(text) for text in position[3:].split(",") if text.isdigit()]
+            if len(at) != len(logs):
+                raise QueueRefused("invalid", "this position is of another browse")
+        else:
+            at = [self.manager.offset_of(state, log, position, None) for log in logs]
+        found: list[QueueMessage] = []
+        size = 0
+        loading = False
+        for number, log in enumerate(logs):
+            where = partition if partition is not None else number // lanes
+            while at[number] < log.next and len(found) < count and (not found or size < bytes_max):
+                record = log.at_or_above(at[number])
+                if record is None:
+                    loading = log.wanted != NOTHING
+                    if not loading:
+                        at[number] = log.next
+                    break
+                found.append(message_of(record, where))
+                size += len(record.payload)
+                at[number] = record.offset + 1
+        if loading:
+            self.manager.read_on(state.queue)
+        return Browsed(found, "at:" + ",".join(map(str, at)), loading and not found)
+
+    # ------------------------------------------------------------------ groups
+
+    def groups(self, name: str) -> list[dict[str, Any]]:
+        state = self._state(name)
+        return [self._group(state, group, pattern) for (_, pattern), group in sorted(state.groups.items())]
+
+    def _group(self, state: QueueState, group: Group, pattern: bytes) -> dict[str, Any]:
+        members = [{"client": client_of(member), "held": member.held} for member in group.members]
+        stream = state.queue.kind == QUEUE_STREAM
+        if stream:
+            members = [{"client": client_of(reader), "held": reader.held} for reader in state.queue.readers
+                       if reader.group is group]
+        lag = sum(max(cursor.log.next - max(cursor.next, cursor.log.first), 0) for cursor in group.cursors)
+        return {"name": group.name.decode(), "filter": pattern.decode(), "mode": group.mode, "members": members,
+                "claimed": group.claims, "lag": lag if stream else group.lag,
+                "positions": [{"partition": cursor.partition, "next": cursor.next, "settled": cursor.floor}
+                              for cursor in group.cursors]}
+
+    def _find_group(self, state: QueueState, group: str) -> tuple[tuple[bytes, bytes], Group]:
+        for key, known in state.groups.items():
+            if key[0].decode() == group:
+                return key, known
+        raise QueueRefused("not_found", f"queue {state.spec.name} has no group {group}")
+
+    def seek(self, name: str, group: str, position: str, partition: int | None) -> list[dict[str, Any]]:
+        state = self._state(name)
+        _, found = self._find_group(state, group)
+        if any(cursor.held for cursor in found.cursors):
+            raise QueueRefused("conflict", f"consumers of group {group} have messages in hand", "stop them first")
+        for cursor in found.cursors:
+            if partition is None or cursor.partition == partition:
+                found.seek(cursor.log_number, self.manager.offset_of(state, cursor.log, position, found))
+        state.queue.notify()
+        return list(self._group(state, found, b"")["positions"])
+
+    def delete_group(self, name: str, group: str) -> None:
+        state = self._state(name)
+        key, found = self._find_group(state, group)
+        if found.members:
+            raise QueueRefused("conflict", f"group {group} has {len(found.members)} members")
+        self.manager.drop_group(state, key)
+
+    # ------------------------------------------------------------------ dead letters
+
+    def _dead(self, name: str) -> QueueState:
+        state = self._state(name)
+        dead = self.manager.queues.get(state.spec.dead_letter_queue.encode())
+        if dead is None:
+            raise QueueRefused("not_found", f"queue {name} has no dead letters")
+        return dead
+
+    def dead_list(self) -> list[dict[str, Any]]:
+        found = []
+        for state in self.manager.queues.values():
+            dead = self.manager.queues.get(state.spec.dead_letter_queue.encode())
+            if dead is None:
+                continue
+            log = dead.queue.logs[0]
+            oldest, newest = log.at_or_above(log.first), log.get(log.next - 1) if log.next > log.first else None
+            found.append({"queue": state.spec.name, "dead_letter_queue": dead.spec.name, "messages": dead.queue.depth,
+                          "bytes": log.kept_bytes, "oldest_ms": oldest.time_ms if oldest is not None else 0,
+                          "newest_ms": newest.time_ms if newest is not None else 0})
+        return found
+
+    def dead_browse(self, name: str, position: str, count: int, bytes_max: int) -> Browsed:
+        return self.browse(self._dead(name).spec.name, position, count, bytes_max, None)
+
+    def dead_replay(self, name: str, selected: Sequence[tuple[int, int]] | None, count: int) -> Moved:
+        state, dead = self._state(name), self._dead(name)
+        log = dead.queue.logs[0]
+        moved = 0
+        wanted = sorted(offset for _, offset in selected) if selected is not None else None
+        at = log.first
+        while moved < min(count, REPLAY_STEP) and at < log.next:
+            if wanted is not None:
+                at = next((offset for offset in wanted if offset >= at), log.next)
+            record = log.at_or_above(at) if at < log.next else None
+            if record is None:
+                if log.wanted != NOTHING and at < log.next:
+                    self.manager.read_on(dead.queue)
+                    return Moved(moved, True)
+                break
+            if (wanted is None or record.offset in wanted) and not self._replayed(state, dead, log, record):
+                break
+            moved += wanted is None or record.offset in wanted
+            at = record.offset + 1
+        return Moved(moved, moved >= REPLAY_STEP and moved < count and at < log.next)
+
+    def _replayed(self, state: QueueState, dead: QueueState, log: Log, record: Record) -> bool:
+        """One dead letter goes back, without what was said of its death; False: the queue does not take it."""
+        told = dict(users_of(record.properties))
+        properties = encode_users([(name.decode(), value.decode()) for name, value in users_of(record.properties)
+                                   if not name.startswith(b"x-death-")])
+        topic = told.get(b"x-death-topic", PREFIX + state.queue.name)
+        if state.queue.append_message(topic, record.payload, properties=properties, qos=record.qos):
+            return False
+        groups = list(dead.groups.values()) or [self.manager.group(dead.queue, b"default")]
+        for group in groups:
+            group.settle_any(log.number, record.offset)
+        dead.queue.notify()
+        return True
+
+    def dead_purge(self, name: str) -> int:
+        return self.manager.purge(self._dead(name))
+
+
+def client_of(member: Any) -> str:
+    """Whom a member delivers to, as far as one can tell."""
+    session = getattr(member, "session", None)
+    return session.name.decode() if session is not None else ""
+
+
+def message_of(record: Record, partition: int) -> QueueMessage:
+    """A message of a log in the port's words."""
+    named: dict[str, Any] = {}
+    users: list[tuple[str, str]] = []
+    for identifier, value in decode_properties(with_length(record.properties), PacketType.PUBLISH):
+        if identifier == USER_PROPERTY:
+            users.append(value)  # type: ignore[arg-type]
+        else:
+            named[Property(identifier).name.lower().replace("_", "-")] = (
+                value.hex() if isinstance(value, bytes) else value)
+    return QueueMessage(
+        partition=partition, offset=record.offset, topic=record.topic.decode(), payload=record.payload,
+        time_ms=record.time_ms, expires_at=record.expires_at, priority=record.priority, properties=named,
+        user_properties=users)
+
+
+if TYPE_CHECKING:
+    _port: type[QueuesPort] = QueueAdmin

@@ -1,0 +1,57 @@
+"""What the cold verbs of queues write into the journal, and keep in the view (docs/internals/queues.md, Records)."""
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from fluxmq._core.ledger import Ledger
+from fluxmq.model.queues import QueueSpec
+
+__all__ = ["GroupRecord", "LogRecord", "QueueRecord", "RecordKind", "record"]
+
+
+class RecordKind(enum.IntEnum):
+    """Kinds of records in the journal that belong to queues."""
+
+    APPEND = 20
+    CLAIM = 21
+    SETTLE = 22
+    RETURN = 23
+    QUEUE = 24
+    QUEUE_END = 25
+    GROUP = 26
+    GROUP_END = 27
+    CURSOR = 28
+    TRIM = 29
+
+
+class LogRecord(msgspec.Struct, array_like=True, frozen=True):
+    """One log of a queue."""
+
+    number: int
+    lane: int
+
+
+class QueueRecord(msgspec.Struct, array_like=True):
+    """A queue. logs: partition-major. delay: number of its delay log and of the group that settles there; 0 = none."""
+
+    spec: QueueSpec
+    logs: list[LogRecord]
+    delay: int = 0
+    delay_group: int = 0
+
+
+class GroupRecord(msgspec.Struct, array_like=True, frozen=True):
+    """A group of a queue. pattern: the filter below `$queue/<name>/` that its subscriptions have."""
+
+    queue: int
+    name: bytes
+    mode: str = "shared"
+    pattern: bytes = b""
+
+
+def record(ledger: Ledger, kind: RecordKind, number: int, body: object = None) -> None:
+    """Writes a record that begins with a number; what follows is msgpack, or bytes as they are."""
+    more = b"" if body is None else body if isinstance(body, bytes) else msgspec.msgpack.encode(body)
+    ledger.write(kind, number.to_bytes(8, "big") + more)

@@ -1,0 +1,397 @@
+"""The cold verbs of queues: declare, delete, groups, positions, dead letters, delays. Without I/O, without time.
+
+The hot verbs (append, claim, settle) are compiled (fluxmq/_core/queue*.pyx); this object makes and configures what they
+work on, and is told by callbacks of what they cannot decide. What is on disk is queue_store.py's business, what becomes
+due queue_clock.py's.
+"""
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+from fluxmq._core.hub import Hub
+from fluxmq._core.queue import QUEUE_CLASSIC, QUEUE_EPHEMERAL, QUEUE_STREAM, Queue
+from fluxmq._core.queue_group import Group
+from fluxmq._core.queue_log import Log
+from fluxmq._core.queue_session import TopicFilter
+from fluxmq.engine.ports_queues import QueueRefused
+from fluxmq.engine.queue_positions import read_position
+from fluxmq.engine.queue_properties import death_properties
+from fluxmq.engine.queue_records import GroupRecord, LogRecord, QueueRecord, RecordKind, record
+from fluxmq.engine.queue_sequences import is_repeated, with_sequence
+from fluxmq.model.queues import DeadLetters, QueueSpec, name_problem
+
+__all__ = ["KINDS", "NOTHING", "PREFIX", "QueueManager", "QueueState"]
+
+KINDS = {"classic": QUEUE_CLASSIC, "stream": QUEUE_STREAM, "ephemeral": QUEUE_EPHEMERAL}
+PREFIX = b"$queue/"
+NOTHING = 0xFFFFFFFFFFFFFFFF  # Log.wanted, when nothing is
+DELAY_GROUP = b"$delay"
+FIXED = ("type", "partitions", "max_priority")  # what cannot change while messages are there
+
+
+class QueueState:
+    """What the engine keeps with a Queue."""
+
+    __slots__ = ("configured", "dead", "delay", "delay_group", "delayed", "groups", "idle_since_ms", "producers",
+                 "queue", "retention_due_ms", "spec")
+
+    def __init__(self, spec: QueueSpec, queue: Queue) -> None:
+        self.spec = spec
+        self.queue = queue
+        self.groups: dict[tuple[bytes, bytes], Group] = {}
+        self.delay: Log | None = None
+        self.delay_group: Group | None = None
+        self.delayed: list[tuple[int, int]] = []  # heap of (due, offset in the delay log)
+        self.producers: dict[bytes, tuple[int, int]] = {}  # id -> (highest sequence, bitmap of those below it)
+        self.dead = 0
+        self.configured = False
+        self.idle_since_ms = 0
+        self.retention_due_ms = 0
+
+
+class QueueManager:
+    """Machine. All queues of one hub.
+
+    auto_create: "" or the type of queue that a publish or subscription to an unknown name makes. on_log: as Broker's.
+    """
+
+    def __init__(self, hub: Hub, auto_create: str = "",
+                 on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None) -> None:
+        self.hub = hub
+        self.auto = auto_create
+        self.queues: dict[bytes, QueueState] = {}
+        self.states: dict[Queue, QueueState] = {}
+        self.number_last = 0
+        self.changed: set[QueueState] = set()  # declared, or with logs or producers that changed, since the view's copy
+        self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): what the view must forget
+        self.on_stalled: Callable[[Queue], None] | None = None
+        self.log = on_log or (lambda level, cause, text, fields: None)
+
+    # ------------------------------------------------------------------ declare and delete
+
+    def number(self) -> int:
+        self.number_last += 1
+        return self.number_last
+
+    def find(self, name: bytes) -> Queue | None:
+        """The queue of this name; made now, if dead letters of some queue go there or the configuration says so."""
+        state = self.queues.get(name)
+        if state is not None:
+            return state.queue
+        for other in self.queues.values():
+            if other.spec.dead_letter_queue.encode() == name:
+                return self._dead_letter_queue(other.spec)
+        return self.auto_create(name)
+
+    def _dead_letter_queue(self, spec: QueueSpec) -> Queue:
+        name = spec.dead_letter_queue
+        state = self.queues.get(name.encode())
+        if state is not None:
+            return state.queue
+        # Dead letters have no limit, no dead letters of their own, and wait for whoever looks at them.
+        return self.declare(QueueSpec(name=name, dlq=DeadLetters(enabled=False)))[0]
+
+    def auto_create(self, name: bytes) -> Queue | None:
+        """Makes a queue that somebody uses and nobody declared, where the configuration says so."""
+        state = self.queues.get(name)
+        if state is not None:
+            return state.queue
+        if not self.auto:
+            return None
+        text = name.decode("utf-8", "replace")
+        if name_problem(text):
+            return None
+        self.log("info", "", "queue made for whoever used it", {"queue": text, "type": self.auto})
+        return self.declare(QueueSpec(name=text, type=self.auto))[0]  # type: ignore[arg-type]
+
+    def declare(self, spec: QueueSpec) -> tuple[Queue, str]:
+        """Makes a queue, or changes the one of that name: (queue, "created" | "unchanged" | "changed").
+
+        Raises QueueRefused: conflict, for what cannot change.
+        """
+        name = spec.name.encode()
+        state = self.queues.get(name)
+        if state is None:
+            return self._make(spec), "created"
+        if state.spec == spec:
+            return state.queue, "unchanged"
+        for key in FIXED:
+            if getattr(state.spec, key) != getattr(spec, key):
+                raise QueueRefused("conflict", f"queue {spec.name} is there with {key} {getattr(state.spec, key)}, "
+                                               f"which cannot become {getattr(spec, key)}",
+                                   f"use another name, or delete it first: fluxmq queue delete {spec.name}")
+        self.hub.remove_queue(state.queue)
+        state.spec = spec
+        self._configure(state)
+        self.hub.add_queue(state.queue, self._filters(spec))
+        self._record_queue(state)
+        return state.queue, "changed"
+
+    def _make(self, spec: QueueSpec) -> Queue:
+        volatile = spec.type == "ephemeral"
+        number = self.number()
+        logs = [Log(self.hub.ledger, self.number(), lane=lane, volatile=volatile)
+                for _ in range(spec.partitions) for lane in range(spec.lanes)]
+        queue = Queue(self.hub.ledger, number, spec.name.encode(), KINDS[spec.type], logs, spec.lanes)
+        state = self.adopt(spec, queue)
+        self._record_queue(state)
+        return queue
+
+    def adopt(self, spec: QueueSpec, queue: Queue) -> QueueState:
+        """Puts a queue to work that was just made, or comes from disk."""
+        state = QueueState(spec, queue)
+        state.idle_since_ms = self.hub.now_ms
+        self.queues[queue.name] = state
+        self.states[queue] = state
+        self._configure(state)
+        self.hub.add_queue(queue, self._filters(spec))
+        return state
+
+    @staticmethod
+    def _filters(spec: QueueSpec) -> list[bytes]:
+        return [PREFIX + spec.name.encode() + b"/#", *(topic.encode() for topic in spec.topics)]
+
+    def _configure(self, state: QueueState) -> None:
+        queue, spec = state.queue, state.spec
+        queue.messages_max = spec.limits.max_depth
+        queue.bytes_max = spec.limits.max_bytes
+        queue.payload_max = spec.limits.max_message_size
+        queue.ttl_ms = int(spec.limits.message_ttl * 1000)
+        queue.drop_head = spec.overflow == "drop-head"
+        queue.capture_confirmed = spec.capture == "confirmed"
+        queue.on_full = self._make_room if spec.overflow == "drop-head" or spec.type == "stream" else None
+        queue.on_delayed = self._delay if spec.type != "stream" else None
+        queue.on_stalled = self.read_on
+        queue.is_repeated = lambda producer, sequence: is_repeated(state.producers.get(producer), sequence)
+        queue.on_produced = lambda producer, sequence: self._produced(state, producer, sequence)
+
+    def delete(self, name: bytes) -> int:
+        """The queue is no more, with its groups and messages. Returns how many messages it had."""
+        state = self.queues[name]
+        queue = state.queue
+        depth = queue.depth
+        for group in state.groups.values():
+            for member in list(group.members):
+                group.leave(member)
+        for log in queue.logs:
+            log.trim(log.next)
+        self.forget(state)
+        if queue.durable:
+            record(self.hub.ledger, RecordKind.QUEUE_END, queue.number)
+        return depth
+
+    def forget(self, state: QueueState) -> None:
+        """Nobody knows the queue any more, and the view will forget it."""
+        self.queues.pop(state.queue.name, None)
+        self.states.pop(state.queue, None)
+        self.changed.discard(state)
+        self.hub.remove_queue(state.queue)
+        self.ended += [("q", state.queue.number), ("d", state.queue.number)]
+        self.ended += [("g", group.number) for group in state.groups.values()]
+        self.ended += [("l", log.number) for log in state.queue.logs]
+        if state.delay is not None and state.delay_group is not None:
+            self.ended += [("l", state.delay.number), ("g", state.delay_group.number)]
+
+    def drop_quietly(self, state: QueueState, key: tuple[bytes, bytes]) -> None:
+        """At recovery: a group that ended later in the journal."""
+        group = state.groups.pop(key)
+        if state.queue.kind != QUEUE_STREAM:
+            state.queue.remove_group(group)
+        self.ended.append(("g", group.number))
+
+    def purge(self, state: QueueState) -> int:
+        """Everything in it is gone for every group. Returns how many messages."""
+        depth = state.queue.depth
+        for log in state.queue.logs:
+            self.trim(state, log, log.next)
+        return depth
+
+    def trim(self, state: QueueState, log: Log, first: int) -> None:
+        """What is below is gone: retention, purge, drop-head."""
+        if first > log.first:
+            log.trim(first)
+            self.changed.add(state)
+            if state.queue.durable:
+                record(self.hub.ledger, RecordKind.TRIM, log.number, first.to_bytes(8, "big"))
+            state.queue.notify()
+
+    def _record_queue(self, state: QueueState) -> None:
+        self.changed.add(state)
+        if state.queue.durable:
+            record(self.hub.ledger, RecordKind.QUEUE, state.queue.number, self.queue_record(state))
+
+    def queue_record(self, state: QueueState) -> QueueRecord:
+        return QueueRecord(state.spec, [LogRecord(log.number, log.first >> 56) for log in state.queue.logs],
+                           state.delay.number if state.delay is not None else 0,
+                           state.delay_group.number if state.delay_group is not None else 0)
+
+    # ------------------------------------------------------------------ groups
+
+    def group(self, queue: Queue, name: bytes, pattern: bytes = b"", position: str = "", exclusive: bool = False,
+              mode: str = "") -> Group:
+        """The group of this name, made if it is not there: of a classic queue at its oldest message."""
+        state = self.states[queue]
+        key = (name, pattern)
+        group = state.groups.get(key)
+        if group is None:
+            record_ = GroupRecord(queue.number, name, mode or ("exclusive" if exclusive else "shared"), pattern)
+            group = self.adopt_group(state, self.number(), record_)
+            if position:
+                for log in queue.logs:
+                    group.seek(log.number, self.offset_of(state, log, position, group))
+            if queue.durable:
+                record(self.hub.ledger, RecordKind.GROUP, group.number, record_)
+        return group
+
+    def adopt_group(self, state: QueueState, number: int, record_: GroupRecord) -> Group:
+        queue, spec = state.queue, state.spec
+        stream = queue.kind == QUEUE_STREAM
+        group = Group(self.hub.ledger, number, record_.name, mode=record_.mode, volatile=not queue.durable,
+                      deliveries_max=0 if stream or not spec.retry.max_retries else spec.retry.max_retries + 1)
+        for at, log in enumerate(queue.logs):
+            group.add_cursor(log, at // queue.lanes, log.next if stream else log.first)
+        group.on_dead = self._dead
+        group.filter = self.filter(queue, record_.pattern)
+        state.groups[record_.name, record_.pattern] = group
+        if not stream:
+            queue.add_group(group)
+        return group
+
+    def drop_group(self, state: QueueState, key: tuple[bytes, bytes]) -> None:
+        """The group is no more: what only it had not settled goes."""
+        group = state.groups.pop(key)
+        if state.queue.kind != QUEUE_STREAM:
+            state.queue.remove_group(group)
+        self.ended.append(("g", group.number))
+        if state.queue.durable:
+            record(self.hub.ledger, RecordKind.GROUP_END, group.number)
+        state.queue.notify()
+
+    def stream_group(self, queue: Queue, name: bytes) -> Group:
+        """The durable name of a position in a stream."""
+        return self.group(queue, name)
+
+    def filter(self, queue: Queue, pattern: bytes) -> Any:
+        """What a subscription below `$queue/<name>/` selects; None: everything."""
+        if not pattern or pattern == b"#":
+            return None
+        return TopicFilter(queue, pattern)
+
+    def lease_ms(self, queue: Queue) -> int:
+        """The visibility timeout of consumers that do not say one."""
+        return int(self.states[queue].spec.retry.visibility_timeout * 1000)
+
+    def backoff_ms(self, queue: Queue, deliveries: int) -> int:
+        """How long a message waits after so many deliveries before the next one."""
+        retry = self.states[queue].spec.retry
+        return int(1000 * min(retry.initial_backoff * retry.multiplier ** min(deliveries - 1, 64), retry.max_backoff))
+
+    def left(self, queue: Queue, group: Group | None) -> None:
+        """A consumer has left."""
+        state = self.states.get(queue)
+        if state is not None:
+            state.idle_since_ms = self.hub.now_ms
+
+    # ------------------------------------------------------------------ positions
+
+    def position(self, queue: Queue, log: Log, text: str, group: Group | None) -> int:
+        """Where a stream's new reader begins: what it asks for, else where its group is, else what comes next."""
+        if not text:
+            text = "resume" if group is not None else "next"
+        return self.offset_of(self.states[queue], log, text, group)
+
+    def offset_of(self, state: QueueState, log: Log, text: str, group: Group | None) -> int:
+        """The offset that a position means in a log now. Raises QueueRefused: invalid."""
+        try:
+            position = read_position(text)
+        except ValueError as error:
+            raise QueueRefused("invalid", str(error)) from None
+        if position.kind == "first":
+            return log.first
+        if position.kind == "next":
+            return log.next
+        if position.kind == "last":
+            return max(log.next - 1, log.first)
+        if position.kind == "back":
+            return max(log.next - position.value, log.first)
+        if position.kind == "offset":
+            return min(max(position.value, log.first), log.next)
+        if position.kind == "timestamp":
+            return self.offset_at_time(log, position.value)
+        for cursor in group.cursors if group is not None else ():
+            if cursor.log_number == log.number:
+                return max(cursor.next, log.first)
+        return log.next
+
+    def offset_at_time(self, log: Log, time_ms: int) -> int:
+        """The first message that is not older. The disk is asked by queue_store, which replaces this."""
+        found = log.position_of_time(time_ms)
+        return found if found is not None else log.next
+
+    # ------------------------------------------------------------------ what the hot verbs ask
+
+    def read_on(self, queue: Queue) -> None:
+        """Somebody looks at what is on disk only."""
+        if self.on_stalled is not None:
+            self.on_stalled(queue)
+
+    def _make_room(self, queue: Queue) -> bool:
+        """Drop-head: the oldest message goes; with dead letters enabled it goes there."""
+        state = self.states[queue]
+        logs = [log for log in queue.logs if log.next > log.first]
+        if not logs:
+            return False
+        log = min(logs, key=lambda one: one.first & (1 << 56) - 1)
+        if state.spec.dead_letter_queue and queue.kind != QUEUE_STREAM:
+            self._bury(state, log, log.first, 0, "maxlen", b"")
+        self.trim(state, log, log.first + 1)
+        return True
+
+    def _dead(self, group: Group, log: Log, offset: int, deliveries: int, reason: str) -> None:
+        state = next((one for one in self.queues.values() if group in one.groups.values()), None)
+        if state is not None:
+            self._bury(state, log, offset, deliveries, reason, group.name)
+
+    def _bury(self, state: QueueState, log: Log, offset: int, deliveries: int, reason: str, group: bytes) -> None:
+        """Copies a message to the dead letters, in the batch in which it is settled."""
+        state.dead += 1
+        name = state.spec.dead_letter_queue
+        message = log.get(offset)
+        self.log("info", f"dead {state.spec.name}", "dead letter", {
+            "queue": state.spec.name, "offset": offset, "reason": reason, "deliveries": deliveries, "to": name})
+        if not name or message is None or name == state.spec.name:
+            return
+        target = self._dead_letter_queue(state.spec)
+        at = state.queue.logs.index(log) if log in state.queue.logs else 0
+        told = death_properties(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
+                                topic=message.topic, group=group, deliveries=deliveries, reason=reason,
+                                time_ms=message.time_ms, now_ms=self.hub.now_ms)
+        target.append_message(PREFIX + target.name, message.payload, properties=message.properties + told,
+                              qos=message.qos)
+
+    def _produced(self, state: QueueState, producer: bytes, sequence: int) -> None:
+        state.producers[producer] = with_sequence(state.producers.get(producer), sequence)
+        self.changed.add(state)
+
+    # ------------------------------------------------------------------ delays
+
+    def _delay(self, queue: Queue, topic: bytes, payload: bytes, properties: bytes, qos: int, priority: int,
+               expires_at: int, not_before: int, key: bytes) -> None:
+        state = self.states[queue]
+        if state.delay is None:
+            self.adopt_delay(state, self.number(), self.number())
+            self._record_queue(state)
+        assert state.delay is not None
+        offset = state.delay.append_message(topic, payload, properties=properties, qos=qos, priority=priority,
+                                            expires_at=expires_at, not_before=not_before)
+        if queue.durable:
+            self.hub.ledger.records += 1
+        heapq.heappush(state.delayed, (not_before, offset))
+
+    def adopt_delay(self, state: QueueState, log_number: int, group_number: int) -> None:
+        volatile = not state.queue.durable
+        state.delay = Log(self.hub.ledger, log_number, volatile=volatile)
+        state.delay_group = Group(self.hub.ledger, group_number, DELAY_GROUP, volatile=volatile)
+        state.delay_group.add_cursor(state.delay, 0, 0)

@@ -1,0 +1,136 @@
+"""Reading from segment files, in any thread, beside whoever writes and removes them.
+
+No lock is held: a log's list of files is replaced and never changed, a file's index tells of a batch only when it has
+been written, and a descriptor stays open while it is in use, also when its file is removed.
+"""
+from __future__ import annotations
+
+import bisect
+import os
+from array import array
+from pathlib import Path
+
+from fluxmq._core.errors import StorageError
+from fluxmq._core.segment_format import TRAILER_SIZE, SegmentIndex, decode_index, find_time, log_name
+from fluxmq.storage.segment_files import Damage, SegmentFile, mapped, rebuilt_index, unpack, unpacked
+from fluxmq.storage.segment_handles import Handles
+from fluxmq.storage.segment_recovery import Log, refusal
+
+__all__ = ["SegmentReader"]
+
+
+class SegmentReader:
+    """The reading half of `SegmentStore`."""
+
+    def __init__(self, base: Path, handles: Handles) -> None:
+        self._base = base
+        self._handles = handles
+        self._logs: dict[int, Log] = {}
+
+    def read(self, number: int, offset: int, max_bytes: int = 1024 * 1024) -> tuple[int, int, list[bytes]]:
+        """(first, covers, blocks): every message that the files hold in [first, covers) is in the blocks, and `offset`
+        is in that range. About max_bytes of them, one batch at least. (offset, offset, []): no file holds it or a later
+        one.
+
+        Raises CorruptError, StorageError."""
+        while True:
+            log = self._logs.get(number)
+            files = log.files if log is not None else []
+            at = bisect.bisect_right(files, offset, key=lambda file: file.reach)
+            try:
+                for place in range(at, len(files)):
+                    file = files[place]
+                    following = files[place + 1].first if place + 1 < len(files) else file.reach
+                    with self._handles.use(file) as fd:
+                        found = self._read_file(file, fd, offset, max_bytes, following)
+                    if found is not None:
+                        return found
+            except FileNotFoundError as error:
+                if log is not self._logs.get(number) or (log is not None and log.files is not files):
+                    continue        # trimmed meanwhile
+                raise StorageError(f"a segment file has vanished: {error}") from error
+            except OSError as error:
+                raise StorageError(f"cannot read the segments of log {log_name(number)}: {error}") from error
+            except Damage as damage:
+                raise refusal(self._base, file.path, damage) from None
+            return offset, offset, []
+
+    def _read_file(self, file: SegmentFile, fd: int, offset: int, max_bytes: int,
+                   following: int) -> tuple[int, int, list[bytes]] | None:
+        index = file.index or self._load_index(file, fd)
+        count = len(index)
+        at = index.find(offset)
+        if at >= count:
+            return None
+        stop, begin, end = index.span(at, max_bytes)
+        data = os.pread(fd, end - begin, begin)
+        blocks: list[bytes] = []
+        here = 0
+        for each in range(at, stop):
+            block, here = unpack(data, here, file, begin)
+            if (block[0], block[1]) != (index.first(each), index.last(each)):
+                raise Damage(f"the batch before offset {begin + here} is another than the index says", begin + here)
+            blocks.append(block[7])
+        covers = index.first(stop) if stop < len(index) else max(following, index.last(stop - 1) + 1)
+        return min(offset, index.first(at)), covers, blocks
+
+    def _load_index(self, file: SegmentFile, fd: int) -> SegmentIndex:
+        length = file.size - TRAILER_SIZE - file.end
+        found = decode_index(os.pread(fd, length, file.end), file.end, file.file_id) if length > 0 else None
+        index = found[0] if found is not None and found[0].messages == file.messages else rebuilt_index(file)
+        file.index = index
+        return index
+
+    def offset_at_time(self, number: int, time_ms: int) -> int | None:
+        """The first offset in the files whose message is of this time or later; None: all are older.
+
+        By the index: of the messages, one batch is read. Raises like read()."""
+        log = self._logs.get(number)
+        for file in log.files if log is not None else []:
+            if not file.messages or file.time_max < time_ms:
+                continue
+            try:
+                with self._handles.use(file) as fd:
+                    index = file.index or self._load_index(file, fd)
+                    at = index.find_time(time_ms)
+                    if at >= len(index):
+                        continue
+                    _, begin, end = index.span(at, 0)
+                    block, _ = unpack(os.pread(fd, end - begin, begin), 0, file, begin)
+            except FileNotFoundError:
+                continue            # trimmed meanwhile
+            except OSError as error:
+                raise StorageError(f"cannot read {file.path}: {error}") from error
+            except Damage as damage:
+                raise refusal(self._base, file.path, damage) from None
+            return find_time(block[7], time_ms)
+        return None
+
+    def due_index(self, number: int) -> array[int]:
+        """due, offset, due, offset … of every message of a delay log's files, by offset. Raises like read()."""
+        pairs = array("Q")
+        log = self._logs.get(number)
+        for file in log.files if log is not None else []:
+            if not file.due_max:
+                continue
+            try:
+                pairs.frombytes(self._pairs(file))
+            except OSError as error:
+                raise StorageError(f"cannot read {file.path}: {error}") from error
+            except Damage as damage:
+                raise refusal(self._base, file.path, damage) from None
+        return pairs
+
+    def _pairs(self, file: SegmentFile) -> bytes:
+        known = file.pairs
+        if known is not None and not file.sealed:
+            return bytes(known)
+        with self._handles.use(file) as fd:
+            length = file.size - TRAILER_SIZE - file.end
+            found = decode_index(os.pread(fd, length, file.end), file.end, file.file_id) if file.sealed and length > 0 \
+                else None
+            if found is not None and found[1] is not None:
+                return found[1]
+            index = file.index or self._load_index(file, fd)
+        with mapped(file.path) as data:
+            return unpacked(file, index, data)

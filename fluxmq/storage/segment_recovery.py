@@ -1,0 +1,212 @@
+"""What a start finds in the segments' directories: which files follow each other, what a crash left, what is damage.
+
+The policy is at the top of `segment_files.py`; here it is applied to whole logs. Only footers are read where there are
+any, so that a backlog of millions opens in a moment; batches show what they are worth when they are read (and all at
+once by `fluxmq log verify`).
+"""
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fluxmq._core.errors import CorruptError
+from fluxmq._core.segment_format import HEADER_SIZE, file_first, log_number
+from fluxmq.storage.segment_files import (
+    Damage,
+    FileOps,
+    SegmentFile,
+    files_of,
+    mapped,
+    never_synced,
+    no_space,
+    read_file,
+    read_header,
+    unpacked,
+)
+
+__all__ = ["Log", "LogFiles", "SegmentRecovery", "heads_of", "logs_in", "open_logs", "refusal", "seal_on_disk"]
+
+
+@dataclass(slots=True)
+class SegmentRecovery:
+    """What open() or a repair did, one line each.
+
+    truncated: cut off behind the last batch of a log's last file. rebuilt: footers that were made again. dropped: what
+    a repair gave up. set_aside: files that it kept under another name. truncated_bytes: of `truncated` in all.
+    """
+
+    truncated: list[str] = field(default_factory=list)
+    rebuilt: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    set_aside: list[str] = field(default_factory=list)
+    truncated_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """What the files of one log hold: messages from offset `first` on, and none at or above `next`."""
+
+    first: int
+    next: int
+    messages: int
+    bytes: int
+    files: int
+
+
+@dataclass(slots=True, eq=False)
+class Log:
+    """One log's files. `files` is replaced, never changed, so that readers need no lock; `lock` is for who writes."""
+
+    number: int
+    path: Path
+    files: list[SegmentFile] = field(default_factory=list)
+    next: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    made: bool = False
+    directory_dirty: bool = False
+
+    def summary(self) -> LogFiles:
+        """For whoever opens the store."""
+        return LogFiles(self.files[0].first, self.next, sum(file.messages for file in self.files),
+                        sum(file.size for file in self.files), len(self.files))
+
+
+def refusal(base: Path, path: Path, damage: Damage) -> CorruptError:
+    """The error that tells a user file, offset and way out."""
+    return CorruptError(f"{path} is damaged at offset {damage.offset}: {damage.text}. Restore {base} from a copy, or "
+                        f"stop the broker and run `fluxmq log repair {base}`, which keeps every batch that is whole, "
+                        f"sets the damaged file aside and says what is lost")
+
+
+def logs_in(queues: Path) -> list[tuple[int, Path]]:
+    """(number, directory) of every log."""
+    if not queues.is_dir():
+        return []
+    found = [(log_number(entry.name), queues / entry.name) for entry in os.scandir(queues) if entry.is_dir()]
+    return sorted((number, path) for number, path in found if number is not None)
+
+
+def heads_of(number: int, directory: Path) -> list[tuple[Path, SegmentFile | Damage]]:
+    """Every file of a log with what its header says."""
+    heads: list[tuple[Path, SegmentFile | Damage]] = []
+    for path in files_of(directory):
+        first = file_first(path.name)
+        if first is None:
+            continue
+        with path.open("rb", buffering=0) as raw:
+            data = raw.read(HEADER_SIZE)
+        try:
+            heads.append((path, read_header(data, path, number, first)))
+        except Damage as damage:
+            if never_synced(data):
+                damage.offset = -1
+            heads.append((path, damage))
+    return heads
+
+
+def open_logs(base: Path, ops: FileOps, expect: Mapping[int, int], recover: bool,
+              report: SegmentRecovery) -> dict[int, Log]:
+    """Every log that has files, ready to be written on. Raises CorruptError, OSError."""
+    logs = {}
+    for number, path in logs_in(base / "queues"):
+        if recover:
+            # here, because what repairs builds upon this module
+            from fluxmq.storage.segment_repair import repair_log
+
+            repair_log(number, path, ops, report)
+        try:
+            log = open_log(number, path, ops, 0 if recover else expect.get(number, 0), report)
+        except Damage as damage:
+            raise refusal(base, Path(damage.args[1]), damage) from None
+        if log.files:
+            logs[number] = log
+    return logs
+
+
+def open_log(number: int, path: Path, ops: FileOps, expect: int, report: SegmentRecovery) -> Log:
+    """One log. Raises Damage, whose second argument is the file."""
+    heads = heads_of(number, path)
+    log = Log(number, path, made=True)
+    begun = None
+    if heads and isinstance(heads[-1][1], Damage) and heads[-1][1].offset < 0:
+        begun = heads.pop()[0]      # a crash came before anything in it was synced
+    files: list[SegmentFile] = []
+    surplus: list[int] = []
+    for where, head in heads:
+        if isinstance(head, Damage):
+            raise _in(where, Damage(head.text, 0))
+        files.append(head)
+    for at, file in enumerate(files):
+        try:
+            surplus.append(read_file(file, files[at + 1].follows if at + 1 < len(files) else None))
+        except Damage as damage:
+            raise _in(file.path, damage) from None
+    reach = files[-1].reach if files else 0
+    if files and not files[-1].sealed and not files[-1].messages:
+        reach = files[-1].follows       # begun for a batch that never came
+    if reach < expect and (begun is not None or (surplus and surplus[-1])):
+        where = begun or files[-1].path
+        raise _in(where, Damage(f"messages from offset {reach} on do not hold, though those up to {expect - 1} had "
+                                f"been synced", 0 if begun is not None else files[-1].end))
+    if begun is not None:
+        report.truncated.append(f"{begun}: begun when power went, and removed")
+        report.truncated_bytes += begun.stat().st_size
+        ops.unlink(begun)
+    for at, file in enumerate(files):
+        if at + 1 < len(files) and file.index is not None:
+            if seal_on_disk(ops, file):
+                report.rebuilt.append(f"{file.path}: the footer did not hold and was made again")
+            file.index = None
+    if files and not files[-1].sealed:
+        last = files[-1]
+        if surplus[-1]:
+            _cut(ops, last)
+            report.truncated.append(f"{last.path}: {surplus[-1]} bytes from offset {last.end} on")
+            report.truncated_bytes += surplus[-1]
+        if not last.messages:
+            ops.unlink(last.path)
+            files.pop()
+    log.files, log.next, log.directory_dirty = files, reach, True
+    return log
+
+
+def _in(path: Path, damage: Damage) -> Damage:
+    damage.args = (damage.text, str(path))
+    return damage
+
+
+def _cut(ops: FileOps, file: SegmentFile) -> None:
+    """Cut at the end of the batches, for good before anything is written there: old bytes must not come back."""
+    fd = ops.open(file.path, False)
+    try:
+        ops.truncate(fd, file.end)
+        ops.fdatasync(fd)
+    finally:
+        os.close(fd)
+    file.size = file.synced = file.end
+
+
+def seal_on_disk(ops: FileOps, file: SegmentFile) -> bool:
+    """Write the footer of a file whose batches have just been walked. False: there is no room for it; the file can be
+    read all the same. Raises Damage, OSError."""
+    assert file.index is not None
+    with mapped(file.path) as data:
+        footer = file.index.footer(unpacked(file, file.index, data), file.reach, file.file_id)
+    fd = ops.open(file.path, False)
+    try:
+        ops.truncate(fd, file.end)
+        ops.pwrite(fd, footer, file.end)
+        ops.fdatasync(fd)
+    except OSError as error:
+        if not no_space(error):
+            raise
+        ops.truncate(fd, file.end)
+        file.size = file.end
+        return False
+    finally:
+        os.close(fd)
+    file.size = file.synced = file.end + len(footer)
+    return True

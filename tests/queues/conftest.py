@@ -1,0 +1,92 @@
+"""Fixtures of the tests of queues over MQTT: a broker with queues of the test's own, clients that consume."""
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.broker import Broker
+from kit.client import Client
+from oracle.mqtt import Puback, Publish
+
+_counter = itertools.count(1)
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+    """start_broker({"name": "orders"}, {"name": "events", "type": "stream"}, **{"storage.type": "memory"})"""
+    started: list[Broker] = []
+
+    def start(*queues: dict[str, Any], **settings: Any) -> Broker:
+        given = {"queues": json.dumps(list(queues))} | settings
+        started.append(Broker(tmp_path / f"broker{len(started)}", given).start())
+        return started[-1]
+
+    yield start
+    try:
+        for broker in started:
+            if broker.process is not None:
+                broker.check()
+    finally:
+        for broker in started:
+            broker.stop()
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., Client]]:
+    """A connected client: connect(broker, "name", version=4, **options of CONNECT)."""
+    opened: list[Client] = []
+
+    def open_(broker: Broker, name: str = "", version: int = 5, **options: Any) -> Client:
+        client = Client(broker.address, version)
+        opened.append(client)
+        client.connect(name or f"c{next(_counter)}", **options)
+        return client
+
+    yield open_
+    for client in opened:
+        client.close()
+
+
+def consume(client: Client, queue: str, qos: int = 1, **asked: object) -> None:
+    """SUBSCRIBE to `$queue/<queue>`; asked: user properties, `_` for `-`."""
+    properties = [("user_property", (name.replace("_", "-"), str(value))) for name, value in asked.items()]
+    client.subscribe(f"$queue/{queue}", qos=qos, properties=properties if client.version == 5 else ())
+
+
+def put(client: Client, queue: str, *payloads: bytes, expect: int = 0, **asked: object) -> None:
+    """Publish each with QoS 1 and wait for its PUBACK."""
+    properties = [("user_property", (name.replace("_", "-"), str(value))) for name, value in asked.items()]
+    for payload in payloads:
+        client.publish(f"$queue/{queue}", payload, 1, properties=properties, expect=expect)
+
+
+def users(packet: Publish) -> dict[str, str]:
+    """The user properties of a delivery."""
+    return dict(packet.props("user_property"))
+
+
+def take(client: Client, *payloads: bytes) -> list[Publish]:
+    """The next deliveries, which have these payloads; not acknowledged."""
+    found = []
+    for payload in payloads:
+        found.append(client.expect(Publish, payload=payload))
+    return found
+
+
+def ack(client: Client, *packets: Publish, reason: int = 0) -> None:
+    for packet in packets:
+        assert packet.packet_id is not None
+        client.send(Puback(packet_id=packet.packet_id, reason=reason))
+
+
+def order(client: Client, verb: str, packet: Publish, expect: int = 0, **asked: object) -> None:
+    """Publish `$ack`, `$nack`, … for a delivery."""
+    told = users(packet)
+    pairs = {"message-id": told["message-id"], "group-id": told.get("group-id", "")} | {
+        name.replace("_", "-"): str(value) for name, value in asked.items()}
+    client.publish(f"$queue/{told['queue']}/${verb}", b"", 1, expect=expect,
+                   properties=[("user_property", pair) for pair in pairs.items()])
