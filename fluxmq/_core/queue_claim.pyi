@@ -1,10 +1,15 @@
 from typing import Any
 
+from typing_extensions import disjoint_base
+
 __all__ = ["Filter", "GroupOwner", "Member"]
 
+@disjoint_base
 class GroupOwner: ...
+@disjoint_base
 class Filter: ...
 
+@disjoint_base
 class Member:
     lease_ms: int
     @property

@@ -1,5 +1,7 @@
 from typing import Self, final
 
+from typing_extensions import disjoint_base
+
 from fluxmq._core.ledger import Ledger
 
 __all__ = ["Log", "Needed", "Record"]
@@ -25,6 +27,7 @@ class Record:
     @property
     def priority(self) -> int: ...
 
+@disjoint_base
 class Needed: ...
 
 @final

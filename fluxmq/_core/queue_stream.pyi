@@ -1,9 +1,12 @@
+from typing_extensions import disjoint_base
+
 from fluxmq._core.queue_claim import Filter, GroupOwner
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log
 
 __all__ = ["StreamReader"]
 
+@disjoint_base
 class StreamReader:
     owner: GroupOwner | None
     filter: Filter | None

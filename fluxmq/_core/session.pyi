@@ -1,9 +1,12 @@
 from typing import Any, Self, final
 
+from typing_extensions import disjoint_base
+
 from fluxmq._core.ledger import Ledger
 
 __all__ = ["ClaimKeeper", "Session"]
 
+@disjoint_base
 class ClaimKeeper: ...
 
 @final
