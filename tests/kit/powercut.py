@@ -75,13 +75,14 @@ class PowerCut:
         return raw.value.decode()
 
     def _live_files(self) -> dict[str, Path]:
-        return {self._identity(path): path for path in self.live.rglob("*")} | {self._identity(self.live): self.live}
+        kept = [path for path in self.live.rglob("*") if path.is_file() or path.is_dir()]   # no sockets
+        return {self._identity(path): path for path in kept} | {self._identity(self.live): self.live}
 
     def _names(self, identity: str, live: dict[str, Path], torn: random.Random | None) -> list[tuple[str, str, str]]:
         """(kind, id, name) of one directory."""
         if torn is not None and identity in live and torn.random() < 0.5:
             return [("d" if path.is_dir() else "f", self._identity(path), path.name)
-                    for path in sorted(live[identity].iterdir())]
+                    for path in sorted(live[identity].iterdir()) if path.is_file() or path.is_dir()]
         kept = self.shadow / "dirs" / identity
         found = []
         for entry in kept.read_bytes().split(b"\0")[:-1] if kept.exists() else []:

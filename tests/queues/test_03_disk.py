@@ -132,6 +132,6 @@ def test_log_verify_reads_what_the_broker_wrote(start_broker: Start, connect: Co
     fill(connect(broker), "q", 0, MANY)
     wait_until(lambda: segments(broker) >= 2)
     broker.terminate()
-    done = subprocess.run([sys.executable, "-m", "fluxmq", "log", "verify", str(broker.directory / "data")],
+    done = subprocess.run([sys.executable, "-P", "-m", "fluxmq", "log", "verify", str(broker.directory / "data")],
                           capture_output=True, text=True, env=environment(), timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -166,7 +166,7 @@ def test_tail_without_following(node: Node) -> None:
 def test_tail_follows_until_interrupted(node: Node) -> None:
     good(node, "create", "q")
     good(node, "publish", "q", stdin=b"old\nlast\n")
-    tail = subprocess.Popen([sys.executable, "-m", "fluxmq", "queue", "tail", "q", "-f", "-n", "1", "--json",
+    tail = subprocess.Popen([sys.executable, "-P", "-m", "fluxmq", "queue", "tail", "q", "-f", "-n", "1", "--json",
                              "--socket", str(node.path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             cwd=node.path.parent, env=python.environment())
     assert tail.stdout is not None
@@ -185,7 +185,7 @@ def test_tail_ends_with_the_broker(node: Node, tmp_path: Path) -> None:
     other = Node(tmp_path / "other.sock")
     other.start()
     other.queues.declare({"name": "q"})
-    tail = subprocess.Popen([sys.executable, "-m", "fluxmq", "queue", "tail", "q", "-f", "--socket", str(other.path)],
+    tail = subprocess.Popen([sys.executable, "-P", "-m", "fluxmq", "queue", "tail", "q", "-f", "--socket", str(other.path)],
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
                             env=python.environment())
     while not other.do(lambda: other.server._streams):

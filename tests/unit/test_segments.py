@@ -512,7 +512,7 @@ def test_kill_loses_nothing_synced(tmp_path: Path) -> None:
                "    store.write(1, blocks_of(plain(range(at, at + 50)), 7)); store.sync([1]); at += 50\n"
                "    print(at, flush=True)\n")
     for life in range(4):
-        process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE,
+        process = subprocess.Popen([sys.executable, "-P", "-c", program, str(tmp_path)], stdout=subprocess.PIPE,
                                    env=environment(TESTS))
         assert process.stdout is not None
         said = 0
