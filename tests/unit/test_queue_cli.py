@@ -185,7 +185,8 @@ def test_tail_ends_with_the_broker(node: Node, tmp_path: Path) -> None:
     other = Node(tmp_path / "other.sock")
     other.start()
     other.queues.declare({"name": "q"})
-    tail = subprocess.Popen([sys.executable, "-P", "-m", "fluxmq", "queue", "tail", "q", "-f", "--socket", str(other.path)],
+    tail = subprocess.Popen([sys.executable, "-P", "-m", "fluxmq", "queue", "tail", "q", "-f",
+                             "--socket", str(other.path)],
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
                             env=python.environment())
     while not other.do(lambda: other.server._streams):
