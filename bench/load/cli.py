@@ -90,6 +90,8 @@ def connection_options(command: Any) -> Any:
 @click.option("--groups", type=click.IntRange(0), default=0, show_default=True,
               help="Shared subscriptions: number of groups that the subscribers form; 0 for none.")
 @click.option("--prefix", default="b", show_default=True, help="First level of the topics.")
+@click.option("--queue", type=click.Choice(["", "classic", "stream"]), default="",
+              help="Publish to and consume from the queue --prefix, of this type, instead of topics.")
 @click.option("--qos", type=click.IntRange(0, 2), default=0, show_default=True, help="QoS of publications.")
 @click.option("--sub-qos", type=click.IntRange(0, 2), help="QoS of subscriptions; as --qos unless given.")
 @click.option("--size", type=click.IntRange(0), default=64, show_default=True,

@@ -7,6 +7,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from fluxmq._core.ledger cimport Ledger
 from fluxmq._core.message cimport body_t, pub_t
 from fluxmq._core.queue_claim cimport GroupOwner
+from fluxmq._core.queue_cursor cimport Cursor
 from fluxmq._core.queue_log cimport Needed
 
 cdef enum:
@@ -27,6 +28,7 @@ cdef struct asked_t:            # what a publisher asks of a queue, in the user 
 cdef class LogNeeds(Needed):
     """Which messages of one log some group has not settled."""
     cdef list cursors
+    cdef Cursor last                        # of them, who needed a message last
 
 cdef class Queue(GroupOwner):
     cdef readonly uint64_t number

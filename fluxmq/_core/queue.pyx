@@ -73,8 +73,12 @@ cdef class LogNeeds(Needed):
 
     cdef bint is_needed(self, uint64_t offset) noexcept:
         cdef GroupCursor cursor
+        # Whoever needed the message before needs this one too, nearly always.
+        if self.last is not None and not self.last.is_settled(offset):
+            return 1
         for cursor in self.cursors:
             if not cursor.is_settled(offset):
+                self.last = cursor
                 return 1
         return 0
 

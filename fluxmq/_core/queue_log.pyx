@@ -16,7 +16,7 @@ from libc.string cimport memcpy, memmove, memset
 
 from fluxmq._core.errors import CorruptError, UsageError
 
-__all__ = ["Log", "Needed", "Record"]
+__all__ = ["Log", "Messages", "Needed", "Record"]
 
 NOTHING_WANTED = 0xFFFFFFFFFFFFFFFF
 
@@ -390,7 +390,7 @@ cdef class Log:
 
     def export(self, uint64_t upto_batch, Needed needed=None) -> list:
         """What segments must have before journal files up to a batch go: (first, last, count, time_min, time_max,
-        due_min, due_max, bytes) for each block of at most 64 KiB of messages (a larger one alone).
+        due_min, due_max, Messages) for each block of at most 64 KiB of messages (a larger one alone).
 
         Of a chunk that holds any of it everything is taken, and nothing is added to that chunk any more; so some of it
         may be newer than the batch, and must be durable before segments are written (Keeper waits for that).
@@ -412,11 +412,11 @@ cdef class Log:
                 record = record_at(chunk, j)
                 if record.offset < self.first or (needed is not None and not needed.is_needed(record.offset)):
                     continue
-                if block.parts and block.size + record.size > BLOCK_BYTES_MAX:
+                if block.count and block.messages.size + record.size > BLOCK_BYTES_MAX:
                     blocks.append(block.value())
                     block = Block.__new__(Block)
-                block.add(record)
-        if block.parts:
+                block.add(chunk, record)
+        if block.count:
             blocks.append(block.value())
         return blocks
 
@@ -556,40 +556,92 @@ cdef bint record_holds(const uint8_t* at, size_t n) noexcept:
     return inside <= record.size
 
 
+cdef struct span_t:
+    chunk_t* chunk              # counted
+    uint32_t start
+    uint32_t end
+
+
+@cython.final
+cdef class Messages:
+    """Value. Messages of sealed chunks, in order. Copied when bytes() asks for them, in whatever thread, and not
+    before: a checkpoint takes its decision in one moment of the loop and must not keep it waiting for the copying."""
+    cdef span_t* spans
+    cdef uint32_t count
+    cdef uint32_t room
+    cdef uint32_t size
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        for i in range(self.count):
+            chunk_drop(self.spans[i].chunk)
+        free(self.spans)
+
+    cdef int add(self, chunk_t* chunk, uint32_t start, uint32_t size) except -1:
+        cdef span_t* last = self.spans + self.count - 1 if self.count else NULL
+        cdef span_t* grown
+        self.size += size
+        if last != NULL and last.chunk == chunk and last.end == start:
+            last.end += size
+            return 0
+        if self.count == self.room:
+            grown = <span_t*>realloc(self.spans, (self.room * 2 + 2) * sizeof(span_t))
+            if grown == NULL:
+                raise MemoryError()
+            self.spans = grown
+            self.room = self.room * 2 + 2
+        chunk_hold(chunk)
+        self.spans[self.count] = span_t(chunk, start, start + size)
+        self.count += 1
+        return 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __bytes__(self) -> bytes:
+        cdef bytes made = PyBytes_FromStringAndSize(NULL, self.size)
+        cdef char* at = <char*>made
+        cdef uint32_t i
+        cdef span_t* span
+        for i in range(self.count):
+            span = self.spans + i
+            memcpy(at, span.chunk.data + span.start, span.end - span.start)
+            at += span.end - span.start
+        return made
+
+
 @cython.final
 cdef class Block:
     """Messages that will be one batch of a segment."""
-    cdef list parts
+    cdef Messages messages
     cdef uint64_t first
     cdef uint64_t last
     cdef uint32_t count
-    cdef uint32_t size
     cdef int64_t time_min
     cdef int64_t time_max
     cdef int64_t due_min
     cdef int64_t due_max
 
     def __cinit__(self):
-        self.parts = []
+        self.messages = Messages.__new__(Messages)
 
-    cdef int add(self, const record_t* record) except -1:
+    cdef int add(self, chunk_t* chunk, const record_t* record) except -1:
+        self.messages.add(chunk, <uint32_t>(<const uint8_t*>record - chunk.data), record.size)
         if self.count == 0:
             self.first = record.offset
             self.time_min = self.time_max = record.time_ms
             self.due_min = self.due_max = record.not_before
         self.last = record.offset
         self.count += 1
-        self.size += record.size
         self.time_min = min(self.time_min, record.time_ms)
         self.time_max = max(self.time_max, record.time_ms)
         self.due_min = min(self.due_min, record.not_before)
         self.due_max = max(self.due_max, record.not_before)
-        self.parts.append(PyBytes_FromStringAndSize(<const char*>record, record.size))
         return 0
 
     cdef tuple value(self):
         return (self.first, self.last, self.count, self.time_min, self.time_max, self.due_min, self.due_max,
-                b"".join(self.parts))
+                self.messages)
 
 
 cdef inline void put_u64(uint8_t* at, uint64_t value) noexcept:

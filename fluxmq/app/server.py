@@ -167,7 +167,8 @@ class Server:
         if storage.type == "memory":
             return MemoryStore()
         return RocksStore(Path(storage.dir), identity=secrets.randbits(64), durability=storage.session_durability,
-                          interval=storage.sync_interval, recover_on_startup=storage.recover_on_startup)
+                          interval=storage.sync_interval, file_bytes=storage.journal_file_size,
+                          recover_on_startup=storage.recover_on_startup)
 
     def _open(self, path: str, slot: Slot) -> None:
         broker = self.config.broker

@@ -39,6 +39,7 @@ from fluxmq._core.segment_format import (
 from fluxmq.storage.segment_files import (
     Block,
     Damage,
+    Exported,
     FileOps,
     SegmentFile,
     mapped,
@@ -137,7 +138,7 @@ class SegmentStore(SegmentReader):
 
     # ---------------------------------------------------------------------------------------------- writing
 
-    def write(self, number: int, blocks: Iterable[Block]) -> int:
+    def write(self, number: int, blocks: Iterable[Exported]) -> int:
         """Append blocks as Log.export gives them, in order; what the log has already is skipped. Returns the offset
         behind the last message that the log's files hold now. It counts from sync() on.
 
@@ -156,14 +157,15 @@ class SegmentStore(SegmentReader):
                 raise refusal(self._base, log.path, damage) from None
             return log.next
 
-    def _append(self, log: Log, blocks: Iterable[Block]) -> None:
+    def _append(self, log: Log, blocks: Iterable[Exported]) -> None:
         file = log.files[-1] if log.files and not log.files[-1].sealed else None
         pending: list[Block] = []
         parts: list[bytes] = []
         waiting = 0
-        for block in blocks:
-            if block[1] < log.next:
+        for exported in blocks:
+            if exported[1] < log.next:
                 continue
+            block: Block = (*exported[:7], bytes(exported[7]))
             if block[0] < log.next:
                 part = block_of(block[7], log.next)
                 if part is None:
