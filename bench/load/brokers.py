@@ -38,12 +38,15 @@ class BrokerError(RuntimeError):
 class Needs:
     """What a row asks of a broker. folder: an empty directory of its own. cores: processors to run on, empty for any.
 
-    pairs: a relay is to hand each publisher's bytes to one subscriber."""
+    pairs: a relay is to hand each publisher's bytes to one subscriber. queue: the type of queue that a publish to an
+    unknown one makes, "" for none. compress: whether messages on disk may be compressed."""
 
     folder: Path
     transports: tuple[str, ...] = ("tcp",)
     certificates: Certificates | None = None
     pairs: bool = False
+    queue: str = ""
+    compress: bool = True
     cores: frozenset[int] = frozenset()
 
 
@@ -123,7 +126,9 @@ def read_lines(broker: Broker, needs: Needs, take: Callable[[str], bool]) -> Non
 
 def start_fluxmq(needs: Needs) -> Broker:
     """FluxMQ as it ships: default settings, ports of its own choosing, data in the folder."""
-    settings = {"storage.dir": str(needs.folder / "data"), "server.health_enabled": "false"}
+    settings = {"storage.dir": str(needs.folder / "data"), "server.health_enabled": "false",
+                "server.admin_socket": "", "queue_manager.auto_create": needs.queue,
+                "queue_manager.compression": "zstd" if needs.compress else "none"}
     for transport, slot in SLOTS.items():
         settings[f"{slot}.addr"] = "127.0.0.1:0" if transport in needs.transports else ""
         if transport in needs.transports and transport in ("tls", "wss") and needs.certificates:

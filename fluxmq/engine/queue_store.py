@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -24,13 +23,13 @@ from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_state import export_state, replay, restore_state
 from fluxmq.engine.ports import SegmentFiles
 from fluxmq.engine.queue_properties import users_of
+from fluxmq.engine.queue_reads import QueueReader
 from fluxmq.engine.queue_records import GroupRecord, QueueRecord, RecordKind
 from fluxmq.engine.queue_sequences import with_sequence
-from fluxmq.engine.queues import KINDS, NOTHING, QueueManager, QueueState
+from fluxmq.engine.queues import KINDS, QueueManager, QueueState
 
 __all__ = ["QueueExport", "QueueKeeper"]
 
-READ_BYTES = 1 << 20
 OFFSET_BYTES_AT = 8  # of the offset in a message
 
 
@@ -65,15 +64,12 @@ class QueueExport:
 
 
 class QueueKeeper:
-    """Machine, with the driver of its disk reads. segments: None keeps nothing. cache_bytes: of messages that are on
-    disk and in memory too. on_fail: the disk failed for good."""
+    """Machine. segments: None keeps nothing. cache_bytes, on_fail: as QueueReader's."""
 
     def __init__(self, manager: QueueManager, segments: SegmentFiles | None, cache_bytes: int,
                  on_fail: Callable[[FluxError], None]) -> None:
         self.manager = manager
         self.segments = segments
-        self.cache_bytes = cache_bytes
-        self.on_fail = on_fail
         self.groups: dict[int, Group] = {}
         self.logs: dict[int, tuple[QueueState | None, Log]] = {}
         self._queues: dict[int, QueueRecord] = {}
@@ -84,9 +80,9 @@ class QueueKeeper:
         self._by_number: dict[int, QueueState] = {}
         self._safe: dict[int, int] = {}  # by log: what segments had synced
         self._firsts: dict[int, int] = {}  # by log: `first` as the view has it
-        self._log = logging.getLogger("fluxmq.queues")
-        manager.on_stalled = self.read_for
-        manager.offset_at_time = self.offset_at_time  # type: ignore[method-assign]
+        self.reader = QueueReader(manager, segments, cache_bytes, on_fail)
+        manager.on_stalled = self.reader.read_for
+        manager.offset_at_time = self.reader.offset_at_time  # type: ignore[method-assign]
 
     # ------------------------------------------------------------------ recovery
 
@@ -290,6 +286,11 @@ class QueueKeeper:
         ended, manager.ended = manager.ended, []
         made.deletes = [key(kind, number) for kind, number in ended]
         made.ended_logs = [number for kind, number in ended if kind == "l"]
+        for kind, number in ended:
+            if kind == "g":
+                self.groups.pop(number, None)
+            elif kind == "l" and number in self.logs:
+                self.reader.forget(self.logs.pop(number)[1])
         return made
 
     def _export_log(self, made: QueueExport, log: Log, needed: Any, upto: int, changed: bool) -> None:
@@ -312,7 +313,8 @@ class QueueKeeper:
             made.puts.append((key("l", log.number), msgspec.msgpack.encode(meta)))
             self._firsts[log.number] = first
             log.exported()
-        self._evict()
+            self.reader.exported(log)
+        self.reader.evict()
 
     def _write_segments(self, made: QueueExport) -> dict[int, int]:
         """In an executor's thread."""
@@ -333,50 +335,6 @@ class QueueKeeper:
             self.segments.remove(number)
         for log, first, _ in made.logs:
             self.segments.trim(log.number, first)
-
-    def _evict(self) -> None:
-        logs = [log for _, log in self.logs.values()]
-        excess = sum(log.cached for log in logs) - self.cache_bytes
-        for log in logs:
-            if excess <= 0:
-                return
-            excess -= log.evict(excess)
-
-    # ------------------------------------------------------------------ reading
-
-    def read_for(self, queue: Queue) -> None:
-        """Somebody reads what is on disk only: brings it in."""
-        if self.segments is None:
-            return
-        state = self.manager.states.get(queue)
-        for log in [*queue.logs, *([state.delay] if state is not None and state.delay is not None else [])]:
-            if log.wanted != NOTHING and not log.loading:
-                log.loading = True
-                asyncio.get_running_loop().create_task(self._read(queue, log, log.wanted))
-
-    async def _read(self, queue: Queue, log: Log, offset: int) -> None:
-        assert self.segments is not None
-        try:
-            first, covers, blocks = await asyncio.get_running_loop().run_in_executor(
-                None, self.segments.read, log.number, offset, READ_BYTES)
-            if not blocks:
-                first, covers = offset, log.flushed  # settled by everybody before it would have been written
-            log.load(min(first, offset), covers, blocks)
-        except FluxError as error:
-            self._log.error(f"messages cannot be read: {error}", extra={"queue": queue.name.decode(), "offset": offset})
-            self.on_fail(error)
-            return
-        self._evict()
-        queue.notify()
-
-    def offset_at_time(self, log: Log, time_ms: int) -> int:
-        """The first message of this time or later, by the index of the segments, else in memory."""
-        if self.segments is not None and log.first < log.flushed:
-            found = self.segments.offset_at_time(log.number, time_ms)
-            if found is not None and found < log.flushed:
-                return max(found, log.first)
-        found = log.position_of_time(time_ms)
-        return max(found, log.first) if found is not None else log.next
 
 
 def log_properties(message: bytes) -> bytes:
