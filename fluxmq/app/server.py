@@ -33,6 +33,7 @@ from fluxmq.admin.metrics import Metrics
 from fluxmq.admin.socket import SOCKET_PATH_BYTES_MAX, AdminSocket
 from fluxmq.app import exit_codes, queue_setup
 from fluxmq.app.exit_codes import BindError
+from fluxmq.app.heap import HeapKeeper, settle_heap
 from fluxmq.app.hub_limits import set_limits
 from fluxmq.app.logs import RateLimited, configure
 from fluxmq.app.snapshot import Snapshots
@@ -63,6 +64,7 @@ __all__ = ["Server", "run"]
 # as the collector does by default, costs a connect storm a tenth of its time and finds nothing (cycles are broken by
 # hand).
 GC_THRESHOLDS = (50_000, 20, 50)
+HEAP_QUIET_TICKS = 8  # after the last of a series of checkpoints
 TICK_S = 0.25  # clocks of connections: keep alive, time-outs, delayed wills are this exact
 LOSING_TICKS = 4  # a second between lines about messages dropped for a client
 LOSING_LINES_MAX = 10
@@ -73,6 +75,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 def run(config: Config, provenance: dict[str, str]) -> int:
     """Runs the broker until a signal ends it. Returns the exit status; raises FluxError before it has started."""
     configure(config.log.level, config.log.format)
+    settle_heap()
     return uvloop.run(_main(config))
 
 
@@ -119,6 +122,7 @@ class Server:
         self.queues: QueuesPort | None = None
         self.admin: AdminSocket | None = None
         self.store: StateStore | None = None
+        self.heap = HeapKeeper(HEAP_QUIET_TICKS)
         self.segments: SegmentStore | None = None
         self.queue_manager: QueueManager
         self.descriptors = 0
@@ -271,6 +275,7 @@ class Server:
             if interval:
                 self.sys_topics.tick(self.hub.now_ms, int(interval * 1000))
             self.keeper.tick(self.loop)
+            self.heap.tick(self.keeper.checkpoints)
             if self._ticks % LOSING_TICKS == 0:
                 self._tell_losing()
             self.limited.flush()

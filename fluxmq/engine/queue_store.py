@@ -306,6 +306,7 @@ class QueueKeeper:
             return
         loop = asyncio.get_running_loop()
         safe = await loop.run_in_executor(None, self._write_segments, made)
+        made.blocks.clear()  # or they would keep the chunks from being evicted
         for log, first, upto in made.logs:
             if log.number in safe:
                 self._safe[log.number] = safe[log.number]
