@@ -89,8 +89,8 @@ cdef extern from "<sys/mman.h>" nogil:
     int MAP_ANONYMOUS
     void* MAP_FAILED
 
-# Large chunks have pages of their own: among other allocations a backlog that has come and gone would leave the heap
-# full of holes, and the process as large as it ever was. Some are kept, for pages cost more than what is done with them.
+# Large chunks have pages of their own: among other allocations a backlog that has come and gone would leave the
+# heap full of holes, and the process as large as it ever was. Some are kept: pages cost more than what is in them.
 cdef uint8_t* pool[POOL_CHUNKS]
 cdef uint32_t pool_count = 0
 
