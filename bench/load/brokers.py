@@ -1,4 +1,7 @@
-"""What stands at the other end of a comparison: FluxMQ, mosquitto, or a floor. Started here, stopped here, by pid."""
+"""What stands at the other end of a comparison: FluxMQ, mosquitto, RabbitMQ, or a floor.
+
+Started here (RabbitMQ in rabbitmq.py), stopped here, by pid.
+"""
 from __future__ import annotations
 
 import os
@@ -196,8 +199,8 @@ def start_floor(name: str, needs: Needs) -> Broker:
     return ready(broker, needs, lambda: read_lines(broker, needs, take))
 
 
-def wait_listening(broker: Broker, needs: Needs) -> None:
-    end = time.monotonic() + START_SECONDS
+def wait_listening(broker: Broker, needs: Needs, seconds: float = START_SECONDS) -> None:
+    end = time.monotonic() + seconds
     for address in broker.addresses.values():
         host, _, port = address.rpartition(":")
         while True:
@@ -220,9 +223,17 @@ def ready(broker: Broker, needs: Needs, wait: Callable[[], None]) -> Broker:
     return broker
 
 
+def start_rabbitmq(needs: Needs) -> Broker:
+    # rabbitmq.py is made of what stands above.
+    from fluxmq.bench.load.rabbitmq import start
+
+    return start(needs)
+
+
 BROKERS: dict[str, Callable[[Needs], Broker]] = {
     "fluxmq": start_fluxmq,
     "mosquitto": start_mosquitto,
+    "rabbitmq": start_rabbitmq,
     "relay": lambda needs: start_floor("relay", needs),
     "fanout": lambda needs: start_floor("fanout", needs),
 }

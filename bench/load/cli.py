@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
+from fluxmq.bench.load.amqp_cli import amqp
 from fluxmq.bench.load.brokers import BROKERS
 from fluxmq.bench.load.compare import CompareOptions, compare
 from fluxmq.bench.load.engine import LoadError
@@ -54,6 +55,8 @@ def bench() -> None:
     """
     signal.signal(signal.SIGTERM, interrupted)
 
+
+bench.add_command(amqp)
 
 CONNECTION_OPTIONS = [
     click.option("--addr", default="127.0.0.1:1883", show_default=True, help="HOST:PORT of the broker."),
