@@ -4,7 +4,7 @@
     Worker     a consumer of one group: `manual` settles by `$ack`, or gives back by `$nack`; `auto` by PUBACK, or
                refuses with a reason
 
-A payload is a number, unique over all senders. What a broker may never do is an AssertionError in the moment it happens.
+A payload is a number, unique over all senders. What a broker may never do is an AssertionError as soon as it happens.
 """
 from __future__ import annotations
 
