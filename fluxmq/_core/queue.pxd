@@ -24,6 +24,7 @@ cdef struct asked_t:            # what a publisher asks of a queue, in the user 
     uint32_t producer_length
     uint8_t priority            # 0 … 255
     uint8_t has_sequence
+    uint8_t forced              # it must be kept: no limit refuses it
 
 cdef class LogNeeds(Needed):
     """Which messages of one log some group has not settled."""
@@ -66,6 +67,7 @@ cdef class Queue(GroupOwner):
     # A publish arrived here. Returns 0, or the MQTT 5 reason code with which it is refused. captured: its topic is not
     # an address of this queue.
     cdef int take(self, pub_t* pub) except -1
+    cdef int no_space(self) noexcept
     cdef int append(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
     cdef int pump(self) except -1
     cdef uint64_t kept(self)

@@ -155,12 +155,21 @@ cdef class Queue(GroupOwner):
         cdef int reason = self.read_asked(&pub.body, &asked)
         cdef uint64_t records = self.ledger.records
         if reason == 0:
+            reason = self.no_space()
+        if reason == 0:
             reason = self.append(&pub.body, pub.qos, &asked)
         if addressed or self.capture_confirmed:
             return reason
         if reason:
             self.capture_lost += 1
         self.ledger.records = records       # nobody waits for a capture
+        return 0
+
+    cdef int no_space(self) noexcept:
+        """0, or the reason to refuse what is new while the disk is full."""
+        if self.durable and self.ledger.full:
+            self.refused += 1
+            return REASON_QUOTA_EXCEEDED
         return 0
 
     cdef bint is_address(self, const body_t* body) noexcept:
@@ -225,7 +234,7 @@ cdef class Queue(GroupOwner):
         cdef uint32_t lane
         cdef bytes producer = None
         cdef Log log
-        if self.payload_max and body.payload_length > self.payload_max:
+        if self.payload_max and body.payload_length > self.payload_max and not asked.forced:
             self.refused += 1
             return REASON_PACKET_TOO_LARGE
         if asked.producer != NULL and asked.has_sequence and self.is_repeated is not None:
@@ -233,7 +242,7 @@ cdef class Queue(GroupOwner):
             if self.is_repeated(producer, asked.sequence):
                 self.repeated += 1
                 return 0
-        if self.is_full(body) and not (self.on_full is not None and self.on_full(self)):
+        if self.is_full(body) and not (self.on_full is not None and self.on_full(self)) and not asked.forced:
             self.refused += 1
             return REASON_QUOTA_EXCEEDED
         if self.ttl_ms and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms + self.ttl_ms):
@@ -293,14 +302,17 @@ cdef class Queue(GroupOwner):
         body.properties = <const uint8_t*><const char*>properties
         body.properties_length = <uint32_t>len(properties)
         body.expires_at = expires_at
-        reason = self.read_asked(&body, &asked)
+        reason = self.read_asked(&body, &asked) or self.no_space()
         return reason if reason else self.append(&body, <uint8_t>qos, &asked)
 
     def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
-                       int priority=0, int64_t expires_at=0, int64_t not_before=0, bytes partition_key=b"") -> int:
-        """Appends for the cold half (dead letters, delayed messages that are due, the admin socket, other protocols).
+                       int priority=0, int64_t expires_at=0, int64_t not_before=0, bytes partition_key=b"",
+                       bint forced=False) -> int:
+        """Appends for the cold half (dead letters, delayed messages that are due, other protocols), also when the disk
+        is full.
 
-        expires_at, not_before: wall clock, ms; 0 = never, at once. Returns 0, or the MQTT 5 reason code of the refusal.
+        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: whatever the limits are; what they would
+        drop for it is dropped. Returns 0, or the MQTT 5 reason code of the refusal.
         """
         cdef body_t body
         cdef asked_t asked
@@ -315,6 +327,7 @@ cdef class Queue(GroupOwner):
         body.expires_at = expires_at
         asked.not_before = not_before
         asked.priority = <uint8_t>priority
+        asked.forced = forced
         if partition_key:
             asked.key = <const uint8_t*><const char*>partition_key
             asked.key_length = <uint32_t>len(partition_key)

@@ -344,6 +344,9 @@ cdef class Log:
         memcpy(chunk.data + chunk.used, at, record.size)
         chunk_index(chunk, chunk.used)
         self.added(chunk, record)
+        # Older than every batch that is written from now on: also a checkpoint that comes before the first of them
+        # must take it over, because the files that hold it go then.
+        chunk.batch = 0
 
     # ---------------------------------------------------------------- find
 

@@ -46,6 +46,7 @@ from fluxmq.engine.durability import Keeper
 from fluxmq.engine.ports import StateStore
 from fluxmq.engine.ports_queues import QueuesPort
 from fluxmq.engine.queue_clock import tick
+from fluxmq.engine.queue_space import QueueSpace
 from fluxmq.engine.queues import QueueManager
 from fluxmq.engine.review import review
 from fluxmq.engine.sys_topics import SysTopics
@@ -125,6 +126,7 @@ class Server:
         self.heap = HeapKeeper(HEAP_QUIET_TICKS)
         self.segments: SegmentStore | None = None
         self.queue_manager: QueueManager
+        self.queue_space: QueueSpace | None = None
         self.descriptors = 0
         self.tally = Tally()
         self._ticks = 0
@@ -269,6 +271,8 @@ class Server:
                 connection.handler.on_late(connection, why)
             self.broker.tick()
             tick(self.queue_manager)
+            if self.queue_space is not None:
+                self.queue_space.tick(self.loop)
             if self._ticks % RETAINED_SWEEP_TICKS == 0:
                 self.hub.expire_retained(self.hub.now_ms)
             interval = self.config.broker.sys_interval

@@ -368,8 +368,9 @@ class QueueManager:
         told = death_properties(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
                                 topic=message.topic, group=group, deliveries=deliveries, reason=reason,
                                 time_ms=message.time_ms, now_ms=self.hub.now_ms)
+        # Whatever the limits are: it has left the other queue, and there is no publisher to be told.
         target.append_message(PREFIX + target.name, message.payload, properties=message.properties + told,
-                              qos=message.qos)
+                              qos=message.qos, forced=True)
 
     def _produced(self, state: QueueState, producer: bytes, sequence: int) -> None:
         state.producers[producer] = with_sequence(state.producers.get(producer), sequence)
