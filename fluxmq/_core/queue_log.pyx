@@ -305,6 +305,7 @@ cdef class Log:
         memcpy(chunk.data + chunk.used, at, record.size)
         chunk_index(chunk, chunk.used)
         self.added(chunk, record)
+        chunk.batch = 0                     # it is in the files of before, which the next checkpoint lets go
 
     # ---------------------------------------------------------------- find
 
