@@ -15,6 +15,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from fluxmq.bench.load.amqp_options import AmqpOptions
+from fluxmq.bench.load.amqp_rows import AMQP_ROWS, AMQP_SMOKE
+from fluxmq.bench.load.amqp_runner import run_amqp
 from fluxmq.bench.load.brokers import Broker, BrokerError, Needs, start_broker
 from fluxmq.bench.load.certs import Certificates, make_certificates
 from fluxmq.bench.load.engine import LoadError
@@ -115,20 +118,23 @@ class Comparison:
         self.say = say
         self.certificates: Certificates | None = None
 
-    def needs(self, load: dict[str, Any], folder: Path) -> Needs:
+    def needs(self, kind: Kind, load: dict[str, Any], folder: Path) -> Needs:
         transport = load.get("transport", "tcp")
         if transport in ("tls", "wss") and self.certificates is None:
             self.certificates = make_certificates(self.folder)
         return Needs(folder=folder, transports=(transport,), certificates=self.certificates,
-                     pairs=load.get("topics") == "pairs", queue=load.get("queue", ""), cores=self.cores)
+                     pairs=load.get("topics") == "pairs", cores=self.cores,
+                     queue=load.get("queue", "") if kind == "load" else "")
 
     def run_side(self, row: Row, side: Side) -> Figures:
         """Start the side's broker, load it, stop it."""
         name = {"ours": self.options.ours, "theirs": self.options.theirs}.get(side.broker, side.broker)
         kind: Kind = side.kind or row.kind
-        load = (row.load if kind == row.kind else {}) | side.load | (row.smoke if self.options.smoke else {})
+        load = (row.load if kind == row.kind else AMQP_ROWS[row.key] if kind == "amqp" else {}) | side.load
+        if self.options.smoke:
+            load |= AMQP_SMOKE.get(row.key, {}) if kind == "amqp" else row.smoke
         with tempfile.TemporaryDirectory(prefix=f"{row.key}-", dir=self.folder) as scratch:
-            needs = self.needs(load, Path(scratch))
+            needs = self.needs(kind, load, Path(scratch))
             if kind == "fsync":
                 return self.disk(needs.folder, **load)
             if kind == "replay":
@@ -146,6 +152,9 @@ class Comparison:
         load = load | {"broker_pid": broker.pid}
         if kind == "storm":
             return run_storm(StormOptions(addr=broker.addresses["tcp"], **load))
+        if kind == "amqp":
+            return run_amqp(AmqpOptions(addr=broker.addresses["amqp"], duration=self.options.duration,
+                                        warmup=self.options.warmup, batch=self.options.batch, **load))
         transport = load.get("transport", "tcp")
         options = LoadOptions(duration=self.options.duration, warmup=self.options.warmup, batch=self.options.batch,
                               **load)

@@ -10,7 +10,7 @@ __all__ = ["QUEUE_ROWS"]
 CLASSIC: dict[str, Any] = {"queue": "classic", "prefix": "bench", "qos": 1, "subs": 0, "size": 256}
 STREAM: dict[str, Any] = {"queue": "stream", "prefix": "bench", "qos": 1, "size": 256}
 OURS = Side(broker="ours")
-RABBITMQ = Side(broker="rabbitmq", kind="amqp")
+RABBITMQ = Side(broker="rabbitmq", kind="amqp")     # amqp_rows.py says what it does
 WITH_RABBITMQ = {"ours": OURS, "theirs": RABBITMQ}
 
 
@@ -40,7 +40,7 @@ QUEUE_ROWS: tuple[Row, ...] = (
         goals=(Goal(metric="rate", of="ours", bound=80_000), Goal(metric="rate", of="ours", to="theirs", bound=10),
                Goal(metric="p99", of="ours", to="theirs", at_least=False, bound=1))),
     Row(key="stream-tail", work="stream, 256 B, 1 publisher, 8 readers from the tail", group="queues",
-        load=STREAM | {"subs": 8}, sides={"ours": OURS}, goals=(Goal(metric="rate", of="ours", bound=400_000),)),
+        load=STREAM | {"subs": 8}, sides=WITH_RABBITMQ, goals=(Goal(metric="rate", of="ours", bound=400_000),)),
     Row(key="stream-cold", work="stream, 1 KiB, replay from disk, page cache dropped", group="queues", kind="replay",
         load={"size": 1024, "messages": 3_000_000}, smoke={"messages": 20_000}, sides={"ours": OURS},
         goals=(Goal(metric="megabytes", of="ours", bound=300),)),

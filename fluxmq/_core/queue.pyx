@@ -18,8 +18,9 @@ from fluxmq._core.mqtt_consts cimport (
     REASON_IMPLEMENTATION_SPECIFIC_ERROR, REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED,
 )
 from fluxmq._core.queue_cursor cimport Cursor as GroupCursor
+from fluxmq._core.queue_delay cimport ROUND_MAX, Delays
 from fluxmq._core.queue_group cimport Group
-from fluxmq._core.queue_log cimport Log, Needed
+from fluxmq._core.queue_log cimport Log, Needed, record_body, record_t
 from fluxmq._core.queue_stream cimport StreamReader
 from fluxmq._core.wire cimport Cursor, take_bytes16, take_u8
 
@@ -30,6 +31,7 @@ globals().update(QUEUE_CLASSIC=QUEUE_CLASSIC, QUEUE_STREAM=QUEUE_STREAM, QUEUE_E
 cdef enum:
     USER_PROPERTY = 0x26
     ADDRESS_PREFIX_BYTES = 7        # "$queue/"
+    MOVE_BYTES_MAX = 4194304        # of due messages in one turn
     BAD = REASON_IMPLEMENTATION_SPECIFIC_ERROR
 
 
@@ -250,6 +252,8 @@ cdef class Queue(GroupOwner):
         if asked.not_before > self.ledger.node.now_ms and self.on_delayed is not None:
             self.delay(&kept, qos, asked)
             self.accepted += 1
+            if producer is not None:
+                self.on_produced(producer, asked.sequence)
             return 0
         if self.partitions > 1:
             if asked.key != NULL:
@@ -280,11 +284,50 @@ cdef class Queue(GroupOwner):
         return total
 
     cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1:
-        key = (<const char*>asked.key)[:asked.key_length] if asked.key != NULL else b""
-        self.on_delayed(self, (<const char*>body.topic)[:body.topic_length],
-                        (<const char*>body.payload)[:body.payload_length],
-                        (<const char*>body.properties)[:body.properties_length], qos, asked.priority,
-                        body.expires_at, asked.not_before, key)
+        if self.delays is None:
+            self.on_delayed(self)
+        self.delays.append(body, qos, asked.priority, asked.not_before)
+        if self.durable:
+            self.ledger.records += 1
+        return 0
+
+    cdef int move_due(self) except -1:
+        """Delayed messages whose time has come are appended, each in one batch with its end in the delay log; a round
+        of them, then the others have their turn and the disk its time."""
+        cdef Delays delays = self.delays
+        cdef const record_t* record = NULL
+        cdef body_t body
+        cdef asked_t asked
+        cdef uint32_t moved = 0
+        cdef uint64_t size = 0
+        cdef uint32_t payload_max = self.payload_max
+        cdef bint full = 0
+        if delays.busy or not delays.is_due():
+            return 0
+        self.payload_max = 0                # it was taken once
+        try:
+            while moved < ROUND_MAX and size < MOVE_BYTES_MAX and delays.is_due():
+                record = delays.head()
+                if record == NULL:
+                    break
+                size += record.size
+                record_body(record, &body)
+                self.read_asked(&body, &asked)
+                asked.not_before = 0
+                asked.producer = NULL       # it was new when it came
+                asked.priority = record.priority
+                full = self.append(&body, record.qos, &asked) != 0
+                if full:                    # it stays, and is tried again
+                    self.refused -= 1
+                    break
+                self.accepted -= 1          # it has been counted
+                delays.settle_head()
+                moved += 1
+        finally:
+            self.payload_max = payload_max
+            delays.finish()
+        if not full and self.on_due is not None and delays.is_due():
+            self.on_due(self)
         return 0
 
     def publish(self, bytes topic not None, bytes payload not None, bytes properties=b"", int qos=1,
@@ -341,6 +384,8 @@ cdef class Queue(GroupOwner):
         cdef StreamReader reader
         cdef bint stalled = 0
         self.news = False
+        if self.delays is not None:
+            self.move_due()
         for group in self.groups:
             group.pump()
             group.write_records()
@@ -377,6 +422,10 @@ cdef class Queue(GroupOwner):
     def needs(self, Log log not None) -> Needed | None:
         """For Log.export; None: all of it."""
         cdef LogNeeds needs
+        if self.delays is not None and log is self.delays.log:
+            needs = LogNeeds()
+            needs.cursors = self.delays.group.cursors
+            return needs
         if self.kind == QUEUE_STREAM or not self.groups:
             return None
         needs = LogNeeds()

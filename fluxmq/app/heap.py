@@ -12,6 +12,7 @@ M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 MMAP_BYTES = 1 << 20
 TRIM_BYTES = 4 << 20
+QUIET_TICKS = 8
 
 
 def settle_heap() -> None:
@@ -27,7 +28,7 @@ def settle_heap() -> None:
 class HeapKeeper:
     """Gives back to the system what bursts have left behind, once it is quiet again. quiet: ticks without a change."""
 
-    def __init__(self, quiet: int) -> None:
+    def __init__(self, quiet: int = QUIET_TICKS) -> None:
         self._quiet = quiet
         self._seen = 0
         self._left = 0

@@ -65,7 +65,6 @@ __all__ = ["Server", "run"]
 # as the collector does by default, costs a connect storm a tenth of its time and finds nothing (cycles are broken by
 # hand).
 GC_THRESHOLDS = (50_000, 20, 50)
-HEAP_QUIET_TICKS = 8  # after the last of a series of checkpoints
 TICK_S = 0.25  # clocks of connections: keep alive, time-outs, delayed wills are this exact
 LOSING_TICKS = 4  # a second between lines about messages dropped for a client
 LOSING_LINES_MAX = 10
@@ -123,7 +122,7 @@ class Server:
         self.queues: QueuesPort | None = None
         self.admin: AdminSocket | None = None
         self.store: StateStore | None = None
-        self.heap = HeapKeeper(HEAP_QUIET_TICKS)
+        self.heap = HeapKeeper()
         self.segments: SegmentStore | None = None
         self.queue_manager: QueueManager
         self.queue_space: QueueSpace | None = None

@@ -51,7 +51,8 @@ class QueueAdmin:
                 "messages": queue.depth, "bytes": sum(log.kept_bytes for log in queue.logs),
                 "groups": len(state.groups),
                 "consumers": len(queue.readers) + sum(len(group.members) for group in state.groups.values()),
-                "delayed": len(state.delayed), "dead_letters": dead.queue.depth if dead is not None else 0}
+                "delayed": len(queue.delays) if queue.delays is not None else 0,
+                "dead_letters": dead.queue.depth if dead is not None else 0}
 
     def when_durable(self, then: Callable[[Exception | None], None]) -> None:
         journal = self.hub.ledger.journal
@@ -110,7 +111,7 @@ class QueueAdmin:
             raw = message.content_type.encode()
             properties = bytes((CONTENT_TYPE,)) + len(raw).to_bytes(2, "big") + raw + properties
         before = [log.next for log in queue.logs]
-        delayed = len(state.delayed)
+        delayed = queue.delays.log.next if queue.delays is not None else 0
         expires_at = self.hub.now_ms + message.expiry_s * 1000 if message.expiry_s is not None else 0
         reason = queue.publish(topic, message.payload, properties, 1, expires_at)
         if reason == ReasonCode.QUOTA_EXCEEDED and self.hub.ledger.full:
@@ -121,8 +122,8 @@ class QueueAdmin:
         for at, log in enumerate(queue.logs):
             if log.next != before[at]:
                 return {"partition": at // queue.lanes, "offset": log.next - 1}
-        if len(state.delayed) > delayed:
-            return {"due_ms": max(due for due, _ in state.delayed)}
+        if queue.delays is not None and queue.delays.log.next > delayed:
+            return {"due_ms": queue.delays.newest_due}
         return {"duplicate": True}
 
     # ------------------------------------------------------------------ looking in

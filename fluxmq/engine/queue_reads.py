@@ -12,14 +12,17 @@ from collections.abc import Callable
 
 from fluxmq._core.errors import FluxError
 from fluxmq._core.queue import Queue
+from fluxmq._core.queue_delay import Delays
 from fluxmq._core.queue_log import Log
 from fluxmq.engine.ports import SegmentFiles
+from fluxmq.engine.queue_delays import go_on
 from fluxmq.engine.queues import NOTHING, QueueManager
 
 __all__ = ["QueueReader"]
 
 READ_BYTES = 1 << 20
 READ_BYTES_MAX = 8 << 20
+PICK_BYTES = 8 << 20  # of delayed messages that are due
 CACHE_SHARE = 8  # of the cache, at most this part is read at a time
 
 
@@ -42,8 +45,7 @@ class QueueReader:
         """Somebody reads what is on disk only: brings it in."""
         if self.segments is None:
             return
-        state = self.manager.states.get(queue)
-        for log in [*queue.logs, *([state.delay] if state is not None and state.delay is not None else [])]:
+        for log in queue.logs:
             if log.wanted != NOTHING and not log.loading:
                 log.loading = True
                 self.manager.hub.awaited += 1
@@ -69,6 +71,26 @@ class QueueReader:
         self._cached.add(log)
         self.evict()
         queue.notify()
+
+    def read_due(self, queue: Queue) -> None:
+        """Delayed messages are due that are on disk only: brings these in."""
+        if self.segments is not None and queue.delays is not None:
+            queue.delays.busy = True
+            self.manager.hub.awaited += 1
+            asyncio.get_running_loop().create_task(self._read_due(queue, queue.delays))
+
+    async def _read_due(self, queue: Queue, delays: Delays) -> None:
+        assert self.segments is not None
+        try:
+            delays.found(await asyncio.get_running_loop().run_in_executor(
+                None, self.segments.pick, delays.log.number, delays.missing(), PICK_BYTES))
+        except FluxError as error:
+            self._log.error(f"delayed messages cannot be read: {error}", extra={"queue": queue.name.decode()})
+            self.on_fail(error)
+            return
+        finally:
+            self.manager.hub.awaited -= 1
+        go_on(queue)
 
     def exported(self, log: Log) -> None:
         """Segments have what it holds; evict() is told by whoever exported it."""

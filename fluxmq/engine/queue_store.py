@@ -10,7 +10,6 @@ below `next` there, the journal appends. What the journal says of messages that 
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +21,7 @@ from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_state import export_state, replay, restore_state
 from fluxmq.engine.ports import SegmentFiles
+from fluxmq.engine.queue_delays import adopt_delays
 from fluxmq.engine.queue_properties import users_of
 from fluxmq.engine.queue_reads import QueueReader
 from fluxmq.engine.queue_records import GroupRecord, QueueRecord, RecordKind
@@ -82,6 +82,7 @@ class QueueKeeper:
         self._firsts: dict[int, int] = {}  # by log: `first` as the view has it
         self.reader = QueueReader(manager, segments, cache_bytes, on_fail)
         manager.on_stalled = self.reader.read_for
+        manager.on_missing = self.reader.read_due
         manager.offset_at_time = self.reader.offset_at_time  # type: ignore[method-assign]
 
     # ------------------------------------------------------------------ recovery
@@ -131,18 +132,14 @@ class QueueKeeper:
         self._by_number[number] = state
         for log in logs:
             self.logs[log.number] = (state, log)
-        self._adopt_delay(state, record)
+        self._adopt_delays(state, record)
         return state
 
-    def _adopt_delay(self, state: QueueState, record: QueueRecord) -> None:
-        if record.delay and state.delay is None:
-            self.manager.adopt_delay(state, record.delay, record.delay_group)
-            log = self._make_log(record.delay, 0)
-            group = Group(self.manager.hub.ledger, record.delay_group, b"$delay")
-            group.add_cursor(log, 0, 0)
-            state.delay, state.delay_group = log, group
-            self.logs[record.delay] = (None, log)
-            self.groups[record.delay_group] = group
+    def _adopt_delays(self, state: QueueState, record: QueueRecord) -> None:
+        if record.delay and state.queue.delays is None:
+            delays = adopt_delays(self.manager, state, self._make_log(record.delay, 0), record.delay_group)
+            self.logs[record.delay] = (state, delays.log)
+            self.groups[record.delay_group] = delays.group
             self.manager.number_last = max(self.manager.number_last, record.delay_group)
 
     def _adopt_group(self, number: int, record: GroupRecord) -> Group | None:
@@ -199,7 +196,7 @@ class QueueKeeper:
             state = self._adopt(number, record)
         else:
             state.spec = record.spec
-            self._adopt_delay(state, record)
+            self._adopt_delays(state, record)
         self.manager.changed.add(state)
 
     def _replay_group_end(self, number: int) -> None:
@@ -210,7 +207,7 @@ class QueueKeeper:
                     self.manager.drop_quietly(state, name)
 
     def _forget(self, state: QueueState) -> None:
-        for log in [*state.queue.logs, *([state.delay] if state.delay is not None else [])]:
+        for log in [*state.queue.logs, *([state.queue.delays.log] if state.queue.delays is not None else [])]:
             self.logs.pop(log.number, None)
         for group in state.groups.values():
             self.groups.pop(group.number, None)
@@ -219,8 +216,11 @@ class QueueKeeper:
     def finish(self) -> dict[str, int]:
         """Everything is replayed: what is derived is derived. Returns what was found, for the log."""
         for state in self.manager.queues.values():
-            if state.delay is not None:
-                self._find_delayed(state)
+            delays = state.queue.delays
+            if delays is not None:
+                for pairs in self.segments.due_pairs(delays.log.number) if self.segments is not None else ():
+                    delays.restore_pairs(pairs)
+                delays.restored()
             state.queue.notify()
         known = set(self.logs)
         for number in self._files:
@@ -235,20 +235,6 @@ class QueueKeeper:
             return {}
         return {"queues": len(self.manager.queues),
                 "queue_messages": sum(state.queue.depth for state in self.manager.queues.values())}
-
-    def _find_delayed(self, state: QueueState) -> None:
-        log, group = state.delay, state.delay_group
-        assert log is not None and group is not None
-        found: list[tuple[int, int]] = []
-        if self.segments is not None:
-            pairs = self.segments.due_index(log.number)
-            found = [(pairs[i], pairs[i + 1]) for i in range(0, len(pairs), 2) if pairs[i + 1] < log.flushed]
-        message = log.at_or_above(log.flushed) if log.flushed < log.next else None
-        while message is not None:
-            found.append((message.not_before, message.offset))
-            message = log.at_or_above(message.offset + 1) if message.offset + 1 < log.next else None
-        state.delayed = [one for one in found if not group.is_settled(log.number, one[1])]
-        heapq.heapify(state.delayed)
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -274,14 +260,8 @@ class QueueKeeper:
             for log in queue.logs:
                 self.logs.setdefault(log.number, (state, log))
                 self._export_log(made, log, queue.needs(log), upto, changed)
-            if state.delay is not None and state.delay_group is not None:
-                self.logs.setdefault(state.delay.number, (None, state.delay))
-                self.groups[state.delay_group.number] = state.delay_group
-                self._export_log(made, state.delay, None, upto, changed)
-                state.delay_group.flush_records()
-                record = GroupRecord(queue.number, b"$delay")
-                made.puts.append((key("g", state.delay_group.number),
-                                  msgspec.msgpack.encode((record, export_state(state.delay_group)))))
+            if queue.delays is not None:
+                self._export_delays(made, state, upto, changed)
         manager.changed.clear()
         ended, manager.ended = manager.ended, []
         made.deletes = [key(kind, number) for kind, number in ended]
@@ -292,6 +272,18 @@ class QueueKeeper:
             elif kind == "l" and number in self.logs:
                 self.reader.forget(self.logs.pop(number)[1])
         return made
+
+    def _export_delays(self, made: QueueExport, state: QueueState, upto: int, changed: bool) -> None:
+        delays = state.queue.delays
+        assert delays is not None
+        log, group = delays.log, delays.group
+        self.logs.setdefault(log.number, (state, log))
+        self.groups[group.number] = group
+        group.flush_records()
+        self._export_log(made, log, state.queue.needs(log), upto, changed)
+        if group.dirty or changed:
+            record = GroupRecord(state.queue.number, group.name)
+            made.puts.append((key("g", group.number), msgspec.msgpack.encode((record, export_state(group)))))
 
     def _export_log(self, made: QueueExport, log: Log, needed: Any, upto: int, changed: bool) -> None:
         blocks = log.export(upto, needed) if log.unflushed_bytes else []

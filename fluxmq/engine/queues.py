@@ -1,4 +1,4 @@
-"""The cold verbs of queues: declare, delete, groups, positions, dead letters, delays. Without I/O, without time.
+"""The cold verbs of queues: declare, delete, groups, positions, dead letters. Without I/O, without time.
 
 The hot verbs (append, claim, settle) are compiled (fluxmq/_core/queue*.pyx); this object makes and configures what they
 work on, and is told by callbacks of what they cannot decide. What is on disk is queue_store.py's business, what becomes
@@ -6,8 +6,8 @@ due queue_clock.py's.
 """
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fluxmq._core.hub import Hub
@@ -16,6 +16,7 @@ from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_session import TopicFilter
 from fluxmq.engine.ports_queues import QueueRefused
+from fluxmq.engine.queue_delays import first_delayed, more_is_due
 from fluxmq.engine.queue_positions import read_position
 from fluxmq.engine.queue_properties import death_properties
 from fluxmq.engine.queue_records import GroupRecord, LogRecord, QueueRecord, RecordKind, record
@@ -27,23 +28,18 @@ __all__ = ["KINDS", "NOTHING", "PREFIX", "QueueManager", "QueueState"]
 KINDS = {"classic": QUEUE_CLASSIC, "stream": QUEUE_STREAM, "ephemeral": QUEUE_EPHEMERAL}
 PREFIX = b"$queue/"
 NOTHING = 0xFFFFFFFFFFFFFFFF  # Log.wanted, when nothing is
-DELAY_GROUP = b"$delay"
 FIXED = ("type", "partitions", "max_priority")  # what cannot change while messages are there
 
 
 class QueueState:
     """What the engine keeps with a Queue."""
 
-    __slots__ = ("configured", "dead", "delay", "delay_group", "delayed", "groups", "idle_since_ms", "producers",
-                 "queue", "retention_due_ms", "spec")
+    __slots__ = ("configured", "dead", "groups", "idle_since_ms", "producers", "queue", "retention_due_ms", "spec")
 
     def __init__(self, spec: QueueSpec, queue: Queue) -> None:
         self.spec = spec
         self.queue = queue
         self.groups: dict[tuple[bytes, bytes], Group] = {}
-        self.delay: Log | None = None
-        self.delay_group: Group | None = None
-        self.delayed: list[tuple[int, int]] = []  # heap of (due, offset in the delay log)
         self.producers: dict[bytes, tuple[int, int]] = {}  # id -> (highest sequence, bitmap of those below it)
         self.dead = 0
         self.configured = False
@@ -67,6 +63,7 @@ class QueueManager:
         self.changed: set[QueueState] = set()  # declared, or with logs or producers that changed, since the view's copy
         self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): what the view must forget
         self.on_stalled: Callable[[Queue], None] | None = None
+        self.on_missing: Callable[[Queue], None] | None = None
         self.log = on_log or (lambda level, cause, text, fields: None)
 
     # ------------------------------------------------------------------ declare and delete
@@ -126,7 +123,7 @@ class QueueManager:
         state.spec = spec
         self._configure(state)
         self.hub.add_queue(state.queue, self._filters(spec))
-        self._record_queue(state)
+        self.record_queue(state)
         return state.queue, "changed"
 
     def _make(self, spec: QueueSpec) -> Queue:
@@ -136,7 +133,7 @@ class QueueManager:
                 for _ in range(spec.partitions) for lane in range(spec.lanes)]
         queue = Queue(self.hub.ledger, number, spec.name.encode(), KINDS[spec.type], logs, spec.lanes)
         state = self.adopt(spec, queue)
-        self._record_queue(state)
+        self.record_queue(state)
         return queue
 
     def adopt(self, spec: QueueSpec, queue: Queue) -> QueueState:
@@ -162,7 +159,8 @@ class QueueManager:
         queue.drop_head = spec.overflow == "drop-head"
         queue.capture_confirmed = spec.capture == "confirmed"
         queue.on_full = self._make_room if spec.overflow == "drop-head" or spec.type == "stream" else None
-        queue.on_delayed = self._delay if spec.type != "stream" else None
+        queue.on_delayed = partial(first_delayed, self) if spec.type != "stream" else None
+        queue.on_due = partial(more_is_due, self)
         queue.on_stalled = self.read_on
         queue.is_repeated = lambda producer, sequence: is_repeated(state.producers.get(producer), sequence)
         queue.on_produced = lambda producer, sequence: self._produced(state, producer, sequence)
@@ -191,8 +189,10 @@ class QueueManager:
         self.ended += [("q", state.queue.number), ("d", state.queue.number)]
         self.ended += [("g", group.number) for group in state.groups.values()]
         self.ended += [("l", log.number) for log in state.queue.logs]
-        if state.delay is not None and state.delay_group is not None:
-            self.ended += [("l", state.delay.number), ("g", state.delay_group.number)]
+        delays = state.queue.delays
+        if delays is not None:
+            self.ended += [("l", delays.log.number), ("g", delays.group.number)]
+            state.queue.delays = None  # whoever reads for it finds nobody
 
     def drop_quietly(self, state: QueueState, key: tuple[bytes, bytes]) -> None:
         """At recovery: a group that ended later in the journal."""
@@ -217,15 +217,16 @@ class QueueManager:
                 record(self.hub.ledger, RecordKind.TRIM, log.number, first.to_bytes(8, "big"))
             state.queue.notify()
 
-    def _record_queue(self, state: QueueState) -> None:
+    def record_queue(self, state: QueueState) -> None:
         self.changed.add(state)
         if state.queue.durable:
             record(self.hub.ledger, RecordKind.QUEUE, state.queue.number, self.queue_record(state))
 
     def queue_record(self, state: QueueState) -> QueueRecord:
-        return QueueRecord(state.spec, [LogRecord(log.number, log.first >> 56) for log in state.queue.logs],
-                           state.delay.number if state.delay is not None else 0,
-                           state.delay_group.number if state.delay_group is not None else 0)
+        logs, delays = [LogRecord(log.number, log.first >> 56) for log in state.queue.logs], state.queue.delays
+        if delays is None:
+            return QueueRecord(state.spec, logs)
+        return QueueRecord(state.spec, logs, delays.log.number, delays.group.number)
 
     # ------------------------------------------------------------------ groups
 
@@ -375,24 +376,3 @@ class QueueManager:
     def _produced(self, state: QueueState, producer: bytes, sequence: int) -> None:
         state.producers[producer] = with_sequence(state.producers.get(producer), sequence)
         self.changed.add(state)
-
-    # ------------------------------------------------------------------ delays
-
-    def _delay(self, queue: Queue, topic: bytes, payload: bytes, properties: bytes, qos: int, priority: int,
-               expires_at: int, not_before: int, key: bytes) -> None:
-        state = self.states[queue]
-        if state.delay is None:
-            self.adopt_delay(state, self.number(), self.number())
-            self._record_queue(state)
-        assert state.delay is not None
-        offset = state.delay.append_message(topic, payload, properties=properties, qos=qos, priority=priority,
-                                            expires_at=expires_at, not_before=not_before)
-        if queue.durable:
-            self.hub.ledger.records += 1
-        heapq.heappush(state.delayed, (not_before, offset))
-
-    def adopt_delay(self, state: QueueState, log_number: int, group_number: int) -> None:
-        volatile = not state.queue.durable
-        state.delay = Log(self.hub.ledger, log_number, volatile=volatile)
-        state.delay_group = Group(self.hub.ledger, group_number, DELAY_GROUP, volatile=volatile)
-        state.delay_group.add_cursor(state.delay, 0, 0)
