@@ -94,7 +94,7 @@ class DelayMachine(RuleBasedStateMachine):
     @rule(evict=st.booleans())
     def checkpoint(self, evict: bool) -> None:
         for block in self.delays.log.export(10, self.queue.needs(self.delays.log)):
-            raw, at = block[7], 0
+            raw, at = bytes(block[7]), 0
             while at < len(raw):
                 size = int.from_bytes(raw[at:at + 4], "little")
                 self.disk[int.from_bytes(raw[at + 8:at + 16], "little")] = raw[at:at + size]

@@ -188,13 +188,13 @@ def test_what_is_replayed_is_exported_by_a_checkpoint_before_the_first_batch(tmp
     """The files that hold it go with that checkpoint, so segments must have it."""
     source = Log(Hub(None).ledger, 9)
     source.append_message(b"t", b"old")
-    raw = source.export(0)[0][7]
+    raw = bytes(source.export(0)[0][7])
     journal = Journal(tmp_path, identity=1, first_batch=10)
     log = Log(Hub(journal).ledger, 9)
     log.replay(raw)
     upto = journal.rotate()
     assert upto == 9
-    assert [payload for block in log.export(upto) for _, payload in messages(block[7])] == [raw]
+    assert [payload for block in log.export(upto) for _, payload in messages(bytes(block[7]))] == [raw]
     log.exported()
     assert log.flushed == 1
     journal.close()
