@@ -24,6 +24,7 @@ cdef struct asked_t:            # what a publisher asks of a queue, in the user 
     uint32_t producer_length
     uint8_t priority            # 0 … 255
     uint8_t has_sequence
+    uint8_t forced              # whatever the limits say
 
 cdef class LogNeeds(Needed):
     """Which messages of one log some group has not settled."""
@@ -55,10 +56,6 @@ cdef class Queue(GroupOwner):
     cdef public object is_repeated          # (producer, sequence) -> bool: appended already
     cdef public object on_produced          # (producer, sequence): appended now
     cdef public object wake                 # asks for a turn, outside of one
-    cdef readonly uint64_t accepted
-    cdef readonly uint64_t refused
-    cdef readonly uint64_t repeated
-    cdef readonly uint64_t capture_lost     # captured messages that could not be appended
     cdef Ledger ledger
     cdef uint32_t turn_partition
     cdef bint news                          # in ledger.news
@@ -75,3 +72,4 @@ cdef class Queue(GroupOwner):
     cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
     cdef int trim_settled(self) except -1
     cdef int read_asked(self, const body_t* body, asked_t* asked) except -1
+    cdef int scan_asked(self, const body_t* body, asked_t* asked) except -1

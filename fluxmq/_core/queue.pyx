@@ -14,6 +14,7 @@ from libc.stdint cimport uint16_t
 from libc.string cimport memcmp, memset
 
 from fluxmq._core.errors import UsageError
+from fluxmq._core.journal cimport JOURNAL_FULL
 from fluxmq._core.mqtt_consts cimport (
     REASON_IMPLEMENTATION_SPECIFIC_ERROR, REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED,
 )
@@ -159,7 +160,7 @@ cdef class Queue(GroupOwner):
         if addressed or self.capture_confirmed:
             return reason
         if reason:
-            self.capture_lost += 1
+            self.counts.capture_lost += 1
         self.ledger.records = records       # nobody waits for a capture
         return 0
 
@@ -172,7 +173,18 @@ cdef class Queue(GroupOwner):
                 and (body.topic_length == end or body.topic[end] == 47))
 
     cdef int read_asked(self, const body_t* body, asked_t* asked) except -1:
-        """0, or the reason to refuse: a property that is meant for us and makes no sense."""
+        """0, or the reason to refuse what somebody publishes: no room on the disk, or it asks for what makes no sense.
+        What the broker itself moves does not come here: it has room already."""
+        cdef int reason = self.scan_asked(body, asked)
+        if reason:
+            self.counts.refused_properties += 1
+        elif self.durable and self.ledger.journal.status == JOURNAL_FULL:
+            self.counts.refused_disk += 1
+            reason = REASON_QUOTA_EXCEEDED
+        return reason
+
+    cdef int scan_asked(self, const body_t* body, asked_t* asked) except -1:
+        """0, or BAD."""
         cdef Cursor c
         cdef uint8_t identifier = 0
         cdef const uint8_t* key = NULL
@@ -225,22 +237,23 @@ cdef class Queue(GroupOwner):
         cdef uint32_t lane
         cdef bytes producer = None
         cdef Log log
-        if self.payload_max and body.payload_length > self.payload_max:
-            self.refused += 1
+        if self.payload_max and body.payload_length > self.payload_max and not asked.forced:
+            self.counts.refused_too_large += 1
             return REASON_PACKET_TOO_LARGE
         if asked.producer != NULL and asked.has_sequence and self.is_repeated is not None:
             producer = (<const char*>asked.producer)[:asked.producer_length]
             if self.is_repeated(producer, asked.sequence):
-                self.repeated += 1
+                self.counts.repeated += 1
                 return 0
-        if self.is_full(body) and not (self.on_full is not None and self.on_full(self)):
-            self.refused += 1
+        if not asked.forced and self.is_full(body) and not (self.on_full is not None and self.on_full(self)):
+            self.counts.refused_full += 1
             return REASON_QUOTA_EXCEEDED
         if self.ttl_ms and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms + self.ttl_ms):
             kept.expires_at = self.ledger.node.now_ms + self.ttl_ms
         if asked.not_before > self.ledger.node.now_ms and self.on_delayed is not None:
             self.delay(&kept, qos, asked)
-            self.accepted += 1
+            if producer is not None:
+                self.on_produced(producer, asked.sequence)
             return 0
         if self.partitions > 1:
             if asked.key != NULL:
@@ -253,7 +266,7 @@ cdef class Queue(GroupOwner):
         log.append(&kept, qos, asked.priority, 0)
         if self.durable:
             self.ledger.records += 1        # so the publisher's acknowledgement waits
-        self.accepted += 1
+        self.counts.appended += 1
         if producer is not None:
             self.on_produced(producer, asked.sequence)
         self.touch()
@@ -297,10 +310,12 @@ cdef class Queue(GroupOwner):
         return reason if reason else self.append(&body, <uint8_t>qos, &asked)
 
     def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
-                       int priority=0, int64_t expires_at=0, int64_t not_before=0, bytes partition_key=b"") -> int:
+                       int priority=0, int64_t expires_at=0, int64_t not_before=0, bytes partition_key=b"",
+                       bint forced=False) -> int:
         """Appends for the cold half (dead letters, delayed messages that are due, the admin socket, other protocols).
 
-        expires_at, not_before: wall clock, ms; 0 = never, at once. Returns 0, or the MQTT 5 reason code of the refusal.
+        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: limits do not count, because it is kept
+        already and has nowhere else to go. Returns 0, or the MQTT 5 reason code of the refusal.
         """
         cdef body_t body
         cdef asked_t asked
@@ -315,6 +330,7 @@ cdef class Queue(GroupOwner):
         body.expires_at = expires_at
         asked.not_before = not_before
         asked.priority = <uint8_t>priority
+        asked.forced = forced
         if partition_key:
             asked.key = <const uint8_t*><const char*>partition_key
             asked.key_length = <uint32_t>len(partition_key)

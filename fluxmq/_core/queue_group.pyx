@@ -366,6 +366,9 @@ cdef class Group:
             heap_push(&self.leases, claim)
         taken = member.deliver(claim, record)
         if taken:
+            if self.owner is not None:
+                self.owner.counts.delivered += 1
+                self.owner.counts.redelivered += claim.deliveries > 1
             self.note(RECORD_CLAIM, cursor.log.number, claim.offset, claim.deliveries)
             self.dirty = True
             return 1
@@ -405,6 +408,8 @@ cdef class Group:
     # ---------------------------------------------------------------- what becomes of it
 
     cdef int settle(self, claim_t* claim) except -1:
+        if self.owner is not None:
+            self.owner.counts.settled += 1
         return self.settle_offset(<Cursor>claim.cursor, claim.offset)
 
     cdef int settle_offset(self, Cursor cursor, uint64_t offset) except -1:
@@ -487,9 +492,10 @@ cdef class Group:
     def settle_at(self, uint64_t log_number, uint64_t offset) -> bool:
         """True: it was claimed, and is settled now."""
         cdef Cursor cursor = self.cursor_of(log_number)
-        if cursor is None or cursor.find(offset) == NULL:
+        cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
+        if claim == NULL:
             return False
-        self.settle_offset(cursor, offset)
+        self.settle(claim)
         return True
 
     def settle_any(self, uint64_t log_number, uint64_t offset):
@@ -515,7 +521,7 @@ cdef class Group:
                         found.append(claim.offset)
                     claim = claim.chain
         for at in sorted(found):
-            self.settle_offset(cursor, at)
+            self.settle(cursor.find(at))
         return len(found)
 
     def give_back_at(self, uint64_t log_number, uint64_t offset, int64_t delay_ms=0, bint counts=True) -> bool:

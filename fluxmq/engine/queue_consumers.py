@@ -66,7 +66,9 @@ class QueueConsumers:
     def make_for(self, topic: bytes) -> bool:
         """A publish to a queue that is not there: makes it where the configuration says so (`auto_create`)."""
         address = split_address(topic)
-        return address is not None and self.manager.auto_create(address[0]) is not None
+        made = address is not None and self.manager.auto_create(address[0]) is not None
+        self.manager.refused_unknown += not made
+        return made
 
     def attach(self, session: Session, filter_: bytes, options: int, identifier: int, consume: Consume) -> None:
         """The client is connected: its subscription becomes a member, or a reader for each partition."""
