@@ -62,6 +62,8 @@ cdef class Member:
     cdef int deliver(self, claim_t* claim, const record_t* record) except -1
     # The claim is taken from it: its lease is over, or it has left.
     cdef int lost(self, claim_t* claim) except -1
+    # The claim ends by somebody's order and not by what its handle was told: the handle means nothing any more.
+    cdef void forget(self, claim_t* claim) noexcept
 
 cdef class Filter:
     """Which messages a group is for. Without a subclass: all."""
