@@ -58,10 +58,6 @@ cdef class Queue(GroupOwner):
     cdef public object is_repeated          # (producer, sequence) -> bool: appended already
     cdef public object on_produced          # (producer, sequence): appended now
     cdef public object wake                 # asks for a turn, outside of one
-    cdef readonly uint64_t accepted
-    cdef readonly uint64_t refused
-    cdef readonly uint64_t repeated
-    cdef readonly uint64_t capture_lost     # captured messages that could not be appended
     cdef Ledger ledger
     cdef uint32_t turn_partition
     cdef bint news                          # in ledger.news
@@ -80,3 +76,4 @@ cdef class Queue(GroupOwner):
     cdef int move_due(self) except -1
     cdef int trim_settled(self) except -1
     cdef int read_asked(self, const body_t* body, asked_t* asked) except -1
+    cdef int scan_asked(self, const body_t* body, asked_t* asked) except -1

@@ -163,14 +163,14 @@ cdef class Queue(GroupOwner):
         if addressed or self.capture_confirmed:
             return reason
         if reason:
-            self.capture_lost += 1
+            self.counts.capture_lost += 1
         self.ledger.records = records       # nobody waits for a capture
         return 0
 
     cdef int no_space(self) noexcept:
         """0, or the reason to refuse what is new while the disk is full."""
         if self.durable and self.ledger.full:
-            self.refused += 1
+            self.counts.refused_disk += 1
             return REASON_QUOTA_EXCEEDED
         return 0
 
@@ -183,7 +183,14 @@ cdef class Queue(GroupOwner):
                 and (body.topic_length == end or body.topic[end] == 47))
 
     cdef int read_asked(self, const body_t* body, asked_t* asked) except -1:
-        """0, or the reason to refuse: a property that is meant for us and makes no sense."""
+        """What somebody who publishes asks for. 0, or the reason to refuse: it makes no sense."""
+        cdef int reason = self.scan_asked(body, asked)
+        if reason:
+            self.counts.refused_properties += 1
+        return reason
+
+    cdef int scan_asked(self, const body_t* body, asked_t* asked) except -1:
+        """0, or BAD."""
         cdef Cursor c
         cdef uint8_t identifier = 0
         cdef const uint8_t* key = NULL
@@ -237,21 +244,20 @@ cdef class Queue(GroupOwner):
         cdef bytes producer = None
         cdef Log log
         if self.payload_max and body.payload_length > self.payload_max and not asked.forced:
-            self.refused += 1
+            self.counts.refused_too_large += 1
             return REASON_PACKET_TOO_LARGE
         if asked.producer != NULL and asked.has_sequence and self.is_repeated is not None:
             producer = (<const char*>asked.producer)[:asked.producer_length]
             if self.is_repeated(producer, asked.sequence):
-                self.repeated += 1
+                self.counts.repeated += 1
                 return 0
         if self.is_full(body) and not (self.on_full is not None and self.on_full(self)) and not asked.forced:
-            self.refused += 1
+            self.counts.refused_full += 1
             return REASON_QUOTA_EXCEEDED
         if self.ttl_ms and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms + self.ttl_ms):
             kept.expires_at = self.ledger.node.now_ms + self.ttl_ms
         if asked.not_before > self.ledger.node.now_ms and self.on_delayed is not None:
             self.delay(&kept, qos, asked)
-            self.accepted += 1
             if producer is not None:
                 self.on_produced(producer, asked.sequence)
             return 0
@@ -266,7 +272,7 @@ cdef class Queue(GroupOwner):
         log.append(&kept, qos, asked.priority, 0)
         if self.durable:
             self.ledger.records += 1        # so the publisher's acknowledgement waits
-        self.accepted += 1
+        self.counts.appended += 1
         if producer is not None:
             self.on_produced(producer, asked.sequence)
         self.touch()
@@ -312,15 +318,14 @@ cdef class Queue(GroupOwner):
                     break
                 size += record.size
                 record_body(record, &body)
-                self.read_asked(&body, &asked)
+                self.scan_asked(&body, &asked)
                 asked.not_before = 0
                 asked.producer = NULL       # it was new when it came
                 asked.priority = record.priority
                 full = self.append(&body, record.qos, &asked) != 0
                 if full:                    # it stays, and is tried again
-                    self.refused -= 1
+                    self.counts.refused_full -= 1
                     break
-                self.accepted -= 1          # it has been counted
                 delays.settle_head()
                 moved += 1
         finally:

@@ -70,6 +70,7 @@ cdef class Group:
     cdef int kill(self, Cursor cursor, uint64_t offset, uint16_t deliveries, str reason) except -1
     cdef void take_from_member(self, claim_t* claim) noexcept
     cdef void unlink(self, claim_t* claim) noexcept
+    cdef claim_t* ordered(self, Cursor cursor, uint64_t offset)
     cdef Member member_with_credit(self)
     cdef Cursor cursor_of(self, uint64_t log_number)
     cdef int balance(self) except -1

@@ -366,6 +366,9 @@ cdef class Group:
             heap_push(&self.leases, claim)
         taken = member.deliver(claim, record)
         if taken:
+            if self.owner is not None:
+                self.owner.counts.delivered += 1
+                self.owner.counts.redelivered += claim.deliveries > 1
             self.note(RECORD_CLAIM, cursor.log.number, claim.offset, claim.deliveries)
             self.dirty = True
             return 1
@@ -405,6 +408,8 @@ cdef class Group:
     # ---------------------------------------------------------------- what becomes of it
 
     cdef int settle(self, claim_t* claim) except -1:
+        if self.owner is not None:
+            self.owner.counts.settled += 1
         return self.settle_offset(<Cursor>claim.cursor, claim.offset)
 
     cdef int settle_offset(self, Cursor cursor, uint64_t offset) except -1:
@@ -484,29 +489,35 @@ cdef class Group:
         cdef Cursor cursor = self.cursor_of(log_number)
         return cursor is not None and cursor.is_settled(offset)
 
+    cdef claim_t* ordered(self, Cursor cursor, uint64_t offset):
+        """The claim that an order is about, NULL: there is none. Whoever has it in hand lets go of it."""
+        cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
+        if claim != NULL and claim.state == CLAIM_HELD:
+            (<Member>claim.member).forget(claim)
+        return claim
+
     def settle_at(self, uint64_t log_number, uint64_t offset) -> bool:
         """True: it was claimed, and is settled now."""
-        cdef Cursor cursor = self.cursor_of(log_number)
-        if cursor is None or cursor.find(offset) == NULL:
+        cdef claim_t* claim = self.ordered(self.cursor_of(log_number), offset)
+        if claim == NULL:
             return False
-        self.settle_offset(cursor, offset)
+        self.settle(claim)
         return True
 
     def settle_any(self, uint64_t log_number, uint64_t offset):
         """The group is done with a message, whether anybody has had it or not."""
         cdef Cursor cursor = self.cursor_of(log_number)
         if cursor is not None:
+            self.ordered(cursor, offset)
             self.settle_offset(cursor, offset)
 
-    def settle_upto(self, uint64_t log_number, uint64_t offset, Member member=None) -> int:
-        """Settles every claim at or below an offset (of one member, if given); returns how many."""
+    def held_upto(self, uint64_t log_number, uint64_t offset, Member member=None) -> list:
+        """Offsets, in order, of messages in hands (of one member, if given) at or below an offset."""
         cdef Cursor cursor = self.cursor_of(log_number)
         cdef claim_t* claim
         cdef uint32_t i
-        if cursor is None:
-            return 0
         found = []
-        if cursor.table != NULL:
+        if cursor is not None and cursor.table != NULL:
             for i in range(cursor.table_mask + 1):
                 claim = cursor.table[i]
                 while claim != NULL:
@@ -514,21 +525,25 @@ cdef class Group:
                             member is None or claim.member == <void*>member):
                         found.append(claim.offset)
                     claim = claim.chain
-        for at in sorted(found):
-            self.settle_offset(cursor, at)
+        found.sort()
+        return found
+
+    def settle_upto(self, uint64_t log_number, uint64_t offset, Member member=None) -> int:
+        """Settles every claim at or below an offset (of one member, if given); returns how many."""
+        found = self.held_upto(log_number, offset, member)
+        for at in found:
+            self.settle_at(log_number, at)
         return len(found)
 
     def give_back_at(self, uint64_t log_number, uint64_t offset, int64_t delay_ms=0, bint counts=True) -> bool:
-        cdef Cursor cursor = self.cursor_of(log_number)
-        cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
+        cdef claim_t* claim = self.ordered(self.cursor_of(log_number), offset)
         if claim == NULL:
             return False
         self.give_back(claim, delay_ms, counts)
         return True
 
     def reject_at(self, uint64_t log_number, uint64_t offset, str reason not None) -> bool:
-        cdef Cursor cursor = self.cursor_of(log_number)
-        cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
+        cdef claim_t* claim = self.ordered(self.cursor_of(log_number), offset)
         if claim == NULL:
             return False
         self.reject(claim, reason)

@@ -258,6 +258,10 @@ cdef class SessionMember(Member):
         self.session.forget_claim(claim)
         return 0
 
+    cdef void forget(self, claim_t* claim) noexcept:
+        """`$ack` and its kin may come before the PUBACK, which then is about nothing."""
+        self.session.forget_claim(claim)
+
 
 @cython.final
 cdef class SessionReader(StreamReader):

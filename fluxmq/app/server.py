@@ -165,7 +165,7 @@ class Server:
         self.snapshots = Snapshots(self)
         if config.server.health_enabled:
             self.health = HealthServer(config.server.health_addr, self.snapshots.health, self.snapshots.ready,
-                                       Metrics(self.snapshots.metrics).render)
+                                       Metrics(self.snapshots.metrics, queues=self.snapshots.queue_metrics).render)
 
     def _store(self) -> StateStore:
         storage = self.config.storage

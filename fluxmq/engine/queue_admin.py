@@ -10,6 +10,7 @@ from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log, Record
 from fluxmq.engine.ports_queues import Browsed, Moved, Publish, QueueMessage, QueueRefused, QueuesPort
+from fluxmq.engine.queue_numbers import counts_of, numbers_of
 from fluxmq.engine.queue_properties import encode_users, users_of, with_length
 from fluxmq.engine.queues import NOTHING, PREFIX, QueueManager, QueueState
 from fluxmq.model.mqtt import PacketType, Property, ReasonCode
@@ -45,14 +46,9 @@ class QueueAdmin:
         return [self._short(self.manager.queues[name]) for name in sorted(self.manager.queues)]
 
     def _short(self, state: QueueState) -> dict[str, Any]:
-        queue = state.queue
         dead = self.manager.queues.get(state.spec.dead_letter_queue.encode())
-        return {"name": state.spec.name, "type": state.spec.type, "partitions": queue.partitions,
-                "messages": queue.depth, "bytes": sum(log.kept_bytes for log in queue.logs),
-                "groups": len(state.groups),
-                "consumers": len(queue.readers) + sum(len(group.members) for group in state.groups.values()),
-                "delayed": len(queue.delays) if queue.delays is not None else 0,
-                "dead_letters": dead.queue.depth if dead is not None else 0}
+        return {"name": state.spec.name, "type": state.spec.type, "partitions": state.queue.partitions,
+                **numbers_of(state), "dead_letters": dead.queue.depth if dead is not None else 0}
 
     def when_durable(self, then: Callable[[Exception | None], None]) -> None:
         journal = self.hub.ledger.journal
@@ -76,9 +72,7 @@ class QueueAdmin:
                           "bytes": sum(log.kept_bytes for log in logs)})
         return self._short(state) | {
             "spec": write_spec(state.spec), "partition_list": parts, "group_list": self.groups(name),
-            "dead_letter_queue": state.spec.dead_letter_queue,
-            "accepted": queue.accepted, "refused": queue.refused, "repeated": queue.repeated,
-            "capture_lost": queue.capture_lost}
+            "dead_letter_queue": state.spec.dead_letter_queue, "counts": counts_of(state)}
 
     def declare(self, spec: dict[str, Any]) -> Literal["created", "unchanged", "changed"]:
         try:

@@ -6,6 +6,7 @@ due queue_clock.py's.
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,10 +16,11 @@ from fluxmq._core.queue import QUEUE_CLASSIC, QUEUE_EPHEMERAL, QUEUE_STREAM, Que
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_session import TopicFilter
+from fluxmq._core.queue_stats import queue_counts
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_delays import first_delayed, more_is_due
-from fluxmq.engine.queue_positions import read_position
-from fluxmq.engine.queue_properties import death_properties
+from fluxmq.engine.queue_positions import offset_in, read_position
+from fluxmq.engine.queue_properties import DEATHS, death_properties
 from fluxmq.engine.queue_records import GroupRecord, LogRecord, QueueRecord, RecordKind, record
 from fluxmq.engine.queue_sequences import is_repeated, with_sequence
 from fluxmq.model.queues import DeadLetters, QueueSpec, name_problem
@@ -34,14 +36,16 @@ FIXED = ("type", "partitions", "max_priority")  # what cannot change while messa
 class QueueState:
     """What the engine keeps with a Queue."""
 
-    __slots__ = ("configured", "dead", "groups", "idle_since_ms", "producers", "queue", "retention_due_ms", "spec")
+    __slots__ = ("configured", "dead_lettered", "died", "groups", "idle_since_ms", "producers", "queue",
+                 "retention_due_ms", "spec")
 
     def __init__(self, spec: QueueSpec, queue: Queue) -> None:
         self.spec = spec
         self.queue = queue
         self.groups: dict[tuple[bytes, bytes], Group] = {}
         self.producers: dict[bytes, tuple[int, int]] = {}  # id -> (highest sequence, bitmap of those below it)
-        self.dead = 0
+        self.died: Counter[str] = Counter()  # messages given up, by DEATHS: whether or not they went to dead letters
+        self.dead_lettered = 0
         self.configured = False
         self.idle_since_ms = 0
         self.retention_due_ms = 0
@@ -64,6 +68,8 @@ class QueueManager:
         self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): what the view must forget
         self.on_stalled: Callable[[Queue], None] | None = None
         self.on_missing: Callable[[Queue], None] | None = None
+        self.refused_unknown = 0  # publishes to queues that are not there
+        self.counted: Counter[str] = Counter()  # what deleted queues had counted (queue_numbers.counts_of)
         self.log = on_log or (lambda level, cause, text, fields: None)
 
     # ------------------------------------------------------------------ declare and delete
@@ -182,6 +188,9 @@ class QueueManager:
 
     def forget(self, state: QueueState) -> None:
         """Nobody knows the queue any more, and the view will forget it."""
+        self.counted.update(queue_counts(state.queue))
+        self.counted.update({f"died_{reason}": number for reason, number in state.died.items()})
+        self.counted["dead_lettered"] += state.dead_lettered
         self.queues.pop(state.queue.name, None)
         self.states.pop(state.queue, None)
         self.changed.discard(state)
@@ -309,22 +318,9 @@ class QueueManager:
             position = read_position(text)
         except ValueError as error:
             raise QueueRefused("invalid", str(error)) from None
-        if position.kind == "first":
-            return log.first
-        if position.kind == "next":
-            return log.next
-        if position.kind == "last":
-            return max(log.next - 1, log.first)
-        if position.kind == "back":
-            return max(log.next - position.value, log.first)
-        if position.kind == "offset":
-            return min(max(position.value, log.first), log.next)
         if position.kind == "timestamp":
             return self.offset_at_time(log, position.value)
-        for cursor in group.cursors if group is not None else ():
-            if cursor.log_number == log.number:
-                return max(cursor.next, log.first)
-        return log.next
+        return offset_in(log, position, group)
 
     def offset_at_time(self, log: Log, time_ms: int) -> int:
         """The first message that is not older. The disk is asked by queue_store, which replaces this."""
@@ -345,19 +341,19 @@ class QueueManager:
         if not logs:
             return False
         log = min(logs, key=lambda one: one.first & (1 << 56) - 1)
-        if state.spec.dead_letter_queue and queue.kind != QUEUE_STREAM:
+        if queue.kind != QUEUE_STREAM:
             self._bury(state, log, log.first, 0, "maxlen", b"")
         self.trim(state, log, log.first + 1)
         return True
 
     def _dead(self, group: Group, log: Log, offset: int, deliveries: int, reason: str) -> None:
-        state = next((one for one in self.queues.values() if group in one.groups.values()), None)
+        state = self.states.get(group.owner) if isinstance(group.owner, Queue) else None
         if state is not None:
             self._bury(state, log, offset, deliveries, reason, group.name)
 
     def _bury(self, state: QueueState, log: Log, offset: int, deliveries: int, reason: str, group: bytes) -> None:
         """Copies a message to the dead letters, in the batch in which it is settled."""
-        state.dead += 1
+        state.died[DEATHS.get(reason, "rejected")] += 1
         name = state.spec.dead_letter_queue
         message = log.get(offset)
         self.log("info", f"dead {state.spec.name}", "dead letter", {
@@ -372,6 +368,7 @@ class QueueManager:
         # Whatever the limits are: it has left the other queue, and there is no publisher to be told.
         target.append_message(PREFIX + target.name, message.payload, properties=message.properties + told,
                               qos=message.qos, forced=True)
+        state.dead_lettered += 1
 
     def _produced(self, state: QueueState, producer: bytes, sequence: int) -> None:
         state.producers[producer] = with_sequence(state.producers.get(producer), sequence)

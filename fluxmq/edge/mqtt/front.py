@@ -223,11 +223,11 @@ class Front:
                 return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, False
         return self.broker.subscribe(client.session, filter_, options, identifier, consume)
 
-    def on_queue_order(self, connection: Connection, topic: bytes, properties: bytes) -> int:
-        """A PUBLISH to `$queue/<name>/$ack|$nack|$reject|$extend|$commit`: 0, or the reason to refuse it."""
+    def on_queue_order(self, connection: Connection, topic: bytes, properties: bytes) -> tuple[int, str]:
+        """A PUBLISH to `$queue/<name>/$ack|$nack|$reject|$extend|$commit`: 0, or the reason to refuse it and why."""
         client: Client = connection.state
         if client.session is None or self.broker.consumers is None:
-            return ReasonCode.TOPIC_NAME_INVALID
+            return ReasonCode.TOPIC_NAME_INVALID, "there are no queues"
         return self.broker.consumers.order(client.session, topic, pairs_of_publish(properties))
 
     def on_queue_unknown(self, connection: Connection, topic: bytes) -> bool:
