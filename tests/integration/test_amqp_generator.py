@@ -4,8 +4,10 @@ from __future__ import annotations
 import json
 import random
 import socket
+import ssl
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from fluxmq.bench.load.amqp_engine import AmqpEngine
 from fluxmq.bench.load.amqp_options import AmqpOptions
 from fluxmq.bench.load.amqp_runner import run_amqp
 from fluxmq.bench.load.amqp_session import SessionError
+from fluxmq.bench.load.certs import make_certificates
 from fluxmq.bench.load.cli import bench
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.options import OptionsError
@@ -77,6 +80,17 @@ def test_frames_in_any_pieces(behaviour: dict[str, Any], size: int) -> None:
     assert_exact(figures, 2)
     agreed = behaviour.get("frame_max", 131072)
     assert {peer.tuned for peer in broker.peers} == {(1, agreed, 0)}
+
+
+@pytest.mark.parametrize("given", [{}, {"size": 40_000, "window": 20}, {"subs": 3, "queue": "stream"}])
+def test_over_tls(tmp_path: Path, given: dict[str, Any]) -> None:
+    certificates = make_certificates(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates.certfile, certificates.keyfile)
+    with FakeAmqp(tls=context) as broker:
+        figures = run_amqp(AmqpOptions(**SHORT | {"addr": broker.addr, "transport": "tls",
+                                                  "cafile": str(certificates.cafile)} | given))
+    assert_exact(figures, given.get("subs", 1))
 
 
 def test_large_messages() -> None:

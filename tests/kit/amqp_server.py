@@ -7,6 +7,7 @@ fan-out exchanges, confirms, prefetch and acknowledgements. It keeps what it was
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 import threading
 from collections import deque
@@ -132,8 +133,9 @@ class Peer:
 class FakeAmqp:
     """The broker. addr: HOST:PORT while in its context. The rest is to be read after it."""
 
-    def __init__(self, behaviour: Behaviour | None = None) -> None:
+    def __init__(self, behaviour: Behaviour | None = None, tls: ssl.SSLContext | None = None) -> None:
         self.behaviour = behaviour or Behaviour()
+        self.tls = tls
         self.queues: dict[str, Queue] = {}
         self.declared: dict[str, Queue] = {}
         self.bindings: dict[str, list[str]] = {}
@@ -161,7 +163,7 @@ class FakeAmqp:
 
     async def serve(self) -> None:
         self.loop, self.ending = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self.meet, "127.0.0.1", 0)
+        server = await asyncio.start_server(self.meet, "127.0.0.1", 0, ssl=self.tls)
         self.addr = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         self.listening.set()
         await self.ending.wait()
