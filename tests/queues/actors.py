@@ -173,10 +173,10 @@ class Sender(Actor):
             packet_id = self.packet_id(self.under_way)
             self.under_way[packet_id] = number
             size = SIZES[number % len(SIZES)]
-            properties = [("user_property", ("producer-id", self.name)),
-                          ("user_property", ("producer-sequence", str(self.sequences[number])))] if self.producer else []
+            pairs = [("producer-id", self.name), ("producer-sequence", str(self.sequences[number]))] if (
+                self.producer) else []
             self.send(Publish(topic=f"$queue/{self.book.queue}", payload=b"%08d" % number + bytes(size - 8), qos=1,
-                              packet_id=packet_id, properties=properties))
+                              packet_id=packet_id, properties=[("user_property", pair) for pair in pairs]))
 
     def on_packet(self, packet: Packet) -> None:
         assert isinstance(packet, Puback), packet
