@@ -62,12 +62,14 @@ cdef class Queue(GroupOwner):
     cdef Ledger ledger
     cdef uint32_t turn_partition
     cdef bint news                          # in ledger.news
+    cdef public bint stirred                # in ledger.stirred
 
     # A publish arrived here. Returns 0, or the MQTT 5 reason code with which it is refused. captured: its topic is not
     # an address of this queue.
     cdef int take(self, pub_t* pub) except -1
     cdef int append(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
     cdef int pump(self) except -1
+    cdef int stir(self) except -1
     cdef uint64_t kept(self)
     cdef uint64_t kept_bytes(self)
     cdef bint is_address(self, const body_t* body) noexcept

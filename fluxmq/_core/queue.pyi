@@ -32,6 +32,7 @@ class Queue(GroupOwner):
     on_stalled: Callable[[Queue], None] | None
     is_repeated: Callable[[bytes, int], bool] | None
     on_produced: Callable[[bytes, int], None] | None
+    stirred: bool
     wake: Callable[[], Any] | None
     def __new__(cls, ledger: Ledger, number: int, name: bytes, kind: int, logs: list[Log], lanes: int = 1) -> Self: ...
     @property

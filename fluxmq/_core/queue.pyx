@@ -113,6 +113,13 @@ cdef class Queue(GroupOwner):
                 self.wake()
         return 0
 
+    cdef int stir(self) except -1:
+        """The clock looks at it with its next tick: something may be due earlier than it knows."""
+        if not self.stirred:
+            self.stirred = True
+            self.ledger.stirred.append(self)
+        return 0
+
     def notify(self):
         """As touch, for the cold half: members came or went, something was loaded, time has passed."""
         self.touch()
@@ -274,6 +281,7 @@ cdef class Queue(GroupOwner):
         if self.delays is None:
             self.on_delayed(self)
         self.delays.append(body, qos, asked.priority, asked.not_before)
+        self.stir()
         if self.durable:
             self.ledger.records += 1
         return 0
@@ -367,6 +375,7 @@ cdef class Queue(GroupOwner):
         cdef StreamReader reader
         cdef bint stalled = 0
         self.news = False
+        self.stir()
         if self.delays is not None:
             self.move_due()
         for group in self.groups:

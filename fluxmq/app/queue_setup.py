@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from fluxmq._core.errors import ConfigError
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_admin import QueueAdmin
+from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_consumers import QueueConsumers
 from fluxmq.engine.queue_store import QueueKeeper
 from fluxmq.engine.queues import QueueManager
@@ -30,6 +31,7 @@ def initialize(server: Server) -> SegmentStore | None:
     server.keeper.queues = QueueKeeper(manager, segments, config.queue_manager.cache_size, server.fail)
     server.broker.consumers = QueueConsumers(manager, server.note)
     server.queue_manager = manager
+    server.queue_clock = QueueClock(manager)
     server.queues = QueueAdmin(manager)
     return segments
 

@@ -44,7 +44,7 @@ from fluxmq.engine.broker import Broker, Limits
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.ports import StateStore
 from fluxmq.engine.ports_queues import QueuesPort
-from fluxmq.engine.queue_clock import tick
+from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queues import QueueManager
 from fluxmq.engine.review import review
 from fluxmq.engine.sys_topics import SysTopics
@@ -121,6 +121,7 @@ class Server:
         self.store: StateStore | None = None
         self.segments: SegmentStore | None = None
         self.queue_manager: QueueManager
+        self.queue_clock: QueueClock
         self.descriptors = 0
         self.tally = Tally()
         self._ticks = 0
@@ -263,7 +264,7 @@ class Server:
             for connection, why in self.poller.sweep():
                 connection.handler.on_late(connection, why)
             self.broker.tick()
-            tick(self.queue_manager)
+            self.queue_clock.tick()
             if self._ticks % RETAINED_SWEEP_TICKS == 0:
                 self.hub.expire_retained(self.hub.now_ms)
             interval = self.config.broker.sys_interval

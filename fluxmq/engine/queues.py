@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import QUEUE_CLASSIC, QUEUE_EPHEMERAL, QUEUE_STREAM, Queue
@@ -34,7 +34,8 @@ FIXED = ("type", "partitions", "max_priority")  # what cannot change while messa
 class QueueState:
     """What the engine keeps with a Queue."""
 
-    __slots__ = ("configured", "dead", "groups", "idle_since_ms", "producers", "queue", "retention_due_ms", "spec")
+    __slots__ = ("configured", "dead", "due_at", "groups", "idle_since_ms", "producers", "queue", "retained",
+                 "retention_due_ms", "spec")
 
     def __init__(self, spec: QueueSpec, queue: Queue) -> None:
         self.spec = spec
@@ -44,7 +45,10 @@ class QueueState:
         self.dead = 0
         self.configured = False
         self.idle_since_ms = 0
+        # of queue_clock.py
+        self.due_at: int | None = None
         self.retention_due_ms = 0
+        self.retained = 0
 
 
 class QueueManager:
@@ -123,6 +127,7 @@ class QueueManager:
         state.spec = spec
         self._configure(state)
         self.hub.add_queue(state.queue, self._filters(spec))
+        state.queue.notify()
         self.record_queue(state)
         return state.queue, "changed"
 
@@ -140,10 +145,13 @@ class QueueManager:
         """Puts a queue to work that was just made, or comes from disk."""
         state = QueueState(spec, queue)
         state.idle_since_ms = self.hub.now_ms
+        # Streams that were made together are not all looked at in one tick.
+        state.retention_due_ms = self.hub.now_ms + queue.number * 7919 % 5000
         self.queues[queue.name] = state
         self.states[queue] = state
         self._configure(state)
         self.hub.add_queue(queue, self._filters(spec))
+        queue.notify()
         return state
 
     @staticmethod
@@ -294,6 +302,7 @@ class QueueManager:
         state = self.states.get(queue)
         if state is not None:
             state.idle_since_ms = self.hub.now_ms
+            queue.notify()
 
     # ------------------------------------------------------------------ positions
 
@@ -351,7 +360,7 @@ class QueueManager:
         return True
 
     def _dead(self, group: Group, log: Log, offset: int, deliveries: int, reason: str) -> None:
-        state = next((one for one in self.queues.values() if group in one.groups.values()), None)
+        state = self.states.get(cast(Queue, group.owner))
         if state is not None:
             self._bury(state, log, offset, deliveries, reason, group.name)
 
