@@ -8,7 +8,7 @@ from fluxmq._core.ledger cimport Ledger
 from fluxmq._core.message cimport body_t, pub_t
 from fluxmq._core.queue_claim cimport GroupOwner
 from fluxmq._core.queue_delay cimport Delays
-from fluxmq._core.queue_log cimport Needed
+from fluxmq._core.queue_log cimport Log, Needed
 
 cdef enum:
     QUEUE_CLASSIC = 0
@@ -59,8 +59,10 @@ cdef class Queue(GroupOwner):
     cdef readonly uint64_t refused
     cdef readonly uint64_t repeated
     cdef readonly uint64_t capture_lost     # captured messages that could not be appended
+    cdef readonly uint64_t floors_read      # of groups' cursors, to find out what all have settled
     cdef Ledger ledger
     cdef uint32_t turn_partition
+    cdef uint32_t* behind                   # by log: the group that had settled least when it was looked for last
     cdef bint news                          # in ledger.news
     cdef public bint stirred                # in ledger.stirred
 
@@ -77,4 +79,5 @@ cdef class Queue(GroupOwner):
     cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
     cdef int move_due(self) except -1
     cdef int trim_settled(self) except -1
+    cdef uint64_t lowest_floor(self, uint32_t at, Log log)
     cdef int read_asked(self, const body_t* body, asked_t* asked) except -1
