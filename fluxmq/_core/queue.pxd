@@ -9,7 +9,7 @@ from fluxmq._core.message cimport body_t, pub_t
 from fluxmq._core.queue_claim cimport GroupOwner
 from fluxmq._core.queue_cursor cimport Cursor
 from fluxmq._core.queue_delay cimport Delays
-from fluxmq._core.queue_log cimport Needed
+from fluxmq._core.queue_log cimport Log, Needed
 
 cdef enum:
     QUEUE_CLASSIC = 0
@@ -58,9 +58,12 @@ cdef class Queue(GroupOwner):
     cdef public object is_repeated          # (producer, sequence) -> bool: appended already
     cdef public object on_produced          # (producer, sequence): appended now
     cdef public object wake                 # asks for a turn, outside of one
+    cdef readonly uint64_t floors_read      # of groups' cursors, to find out what all have settled
     cdef Ledger ledger
     cdef uint32_t turn_partition
+    cdef uint32_t* behind                   # by log: the group that had settled least when it was looked for last
     cdef bint news                          # in ledger.news
+    cdef public bint stirred                # in ledger.stirred
 
     # A publish arrived here. Returns 0, or the MQTT 5 reason code with which it is refused. captured: its topic is not
     # an address of this queue.
@@ -68,6 +71,7 @@ cdef class Queue(GroupOwner):
     cdef int no_space(self) noexcept
     cdef int append(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
     cdef int pump(self) except -1
+    cdef int stir(self) except -1
     cdef uint64_t kept(self)
     cdef uint64_t kept_bytes(self)
     cdef bint is_address(self, const body_t* body) noexcept
@@ -75,5 +79,6 @@ cdef class Queue(GroupOwner):
     cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
     cdef int move_due(self) except -1
     cdef int trim_settled(self) except -1
+    cdef uint64_t lowest_floor(self, uint32_t at, Log log)
     cdef int read_asked(self, const body_t* body, asked_t* asked) except -1
     cdef int scan_asked(self, const body_t* body, asked_t* asked) except -1

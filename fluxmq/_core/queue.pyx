@@ -11,6 +11,7 @@ A publisher asks by user properties of its PUBLISH (MQTT 5.0 section 3.3.2.3.7):
 """
 cimport cython
 from libc.stdint cimport uint16_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memset
 
 from fluxmq._core.errors import UsageError
@@ -107,6 +108,12 @@ cdef class Queue(GroupOwner):
         self.partitions = <uint32_t>len(logs) // lanes
         self.groups = []
         self.readers = []
+        self.behind = <uint32_t*>calloc(len(logs), sizeof(uint32_t))
+        if self.behind == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        free(self.behind)
 
     cdef int touch(self) except -1:
         """There is news: it is pumped before this turn's batch goes to the journal."""
@@ -115,6 +122,13 @@ cdef class Queue(GroupOwner):
             self.ledger.news.append(self)
             if self.wake is not None:
                 self.wake()
+        return 0
+
+    cdef int stir(self) except -1:
+        """The clock looks at it with its next tick: something may be due earlier than it knows."""
+        if not self.stirred:
+            self.stirred = True
+            self.ledger.stirred.append(self)
         return 0
 
     def notify(self):
@@ -293,6 +307,7 @@ cdef class Queue(GroupOwner):
         if self.delays is None:
             self.on_delayed(self)
         self.delays.append(body, qos, asked.priority, asked.not_before)
+        self.stir()
         if self.durable:
             self.ledger.records += 1
         return 0
@@ -389,6 +404,7 @@ cdef class Queue(GroupOwner):
         cdef StreamReader reader
         cdef bint stalled = 0
         self.news = False
+        self.stir()
         if self.delays is not None:
             self.move_due()
         for group in self.groups:
@@ -409,20 +425,38 @@ cdef class Queue(GroupOwner):
         cdef uint32_t i
         cdef uint64_t first
         cdef Log log
-        cdef Group group
-        cdef GroupCursor cursor
         if not self.groups:
             return 0
         for i in range(<uint32_t>len(self.logs)):
             log = <Log>self.logs[i]
-            first = log.next
-            for group in self.groups:
-                cursor = <GroupCursor>group.cursors[i]
-                if cursor.floor < first:
-                    first = cursor.floor
+            if log.first == log.next:
+                continue
+            first = self.lowest_floor(i, log)
             if first > log.first:
                 log.trim(first)
         return 0
+
+    cdef uint64_t lowest_floor(self, uint32_t at, Log log):
+        """The position below which all groups have settled a log, or any that is not above its first offset.
+
+        As long as the group that was found to be behind has not moved, nobody else is asked; when it has, those after
+        it are, until one is found that is behind. All are asked only when all have moved, so each message costs each
+        group one question."""
+        cdef uint32_t count = <uint32_t>len(self.groups)
+        cdef uint32_t i, here
+        cdef uint64_t floor
+        cdef uint64_t lowest = log.next
+        cdef uint32_t last = self.behind[at]
+        for i in range(count):
+            here = (last + i) % count
+            floor = (<GroupCursor>(<Group>self.groups[here]).cursors[at]).floor
+            self.floors_read += 1
+            if floor < lowest:
+                lowest = floor
+                self.behind[at] = here
+            if floor <= log.first:
+                break
+        return lowest
 
     def needs(self, Log log not None) -> Needed | None:
         """For Log.export; None: all of it."""

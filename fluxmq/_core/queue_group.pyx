@@ -559,6 +559,7 @@ cdef class Group:
         claim.due_ms = self.ledger.node.mono_ms + lease_ms if lease_ms else 0
         if lease_ms:
             heap_push(&self.leases, claim)
+        self.touch()                            # the clock may have to look earlier
         return True
 
     def seek(self, uint64_t log_number, uint64_t next):

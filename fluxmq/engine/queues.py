@@ -36,8 +36,8 @@ FIXED = ("type", "partitions", "max_priority")  # what cannot change while messa
 class QueueState:
     """What the engine keeps with a Queue."""
 
-    __slots__ = ("configured", "dead_lettered", "died", "groups", "idle_since_ms", "producers", "queue",
-                 "retention_due_ms", "spec")
+    __slots__ = ("configured", "dead_lettered", "died", "due_at", "groups", "idle_since_ms", "producers", "queue",
+                 "retained", "retention_due_ms", "spec")
 
     def __init__(self, spec: QueueSpec, queue: Queue) -> None:
         self.spec = spec
@@ -48,7 +48,10 @@ class QueueState:
         self.dead_lettered = 0
         self.configured = False
         self.idle_since_ms = 0
+        # of queue_clock.py
+        self.due_at: int | None = None
         self.retention_due_ms = 0
+        self.retained = 0
 
 
 class QueueManager:
@@ -129,6 +132,7 @@ class QueueManager:
         state.spec = spec
         self._configure(state)
         self.hub.add_queue(state.queue, self._filters(spec))
+        state.queue.notify()
         self.record_queue(state)
         return state.queue, "changed"
 
@@ -146,10 +150,13 @@ class QueueManager:
         """Puts a queue to work that was just made, or comes from disk."""
         state = QueueState(spec, queue)
         state.idle_since_ms = self.hub.now_ms
+        # Streams that were made together are not all looked at in one tick.
+        state.retention_due_ms = self.hub.now_ms + queue.number * 7919 % 5000
         self.queues[queue.name] = state
         self.states[queue] = state
         self._configure(state)
         self.hub.add_queue(queue, self._filters(spec))
+        queue.notify()
         return state
 
     @staticmethod
@@ -303,6 +310,7 @@ class QueueManager:
         state = self.states.get(queue)
         if state is not None:
             state.idle_since_ms = self.hub.now_ms
+            queue.notify()
 
     # ------------------------------------------------------------------ positions
 
