@@ -60,16 +60,16 @@ def move_due(manager: QueueManager, state: QueueState, now: int) -> None:
         message = delay.get(offset)
         if message is None and delay.wanted != NOTHING and delay.first <= offset:
             manager.read_on(state.queue)
-            return
+            break
         if message is not None:
             refused = state.queue.append_message(
                 message.topic, message.payload, properties=message.properties, qos=message.qos,
                 priority=priority_of(message.properties), expires_at=message.expires_at,
                 partition_key=partition_key_of(message.properties))
             if refused:
-                return  # full: it stays, and is tried again
+                break  # full: it stays, and is tried again
         heapq.heappop(state.delayed)
         group.settle_any(delay.number, offset)
-    group.flush_records()
+    group.flush_records()  # of those that did move, whatever ended this: they must not move twice
     delay.trim(group.cursors[0].floor)
     manager.changed.add(state)
