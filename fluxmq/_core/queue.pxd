@@ -23,6 +23,7 @@ cdef struct asked_t:            # what a publisher asks of a queue, in the user 
     uint32_t producer_length
     uint8_t priority            # 0 … 255
     uint8_t has_sequence
+    uint8_t always              # dead letters: limits are for publishers
 
 cdef class LogNeeds(Needed):
     """Which messages of one log some group has not settled."""
@@ -46,7 +47,7 @@ cdef class Queue(GroupOwner):
     cdef public bint drop_head              # full: the oldest gives way; else the new one is refused
     cdef public bint capture_confirmed      # an ordinary topic's publisher waits for the append, and is refused with it
     # the cold half; None = not in use
-    cdef public object on_full              # (queue): make room; True if there is some now
+    cdef public object on_full              # (queue): the oldest goes, or will when it is read; False: none does
     # (queue, topic, payload, properties, qos, priority, expires_at, not_before, key)
     cdef public object on_delayed
     cdef public object on_stalled           # (queue): logs of it wait for the disk (Log.wanted)
@@ -70,6 +71,7 @@ cdef class Queue(GroupOwner):
     cdef uint64_t kept_bytes(self)
     cdef bint is_address(self, const body_t* body) noexcept
     cdef bint is_full(self, const body_t* body)
+    cdef bint make_room(self, const body_t* body) except -1
     cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
     cdef int trim_settled(self) except -1
     cdef int read_asked(self, const body_t* body, asked_t* asked) except -1

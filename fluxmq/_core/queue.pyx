@@ -221,7 +221,7 @@ cdef class Queue(GroupOwner):
         cdef uint32_t lane
         cdef bytes producer = None
         cdef Log log
-        if self.payload_max and body.payload_length > self.payload_max:
+        if self.payload_max and body.payload_length > self.payload_max and not asked.always:
             self.refused += 1
             return REASON_PACKET_TOO_LARGE
         if asked.producer != NULL and asked.has_sequence and self.is_repeated is not None:
@@ -229,7 +229,7 @@ cdef class Queue(GroupOwner):
             if self.is_repeated(producer, asked.sequence):
                 self.repeated += 1
                 return 0
-        if self.is_full(body) and not (self.on_full is not None and self.on_full(self)):
+        if not asked.always and self.is_full(body) and not self.make_room(body):
             self.refused += 1
             return REASON_QUOTA_EXCEEDED
         if self.ttl_ms and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms + self.ttl_ms):
@@ -237,6 +237,8 @@ cdef class Queue(GroupOwner):
         if asked.not_before > self.ledger.node.now_ms and self.on_delayed is not None:
             self.delay(&kept, qos, asked)
             self.accepted += 1
+            if producer is not None:
+                self.on_produced(producer, asked.sequence)
             return 0
         if self.partitions > 1:
             if asked.key != NULL:
@@ -258,6 +260,19 @@ cdef class Queue(GroupOwner):
     cdef bint is_full(self, const body_t* body):
         return ((self.messages_max != 0 and self.kept() >= self.messages_max)
                 or (self.bytes_max != 0 and self.kept_bytes() + body.payload_length > self.bytes_max))
+
+    cdef bint make_room(self, const body_t* body) except -1:
+        """What every group has settled goes first, then as many of the oldest as the cold half lets go. 0: no room."""
+        cdef uint64_t kept
+        if self.news and self.kind != QUEUE_STREAM:
+            self.trim_settled()
+        while self.is_full(body):
+            kept = self.kept()
+            if self.on_full is None or not self.on_full(self):
+                return 0
+            if self.kept() == kept:
+                return 1        # the oldest must be read from disk first, and goes with a later one
+        return 1
 
     cdef uint64_t kept_bytes(self):
         cdef uint64_t total = 0
@@ -293,10 +308,12 @@ cdef class Queue(GroupOwner):
         return reason if reason else self.append(&body, <uint8_t>qos, &asked)
 
     def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
-                       int priority=0, int64_t expires_at=0, int64_t not_before=0, bytes partition_key=b"") -> int:
+                       int priority=0, int64_t expires_at=0, int64_t not_before=0, bytes partition_key=b"",
+                       bint always=False) -> int:
         """Appends for the cold half (dead letters, delayed messages that are due, the admin socket, other protocols).
 
-        expires_at, not_before: wall clock, ms; 0 = never, at once. Returns 0, or the MQTT 5 reason code of the refusal.
+        expires_at, not_before: wall clock, ms; 0 = never, at once. always: whatever the limits. Returns 0, or the
+        MQTT 5 reason code of the refusal.
         """
         cdef body_t body
         cdef asked_t asked
@@ -311,6 +328,7 @@ cdef class Queue(GroupOwner):
         body.expires_at = expires_at
         asked.not_before = not_before
         asked.priority = <uint8_t>priority
+        asked.always = always
         if partition_key:
             asked.key = <const uint8_t*><const char*>partition_key
             asked.key_length = <uint32_t>len(partition_key)
@@ -367,17 +385,7 @@ cdef class Queue(GroupOwner):
         needs.cursors = [(<Group>group).cursors[at] for group in self.groups]
         return needs
 
-    def drop_oldest(self, uint64_t count) -> int:
-        """Drop-head: so many messages, and at least the oldest kept ones, are gone for everybody; returns how many. The
-        engine records where the logs begin now."""
-        cdef uint64_t dropped = 0
-        cdef uint64_t here
-        cdef Log log
-        for log in self.logs:               # lowest partition first; of its lanes the lowest priority
-            here = min(log.next - log.first, count - dropped)
-            if here:
-                log.trim(log.first + here)
-                dropped += here
-            if dropped == count:
-                break
-        return dropped
+    def is_needed(self, Log log not None, uint64_t offset) -> bool:
+        """Whether some group has not settled the message; with no group yet, all are needed."""
+        cdef LogNeeds needs = self.needs(log)
+        return needs is None or needs.is_needed(offset)

@@ -165,7 +165,8 @@ class QueueConsumers:
         if group is None:
             return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         if verb == b"$ack" and asked.get("upto"):
-            group.settle_upto(log.number, offset)
+            for member in consumer.members:  # what others have in hand is theirs to settle
+                group.settle_upto(log.number, offset, member)
             group.flush_records()
             consumer.queue.notify()
             return 0
@@ -182,7 +183,8 @@ class QueueConsumers:
         elif verb == b"$nack":
             group.give_back_at(log.number, offset, self._delay(consumer.queue, deliveries, asked), True)
         elif verb == b"$reject":
-            group.reject_at(log.number, offset, asked.get("reason", "rejected"))
+            if not group.reject_at(log.number, offset, asked.get("reason", "rejected")):
+                return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         elif verb == b"$extend" and asked.get("lease", "").isdigit():
             group.extend(log.number, offset, int(asked["lease"]))
         else:

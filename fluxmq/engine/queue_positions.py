@@ -6,7 +6,9 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Position", "read_position"]
+__all__ = ["NOTHING", "Position", "read_position"]
+
+NOTHING = 0xFFFFFFFFFFFFFFFF  # Log.wanted, when nothing is
 
 Kind = Literal["first", "last", "next", "resume", "offset", "back", "timestamp"]
 

@@ -75,7 +75,7 @@ class QueueKeeper:
         self.cache_bytes = cache_bytes
         self.on_fail = on_fail
         self.groups: dict[int, Group] = {}
-        self.logs: dict[int, tuple[QueueState | None, Log]] = {}
+        self.logs: dict[int, tuple[QueueState, Log]] = {}
         self._queues: dict[int, QueueRecord] = {}
         self._copies: dict[int, tuple[GroupRecord, bytes]] = {}
         self._metas: dict[int, LogMeta] = {}
@@ -145,7 +145,7 @@ class QueueKeeper:
             group = Group(self.manager.hub.ledger, record.delay_group, b"$delay")
             group.add_cursor(log, 0, 0)
             state.delay, state.delay_group = log, group
-            self.logs[record.delay] = (None, log)
+            self.logs[record.delay] = (state, log)
             self.groups[record.delay_group] = group
             self.manager.number_last = max(self.manager.number_last, record.delay_group)
 
@@ -189,7 +189,7 @@ class QueueKeeper:
             return  # its queue ended later in the journal
         state, log = found
         log.replay(body)
-        if state is not None and b"producer-id" in body:
+        if b"producer-id" in body:
             told = dict(users_of(log_properties(body)))
             sequence = told.get(b"producer-sequence", b"")
             if b"producer-id" in told and sequence.isdigit():
@@ -279,7 +279,7 @@ class QueueKeeper:
                 self.logs.setdefault(log.number, (state, log))
                 self._export_log(made, log, queue.needs(log), upto, changed)
             if state.delay is not None and state.delay_group is not None:
-                self.logs.setdefault(state.delay.number, (None, state.delay))
+                self.logs.setdefault(state.delay.number, (state, state.delay))
                 self.groups[state.delay_group.number] = state.delay_group
                 self._export_log(made, state.delay, None, upto, changed)
                 state.delay_group.flush_records()
