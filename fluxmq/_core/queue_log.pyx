@@ -305,6 +305,8 @@ cdef class Log:
         memcpy(chunk.data + chunk.used, at, record.size)
         chunk_index(chunk, chunk.used)
         self.added(chunk, record)
+        if chunk.count == 1:
+            chunk.batch = 0         # older than any that gathers: the next checkpoint must take it, whatever its number
 
     # ---------------------------------------------------------------- find
 
