@@ -50,7 +50,7 @@ cdef class Queue(GroupOwner):
     cdef public bint drop_head              # full: the oldest gives way; else the new one is refused
     cdef public bint capture_confirmed      # an ordinary topic's publisher waits for the append, and is refused with it
     # the cold half; None = not in use
-    cdef public object on_full              # (queue): make room; True if there is some now
+    cdef public object on_full              # (queue): the oldest goes, or will when it is read; False: none does
     cdef public object on_delayed           # (queue): gives it `delays`; None: nothing is delayed, as of streams
     cdef public object on_due               # (queue): what is due goes on when the disk is done, then notify()
     cdef public Delays delays               # None: nothing was ever delayed
@@ -76,6 +76,7 @@ cdef class Queue(GroupOwner):
     cdef uint64_t kept_bytes(self)
     cdef bint is_address(self, const body_t* body) noexcept
     cdef bint is_full(self, const body_t* body)
+    cdef bint make_room(self, const body_t* body) except -1
     cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
     cdef int move_due(self) except -1
     cdef int trim_settled(self) except -1

@@ -265,7 +265,7 @@ cdef class Queue(GroupOwner):
             if self.is_repeated(producer, asked.sequence):
                 self.counts.repeated += 1
                 return 0
-        if self.is_full(body) and not (self.on_full is not None and self.on_full(self)) and not asked.forced:
+        if not asked.forced and self.is_full(body) and not self.make_room(body):
             self.counts.refused_full += 1
             return REASON_QUOTA_EXCEEDED
         if self.ttl_ms and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms + self.ttl_ms):
@@ -295,6 +295,19 @@ cdef class Queue(GroupOwner):
     cdef bint is_full(self, const body_t* body):
         return ((self.messages_max != 0 and self.kept() >= self.messages_max)
                 or (self.bytes_max != 0 and self.kept_bytes() + body.payload_length > self.bytes_max))
+
+    cdef bint make_room(self, const body_t* body) except -1:
+        """What every group has settled goes first, then as many of the oldest as the cold half lets go. 0: no room."""
+        cdef uint64_t kept
+        if self.news and self.kind != QUEUE_STREAM:
+            self.trim_settled()
+        while self.is_full(body):
+            kept = self.kept()
+            if self.on_full is None or not self.on_full(self):
+                return 0
+            if self.kept() == kept:
+                return 1        # the oldest must be read from disk first, and goes with a later one
+        return 1
 
     cdef uint64_t kept_bytes(self):
         cdef uint64_t total = 0
@@ -374,8 +387,7 @@ cdef class Queue(GroupOwner):
         """Appends for the cold half (dead letters, delayed messages that are due, other protocols), also when the disk
         is full.
 
-        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: whatever the limits are; what they would
-        drop for it is dropped. Returns 0, or the MQTT 5 reason code of the refusal.
+        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: whatever the limits are. Returns 0, or the MQTT 5 reason code of the refusal.
         """
         cdef body_t body
         cdef asked_t asked
@@ -472,17 +484,7 @@ cdef class Queue(GroupOwner):
         needs.cursors = [(<Group>group).cursors[at] for group in self.groups]
         return needs
 
-    def drop_oldest(self, uint64_t count) -> int:
-        """Drop-head: so many messages, and at least the oldest kept ones, are gone for everybody; returns how many. The
-        engine records where the logs begin now."""
-        cdef uint64_t dropped = 0
-        cdef uint64_t here
-        cdef Log log
-        for log in self.logs:               # lowest partition first; of its lanes the lowest priority
-            here = min(log.next - log.first, count - dropped)
-            if here:
-                log.trim(log.first + here)
-                dropped += here
-            if dropped == count:
-                break
-        return dropped
+    def is_needed(self, Log log not None, uint64_t offset) -> bool:
+        """Whether some group has not settled the message; with no group yet, all are needed."""
+        cdef LogNeeds needs = self.needs(log)
+        return needs is None or needs.is_needed(offset)

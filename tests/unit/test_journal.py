@@ -217,6 +217,7 @@ def test_a_file_that_has_grown_to_its_size_is_followed_by_another(tmp_path: Path
         for index in range(40):
             commit(journal, (1, b"%04d" % index * 250))
         upto = journal.rotate()
+        wait_rotated(journal)
         sizes = [path.stat().st_size for path in tmp_path.iterdir()]
         assert len(sizes) >= 4 and max(sizes) < 10_000 + 1_100
         # Several files are retired at once, and as many as there is use for are kept.
