@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
+from fluxmq.bench.load.amqp_cli import amqp
 from fluxmq.bench.load.brokers import BROKERS
 from fluxmq.bench.load.compare import CompareOptions, compare
 from fluxmq.bench.load.engine import LoadError
@@ -54,6 +55,8 @@ def bench() -> None:
     """
     signal.signal(signal.SIGTERM, interrupted)
 
+
+bench.add_command(amqp)
 
 CONNECTION_OPTIONS = [
     click.option("--addr", default="127.0.0.1:1883", show_default=True, help="HOST:PORT of the broker."),
@@ -151,6 +154,7 @@ def storm(smoke: bool, as_json: bool, **given: Any) -> None:
 
 @bench.command(name="compare")
 @click.option("--only", multiple=True, metavar="ROW", help="Run this row only; may be repeated. --list names them.")
+@click.option("--group", type=click.Choice(["topics", "queues"]), default=None, help="Run the rows of this group only.")
 @click.option("--list", "list_rows", is_flag=True, help="Name the rows and stop.")
 @click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="Times that each row is run.")
 @click.option("--duration", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
@@ -167,7 +171,7 @@ def storm(smoke: bool, as_json: bool, **given: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the JSON to this file too.")
 def compare_command(list_rows: bool, as_json: bool, output: Path | None, no_pin: bool, smoke: bool, rounds: int,
-                    duration: float, warmup: float, only: tuple[str, ...], **given: Any) -> None:
+                    duration: float, warmup: float, only: tuple[str, ...], group: str | None, **given: Any) -> None:
     """Run FluxMQ and mosquitto alternately through every row of the table and print the ratios.
 
     Each broker runs alone on the first processor, the load on the second. Goals are shown with met or missed; a missed
@@ -180,7 +184,7 @@ def compare_command(list_rows: bool, as_json: bool, output: Path | None, no_pin:
     if smoke:
         rounds, duration, warmup = 1, SMOKE_SECONDS, SMOKE_WARMUP
     options = CompareOptions(rounds=rounds, duration=duration, warmup=warmup, smoke=smoke, only=only, pin=not no_pin,
-                             **given)
+                             group=group or "", **given)
     try:
         results = compare(options, lambda line: click.echo(line, err=True))
     except (OptionsError, OSError) as error:

@@ -5,6 +5,7 @@ import statistics
 from typing import Any
 
 from fluxmq.bench.load.machine import describe
+from fluxmq.bench.load.parts import METRICS
 
 __all__ = ["render", "render_load", "render_storm"]
 
@@ -37,8 +38,7 @@ def goal_lines(row: dict[str, Any]) -> list[tuple[str, ...]]:
     for goal in row["goals"]:
         metric, of, to = goal["metric"], row["medians"][goal["of"]], row["medians"].get(goal["to"]) or {}
         label = row["work"] if not lines else ""
-        note = {"rate": "", "storm": "storm", "cpu": "CPU", "p50": "p50", "p99": "p99", "ack_p99": "PUBACK p99",
-                "idle_bytes": "bytes each"}[metric]
+        note = METRICS[metric][1]
         if goal["to"] not in (None, "theirs"):
             note = f"{note} against {goal['to']}".strip()
         ratio = "-" if "median" not in goal else (

@@ -70,6 +70,7 @@ cdef class Ledger:
     cdef node_t node                    # what everything of this node shares
     cdef readonly Journal journal       # None: nothing is durable
     cdef public uint64_t records        # written so far; a caller compares before and after to see whether it must wait
+    cdef public bint full               # the disk is: durable queues take nothing new, so that consumers can go on
     cdef public uint64_t message_last   # last message number given out
     cdef target_t* targets              # of the message being published
     cdef uint32_t targets_count

@@ -9,6 +9,7 @@ __all__ = ["Ledger"]
 class Ledger:
     message_last: int
     records: int
+    full: bool
     def __new__(cls, journal: Journal | None) -> Self: ...
     @property
     def journal(self) -> Journal | None: ...

@@ -8,6 +8,7 @@ from fluxmq._core.ledger cimport Ledger
 from fluxmq._core.message cimport body_t, pub_t
 from fluxmq._core.queue_claim cimport GroupOwner
 from fluxmq._core.queue_cursor cimport Cursor
+from fluxmq._core.queue_delay cimport Delays
 from fluxmq._core.queue_log cimport Needed
 
 cdef enum:
@@ -24,7 +25,7 @@ cdef struct asked_t:            # what a publisher asks of a queue, in the user 
     uint32_t producer_length
     uint8_t priority            # 0 … 255
     uint8_t has_sequence
-    uint8_t forced              # whatever the limits say
+    uint8_t forced              # it must be kept: no limit refuses it
 
 cdef class LogNeeds(Needed):
     """Which messages of one log some group has not settled."""
@@ -50,8 +51,9 @@ cdef class Queue(GroupOwner):
     cdef public bint capture_confirmed      # an ordinary topic's publisher waits for the append, and is refused with it
     # the cold half; None = not in use
     cdef public object on_full              # (queue): make room; True if there is some now
-    # (queue, topic, payload, properties, qos, priority, expires_at, not_before, key)
-    cdef public object on_delayed
+    cdef public object on_delayed           # (queue): gives it `delays`; None: nothing is delayed, as of streams
+    cdef public object on_due               # (queue): what is due goes on when the disk is done, then notify()
+    cdef public Delays delays               # None: nothing was ever delayed
     cdef public object on_stalled           # (queue): logs of it wait for the disk (Log.wanted)
     cdef public object is_repeated          # (producer, sequence) -> bool: appended already
     cdef public object on_produced          # (producer, sequence): appended now
@@ -63,6 +65,7 @@ cdef class Queue(GroupOwner):
     # A publish arrived here. Returns 0, or the MQTT 5 reason code with which it is refused. captured: its topic is not
     # an address of this queue.
     cdef int take(self, pub_t* pub) except -1
+    cdef int no_space(self) noexcept
     cdef int append(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
     cdef int pump(self) except -1
     cdef uint64_t kept(self)
@@ -70,6 +73,6 @@ cdef class Queue(GroupOwner):
     cdef bint is_address(self, const body_t* body) noexcept
     cdef bint is_full(self, const body_t* body)
     cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
+    cdef int move_due(self) except -1
     cdef int trim_settled(self) except -1
     cdef int read_asked(self, const body_t* body, asked_t* asked) except -1
-    cdef int scan_asked(self, const body_t* body, asked_t* asked) except -1

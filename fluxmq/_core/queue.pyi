@@ -3,6 +3,7 @@ from typing import Any, Self, final
 
 from fluxmq._core.ledger import Ledger
 from fluxmq._core.queue_claim import GroupOwner
+from fluxmq._core.queue_delay import Delays
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log, Needed
 from fluxmq._core.queue_stream import StreamReader
@@ -25,7 +26,9 @@ class Queue(GroupOwner):
     drop_head: bool
     capture_confirmed: bool
     on_full: Callable[[Queue], bool] | None
-    on_delayed: Callable[..., None] | None
+    on_delayed: Callable[[Queue], None] | None
+    on_due: Callable[[Queue], None] | None
+    delays: Delays | None
     on_stalled: Callable[[Queue], None] | None
     is_repeated: Callable[[bytes, int], bool] | None
     on_produced: Callable[[bytes, int], None] | None

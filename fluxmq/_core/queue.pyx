@@ -14,13 +14,13 @@ from libc.stdint cimport uint16_t
 from libc.string cimport memcmp, memset
 
 from fluxmq._core.errors import UsageError
-from fluxmq._core.journal cimport JOURNAL_FULL
 from fluxmq._core.mqtt_consts cimport (
     REASON_IMPLEMENTATION_SPECIFIC_ERROR, REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED,
 )
 from fluxmq._core.queue_cursor cimport Cursor as GroupCursor
+from fluxmq._core.queue_delay cimport ROUND_MAX, Delays
 from fluxmq._core.queue_group cimport Group
-from fluxmq._core.queue_log cimport Log, Needed
+from fluxmq._core.queue_log cimport Log, Needed, record_body, record_t
 from fluxmq._core.queue_stream cimport StreamReader
 from fluxmq._core.wire cimport Cursor, take_bytes16, take_u8
 
@@ -31,6 +31,7 @@ globals().update(QUEUE_CLASSIC=QUEUE_CLASSIC, QUEUE_STREAM=QUEUE_STREAM, QUEUE_E
 cdef enum:
     USER_PROPERTY = 0x26
     ADDRESS_PREFIX_BYTES = 7        # "$queue/"
+    MOVE_BYTES_MAX = 4194304        # of due messages in one turn
     BAD = REASON_IMPLEMENTATION_SPECIFIC_ERROR
 
 
@@ -155,6 +156,10 @@ cdef class Queue(GroupOwner):
         cdef bint addressed = self.is_address(&pub.body)
         cdef int reason = self.read_asked(&pub.body, &asked)
         cdef uint64_t records = self.ledger.records
+        if reason:
+            self.counts.refused_properties += 1
+        else:
+            reason = self.no_space()
         if reason == 0:
             reason = self.append(&pub.body, pub.qos, &asked)
         if addressed or self.capture_confirmed:
@@ -162,6 +167,13 @@ cdef class Queue(GroupOwner):
         if reason:
             self.counts.capture_lost += 1
         self.ledger.records = records       # nobody waits for a capture
+        return 0
+
+    cdef int no_space(self) noexcept:
+        """0, or the reason to refuse what is new while the disk is full."""
+        if self.durable and self.ledger.full:
+            self.counts.refused_disk += 1
+            return REASON_QUOTA_EXCEEDED
         return 0
 
     cdef bint is_address(self, const body_t* body) noexcept:
@@ -173,18 +185,7 @@ cdef class Queue(GroupOwner):
                 and (body.topic_length == end or body.topic[end] == 47))
 
     cdef int read_asked(self, const body_t* body, asked_t* asked) except -1:
-        """0, or the reason to refuse what somebody publishes: no room on the disk, or it asks for what makes no sense.
-        What the broker itself moves does not come here: it has room already."""
-        cdef int reason = self.scan_asked(body, asked)
-        if reason:
-            self.counts.refused_properties += 1
-        elif self.durable and self.ledger.journal.status == JOURNAL_FULL:
-            self.counts.refused_disk += 1
-            reason = REASON_QUOTA_EXCEEDED
-        return reason
-
-    cdef int scan_asked(self, const body_t* body, asked_t* asked) except -1:
-        """0, or BAD."""
+        """0, or the reason to refuse: a property that is meant for us and makes no sense."""
         cdef Cursor c
         cdef uint8_t identifier = 0
         cdef const uint8_t* key = NULL
@@ -245,7 +246,7 @@ cdef class Queue(GroupOwner):
             if self.is_repeated(producer, asked.sequence):
                 self.counts.repeated += 1
                 return 0
-        if not asked.forced and self.is_full(body) and not (self.on_full is not None and self.on_full(self)):
+        if self.is_full(body) and not (self.on_full is not None and self.on_full(self)) and not asked.forced:
             self.counts.refused_full += 1
             return REASON_QUOTA_EXCEEDED
         if self.ttl_ms and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms + self.ttl_ms):
@@ -284,11 +285,49 @@ cdef class Queue(GroupOwner):
         return total
 
     cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1:
-        key = (<const char*>asked.key)[:asked.key_length] if asked.key != NULL else b""
-        self.on_delayed(self, (<const char*>body.topic)[:body.topic_length],
-                        (<const char*>body.payload)[:body.payload_length],
-                        (<const char*>body.properties)[:body.properties_length], qos, asked.priority,
-                        body.expires_at, asked.not_before, key)
+        if self.delays is None:
+            self.on_delayed(self)
+        self.delays.append(body, qos, asked.priority, asked.not_before)
+        if self.durable:
+            self.ledger.records += 1
+        return 0
+
+    cdef int move_due(self) except -1:
+        """Delayed messages whose time has come are appended, each in one batch with its end in the delay log; a round
+        of them, then the others have their turn and the disk its time."""
+        cdef Delays delays = self.delays
+        cdef const record_t* record = NULL
+        cdef body_t body
+        cdef asked_t asked
+        cdef uint32_t moved = 0
+        cdef uint64_t size = 0
+        cdef uint32_t payload_max = self.payload_max
+        cdef bint full = 0
+        if delays.busy or not delays.is_due():
+            return 0
+        self.payload_max = 0                # it was taken once
+        try:
+            while moved < ROUND_MAX and size < MOVE_BYTES_MAX and delays.is_due():
+                record = delays.head()
+                if record == NULL:
+                    break
+                size += record.size
+                record_body(record, &body)
+                self.read_asked(&body, &asked)
+                asked.not_before = 0
+                asked.producer = NULL       # it was new when it came
+                asked.priority = record.priority
+                full = self.append(&body, record.qos, &asked) != 0
+                if full:                    # it stays, and is tried again
+                    self.counts.refused_full -= 1
+                    break
+                delays.settle_head()
+                moved += 1
+        finally:
+            self.payload_max = payload_max
+            delays.finish()
+        if not full and self.on_due is not None and delays.is_due():
+            self.on_due(self)
         return 0
 
     def publish(self, bytes topic not None, bytes payload not None, bytes properties=b"", int qos=1,
@@ -307,15 +346,20 @@ cdef class Queue(GroupOwner):
         body.properties_length = <uint32_t>len(properties)
         body.expires_at = expires_at
         reason = self.read_asked(&body, &asked)
+        if reason:
+            self.counts.refused_properties += 1
+        else:
+            reason = self.no_space()
         return reason if reason else self.append(&body, <uint8_t>qos, &asked)
 
     def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
                        int priority=0, int64_t expires_at=0, int64_t not_before=0, bytes partition_key=b"",
                        bint forced=False) -> int:
-        """Appends for the cold half (dead letters, delayed messages that are due, the admin socket, other protocols).
+        """Appends for the cold half (dead letters, delayed messages that are due, other protocols), also when the disk
+        is full.
 
-        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: limits do not count, because it is kept
-        already and has nowhere else to go. Returns 0, or the MQTT 5 reason code of the refusal.
+        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: whatever the limits are; what they would
+        drop for it is dropped. Returns 0, or the MQTT 5 reason code of the refusal.
         """
         cdef body_t body
         cdef asked_t asked
@@ -344,6 +388,8 @@ cdef class Queue(GroupOwner):
         cdef StreamReader reader
         cdef bint stalled = 0
         self.news = False
+        if self.delays is not None:
+            self.move_due()
         for group in self.groups:
             group.pump()
             group.write_records()
@@ -380,6 +426,10 @@ cdef class Queue(GroupOwner):
     def needs(self, Log log not None) -> Needed | None:
         """For Log.export; None: all of it."""
         cdef LogNeeds needs
+        if self.delays is not None and log is self.delays.log:
+            needs = LogNeeds()
+            needs.cursors = self.delays.group.cursors
+            return needs
         if self.kind == QUEUE_STREAM or not self.groups:
             return None
         needs = LogNeeds()

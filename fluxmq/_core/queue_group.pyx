@@ -600,10 +600,16 @@ cdef class Group:
     def lag(self) -> int:
         """Messages not settled: never claimed, in hands, or ready again."""
         cdef Cursor cursor
-        cdef uint64_t total = self.claims
+        cdef uint64_t total = 0
         for cursor in self.cursors:
-            if cursor.log.next > max(cursor.next, cursor.log.first):
-                total += cursor.log.next - max(cursor.next, cursor.log.first)
+            if cursor.floor >= cursor.log.next:
+                continue
+            if cursor.floor >= cursor.log.first:
+                total += cursor.log.next - cursor.floor - cursor.settled
+            elif cursor.next > cursor.log.first:
+                total += cursor.log.next - cursor.next + cursor.count   # until the next pump, retention may have some
+            else:
+                total += cursor.log.next - cursor.log.first
         return total
 
     @property

@@ -25,6 +25,7 @@ cdef enum:
     HEAD_BYTES = 48
     CHUNK_BYTES_MIN = 4096
     CHUNK_BYTES_MAX = 262144
+    POOL_CHUNKS = 16
     BLOCK_BYTES_MAX = 65536         # of what export hands out, and of one batch in a segment
     LANE_SHIFT = 56
 
@@ -79,11 +80,49 @@ cdef void chunk_hold(chunk_t* chunk) noexcept:
     chunk.refs += 1
 
 
+cdef extern from "<sys/mman.h>" nogil:
+    void* mmap(void* address, size_t length, int protection, int flags, int fd, int64_t offset)
+    int munmap(void* address, size_t length)
+    int PROT_READ
+    int PROT_WRITE
+    int MAP_PRIVATE
+    int MAP_ANONYMOUS
+    void* MAP_FAILED
+
+# Large chunks have pages of their own: among other allocations a backlog that has come and gone would leave the
+# heap full of holes, and the process as large as it ever was. Some are kept: pages cost more than what is in them.
+cdef uint8_t* pool[POOL_CHUNKS]
+cdef uint32_t pool_count = 0
+
+
+cdef uint8_t* data_new(uint32_t room) noexcept:
+    global pool_count
+    cdef void* made
+    if room < CHUNK_BYTES_MAX:
+        return <uint8_t*>malloc(room)
+    if room == CHUNK_BYTES_MAX and pool_count:
+        pool_count -= 1
+        return pool[pool_count]
+    made = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    return NULL if made == MAP_FAILED else <uint8_t*>made
+
+
+cdef void data_free(uint8_t* data, uint32_t room) noexcept:
+    global pool_count
+    if room < CHUNK_BYTES_MAX:
+        free(data)
+    elif room == CHUNK_BYTES_MAX and pool_count < POOL_CHUNKS:
+        pool[pool_count] = data
+        pool_count += 1
+    else:
+        munmap(data, room)
+
+
 cdef void chunk_drop(chunk_t* chunk) noexcept:
     chunk.refs -= 1
     if chunk.refs == 0:
         free(chunk.at)
-        free(chunk.data)
+        data_free(chunk.data, chunk.room)
         free(chunk)
 
 
@@ -94,7 +133,7 @@ cdef chunk_t* chunk_new(uint32_t room) except NULL:
     memset(chunk, 0, sizeof(chunk_t))
     chunk.refs = 1
     chunk.room = room
-    chunk.data = <uint8_t*>malloc(room)
+    chunk.data = data_new(room)
     if chunk.data == NULL:
         free(chunk)
         raise MemoryError()
@@ -305,6 +344,9 @@ cdef class Log:
         memcpy(chunk.data + chunk.used, at, record.size)
         chunk_index(chunk, chunk.used)
         self.added(chunk, record)
+        # Older than every batch that is written from now on: also a checkpoint that comes before the first of them
+        # must take it over, because the files that hold it go then.
+        chunk.batch = 0
 
     # ---------------------------------------------------------------- find
 

@@ -548,6 +548,31 @@ def due_pairs(const uint8_t[::1] raw not None):
     return bytes(out)
 
 
+def take_messages(const uint8_t[::1] raw not None, list offsets not None):
+    """{offset: bytes} of those messages of a block that are asked for. offsets: ascending."""
+    cdef size_t total = <size_t>raw.shape[0]
+    cdef summary_t all
+    cdef size_t here = 0
+    cdef Py_ssize_t at = 0
+    cdef uint64_t offset
+    cdef dict found = {}
+    if total == 0 or not offsets:
+        return found
+    cdef size_t good = summarize(&raw[0], total, &all)
+    cdef uint64_t wanted = offsets[0]
+    while here < good:
+        offset = get_u64(&raw[here] + 8)
+        while wanted < offset:
+            at += 1
+            if at == len(offsets):
+                return found
+            wanted = offsets[at]
+        if wanted == offset:
+            found[offset] = (<const char*>&raw[here])[:get_u32(&raw[here])]
+        here += get_u32(&raw[here])
+    return found
+
+
 def find_time(const uint8_t[::1] raw not None, int64_t time_ms):
     """Offset of the first message of a block that is of this time or later, or None."""
     cdef size_t total = <size_t>raw.shape[0]

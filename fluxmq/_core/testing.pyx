@@ -6,13 +6,15 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 
 from fluxmq._core.debug cimport FLUXMQ_DEBUG_BUILD
 from fluxmq._core.hash cimport hash_bytes as c_hash_bytes
+from fluxmq._core.hub cimport Hub
 from fluxmq._core.journal cimport Journal
 from fluxmq._core.message cimport ids_t, live, msg_t
 from fluxmq._core.retained cimport RetainedNode, RetainedTree
 from fluxmq._core.session cimport Session
 from fluxmq._core.trie cimport SHARDS, Trie, sub_t, subs_free, subs_push, subs_t
 
-__all__ = ["DEBUG_BUILD", "TrieProbe", "gathered", "hash_bytes", "live_objects", "retained_nodes", "session_state"]
+__all__ = ["DEBUG_BUILD", "TrieProbe", "gathered", "hash_bytes", "live_objects", "pump_queues", "retained_nodes",
+           "session_state"]
 
 DEBUG_BUILD = FLUXMQ_DEBUG_BUILD != 0
 
@@ -20,6 +22,11 @@ DEBUG_BUILD = FLUXMQ_DEBUG_BUILD != 0
 def hash_bytes(bytes data not None, uint64_t seed) -> int:
     """The core's keyed hash (hash.pxd) of `data`."""
     return c_hash_bytes(<const uint8_t*>data, len(data), seed)
+
+
+def pump_queues(Hub hub not None):
+    """What the end of a turn does for queues with news."""
+    hub.pump_queues()
 
 
 cdef list subs_as_list(const subs_t* subs):

@@ -33,6 +33,7 @@ from fluxmq.admin.metrics import Metrics
 from fluxmq.admin.socket import SOCKET_PATH_BYTES_MAX, AdminSocket
 from fluxmq.app import exit_codes, queue_setup
 from fluxmq.app.exit_codes import BindError
+from fluxmq.app.heap import HeapKeeper, settle_heap
 from fluxmq.app.hub_limits import set_limits
 from fluxmq.app.logs import RateLimited, configure
 from fluxmq.app.snapshot import Snapshots
@@ -45,6 +46,7 @@ from fluxmq.engine.durability import Keeper
 from fluxmq.engine.ports import StateStore
 from fluxmq.engine.ports_queues import QueuesPort
 from fluxmq.engine.queue_clock import tick
+from fluxmq.engine.queue_space import QueueSpace
 from fluxmq.engine.queues import QueueManager
 from fluxmq.engine.review import review
 from fluxmq.engine.sys_topics import SysTopics
@@ -73,6 +75,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 def run(config: Config, provenance: dict[str, str]) -> int:
     """Runs the broker until a signal ends it. Returns the exit status; raises FluxError before it has started."""
     configure(config.log.level, config.log.format)
+    settle_heap()
     return uvloop.run(_main(config))
 
 
@@ -119,8 +122,10 @@ class Server:
         self.queues: QueuesPort | None = None
         self.admin: AdminSocket | None = None
         self.store: StateStore | None = None
+        self.heap = HeapKeeper()
         self.segments: SegmentStore | None = None
         self.queue_manager: QueueManager
+        self.queue_space: QueueSpace | None = None
         self.descriptors = 0
         self.tally = Tally()
         self._ticks = 0
@@ -265,12 +270,15 @@ class Server:
                 connection.handler.on_late(connection, why)
             self.broker.tick()
             tick(self.queue_manager)
+            if self.queue_space is not None:
+                self.queue_space.tick(self.loop)
             if self._ticks % RETAINED_SWEEP_TICKS == 0:
                 self.hub.expire_retained(self.hub.now_ms)
             interval = self.config.broker.sys_interval
             if interval:
                 self.sys_topics.tick(self.hub.now_ms, int(interval * 1000))
             self.keeper.tick(self.loop)
+            self.heap.tick(self.keeper.checkpoints)
             if self._ticks % LOSING_TICKS == 0:
                 self._tell_losing()
             self.limited.flush()

@@ -34,11 +34,13 @@ class Snapshots:
         """Whether clients are welcome: the broker serves and its disk takes what it is given."""
         server = self.server
         journal = server.store.journal if server.store is not None else None
-        storage = journal is None or journal.status == 0
+        full = server.queue_space is not None and server.queue_space.full
+        storage = journal is None or (journal.status == 0 and not full)
         checks = {"broker": {"status": "up" if not server.stopped.is_set() else "down"},
                   "storage": {"status": "up" if storage else "down"}}
         if journal is not None and not storage:
-            checks["storage"]["details"] = journal.status_text
+            checks["storage"]["details"] = (journal.status_text if journal.status else
+                                            "No space left on device: queues refuse what is published")
         good = all(check["status"] == "up" for check in checks.values())
         if good:
             return True, {"status": "ready", "mode": "nominal", "checks": checks}

@@ -105,17 +105,19 @@ class QueueAdmin:
             raw = message.content_type.encode()
             properties = bytes((CONTENT_TYPE,)) + len(raw).to_bytes(2, "big") + raw + properties
         before = [log.next for log in queue.logs]
-        delayed = len(state.delayed)
+        delayed = queue.delays.log.next if queue.delays is not None else 0
         expires_at = self.hub.now_ms + message.expiry_s * 1000 if message.expiry_s is not None else 0
         reason = queue.publish(topic, message.payload, properties, 1, expires_at)
+        if reason == ReasonCode.QUOTA_EXCEEDED and self.hub.ledger.full:
+            raise QueueRefused("full", "the disk is full", "make room; what is in the queues can be consumed")
         if reason:
             kind, text = REFUSALS.get(reason, ("invalid", "a user property of it makes no sense to the queue"))
             raise QueueRefused(kind, text)
         for at, log in enumerate(queue.logs):
             if log.next != before[at]:
                 return {"partition": at // queue.lanes, "offset": log.next - 1}
-        if len(state.delayed) > delayed:
-            return {"due_ms": max(due for due, _ in state.delayed)}
+        if queue.delays is not None and queue.delays.log.next > delayed:
+            return {"due_ms": queue.delays.newest_due}
         return {"duplicate": True}
 
     # ------------------------------------------------------------------ looking in

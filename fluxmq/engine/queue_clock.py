@@ -1,11 +1,8 @@
 """What becomes due in queues: leases, backoffs, delayed messages, retention, queues that nobody uses."""
 from __future__ import annotations
 
-import heapq
-
 from fluxmq._core.queue import QUEUE_EPHEMERAL, QUEUE_STREAM
-from fluxmq.engine.queue_properties import partition_key_of, priority_of
-from fluxmq.engine.queues import NOTHING, QueueManager, QueueState
+from fluxmq.engine.queues import QueueManager, QueueState
 
 __all__ = ["tick"]
 
@@ -18,8 +15,10 @@ def tick(manager: QueueManager) -> None:
     for state in list(manager.queues.values()):
         for group in state.groups.values():
             group.tick()
-        if state.delayed and state.delayed[0][0] <= now:
-            move_due(manager, state, now)
+        if state.queue.delays is not None:
+            due = state.queue.delays.first_due()
+            if due is not None and due <= now:
+                state.queue.notify()
         if state.queue.kind == QUEUE_STREAM:
             for reader in state.queue.readers:
                 reader.auto_commit()
@@ -49,27 +48,3 @@ def retain(manager: QueueManager, state: QueueState, now: int) -> None:
         if keep.max_age:
             first = max(first, manager.offset_at_time(log, now - int(keep.max_age * 1000)))
         manager.trim(state, log, min(first, log.next))
-
-
-def move_due(manager: QueueManager, state: QueueState, now: int) -> None:
-    """Delayed messages whose time has come move to the queue, each in one batch with its end here."""
-    delay, group = state.delay, state.delay_group
-    assert delay is not None and group is not None
-    while state.delayed and state.delayed[0][0] <= now:
-        offset = state.delayed[0][1]
-        message = delay.get(offset)
-        if message is None and delay.wanted != NOTHING and delay.first <= offset:
-            manager.read_on(state.queue)
-            return
-        if message is not None:
-            refused = state.queue.append_message(
-                message.topic, message.payload, properties=message.properties, qos=message.qos,
-                priority=priority_of(message.properties), expires_at=message.expires_at,
-                partition_key=partition_key_of(message.properties))
-            if refused:
-                return  # full: it stays, and is tried again
-        heapq.heappop(state.delayed)
-        group.settle_any(delay.number, offset)
-    group.flush_records()
-    delay.trim(group.cursors[0].floor)
-    manager.changed.add(state)

@@ -1,4 +1,4 @@
-"""The cold verbs of queues: declare, delete, groups, positions, dead letters, delays. Without I/O, without time.
+"""The cold verbs of queues: declare, delete, groups, positions, dead letters. Without I/O, without time.
 
 The hot verbs (append, claim, settle) are compiled (fluxmq/_core/queue*.pyx); this object makes and configures what they
 work on, and is told by callbacks of what they cannot decide. What is on disk is queue_store.py's business, what becomes
@@ -6,9 +6,9 @@ due queue_clock.py's.
 """
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fluxmq._core.hub import Hub
@@ -18,6 +18,7 @@ from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_session import TopicFilter
 from fluxmq._core.queue_stats import queue_counts
 from fluxmq.engine.ports_queues import QueueRefused
+from fluxmq.engine.queue_delays import first_delayed, more_is_due
 from fluxmq.engine.queue_positions import offset_in, read_position
 from fluxmq.engine.queue_properties import DEATHS, death_properties
 from fluxmq.engine.queue_records import GroupRecord, LogRecord, QueueRecord, RecordKind, record
@@ -29,23 +30,19 @@ __all__ = ["KINDS", "NOTHING", "PREFIX", "QueueManager", "QueueState"]
 KINDS = {"classic": QUEUE_CLASSIC, "stream": QUEUE_STREAM, "ephemeral": QUEUE_EPHEMERAL}
 PREFIX = b"$queue/"
 NOTHING = 0xFFFFFFFFFFFFFFFF  # Log.wanted, when nothing is
-DELAY_GROUP = b"$delay"
 FIXED = ("type", "partitions", "max_priority")  # what cannot change while messages are there
 
 
 class QueueState:
     """What the engine keeps with a Queue."""
 
-    __slots__ = ("configured", "dead_lettered", "delay", "delay_group", "delayed", "died", "groups", "idle_since_ms",
-                 "producers", "queue", "retention_due_ms", "spec")
+    __slots__ = ("configured", "dead_lettered", "died", "groups", "idle_since_ms", "producers", "queue",
+                 "retention_due_ms", "spec")
 
     def __init__(self, spec: QueueSpec, queue: Queue) -> None:
         self.spec = spec
         self.queue = queue
         self.groups: dict[tuple[bytes, bytes], Group] = {}
-        self.delay: Log | None = None
-        self.delay_group: Group | None = None
-        self.delayed: list[tuple[int, int]] = []  # heap of (due, offset in the delay log)
         self.producers: dict[bytes, tuple[int, int]] = {}  # id -> (highest sequence, bitmap of those below it)
         self.died: Counter[str] = Counter()  # messages given up, by DEATHS: whether or not they went to dead letters
         self.dead_lettered = 0
@@ -72,6 +69,7 @@ class QueueManager:
         self.on_stalled: Callable[[Queue], None] | None = None
         self.refused_unknown = 0  # publishes to queues that are not there
         self.counted: Counter[str] = Counter()  # what deleted queues had counted (queue_numbers.counts_of)
+        self.on_missing: Callable[[Queue], None] | None = None
         self.log = on_log or (lambda level, cause, text, fields: None)
 
     # ------------------------------------------------------------------ declare and delete
@@ -131,7 +129,7 @@ class QueueManager:
         state.spec = spec
         self._configure(state)
         self.hub.add_queue(state.queue, self._filters(spec))
-        self._record_queue(state)
+        self.record_queue(state)
         return state.queue, "changed"
 
     def _make(self, spec: QueueSpec) -> Queue:
@@ -141,7 +139,7 @@ class QueueManager:
                 for _ in range(spec.partitions) for lane in range(spec.lanes)]
         queue = Queue(self.hub.ledger, number, spec.name.encode(), KINDS[spec.type], logs, spec.lanes)
         state = self.adopt(spec, queue)
-        self._record_queue(state)
+        self.record_queue(state)
         return queue
 
     def adopt(self, spec: QueueSpec, queue: Queue) -> QueueState:
@@ -167,7 +165,8 @@ class QueueManager:
         queue.drop_head = spec.overflow == "drop-head"
         queue.capture_confirmed = spec.capture == "confirmed"
         queue.on_full = self._make_room if spec.overflow == "drop-head" or spec.type == "stream" else None
-        queue.on_delayed = self._delay if spec.type != "stream" else None
+        queue.on_delayed = partial(first_delayed, self) if spec.type != "stream" else None
+        queue.on_due = partial(more_is_due, self)
         queue.on_stalled = self.read_on
         queue.is_repeated = lambda producer, sequence: is_repeated(state.producers.get(producer), sequence)
         queue.on_produced = lambda producer, sequence: self._produced(state, producer, sequence)
@@ -199,8 +198,10 @@ class QueueManager:
         self.ended += [("q", state.queue.number), ("d", state.queue.number)]
         self.ended += [("g", group.number) for group in state.groups.values()]
         self.ended += [("l", log.number) for log in state.queue.logs]
-        if state.delay is not None and state.delay_group is not None:
-            self.ended += [("l", state.delay.number), ("g", state.delay_group.number)]
+        delays = state.queue.delays
+        if delays is not None:
+            self.ended += [("l", delays.log.number), ("g", delays.group.number)]
+            state.queue.delays = None  # whoever reads for it finds nobody
 
     def drop_quietly(self, state: QueueState, key: tuple[bytes, bytes]) -> None:
         """At recovery: a group that ended later in the journal."""
@@ -225,15 +226,16 @@ class QueueManager:
                 record(self.hub.ledger, RecordKind.TRIM, log.number, first.to_bytes(8, "big"))
             state.queue.notify()
 
-    def _record_queue(self, state: QueueState) -> None:
+    def record_queue(self, state: QueueState) -> None:
         self.changed.add(state)
         if state.queue.durable:
             record(self.hub.ledger, RecordKind.QUEUE, state.queue.number, self.queue_record(state))
 
     def queue_record(self, state: QueueState) -> QueueRecord:
-        return QueueRecord(state.spec, [LogRecord(log.number, log.first >> 56) for log in state.queue.logs],
-                           state.delay.number if state.delay is not None else 0,
-                           state.delay_group.number if state.delay_group is not None else 0)
+        logs, delays = [LogRecord(log.number, log.first >> 56) for log in state.queue.logs], state.queue.delays
+        if delays is None:
+            return QueueRecord(state.spec, logs)
+        return QueueRecord(state.spec, logs, delays.log.number, delays.group.number)
 
     # ------------------------------------------------------------------ groups
 
@@ -363,6 +365,7 @@ class QueueManager:
         told = death_properties(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
                                 topic=message.topic, group=group, deliveries=deliveries, reason=reason,
                                 time_ms=message.time_ms, now_ms=self.hub.now_ms)
+        # Whatever the limits are: it has left the other queue, and there is no publisher to be told.
         target.append_message(PREFIX + target.name, message.payload, properties=message.properties + told,
                               qos=message.qos, forced=True)
         state.dead_lettered += 1
@@ -370,24 +373,3 @@ class QueueManager:
     def _produced(self, state: QueueState, producer: bytes, sequence: int) -> None:
         state.producers[producer] = with_sequence(state.producers.get(producer), sequence)
         self.changed.add(state)
-
-    # ------------------------------------------------------------------ delays
-
-    def _delay(self, queue: Queue, topic: bytes, payload: bytes, properties: bytes, qos: int, priority: int,
-               expires_at: int, not_before: int, key: bytes) -> None:
-        state = self.states[queue]
-        if state.delay is None:
-            self.adopt_delay(state, self.number(), self.number())
-            self._record_queue(state)
-        assert state.delay is not None
-        offset = state.delay.append_message(topic, payload, properties=properties, qos=qos, priority=priority,
-                                            expires_at=expires_at, not_before=not_before)
-        if queue.durable:
-            self.hub.ledger.records += 1
-        heapq.heappush(state.delayed, (not_before, offset))
-
-    def adopt_delay(self, state: QueueState, log_number: int, group_number: int) -> None:
-        volatile = not state.queue.durable
-        state.delay = Log(self.hub.ledger, log_number, volatile=volatile)
-        state.delay_group = Group(self.hub.ledger, group_number, DELAY_GROUP, volatile=volatile)
-        state.delay_group.add_cursor(state.delay, 0, 0)

@@ -56,6 +56,10 @@ JOURNAL_FILE_BYTES_MAX = 2 << 30
 # Bytes recorded and not yet on disk from which on publishers are not read: a disk that writes 100 MB/s is 0.6 s behind.
 JOURNAL_BACKLOG_BYTES_MAX = 64 << 20
 
+# Kept free on the disk for the day on which nothing else is: what consumers settle then must be written, about 60 bytes
+# each, until a checkpoint lets go of what they settled.
+QUEUE_RESERVE_BYTES = 4 << 20
+
 # 0xFFFFFFFE is the largest interval MQTT 5 can say that is not "for ever" (section 3.1.2.11.2): 136 years.
 INTERVAL_SECONDS_MAX = 4_294_967_294.0
 # 1 PiB: more than any machine this runs on; stops arithmetic on sizes long before 64 bits are full.

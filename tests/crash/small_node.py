@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from fluxmq.app import cli, server
-from fluxmq.engine import durability
+from fluxmq.engine import durability, queue_clock
 
 FILE_BYTES = int(os.environ.get("FLUXMQ_TEST_FILE_BYTES", "65536"))
 _keeper = durability.Keeper
@@ -19,6 +19,7 @@ def _small(broker: Any, store: Any, file_bytes: int) -> durability.Keeper:
 server.Keeper = _small                      # type: ignore[misc,assignment]
 server.TICK_S = 0.02                        # type: ignore[misc]
 durability.SLICE_SESSIONS = 2               # gaps within checkpoints, too
+queue_clock.RETENTION_EVERY_MS = 50
 
 if __name__ == "__main__":
     cli.main()

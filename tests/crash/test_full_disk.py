@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import random
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from crash.process import CrashBroker
+from kit import smalldisk
 from kit.client import Client, Nothing
 from oracle.mqtt import Connack, Connect, Puback, Publish, Pubrec
 
@@ -20,19 +19,11 @@ KEPT = {"clean_start": False, "properties": {"session_expiry_interval": 1000}}
 PAYLOAD = random.Random(1).randbytes(20_000)        # what RocksDB cannot make smaller
 WAIT_SECONDS = 40.0             # generous: only a broker that does not heal needs them
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
-
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    where = tmp_path / "small"
-    where.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(where)], capture_output=True).returncode:
-        pytest.skip("mount is not allowed here")
-    try:
+    with smalldisk.small_disk(tmp_path / "small") as where:
         yield where
-    finally:
-        subprocess.run(["umount", "--lazy", str(where)], check=True)
 
 
 def ready(broker: CrashBroker) -> tuple[int, dict[str, object]]:
@@ -63,20 +54,6 @@ def until_checkpoint(broker: CrashBroker) -> None:
         time.sleep(0.05)
 
 
-def fill(where: Path, leave: int) -> Path:
-    """Takes every byte that is left, but some."""
-    ballast = where / "ballast"
-    with ballast.open("ab", buffering=0) as file:
-        for size in (65536, 4096):
-            try:
-                while True:
-                    file.write(bytes(size))
-            except OSError:
-                pass
-    os.truncate(ballast, ballast.stat().st_size - leave)
-    return ballast
-
-
 @pytest.mark.parametrize(("small_files", "leave"), [(False, 0), (True, 400_000)], ids=["journal", "checkpoint"])
 def test_a_full_disk_delays_and_heals(tmp_path: Path, small_disk: Path, small_files: bool, leave: int) -> None:
     broker = CrashBroker(tmp_path / "broker", {"storage.dir": small_disk / "data"},
@@ -93,7 +70,7 @@ def test_a_full_disk_delays_and_heals(tmp_path: Path, small_disk: Path, small_fi
         watcher.subscribe("plain/#", qos=1)
         assert ready(broker)[0] == 200
         publisher.publish("kept/1", PAYLOAD, 1)
-        ballast = fill(small_disk, leave)
+        ballast = smalldisk.fill(small_disk, leave)
         acknowledged = publish_until_full(publisher)
         # The disk says no now, and whoever asks is told.
         body = until_ready(broker, 503)
@@ -165,7 +142,7 @@ def test_a_full_disk_does_not_hold_up_the_end(tmp_path: Path, small_disk: Path) 
         kept.drop()
         publisher = Client(broker.address)
         publisher.connect("publisher")
-        ballast = fill(small_disk, 200_000)
+        ballast = smalldisk.fill(small_disk, 200_000)
         acknowledged = publish_until_full(publisher)
         assert broker.terminate() == 4
         assert "Traceback" not in broker.stderr() and "none of it had been acknowledged" in broker.stderr()

@@ -182,3 +182,19 @@ def test_a_part_that_is_kept_nowhere_is_not_asked_for_twice(holes: bool) -> None
     log.load(0, 20, [b"".join(kept)])
     record = log.at_or_above(3)
     assert record is not None and record.offset == (10 if holes else 3)
+
+
+def test_what_is_replayed_is_exported_by_a_checkpoint_before_the_first_batch(tmp_path: Path) -> None:
+    """The files that hold it go with that checkpoint, so segments must have it."""
+    source = Log(Hub(None).ledger, 9)
+    source.append_message(b"t", b"old")
+    raw = bytes(source.export(0)[0][7])
+    journal = Journal(tmp_path, identity=1, first_batch=10)
+    log = Log(Hub(journal).ledger, 9)
+    log.replay(raw)
+    upto = journal.rotate()
+    assert upto == 9
+    assert [payload for block in log.export(upto) for _, payload in messages(bytes(block[7]))] == [raw]
+    log.exported()
+    assert log.flushed == 1
+    journal.close()

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crash.process import CrashBroker
 from kit.broker import Broker
 from kit.client import Client
 from oracle.mqtt import Puback, Publish
+
+from fluxmq.app.admin_client import AdminClient
 
 _counter = itertools.count(1)
 
@@ -24,6 +27,29 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
         given = {"queues": json.dumps(list(queues))} | settings
         started.append(Broker(tmp_path / f"broker{len(started)}", given).start())
         return started[-1]
+
+    yield start
+    try:
+        for broker in started:
+            if broker.process is not None:
+                broker.check()
+    finally:
+        for broker in started:
+            broker.stop()
+
+
+@pytest.fixture
+def start_node(tmp_path: Path) -> Iterator[Callable[..., CrashBroker]]:
+    """As start_broker, of a broker whose journal files are small and whose clock ticks often: retention, checkpoints
+    and what becomes due happen within a moment."""
+    started: list[CrashBroker] = []
+
+    def start(*queues: dict[str, Any], **settings: Any) -> CrashBroker:
+        given = {"queues": json.dumps(list(queues))} | settings
+        broker = CrashBroker(tmp_path / f"node{len(started)}", given)
+        started.append(broker)
+        broker.start()
+        return broker
 
     yield start
     try:
@@ -90,3 +116,18 @@ def order(client: Client, verb: str, packet: Publish, expect: int = 0, **asked: 
         name.replace("_", "-"): str(value) for name, value in asked.items()}
     client.publish(f"$queue/{told['queue']}/${verb}", b"", 1, expect=expect,
                    properties=[("user_property", pair) for pair in pairs.items()])
+
+
+def admin(broker: Broker, method: str, *segments: str, **asked: Any) -> Any:
+    """A request to the admin socket of a broker: admin(broker, "GET", "queues", "orders")."""
+    client = AdminClient(broker.directory / "data" / "admin.sock")
+    try:
+        return client.ask(method, *segments, **asked)
+    finally:
+        client.close()
+
+
+def lag(broker: Broker, queue: str, group: str = "default") -> int:
+    """Messages that a group has not settled; all that are kept, where there is no such group."""
+    found = admin(broker, "GET", "queues", queue)
+    return next((one["lag"] for one in found["group_list"] if one["name"] == group), int(found["messages"]))

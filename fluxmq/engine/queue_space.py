@@ -1,0 +1,86 @@
+"""What queues do when the disk is full: nothing new is taken, so that what is there can be consumed and settled.
+
+    held ──journal finds no space──► given ──the reserve can be taken again──► held
+    all is well                      durable queues refuse publishes (0x97); claims, settlements, dead letters and
+                                     sessions live on what the reserve gave
+
+A settlement needs a few bytes of journal, and frees the message's. The reserve is taken with the first durable queue: a
+node without queues has none.
+"""
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from fluxmq._core.journal import JOURNAL_FULL
+from fluxmq.engine.queues import QueueManager
+
+__all__ = ["QueueSpace", "SpaceReserve"]
+
+
+class SpaceReserve(Protocol):
+    """`fluxmq.storage.reserve.Reserve` is one."""
+
+    def take(self) -> bool:
+        """The space is ours; False: there is not enough. Blocks; raises OSError."""
+
+    def give(self) -> None:
+        """The space is anybody's. Blocks."""
+
+
+class QueueSpace:
+    """Machine, with the driver of its blocking steps. retry_ms: between two attempts to take the reserve again."""
+
+    def __init__(self, manager: QueueManager, reserve: SpaceReserve,
+                 on_log: Callable[[str, str, str, dict[str, Any]], None], retry_ms: int = 1000) -> None:
+        self._manager = manager
+        self._ledger = manager.hub.ledger
+        self._reserve = reserve
+        self._log = on_log
+        self._retry_ms = retry_ms
+        self._held = False
+        self._due_ms = 0
+        self._task: asyncio.Future[bool] | None = None
+
+    @property
+    def full(self) -> bool:
+        """Publishes to durable queues are refused."""
+        return self._ledger.full
+
+    def tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On each tick of the clock."""
+        journal, now = self._ledger.journal, self._manager.hub.mono_ms
+        if journal is None or not any(state.queue.durable for state in self._manager.queues.values()):
+            return
+        if self._task is not None:
+            if not self._task.done():
+                return
+            self._taken(self._task)
+            self._task = None
+        if journal.status == JOURNAL_FULL:
+            if self._held:
+                self._held = False
+                self._reserve.give()
+            self._refuse(journal.status_text)
+            self._due_ms = now + self._retry_ms
+        elif not self._held and now >= self._due_ms:
+            self._due_ms = now + self._retry_ms
+            self._task = loop.run_in_executor(None, self._reserve.take)
+
+    def _taken(self, task: asyncio.Future[bool]) -> None:
+        error = task.exception()
+        if error is not None:
+            self._refuse(str(error))
+        elif task.result():
+            self._held = True
+            if self._ledger.full:
+                self._ledger.full = False
+                self._log("warning", "", "there is space on the disk again: queues take messages", {})
+        else:
+            self._refuse("no space for the reserve")
+
+    def _refuse(self, why: str) -> None:
+        if not self._ledger.full:
+            self._ledger.full = True
+            self._log("error", "", "the disk is full: publishes to queues are refused", {"why": why})

@@ -1,0 +1,136 @@
+"""A disk that is full: publishers are told so, consumers go on, nothing is lost, and it heals when there is space."""
+from __future__ import annotations
+
+import http.client
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from crash.process import CrashBroker
+from kit import smalldisk
+from kit.client import Client
+from kit.watch import wait_until
+from oracle.mqtt import Puback, Publish
+from queues.conftest import admin, consume, lag, order, put, users
+
+from fluxmq.app.admin_client import AdminError
+
+Connect = Callable[..., Client]
+
+PAYLOAD = random.Random(1).randbytes(20_000)
+QUOTA_EXCEEDED = 0x97
+WAIT_SECONDS = 40.0             # generous: only a broker that does not heal needs them
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with smalldisk.small_disk(tmp_path / "small", "24m") as where:
+        yield where
+
+
+@pytest.fixture(params=["journal", "checkpoints"])
+def broker(request: pytest.FixtureRequest, tmp_path: Path, small_disk: Path) -> Iterator[CrashBroker]:
+    queues = [{"name": "q"}, {"name": "s", "type": "stream", "topics": ["plain/#"]}]
+    # its data is where admin() looks for the socket
+    (tmp_path / "broker").mkdir()
+    (tmp_path / "broker" / "data").symlink_to(small_disk / "data")
+    (small_disk / "data").mkdir()
+    broker = CrashBroker(tmp_path / "broker", {"queues": json.dumps(queues)}, {
+        "FLUXMQ_TEST_FILE_BYTES": "200000" if request.param == "checkpoints" else str(1 << 30)})
+    broker.start()
+    try:
+        yield broker
+        broker.check()
+    finally:
+        broker.stop()
+
+
+def ready(broker: CrashBroker) -> int:
+    connection = http.client.HTTPConnection(*broker.health, timeout=10)
+    try:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def publish_until_refused(client: Client, queue: str) -> int:
+    """One after the other; returns how many were taken. What was under way when the disk became full is answered, too:
+    taken or refused."""
+    for number in range(2000):
+        packet_id = client.next_packet_id()
+        client.send(Publish(topic=f"$queue/{queue}", payload=b"%06d" % number + PAYLOAD, qos=1, packet_id=packet_id))
+        reason = client.answer(Puback, packet_id=packet_id).reason
+        client.transcript.clear()
+        if reason:
+            assert reason == QUOTA_EXCEEDED
+            return number
+    raise AssertionError("the disk does not get full")
+
+
+def test_publishes_are_refused_and_consumers_go_on(broker: CrashBroker, small_disk: Path, connect: Connect) -> None:
+    publisher, consumer = connect(broker), connect(broker)
+    publisher.timeout = consumer.timeout = WAIT_SECONDS
+    wait_until((small_disk / "data" / "reserve").exists)
+    ballast = smalldisk.fill(small_disk, 1_500_000)
+    taken = publish_until_refused(publisher, "q")
+    assert taken > 10
+    wait_until(lambda: ready(broker) == 503)
+    put(publisher, "s", b"x", expect=QUOTA_EXCEEDED)
+    with pytest.raises(AdminError, match="disk is full") as refused:
+        admin(broker, "POST", "queues", "q", "messages", body={"payload": "x"})
+    assert refused.value.status == 507
+    # Whoever does not publish to queues goes on, and so do they that consume: all of it, each by its own answer.
+    watcher = connect(broker)
+    watcher.subscribe("plain/#", qos=1)
+    publisher.publish("plain/1", b"x", 1)
+    watcher.receive("plain/1", b"x")
+    consume(consumer, "q", ack="manual", prefetch=5)
+    settled = set()
+    for number in range(taken):
+        packet = consumer.receive()
+        consumer.transcript.clear()
+        assert packet.payload[:6] == b"%06d" % number and users(packet)["delivery-count"] == "1"
+        if number % 4 == 1:
+            order(consumer, "nack", packet, delay=600_000)
+            continue
+        if number % 4 == 2:
+            order(consumer, "reject", packet)
+        else:
+            order(consumer, "ack", packet)
+        settled.add(number)
+    consumer.close()
+    # A crash in this state, too.
+    broker.kill()
+    broker.start()
+    left = taken - len(settled)
+    assert lag(broker, "q") == left
+    assert lag(broker, "q.dlq") == len([number for number in settled if number % 4 == 2])
+    ballast.unlink()
+    wait_until(lambda: ready(broker) == 200, WAIT_SECONDS)
+    publisher = connect(broker)
+    put(publisher, "q", b"healed")
+    publisher.publish("plain/2", b"captured", 1)
+    assert [message["payload"] for message in admin(broker, "GET", "queues", "s", "messages")["messages"]] == [
+        "captured"]
+    assert lag(broker, "q") == left + 1
+
+
+def test_it_starts_on_a_full_disk(broker: CrashBroker, small_disk: Path, connect: Connect) -> None:
+    """What was there can be consumed after a start that finds no space at all, not even the reserve."""
+    put(connect(broker), "q", *(b"%d" % number for number in range(20)))
+    broker.kill()
+    (small_disk / "data" / "reserve").unlink(missing_ok=True)
+    ballast = smalldisk.fill(small_disk, 300_000)
+    broker.start()
+    wait_until(lambda: ready(broker) == 503)
+    put(connect(broker), "q", b"x", expect=QUOTA_EXCEEDED)
+    consumer = connect(broker)
+    consume(consumer, "q", ack="manual")
+    for number in range(20):
+        order(consumer, "ack", consumer.receive(payload=b"%d" % number))
+    ballast.unlink()
+    wait_until(lambda: ready(broker) == 200, WAIT_SECONDS)
+    put(connect(broker), "q", b"x")
