@@ -82,4 +82,3 @@ cdef class Queue(GroupOwner):
     cdef int trim_settled(self) except -1
     cdef uint64_t lowest_floor(self, uint32_t at, Log log)
     cdef int read_asked(self, const body_t* body, asked_t* asked) except -1
-    cdef int scan_asked(self, const body_t* body, asked_t* asked) except -1

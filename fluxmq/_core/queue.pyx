@@ -170,7 +170,9 @@ cdef class Queue(GroupOwner):
         cdef bint addressed = self.is_address(&pub.body)
         cdef int reason = self.read_asked(&pub.body, &asked)
         cdef uint64_t records = self.ledger.records
-        if reason == 0:
+        if reason:
+            self.counts.refused_properties += 1
+        else:
             reason = self.no_space()
         if reason == 0:
             reason = self.append(&pub.body, pub.qos, &asked)
@@ -197,14 +199,7 @@ cdef class Queue(GroupOwner):
                 and (body.topic_length == end or body.topic[end] == 47))
 
     cdef int read_asked(self, const body_t* body, asked_t* asked) except -1:
-        """What somebody who publishes asks for. 0, or the reason to refuse: it makes no sense."""
-        cdef int reason = self.scan_asked(body, asked)
-        if reason:
-            self.counts.refused_properties += 1
-        return reason
-
-    cdef int scan_asked(self, const body_t* body, asked_t* asked) except -1:
-        """0, or BAD."""
+        """0, or the reason to refuse: a property that is meant for us and makes no sense."""
         cdef Cursor c
         cdef uint8_t identifier = 0
         cdef const uint8_t* key = NULL
@@ -346,7 +341,7 @@ cdef class Queue(GroupOwner):
                     break
                 size += record.size
                 record_body(record, &body)
-                self.scan_asked(&body, &asked)
+                self.read_asked(&body, &asked)
                 asked.not_before = 0
                 asked.producer = NULL       # it was new when it came
                 asked.priority = record.priority
@@ -378,7 +373,11 @@ cdef class Queue(GroupOwner):
         body.properties = <const uint8_t*><const char*>properties
         body.properties_length = <uint32_t>len(properties)
         body.expires_at = expires_at
-        reason = self.read_asked(&body, &asked) or self.no_space()
+        reason = self.read_asked(&body, &asked)
+        if reason:
+            self.counts.refused_properties += 1
+        else:
+            reason = self.no_space()
         return reason if reason else self.append(&body, <uint8_t>qos, &asked)
 
     def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
@@ -387,7 +386,8 @@ cdef class Queue(GroupOwner):
         """Appends for the cold half (dead letters, delayed messages that are due, other protocols), also when the disk
         is full.
 
-        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: whatever the limits are. Returns 0, or the MQTT 5 reason code of the refusal.
+        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: whatever the limits are. Returns 0, or the
+        MQTT 5 reason code of the refusal.
         """
         cdef body_t body
         cdef asked_t asked

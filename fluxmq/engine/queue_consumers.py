@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_session import SessionClaims, SessionMember, SessionReader
 from fluxmq._core.session import Session
@@ -18,14 +20,35 @@ from fluxmq.engine.queues import QueueManager
 from fluxmq.engine.sessions import Consume
 from fluxmq.model.mqtt import ReasonCode
 
-__all__ = ["QueueConsumers", "split_address"]
+__all__ = ["QueueConsumers", "is_order", "is_queue_filter", "split_address"]
 
 PREFIX = b"$queue/"
+SHARE = b"$share/"
 GROUP_DEFAULT = b"default"
 
 
+def _without_share(filter_: bytes) -> tuple[bytes, bytes]:
+    """(ShareName or b"", the filter behind it)."""
+    if not filter_.startswith(SHARE):
+        return b"", filter_
+    name, _, rest = filter_[len(SHARE):].partition(b"/")
+    return name, rest
+
+
+def is_queue_filter(filter_: bytes) -> bool:
+    """Whether a subscription to it consumes a queue: `$queue/…`, `$share/<group>/$queue/…`."""
+    return filter_.startswith(PREFIX) or _without_share(filter_)[1].startswith(PREFIX)
+
+
+def is_order(topic: bytes) -> bool:
+    """Whether a publish to this topic is about a message: `$queue/<name>/$ack` and its kin."""
+    address = split_address(topic)
+    return address is not None and address[1].startswith(b"$")
+
+
 def split_address(filter_: bytes) -> tuple[bytes, bytes] | None:
-    """(queue name, filter below it) of `$queue/<name>[/<filter>]`; None for anything else."""
+    """(queue name, filter below it) of `[$share/<group>/]$queue/<name>[/<filter>]`; None for anything else."""
+    filter_ = _without_share(filter_)[1]
     if not filter_.startswith(PREFIX):
         return None
     name, _, rest = filter_[len(PREFIX):].partition(b"/")
@@ -39,22 +62,35 @@ class QueueConsumers:
         self.manager = manager
         self._log = on_log
 
-    def check(self, filter_: bytes, qos: int, consume: Consume) -> int:
-        """Whether such a subscription can be: the reason code to refuse it with, or the QoS to grant.
+    def refusal(self, filter_: bytes, qos: int, consume: Consume) -> tuple[int, str]:
+        """Why such a subscription cannot be: the reason code of MQTT 5, and a sentence for the client; or (0, "").
 
-        A queue that is not there is made where the configuration says so, else refused (0x8F).
+        A queue that is not there is made where the configuration says so.
         """
         address = split_address(filter_)
         assert address is not None
         name, rest = address
+        share = _without_share(filter_)[0]
+        if name in (b"#", b"+"):
+            return ReasonCode.TOPIC_FILTER_INVALID, "a subscription is to one queue: $queue/<name>"
         if rest.startswith(b"$"):
-            return ReasonCode.TOPIC_FILTER_INVALID
+            return ReasonCode.TOPIC_FILTER_INVALID, "there is nothing to receive at this address of a queue"
+        if share and consume.group not in (b"", share):
+            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "$share and consumer-group name different groups"
         queue = self.manager.find(name)
         if queue is None:
-            return ReasonCode.TOPIC_FILTER_INVALID
-        if queue.kind != QUEUE_STREAM and qos == 0:
-            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR  # nobody would say what has been settled
-        return qos
+            return ReasonCode.TOPIC_FILTER_INVALID, f"there is no queue {name.decode('utf-8', 'replace')}"
+        if queue.kind == QUEUE_STREAM:
+            return (0, "") if not share else (
+                ReasonCode.TOPIC_FILTER_INVALID, "a stream is not shared: each subscriber reads all of it")
+        if qos == 0:  # nobody would say what has been settled
+            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "a queue is consumed with QoS 1 or 2"
+        return 0, ""
+
+    @staticmethod
+    def with_share(filter_: bytes, consume: Consume) -> Consume:
+        """What is asked for, with the group that `$share/<group>/…` names."""
+        return msgspec.structs.replace(consume, group=_without_share(filter_)[0] or consume.group)
 
     def make_for(self, topic: bytes) -> bool:
         """A publish to a queue that is not there: makes it where the configuration says so (`auto_create`)."""

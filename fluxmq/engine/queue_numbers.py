@@ -27,8 +27,9 @@ def counts_of(state: QueueState) -> dict[str, int]:
 
 def numbers_of(state: QueueState) -> dict[str, int]:
     """What is there now: messages (kept), bytes, ready, unsettled, consumers, groups, delayed. See queue_stats.pyx."""
+    delays = state.queue.delays
     return dict(zip(NOW, queue_numbers(state.queue, state.groups.values()), strict=True)) | {
-        "groups": len(state.groups), "delayed": len(state.queue.delays) if state.queue.delays is not None else 0}
+        "groups": len(state.groups), "delayed": len(delays) if delays is not None else 0}
 
 
 def group_lags(state: QueueState) -> dict[str, int]:

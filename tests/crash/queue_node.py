@@ -21,6 +21,7 @@ from fluxmq._core.testing import gathered, pump_queues
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.queue_positions import NOTHING
+from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_store import QueueKeeper
 from fluxmq.engine.queues import QueueManager
 from fluxmq.storage.segments import SegmentStore
@@ -97,6 +98,7 @@ class QueueNode:
         self.hub = Hub(self.journal, 64, identity)
         self.hub.set_clock(*clock)
         self.manager = QueueManager(self.hub)
+        self.clock = QueueClock(self.manager)
         self.keeper = Keeper(Broker(self.hub), self.store, 1 << 40)
         self.segments = SegmentStore(directory, segment_bytes=1500, ops=self.film)
         self.failed: list[FluxError] = []
@@ -118,11 +120,9 @@ class QueueNode:
         async def turn() -> int:
             step()
             pump_queues(self.hub)
-            number = self.journal.gathering if gathered(self.journal) else self.journal.gathering - 1
-            return number
+            return self.journal.gathering if gathered(self.journal) else self.journal.gathering - 1
 
-        number = self.loop.run_until_complete(turn())
-        return number
+        return self.loop.run_until_complete(turn())
 
     def submit(self) -> None:
         self.journal.submit()

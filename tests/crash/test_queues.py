@@ -25,7 +25,7 @@ from oracle.queue import QueueModel
 from fluxmq._core.queue_group import Group, PyMember
 from fluxmq._core.queue_log import Log, Record
 from fluxmq._core.testing import claims_of
-from fluxmq.engine.queue_clock import tick
+from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_positions import NOTHING
 from fluxmq.engine.queue_properties import encode_users, users_of
 from fluxmq.engine.queues import QueueState
@@ -228,7 +228,7 @@ class Watcher:
         node.hub.set_clock(model.now, model.mono)
         for _ in range(200):
             before = model.next[:], sum(len(model.claims(name)) for name in model.groups), len(model.dead)
-            node.in_turn(lambda: tick(node.manager))
+            node.in_turn(lambda: node.clock.tick())
             node.settle_reads()
             model.ticked()
             self.look()
@@ -389,7 +389,7 @@ class History(Watcher):
         def pass_() -> None:
             self.model.now, self.model.mono = self.model.now + ms, self.model.mono + ms
             self.node.hub.set_clock(self.model.now, self.model.mono)
-            tick(self.node.manager)
+            self.node.clock.tick()
             self.model.ticked()
         self.do(pass_)
 

@@ -28,7 +28,7 @@ from fluxmq._core.queue import Queue
 from fluxmq._core.queue_group import Group, PyMember
 from fluxmq._core.queue_log import Log
 from fluxmq._core.testing import claims_of, pump_queues
-from fluxmq.engine.queue_clock import tick
+from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_positions import NOTHING
 from fluxmq.engine.queue_properties import users_of
 from fluxmq.engine.queues import QueueManager
@@ -57,7 +57,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.now, self.mono = START_MS, 0
         self.hub.set_clock(self.now, self.mono)
         self.manager = QueueManager(self.hub)
+        self.clock = QueueClock(self.manager)
         self.manager.on_stalled = self.read
+        self.manager.on_missing = self.read_due
         self.depth_max, self.drop_head = depth, drop
         self.queue = self.manager.declare(QueueSpec(
             name="q", partitions=partitions, max_priority=lanes - 1, limits=QueueLimits(max_depth=depth),
@@ -97,13 +99,21 @@ class QueueMachine(RuleBasedStateMachine):
     def read(self, queue: Queue) -> None:
         """Somebody wants what is on disk only."""
         self.stalled = True
-        delay = [self.state.delay] if self.state.delay is not None else []
+        delay = [self.queue.delays.log] if self.queue.delays is not None else []
         for log in [*queue.logs, *delay]:
             if log.wanted != NOTHING:
                 self.model.unread.add(self.numbers.get(log.number, -1))
                 first, covers = log.wanted, min(log.wanted + 4, log.flushed)
                 kept = self.disk.get(log.number, {})
                 log.load(first, covers, [kept[offset] for offset in sorted(kept) if first <= offset < covers])
+        queue.notify()
+
+    def read_due(self, queue: Queue) -> None:
+        """Delayed messages are due that are on disk only."""
+        self.stalled = True
+        assert queue.delays is not None
+        kept = self.disk.get(queue.delays.log.number, {})
+        queue.delays.found({offset: kept.get(offset, b"") for offset in queue.delays.missing()[:3]})
         queue.notify()
 
     # ── looking at what it did ───────────────────────────────────────────────────────────────────────────
@@ -154,12 +164,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def pump(self) -> None:
         """A turn ends."""
-        for _ in range(1000):
-            self.stalled = False
-            pump_queues(self.hub)
-            if not self.stalled:
-                break
-        assert not self.stalled
+        self.turns()
         self.look()
         self.model.pumped()
         # Whoever asked for the disk is asked once more when it is there; so a second pump finds nothing to do.
@@ -168,6 +173,14 @@ class QueueMachine(RuleBasedStateMachine):
         assert not self.events
         if self.groups:
             self.check_trimmed()
+
+    def turns(self) -> None:
+        for _ in range(1000):
+            self.stalled = False
+            pump_queues(self.hub)
+            if not self.stalled:
+                break
+        assert not self.stalled
 
     def check_trimmed(self) -> None:
         for at, log in enumerate(self.queue.logs):
@@ -364,14 +377,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.tell_time()
         before = [log.next for log in self.queue.logs]
         due = sorted(one for one in self.delayed if one[0] <= self.now)
-        for _ in range(100):
-            self.stalled = False
-            tick(self.manager)
-            if not self.stalled:
-                break
+        self.clock.tick()
         lost = self.model.ticked()
         assert sorted(self.lost) == sorted(lost)
         self.lost.clear()
+        self.turns()
         self.moved(before, due)
         self.pump()
 
@@ -417,11 +427,11 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(evict=st.booleans())
     def checkpoint(self, evict: bool) -> None:
         """What somebody still needs goes to the disk; and, perhaps, out of memory."""
-        delay = [self.state.delay] if self.state.delay is not None else []
+        delay = [self.queue.delays.log] if self.queue.delays is not None else []
         for log in [*self.queue.logs, *delay]:
             needed = self.queue.needs(log) if log in self.queue.logs else None
             for block in log.export(1 << 60, needed):
-                self.disk.setdefault(log.number, {}).update(messages(block[7]))
+                self.disk.setdefault(log.number, {}).update(messages(bytes(block[7])))
             log.exported()
             if evict:
                 log.evict(1 << 30)
