@@ -105,7 +105,9 @@ class QueueKeeper:
     def loaded(self) -> None:
         """The view is read: opens the segments, and makes what they and the view have."""
         if self.segments is not None:
-            self._files = dict(self.segments.open({number: meta.safe for number, meta in self._metas.items()}))
+            # Of a log of which nothing is kept there need not be any file: one that is torn was only just begun.
+            self._files = dict(self.segments.open({number: meta.safe for number, meta in self._metas.items()
+                                                   if meta.safe > meta.first}))
         for number, record in self._queues.items():
             self._adopt(number, record)
         for number, (record_, state) in self._copies.items():
@@ -120,7 +122,7 @@ class QueueKeeper:
 
     def _make_log(self, number: int, lane: int) -> Log:
         base = lane << 56
-        meta = self._metas.get(number) or LogMeta(base, base, base)
+        meta = self._metas.get(number) or LogMeta(base, base, 0)
         files = self._files.get(number)
         upto = max(meta.next, files.next if files is not None else base)
         self.manager.number_last = max(self.manager.number_last, number)
@@ -202,7 +204,7 @@ class QueueKeeper:
         if state is None:
             state = self._adopt(number, record)
         else:
-            state.spec = record.spec
+            self.manager.change(state, record.spec)
             self._adopt_delay(state, record)
         self.manager.changed.add(state)
 
@@ -335,12 +337,15 @@ class QueueKeeper:
             self.segments.trim(log.number, first)
 
     def _evict(self) -> None:
+        """The logs whose oldest cached chunk was read longest ago give way first; what was just read in never does."""
         logs = [log for _, log in self.logs.values()]
         excess = sum(log.cached for log in logs) - self.cache_bytes
-        for log in logs:
+        if excess <= 0:
+            return
+        for log in sorted((log for log in logs if log.coldest >= 0), key=lambda log: log.coldest):
+            excess -= log.evict(excess, True)
             if excess <= 0:
                 return
-            excess -= log.evict(excess)
 
     # ------------------------------------------------------------------ reading
 
