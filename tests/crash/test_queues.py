@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from crash.queue_node import QueueNode, View
 from hypothesis import HealthCheck, given, settings
@@ -64,6 +65,7 @@ step = st.one_of(
     st.tuples(st.just("time"), st.sampled_from((1, 1000, 5000))),
     st.tuples(st.just("seek"), names, share, share),
     st.tuples(st.just("purge")), st.tuples(st.just("drop_group"), names), st.tuples(st.just("finish")),
+    st.tuples(st.just("change"), st.integers(4, 12)),
     st.tuples(st.just("crash"), share, st.sampled_from(("kill", "power", "torn"))),
 )
 
@@ -77,6 +79,7 @@ class Known:
         self.delayed: dict[bytes, int] = {}
         self.produced: set[int] = set()
         self.declared = False
+        self.spec = spec
 
     def crash(self) -> None:
         """Nobody is connected any more: what was in hands is ready, and the delivery counts."""
@@ -189,6 +192,8 @@ class Watcher:
         if not self.known.declared:
             return
         model, groups = self.model, self.groups()
+        assert self.state.spec == self.known.spec
+        assert self.state.queue.messages_max == self.known.spec.limits.max_depth
         assert set(groups) == set(model.groups)
         for at, log in enumerate(self.state.queue.logs):
             assert log.next == model.next[at]
@@ -425,6 +430,12 @@ class History(Watcher):
                 self.node.manager.drop_group(self.state, (name.encode(), b""))
                 self.model.drop_group(name)
             self.do(drop)
+
+    def do_change(self, depth: int) -> None:
+        def change() -> None:
+            self.known.spec = msgspec.structs.replace(self.known.spec, limits=QueueLimits(max_depth=depth))
+            self.node.manager.declare(self.known.spec)
+        self.do(change)
 
     def do_submit(self) -> None:
         self.node.submit()
