@@ -558,8 +558,11 @@ cdef class Log:
             self.take_out(0)
         self.found = 0
 
-    def evict(self, uint64_t wanted_bytes) -> int:
-        """Drops chunks that segments have, least recently read first, until so many bytes are free; how many are."""
+    def evict(self, uint64_t wanted_bytes, bint spare_recent=False) -> int:
+        """Drops chunks that segments have, least recently read first, until so many bytes are free; how many are.
+
+        spare_recent: not those of this turn and the last, or what somebody waits for could go before he sees it.
+        """
         cdef uint64_t freed = 0
         cdef uint32_t i, oldest
         cdef chunk_t* chunk
@@ -567,8 +570,10 @@ cdef class Log:
             oldest = self.chunks_count
             for i in range(self.chunks_count):
                 chunk = self.chunks[i]
-                if chunk.state == CHUNK_FLUSHED and chunk.refs == 1 and (
-                        oldest == self.chunks_count or chunk.used_turn < self.chunks[oldest].used_turn):
+                if chunk.state != CHUNK_FLUSHED or chunk.refs != 1 or (
+                        spare_recent and chunk.used_turn + 1 >= self.ledger.node.turn):
+                    continue
+                if oldest == self.chunks_count or chunk.used_turn < self.chunks[oldest].used_turn:
                     oldest = i
             if oldest == self.chunks_count:
                 break
@@ -576,6 +581,17 @@ cdef class Log:
             self.take_out(oldest)
             self.found = 0
         return freed
+
+    @property
+    def coldest(self) -> int:
+        """The turn in which the least recently read of the chunks that could be dropped was read; -1: there is none."""
+        cdef int64_t found = -1
+        cdef uint32_t i
+        for i in range(self.chunks_count):
+            if self.chunks[i].state == CHUNK_FLUSHED and self.chunks[i].refs == 1 and (
+                    found < 0 or <int64_t>self.chunks[i].used_turn < found):
+                found = <int64_t>self.chunks[i].used_turn
+        return found
 
     @property
     def cached(self) -> int:

@@ -176,6 +176,7 @@ def session_state(Session session not None) -> dict:
 
 def pump_queues(Hub hub not None):
     """The end of a turn, as far as queues are concerned: those with news hand out what they can."""
+    hub.node.turn += 1
     hub.pump_queues()
 
 

@@ -8,6 +8,7 @@ the clock schedules by the monotonic one, and looks at all queues when the two h
 from __future__ import annotations
 
 import heapq
+import math
 
 from fluxmq._core.queue import QUEUE_EPHEMERAL, QUEUE_STREAM
 from fluxmq.engine.queues import QueueManager, QueueState
@@ -120,7 +121,7 @@ def retain(manager: QueueManager, state: QueueState, now: int) -> None:
             first = max(first, log.next - keep.max_length_messages)
         if keep.max_length_bytes and log.kept_bytes > keep.max_length_bytes:
             excess = (log.kept_bytes - keep.max_length_bytes) / log.kept_bytes
-            first = max(first, log.first + int((log.next - log.first) * excess))
+            first = max(first, log.first + math.ceil((log.next - log.first) * excess))  # it is a cap
         if keep.max_age:
             first = max(first, manager.offset_at_time(log, now - int(keep.max_age * 1000)))
         manager.trim(state, log, min(first, log.next))

@@ -97,14 +97,17 @@ class QueueReader:
         self._cached.add(log)
 
     def evict(self) -> None:
-        """What segments have gives way, so that no more of it is in memory than the cache may hold."""
+        """What segments have gives way, so that no more of it is in memory than the cache may hold. The logs whose
+        oldest cached chunk was read longest ago go first; what was just read in never does."""
         sizes = {log: log.cached for log in self._cached}
         self._cached = {log for log, size in sizes.items() if size}
         excess = sum(sizes.values()) - self.cache_bytes
-        for log in sorted(self._cached, key=sizes.__getitem__, reverse=True):
+        if excess <= 0:
+            return
+        for log in sorted((log for log in self._cached if log.coldest >= 0), key=lambda log: log.coldest):
+            excess -= log.evict(excess, True)
             if excess <= 0:
                 return
-            excess -= log.evict(excess)
 
     def forget(self, log: Log) -> None:
         """It is no more."""

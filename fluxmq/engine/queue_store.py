@@ -102,7 +102,9 @@ class QueueKeeper:
     def loaded(self) -> None:
         """The view is read: opens the segments, and makes what they and the view have."""
         if self.segments is not None:
-            self._files = dict(self.segments.open({number: meta.safe for number, meta in self._metas.items()}))
+            # Of a log of which nothing is kept there need not be any file: one that is torn was only just begun.
+            self._files = dict(self.segments.open({number: meta.safe for number, meta in self._metas.items()
+                                                   if meta.safe > meta.first}))
         for number, record in self._queues.items():
             self._adopt(number, record)
         for number, (record_, state) in self._copies.items():
@@ -117,7 +119,7 @@ class QueueKeeper:
 
     def _make_log(self, number: int, lane: int) -> Log:
         base = lane << 56
-        meta = self._metas.get(number) or LogMeta(base, base, base)
+        meta = self._metas.get(number) or LogMeta(base, base, 0)
         files = self._files.get(number)
         upto = max(meta.next, files.next if files is not None else base)
         self.manager.number_last = max(self.manager.number_last, number)
@@ -195,7 +197,7 @@ class QueueKeeper:
         if state is None:
             state = self._adopt(number, record)
         else:
-            state.spec = record.spec
+            self.manager.change(state, record.spec)
             self._adopt_delays(state, record)
         self.manager.changed.add(state)
 

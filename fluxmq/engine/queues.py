@@ -29,6 +29,7 @@ __all__ = ["KINDS", "NOTHING", "PREFIX", "QueueManager", "QueueState"]
 
 KINDS = {"classic": QUEUE_CLASSIC, "stream": QUEUE_STREAM, "ephemeral": QUEUE_EPHEMERAL}
 PREFIX = b"$queue/"
+OFFSET_MASK = (1 << 56) - 1  # of an offset without its lane
 FIXED = ("type", "partitions", "max_priority")  # what cannot change while messages are there
 
 
@@ -128,13 +129,17 @@ class QueueManager:
                 raise QueueRefused("conflict", f"queue {spec.name} is there with {key} {getattr(state.spec, key)}, "
                                                f"which cannot become {getattr(spec, key)}",
                                    f"use another name, or delete it first: fluxmq queue delete {spec.name}")
+        self.change(state, spec)
+        self.record_queue(state)
+        return state.queue, "changed"
+
+    def change(self, state: QueueState, spec: QueueSpec) -> None:
+        """Its limits and patterns are those of `spec` from now on."""
         self.hub.remove_queue(state.queue)
         state.spec = spec
         self._configure(state)
         self.hub.add_queue(state.queue, self._filters(spec))
         state.queue.notify()
-        self.record_queue(state)
-        return state.queue, "changed"
 
     def _make(self, spec: QueueSpec) -> Queue:
         volatile = spec.type == "ephemeral"
@@ -177,6 +182,8 @@ class QueueManager:
         queue.on_stalled = self.read_on
         queue.is_repeated = lambda producer, sequence: is_repeated(state.producers.get(producer), sequence)
         queue.on_produced = lambda producer, sequence: self._produced(state, producer, sequence)
+        for group in state.groups.values():
+            group.deliveries_max = self._deliveries_max(spec)
 
     def delete(self, name: bytes) -> int:
         """The queue is no more, with its groups and messages. Returns how many messages it had."""
@@ -255,18 +262,21 @@ class QueueManager:
         if group is None:
             record_ = GroupRecord(queue.number, name, mode or ("exclusive" if exclusive else "shared"), pattern)
             group = self.adopt_group(state, self.number(), record_)
-            if position:
-                for log in queue.logs:
-                    group.seek(log.number, self.offset_of(state, log, position, group))
             if queue.durable:
                 record(self.hub.ledger, RecordKind.GROUP, group.number, record_)
+            # After it, where it begins: at recovery the log may reach further, or back to what had gone by now.
+            for log in queue.logs:
+                if position:
+                    group.seek(log.number, self.offset_of(state, log, position, group))
+                elif queue.kind == QUEUE_STREAM or log.first & OFFSET_MASK:
+                    group.seek(log.number, log.next if queue.kind == QUEUE_STREAM else log.first)
         return group
 
     def adopt_group(self, state: QueueState, number: int, record_: GroupRecord) -> Group:
         queue, spec = state.queue, state.spec
         stream = queue.kind == QUEUE_STREAM
         group = Group(self.hub.ledger, number, record_.name, mode=record_.mode, volatile=not queue.durable,
-                      deliveries_max=0 if stream or not spec.retry.max_retries else spec.retry.max_retries + 1)
+                      deliveries_max=self._deliveries_max(spec))
         for at, log in enumerate(queue.logs):
             group.add_cursor(log, at // queue.lanes, log.next if stream else log.first)
         group.on_dead = self._dead
@@ -275,6 +285,10 @@ class QueueManager:
         if not stream:
             queue.add_group(group)
         return group
+
+    @staticmethod
+    def _deliveries_max(spec: QueueSpec) -> int:
+        return 0 if spec.type == "stream" or not spec.retry.max_retries else spec.retry.max_retries + 1
 
     def drop_group(self, state: QueueState, key: tuple[bytes, bytes]) -> None:
         """The group is no more: what only it had not settled goes."""

@@ -20,8 +20,8 @@ from fluxmq._core.queue import Queue
 from fluxmq._core.testing import gathered, pump_queues
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
-from fluxmq.engine.queue_positions import NOTHING
 from fluxmq.engine.queue_clock import QueueClock
+from fluxmq.engine.queue_positions import NOTHING
 from fluxmq.engine.queue_store import QueueKeeper
 from fluxmq.engine.queues import QueueManager
 from fluxmq.storage.segments import SegmentStore
@@ -163,8 +163,7 @@ class QueueNode:
 
     def settle_reads(self) -> None:
         """What was asked of the disk is there."""
-        while any(log.loading for _, log in self.queues.logs.values()) or any(
-                log.loading for state in self.manager.queues.values() for log in state.queue.logs):
+        while self.hub.awaited:
             self.loop.run_until_complete(asyncio.sleep(0.0005))
         assert not self.failed, self.failed
 

@@ -1,7 +1,7 @@
-"""Any history of a queue, cut off before any call that changes the disk, by a kill or by a loss of power: what a restart
-finds is exactly what the naive model (tests/oracle/queue.py) was after some batch of the journal, and no earlier one
-than the last that somebody was told of. So what was confirmed is there once, what was settled does not come back, a
-delivery that could be on the wire is counted, groups are where they were, a dead letter is in one place.
+"""Any history of a queue, cut off before any call that changes the disk, by a kill or by a loss of power: what a
+restart finds is exactly what the naive model (tests/oracle/queue.py) was after some batch of the journal, and no
+earlier one than the last that somebody was told of. So what was confirmed is there once, what was settled does not
+come back, a delivery that could be on the wire is counted, groups are where they were, a dead letter is in one place.
 
 Checkpoints take their steps in between, with messages on their way from the journal into segments.
 """
@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from crash.queue_node import QueueNode, View
 from hypothesis import HealthCheck, given, settings
@@ -24,8 +25,8 @@ from oracle.queue import QueueModel
 
 from fluxmq._core.queue_group import Group, PyMember
 from fluxmq._core.queue_log import Log, Record
+from fluxmq._core.queue_stats import queue_counts
 from fluxmq._core.testing import claims_of
-from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_positions import NOTHING
 from fluxmq.engine.queue_properties import encode_users, users_of
 from fluxmq.engine.queues import QueueState
@@ -64,6 +65,7 @@ step = st.one_of(
     st.tuples(st.just("time"), st.sampled_from((1, 1000, 5000))),
     st.tuples(st.just("seek"), names, share, share),
     st.tuples(st.just("purge")), st.tuples(st.just("drop_group"), names), st.tuples(st.just("finish")),
+    st.tuples(st.just("change"), st.integers(4, 12)),
     st.tuples(st.just("crash"), share, st.sampled_from(("kill", "power", "torn"))),
 )
 
@@ -72,10 +74,12 @@ class Known:
     """What a restart must bring back: the model, and beside it what waits for its time and what was produced."""
 
     def __init__(self, spec: QueueSpec) -> None:
-        self.model = QueueModel(spec.partitions, spec.lanes, spec.retry.max_retries + 1 if spec.retry.max_retries else 0)
+        retries = spec.retry.max_retries
+        self.model = QueueModel(spec.partitions, spec.lanes, retries + 1 if retries else 0)
         self.delayed: dict[bytes, int] = {}
         self.produced: set[int] = set()
         self.declared = False
+        self.spec = spec
 
     def crash(self) -> None:
         """Nobody is connected any more: what was in hands is ready, and the delivery counts."""
@@ -188,6 +192,8 @@ class Watcher:
         if not self.known.declared:
             return
         model, groups = self.model, self.groups()
+        assert self.state.spec == self.known.spec
+        assert self.state.queue.messages_max == self.known.spec.limits.max_depth
         assert set(groups) == set(model.groups)
         for at, log in enumerate(self.state.queue.logs):
             assert log.next == model.next[at]
@@ -205,7 +211,10 @@ class Watcher:
                 if claim[:2] != ("ready", 0)}, name
         assert sorted((payload, reason, group, count) for payload, reason, _, _, group, count in self.dead()) == sorted(
             model.dead)
-        assert sorted(due for due, _ in self.state.delayed) == sorted(self.known.delayed.values())
+        delays = self.state.queue.delays
+        assert (len(delays) if delays is not None else 0) == len(self.known.delayed)
+        if self.known.delayed:
+            assert delays is not None and delays.first_due() == min(self.known.delayed.values())
         for sequence in range(1, 6):
             assert self.state.queue.is_repeated is not None
             assert self.state.queue.is_repeated(b"p", sequence) == (sequence in self.known.produced)
@@ -226,10 +235,12 @@ class Watcher:
         node, model = self.node, self.model
         model.now, model.mono = model.now + HOUR, model.mono + HOUR
         node.hub.set_clock(model.now, model.mono)
-        for _ in range(200):
+        quiet = 0
+        for _ in range(300):
             before = model.next[:], sum(len(model.claims(name)) for name in model.groups), len(model.dead)
-            node.in_turn(lambda: node.clock.tick())
-            node.settle_reads()
+            for _ in range(4):      # what is delayed is read from disk, and looked at by the next tick
+                node.in_turn(lambda: node.clock.tick())
+                node.settle_reads()
             model.ticked()
             self.look()
             for name in model.groups:
@@ -238,12 +249,13 @@ class Watcher:
                     node.settle_reads()
                     self.look()
             after = model.next[:], sum(len(model.claims(name)) for name in model.groups), len(model.dead)
-            if before == after and not any(log.wanted != NOTHING for log in self.state.queue.logs):
+            quiet = quiet + 1 if before == after else 0
+            if quiet == 4:          # what must be read first takes a round more
                 break
         else:
             pytest.fail("it does not end")
         model.pumped()
-        assert not self.known.delayed or self.state.queue.refused
+        assert not self.known.delayed or queue_counts(self.state.queue)["refused_full"]
         for at, log in enumerate(self.state.queue.logs):
             for offset, message in model.logs[at].items():
                 if any(model.claims(name).get((at, offset)) for name in model.groups):
@@ -305,14 +317,20 @@ class History(Watcher):
                     self.known.delayed[payload] = due
         self.do(publish)
 
+    def taken(self) -> int:
+        """Messages so far, delayed ones included."""
+        delays = self.state.queue.delays
+        return queue_counts(self.state.queue)["appended"] + (len(delays) if delays is not None else 0)
+
     def do_produce(self, sequence: int, delayed: bool) -> None:
         def publish() -> None:
             self.count += 1
             payload = payload_of(self.count, 0, "", 0)
-            told = [("producer-id", "p"), ("producer-sequence", str(sequence)), *([("x-delay", "900")] if delayed else [])]
-            before = self.state.queue.accepted
+            told = [("producer-id", "p"), ("producer-sequence", str(sequence))]
+            told += [("x-delay", "900")] if delayed else []
+            before = self.taken()
             reason = self.state.queue.publish(b"$queue/q", payload, encode_users(told))
-            assert reason or (self.state.queue.accepted > before) == (sequence not in self.known.produced)
+            assert reason or (self.taken() > before) == (sequence not in self.known.produced)
             if reason == 0 and sequence not in self.known.produced:
                 self.known.produced.add(sequence)
                 if delayed:
@@ -421,6 +439,12 @@ class History(Watcher):
                 self.model.drop_group(name)
             self.do(drop)
 
+    def do_change(self, depth: int) -> None:
+        def change() -> None:
+            self.known.spec = msgspec.structs.replace(self.known.spec, limits=QueueLimits(max_depth=depth))
+            self.node.manager.declare(self.known.spec)
+        self.do(change)
+
     def do_submit(self) -> None:
         self.node.submit()
 
@@ -512,3 +536,35 @@ def test_any_instant(spec: QueueSpec, steps: list[tuple[Any, ...]], seed: int) -
 @given(st.sampled_from(SPECS), st.lists(step, min_size=15, max_size=150), st.integers(0, 1 << 30))
 def test_any_instant_for_long(spec: QueueSpec, steps: list[tuple[Any, ...]], seed: int) -> None:
     check(spec, steps, seed, 0)
+
+
+# ── histories that once went wrong ───────────────────────────────────────────────────────────────────────
+
+ONE, LANES, ROOM_FOR_SIX, _ = SPECS
+PUT_2 = ("publish", 2, 0, "", 0, 0)
+
+
+@pytest.mark.parametrize(("spec", "steps"), [
+    pytest.param(ONE, [PUT_2, ("submit",), ("crash", 0.999, "kill")],
+                 id="the first checkpoint of a life takes what the journal of the one before had"),
+    pytest.param(ONE, [PUT_2, ("finish",), ("crash", 0.999, "kill"), ("finish",), ("crash", 0.999, "power")],
+                 id="a journal file is always there, also while a node starts"),
+    pytest.param(LANES, [PUT_2, ("group", "a", "next"), PUT_2, ("sync",), ("crash", 0.999, "kill")],
+                 id="a group begins where it was told to"),
+    pytest.param(ONE, [PUT_2, ("join", "a", 4, 0), ("settle", "a", 0), ("settle", "a", 0), ("group", "b", ""), PUT_2,
+                       ("sync",), ("crash", 0.999, "kill")],
+                 id="a group that is made later does not get what was gone by then"),
+    pytest.param(LANES, [("publish", 1, 1, "", 0, 0), ("finish",), ("crash", 0.9, "power"), ("finish",),
+                         ("publish", 3, 0, "x", 0, 0), ("publish", 3, 0, "y", 0, 0), ("sync",)],
+                 id="a lane that was empty loses nothing by a torn first segment"),
+    pytest.param(ONE, [PUT_2, ("sync",), ("join", "a", 2, 0), ("give_back", "a", 0, 0, True), ("checkpoint", 3),
+                       ("finish",), ("crash", 0.999, "kill")],
+                 id="the count of a message is not its neighbour's"),
+    pytest.param(ONE, [PUT_2, ("finish",), ("purge",), ("finish",), PUT_2, ("finish",)],
+                 id="the first segment after a purge may be torn"),
+    pytest.param(ROOM_FOR_SIX, [("publish", 3, 1, "x", 900, 0), ("finish",)],
+                 id="what was read from disk stays until it was looked at"),
+])
+def test_every_instant_of(spec: QueueSpec, steps: list[tuple[Any, ...]]) -> None:
+    for seed in range(3):
+        assert check(spec, steps, seed, 0) > 10

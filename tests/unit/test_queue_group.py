@@ -325,3 +325,10 @@ def test_a_delayed_message_is_appended_once_for_its_producer() -> None:
     bench.clock.tick()
     bench.pump()
     assert bench.queue.depth == 1
+
+
+def test_a_changed_retry_limit_holds_for_groups_that_are_there() -> None:
+    bench = Bench()
+    group = bench.group()
+    bench.manager.declare(QueueSpec(name="q", retry=Retry(max_retries=1)))
+    assert group.deliveries_max == 2
