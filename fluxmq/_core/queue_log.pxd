@@ -94,6 +94,7 @@ cdef class Log:
     cdef void added(self, chunk_t* chunk, const record_t* record) noexcept
     cdef uint32_t chunk_of(self, uint64_t offset) noexcept
     cdef int fill(self, chunk_t* chunk, bytes block, uint64_t first, uint64_t covers) except -1
+    cdef bint evictable(self, const chunk_t* chunk) noexcept
     # Everything below is gone: chunks that hold nothing else go.
     cpdef trim(self, uint64_t first)
 

@@ -25,6 +25,7 @@ cdef enum:
     HEAD_BYTES = 48
     CHUNK_BYTES_MIN = 4096
     CHUNK_BYTES_MAX = 262144
+    FRESH_TURNS = 1000              # what was loaded from disk does not give way for so many, until it is read
     BLOCK_BYTES_MAX = 65536         # of what export hands out, and of one batch in a segment
     LANE_SHIFT = 56
 
@@ -458,14 +459,15 @@ cdef class Log:
         if self.wanted != NOTHING_WANTED and self.wanted < covers:
             self.wanted = NOTHING_WANTED
         covers = min(covers, self.flushed)
+        at = self.chunk_of(first)
+        # Parts of it may be here already, and need not end where batches of segments do: the first gap is filled.
+        while first < covers and at < self.chunks_count and self.chunks[at].first <= first:
+            first = self.chunks[at].covers
+            at += 1
+        if at < self.chunks_count and self.chunks[at].first < covers:
+            covers = self.chunks[at].first
         if first >= covers:
             return
-        at = self.chunk_of(first)
-        if at < self.chunks_count and self.chunks[at].first < covers:
-            # A part of it is here already: only the gap before that is filled.
-            if self.chunks[at].first <= first:
-                return
-            covers = self.chunks[at].first
         chunk = chunk_new(<uint32_t>max(size, 8))
         try:
             for block in blocks:
@@ -473,7 +475,7 @@ cdef class Log:
             chunk.first = first             # of what it covers, whether or not a message is kept there
             chunk.covers = covers
             chunk.state = CHUNK_FLUSHED
-            chunk.used_turn = self.ledger.node.turn
+            chunk.used_turn = self.ledger.node.turn + FRESH_TURNS   # somebody waits for it
             self.insert(at, chunk)
         except BaseException:
             chunk_drop(chunk)
@@ -528,7 +530,7 @@ cdef class Log:
             oldest = self.chunks_count
             for i in range(self.chunks_count):
                 chunk = self.chunks[i]
-                if chunk.state == CHUNK_FLUSHED and chunk.refs == 1 and (
+                if self.evictable(chunk) and (
                         oldest == self.chunks_count or chunk.used_turn < self.chunks[oldest].used_turn):
                     oldest = i
             if oldest == self.chunks_count:
@@ -544,9 +546,26 @@ cdef class Log:
         cdef uint64_t total = 0
         cdef uint32_t i
         for i in range(self.chunks_count):
-            if self.chunks[i].state == CHUNK_FLUSHED and self.chunks[i].refs == 1:
+            if self.evictable(self.chunks[i]):
                 total += self.chunks[i].room
         return total
+
+    @property
+    def idle_since(self) -> int | None:
+        """The turn in which that of them was read which has not been for longest; None: there is none."""
+        cdef uint64_t oldest = 0
+        cdef bint found = 0
+        cdef uint32_t i
+        for i in range(self.chunks_count):
+            if self.evictable(self.chunks[i]) and (not found or self.chunks[i].used_turn < oldest):
+                oldest = self.chunks[i].used_turn
+                found = 1
+        return oldest if found else None
+
+    cdef bint evictable(self, const chunk_t* chunk) noexcept:
+        """Segments have it, nobody holds it, and it was not loaded a moment ago for a reader who is yet to come: if it
+        were dropped before, it would be loaded again, and so for ever."""
+        return chunk.state == CHUNK_FLUSHED and chunk.refs == 1 and chunk.used_turn <= self.ledger.node.turn
 
 
 cdef bint record_holds(const uint8_t* at, size_t n) noexcept:

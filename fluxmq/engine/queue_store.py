@@ -23,6 +23,7 @@ from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_state import export_state, replay, restore_state
 from fluxmq.engine.ports import SegmentFiles
+from fluxmq.engine.queue_cache import evict
 from fluxmq.engine.queue_properties import users_of
 from fluxmq.engine.queue_records import GroupRecord, QueueRecord, RecordKind
 from fluxmq.engine.queue_sequences import with_sequence
@@ -335,12 +336,7 @@ class QueueKeeper:
             self.segments.trim(log.number, first)
 
     def _evict(self) -> None:
-        logs = [log for _, log in self.logs.values()]
-        excess = sum(log.cached for log in logs) - self.cache_bytes
-        for log in logs:
-            if excess <= 0:
-                return
-            excess -= log.evict(excess)
+        evict((log for _, log in self.logs.values()), self.cache_bytes)
 
     # ------------------------------------------------------------------ reading
 
