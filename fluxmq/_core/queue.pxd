@@ -70,6 +70,7 @@ cdef class Queue(GroupOwner):
     cdef int pump(self) except -1
     cdef uint64_t kept(self)
     cdef uint64_t kept_bytes(self)
+    cdef uint64_t unsettled(self)
     cdef bint is_address(self, const body_t* body) noexcept
     cdef bint is_full(self, const body_t* body)
     cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1

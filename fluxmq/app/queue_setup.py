@@ -7,6 +7,7 @@ from fluxmq._core.errors import ConfigError
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_admin import QueueAdmin
 from fluxmq.engine.queue_consumers import QueueConsumers
+from fluxmq.engine.queue_jumps import ClockFollower
 from fluxmq.engine.queue_space import QueueSpace
 from fluxmq.engine.queue_store import QueueKeeper
 from fluxmq.engine.queues import QueueManager
@@ -33,6 +34,7 @@ def initialize(server: Server) -> SegmentStore | None:
     server.keeper.queues = QueueKeeper(manager, segments, config.queue_manager.cache_size, server.fail)
     server.broker.consumers = QueueConsumers(manager, server.note)
     server.queue_manager = manager
+    server.clock_follower = ClockFollower(manager)
     if server.store.path is not None:
         server.queue_space = QueueSpace(manager, Reserve(server.store.path, limits.QUEUE_RESERVE_BYTES), server.note)
     server.queues = QueueAdmin(manager)

@@ -45,6 +45,7 @@ from fluxmq.engine.durability import Keeper
 from fluxmq.engine.ports import StateStore
 from fluxmq.engine.ports_queues import QueuesPort
 from fluxmq.engine.queue_clock import tick
+from fluxmq.engine.queue_jumps import ClockFollower
 from fluxmq.engine.queue_space import QueueSpace
 from fluxmq.engine.queues import QueueManager
 from fluxmq.engine.review import review
@@ -123,6 +124,7 @@ class Server:
         self.segments: SegmentStore | None = None
         self.queue_manager: QueueManager
         self.queue_space: QueueSpace | None = None
+        self.clock_follower: ClockFollower
         self.descriptors = 0
         self.tally = Tally()
         self._ticks = 0
@@ -265,6 +267,7 @@ class Server:
             for connection, why in self.poller.sweep():
                 connection.handler.on_late(connection, why)
             self.broker.tick()
+            self.clock_follower.tick()
             tick(self.queue_manager)
             if self.queue_space is not None:
                 self.queue_space.tick(self.loop)

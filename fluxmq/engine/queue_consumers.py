@@ -61,6 +61,9 @@ class QueueConsumers:
             return ReasonCode.TOPIC_FILTER_INVALID
         if queue.kind != QUEUE_STREAM and qos == 0:
             return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR  # nobody would say what has been settled
+        group = self.manager.states[queue].groups.get((consume.group or GROUP_DEFAULT, rest))
+        if consume.exclusive and group is not None and group.members and group.mode == "shared":
+            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR  # the others would go on taking anything
         return qos
 
     def make_for(self, topic: bytes) -> bool:

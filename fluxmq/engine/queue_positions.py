@@ -6,7 +6,10 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Position", "read_position"]
+from fluxmq._core.queue_group import Group
+from fluxmq._core.queue_log import Log
+
+__all__ = ["Position", "offset_in", "read_position"]
 
 Kind = Literal["first", "last", "next", "resume", "offset", "back", "timestamp"]
 
@@ -39,3 +42,20 @@ def read_position(text: str) -> Position:
             return Position("timestamp", int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000))
     raise ValueError(f"a position is first, last, next, resume, an offset, -n (n back from the end) or timestamp= with "
                      f"milliseconds or ISO 8601, not {text!r}")
+
+
+def offset_in(log: Log, position: Position, group: Group | None) -> int:
+    """The offset that a position means in a log now; not for timestamps, which an index knows."""
+    if position.kind == "first":
+        return log.first
+    if position.kind == "last":
+        return max(log.next - 1, log.first)
+    if position.kind == "back":
+        return max(log.next - position.value, log.first)
+    if position.kind == "offset":
+        return min(max(position.value, log.first), log.next)
+    if position.kind == "resume":
+        for cursor in group.cursors if group is not None else ():
+            if cursor.log_number == log.number:
+                return max(cursor.next, log.first)
+    return log.next

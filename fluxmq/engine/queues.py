@@ -16,7 +16,7 @@ from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_session import TopicFilter
 from fluxmq.engine.ports_queues import QueueRefused
-from fluxmq.engine.queue_positions import read_position
+from fluxmq.engine.queue_positions import offset_in, read_position
 from fluxmq.engine.queue_properties import death_properties
 from fluxmq.engine.queue_records import GroupRecord, LogRecord, QueueRecord, RecordKind, record
 from fluxmq.engine.queue_sequences import is_repeated, with_sequence
@@ -122,12 +122,18 @@ class QueueManager:
                 raise QueueRefused("conflict", f"queue {spec.name} is there with {key} {getattr(state.spec, key)}, "
                                                f"which cannot become {getattr(spec, key)}",
                                    f"use another name, or delete it first: fluxmq queue delete {spec.name}")
+        self.change(state, spec)
+        self._record_queue(state)
+        return state.queue, "changed"
+
+    def change(self, state: QueueState, spec: QueueSpec) -> None:
+        """The queue is configured otherwise from now on; in what is FIXED it is the same."""
         self.hub.remove_queue(state.queue)
         state.spec = spec
         self._configure(state)
         self.hub.add_queue(state.queue, self._filters(spec))
-        self._record_queue(state)
-        return state.queue, "changed"
+        for group in state.groups.values():
+            group.deliveries_max = self._deliveries_max(state)
 
     def _make(self, spec: QueueSpec) -> Queue:
         volatile = spec.type == "ephemeral"
@@ -231,12 +237,17 @@ class QueueManager:
 
     def group(self, queue: Queue, name: bytes, pattern: bytes = b"", position: str = "", exclusive: bool = False,
               mode: str = "") -> Group:
-        """The group of this name, made if it is not there: of a classic queue at its oldest message."""
+        """The group of this name, made if it is not there: of a classic queue at its oldest message. How its members
+        share is up to the first of them."""
         state = self.states[queue]
         key = (name, pattern)
         group = state.groups.get(key)
-        if group is None:
-            record_ = GroupRecord(queue.number, name, mode or ("exclusive" if exclusive else "shared"), pattern)
+        record_ = GroupRecord(queue.number, name, mode or ("exclusive" if exclusive else "shared"), pattern)
+        if group is not None and not group.members and group.mode != record_.mode:
+            group.set_mode(record_.mode)
+            if queue.durable:
+                record(self.hub.ledger, RecordKind.GROUP, group.number, record_)
+        elif group is None:
             group = self.adopt_group(state, self.number(), record_)
             if position:
                 for log in queue.logs:
@@ -246,10 +257,9 @@ class QueueManager:
         return group
 
     def adopt_group(self, state: QueueState, number: int, record_: GroupRecord) -> Group:
-        queue, spec = state.queue, state.spec
-        stream = queue.kind == QUEUE_STREAM
+        queue, stream = state.queue, state.queue.kind == QUEUE_STREAM
         group = Group(self.hub.ledger, number, record_.name, mode=record_.mode, volatile=not queue.durable,
-                      deliveries_max=0 if stream or not spec.retry.max_retries else spec.retry.max_retries + 1)
+                      deliveries_max=self._deliveries_max(state))
         for at, log in enumerate(queue.logs):
             group.add_cursor(log, at // queue.lanes, log.next if stream else log.first)
         group.on_dead = self._dead
@@ -258,6 +268,11 @@ class QueueManager:
         if not stream:
             queue.add_group(group)
         return group
+
+    @staticmethod
+    def _deliveries_max(state: QueueState) -> int:
+        retries = state.spec.retry.max_retries
+        return retries + 1 if retries and state.queue.kind != QUEUE_STREAM else 0
 
     def drop_group(self, state: QueueState, key: tuple[bytes, bytes]) -> None:
         """The group is no more: what only it had not settled goes."""
@@ -308,22 +323,9 @@ class QueueManager:
             position = read_position(text)
         except ValueError as error:
             raise QueueRefused("invalid", str(error)) from None
-        if position.kind == "first":
-            return log.first
-        if position.kind == "next":
-            return log.next
-        if position.kind == "last":
-            return max(log.next - 1, log.first)
-        if position.kind == "back":
-            return max(log.next - position.value, log.first)
-        if position.kind == "offset":
-            return min(max(position.value, log.first), log.next)
         if position.kind == "timestamp":
             return self.offset_at_time(log, position.value)
-        for cursor in group.cursors if group is not None else ():
-            if cursor.log_number == log.number:
-                return max(cursor.next, log.first)
-        return log.next
+        return offset_in(log, position, group)
 
     def offset_at_time(self, log: Log, time_ms: int) -> int:
         """The first message that is not older. The disk is asked by queue_store, which replaces this."""
@@ -350,7 +352,7 @@ class QueueManager:
         return True
 
     def _dead(self, group: Group, log: Log, offset: int, deliveries: int, reason: str) -> None:
-        state = next((one for one in self.queues.values() if group in one.groups.values()), None)
+        state = self.states.get(group.owner) if isinstance(group.owner, Queue) else None
         if state is not None:
             self._bury(state, log, offset, deliveries, reason, group.name)
 

@@ -30,12 +30,13 @@ def names(first: int, end: int) -> list[bytes]:
 def checkpoints(broker: CrashBroker, client: Client, queue: str, count: int = 2) -> None:
     """Publishes to another queue until the journal has been checkpointed so many times."""
     wanted = broker.checkpoints() + count
-    for number in range(500):
-        client.publish(f"$queue/{queue}", random.Random(number).randbytes(20_000), 1, expect=0)
+
+    def there() -> bool:
+        client.publish(f"$queue/{queue}", random.Random(1).randbytes(20_000), 1, expect=0)
         client.transcript.clear()
-        if broker.checkpoints() >= wanted:
-            return
-    raise AssertionError("no checkpoint")
+        return broker.checkpoints() >= wanted
+
+    wait_until(there)
 
 
 # ---------------------------------------------------------------- 1: retention takes what nobody has read
