@@ -1,16 +1,19 @@
 from typing import Any, Self, final
 
+from fluxmq._core.hub import Hub
 from fluxmq._core.journal import Journal
 from fluxmq._core.retained import RetainedTree
 from fluxmq._core.session import Session
 
-__all__ = ["DEBUG_BUILD", "TrieProbe", "gathered", "hash_bytes", "live_objects", "retained_nodes", "session_state"]
+__all__ = ["DEBUG_BUILD", "TrieProbe", "gathered", "hash_bytes", "live_objects", "pump_queues", "retained_nodes",
+           "session_state"]
 
 DEBUG_BUILD: bool
 
 def gathered(journal: Journal) -> int: ...
 def hash_bytes(data: bytes, seed: int) -> int: ...
 def live_objects() -> dict[str, int]: ...
+def pump_queues(hub: Hub) -> None: ...
 def retained_nodes(tree: RetainedTree) -> int: ...
 def session_state(session: Session) -> dict[str, Any]: ...
 @final

@@ -6,13 +6,15 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 
 from fluxmq._core.debug cimport FLUXMQ_DEBUG_BUILD
 from fluxmq._core.hash cimport hash_bytes as c_hash_bytes
+from fluxmq._core.hub cimport Hub
 from fluxmq._core.journal cimport Journal
 from fluxmq._core.message cimport ids_t, live, msg_t
 from fluxmq._core.retained cimport RetainedNode, RetainedTree
 from fluxmq._core.session cimport Session
 from fluxmq._core.trie cimport SHARDS, Trie, sub_t, subs_free, subs_push, subs_t
 
-__all__ = ["DEBUG_BUILD", "TrieProbe", "gathered", "hash_bytes", "live_objects", "retained_nodes", "session_state"]
+__all__ = ["DEBUG_BUILD", "TrieProbe", "gathered", "hash_bytes", "live_objects", "pump_queues", "retained_nodes",
+           "session_state"]
 
 DEBUG_BUILD = FLUXMQ_DEBUG_BUILD != 0
 
@@ -160,3 +162,9 @@ def session_state(Session session not None) -> dict:
     received = [n for n in range(1, 65536) if session.has_received(<uint16_t>n)]
     return {"window": window, "line": line, "received": received,
             "subscriptions": dict(session.subscriptions)}
+
+
+def pump_queues(Hub hub not None):
+    """The end of a turn, as far as queues are concerned: those with news hand out what they can."""
+    hub.node.turn += 1
+    hub.pump_queues()
