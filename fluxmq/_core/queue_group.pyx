@@ -140,12 +140,15 @@ cdef class Group:
         if self.members and self.mode == "single":
             owners = dict.fromkeys(partitions, self.members[0])
         elif self.members:
-            most = -(-len(partitions) // len(self.members))
+            share, extra = divmod(len(partitions), len(self.members))       # so many have one more
             loads = {id(member): 0 for member in self.members}
             for cursor in self.cursors:
                 member = cursor.owner
-                if (member is not None and member.group is self and cursor.partition not in owners
-                        and loads[id(member)] < most):
+                if member is None or member.group is not self or cursor.partition in owners:
+                    continue
+                load = loads[id(member)]
+                if load < share or (load == share and extra):
+                    extra -= load == share
                     owners[cursor.partition] = member
                     loads[id(member)] += 1
             for partition in partitions:
