@@ -376,10 +376,14 @@ cdef class Hub:
 
         Nothing was recorded: at once. Returns whether it was called at once.
         """
-        if not self.ledger.active() or self.ledger.records == <uint64_t>records_before:
+        cdef uint64_t batch = self.ledger.batch()
+        if batch and self.ledger.journal.gather.records == 0:
+            batch -= 1          # what gathers is empty, and may stay so: it is not handed over then
+        if not self.ledger.active() or self.ledger.records == <uint64_t>records_before or (
+                batch <= self.ledger.journal.durable and self.ledger.held_count == 0):
             call()
             return True
-        self.ledger.hold(HELD_CALL, NULL, call, 0, 0, 0, self.ledger.batch())
+        self.ledger.hold(HELD_CALL, NULL, call, 0, 0, 0, batch)
         self.touch()
         return False
 

@@ -74,6 +74,7 @@ cdef class Queue(GroupOwner):
     cdef int stir(self) except -1
     cdef uint64_t kept(self)
     cdef uint64_t kept_bytes(self)
+    cdef uint64_t unsettled(self)
     cdef bint is_address(self, const body_t* body) noexcept
     cdef bint is_full(self, const body_t* body)
     cdef bint make_room(self, const body_t* body) except -1

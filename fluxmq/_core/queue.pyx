@@ -156,6 +156,11 @@ cdef class Queue(GroupOwner):
         """Messages kept: from the oldest that somebody may still need to the newest."""
         return self.kept()
 
+    @property
+    def waiting(self) -> int:
+        """Messages that some group has not settled; of a stream all that are kept."""
+        return self.unsettled()
+
     cdef uint64_t kept(self):
         cdef uint64_t total = 0
         cdef Log log
@@ -288,7 +293,7 @@ cdef class Queue(GroupOwner):
         return 0
 
     cdef bint is_full(self, const body_t* body):
-        return ((self.messages_max != 0 and self.kept() >= self.messages_max)
+        return ((self.messages_max != 0 and self.kept() >= self.messages_max and self.unsettled() >= self.messages_max)
                 or (self.bytes_max != 0 and self.kept_bytes() + body.payload_length > self.bytes_max))
 
     cdef bint make_room(self, const body_t* body) except -1:
@@ -303,6 +308,17 @@ cdef class Queue(GroupOwner):
             if self.kept() == kept:
                 return 1        # the oldest must be read from disk first, and goes with a later one
         return 1
+
+    cdef uint64_t unsettled(self):
+        """Of the messages kept, those that the group which is furthest behind has not settled: one that somebody holds
+        for long keeps all that came after it from being trimmed, but not from being done."""
+        cdef uint64_t most = 0
+        cdef Group group
+        if self.kind == QUEUE_STREAM or not self.groups:
+            return self.kept()
+        for group in self.groups:
+            most = max(most, <uint64_t>group.lag)
+        return most
 
     cdef uint64_t kept_bytes(self):
         cdef uint64_t total = 0

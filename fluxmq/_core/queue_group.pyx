@@ -135,6 +135,8 @@ cdef class Group:
         cdef Cursor cursor
         cdef Member member
         if self.mode == "shared":
+            for cursor in self.cursors:
+                cursor.owner = None
             return 0
         partitions = sorted({cursor.partition for cursor in self.cursors})
         owners = {}
@@ -160,6 +162,21 @@ cdef class Group:
         for cursor in self.cursors:
             cursor.owner = owners.get(cursor.partition)
         return 0
+
+    def set_mode(self, str mode not None):
+        """Of a group without members. Raises UsageError."""
+        if self.members or mode not in ("shared", "exclusive", "single"):
+            raise UsageError("a group becomes shared, exclusive or single while it has no members")
+        self.mode = mode
+        self.balance()
+        self.touch()
+
+    def shift_waiting(self, int64_t ms):
+        """The wall clock jumped: what waits is due so much later, so that it waits as long as it was told to."""
+        cdef uint32_t i
+        for i in range(self.waiting.count):
+            self.waiting.items[i].due_ms += ms
+        self.dirty = True
 
     def owners(self) -> dict:
         """Of an exclusive group: partition -> member."""

@@ -497,14 +497,15 @@ cdef class Log:
         if self.wanted != NOTHING_WANTED and self.wanted < covers:
             self.wanted = NOTHING_WANTED
         covers = min(covers, self.flushed)
+        at = self.chunk_of(first)
+        # Parts of it may be here already, and need not end where batches of segments do: the first gap is filled.
+        while first < covers and at < self.chunks_count and self.chunks[at].first <= first:
+            first = self.chunks[at].covers
+            at += 1
+        if at < self.chunks_count and self.chunks[at].first < covers:
+            covers = self.chunks[at].first
         if first >= covers:
             return
-        at = self.chunk_of(first)
-        if at < self.chunks_count and self.chunks[at].first < covers:
-            # A part of it is here already: only the gap before that is filled.
-            if self.chunks[at].first <= first:
-                return
-            covers = self.chunks[at].first
         chunk = chunk_new(<uint32_t>max(size, 8))
         try:
             for block in blocks:

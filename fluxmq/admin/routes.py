@@ -329,9 +329,17 @@ class AdminRoutes:
                 some = asked.messages[at:at + _STEP]
                 more = True
                 while more:
-                    step = self._queues.dead_replay(name, some, len(some))
+                    try:
+                        step = self._queues.dead_replay(name, some, len(some))
+                    except QueueRefused:
+                        if not replayed:
+                            raise
+                        return await self._replayed(replayed)
                     replayed, more = replayed + step.moved, step.more
                     await asyncio.sleep(_LOADING_SECONDS if more and not step.moved else 0)
+        return await self._replayed(replayed)
+
+    async def _replayed(self, replayed: int) -> Answer:
         await self._durable()
         return _json(200, {"replayed": replayed})
 
@@ -339,7 +347,12 @@ class AdminRoutes:
         left = count
         while left:
             asked = min(left, _STEP)
-            step = self._queues.dead_replay(name, None, asked)
+            try:
+                step = self._queues.dead_replay(name, None, asked)
+            except QueueRefused:
+                if left == count:
+                    raise
+                break
             left -= step.moved
             if step.moved < asked and not step.more:
                 break

@@ -305,7 +305,22 @@ def dlq_replay(place: Place, name: str, places: tuple[str, ...], everything: boo
     """Put dead letters of the queue NAME back into it: those named, as `show` names them, or --all."""
     if bool(places) == everything:
         raise click.UsageError("name dead letters as PARTITION:OFFSET, or say --all")
+    from fluxmq.app.admin_client import AdminError
+
     replayed = 0
+    try:
+        for moved in _replays(place, name, places, everything):
+            replayed += moved
+    except AdminError as error:
+        if not replayed:
+            raise
+        raise AdminError(f"after {replayed} dead letters that are back: {error}", status=error.status,
+                         word=error.word) from error
+    place.show({"replayed": replayed}, lambda: f"{replayed} dead letters are back in {plain(name)}")
+
+
+def _replays(place: Place, name: str, places: tuple[str, ...], everything: bool) -> Iterator[int]:
+    """How many came back, request by request."""
     if everything:
         # no more than are there now: what dies again meanwhile must not go round for ever
         found = place.client.ask("GET", "dlq")["dead_letters"]
@@ -315,16 +330,15 @@ def dlq_replay(place: Place, name: str, places: tuple[str, ...], everything: boo
         while left > 0:
             moved = place.client.ask("POST", "queues", name, "dlq", "replay",
                                      body={"count": min(left, PAGE)})["replayed"]
-            replayed += moved
+            yield moved
             left -= moved
             if not moved:
-                break
+                return
     else:
         chosen = [_named(text) for text in places]
         for at in range(0, len(chosen), PAGE):
-            replayed += place.client.ask("POST", "queues", name, "dlq", "replay",
-                                         body={"messages": chosen[at:at + PAGE]})["replayed"]
-    place.show({"replayed": replayed}, lambda: f"{replayed} dead letters are back in {plain(name)}")
+            yield place.client.ask("POST", "queues", name, "dlq", "replay",
+                                   body={"messages": chosen[at:at + PAGE]})["replayed"]
 
 
 def _named(text: str) -> tuple[int, int]:

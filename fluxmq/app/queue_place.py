@@ -72,8 +72,10 @@ def asks(function: Callable[Concatenate[Place, _P], _T]) -> Callable[..., _T]:
 
 
 def confirm(yes: bool, question: str) -> None:
-    if not yes:
-        click.confirm(question, abort=True, err=True)
+    if not yes and not click.confirm(question, err=True):
+        from fluxmq.app.admin_client import AdminError
+
+        raise AdminError("nothing is done")
 
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")

@@ -81,7 +81,8 @@ def as_groups(groups: Sequence[dict[str, Any]]) -> str:
     rows = []
     for group in groups:
         positions = group.get("positions") or []
-        rows.append({**group, "members": len(group.get("members") or []),
+        name = f"{group.get('name')}/{group['filter']}" if group.get("filter") else group.get("name")
+        rows.append({**group, "name": name, "members": len(group.get("members") or []),
                      "next": " ".join(f"{place.get('partition')}:{place.get('next')}" for place in positions)})
     return as_table(rows, {"name": "GROUP", "members": "MEMBERS", "claimed": "CLAIMED", "lag": "LAG", "next": "NEXT"})
 

@@ -8,17 +8,18 @@ from fluxmq._core.errors import StorageError
 from fluxmq._core.mqtt_props import decode_properties
 from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_group import Group
-from fluxmq._core.queue_log import Log, Record
+from fluxmq._core.queue_log import Record
 from fluxmq.engine.ports_queues import Browsed, Moved, Publish, QueueMessage, QueueRefused, QueuesPort
 from fluxmq.engine.queue_numbers import counts_of, numbers_of
-from fluxmq.engine.queue_properties import encode_users, users_of, with_length
+from fluxmq.engine.queue_properties import encode_users, with_length
+from fluxmq.engine.queue_replay import Replay, comes_from, is_kept
 from fluxmq.engine.queues import NOTHING, PREFIX, QueueManager, QueueState
 from fluxmq.model.mqtt import PacketType, Property, ReasonCode
 from fluxmq.model.queues import read_spec, write_spec
 
 __all__ = ["QueueAdmin"]
 
-REPLAY_STEP = 500  # messages moved in one call
+LOOK_STEP = 5000  # messages looked at in one call of browse
 USER_PROPERTY = 0x26
 CONTENT_TYPE = 0x03
 REFUSALS: dict[int, tuple[Literal["full", "invalid"], str]] = {
@@ -33,6 +34,7 @@ class QueueAdmin:
     def __init__(self, manager: QueueManager) -> None:
         self.manager = manager
         self.hub = manager.hub
+        self._replay = Replay(manager)
 
     def _state(self, name: str) -> QueueState:
         state = self.manager.queues.get(name.encode())
@@ -48,7 +50,7 @@ class QueueAdmin:
     def _short(self, state: QueueState) -> dict[str, Any]:
         dead = self.manager.queues.get(state.spec.dead_letter_queue.encode())
         return {"name": state.spec.name, "type": state.spec.type, "partitions": state.queue.partitions,
-                **numbers_of(state), "dead_letters": dead.queue.depth if dead is not None else 0}
+                **numbers_of(state), "dead_letters": dead.queue.waiting if dead is not None else 0}
 
     def when_durable(self, then: Callable[[Exception | None], None]) -> None:
         journal = self.hub.ledger.journal
@@ -86,8 +88,9 @@ class QueueAdmin:
         used = self._short(state)["consumers"]
         if if_unused and used:
             raise QueueRefused("conflict", f"queue {name} has {used} consumers")
-        if if_empty and state.queue.depth:
-            raise QueueRefused("conflict", f"queue {name} has {state.queue.depth} messages")
+        waiting = state.queue.waiting + self._short(state)["delayed"]
+        if if_empty and waiting:
+            raise QueueRefused("conflict", f"queue {name} has {waiting} messages")
         if state.configured:
             raise QueueRefused("conflict", f"queue {name} stands in the configuration, and would be made again",
                                "take it out of `queues:` and restart, or purge it")
@@ -123,13 +126,17 @@ class QueueAdmin:
     # ------------------------------------------------------------------ looking in
 
     def browse(self, name: str, position: str, count: int, bytes_max: int, partition: int | None) -> Browsed:
-        """next: `at:<offset>,<offset>,…`, one per log."""
-        state = self._state(name)
+        return self._browse(self._state(name), position, count, bytes_max, partition, "")
+
+    def _browse(self, state: QueueState, position: str, count: int, bytes_max: int, partition: int | None,
+                origin: str) -> Browsed:
+        """next: `at:<offset>,<offset>,…`, one per log. origin: only dead letters of this queue."""
         logs = state.queue.logs
         lanes = state.queue.lanes
         if partition is not None:
             if not 0 <= partition < state.queue.partitions:
-                raise QueueRefused("not_found", f"queue {name} has {state.queue.partitions} partitions, from 0 on")
+                raise QueueRefused("not_found", f"queue {state.spec.name} has {state.queue.partitions} "
+                                                f"partitions, from 0 on")
             logs = logs[partition * lanes:(partition + 1) * lanes]
         if position.startswith("at:"):
             at = [int(text) for text in position[3:].split(",") if text.isdigit()]
@@ -138,20 +145,24 @@ class QueueAdmin:
         else:
             at = [self.manager.offset_of(state, log, position, None) for log in logs]
         found: list[QueueMessage] = []
-        size = 0
+        size = looked = 0
         loading = False
         for number, log in enumerate(logs):
             where = partition if partition is not None else number // lanes
             while at[number] < log.next and len(found) < count and (not found or size < bytes_max):
+                if looked == LOOK_STEP:
+                    return Browsed(found, "at:" + ",".join(map(str, at)), not found)
                 record = log.at_or_above(at[number])
                 if record is None:
                     loading = log.wanted != NOTHING
                     if not loading:
                         at[number] = log.next
                     break
-                found.append(message_of(record, where))
-                size += len(record.payload)
                 at[number] = record.offset + 1
+                looked += 1
+                if is_kept(state, log, record.offset) and (not origin or comes_from(record, origin)):
+                    found.append(message_of(record, where))
+                    size += len(record.payload)
         if loading:
             self.manager.read_on(state.queue)
         return Browsed(found, "at:" + ",".join(map(str, at)), loading and not found)
@@ -175,27 +186,42 @@ class QueueAdmin:
                               for cursor in group.cursors]}
 
     def _find_group(self, state: QueueState, group: str) -> tuple[tuple[bytes, bytes], Group]:
-        for key, known in state.groups.items():
-            if key[0].decode() == group:
-                return key, known
-        raise QueueRefused("not_found", f"queue {state.spec.name} has no group {group}")
+        """By its name; of several with one name by name/filter, as they are listed."""
+        named = [(key, known) for key, known in state.groups.items()
+                 if group.encode() in (key[0], key[0] + b"/" + key[1])]
+        whole = [one for one in named if not one[0][1]] or named
+        if not whole:
+            raise QueueRefused("not_found", f"queue {state.spec.name} has no group {group}",
+                               f"fluxmq queue groups {state.spec.name} names those that are")
+        if len(whole) > 1:
+            names = ", ".join(sorted(f"{key[0].decode()}/{key[1].decode()}" for key, _ in whole))
+            raise QueueRefused("conflict", f"queue {state.spec.name} has several groups {group}", f"say which: {names}")
+        return whole[0]
 
     def seek(self, name: str, group: str, position: str, partition: int | None) -> list[dict[str, Any]]:
         state = self._state(name)
         _, found = self._find_group(state, group)
+        if partition is not None and partition >= state.queue.partitions:
+            raise QueueRefused("not_found", f"queue {name} has {state.queue.partitions} partitions, from 0 on")
         if any(cursor.held for cursor in found.cursors):
             raise QueueRefused("conflict", f"consumers of group {group} have messages in hand", "stop them first")
-        for cursor in found.cursors:
-            if partition is None or cursor.partition == partition:
-                found.seek(cursor.log_number, self.manager.offset_of(state, cursor.log, position, found))
+        if any(reader.group is found for reader in state.queue.readers):
+            raise QueueRefused("conflict", f"group {group} has readers, who would go on where they are",
+                               "stop them first")
+        wanted = [cursor for cursor in found.cursors if partition is None or cursor.partition == partition]
+        # all are read before the first is moved: what makes no sense moves none
+        for cursor, offset in [(cursor, self.manager.offset_of(state, cursor.log, position, found))
+                               for cursor in wanted]:
+            found.seek(cursor.log_number, offset)
         state.queue.notify()
         return list(self._group(state, found, b"")["positions"])
 
     def delete_group(self, name: str, group: str) -> None:
         state = self._state(name)
         key, found = self._find_group(state, group)
-        if found.members:
-            raise QueueRefused("conflict", f"group {group} has {len(found.members)} members")
+        members = len(self._group(state, found, key[1])["members"])
+        if members:
+            raise QueueRefused("conflict", f"group {group} has {members} members", "stop them first")
         self.manager.drop_group(state, key)
 
     # ------------------------------------------------------------------ dead letters
@@ -213,53 +239,29 @@ class QueueAdmin:
             dead = self.manager.queues.get(state.spec.dead_letter_queue.encode())
             if dead is None:
                 continue
-            log = dead.queue.logs[0]
-            oldest, newest = log.at_or_above(log.first), log.get(log.next - 1) if log.next > log.first else None
-            found.append({"queue": state.spec.name, "dead_letter_queue": dead.spec.name, "messages": dead.queue.depth,
-                          "bytes": log.kept_bytes, "oldest_ms": oldest.time_ms if oldest is not None else 0,
-                          "newest_ms": newest.time_ms if newest is not None else 0})
+            ends = [record.time_ms for log in dead.queue.logs if log.next > log.first
+                    for record in (log.at_or_above(log.first), log.get(log.next - 1)) if record is not None]
+            found.append({"queue": state.spec.name, "dead_letter_queue": dead.spec.name,
+                          "messages": dead.queue.waiting, "bytes": sum(log.kept_bytes for log in dead.queue.logs),
+                          "oldest_ms": min(ends, default=0), "newest_ms": max(ends, default=0)})
         return found
 
     def dead_browse(self, name: str, position: str, count: int, bytes_max: int) -> Browsed:
-        return self.browse(self._dead(name).spec.name, position, count, bytes_max, None)
+        return self._browse(self._dead(name), position, count, bytes_max, None, name)
 
     def dead_replay(self, name: str, selected: Sequence[tuple[int, int]] | None, count: int) -> Moved:
-        state, dead = self._state(name), self._dead(name)
-        log = dead.queue.logs[0]
-        moved = 0
-        wanted = sorted(offset for _, offset in selected) if selected is not None else None
-        at = log.first
-        while moved < min(count, REPLAY_STEP) and at < log.next:
-            if wanted is not None:
-                at = next((offset for offset in wanted if offset >= at), log.next)
-            record = log.at_or_above(at) if at < log.next else None
-            if record is None:
-                if log.wanted != NOTHING and at < log.next:
-                    self.manager.read_on(dead.queue)
-                    return Moved(moved, True)
-                break
-            if (wanted is None or record.offset in wanted) and not self._replayed(state, dead, log, record):
-                break
-            moved += wanted is None or record.offset in wanted
-            at = record.offset + 1
-        return Moved(moved, moved >= REPLAY_STEP and moved < count and at < log.next)
-
-    def _replayed(self, state: QueueState, dead: QueueState, log: Log, record: Record) -> bool:
-        """One dead letter goes back, without what was said of its death; False: the queue does not take it."""
-        told = dict(users_of(record.properties))
-        properties = encode_users([(name.decode(), value.decode()) for name, value in users_of(record.properties)
-                                   if not name.startswith(b"x-death-")])
-        topic = told.get(b"x-death-topic", PREFIX + state.queue.name)
-        if state.queue.append_message(topic, record.payload, properties=properties, qos=record.qos):
-            return False
-        groups = list(dead.groups.values()) or [self.manager.group(dead.queue, b"default")]
-        for group in groups:
-            group.settle_any(log.number, record.offset)
-        dead.queue.notify()
-        return True
+        return self._replay.step(self._state(name), self._dead(name), selected, count)
 
     def dead_purge(self, name: str) -> int:
-        return self.manager.purge(self._dead(name))
+        dead = self._dead(name)
+        others = sorted(state.spec.name for state in self.manager.queues.values()
+                        if state.spec.dead_letter_queue == dead.spec.name and state.spec.name != name)
+        if others:
+            raise QueueRefused("conflict", f"the dead letters of {', '.join(others)} are in {dead.spec.name} too",
+                               f"fluxmq queue purge {dead.spec.name} throws away all of them")
+        waiting = dead.queue.waiting
+        self.manager.purge(dead)
+        return waiting
 
 
 def client_of(member: Any) -> str:

@@ -85,6 +85,9 @@ class QueueConsumers:
                 ReasonCode.TOPIC_FILTER_INVALID, "a stream is not shared: each subscriber reads all of it")
         if qos == 0:  # nobody would say what has been settled
             return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "a queue is consumed with QoS 1 or 2"
+        group = self.manager.states[queue].groups.get((share or consume.group or GROUP_DEFAULT, rest))
+        if consume.exclusive and group is not None and group.members and group.mode == "shared":
+            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the group has members that share, and goes on so"
         return 0, ""
 
     @staticmethod

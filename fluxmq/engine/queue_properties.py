@@ -3,7 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["DEATHS", "death_properties", "encode_users", "partition_key_of", "priority_of", "users_of", "with_length"]
+__all__ = ["DEATHS", "death_properties", "encode_users", "partition_key_of", "priority_of", "users_of", "with_length",
+           "without_users"]
 
 USER_PROPERTY = 0x26
 # What a dead letter's reason is counted as; what a consumer gave as its reason is "rejected".
@@ -47,6 +48,27 @@ def users_of(properties: bytes) -> Iterator[tuple[bytes, bytes]]:
             at += 2 + size
         if len(found) == 2:
             yield found[0], found[1]
+
+
+def without_users(properties: bytes, prefix: bytes) -> bytes:
+    """All of the properties of a message but the user properties whose names begin so."""
+    kept, at = b"", 0
+    while at < len(properties):
+        identifier, begin = properties[at], at
+        at += 1
+        if identifier in FIXED_BYTES:
+            at += FIXED_BYTES[identifier]
+        elif identifier == USER_PROPERTY:
+            size = int.from_bytes(properties[at:at + 2], "big")
+            named = properties[at + 2:at + 2 + size].startswith(prefix)
+            at += 2 + size
+            at += 2 + int.from_bytes(properties[at:at + 2], "big")
+            if named:
+                continue
+        else:
+            at += 2 + int.from_bytes(properties[at:at + 2], "big")
+        kept += properties[begin:at]
+    return kept
 
 
 def partition_key_of(properties: bytes) -> bytes:

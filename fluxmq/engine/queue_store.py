@@ -105,6 +105,8 @@ class QueueKeeper:
             # Of a log of which nothing is kept there need not be any file: one that is torn was only just begun.
             self._files = dict(self.segments.open({number: meta.safe for number, meta in self._metas.items()
                                                    if meta.safe > meta.first}))
+            # Also of logs that nobody knows any more: their files go later, and must not be taken for another's.
+            self.manager.number_last = max(self.manager.number_last, *self._files, 0)
         for number, record in self._queues.items():
             self._adopt(number, record)
         for number, (record_, state) in self._copies.items():
@@ -167,8 +169,11 @@ class QueueKeeper:
             if state is not None:
                 self._forget(state)
         elif kind == RecordKind.GROUP:
-            if number not in self.groups:
-                self._adopt_group(number, _decode_group(body))
+            record_ = _decode_group(body)
+            if number in self.groups:
+                self.groups[number].set_mode(record_.mode)
+            else:
+                self._adopt_group(number, record_)
         elif kind == RecordKind.GROUP_END:
             self._replay_group_end(number)
         elif kind == RecordKind.TRIM:

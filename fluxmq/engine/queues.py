@@ -134,7 +134,7 @@ class QueueManager:
         return state.queue, "changed"
 
     def change(self, state: QueueState, spec: QueueSpec) -> None:
-        """Its limits and patterns are those of `spec` from now on."""
+        """Its limits and patterns are those of `spec` from now on; in what is FIXED it is the same."""
         self.hub.remove_queue(state.queue)
         state.spec = spec
         self._configure(state)
@@ -255,12 +255,17 @@ class QueueManager:
 
     def group(self, queue: Queue, name: bytes, pattern: bytes = b"", position: str = "", exclusive: bool = False,
               mode: str = "") -> Group:
-        """The group of this name, made if it is not there: of a classic queue at its oldest message."""
+        """The group of this name, made if it is not there: of a classic queue at its oldest message. How its members
+        share is up to the first of them."""
         state = self.states[queue]
         key = (name, pattern)
         group = state.groups.get(key)
-        if group is None:
-            record_ = GroupRecord(queue.number, name, mode or ("exclusive" if exclusive else "shared"), pattern)
+        record_ = GroupRecord(queue.number, name, mode or ("exclusive" if exclusive else "shared"), pattern)
+        if group is not None and not group.members and group.mode != record_.mode:
+            group.set_mode(record_.mode)
+            if queue.durable:
+                record(self.hub.ledger, RecordKind.GROUP, group.number, record_)
+        elif group is None:
             group = self.adopt_group(state, self.number(), record_)
             if queue.durable:
                 record(self.hub.ledger, RecordKind.GROUP, group.number, record_)
@@ -273,10 +278,9 @@ class QueueManager:
         return group
 
     def adopt_group(self, state: QueueState, number: int, record_: GroupRecord) -> Group:
-        queue, spec = state.queue, state.spec
-        stream = queue.kind == QUEUE_STREAM
+        queue, stream = state.queue, state.queue.kind == QUEUE_STREAM
         group = Group(self.hub.ledger, number, record_.name, mode=record_.mode, volatile=not queue.durable,
-                      deliveries_max=self._deliveries_max(spec))
+                      deliveries_max=self._deliveries_max(state.spec))
         for at, log in enumerate(queue.logs):
             group.add_cursor(log, at // queue.lanes, log.next if stream else log.first)
         group.on_dead = self._dead

@@ -198,3 +198,22 @@ def test_what_is_replayed_is_exported_by_a_checkpoint_before_the_first_batch(tmp
     log.exported()
     assert log.flushed == 1
     journal.close()
+
+
+def test_a_gap_behind_what_is_here_is_filled() -> None:
+    """Chunks in memory end elsewhere than batches of segments: a batch that begins before the gap fills it too."""
+    log = Log(Hub(None).ledger, 1)
+    log.append_message(b"t", b"0" * 100)
+    small = b"".join(block[7] for block in log.export(0))
+    log.exported()
+    for _ in range(2):
+        log.append_message(b"t", b"1" * 200_000)
+    raw = small + b"".join(block[7] for block in log.export(0))
+    log.exported()
+    log.evict(1 << 30)
+    log.load(0, 2, [small, raw[len(small):]])
+    assert log.at_or_above(1) is not None
+    assert log.at_or_above(2) is None and log.wanted == 2
+    log.load(0, 3, [raw])
+    record = log.at_or_above(2)
+    assert record is not None and record.offset == 2

@@ -6,6 +6,7 @@ files are small; what a crash shows, by a crash.
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 
 import pytest
@@ -30,12 +31,13 @@ def names(first: int, end: int) -> list[bytes]:
 def checkpoints(broker: CrashBroker, client: Client, queue: str, count: int = 2) -> None:
     """Publishes to another queue until the journal has been checkpointed so many times."""
     wanted = broker.checkpoints() + count
-    for number in range(500):
-        client.publish(f"$queue/{queue}", random.Random(number).randbytes(20_000), 1, expect=0)
+
+    def there() -> bool:
+        client.publish(f"$queue/{queue}", random.Random(1).randbytes(20_000), 1, expect=0)
         client.transcript.clear()
-        if broker.checkpoints() >= wanted:
-            return
-    raise AssertionError("no checkpoint")
+        return broker.checkpoints() >= wanted
+
+    wait_until(there)
 
 
 # ---------------------------------------------------------------- 1: retention takes what nobody has read
@@ -298,3 +300,32 @@ def test_names_become_paths(name: str, start_broker: Start, connect: Connect) ->
     assert users(take(later, b"x")[0])["delivery-count"] == "2"
     made = {path.name for path in broker.directory.iterdir()}
     assert made == {"data", "broker.stdout", "broker.stderr"}
+
+
+def test_files_that_a_crash_left_behind_are_taken_for_those_of_a_new_queue(start_node: StartNode,
+                                                                           connect: Connect) -> None:
+    """A queue is deleted, and the broker dies before its files are: they go later, and nothing of a newer queue with
+    them."""
+    broker = start_node({"name": "filler", "type": "stream"})
+    admin(broker, "PUT", "queues", "old", body={})
+    client = connect(broker)
+    put(client, "old", *names(0, 20))
+    checkpoints(broker, client, "filler")
+    folders = broker.directory / "data" / "queues"
+    kept = broker.directory / "kept"
+    shutil.copytree(folders, kept)
+    admin(broker, "DELETE", "queues", "old")
+    checkpoints(broker, client, "filler")
+    broker.terminate()
+    left = [folder.name for folder in kept.iterdir() if not (folders / folder.name).exists()]
+    assert len(left) == 1
+    shutil.copytree(kept / left[0], folders / left[0])
+    broker.start()
+    admin(broker, "PUT", "queues", "new", body={})
+    client = connect(broker)
+    put(client, "new", *names(0, 20))
+    checkpoints(broker, client, "filler")
+    broker.kill()
+    broker.start()
+    assert not (folders / left[0]).exists()
+    assert drain(connect(broker), "new", 20) == names(0, 20)

@@ -1,0 +1,487 @@
+"""Queues without I/O under a clock of the test's own: what is deleted, purged, declared again or left alone while
+others work with it, and clocks that jump."""
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kit import smalldisk
+
+from fluxmq._core.errors import UsageError
+from fluxmq._core.hub import Hub
+from fluxmq._core.journal import JOURNAL_FULL, JOURNAL_OK, Journal
+from fluxmq._core.queue import Queue
+from fluxmq._core.queue_group import Group, PyMember
+from fluxmq._core.testing import pump_queues
+from fluxmq.engine.ports_queues import Publish, QueueRefused
+from fluxmq.engine.queue_admin import QueueAdmin
+from fluxmq.engine.queue_clock import tick
+from fluxmq.engine.queue_jumps import ClockFollower
+from fluxmq.engine.queue_space import QueueSpace
+from fluxmq.engine.queues import QueueManager
+from fluxmq.model.queues import read_spec
+from fluxmq.storage.reserve import Reserve
+
+START_MS = 1_700_000_000_000
+DAY_S = 24 * 3600
+QUOTA_EXCEEDED = 0x97
+
+
+class Consumer:
+    """A member that keeps what it gets until the test says what becomes of it. got: (payload, delivery count)."""
+
+    def __init__(self, world: World, queue: str, group: str = "g", room: int = 100, lease_s: float = 0,
+                 exclusive: bool = False) -> None:
+        self.world, self.name = world, queue
+        self.queue: Queue = world.manager.queues[queue.encode()].queue
+        self.group: Group = world.manager.group(self.queue, group.encode(), exclusive=exclusive)
+        self.held: dict[bytes, tuple[int, int]] = {}
+        self.got: list[tuple[bytes, int]] = []
+        self.lost: list[int] = []
+        self.member = PyMember(self._deliver, lambda log, offset, count: self.lost.append(offset), room,
+                               int(lease_s * 1000))
+        self.group.join(self.member)
+        world.turn()
+
+    def _deliver(self, log: int, offset: int, count: int) -> bool:
+        found = next(one for one in self.queue.logs if one.number == log).get(offset)
+        assert found is not None
+        self.held[found.payload] = (log, offset)
+        self.got.append((found.payload, count))
+        return True
+
+    def take(self) -> list[tuple[bytes, int]]:
+        """What has come since the last call."""
+        got, self.got = self.got, []
+        return got
+
+    def settle(self, *payloads: bytes) -> list[bool]:
+        done = [self.group.settle_at(*self.held.pop(payload)) for payload in payloads]
+        self.world.turn()
+        return done
+
+    def give_back(self, payload: bytes, delay_s: float = 0) -> bool:
+        done = self.group.give_back_at(*self.held.pop(payload), int(delay_s * 1000))
+        self.world.turn()
+        return done
+
+    def leave(self) -> None:
+        self.group.leave(self.member)
+        self.world.manager.left(self.queue, self.group)
+        self.world.turn()
+
+
+class World:
+    """All queues of a node, and its two clocks."""
+
+    def __init__(self, *specs: dict[str, Any]) -> None:
+        self.hub = Hub(None)
+        self.wall_ms, self.mono_ms = START_MS, 1000
+        self.hub.set_clock(self.wall_ms, self.mono_ms)
+        self.log: list[str] = []
+        self.manager = QueueManager(self.hub, on_log=lambda level, cause, text, fields: self.log.append(text))
+        self.follower = ClockFollower(self.manager)
+        self.admin = QueueAdmin(self.manager)
+        for spec in specs:
+            assert self.admin.declare(spec) == "created"
+        self.after(0)
+
+    def turn(self) -> None:
+        pump_queues(self.hub)
+
+    def after(self, seconds: float, jump_s: float = 0) -> None:
+        """So much time passes; the wall clock jumps besides."""
+        self.mono_ms += int(seconds * 1000)
+        self.wall_ms += int((seconds + jump_s) * 1000)
+        self.hub.set_clock(self.wall_ms, self.mono_ms)
+        self.follower.tick()
+        tick(self.manager)
+        self.turn()
+
+    def put(self, queue: str, *payloads: bytes, **asked: str) -> None:
+        for payload in payloads:
+            pairs = [(name.replace("_", "-"), value) for name, value in asked.items()]
+            self.admin.publish(queue, Publish(payload=payload, user_properties=pairs))
+        self.turn()
+
+    def messages(self, queue: str) -> list[bytes]:
+        return [message.payload for message in self.admin.browse(queue, "first", 1000, 1 << 30, None).messages]
+
+    def dead(self, queue: str) -> list[tuple[bytes, str]]:
+        found = self.admin.dead_browse(queue, "first", 1000, 1 << 30).messages
+        return [(message.payload, dict(message.user_properties)["x-death-reason"]) for message in found]
+
+
+# ---------------------------------------------------------------- deleted
+
+
+def test_a_queue_that_is_deleted_while_it_is_consumed() -> None:
+    world = World({"name": "q"})
+    world.put("q", b"1", b"2")
+    consumer = Consumer(world, "q", room=1)
+    assert consumer.take() == [(b"1", 1)]
+    assert world.admin.delete("q", if_unused=False, if_empty=False) == 2
+    assert consumer.lost == [0] and consumer.member.group is None
+    with pytest.raises(QueueRefused, match="there is no queue q"):
+        world.put("q", b"x")
+    # What the consumer says of it afterwards means nothing, also when there is a queue of that name again.
+    world.admin.declare({"name": "q"})
+    world.put("q", b"new")
+    world.manager.left(consumer.queue, consumer.group)
+    consumer.queue.notify()
+    world.after(10)
+    assert world.messages("q") == [b"new"] and consumer.take() == []
+    assert Consumer(world, "q").take() == [(b"new", 1)]
+
+
+def test_what_is_used_or_not_empty_is_not_deleted_if_so_asked() -> None:
+    world = World({"name": "q"})
+    consumer = Consumer(world, "q")
+    with pytest.raises(QueueRefused, match="has 1 consumers"):
+        world.admin.delete("q", if_unused=True, if_empty=False)
+    consumer.leave()
+    world.put("q", b"1")
+    with pytest.raises(QueueRefused, match="has 1 messages"):
+        world.admin.delete("q", if_unused=True, if_empty=True)
+    assert world.admin.delete("q", if_unused=True, if_empty=False) == 1
+    world.admin.declare({"name": "q"})
+    world.put("q", b"later", x_delay="60000")
+    with pytest.raises(QueueRefused, match="has 1 messages"):
+        world.admin.delete("q", if_unused=False, if_empty=True)
+
+
+def test_a_group_that_is_deleted_lets_go_what_only_it_had_not_settled() -> None:
+    world = World({"name": "q"})
+    quick, slow = Consumer(world, "q", "quick"), Consumer(world, "q", "slow")
+    world.put("q", b"1", b"2", b"3")
+    quick.settle(b"1", b"2")
+    assert world.messages("q") == [b"1", b"2", b"3"]
+    with pytest.raises(QueueRefused, match="1 members"):
+        world.admin.delete_group("q", "slow")
+    slow.leave()
+    world.admin.delete_group("q", "slow")
+    world.turn()
+    assert world.messages("q") == [b"3"]
+    # A group of that name is a new one: it begins with what is kept, and counts from one.
+    assert Consumer(world, "q", "slow").take() == [(b"3", 1)]
+
+
+# ---------------------------------------------------------------- purged
+
+
+def test_a_purge_while_messages_are_in_hand() -> None:
+    world = World({"name": "q"})
+    consumer = Consumer(world, "q", room=3)
+    world.put("q", b"1", b"2", b"3", b"4", b"5")
+    assert len(consumer.take()) == 3
+    assert world.admin.purge("q") == 5
+    world.turn()
+    assert world.messages("q") == []
+    # Settled or given back, it is gone: nothing of it comes again, and nothing is counted.
+    consumer.settle(b"1")
+    consumer.give_back(b"2")
+    consumer.give_back(b"3", 5)
+    world.after(10)
+    assert consumer.take() == []
+    assert world.admin.groups("q")[0]["lag"] == 0 and world.admin.list_queues()[0]["messages"] == 0
+    world.put("q", b"6")
+    assert consumer.take() == [(b"6", 1)]
+
+
+def test_a_purge_while_nobody_is_there() -> None:
+    world = World({"name": "q", "partitions": 3, "max_priority": 2})
+    for number in range(30):
+        world.put("q", b"%d" % number, priority=str(number % 3))
+    Consumer(world, "q", room=5).leave()
+    assert world.admin.purge("q") == 30
+    world.turn()
+    assert world.admin.groups("q")[0]["lag"] == 0
+    assert world.admin.purge("q") == 0
+    world.put("q", b"new")
+    assert Consumer(world, "q").take() == [(b"new", 1)]
+
+
+# ---------------------------------------------------------------- declared again
+
+
+def test_what_cannot_change_is_refused_and_changes_nothing() -> None:
+    world = World({"name": "q", "partitions": 2, "limits": {"max_depth": 5}})
+    for changed in ({"partitions": 3}, {"type": "stream"}, {"partitions": 2, "max_priority": 4}, {"type": "ephemeral"}):
+        with pytest.raises(QueueRefused, match="which cannot become"):
+            world.admin.declare({"name": "q"} | changed)
+    assert world.admin.describe("q")["spec"] == {"name": "q", "partitions": 2, "limits": {"max_depth": 5}}
+    assert world.admin.declare({"name": "q", "partitions": 2, "limits": {"max_depth": 5}}) == "unchanged"
+
+
+def test_a_queue_that_is_declared_otherwise_keeps_its_messages_and_consumers() -> None:
+    world = World({"name": "q", "topics": ["old/#"]})
+    consumer = Consumer(world, "q", room=1)
+    world.put("q", b"1", b"2", b"3")
+    assert world.admin.declare({"name": "q", "topics": ["new/#"], "limits": {"max_depth": 2, "message_ttl": "10s"},
+                                "retry": {"max_retries": 1}}) == "changed"
+    for topic in (b"old/x", b"new/x"):
+        world.hub.publish_message(topic, topic)     # a capture that finds no room is lost, and counted
+    world.turn()
+    assert world.messages("q") == [b"1", b"2", b"3"]
+    assert world.admin.describe("q")["capture_lost"] == 1
+    with pytest.raises(QueueRefused, match="is full"):
+        world.put("q", b"4")
+    assert consumer.take() == [(b"1", 1)]
+    consumer.settle(b"1")
+    consumer.settle(b"2")
+    world.hub.publish_message(b"new/x", b"captured")
+    world.turn()
+    assert world.messages("q") == [b"3", b"captured"]
+    # The group was there before: two deliveries, no more, from now on.
+    consumer.take()
+    consumer.give_back(b"3")
+    assert consumer.take() == [(b"3", 2)]
+    consumer.give_back(b"3")
+    assert (b"3", "max_retries") in world.dead("q")
+    world.after(11)
+    consumer.settle(b"captured")                    # in hand, so it is the consumer's
+    world.put("q", b"short")
+    consumer.leave()
+    world.after(11)
+    assert Consumer(world, "q").take() == []
+    assert (b"short", "expired") in world.dead("q")
+
+
+def test_one_that_is_slow_does_not_make_the_queue_full() -> None:
+    """limits.max_depth counts what is to be done, not what was done since the oldest that is not."""
+    world = World({"name": "q", "limits": {"max_depth": 3}})
+    slow, quick = Consumer(world, "q", room=1), Consumer(world, "q", room=1)
+    world.put("q", b"stuck")
+    assert slow.take() + quick.take() == [(b"stuck", 1)]
+    other = quick if b"stuck" in slow.held else slow
+    for number in range(20):
+        world.put("q", b"%d" % number)
+        other.settle(b"%d" % number)
+    world.put("q", b"a", b"b")
+    with pytest.raises(QueueRefused, match="is full"):
+        world.put("q", b"c")
+
+
+def test_how_a_group_shares_is_up_to_its_first_member() -> None:
+    world = World({"name": "q", "partitions": 2})
+    shared = Consumer(world, "q")
+    assert shared.group.mode == "shared"
+    with pytest.raises(UsageError):
+        shared.group.set_mode("exclusive")
+    shared.leave()
+    one, two = Consumer(world, "q", exclusive=True), Consumer(world, "q", exclusive=True)
+    assert one.group.mode == "exclusive" and set(one.group.owners().values()) == {one.member, two.member}
+    one.leave()
+    assert set(two.group.owners().values()) == {two.member}
+    two.leave()
+    assert Consumer(world, "q").group.owners() == {0: None, 1: None}
+
+
+# ---------------------------------------------------------------- ephemeral queues
+
+
+def test_an_ephemeral_queue_is_gone_some_time_after_its_last_consumer() -> None:
+    world = World({"name": "e", "type": "ephemeral", "expires_after": "60s"})
+    world.after(59)
+    consumer = Consumer(world, "e")
+    world.after(1000)
+    other = Consumer(world, "e", "another")
+    consumer.leave()
+    world.after(1000)
+    world.put("e", b"x")
+    assert other.take() == [(b"x", 1)]
+    other.leave()
+    world.after(59)
+    assert b"e" in world.manager.queues
+    world.after(2)
+    assert b"e" not in world.manager.queues
+    with pytest.raises(QueueRefused, match="there is no queue e"):
+        world.put("e", b"y")
+
+
+def test_an_ephemeral_queue_of_the_configuration_stays() -> None:
+    world = World({"name": "e", "type": "ephemeral", "expires_after": "1s"})
+    world.manager.queues[b"e"].configured = True
+    world.after(1000)
+    assert b"e" in world.manager.queues
+    with pytest.raises(QueueRefused, match="stands in the configuration"):
+        world.admin.delete("e", if_unused=False, if_empty=False)
+
+
+# ---------------------------------------------------------------- clocks that jump
+
+
+@pytest.mark.parametrize("jump_s", [DAY_S, -DAY_S])
+def test_what_waits_for_a_while_waits_that_long_whatever_the_clock_says(jump_s: int) -> None:
+    world = World({"name": "q"}, {"name": "e", "type": "ephemeral", "expires_after": "60s"})
+    consumer = Consumer(world, "q", lease_s=30)
+    world.put("q", b"leased", b"refused")
+    assert consumer.take() == [(b"leased", 1), (b"refused", 1)]
+    consumer.give_back(b"refused", 10)
+    world.after(1, jump_s)
+    assert consumer.take() == [] and b"e" in world.manager.queues
+    world.after(8)
+    assert consumer.take() == []
+    world.after(2)
+    assert consumer.take() == [(b"refused", 2)]
+    consumer.settle(b"refused")
+    world.after(18)
+    assert consumer.take() == []
+    world.after(2)
+    assert consumer.take() == [(b"leased", 2)]
+    assert b"e" in world.manager.queues
+    world.after(30)
+    assert b"e" not in world.manager.queues
+
+
+def test_messages_that_a_jump_makes_too_old_are_dead_letters_and_not_lost() -> None:
+    world = World({"name": "q", "limits": {"message_ttl": "1h"}})
+    world.put("q", b"old")
+    world.after(1, DAY_S)
+    world.put("q", b"new")
+    assert Consumer(world, "q").take() == [(b"new", 1)]
+    assert world.dead("q") == [(b"old", "expired")]
+
+
+def test_a_clock_that_falls_back_lets_nothing_expire_and_loses_nothing() -> None:
+    world = World({"name": "q", "limits": {"message_ttl": "1h"}},
+                  {"name": "s", "type": "stream", "retention": {"max_age": "1h"}})
+    for queue in ("q", "s"):
+        world.put(queue, b"before")
+    world.after(1, -DAY_S)
+    for queue in ("q", "s"):
+        world.put(queue, b"after")
+    world.after(1800)
+    assert Consumer(world, "q").take() == [(b"before", 1), (b"after", 1)]
+    assert world.messages("s") == [b"before", b"after"]
+    # Retention is looked at as often as before, and by the clock as it is.
+    world.after(0, DAY_S)
+    world.after(3600)
+    assert world.messages("s") == []
+
+
+def test_retention_by_age_takes_what_is_too_old_and_nothing_else() -> None:
+    world = World({"name": "s", "type": "stream", "retention": {"max_age": "1h"}})
+    for number in range(5):
+        world.put("s", b"%d" % number)
+        world.after(1000)
+    assert world.messages("s") == [b"2", b"3", b"4"]
+    world.after(10_000)
+    assert world.messages("s") == []
+    world.put("s", b"5")
+    assert world.messages("s") == [b"5"]
+
+
+def test_small_corrections_of_the_clock_add_up() -> None:
+    world = World({"name": "q"})
+    consumer = Consumer(world, "q")
+    world.put("q", b"x")
+    consumer.give_back(b"x", 100)
+    consumer.take()
+    for _ in range(50):
+        world.after(1, -1)                          # a clock that stands still
+    assert consumer.take() == []
+    world.after(56)                                 # as long as it was told, but for one jump that is too small
+    assert consumer.take() == [(b"x", 2)]
+
+
+# ---------------------------------------------------------------- a disk that is full
+
+
+class FakeReserve:
+    def __init__(self) -> None:
+        self.there, self.held = True, False
+
+    def take(self) -> bool:
+        self.held = self.there
+        return self.there
+
+    def give(self) -> None:
+        self.held = False
+
+
+class Loop:
+    """What run_in_executor needs, at once."""
+
+    def run_in_executor(self, executor: None, function: Any) -> Any:
+        value = function()
+
+        class Done:
+            def done(self) -> bool:
+                return True
+
+            def exception(self) -> None:
+                return None
+
+            def result(self) -> Any:
+                return value
+
+        return Done()
+
+
+class FakeLedger:
+    """A ledger whose journal says what the test wants."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.journal = SimpleNamespace(status=JOURNAL_OK, status_text="no space")
+
+    @property
+    def full(self) -> bool:
+        return self.hub.ledger.full
+
+    @full.setter
+    def full(self, value: bool) -> None:
+        self.hub.ledger.full = value
+
+
+def test_queues_refuse_while_there_is_no_reserve(tmp_path: Path) -> None:
+    real = Journal(tmp_path, identity=1)
+    hub, reserve, loop = Hub(real), FakeReserve(), Loop()
+    manager, ledger = QueueManager(hub), FakeLedger(hub)
+    journal = ledger.journal
+    clock = SimpleNamespace(ledger=ledger, mono_ms=0)
+    seen = SimpleNamespace(hub=clock, queues=manager.queues)
+    space = QueueSpace(seen, reserve, manager.log)  # type: ignore[arg-type]
+
+    def ticks(count: int = 3) -> bool:
+        for _ in range(count):
+            clock.mono_ms += 1000
+            space.tick(loop)  # type: ignore[arg-type]
+        return space.full
+
+    def publish(queue: bytes) -> int:
+        return manager.queues[queue].queue.publish(b"$queue/" + queue, b"x")
+
+    journal.status = JOURNAL_FULL
+    assert not ticks() and not reserve.held, "a node without queues keeps nothing and refuses nothing"
+    journal.status = JOURNAL_OK
+    manager.declare(read_spec({"name": "q"}))
+    manager.declare(read_spec({"name": "e", "type": "ephemeral"}))
+    assert not ticks() and reserve.held and publish(b"q") == 0
+    journal.status, reserve.there = JOURNAL_FULL, False
+    assert ticks() and not reserve.held
+    assert (publish(b"q"), publish(b"e")) == (QUOTA_EXCEEDED, 0)
+    journal.status = JOURNAL_OK                         # on what the reserve gave: still nothing new
+    assert ticks() and publish(b"q") == QUOTA_EXCEEDED
+    assert manager.queues[b"q"].queue.append_message(b"$queue/q", b"dead letter") == 0
+    reserve.there = True
+    assert not ticks() and reserve.held and publish(b"q") == 0
+    real.close()
+
+
+def test_the_reserve_is_space_on_the_disk(tmp_path: Path) -> None:
+    with smalldisk.small_disk(tmp_path / "small", "8m") as where:
+        reserve = Reserve(where, 2 << 20)
+        assert reserve.take() and reserve.take()
+        assert reserve.path.stat().st_blocks * 512 >= 2 << 20
+        ballast = smalldisk.fill(where, 0)
+        assert reserve.take(), "it is ours"
+        reserve.give()
+        assert not reserve.path.exists()
+        (where / "needed").write_bytes(bytes(1 << 20))
+        assert not reserve.take() and not reserve.path.exists()
+        ballast.unlink()
+        assert reserve.take()
