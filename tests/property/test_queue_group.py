@@ -240,6 +240,23 @@ class QueueMachine(RuleBasedStateMachine):
         if self.depth_max and not self.stalled:     # what must be read before it can be buried goes a little later
             assert self.model.depth() <= self.depth_max
 
+    def in_hand(self) -> set[tuple[str, tuple[int, int]]]:
+        return {(name, place) for name in self.groups for place, claim in self.model.claims(name).items()
+                if claim[0] == "held"}
+
+    @rule(count=st.integers(3, 6))
+    def trickle(self, count: int) -> None:
+        """Messages come one by one, and are settled at once: nobody is busy, and still everybody gets his share."""
+        for _ in range(count):
+            before = self.in_hand()
+            self.count += 1
+            self.publish_one(b"%d" % self.count, 0, b"", 0, 0)
+            self.pump()
+            for name, place in sorted(self.in_hand() - before):
+                assert self.groups[name].settle_at(self.log_of(place).number, place[1])
+                self.model.settled(name, [place])
+            self.pump()
+
     @precondition(lambda self: len(self.groups) < 3)
     @rule(name=names)
     def group(self, name: str) -> None:
