@@ -10,7 +10,6 @@ Chunks are in ascending order and never overlap. What is not flushed is always h
 is room (evict). A gap is filled by load(), which the storage ring calls when `wanted` names an offset in it.
 """
 cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
@@ -25,7 +24,6 @@ cdef enum:
     HEAD_BYTES = 48
     CHUNK_BYTES_MIN = 4096
     CHUNK_BYTES_MAX = 262144
-    BLOCK_BYTES_MAX = 65536         # of what export hands out, and of one batch in a segment
     LANE_SHIFT = 56
 
 
@@ -389,40 +387,8 @@ cdef class Log:
 
     # ---------------------------------------------------------------- to segments and back
 
-    def export(self, uint64_t upto_batch, Needed needed=None) -> list:
-        """What segments must have before journal files up to a batch go: (first, last, count, time_min, time_max,
-        due_min, due_max, bytes) for each block of at most 64 KiB of messages (a larger one alone).
-
-        Of a chunk that holds any of it everything is taken, and nothing is added to that chunk any more; so some of it
-        may be newer than the batch, and must be durable before segments are written (Keeper waits for that).
-        needed: says which messages still count; None = all.
-        """
-        cdef list blocks = []
-        cdef uint32_t i, j
-        cdef chunk_t* chunk
-        cdef const record_t* record
-        cdef Block block = Block.__new__(Block)
-        for i in range(self.chunks_count):
-            chunk = self.chunks[i]
-            if chunk.state == CHUNK_FLUSHED:
-                continue
-            if chunk.batch > upto_batch:
-                break
-            chunk.state = CHUNK_SEALED
-            for j in range(chunk.count):
-                record = record_at(chunk, j)
-                if record.offset < self.first or (needed is not None and not needed.is_needed(record.offset)):
-                    continue
-                if block.parts and block.size + record.size > BLOCK_BYTES_MAX:
-                    blocks.append(block.value())
-                    block = Block.__new__(Block)
-                block.add(record)
-        if block.parts:
-            blocks.append(block.value())
-        return blocks
-
     def exported(self):
-        """Segments have what the last export() gave, synced."""
+        """Segments have what the last Export (queue_export.pyx) gave, synced."""
         cdef uint32_t i
         cdef chunk_t* chunk
         for i in range(self.chunks_count):
@@ -555,42 +521,6 @@ cdef bint record_holds(const uint8_t* at, size_t n) noexcept:
         return 0
     inside = HEAD_BYTES + <uint64_t>record.topic_length + record.properties_length + record.payload_length
     return inside <= record.size
-
-
-@cython.final
-cdef class Block:
-    """Messages that will be one batch of a segment."""
-    cdef list parts
-    cdef uint64_t first
-    cdef uint64_t last
-    cdef uint32_t count
-    cdef uint32_t size
-    cdef int64_t time_min
-    cdef int64_t time_max
-    cdef int64_t due_min
-    cdef int64_t due_max
-
-    def __cinit__(self):
-        self.parts = []
-
-    cdef int add(self, const record_t* record) except -1:
-        if self.count == 0:
-            self.first = record.offset
-            self.time_min = self.time_max = record.time_ms
-            self.due_min = self.due_max = record.not_before
-        self.last = record.offset
-        self.count += 1
-        self.size += record.size
-        self.time_min = min(self.time_min, record.time_ms)
-        self.time_max = max(self.time_max, record.time_ms)
-        self.due_min = min(self.due_min, record.not_before)
-        self.due_max = max(self.due_max, record.not_before)
-        self.parts.append(PyBytes_FromStringAndSize(<const char*>record, record.size))
-        return 0
-
-    cdef tuple value(self):
-        return (self.first, self.last, self.count, self.time_min, self.time_max, self.due_min, self.due_max,
-                b"".join(self.parts))
 
 
 cdef inline void put_u64(uint8_t* at, uint64_t value) noexcept:

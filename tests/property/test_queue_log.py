@@ -12,6 +12,7 @@ from fluxmq._core.errors import CorruptError
 from fluxmq._core.hub import Hub
 from fluxmq._core.journal import Journal
 from fluxmq._core.journal_format import iter_records
+from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_log import Log
 from fluxmq.storage.journal_files import read_batches
 
@@ -53,7 +54,9 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def export(self) -> None:
-        blocks = self.log.export(10)
+        self.export_ = Export(self.log, 10)
+        blocks = list(self.export_)
+        assert list(self.export_) == blocks and self.export_.messages == sum(block[2] for block in blocks)
         found = [item for block in blocks for item in messages(block[7])]
         for first, last, count, *_, raw in blocks:
             inside = messages(raw)
@@ -67,6 +70,8 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def exported(self) -> None:
         assert self.exporting is not None
+        # Whatever became of the log since, what is written is what there was in that instant.
+        assert [item for block in self.export_ for item in messages(block[7])] == self.exporting
         self.disk |= dict(self.exporting)
         self.exporting = None
         self.log.exported()
@@ -144,7 +149,7 @@ def test_the_journal_brings_it_back(tmp_path: Path) -> None:
 def test_damaged_bytes_are_refused() -> None:
     log = Log(Hub(None).ledger, 1)
     log.append_message(b"topic", b"payload")
-    block = log.export(0)[0][7]
+    block = next(iter(Export(log, 0)))[7]
     for at in range(len(block)):
         for value in (0, 0xFF, block[at] ^ 1):
             damaged = block[:at] + bytes([value]) + block[at + 1:]
@@ -173,7 +178,7 @@ def test_a_part_that_is_kept_nowhere_is_not_asked_for_twice(holes: bool) -> None
     log = Log(Hub(None).ledger, 1)
     for number in range(20):
         log.append_message(b"t", b"%d" % number)
-    raw = b"".join(block[7] for block in log.export(0))
+    raw = b"".join(block[7] for block in Export(log, 0))
     log.exported()
     log.evict(1 << 30)
     assert log.at_or_above(3) is None and log.wanted == 3
