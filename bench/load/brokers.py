@@ -38,13 +38,14 @@ class BrokerError(RuntimeError):
 class Needs:
     """What a row asks of a broker. folder: an empty directory of its own. cores: processors to run on, empty for any.
 
-    pairs: a relay is to hand each publisher's bytes to one subscriber."""
+    pairs: a relay is to hand each publisher's bytes to one subscriber. settings: of FluxMQ, what is not as it ships."""
 
     folder: Path
     transports: tuple[str, ...] = ("tcp",)
     certificates: Certificates | None = None
     pairs: bool = False
     cores: frozenset[int] = frozenset()
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -122,7 +123,7 @@ def read_lines(broker: Broker, needs: Needs, take: Callable[[str], bool]) -> Non
 
 
 def start_fluxmq(needs: Needs) -> Broker:
-    """FluxMQ as it ships: default settings, ports of its own choosing, data in the folder."""
+    """FluxMQ as it ships, but for what is needed: default settings, ports of its own choosing, data in the folder."""
     settings = {"storage.dir": str(needs.folder / "data"), "server.health_enabled": "false"}
     for transport, slot in SLOTS.items():
         settings[f"{slot}.addr"] = "127.0.0.1:0" if transport in needs.transports else ""
@@ -130,7 +131,7 @@ def start_fluxmq(needs: Needs) -> Broker:
             settings[f"{slot}.cert_file"] = str(needs.certificates.certfile)
             settings[f"{slot}.key_file"] = str(needs.certificates.keyfile)
     command = [sys.executable, "-m", "fluxmq", "run"]
-    for key, value in settings.items():
+    for key, value in (settings | needs.settings).items():
         command += ["--set", f"{key}={value}"]
     broker = Broker("fluxmq", spawn(command, needs, quiet=False))
 
