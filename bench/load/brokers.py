@@ -42,7 +42,8 @@ class Needs:
     """What a row asks of a broker. folder: an empty directory of its own. cores: processors to run on, empty for any.
 
     pairs: a relay is to hand each publisher's bytes to one subscriber. queue: the type of queue that a publish to an
-    unknown one makes, "" for none. compress: whether messages on disk may be compressed."""
+    unknown one makes, "" for none. compress: whether messages on disk may be compressed.
+    settings: of FluxMQ, what is not as it ships."""
 
     folder: Path
     transports: tuple[str, ...] = ("tcp",)
@@ -51,6 +52,7 @@ class Needs:
     queue: str = ""
     compress: bool = True
     cores: frozenset[int] = frozenset()
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -128,7 +130,7 @@ def read_lines(broker: Broker, needs: Needs, take: Callable[[str], bool]) -> Non
 
 
 def start_fluxmq(needs: Needs) -> Broker:
-    """FluxMQ as it ships: default settings, ports of its own choosing, data in the folder."""
+    """FluxMQ as it ships, but for what is needed: default settings, ports of its own choosing, data in the folder."""
     settings = {"storage.dir": str(needs.folder / "data"), "server.health_enabled": "false",
                 "server.admin_socket": "", "queue_manager.auto_create": needs.queue,
                 "queue_manager.compression": "zstd" if needs.compress else "none"}
@@ -138,7 +140,7 @@ def start_fluxmq(needs: Needs) -> Broker:
             settings[f"{slot}.cert_file"] = str(needs.certificates.certfile)
             settings[f"{slot}.key_file"] = str(needs.certificates.keyfile)
     command = [sys.executable, "-m", "fluxmq", "run"]
-    for key, value in settings.items():
+    for key, value in (settings | needs.settings).items():
         command += ["--set", f"{key}={value}"]
     broker = Broker("fluxmq", spawn(command, needs, quiet=False))
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from fluxmq.bench.load.amqp_cli import amqp
-from fluxmq.bench.load.brokers import MQTT_BROKERS
+from fluxmq.bench.load.backlog import BacklogOptions, run_backlog
+from fluxmq.bench.load.brokers import MQTT_BROKERS, BrokerError
 from fluxmq.bench.load.compare import CompareOptions, compare
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.floors import FloorError, fsync_latency
@@ -18,13 +20,14 @@ from fluxmq.bench.load.options import LoadOptions, OptionsError
 from fluxmq.bench.load.runner import run_load
 from fluxmq.bench.load.scenarios import ROWS
 from fluxmq.bench.load.storms import StormOptions, run_storm
-from fluxmq.bench.load.table import latency_line, render, render_load, render_storm
+from fluxmq.bench.load.table import latency_line, render, render_backlog, render_load, render_storm
 
 __all__ = ["bench"]
 
 SMOKE_SECONDS = 0.3
 SMOKE_WARMUP = 0.1
 SMOKE_CONNECTIONS = 200
+SMOKE_MESSAGES = 20_000
 FAILED = 1
 MISUSED = 2
 
@@ -150,6 +153,29 @@ def storm(smoke: bool, as_json: bool, **given: Any) -> None:
     except (OptionsError, LoadError, OSError) as error:
         fail(error)
     click.echo(json.dumps(figures, indent=2) if as_json else render_storm(figures))
+
+
+@bench.command(name="backlog")
+@click.option("--kind", type=click.Choice(["plain", "priorities", "delayed"]), default="plain", show_default=True,
+              help="To a classic queue; to ten levels of priority in turn; or not before tomorrow.")
+@click.option("--messages", type=click.IntRange(10), default=10_000_000, show_default=True, help="How many.")
+@click.option("--size", type=click.IntRange(0), default=256, show_default=True, help="Payload in bytes.")
+@click.option("--restart", type=click.Choice(["stop", "kill"]), default="stop", show_default=True,
+              help="How the broker ends before it is started again.")
+@click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Where the broker keeps its data: a disk with room for all. Default: the temporary directory.")
+@click.option("--smoke", is_flag=True, help="A small backlog, to see that it works.")
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
+def backlog_command(folder: Path | None, smoke: bool, as_json: bool, **given: Any) -> None:
+    """Fill a queue of FluxMQ that nobody consumes: memory per message, and the time of a restart."""
+    if smoke:
+        given |= {"messages": min(given["messages"], SMOKE_MESSAGES), "settle": SMOKE_SECONDS}
+    try:
+        with tempfile.TemporaryDirectory(prefix="fluxmq-backlog-", dir=folder) as own:
+            figures = run_backlog(BacklogOptions(folder=Path(own), **given))
+    except (OptionsError, LoadError, BrokerError, OSError) as error:
+        fail(error)
+    click.echo(json.dumps(figures, indent=2) if as_json else render_backlog(figures))
 
 
 @bench.command(name="compare")

@@ -122,6 +122,20 @@ def render_load(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def render_backlog(figures: dict[str, Any]) -> str:
+    """The figures of one backlog."""
+    mib = {key: value / 2**20 for key, value in figures.items() if key.startswith("rss_")}
+    return "\n".join([
+        f"filled     {figures['messages']:,} {figures['kind']} messages of {figures['size']} bytes, "
+        f"{figures['fill_per_second']:,.0f}/s",
+        f"memory     {figures['bytes_per_message']:.1f} bytes per message; {mib['rss_empty']:.1f} MiB empty, "
+        f"{mib['rss_light']:.1f} with a tenth, {mib['rss_full']:.1f} with all, {mib['rss_peak']:.1f} at most",
+        f"restart    {figures['restart_seconds']:.2f} s after a {figures['restart']}, "
+        f"{figures['start_seconds_empty']:.2f} s of them also when empty",
+        f"memory     {figures['bytes_per_message_restarted']:.1f} bytes per message; {mib['rss_restarted']:.1f} MiB, "
+        f"{mib['rss_restarted_peak']:.1f} at most"])
+
+
 def render_storm(figures: dict[str, Any]) -> str:
     """The figures of one storm."""
     lines = [f"opened     {figures['connections']:,} connections in {figures['seconds']:.2f} s, "

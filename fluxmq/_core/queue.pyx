@@ -487,7 +487,7 @@ cdef class Queue(GroupOwner):
         return lowest
 
     def needs(self, Log log not None) -> Needed | None:
-        """For Log.export; None: all of it."""
+        """For an Export; None: all of it."""
         cdef LogNeeds needs
         if self.delays is not None and log is self.delays.log:
             needs = LogNeeds()

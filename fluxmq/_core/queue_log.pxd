@@ -17,7 +17,7 @@ from fluxmq._core.message cimport body_t
 
 cdef enum:
     CHUNK_OPEN = 0              # the tail: appended to
-    CHUNK_SEALED = 1            # export() has handed it out; nothing is added any more
+    CHUNK_SEALED = 1            # an Export has handed it out; nothing is added any more
     CHUNK_FLUSHED = 2           # segments have it, or it came from there: it may be dropped
 
 cdef struct record_t:

@@ -10,13 +10,14 @@ Chunks are in ascending order and never overlap. What is not flushed is always h
 is room (evict). A gap is filled by load(), which the storage ring calls when `wanted` names an offset in it.
 """
 cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
+from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap
+
 from fluxmq._core.errors import CorruptError, UsageError
 
-__all__ = ["Log", "Messages", "Needed", "Record"]
+__all__ = ["Log", "Needed", "Record"]
 
 NOTHING_WANTED = 0xFFFFFFFFFFFFFFFF
 
@@ -25,8 +26,7 @@ cdef enum:
     HEAD_BYTES = 48
     CHUNK_BYTES_MIN = 4096
     CHUNK_BYTES_MAX = 262144
-    POOL_CHUNKS = 16
-    BLOCK_BYTES_MAX = 65536         # of what export hands out, and of one batch in a segment
+    SPARES_MAX = 16                 # pieces of CHUNK_BYTES_MAX that are kept for the next chunk
     LANE_SHIFT = 56
 
 
@@ -80,40 +80,36 @@ cdef void chunk_hold(chunk_t* chunk) noexcept:
     chunk.refs += 1
 
 
-cdef extern from "<sys/mman.h>" nogil:
-    void* mmap(void* address, size_t length, int protection, int flags, int fd, int64_t offset)
-    int munmap(void* address, size_t length)
-    int PROT_READ
-    int PROT_WRITE
-    int MAP_PRIVATE
-    int MAP_ANONYMOUS
-    void* MAP_FAILED
-
-# Large chunks have pages of their own: among other allocations a backlog that has come and gone would leave the
-# heap full of holes, and the process as large as it ever was. Some are kept: pages cost more than what is in them.
-cdef uint8_t* pool[POOL_CHUNKS]
-cdef uint32_t pool_count = 0
+cdef uint8_t* spares[SPARES_MAX]
+cdef uint32_t spares_count = 0
 
 
-cdef uint8_t* data_new(uint32_t room) noexcept:
-    global pool_count
-    cdef void* made
+cdef uint8_t* data_new(uint32_t room) except NULL:
+    """Large pieces are mapped: a heap keeps what is freed between pieces that are not, and would hold a multiple of what
+    chunks do. A few are kept, because new pages cost more than the messages that are copied into them."""
+    global spares_count
+    cdef uint8_t* data
     if room < CHUNK_BYTES_MAX:
-        return <uint8_t*>malloc(room)
-    if room == CHUNK_BYTES_MAX and pool_count:
-        pool_count -= 1
-        return pool[pool_count]
-    made = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-    return NULL if made == MAP_FAILED else <uint8_t*>made
+        data = <uint8_t*>malloc(room)
+    elif room == CHUNK_BYTES_MAX and spares_count:
+        spares_count -= 1
+        data = spares[spares_count]
+    else:
+        data = <uint8_t*>mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+        if data == <uint8_t*>MAP_FAILED:
+            data = NULL
+    if data == NULL:
+        raise MemoryError()
+    return data
 
 
 cdef void data_free(uint8_t* data, uint32_t room) noexcept:
-    global pool_count
+    global spares_count
     if room < CHUNK_BYTES_MAX:
         free(data)
-    elif room == CHUNK_BYTES_MAX and pool_count < POOL_CHUNKS:
-        pool[pool_count] = data
-        pool_count += 1
+    elif room == CHUNK_BYTES_MAX and spares_count < SPARES_MAX:
+        spares[spares_count] = data
+        spares_count += 1
     else:
         munmap(data, room)
 
@@ -133,10 +129,11 @@ cdef chunk_t* chunk_new(uint32_t room) except NULL:
     memset(chunk, 0, sizeof(chunk_t))
     chunk.refs = 1
     chunk.room = room
-    chunk.data = data_new(room)
-    if chunk.data == NULL:
+    try:
+        chunk.data = data_new(room)
+    except MemoryError:
         free(chunk)
-        raise MemoryError()
+        raise
     return chunk
 
 
@@ -430,40 +427,8 @@ cdef class Log:
 
     # ---------------------------------------------------------------- to segments and back
 
-    def export(self, uint64_t upto_batch, Needed needed=None) -> list:
-        """What segments must have before journal files up to a batch go: (first, last, count, time_min, time_max,
-        due_min, due_max, Messages) for each block of at most 64 KiB of messages (a larger one alone).
-
-        Of a chunk that holds any of it everything is taken, and nothing is added to that chunk any more; so some of it
-        may be newer than the batch, and must be durable before segments are written (Keeper waits for that).
-        needed: says which messages still count; None = all.
-        """
-        cdef list blocks = []
-        cdef uint32_t i, j
-        cdef chunk_t* chunk
-        cdef const record_t* record
-        cdef Block block = Block.__new__(Block)
-        for i in range(self.chunks_count):
-            chunk = self.chunks[i]
-            if chunk.state == CHUNK_FLUSHED:
-                continue
-            if chunk.batch > upto_batch:
-                break
-            chunk.state = CHUNK_SEALED
-            for j in range(chunk.count):
-                record = record_at(chunk, j)
-                if record.offset < self.first or (needed is not None and not needed.is_needed(record.offset)):
-                    continue
-                if block.count and block.messages.size + record.size > BLOCK_BYTES_MAX:
-                    blocks.append(block.value())
-                    block = Block.__new__(Block)
-                block.add(chunk, record)
-        if block.count:
-            blocks.append(block.value())
-        return blocks
-
     def exported(self):
-        """Segments have what the last export() gave, synced."""
+        """Segments have what the last Export (queue_export.pyx) gave, synced."""
         cdef uint32_t i
         cdef chunk_t* chunk
         for i in range(self.chunks_count):
@@ -613,94 +578,6 @@ cdef bint record_holds(const uint8_t* at, size_t n) noexcept:
         return 0
     inside = HEAD_BYTES + <uint64_t>record.topic_length + record.properties_length + record.payload_length
     return inside <= record.size
-
-
-cdef struct span_t:
-    chunk_t* chunk              # counted
-    uint32_t start
-    uint32_t end
-
-
-@cython.final
-cdef class Messages:
-    """Value. Messages of sealed chunks, in order. Copied when bytes() asks for them, in whatever thread, and not
-    before: a checkpoint takes its decision in one moment of the loop and must not keep it waiting for the copying."""
-    cdef span_t* spans
-    cdef uint32_t count
-    cdef uint32_t room
-    cdef uint32_t size
-
-    def __dealloc__(self):
-        cdef uint32_t i
-        for i in range(self.count):
-            chunk_drop(self.spans[i].chunk)
-        free(self.spans)
-
-    cdef int add(self, chunk_t* chunk, uint32_t start, uint32_t size) except -1:
-        cdef span_t* last = self.spans + self.count - 1 if self.count else NULL
-        cdef span_t* grown
-        self.size += size
-        if last != NULL and last.chunk == chunk and last.end == start:
-            last.end += size
-            return 0
-        if self.count == self.room:
-            grown = <span_t*>realloc(self.spans, (self.room * 2 + 2) * sizeof(span_t))
-            if grown == NULL:
-                raise MemoryError()
-            self.spans = grown
-            self.room = self.room * 2 + 2
-        chunk_hold(chunk)
-        self.spans[self.count] = span_t(chunk, start, start + size)
-        self.count += 1
-        return 0
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __bytes__(self) -> bytes:
-        cdef bytes made = PyBytes_FromStringAndSize(NULL, self.size)
-        cdef char* at = <char*>made
-        cdef uint32_t i
-        cdef span_t* span
-        for i in range(self.count):
-            span = self.spans + i
-            memcpy(at, span.chunk.data + span.start, span.end - span.start)
-            at += span.end - span.start
-        return made
-
-
-@cython.final
-cdef class Block:
-    """Messages that will be one batch of a segment."""
-    cdef Messages messages
-    cdef uint64_t first
-    cdef uint64_t last
-    cdef uint32_t count
-    cdef int64_t time_min
-    cdef int64_t time_max
-    cdef int64_t due_min
-    cdef int64_t due_max
-
-    def __cinit__(self):
-        self.messages = Messages.__new__(Messages)
-
-    cdef int add(self, chunk_t* chunk, const record_t* record) except -1:
-        self.messages.add(chunk, <uint32_t>(<const uint8_t*>record - chunk.data), record.size)
-        if self.count == 0:
-            self.first = record.offset
-            self.time_min = self.time_max = record.time_ms
-            self.due_min = self.due_max = record.not_before
-        self.last = record.offset
-        self.count += 1
-        self.time_min = min(self.time_min, record.time_ms)
-        self.time_max = max(self.time_max, record.time_ms)
-        self.due_min = min(self.due_min, record.not_before)
-        self.due_max = max(self.due_max, record.not_before)
-        return 0
-
-    cdef tuple value(self):
-        return (self.first, self.last, self.count, self.time_min, self.time_max, self.due_min, self.due_max,
-                self.messages)
 
 
 cdef inline void put_u64(uint8_t* at, uint64_t value) noexcept:

@@ -17,6 +17,7 @@ import msgspec
 
 from fluxmq._core.errors import CorruptError, FluxError
 from fluxmq._core.queue import Queue
+from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_state import export_state, replay, restore_state
@@ -53,12 +54,12 @@ def key(kind: str, number: int) -> bytes:
 
 
 class QueueExport:
-    """What a checkpoint takes over. blocks: (log, what Log.export gave). logs: those whose meta changed."""
+    """What a checkpoint takes over. blocks: of which log what. logs: those whose meta changed."""
 
     def __init__(self) -> None:
         self.puts: list[tuple[bytes, bytes]] = []
         self.deletes: list[bytes] = []
-        self.blocks: list[tuple[Log, list[Any]]] = []
+        self.blocks: list[tuple[Log, Export]] = []
         self.logs: list[tuple[Log, int, int]] = []  # log, first, next as they were in that instant
         self.ended_logs: list[int] = []
 
@@ -293,10 +294,10 @@ class QueueKeeper:
             made.puts.append((key("g", group.number), msgspec.msgpack.encode((record, export_state(group)))))
 
     def _export_log(self, made: QueueExport, log: Log, needed: Any, upto: int, changed: bool) -> None:
-        blocks = log.export(upto, needed) if log.unflushed_bytes else []
-        if blocks:
-            made.blocks.append((log, blocks))
-        if blocks or log.exporting != log.flushed or changed or log.first != self._firsts.get(log.number, -1):
+        export = Export(log, upto, needed) if log.unflushed_bytes else None
+        if export is not None and export.messages:
+            made.blocks.append((log, export))
+        if log.exporting != log.flushed or changed or log.first != self._firsts.get(log.number, -1):
             made.logs.append((log, log.first, log.exporting))
 
     async def write(self, made: QueueExport) -> None:
@@ -314,6 +315,7 @@ class QueueKeeper:
             self._firsts[log.number] = first
             log.exported()
             self.reader.exported(log)
+        made.blocks.clear()  # it holds chunks, which are cache now
         self.reader.evict()
 
     def _write_segments(self, made: QueueExport) -> dict[int, int]:

@@ -25,7 +25,6 @@ from pathlib import Path
 import zstandard
 
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.queue_log import Messages
 from fluxmq._core.segment_format import (
     HEADER_SIZE,
     INDEX_HEADER_SIZE,
@@ -43,13 +42,11 @@ from fluxmq._core.segment_format import (
     walk,
 )
 
-__all__ = ["Block", "Damage", "Exported", "FileOps", "SegmentFile", "files_of", "mapped", "never_synced", "no_space",
+__all__ = ["Block", "Damage", "FileOps", "SegmentFile", "files_of", "mapped", "never_synced", "no_space",
            "read_file", "read_header", "rebuilt_index", "unpack", "unpacked"]
 
-# (first, last, count, time_min, time_max, due_min, due_max, messages); as Log.export gives it, the messages are copied
-# out when they are written.
+# (first, last, count, time_min, time_max, due_min, due_max, messages), as an Export gives it.
 Block = tuple[int, int, int, int, int, int, int, bytes]
-Exported = tuple[int, int, int, int, int, int, int, bytes | Messages]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _local = threading.local()

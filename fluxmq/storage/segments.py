@@ -39,7 +39,6 @@ from fluxmq._core.segment_format import (
 from fluxmq.storage.segment_files import (
     Block,
     Damage,
-    Exported,
     FileOps,
     SegmentFile,
     mapped,
@@ -138,8 +137,8 @@ class SegmentStore(SegmentReader):
 
     # ---------------------------------------------------------------------------------------------- writing
 
-    def write(self, number: int, blocks: Iterable[Exported]) -> int:
-        """Append blocks as Log.export gives them, in order; what the log has already is skipped. Returns the offset
+    def write(self, number: int, blocks: Iterable[Block]) -> int:
+        """Append blocks as an Export gives them, in order; what the log has already is skipped. Returns the offset
         behind the last message that the log's files hold now. It counts from sync() on.
 
         Raises StorageError; with "No space left on device" in it the files are whole and it may be tried again."""
@@ -157,15 +156,14 @@ class SegmentStore(SegmentReader):
                 raise refusal(self._base, log.path, damage) from None
             return log.next
 
-    def _append(self, log: Log, blocks: Iterable[Exported]) -> None:
+    def _append(self, log: Log, blocks: Iterable[Block]) -> None:
         file = log.files[-1] if log.files and not log.files[-1].sealed else None
         pending: list[Block] = []
         parts: list[bytes] = []
         waiting = 0
-        for exported in blocks:
-            if exported[1] < log.next:
+        for block in blocks:
+            if block[1] < log.next:
                 continue
-            block: Block = (*exported[:7], bytes(exported[7]))
             if block[0] < log.next:
                 part = block_of(block[7], log.next)
                 if part is None:

@@ -12,6 +12,7 @@ from fluxmq._core.hub import Hub
 from fluxmq._core.queue import QUEUE_CLASSIC, Queue
 from fluxmq._core.queue_delay import Delays
 from fluxmq._core.queue_due import DueHeap
+from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log
 from fluxmq._core.testing import pump_queues
@@ -93,8 +94,8 @@ class DelayMachine(RuleBasedStateMachine):
 
     @rule(evict=st.booleans())
     def checkpoint(self, evict: bool) -> None:
-        for block in self.delays.log.export(10, self.queue.needs(self.delays.log)):
-            raw, at = bytes(block[7]), 0
+        for block in Export(self.delays.log, 10, self.queue.needs(self.delays.log)):
+            raw, at = block[7], 0
             while at < len(raw):
                 size = int.from_bytes(raw[at:at + 4], "little")
                 self.disk[int.from_bytes(raw[at + 8:at + 16], "little")] = raw[at:at + size]

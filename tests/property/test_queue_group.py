@@ -25,6 +25,7 @@ from property.test_queue_log import messages
 from fluxmq._core.errors import UsageError
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import Queue
+from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_group import Group, PyMember
 from fluxmq._core.queue_log import Log
 from fluxmq._core.testing import claims_of, pump_queues
@@ -447,8 +448,8 @@ class QueueMachine(RuleBasedStateMachine):
         delay = [self.queue.delays.log] if self.queue.delays is not None else []
         for log in [*self.queue.logs, *delay]:
             needed = self.queue.needs(log) if log in self.queue.logs else None
-            for block in log.export(1 << 60, needed):
-                self.disk.setdefault(log.number, {}).update(messages(bytes(block[7])))
+            for block in Export(log, 1 << 60, needed):
+                self.disk.setdefault(log.number, {}).update(messages(block[7]))
             log.exported()
             if evict:
                 log.evict(1 << 30)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from fluxmq._core.hub import Hub
+from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_log import Log
 from fluxmq._core.testing import pump_queues
 from fluxmq.engine.queue_store import QueueKeeper
@@ -18,7 +19,7 @@ def flushed(hub: Hub, keeper: QueueKeeper, name: str) -> tuple[Log, Blocks]:
     log = queue.logs[0]
     for _ in range(10):
         log.append_message(b"t", b"x" * 100)
-    blocks = [bytes(block[7]) for block in log.export(1 << 60)]
+    blocks = [block[7] for block in Export(log, 1 << 60)]
     log.exported()
     keeper.reader.exported(log)
     keeper.logs[log.number] = manager.queues[name.encode()], log

@@ -8,6 +8,7 @@ import pytest
 from fluxmq._core.errors import UsageError
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import Queue
+from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_group import Group, PyMember
 from fluxmq._core.queue_stats import queue_counts
 from fluxmq._core.testing import claims_of, pump_queues
@@ -239,7 +240,7 @@ def test_drop_head_loses_no_dead_letter_that_is_on_disk_only() -> None:
     bench = Bench(overflow="drop-head", limits=QueueLimits(max_depth=3))
     bench.put(3)
     log = bench.queue.logs[0]
-    blocks = [bytes(block[7]) for block in log.export(1 << 60)]
+    blocks = [block[7] for block in Export(log, 1 << 60)]
     log.exported()
     log.evict(1 << 30)
     asked: list[Queue] = []
@@ -305,7 +306,7 @@ def test_a_message_that_must_be_read_first_is_not_rejected_into_nothing() -> Non
     bench.pump()
     log = bench.queue.logs[0]
     group.leave(member)
-    blocks = [bytes(block[7]) for block in log.export(1 << 60)]
+    blocks = [block[7] for block in Export(log, 1 << 60)]
     log.exported()
     log.evict(1 << 30)
     assert not group.reject_at(log.number, 0, "no")

@@ -2,13 +2,16 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import QUEUE_CLASSIC, Queue
+from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log
+from fluxmq._core.segment_format import messages_of
 from fluxmq._core.testing import pump_queues
 
 
@@ -99,3 +102,40 @@ def test_groups_come_and_go_and_seek(seed: int) -> None:
         queue.notify()
         pump_queues(hub)
         assert [each.first for each in logs] == expected
+
+
+def test_what_is_exported_is_decided_at_once_and_copied_later() -> None:
+    """A message that is settled after that instant is still written: its settling may not be durable yet."""
+    hub, queue, groups = made(3, messages=2000)
+    for group in groups:
+        for offset in range(0, 2000, 3):
+            group.settle_any(10, offset)
+    expected = [offset for offset in range(2000) if offset % 3]
+    made_ = Export(queue.logs[0], 10, queue.needs(queue.logs[0]))
+    for group in groups:
+        for offset in range(2000):
+            group.settle_any(10, offset)
+    queue.notify()
+    pump_queues(hub)
+    assert queue.logs[0].first == 2000
+    queue.append_message(b"t", b"x")
+    blocks = list(made_)
+    assert blocks[0][0] == 1 and len(blocks) > 1
+    assert sum(block[2] for block in blocks) == made_.messages == len(expected)
+    assert [record[0] for block in blocks for record in messages_of(block[7])] == expected
+
+
+def test_an_export_takes_no_copy() -> None:
+    """Of a backlog of 100 MB that is handed out, a block at a time is copied."""
+    _, queue, _ = made(1)
+    for _ in range(1600):
+        queue.append_message(b"t", bytes(60_000))
+    tracemalloc.start()
+    try:
+        count = 0
+        for block in Export(queue.logs[0], 10, queue.needs(queue.logs[0])):
+            count += block[2]
+        assert count == 1600
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
