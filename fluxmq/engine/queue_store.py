@@ -170,11 +170,7 @@ class QueueKeeper:
             if state is not None:
                 self._forget(state)
         elif kind == RecordKind.GROUP:
-            record_ = _decode_group(body)
-            if number in self.groups:
-                self.groups[number].set_mode(record_.mode)
-            else:
-                self._adopt_group(number, record_)
+            self._replay_group(number, _decode_group(body))
         elif kind == RecordKind.GROUP_END:
             self._replay_group_end(number)
         elif kind == RecordKind.TRIM:
@@ -201,11 +197,23 @@ class QueueKeeper:
     def _replay_queue(self, number: int, record: QueueRecord) -> None:
         state = self._by_number.get(number)
         if state is None:
+            known = self.manager.queues.get(record.spec.name.encode())
+            if known is not None and known.queue.number > number:
+                return  # the view knows one of this name that was made after this one's end
             state = self._adopt(number, record)
         else:
             self.manager.change(state, record.spec)
             self._adopt_delays(state, record)
         self.manager.changed.add(state)
+
+    def _replay_group(self, number: int, record: GroupRecord) -> None:
+        if number in self.groups:
+            self.groups[number].set_mode(record.mode)
+            return
+        state = self._by_number.get(record.queue)
+        known = state.groups.get((record.name, record.pattern)) if state is not None else None
+        if known is None or known.number < number:  # else the view knows it, or one that came after its end
+            self._adopt_group(number, record)
 
     def _replay_group_end(self, number: int) -> None:
         group = self.groups.pop(number, None)

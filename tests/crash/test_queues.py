@@ -65,7 +65,7 @@ step = st.one_of(
     st.tuples(st.just("time"), st.sampled_from((1, 1000, 5000))),
     st.tuples(st.just("seek"), names, share, share),
     st.tuples(st.just("purge")), st.tuples(st.just("drop_group"), names), st.tuples(st.just("finish")),
-    st.tuples(st.just("change"), st.integers(4, 12)),
+    st.tuples(st.just("make_anew")), st.tuples(st.just("change"), st.integers(4, 12)),
     st.tuples(st.just("crash"), share, st.sampled_from(("kill", "power", "torn"))),
 )
 
@@ -445,6 +445,17 @@ class History(Watcher):
             self.node.manager.declare(self.known.spec)
         self.do(change)
 
+    def do_make_anew(self) -> None:
+        """Deleted and declared again: nothing of the former one comes back, but its dead letters are still there."""
+        def make() -> None:
+            self.node.manager.delete(b"q")
+            former, self.known = self.known, Known(self.known.spec)
+            self.model.now, self.model.mono, self.model.dead = former.model.now, former.model.mono, former.model.dead
+            self.members.clear()
+            self.node.manager.declare(self.known.spec)
+            self.known.declared = True
+        self.do(make)
+
     def do_submit(self) -> None:
         self.node.submit()
 
@@ -560,6 +571,10 @@ PUT_2 = ("publish", 2, 0, "", 0, 0)
     pytest.param(ONE, [PUT_2, ("sync",), ("join", "a", 2, 0), ("give_back", "a", 0, 0, True), ("checkpoint", 3),
                        ("finish",), ("crash", 0.999, "kill")],
                  id="the count of a message is not its neighbour's"),
+    pytest.param(ONE, [("group", "b", ""), ("drop_group", "b"), ("group", "b", "next"), ("checkpoint", 5), ("finish",)],
+                 id="a group that was made anew is there although the former one ends once more"),
+    pytest.param(ONE, [PUT_2, ("make_anew",), PUT_2, ("checkpoint", 5), ("finish",)],
+                 id="a queue that was made anew is there although the former one ends once more"),
     pytest.param(ONE, [PUT_2, ("finish",), ("purge",), ("finish",), PUT_2, ("finish",)],
                  id="the first segment after a purge may be torn"),
     pytest.param(ROOM_FOR_SIX, [("publish", 3, 1, "x", 900, 0), ("finish",)],
