@@ -1,7 +1,8 @@
 """Queues as the admin ring asks for them: `engine.ports_queues.QueuesPort` over a QueueManager."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal
 
 from fluxmq._core.errors import StorageError
@@ -11,7 +12,14 @@ from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log, Record
 from fluxmq.engine.ports_queues import Browsed, Moved, Publish, QueueMessage, QueueRefused, QueuesPort
 from fluxmq.engine.queue_numbers import counts_of, numbers_of
-from fluxmq.engine.queue_properties import encode_users, users_of, with_length
+from fluxmq.engine.queue_properties import (
+    encode_users,
+    partition_key_of,
+    priority_of,
+    users_of,
+    with_length,
+    without_users,
+)
 from fluxmq.engine.queues import NOTHING, PREFIX, QueueManager, QueueState
 from fluxmq.model.mqtt import PacketType, Property, ReasonCode
 from fluxmq.model.queues import read_spec, write_spec
@@ -19,6 +27,7 @@ from fluxmq.model.queues import read_spec, write_spec
 __all__ = ["QueueAdmin"]
 
 REPLAY_STEP = 500  # messages moved in one call
+LANE_SHIFT = 56
 USER_PROPERTY = 0x26
 CONTENT_TYPE = 0x03
 REFUSALS: dict[int, tuple[Literal["full", "invalid"], str]] = {
@@ -56,7 +65,7 @@ class QueueAdmin:
             then(None)
             return
         try:
-            self.hub.when_durable(lambda: then(None), NOTHING)
+            self.hub.when_all_durable(lambda: then(None))
             self.hub.wake_up()
         except StorageError as error:
             then(error)
@@ -122,7 +131,8 @@ class QueueAdmin:
 
     # ------------------------------------------------------------------ looking in
 
-    def browse(self, name: str, position: str, count: int, bytes_max: int, partition: int | None) -> Browsed:
+    def browse(self, name: str, position: str, count: int, bytes_max: int, partition: int | None,
+               wanted: Callable[[Log, Record], bool] | None = None) -> Browsed:
         """next: `at:<offset>,<offset>,…`, one per log."""
         state = self._state(name)
         logs = state.queue.logs
@@ -149,8 +159,9 @@ class QueueAdmin:
                     if not loading:
                         at[number] = log.next
                     break
-                found.append(message_of(record, where))
-                size += len(record.payload)
+                if wanted is None or wanted(log, record):
+                    found.append(message_of(record, where))
+                    size += len(record.payload)
                 at[number] = record.offset + 1
         if loading:
             self.manager.read_on(state.queue)
@@ -213,53 +224,94 @@ class QueueAdmin:
             dead = self.manager.queues.get(state.spec.dead_letter_queue.encode())
             if dead is None:
                 continue
-            log = dead.queue.logs[0]
-            oldest, newest = log.at_or_above(log.first), log.get(log.next - 1) if log.next > log.first else None
+            times: list[int] = []
+            for log in dead.queue.logs:
+                ends = (log.at_or_above(log.first), log.get(log.next - 1)) if log.next > log.first else ()
+                times += [record.time_ms for record in ends if record is not None]
             found.append({"queue": state.spec.name, "dead_letter_queue": dead.spec.name, "messages": dead.queue.depth,
-                          "bytes": log.kept_bytes, "oldest_ms": oldest.time_ms if oldest is not None else 0,
-                          "newest_ms": newest.time_ms if newest is not None else 0})
+                          "bytes": sum(log.kept_bytes for log in dead.queue.logs),
+                          "oldest_ms": min(times, default=0), "newest_ms": max(times, default=0)})
         return found
 
     def dead_browse(self, name: str, position: str, count: int, bytes_max: int) -> Browsed:
-        return self.browse(self._dead(name).spec.name, position, count, bytes_max, None)
+        dead = self._dead(name)
+        return self.browse(dead.spec.name, position, count, bytes_max, None,
+                           lambda log, record: _is_of(name, dead, log, record))
 
     def dead_replay(self, name: str, selected: Sequence[tuple[int, int]] | None, count: int) -> Moved:
         state, dead = self._state(name), self._dead(name)
-        log = dead.queue.logs[0]
         moved = 0
-        wanted = sorted(offset for _, offset in selected) if selected is not None else None
-        at = log.first
-        while moved < min(count, REPLAY_STEP) and at < log.next:
-            if wanted is not None:
-                at = next((offset for offset in wanted if offset >= at), log.next)
-            record = log.at_or_above(at) if at < log.next else None
-            if record is None:
-                if log.wanted != NOTHING and at < log.next:
+        for at, log in enumerate(dead.queue.logs):
+            lane = log.first >> LANE_SHIFT
+            wanted = None if selected is None else sorted(
+                offset for partition, offset in selected
+                if partition == at // dead.queue.lanes and offset >> LANE_SHIFT == lane)
+            for record in _records(log, wanted):
+                if record is None:
                     self.manager.read_on(dead.queue)
                     return Moved(moved, True)
-                break
-            if (wanted is None or record.offset in wanted) and not self._replayed(state, dead, log, record):
-                break
-            moved += wanted is None or record.offset in wanted
-            at = record.offset + 1
-        return Moved(moved, moved >= REPLAY_STEP and moved < count and at < log.next)
+                if not _is_of(name, dead, log, record):
+                    continue
+                if moved == min(count, REPLAY_STEP):
+                    return Moved(moved, moved < count)
+                reason = self._replay(state, dead, log, record)
+                if reason and not moved:
+                    raise QueueRefused(*REFUSALS.get(reason, ("invalid", "the queue does not take it")))
+                if reason:
+                    return Moved(moved)
+                moved += 1
+        return Moved(moved)
 
-    def _replayed(self, state: QueueState, dead: QueueState, log: Log, record: Record) -> bool:
-        """One dead letter goes back, without what was said of its death; False: the queue does not take it."""
+    def _replay(self, state: QueueState, dead: QueueState, log: Log, record: Record) -> int:
+        """One dead letter goes back, without what was said of its death. The reason why not, or 0."""
         told = dict(users_of(record.properties))
-        properties = encode_users([(name.decode(), value.decode()) for name, value in users_of(record.properties)
-                                   if not name.startswith(b"x-death-")])
-        topic = told.get(b"x-death-topic", PREFIX + state.queue.name)
-        if state.queue.append_message(topic, record.payload, properties=properties, qos=record.qos):
-            return False
-        groups = list(dead.groups.values()) or [self.manager.group(dead.queue, b"default")]
-        for group in groups:
+        properties = without_users(record.properties, b"x-death-")
+        reason = state.queue.append_message(
+            told.get(b"x-death-topic", PREFIX + state.queue.name), record.payload, properties=properties,
+            qos=record.qos, priority=priority_of(properties), partition_key=partition_key_of(properties))
+        if reason:
+            return reason
+        for group in list(dead.groups.values()) or [self.manager.group(dead.queue, b"default")]:
             group.settle_any(log.number, record.offset)
         dead.queue.notify()
-        return True
+        return 0
 
     def dead_purge(self, name: str) -> int:
-        return self.manager.purge(self._dead(name))
+        dead = self._dead(name)
+        others = [state.spec.name for state in self.manager.queues.values()
+                  if state.spec.dead_letter_queue == dead.spec.name and state.spec.name != name]
+        if others:
+            raise QueueRefused("conflict", f"the dead letters of {', '.join(sorted(others)[:5])} are there too",
+                               f"to throw all of them away: fluxmq queue purge {dead.spec.name}")
+        return self.manager.purge(dead)
+
+
+def _is_of(name: str, dead: QueueState, log: Log, record: Record) -> bool:
+    """Whether this is a dead letter of queue `name` that nobody has dealt with."""
+    groups = dead.groups.values()
+    if groups and all(group.is_settled(log.number, record.offset) for group in groups):
+        return False
+    told = dict(users_of(record.properties))
+    return told.get(b"x-death-queue", b"") == name.encode()
+
+
+def _records(log: Log, wanted: list[int] | None) -> Iterator[Record | None]:
+    """Messages of a log that is appended to meanwhile: those wanted, or all that are there now. None, at the end: the
+    next one must be read from disk."""
+    end = log.next
+    at = log.first
+    for offset in wanted if wanted is not None else repeat(-1):
+        at = max(at, offset)
+        if at >= end:
+            return
+        record = log.at_or_above(at)
+        if record is None:
+            if log.wanted != NOTHING:
+                yield None
+            return
+        if offset in (-1, record.offset):
+            yield record
+        at = record.offset + 1 if offset < 0 else at
 
 
 def client_of(member: Any) -> str:
