@@ -211,12 +211,12 @@ class QueueAdmin:
 
     # ------------------------------------------------------------------ dead letters
 
-    def _dead(self, name: str) -> QueueState:
+    def _dead(self, name: str) -> QueueState | None:
+        """Where its dead letters are; None: it has had none yet."""
         state = self._state(name)
-        dead = self.manager.queues.get(state.spec.dead_letter_queue.encode())
-        if dead is None:
-            raise QueueRefused("not_found", f"queue {name} has no dead letters")
-        return dead
+        if not state.spec.dead_letter_queue:
+            raise QueueRefused("not_found", f"queue {name} keeps no dead letters", "dlq.enabled says that it does")
+        return self.manager.queues.get(state.spec.dead_letter_queue.encode())
 
     def dead_list(self) -> list[dict[str, Any]]:
         found = []
@@ -235,12 +235,16 @@ class QueueAdmin:
 
     def dead_browse(self, name: str, position: str, count: int, bytes_max: int) -> Browsed:
         dead = self._dead(name)
+        if dead is None:
+            return Browsed([], position)
         return self.browse(dead.spec.name, position, count, bytes_max, None,
                            lambda log, record: _is_of(name, dead, log, record))
 
     def dead_replay(self, name: str, selected: Sequence[tuple[int, int]] | None, count: int) -> Moved:
         state, dead = self._state(name), self._dead(name)
         moved = 0
+        if dead is None:
+            return Moved(0)
         for at, log in enumerate(dead.queue.logs):
             lane = log.first >> LANE_SHIFT
             wanted = None if selected is None else sorted(
@@ -278,6 +282,8 @@ class QueueAdmin:
 
     def dead_purge(self, name: str) -> int:
         dead = self._dead(name)
+        if dead is None:
+            return 0
         others = [state.spec.name for state in self.manager.queues.values()
                   if state.spec.dead_letter_queue == dead.spec.name and state.spec.name != name]
         if others:

@@ -129,3 +129,12 @@ def test_what_does_not_fit_stays_where_it_is(start_broker: Start, connect: Conne
     with pytest.raises(AdminError, match="full"):
         admin.ask("POST", *replay)
     assert shown(admin, "orders") == ["1"]
+
+
+def test_none_yet_is_no_error(start_broker: Start, tmp_path: Path, admin: AdminClient) -> None:
+    start_broker({"name": "orders"}, {"name": "careless", "dlq": {"enabled": False}}, **settings(tmp_path))
+    assert shown(admin, "orders") == []
+    assert admin.ask("POST", "queues", "orders", "dlq", "replay") == {"replayed": 0}
+    assert admin.ask("POST", "queues", "orders", "dlq", "purge") == {"purged": 0}
+    with pytest.raises(AdminError, match="keeps no dead letters"):
+        shown(admin, "careless")
