@@ -69,8 +69,8 @@ def run_started(given: dict[str, Any], folder: Path | None) -> dict[str, Any]:
 @click.option("--start", is_flag=True, help="Start the installed RabbitMQ for this run, and stop it again.")
 @click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="With --start: where it keeps its data. Default: the temporary directory.")
-@click.option("--row", type=click.Choice(sorted(AMQP_ROWS)), help="Take the settings of a row of the side-by-side table; "
-              "other options change them.")
+@click.option("--row", type=click.Choice(sorted(AMQP_ROWS)),
+              help="Take the settings of a row of the side-by-side table; other options change them.")
 @click.option("--transport", type=click.Choice(["tcp", "tls"]))
 @click.option("--cafile", help="PEM file with the authority that signed the broker's certificate.")
 @click.option("--insecure", is_flag=True, default=None, help="Do not verify the broker's certificate.")
@@ -88,7 +88,8 @@ def run_started(given: dict[str, Any], folder: Path | None) -> dict[str, Any]:
 @click.option("--pubs", type=click.IntRange(1), help="Publishers.  [default: 1]")
 @click.option("--subs", type=click.IntRange(0), help="Consumers.  [default: 1]")
 @click.option("--size", type=click.IntRange(1), help="Payload in bytes.  [default: 256]")
-@click.option("--window", type=click.IntRange(1), help="Closed loop: messages without a confirm in all. [default: 1000]")
+@click.option("--window", type=click.IntRange(1),
+              help="Closed loop: messages without a confirm in all.  [default: 1000]")
 @click.option("--lag", type=click.IntRange(0), help="Closed loop: messages that consumers may be behind in all; 0 for "
               "any number.  [default: as --window]")
 @click.option("--batch", type=click.IntRange(0), help="Closed loop: most messages a publisher sends at a time. "

@@ -3,9 +3,9 @@
 """The AMQP 0-9-1 load generator's loop: publishers and consumers as C structs, one thread, one epoll, no GIL.
 
 The sibling of engine.pyx. A connection comes here when its channel is ready (amqp_session.py): a publisher's with
-confirms selected, a consumer's subscribed. A turn: wait, read everything that is readable, count confirms and deliveries
-and acknowledge these; let publishers with room in their window write as many messages as it allows (closed loop), or
-those whose time has come (open loop); then one send per connection that has output.
+confirms selected, a consumer's subscribed. A turn: wait, read everything that is readable, count confirms and
+deliveries and acknowledge these; let publishers with room in their window write as many messages as it allows (closed
+loop), or those whose time has come (open loop); then one send per connection that has output.
 
 The first 16 bytes of a payload are those of engine.pyx: run, publisher and number; time.
 """

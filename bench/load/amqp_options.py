@@ -15,11 +15,11 @@ PREFETCH_MAX = 65_535
 class AmqpOptions:
     """One run. Times in seconds, sizes in bytes.
 
-    queue: its type. queues: "one" (all publishers to one queue, all consumers from it), "pairs" (publisher i to queue i
-    to consumer i) or "fanout" (one fan-out exchange, a queue for each consumer). Consumers of one queue share its
+    queue: its type. queues: "one" (all publishers to one queue, all consumers from it), "pairs" (publisher i to queue
+    i to consumer i) or "fanout" (one fan-out exchange, a queue for each consumer). Consumers of one queue share its
     messages; readers of a stream have all of them.
-    window: messages in flight in all (closed loop, rate 0), from their sending to their confirm, each publisher with its
-    share. lag: messages that consumers may be behind in all; None: as the window; 0: as many as will. batch: most
+    window: messages in flight in all (closed loop, rate 0), from their sending to their confirm, each publisher with
+    its share. lag: messages that consumers may be behind in all; None: as the window; 0: as many as will. batch: most
     messages that one publisher sends at a time, 0 for as many as its window allows.
     ack_every: consumers acknowledge every so many messages at once; 0: automatic acknowledgement, prefetch has no
     meaning then. stall: seconds without progress after which a closed loop writes off what is in flight.

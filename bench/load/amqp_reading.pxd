@@ -155,7 +155,8 @@ cdef inline void amqp_flow_ok(AmqpLoop* s, AmqpPeer* p, uint8_t active) noexcept
 
 cdef inline void amqp_acknowledge(AmqpLoop* s, AmqpPeer* p, bint multiple) noexcept nogil:
     """basic.ack of the delivery that came last, or of all up to it."""
-    cdef uint8_t[21] packet = [FRAME_METHOD, 0, CHANNEL, 0, 0, 0, 13, 0, 60, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0, FRAME_END]
+    cdef uint8_t[21] packet = [FRAME_METHOD, 0, CHANNEL, 0, 0, 0, 13, 0, 60, 0, 80,
+                               0, 0, 0, 0, 0, 0, 0, 0, 0, FRAME_END]
     put64(packet + 11, p.tag)
     packet[19] = multiple
     p.unacked = 0

@@ -1,8 +1,8 @@
 """The AMQP side of the rows about queues: what RabbitMQ does where FluxMQ does the row's work.
 
-The keys are those of the rows. RabbitMQ's durable queue that loses nothing is the quorum queue; messages are persistent and
-confirmed, and what is in flight is bounded as on the other side: by confirm and delivery. Where acknowledging in batches,
-or not bounding what readers are behind, makes RabbitMQ faster, it has that.
+The keys are those of the rows. RabbitMQ's durable queue that loses nothing is the quorum queue; messages are persistent
+and confirmed, and what is in flight is bounded as on the other side: by confirm and delivery. Where acknowledging in
+batches, or not bounding what readers are behind, makes RabbitMQ faster, it has that.
 """
 from __future__ import annotations
 

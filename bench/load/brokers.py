@@ -20,7 +20,7 @@ from types import TracebackType
 from fluxmq.bench.load.certs import Certificates
 from fluxmq.bench.load.floors import build_floor
 
-__all__ = ["BROKERS", "Broker", "BrokerError", "Needs", "find_mosquitto", "start_broker"]
+__all__ = ["BROKERS", "MQTT_BROKERS", "Broker", "BrokerError", "Needs", "find_mosquitto", "start_broker"]
 
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
@@ -237,6 +237,9 @@ BROKERS: dict[str, Callable[[Needs], Broker]] = {
     "relay": lambda needs: start_floor("relay", needs),
     "fanout": lambda needs: start_floor("fanout", needs),
 }
+
+# Those that a row which speaks MQTT may be run against.
+MQTT_BROKERS = sorted(set(BROKERS) - {"rabbitmq"})
 
 
 def start_broker(name: str, needs: Needs) -> Broker:

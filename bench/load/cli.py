@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from fluxmq.bench.load.amqp_cli import amqp
-from fluxmq.bench.load.brokers import BROKERS
+from fluxmq.bench.load.brokers import MQTT_BROKERS
 from fluxmq.bench.load.compare import CompareOptions, compare
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.floors import FloorError, fsync_latency
@@ -162,8 +162,8 @@ def storm(smoke: bool, as_json: bool, **given: Any) -> None:
 @click.option("--warmup", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds before that.")
 @click.option("--batch", type=click.IntRange(0), default=0, show_default=True,
               help="Most messages a publisher sends at a time; 0 for as many as its window allows.")
-@click.option("--ours", type=click.Choice(sorted(BROKERS)), default="fluxmq", show_default=True)
-@click.option("--theirs", type=click.Choice(sorted(BROKERS)), default="mosquitto", show_default=True)
+@click.option("--ours", type=click.Choice(MQTT_BROKERS), default="fluxmq", show_default=True)
+@click.option("--theirs", type=click.Choice(MQTT_BROKERS), default="mosquitto", show_default=True)
 @click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="Where brokers keep their data: a disk, for durable rows. Default: the temporary directory.")
 @click.option("--no-pin", is_flag=True, help="Leave the choice of processors to the system.")

@@ -1,7 +1,7 @@
 """RabbitMQ to measure beside FluxMQ: the installed rabbitmq-server, run by hand in a directory of its own.
 
-Everything that it writes is in that directory, everything that it listens on is on loopback at a free port, and its port
-mapper (epmd) is one of our own, so that neither a RabbitMQ of the machine nor its settings are met.
+Everything that it writes is in that directory, everything that it listens on is on loopback at a free port, and its
+port mapper (epmd) is one of our own, so that neither a RabbitMQ of the machine nor its settings are met.
 """
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ A publisher asks by user properties of its PUBLISH (MQTT 5.0 section 3.3.2.3.7):
 """
 cimport cython
 from libc.stdint cimport uint16_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memset
 
 from fluxmq._core.errors import UsageError
@@ -107,6 +108,12 @@ cdef class Queue(GroupOwner):
         self.partitions = <uint32_t>len(logs) // lanes
         self.groups = []
         self.readers = []
+        self.behind = <uint32_t*>calloc(len(logs), sizeof(uint32_t))
+        if self.behind == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        free(self.behind)
 
     cdef int touch(self) except -1:
         """There is news: it is pumped before this turn's batch goes to the journal."""
@@ -115,6 +122,13 @@ cdef class Queue(GroupOwner):
             self.ledger.news.append(self)
             if self.wake is not None:
                 self.wake()
+        return 0
+
+    cdef int stir(self) except -1:
+        """The clock looks at it with its next tick: something may be due earlier than it knows."""
+        if not self.stirred:
+            self.stirred = True
+            self.ledger.stirred.append(self)
         return 0
 
     def notify(self):
@@ -246,7 +260,7 @@ cdef class Queue(GroupOwner):
             if self.is_repeated(producer, asked.sequence):
                 self.counts.repeated += 1
                 return 0
-        if self.is_full(body) and not (self.on_full is not None and self.on_full(self)) and not asked.forced:
+        if not asked.forced and self.is_full(body) and not self.make_room(body):
             self.counts.refused_full += 1
             return REASON_QUOTA_EXCEEDED
         if self.ttl_ms and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms + self.ttl_ms):
@@ -277,6 +291,19 @@ cdef class Queue(GroupOwner):
         return ((self.messages_max != 0 and self.kept() >= self.messages_max)
                 or (self.bytes_max != 0 and self.kept_bytes() + body.payload_length > self.bytes_max))
 
+    cdef bint make_room(self, const body_t* body) except -1:
+        """What every group has settled goes first, then as many of the oldest as the cold half lets go. 0: no room."""
+        cdef uint64_t kept
+        if self.news and self.kind != QUEUE_STREAM:
+            self.trim_settled()
+        while self.is_full(body):
+            kept = self.kept()
+            if self.on_full is None or not self.on_full(self):
+                return 0
+            if self.kept() == kept:
+                return 1        # the oldest must be read from disk first, and goes with a later one
+        return 1
+
     cdef uint64_t kept_bytes(self):
         cdef uint64_t total = 0
         cdef Log log
@@ -288,6 +315,7 @@ cdef class Queue(GroupOwner):
         if self.delays is None:
             self.on_delayed(self)
         self.delays.append(body, qos, asked.priority, asked.not_before)
+        self.stir()
         if self.durable:
             self.ledger.records += 1
         return 0
@@ -358,8 +386,8 @@ cdef class Queue(GroupOwner):
         """Appends for the cold half (dead letters, delayed messages that are due, other protocols), also when the disk
         is full.
 
-        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: whatever the limits are; what they would
-        drop for it is dropped. Returns 0, or the MQTT 5 reason code of the refusal.
+        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: whatever the limits are. Returns 0, or the
+        MQTT 5 reason code of the refusal.
         """
         cdef body_t body
         cdef asked_t asked
@@ -388,6 +416,7 @@ cdef class Queue(GroupOwner):
         cdef StreamReader reader
         cdef bint stalled = 0
         self.news = False
+        self.stir()
         if self.delays is not None:
             self.move_due()
         for group in self.groups:
@@ -408,20 +437,38 @@ cdef class Queue(GroupOwner):
         cdef uint32_t i
         cdef uint64_t first
         cdef Log log
-        cdef Group group
-        cdef GroupCursor cursor
         if not self.groups:
             return 0
         for i in range(<uint32_t>len(self.logs)):
             log = <Log>self.logs[i]
-            first = log.next
-            for group in self.groups:
-                cursor = <GroupCursor>group.cursors[i]
-                if cursor.floor < first:
-                    first = cursor.floor
+            if log.first == log.next:
+                continue
+            first = self.lowest_floor(i, log)
             if first > log.first:
                 log.trim(first)
         return 0
+
+    cdef uint64_t lowest_floor(self, uint32_t at, Log log):
+        """The position below which all groups have settled a log, or any that is not above its first offset.
+
+        As long as the group that was found to be behind has not moved, nobody else is asked; when it has, those after
+        it are, until one is found that is behind. All are asked only when all have moved, so each message costs each
+        group one question."""
+        cdef uint32_t count = <uint32_t>len(self.groups)
+        cdef uint32_t i, here
+        cdef uint64_t floor
+        cdef uint64_t lowest = log.next
+        cdef uint32_t last = self.behind[at]
+        for i in range(count):
+            here = (last + i) % count
+            floor = (<GroupCursor>(<Group>self.groups[here]).cursors[at]).floor
+            self.floors_read += 1
+            if floor < lowest:
+                lowest = floor
+                self.behind[at] = here
+            if floor <= log.first:
+                break
+        return lowest
 
     def needs(self, Log log not None) -> Needed | None:
         """For Log.export; None: all of it."""
@@ -437,17 +484,7 @@ cdef class Queue(GroupOwner):
         needs.cursors = [(<Group>group).cursors[at] for group in self.groups]
         return needs
 
-    def drop_oldest(self, uint64_t count) -> int:
-        """Drop-head: so many messages, and at least the oldest kept ones, are gone for everybody; returns how many. The
-        engine records where the logs begin now."""
-        cdef uint64_t dropped = 0
-        cdef uint64_t here
-        cdef Log log
-        for log in self.logs:               # lowest partition first; of its lanes the lowest priority
-            here = min(log.next - log.first, count - dropped)
-            if here:
-                log.trim(log.first + here)
-                dropped += here
-            if dropped == count:
-                break
-        return dropped
+    def is_needed(self, Log log not None, uint64_t offset) -> bool:
+        """Whether some group has not settled the message; with no group yet, all are needed."""
+        cdef LogNeeds needs = self.needs(log)
+        return needs is None or needs.is_needed(offset)

@@ -54,6 +54,7 @@ cdef class Member:
     cdef readonly uint32_t held             # claims in its hands
     cdef claim_t* oldest
     cdef claim_t* newest
+    cdef uint64_t refused_in                # the group's pump in which it took nothing: it is not asked again in that
 
     # How many more it takes now. Never called while the member is not in a group.
     cdef uint32_t credit(self) noexcept

@@ -45,7 +45,7 @@ from fluxmq.engine.broker import Broker, Limits
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.ports import StateStore
 from fluxmq.engine.ports_queues import QueuesPort
-from fluxmq.engine.queue_clock import tick
+from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_space import QueueSpace
 from fluxmq.engine.queues import QueueManager
 from fluxmq.engine.review import review
@@ -125,6 +125,7 @@ class Server:
         self.heap = HeapKeeper()
         self.segments: SegmentStore | None = None
         self.queue_manager: QueueManager
+        self.queue_clock: QueueClock
         self.queue_space: QueueSpace | None = None
         self.descriptors = 0
         self.tally = Tally()
@@ -269,9 +270,7 @@ class Server:
             for connection, why in self.poller.sweep():
                 connection.handler.on_late(connection, why)
             self.broker.tick()
-            tick(self.queue_manager)
-            if self.queue_space is not None:
-                self.queue_space.tick(self.loop)
+            queue_setup.tick(self)
             if self._ticks % RETAINED_SWEEP_TICKS == 0:
                 self.hub.expire_retained(self.hub.now_ms)
             interval = self.config.broker.sys_interval

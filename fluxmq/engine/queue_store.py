@@ -71,7 +71,7 @@ class QueueKeeper:
         self.manager = manager
         self.segments = segments
         self.groups: dict[int, Group] = {}
-        self.logs: dict[int, tuple[QueueState | None, Log]] = {}
+        self.logs: dict[int, tuple[QueueState, Log]] = {}
         self._queues: dict[int, QueueRecord] = {}
         self._copies: dict[int, tuple[GroupRecord, bytes]] = {}
         self._metas: dict[int, LogMeta] = {}
@@ -182,7 +182,7 @@ class QueueKeeper:
             return  # its queue ended later in the journal
         state, log = found
         log.replay(body)
-        if state is not None and b"producer-id" in body:
+        if b"producer-id" in body:
             told = dict(users_of(log_properties(body)))
             sequence = told.get(b"producer-sequence", b"")
             if b"producer-id" in told and sequence.isdigit():

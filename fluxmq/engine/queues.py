@@ -18,9 +18,9 @@ from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_session import TopicFilter
 from fluxmq._core.queue_stats import queue_counts
 from fluxmq.engine.ports_queues import QueueRefused
+from fluxmq.engine.queue_dead import bury, make_room
 from fluxmq.engine.queue_delays import first_delayed, more_is_due
-from fluxmq.engine.queue_positions import offset_in, read_position
-from fluxmq.engine.queue_properties import DEATHS, death_properties
+from fluxmq.engine.queue_positions import NOTHING, offset_in, read_position
 from fluxmq.engine.queue_records import GroupRecord, LogRecord, QueueRecord, RecordKind, record
 from fluxmq.engine.queue_sequences import is_repeated, with_sequence
 from fluxmq.model.queues import DeadLetters, QueueSpec, name_problem
@@ -29,15 +29,14 @@ __all__ = ["KINDS", "NOTHING", "PREFIX", "QueueManager", "QueueState"]
 
 KINDS = {"classic": QUEUE_CLASSIC, "stream": QUEUE_STREAM, "ephemeral": QUEUE_EPHEMERAL}
 PREFIX = b"$queue/"
-NOTHING = 0xFFFFFFFFFFFFFFFF  # Log.wanted, when nothing is
 FIXED = ("type", "partitions", "max_priority")  # what cannot change while messages are there
 
 
 class QueueState:
     """What the engine keeps with a Queue."""
 
-    __slots__ = ("configured", "dead_lettered", "died", "groups", "idle_since_ms", "producers", "queue",
-                 "retention_due_ms", "spec")
+    __slots__ = ("configured", "dead_lettered", "died", "due_at", "groups", "idle_since_ms", "producers", "queue",
+                 "retained", "retention_due_ms", "spec")
 
     def __init__(self, spec: QueueSpec, queue: Queue) -> None:
         self.spec = spec
@@ -48,7 +47,10 @@ class QueueState:
         self.dead_lettered = 0
         self.configured = False
         self.idle_since_ms = 0
+        # of queue_clock.py
+        self.due_at: int | None = None
         self.retention_due_ms = 0
+        self.retained = 0
 
 
 class QueueManager:
@@ -67,9 +69,9 @@ class QueueManager:
         self.changed: set[QueueState] = set()  # declared, or with logs or producers that changed, since the view's copy
         self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): what the view must forget
         self.on_stalled: Callable[[Queue], None] | None = None
+        self.on_missing: Callable[[Queue], None] | None = None
         self.refused_unknown = 0  # publishes to queues that are not there
         self.counted: Counter[str] = Counter()  # what deleted queues had counted (queue_numbers.counts_of)
-        self.on_missing: Callable[[Queue], None] | None = None
         self.log = on_log or (lambda level, cause, text, fields: None)
 
     # ------------------------------------------------------------------ declare and delete
@@ -85,10 +87,11 @@ class QueueManager:
             return state.queue
         for other in self.queues.values():
             if other.spec.dead_letter_queue.encode() == name:
-                return self._dead_letter_queue(other.spec)
+                return self.dead_letter_queue(other.spec)
         return self.auto_create(name)
 
-    def _dead_letter_queue(self, spec: QueueSpec) -> Queue:
+    def dead_letter_queue(self, spec: QueueSpec) -> Queue:
+        """Where the dead letters of such a queue go; made now if it is not there."""
         name = spec.dead_letter_queue
         state = self.queues.get(name.encode())
         if state is not None:
@@ -129,6 +132,7 @@ class QueueManager:
         state.spec = spec
         self._configure(state)
         self.hub.add_queue(state.queue, self._filters(spec))
+        state.queue.notify()
         self.record_queue(state)
         return state.queue, "changed"
 
@@ -146,10 +150,13 @@ class QueueManager:
         """Puts a queue to work that was just made, or comes from disk."""
         state = QueueState(spec, queue)
         state.idle_since_ms = self.hub.now_ms
+        # Streams that were made together are not all looked at in one tick.
+        state.retention_due_ms = self.hub.now_ms + queue.number * 7919 % 5000
         self.queues[queue.name] = state
         self.states[queue] = state
         self._configure(state)
         self.hub.add_queue(queue, self._filters(spec))
+        queue.notify()
         return state
 
     @staticmethod
@@ -164,7 +171,7 @@ class QueueManager:
         queue.ttl_ms = int(spec.limits.message_ttl * 1000)
         queue.drop_head = spec.overflow == "drop-head"
         queue.capture_confirmed = spec.capture == "confirmed"
-        queue.on_full = self._make_room if spec.overflow == "drop-head" or spec.type == "stream" else None
+        queue.on_full = self._full if spec.overflow == "drop-head" or spec.type == "stream" else None
         queue.on_delayed = partial(first_delayed, self) if spec.type != "stream" else None
         queue.on_due = partial(more_is_due, self)
         queue.on_stalled = self.read_on
@@ -303,6 +310,7 @@ class QueueManager:
         state = self.states.get(queue)
         if state is not None:
             state.idle_since_ms = self.hub.now_ms
+            queue.notify()
 
     # ------------------------------------------------------------------ positions
 
@@ -334,41 +342,13 @@ class QueueManager:
         if self.on_stalled is not None:
             self.on_stalled(queue)
 
-    def _make_room(self, queue: Queue) -> bool:
-        """Drop-head: the oldest message goes; with dead letters enabled it goes there."""
-        state = self.states[queue]
-        logs = [log for log in queue.logs if log.next > log.first]
-        if not logs:
-            return False
-        log = min(logs, key=lambda one: one.first & (1 << 56) - 1)
-        if queue.kind != QUEUE_STREAM:
-            self._bury(state, log, log.first, 0, "maxlen", b"")
-        self.trim(state, log, log.first + 1)
-        return True
+    def _full(self, queue: Queue) -> bool:
+        return make_room(self, self.states[queue])
 
     def _dead(self, group: Group, log: Log, offset: int, deliveries: int, reason: str) -> None:
         state = self.states.get(group.owner) if isinstance(group.owner, Queue) else None
         if state is not None:
-            self._bury(state, log, offset, deliveries, reason, group.name)
-
-    def _bury(self, state: QueueState, log: Log, offset: int, deliveries: int, reason: str, group: bytes) -> None:
-        """Copies a message to the dead letters, in the batch in which it is settled."""
-        state.died[DEATHS.get(reason, "rejected")] += 1
-        name = state.spec.dead_letter_queue
-        message = log.get(offset)
-        self.log("info", f"dead {state.spec.name}", "dead letter", {
-            "queue": state.spec.name, "offset": offset, "reason": reason, "deliveries": deliveries, "to": name})
-        if not name or message is None or name == state.spec.name:
-            return
-        target = self._dead_letter_queue(state.spec)
-        at = state.queue.logs.index(log) if log in state.queue.logs else 0
-        told = death_properties(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
-                                topic=message.topic, group=group, deliveries=deliveries, reason=reason,
-                                time_ms=message.time_ms, now_ms=self.hub.now_ms)
-        # Whatever the limits are: it has left the other queue, and there is no publisher to be told.
-        target.append_message(PREFIX + target.name, message.payload, properties=message.properties + told,
-                              qos=message.qos, forced=True)
-        state.dead_lettered += 1
+            bury(self, state, log, offset, deliveries, reason, group.name)
 
     def _produced(self, state: QueueState, producer: bytes, sequence: int) -> None:
         state.producers[producer] = with_sequence(state.producers.get(producer), sequence)

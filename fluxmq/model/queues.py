@@ -5,6 +5,7 @@ Durations are written as everywhere (90s, 250ms), sizes too (64KiB); inside they
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -225,8 +226,7 @@ def write_spec(spec: QueueSpec) -> dict[str, Any]:
 
 
 def _written(cls: type[Struct], key: str, value: Any) -> Any:
-    fields = inspect.type_info(cls).fields  # type: ignore[attr-defined]
-    info = next(field.type for field in fields if field.name == key)
+    info = _shape(cls)[0][key].type
     extra: dict[str, Any] = {}
     while isinstance(info, inspect.Metadata):
         extra |= info.extra or {}
@@ -238,13 +238,18 @@ def _written(cls: type[Struct], key: str, value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+@functools.cache
+def _shape(cls: type[Struct]) -> tuple[dict[str, inspect.Field], dict[str, Any]]:
+    """Fields and their types, by name. Kept: to find them out takes a millisecond, and queues may be thousands."""
+    info = inspect.type_info(cls)
+    assert isinstance(info, inspect.StructType)
+    return {field.name: field for field in info.fields}, get_type_hints(cls, include_extras=True)
+
+
 def _read(cls: type[Struct], given: object, path: str) -> Struct:
     if not isinstance(given, Mapping):
         raise SpecError(path.rstrip("."), f"a section is expected, with keys such as {_example(cls)}")
-    info = inspect.type_info(cls)
-    assert isinstance(info, inspect.StructType)
-    fields = {field.name: field for field in info.fields}
-    hints = get_type_hints(cls, include_extras=True)
+    fields, hints = _shape(cls)
     found: dict[str, Any] = {}
     for key, value in given.items():
         if key not in fields:

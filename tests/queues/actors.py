@@ -146,6 +146,7 @@ class Sender(Actor):
         self.window, self.producer, self.pause = window, producer, pause
         self.under_way: dict[int, int] = {}             # Packet Identifier → number
         self.again: deque[int] = deque()
+        self.sequences: dict[int, int] = {}             # number → producer-sequence: counted up without gaps
         self.finishing = False
 
     def done(self) -> bool:
@@ -168,13 +169,14 @@ class Sender(Actor):
                 self.book.sent.add(number)
                 if self.producer:
                     self.book.once.add(number)
+                    self.sequences[number] = len(self.sequences)
             packet_id = self.packet_id(self.under_way)
             self.under_way[packet_id] = number
             size = SIZES[number % len(SIZES)]
-            properties = [("user_property", ("producer-id", self.name)),
-                          ("user_property", ("producer-sequence", str(number)))] if self.producer else []
+            pairs = [("producer-id", self.name), ("producer-sequence", str(self.sequences[number]))] if (
+                self.producer) else []
             self.send(Publish(topic=f"$queue/{self.book.queue}", payload=b"%08d" % number + bytes(size - 8), qos=1,
-                              packet_id=packet_id, properties=properties))
+                              packet_id=packet_id, properties=[("user_property", pair) for pair in pairs]))
 
     def on_packet(self, packet: Packet) -> None:
         assert isinstance(packet, Puback), packet

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from crash.process import CrashBroker
+from kit import smalldisk
 from kit.slowdisk import SlowDisk
 from queues.actors import Book, Sender, Worker
 from queues.conftest import admin
@@ -102,12 +103,12 @@ def judge(broker: CrashBroker, book: Book) -> None:
     assert broker.checkpoints() > 2, "too few checkpoints to have met any"
 
 
-def run(broker: CrashBroker, seed: int, events: list[Event], partitions: int = 1) -> None:
+def run(broker: CrashBroker, seed: int, events: list[Event], partitions: int = 1, book: Book | None = None) -> None:
     chance = random.Random(seed)
     broker.settings["queues"] = json.dumps([QUEUE | {"partitions": partitions}])
     broker.start()
     try:
-        book = Book("work")
+        book = book or Book("work")
         asyncio.run(load(broker, book, chance, events))
         judge(broker, book)
     finally:
@@ -138,6 +139,28 @@ def test_a_slow_disk_that_stands_still(tmp_path: Path, monkeypatch: pytest.Monke
         await asyncio.to_thread(broker.start)
 
     run(CrashBroker(tmp_path / "broker"), 4, [stand_still, die_standing, stand_still, kill])
+
+
+def test_a_disk_that_gets_full(tmp_path: Path) -> None:
+    """Publishes are refused and published again, consumers go on; killed while there is no space, too."""
+    with smalldisk.small_disk(tmp_path / "small", "40m") as where:
+        (where / "data").mkdir()
+        (tmp_path / "broker").mkdir()
+        (tmp_path / "broker" / "data").symlink_to(where / "data")
+        book = Book("work")
+
+        async def fill_up(broker: CrashBroker, chance: random.Random) -> None:
+            ballast = smalldisk.fill(where, 200_000)
+            refused, deadline = book.refused, asyncio.get_running_loop().time() + PATIENCE_SECONDS
+            while book.refused < refused + 20:
+                assert asyncio.get_running_loop().time() < deadline, "nothing is refused"
+                await asyncio.sleep(0.02)
+            if chance.random() < 0.5:
+                await kill(broker, chance)
+            ballast.unlink()
+
+        run(CrashBroker(tmp_path / "broker"), 6, [fill_up, kill, fill_up, fill_up], book=book)
+        assert book.refused
 
 
 @pytest.mark.soak
