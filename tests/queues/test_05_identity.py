@@ -117,7 +117,7 @@ def run(broker: CrashBroker, seed: int, events: list[Event], partitions: int = 1
 
 @pytest.mark.parametrize(("seed", "partitions"), [(1, 1), (2, 3)])
 def test_kill(tmp_path: Path, seed: int, partitions: int) -> None:
-    run(CrashBroker(tmp_path), seed, [kill] * 4, partitions)
+    run(CrashBroker(tmp_path), seed, [kill] * 3, partitions)
 
 
 def test_pauses(tmp_path: Path) -> None:

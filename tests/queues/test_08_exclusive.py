@@ -151,8 +151,7 @@ def test_exclusive_and_shared_do_not_mix(start_broker: Start, connect: Connect) 
     third.subscribe("$queue/work", qos=1, properties=asked)
     consume(fourth, "work")                     # takes part as the others do: 3.1.1 cannot ask
     assert sorted(map(len, owners(connect(broker), third, fourth))) == [2, 2]
-    broker.kill()
-    broker.start()
+    broker.restart()
     again = connect(broker)
     again.subscribe("$queue/work", qos=1, properties=asked)
     assert len(owners(connect(broker), again)[0]) == 4
