@@ -6,16 +6,7 @@ from fluxmq._core.queue_claim import Filter, GroupOwner, Member
 from fluxmq._core.queue_cursor import Cursor
 from fluxmq._core.queue_log import Log
 
-__all__ = ["Group", "PyMember"]
-
-@final
-class PyMember(Member):
-    room: int
-    on_deliver: Callable[[int, int, int], object]
-    on_lost: Callable[[int, int, int], object] | None
-    def __init__(self, on_deliver: Callable[[int, int, int], object],
-                 on_lost: Callable[[int, int, int], object] | None = None, room: int = 1,
-                 lease_ms: int = 0) -> None: ...
+__all__ = ["Group"]
 
 @final
 class Group:

@@ -14,7 +14,7 @@ from fluxmq._core.queue_cursor cimport PAGE_BITS
 from fluxmq._core.queue_log cimport NOTHING_WANTED, chunk_drop, chunk_hold
 from fluxmq._core.wire cimport put_u16, put_u32
 
-__all__ = ["Group", "PyMember"]
+__all__ = ["Group"]
 
 cdef enum:
     RECORD_CLAIM = 21
@@ -28,34 +28,6 @@ cdef enum:
 
 cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept:
     return put_u32(put_u32(at, <uint32_t>(value >> 32)), <uint32_t>value)
-
-
-@cython.final
-cdef class PyMember(Member):
-    """A member in Python, for cold uses and tests.
-
-    on_deliver: called with (log number, offset, deliveries); False refuses. on_lost: the same. room: its credit.
-    """
-    cdef public uint32_t room
-    cdef public object on_deliver
-    cdef public object on_lost
-
-    def __init__(self, on_deliver, on_lost=None, uint32_t room=1, int64_t lease_ms=0):
-        self.on_deliver = on_deliver
-        self.on_lost = on_lost
-        self.room = room
-        self.lease_ms = lease_ms
-
-    cdef uint32_t credit(self) noexcept:
-        return self.room - self.held if self.room > self.held else 0
-
-    cdef int deliver(self, claim_t* claim, const record_t* record) except -1:
-        return self.on_deliver((<Cursor>claim.cursor).log.number, claim.offset, claim.deliveries) is not False
-
-    cdef int lost(self, claim_t* claim) except -1:
-        if self.on_lost is not None:
-            self.on_lost((<Cursor>claim.cursor).log.number, claim.offset, claim.deliveries)
-        return 0
 
 
 # Members' claims point into cursors; both are the group's, and go with it.

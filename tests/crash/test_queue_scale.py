@@ -11,7 +11,7 @@ import pytest
 from crash.queue_node import QueueNode, View
 
 from fluxmq._core.journal_format import iter_records
-from fluxmq._core.queue_group import PyMember
+from fluxmq._core.queue_member import PyMember
 from fluxmq.engine.queue_records import RecordKind
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.journal_files import read_batches

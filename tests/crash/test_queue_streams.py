@@ -12,7 +12,6 @@ import pytest
 from crash.queue_node import QueueNode, View
 
 from fluxmq._core.testing import ReaderProbe
-from fluxmq.engine.queue_clock import tick
 from fluxmq.model.queues import QueueSpec, Retention
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -71,7 +70,7 @@ class Life:
 
     def tick(self) -> None:
         self.node.hub.set_clock(self.node.hub.now_ms + 6000, self.node.hub.mono_ms + 6000)
-        tick(self.node.manager)
+        self.node.clock.tick()
 
     def run(self, steps: int) -> None:
         self.turn(self.declare)

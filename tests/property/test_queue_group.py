@@ -26,8 +26,9 @@ from fluxmq._core.errors import UsageError
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import Queue
 from fluxmq._core.queue_export import Export
-from fluxmq._core.queue_group import Group, PyMember
+from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log
+from fluxmq._core.queue_member import PyMember
 from fluxmq._core.testing import claims_of, pump_queues
 from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_positions import NOTHING
@@ -220,6 +221,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def publish_one(self, payload: bytes, priority: int, key: bytes, expires_at: int, due: int) -> None:
         full = bool(self.depth_max) and self.model.depth(most=True) >= self.depth_max
+        waiting = self.waiting()
         before = [log.next for log in self.queue.logs]
         dead = len(self.model.dead)
         self.stalled = False
@@ -228,7 +230,7 @@ class QueueMachine(RuleBasedStateMachine):
         reason = self.queue.append_message(b"$queue/q", payload, priority=priority, properties=properties,
                                            partition_key=key, expires_at=expires_at, not_before=due)
         if full and not self.drop_head:
-            assert reason == QUOTA_EXCEEDED or self.model.depth() < self.depth_max
+            assert reason == QUOTA_EXCEEDED or waiting < self.depth_max
         else:
             assert reason == 0
         if reason:
@@ -239,7 +241,12 @@ class QueueMachine(RuleBasedStateMachine):
         self.look()
         assert full or len(self.model.dead) == dead
         if self.depth_max and not self.stalled:     # what must be read before it can be buried goes a little later
-            assert self.model.depth() <= self.depth_max
+            assert self.waiting() <= self.depth_max
+
+    def waiting(self) -> int:
+        """What max_depth counts: messages that the hindmost group is not done with; without a group, all."""
+        return min(self.model.depth(), max((self.model.unsettled(name) for name in self.groups),
+                                           default=self.model.depth()))
 
     def in_hand(self) -> set[tuple[str, tuple[int, int]]]:
         return {(name, place) for name in self.groups for place, claim in self.model.claims(name).items()

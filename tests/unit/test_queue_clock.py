@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import Queue
-from fluxmq._core.queue_group import Group, PyMember
+from fluxmq._core.queue_group import Group
+from fluxmq._core.queue_member import PyMember
 from fluxmq._core.testing import pump_queues
 from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queues import QueueManager

@@ -9,7 +9,8 @@ from fluxmq._core.errors import UsageError
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import Queue
 from fluxmq._core.queue_export import Export
-from fluxmq._core.queue_group import Group, PyMember
+from fluxmq._core.queue_group import Group
+from fluxmq._core.queue_member import PyMember
 from fluxmq._core.queue_stats import queue_counts
 from fluxmq._core.testing import claims_of, pump_queues
 from fluxmq.engine.queue_clock import QueueClock
@@ -263,9 +264,11 @@ def test_what_is_settled_gives_way_without_a_dead_letter() -> None:
     number = bench.queue.logs[0].number
     group.settle_at(number, 0)
     bench.put(1)                            # in the turn in which it was settled
-    assert bench.queue.depth == 3 and b"q.dlq" not in bench.manager.queues
+    assert bench.queue.waiting == 3 and b"q.dlq" not in bench.manager.queues
     group.settle_at(number, 2)              # behind one that is in hand
-    bench.put(2)
+    bench.put(1)
+    assert bench.queue.waiting == 3 and b"q.dlq" not in bench.manager.queues
+    bench.put(1)
     assert [told[b"x-death-message-id"] for told in bench.dead()] == [b"0:1"]
 
 
