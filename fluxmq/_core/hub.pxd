@@ -48,6 +48,7 @@ cdef class Hub:
     cdef public uint64_t buffer_low
     cdef public bint disconnect_on_full
     cdef public uint64_t backlog_max            # bytes not yet on disk from which on nobody is read
+    cdef public uint64_t journal_file_max       # bytes that no checkpoint has begun with from which on nobody is read
     # permissions: nothing is asked while open_publish
     cdef public bint open_publish
     cdef public uint64_t access_generation

@@ -81,6 +81,7 @@ cdef class Hub:
         self.buffer_high = 8 << 20
         self.buffer_low = 1 << 20
         self.backlog_max = 64 << 20
+        self.journal_file_max = <uint64_t>1 << 63
         self.open_publish = True
         self.retained_dirty = set()
         self.resumed = []

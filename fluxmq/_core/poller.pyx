@@ -279,7 +279,8 @@ cdef class Poller:
         try:
             self.hub.release()
         finally:
-            if self.hub.throttled and self.hub.ledger.journal.backlog() < self.hub.backlog_max // 2:
+            if self.hub.throttled and self.hub.ledger.journal.backlog() < self.hub.backlog_max // 2 and (
+                    self.hub.ledger.journal.file_bytes <= self.hub.journal_file_max):
                 waiting = self.hub.throttled[:]
                 self.hub.throttled.clear()
                 for connection in waiting:

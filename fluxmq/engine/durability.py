@@ -202,7 +202,13 @@ class Keeper:
             if error is not None:
                 raise StorageError(f"checkpoint failed: {error}") from error
         if journal.file_bytes + self._replayed_bytes >= self.file_bytes:
-            self._task = loop.create_task(self.checkpoint())
+            self._task = loop.create_task(self._catch_up(journal))
+
+    async def _catch_up(self, journal: Journal) -> None:
+        """One checkpoint after the other while the journal grows as fast as that."""
+        await self.checkpoint()
+        while journal.file_bytes >= self.file_bytes and self._patience_ends is None:
+            await self.checkpoint()
 
     async def checkpoint(self) -> None:
         """Brings the view up to the present and lets go of older journal files.

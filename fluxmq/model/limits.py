@@ -20,6 +20,7 @@ __all__ = [
     "INTERVAL_SECONDS_MAX",
     "JOURNAL_BACKLOG_BYTES_MAX",
     "JOURNAL_FILE_BYTES_MAX",
+    "JOURNAL_FILE_TIMES_MAX",
     "LOG_CAUSES_MAX",
     "LOG_INTERVAL_SECONDS",
     "PACKET_BYTES_MAX",
@@ -55,6 +56,9 @@ ROUTE_CACHE_ENTRIES_MAX = 1 << 24
 JOURNAL_FILE_BYTES_MAX = 2 << 30
 # Bytes recorded and not yet on disk from which on publishers are not read: a disk that writes 100 MB/s is 0.6 s behind.
 JOURNAL_BACKLOG_BYTES_MAX = 64 << 20
+# How many times its size a journal file grows while a checkpoint of the one before is under way, before publishers are
+# not read until that is done: what queues append is in memory until a checkpoint has written it to segments.
+JOURNAL_FILE_TIMES_MAX = 4
 
 # 0xFFFFFFFE is the largest interval MQTT 5 can say that is not "for ever" (section 3.1.2.11.2): 136 years.
 INTERVAL_SECONDS_MAX = 4_294_967_294.0

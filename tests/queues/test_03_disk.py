@@ -5,12 +5,15 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from kit.broker import Broker
 from kit.client import Client
 from kit.python import environment
+from kit.slowdisk import SlowDisk
 from kit.watch import wait_until
+from oracle.mqtt import Puback, Publish
 from queues.conftest import consume, users
 
 Start = Callable[..., Broker]
@@ -163,3 +166,22 @@ def test_log_verify_reads_what_the_broker_wrote(start_broker: Start, connect: Co
     done = subprocess.run([sys.executable, "-P", "-m", "fluxmq", "log", "verify", str(broker.directory / "data")],
                           capture_output=True, text=True, env=environment(), timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_publishers_wait_for_slow_checkpoints_and_go_on(start_broker: Start, connect: Connect, tmp_path: Path,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal file that has grown to several times its size while a checkpoint is under way stops publishers; when
+    the next checkpoint begins they go on, and nothing is lost on the way."""
+    SlowDisk(tmp_path, monkeypatch, milliseconds=40)
+    broker = start_broker({"name": "q"}, **SMALL_FILES)
+    publisher = connect(broker)
+    window = 300        # 6 MB: more than the file may grow to
+    for first in range(0, 3 * window, window):
+        for number in range(first, first + window):
+            publisher.send(Publish(topic="$queue/q", payload=payload(number), qos=1, packet_id=number - first + 1))
+        for at in range(window):
+            publisher.expect(Puback, packet_id=at + 1, reason=0)
+        publisher.transcript.clear()
+    consumer = connect(broker)
+    consume(consumer, "q")
+    assert numbers(consumer, 3 * window) == list(range(3 * window))
