@@ -1,4 +1,4 @@
-"""Queues on disk and back: their part of recovery and of checkpoints (Keeper in durability.py), and what readers miss.
+"""Queues on disk and back: their part of recovery and of checkpoints (Keeper in durability.py).
 
     view       q<number> QueueRecord    g<number> [GroupRecord, state]    l<number> LogMeta    d<number> producers
     segments   messages that outlived a journal file
@@ -10,7 +10,6 @@ below `next` there, the journal appends. What the journal says of messages that 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -18,22 +17,20 @@ import msgspec
 
 from fluxmq._core.errors import CorruptError, FluxError
 from fluxmq._core.queue import Queue
-from fluxmq._core.queue_delay import Delays
 from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_state import export_state, replay, restore_state
 from fluxmq.engine.ports import SegmentFiles
-from fluxmq.engine.queue_delays import adopt_delays, go_on
+from fluxmq.engine.queue_delays import adopt_delays
 from fluxmq.engine.queue_properties import users_of
+from fluxmq.engine.queue_reads import QueueReads
 from fluxmq.engine.queue_records import GroupRecord, QueueRecord, RecordKind
 from fluxmq.engine.queue_sequences import with_sequence
-from fluxmq.engine.queues import KINDS, NOTHING, QueueManager, QueueState
+from fluxmq.engine.queues import KINDS, QueueManager, QueueState
 
 __all__ = ["QueueExport", "QueueKeeper"]
 
-READ_BYTES = 1 << 20
-PICK_BYTES = 8 << 20  # of delayed messages that are due
 OFFSET_BYTES_AT = 8  # of the offset in a message
 
 
@@ -69,14 +66,13 @@ class QueueExport:
 
 class QueueKeeper:
     """Machine, with the driver of its disk reads. segments: None keeps nothing. cache_bytes: of messages that are on
-    disk and in memory too. on_fail: the disk failed for good."""
+    disk and in memory too. on_fail: the disk failed for good, when somebody read."""
 
     def __init__(self, manager: QueueManager, segments: SegmentFiles | None, cache_bytes: int,
                  on_fail: Callable[[FluxError], None]) -> None:
         self.manager = manager
         self.segments = segments
         self.cache_bytes = cache_bytes
-        self.on_fail = on_fail
         self.groups: dict[int, Group] = {}
         self.logs: dict[int, tuple[QueueState | None, Log]] = {}
         self._queues: dict[int, QueueRecord] = {}
@@ -87,10 +83,8 @@ class QueueKeeper:
         self._by_number: dict[int, QueueState] = {}
         self._safe: dict[int, int] = {}  # by log: what segments had synced
         self._firsts: dict[int, int] = {}  # by log: `first` as the view has it
-        self._log = logging.getLogger("fluxmq.queues")
-        manager.on_stalled = self.read_for
-        manager.on_missing = self.read_due
-        manager.offset_at_time = self.offset_at_time  # type: ignore[method-assign]
+        if segments is not None:
+            QueueReads(manager, segments, self._evict, on_fail)
 
     # ------------------------------------------------------------------ recovery
 
@@ -129,7 +123,10 @@ class QueueKeeper:
         upto = max(meta.next, files.next if files is not None else base)
         self.manager.number_last = max(self.manager.number_last, number)
         self._safe[number] = max(meta.safe, files.next if files is not None else 0)
-        return Log(self.manager.hub.ledger, number, lane=lane, first=meta.first, next=upto)
+        log = Log(self.manager.hub.ledger, number, lane=lane, first=meta.first, next=upto)
+        if files is not None and self.segments is not None:
+            log.restore_sizes(log.first, log.flushed, self.segments.spans(number, log.first, log.flushed))
+        return log
 
     def _adopt(self, number: int, record: QueueRecord) -> QueueState:
         logs = [self._make_log(one.number, one.lane) for one in record.logs]
@@ -337,58 +334,6 @@ class QueueKeeper:
             if excess <= 0:
                 return
             excess -= log.evict(excess)
-
-    # ------------------------------------------------------------------ reading
-
-    def read_for(self, queue: Queue) -> None:
-        """Somebody reads what is on disk only: brings it in."""
-        if self.segments is None:
-            return
-        for log in queue.logs:
-            if log.wanted != NOTHING and not log.loading:
-                log.loading = True
-                asyncio.get_running_loop().create_task(self._read(queue, log, log.wanted))
-
-    async def _read(self, queue: Queue, log: Log, offset: int) -> None:
-        assert self.segments is not None
-        try:
-            first, covers, blocks = await asyncio.get_running_loop().run_in_executor(
-                None, self.segments.read, log.number, offset, READ_BYTES)
-            if not blocks:
-                first, covers = offset, log.flushed  # settled by everybody before it would have been written
-            log.load(min(first, offset), covers, blocks)
-        except FluxError as error:
-            self._log.error(f"messages cannot be read: {error}", extra={"queue": queue.name.decode(), "offset": offset})
-            self.on_fail(error)
-            return
-        self._evict()
-        queue.notify()
-
-    def read_due(self, queue: Queue) -> None:
-        """Delayed messages are due that are on disk only: brings these in."""
-        if self.segments is not None and queue.delays is not None:
-            queue.delays.busy = True
-            asyncio.get_running_loop().create_task(self._read_due(queue, queue.delays))
-
-    async def _read_due(self, queue: Queue, delays: Delays) -> None:
-        assert self.segments is not None
-        try:
-            delays.found(await asyncio.get_running_loop().run_in_executor(
-                None, self.segments.pick, delays.log.number, delays.missing(), PICK_BYTES))
-        except FluxError as error:
-            self._log.error(f"delayed messages cannot be read: {error}", extra={"queue": queue.name.decode()})
-            self.on_fail(error)
-            return
-        go_on(queue)
-
-    def offset_at_time(self, log: Log, time_ms: int) -> int:
-        """The first message of this time or later, by the index of the segments, else in memory."""
-        if self.segments is not None and log.first < log.flushed:
-            found = self.segments.offset_at_time(log.number, time_ms)
-            if found is not None and found < log.flushed:
-                return max(found, log.first)
-        found = log.position_of_time(time_ms)
-        return max(found, log.first) if found is not None else log.next
 
 
 def log_properties(message: bytes) -> bytes:

@@ -68,6 +68,7 @@ class QueueManager:
         self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): what the view must forget
         self.on_stalled: Callable[[Queue], None] | None = None
         self.on_missing: Callable[[Queue], None] | None = None
+        self.on_uncertain: Callable[[Queue, Log], None] | None = None
         self.log = on_log or (lambda level, cause, text, fields: None)
 
     # ------------------------------------------------------------------ declare and delete
