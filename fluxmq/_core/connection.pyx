@@ -567,8 +567,9 @@ cdef class Connection(Transport):
         return 0
 
     cdef int throttle(self) except -1:
-        """Stops reading a client that writes faster than the disk takes; Hub.resume_throttled goes on with it."""
-        if self.hub.ledger.journal.backlog() > self.hub.backlog_max:
+        """Stops reading who writes faster than the disk or a checkpoint takes; Poller.journal_turn goes on with it."""
+        cdef Hub hub = self.hub
+        if hub.ledger.journal.backlog() > hub.backlog_max or hub.is_ahead():
             self.pause_for(PAUSE_DISK)
             self.hub.throttled.append(self)
         return 0

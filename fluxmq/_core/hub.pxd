@@ -48,6 +48,8 @@ cdef class Hub:
     cdef public uint64_t buffer_low
     cdef public bint disconnect_on_full
     cdef public uint64_t backlog_max            # bytes not yet on disk from which on nobody is read
+    cdef public uint64_t journal_ahead_max      # bytes that no checkpoint has begun with from which on nobody is read
+    cdef public uint64_t journal_mark           # what the journal had written when the last one began
     # permissions: nothing is asked while open_publish
     cdef public bint open_publish
     cdef public uint64_t access_generation
@@ -67,6 +69,7 @@ cdef class Hub:
     cdef int publish(self, pub_t* pub, route_t* route) except -1
     cdef int deliver_all(self, pub_t* pub, route_t* route) except -1
     cdef int retain(self, pub_t* pub) except -1
+    cdef bint is_ahead(self) noexcept
     cdef int release(self) except -1
     cdef int pump_queues(self) except -1
     cdef void touch(self)

@@ -45,6 +45,8 @@ class Hub:
     disconnect_on_full: bool
     backlog_max: int
     awaited: int
+    journal_ahead_max: int
+    journal_mark: int
     open_publish: bool
     access_generation: int
     wake: Callable[[], object] | None

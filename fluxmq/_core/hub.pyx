@@ -81,6 +81,7 @@ cdef class Hub:
         self.buffer_high = 8 << 20
         self.buffer_low = 1 << 20
         self.backlog_max = 64 << 20
+        self.journal_ahead_max = <uint64_t>1 << 63
         self.open_publish = True
         self.retained_dirty = set()
         self.resumed = []
@@ -404,6 +405,10 @@ cdef class Hub:
         self.ledger.hold(HELD_CALL, NULL, call, 0, 0, 0, batch)
         self.touch()
         return False
+
+    cdef bint is_ahead(self) noexcept:
+        """Whether the journal has grown much beyond what a checkpoint has begun with."""
+        return self.ledger.journal.count_bytes - self.journal_mark > self.journal_ahead_max
 
     cdef int release(self) except -1:
         """Lets go whatever waited for batches that are durable now, in the order in which it began to wait.

@@ -21,4 +21,5 @@ cdef class Poller:
     cdef int accept_from(self, int fd, object listener) except -1
     cdef int end_turn(self) except -1
     cdef int journal_turn(self) except -1
+    cdef int resume_throttled(self) except -1
     cdef void stamp(self) noexcept

@@ -211,6 +211,8 @@ cdef class Poller:
 
     cdef int end_turn(self) except -1:
         cdef Transport connection
+        if self.hub.throttled:
+            self.resume_throttled()
         while self.hub.resumed:
             waiting = self.hub.resumed[:]
             self.hub.resumed.clear()
@@ -274,16 +276,18 @@ cdef class Poller:
 
     cdef int journal_turn(self) except -1:
         """A batch is durable: lets go what waited for it."""
-        cdef Transport connection
         self.hub.ledger.journal.poll()
-        try:
-            self.hub.release()
-        finally:
-            if self.hub.throttled and self.hub.ledger.journal.backlog() < self.hub.backlog_max // 2:
-                waiting = self.hub.throttled[:]
-                self.hub.throttled.clear()
-                for connection in waiting:
-                    connection.resume_from(PAUSE_DISK)
+        self.hub.release()
+        return 0
+
+    cdef int resume_throttled(self) except -1:
+        """The disk, or a checkpoint, has caught up: who was not read because of it is read again."""
+        cdef Transport connection
+        if self.hub.ledger.journal.backlog() < self.hub.backlog_max // 2 and not self.hub.is_ahead():
+            waiting = self.hub.throttled[:]
+            self.hub.throttled.clear()
+            for connection in waiting:
+                connection.resume_from(PAUSE_DISK)
         return 0
 
     def sweep(self) -> list:

@@ -22,7 +22,7 @@ cdef enum:
 
 cdef struct part_t:
     chunk_t* chunk                  # counted; sealed, so nothing in it changes any more
-    uint8_t* taken                  # a bit for each record
+    uint8_t* taken                  # a bit for each record, the chunk's own; NULL: all
 
 
 cdef inline const record_t* record_of(const part_t* part, uint32_t i) noexcept:
@@ -30,7 +30,7 @@ cdef inline const record_t* record_of(const part_t* part, uint32_t i) noexcept:
 
 
 cdef inline bint is_taken(const part_t* part, uint32_t i) noexcept:
-    return part.taken[i >> 3] >> (i & 7) & 1
+    return part.taken == NULL or part.taken[i >> 3] >> (i & 7) & 1
 
 
 @cython.final
@@ -70,16 +70,18 @@ cdef class Export:
         cdef uint32_t i
         for i in range(self.count):
             chunk_drop(self.parts[i].chunk)
-            free(self.parts[i].taken)
         free(self.parts)
 
     cdef int take(self, Log log, chunk_t* chunk, Needed needed) except -1:
         cdef part_t* part = &self.parts[self.count]
         cdef uint64_t offset
+        cdef uint64_t before = self.messages
         cdef uint32_t i
         part.taken = <uint8_t*>calloc((chunk.count >> 3) + 1, 1)
         if part.taken == NULL:
             raise MemoryError()
+        free(chunk.taken)               # of an export that came to nothing
+        chunk.taken = part.taken        # the log must know later what it kept
         part.chunk = chunk
         chunk_hold(chunk)
         self.count += 1
@@ -88,6 +90,9 @@ cdef class Export:
             if offset >= log.first and (needed is None or needed.is_needed(offset)):
                 part.taken[i >> 3] |= <uint8_t>(1 << (i & 7))
                 self.messages += 1
+        if self.messages - before == chunk.count:
+            free(chunk.taken)
+            chunk.taken = part.taken = NULL
         return 0
 
     def __iter__(self):

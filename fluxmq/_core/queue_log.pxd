@@ -14,6 +14,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.ledger cimport Ledger
 from fluxmq._core.message cimport body_t
+from fluxmq._core.queue_sizes cimport Sizes
 
 cdef enum:
     CHUNK_OPEN = 0              # the tail: appended to
@@ -43,6 +44,7 @@ cdef struct chunk_t:
     uint64_t batch              # journal batch of the oldest record in it
     uint64_t used_turn          # of the node, when it was last read: who gives way first
     uint8_t state               # CHUNK_*
+    uint8_t* taken              # a bit for each record that an export took; NULL: all
     uint32_t* at                # [count] byte positions in data
     uint32_t at_room
     uint8_t* data
@@ -59,12 +61,14 @@ cdef class Log:
     cdef readonly uint64_t next         # offset of the next append
     cdef readonly uint64_t flushed      # offsets below are in segments, or gone
     cdef readonly uint64_t unflushed_bytes      # of messages in memory that no segment has
-    cdef readonly uint64_t kept_bytes   # of all messages kept, on disk or here; about, where what is gone was on disk
+    cdef readonly uint64_t kept_bytes   # of messages kept: those that no segment has yet, and those that segments hold
+    cdef readonly bint uncertain        # of kept_bytes a part was guessed: restore_sizes() puts it right
     cdef readonly uint64_t memory       # bytes of all chunks
     cdef readonly uint64_t messages_in  # appended since start, and their bytes: for metrics
     cdef readonly uint64_t bytes_in
     cdef public uint64_t wanted         # an offset that a reader asked for and no chunk has; NOTHING_WANTED otherwise
     cdef public bint loading            # the storage ring is at it
+    cdef Sizes sizes                    # of what segments hold at or above `first`
     cdef Ledger ledger
     cdef chunk_t** chunks               # ascending; those not flushed are at the end
     cdef uint32_t chunks_count
@@ -94,6 +98,8 @@ cdef class Log:
     cdef void added(self, chunk_t* chunk, const record_t* record) noexcept
     cdef uint32_t chunk_of(self, uint64_t offset) noexcept
     cdef int fill(self, chunk_t* chunk, bytes block, uint64_t first, uint64_t covers) except -1
+    cdef void uncount(self, uint64_t first) noexcept
+    cdef uint64_t bytes_between(self, uint64_t start, uint64_t end, bint* whole) noexcept
     # Everything below is gone: chunks that hold nothing else go.
     cpdef trim(self, uint64_t first)
 

@@ -17,6 +17,8 @@ from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_
 
 from fluxmq._core.errors import CorruptError, UsageError
 
+from fluxmq._core.queue_sizes cimport Sizes, span_t
+
 __all__ = ["Log", "Needed", "Record"]
 
 NOTHING_WANTED = 0xFFFFFFFFFFFFFFFF
@@ -26,6 +28,7 @@ cdef enum:
     HEAD_BYTES = 48
     CHUNK_BYTES_MIN = 4096
     CHUNK_BYTES_MAX = 262144
+    SPAN_BYTES_MAX = 65536          # of a batch; larger ones are chunks or files
     SPARES_MAX = 16                 # pieces of CHUNK_BYTES_MAX that are kept for the next chunk
     LANE_SHIFT = 56
 
@@ -118,6 +121,7 @@ cdef void chunk_drop(chunk_t* chunk) noexcept:
     chunk.refs -= 1
     if chunk.refs == 0:
         free(chunk.at)
+        free(chunk.taken)
         data_free(chunk.data, chunk.room)
         free(chunk)
 
@@ -176,6 +180,20 @@ cdef uint32_t chunk_search(const chunk_t* chunk, uint64_t offset) noexcept:
     return low
 
 
+cdef uint64_t chunk_bytes(const chunk_t* chunk, uint32_t i, uint32_t end) noexcept:
+    """Of the records from i up to end: those that are kept."""
+    cdef uint64_t total = 0
+    if i >= end:
+        return 0
+    if chunk.taken == NULL or chunk.state != CHUNK_FLUSHED:
+        return (chunk.at[end] if end < chunk.count else chunk.used) - chunk.at[i]
+    while i < end:
+        if chunk.taken[i >> 3] >> (i & 7) & 1:
+            total += record_at(chunk, i).size
+        i += 1
+    return total
+
+
 cdef class Needed:
     """Who says which messages somebody still needs. Without a subclass: all of them."""
 
@@ -204,6 +222,7 @@ cdef class Log:
         if self.first > self.next or self.first >> LANE_SHIFT != <uint64_t>lane:
             raise UsageError("first is not above next, and both are of the lane")
         self.flushed = self.next
+        self.sizes = Sizes()
         self.wanted = NOTHING_WANTED
 
     def __dealloc__(self):
@@ -431,10 +450,15 @@ cdef class Log:
         """Segments have what the last Export (queue_export.pyx) gave, synced."""
         cdef uint32_t i
         cdef chunk_t* chunk
+        cdef uint32_t at
         for i in range(self.chunks_count):
             chunk = self.chunks[i]
             if chunk.state == CHUNK_SEALED:
+                at = chunk_search(chunk, self.first)
+                self.kept_bytes -= chunk_bytes(chunk, at, chunk.count)
                 chunk.state = CHUNK_FLUSHED
+                self.kept_bytes += chunk_bytes(chunk, at, chunk.count)
+                self.sizes.add(chunk.covers, chunk_bytes(chunk, at, chunk.count))
                 self.flushed = chunk.covers
                 self.unflushed_bytes -= chunk.used
         self.trim(self.first)
@@ -500,20 +524,114 @@ cdef class Log:
             at += record.size
         return 0
 
+    # ---------------------------------------------------------------- how much is kept
+
+    cdef uint64_t bytes_between(self, uint64_t start, uint64_t end, bint* whole) noexcept:
+        """Of what is kept and in memory. whole: so is all of it."""
+        cdef uint64_t total = 0
+        cdef uint32_t at = self.chunk_of(start)
+        cdef chunk_t* chunk
+        whole[0] = 1
+        while start < end:
+            if at == self.chunks_count or self.chunks[at].first > start:
+                whole[0] = 0
+            if at == self.chunks_count or self.chunks[at].first >= end:
+                break
+            chunk = self.chunks[at]
+            total += chunk_bytes(chunk, chunk_search(chunk, start), chunk_search(chunk, end))
+            start = chunk.covers
+            at += 1
+        return total
+
+    cdef void uncount(self, uint64_t first) noexcept:
+        """kept_bytes without what is below. Of a span that is not in memory only a part of which goes the share of that
+        part is guessed, until somebody asks the disk or the rest of the span goes too."""
+        cdef uint64_t start = self.first
+        cdef uint64_t end, gone
+        cdef bint whole = 1
+        cdef span_t* span = self.sizes.front()
+        while span != NULL and span.end <= first:
+            self.kept_bytes -= span.bytes
+            start = max(start, span.end)
+            self.uncertain = 0
+            self.sizes.pop()
+            span = self.sizes.front()
+        end = min(first, self.flushed)
+        if span != NULL and start < end:
+            gone = self.bytes_between(start, end, &whole)
+            if not whole:
+                gone = <uint64_t>(<double>span.bytes / (span.end - start) * (end - start))
+                self.uncertain = 1
+            gone = min(gone, span.bytes)
+            span.bytes -= gone
+            self.kept_bytes -= gone
+        if first > self.flushed:
+            self.kept_bytes -= self.bytes_between(max(start, self.flushed), first, &whole)
+
+    def restore_sizes(self, uint64_t first, uint64_t end, list spans not None) -> bool:
+        """What segments hold from `first` up to `end`: (offset behind, bytes) of stretches in order. At recovery, and
+        where `uncertain`. False: it has been trimmed meanwhile, and this means nothing any more."""
+        cdef Sizes sizes = Sizes()
+        cdef span_t* span = self.sizes.front()
+        if first != self.first:
+            return False
+        for behind, size in spans:
+            sizes.add(behind, size)
+            self.kept_bytes += <uint64_t>size
+        while span != NULL:
+            if span.end <= end:
+                self.kept_bytes -= span.bytes
+            else:
+                sizes.add(span.end, span.bytes)
+            self.sizes.pop()
+            span = self.sizes.front()
+        self.sizes = sizes
+        self.uncertain = 0
+        return True
+
+    def first_within(self, uint64_t bytes_max) -> int:
+        """The offset from which on at most so many bytes are kept: the lowest where it is in memory, else the end of the
+        span in which that lies. Of a span that is more than a batch (a chunk, a file) only what is before it goes:
+        the disk must be asked first (restore_sizes)."""
+        cdef uint64_t kept = self.kept_bytes
+        cdef uint64_t offset = self.first
+        cdef uint64_t size
+        cdef uint32_t i, at
+        cdef bint whole = 1
+        cdef const span_t* span
+        cdef chunk_t* chunk
+        for i in range(self.sizes.head, self.sizes.count):
+            span = &self.sizes.spans[i]
+            if kept <= bytes_max:
+                return offset
+            if kept - span.bytes < bytes_max:
+                self.bytes_between(offset, span.end, &whole)
+                if whole:
+                    break
+                if span.bytes > SPAN_BYTES_MAX and span.end - offset > 1:
+                    return offset
+            kept -= span.bytes
+            offset = span.end
+        for i in range(self.chunk_of(offset), self.chunks_count):
+            chunk = self.chunks[i]
+            for at in range(chunk_search(chunk, offset), chunk.count):
+                if kept <= bytes_max:
+                    return offset
+                size = chunk_bytes(chunk, at, at + 1)
+                kept -= min(size, kept)
+                offset = record_at(chunk, at).offset + 1
+        return offset
+
     # ---------------------------------------------------------------- letting go
 
     cpdef trim(self, uint64_t first):
         """Everything below is gone. Never moves back."""
-        cdef uint64_t kept = self.next - self.first
-        cdef uint64_t gone
         cdef uint32_t i
         cdef chunk_t* chunk
         if first > self.next:
             first = self.next
         if first > self.first:
-            gone = first - self.first
-            # Sizes of what is on disk only are not known one by one: their share of what is kept.
-            self.kept_bytes -= <uint64_t>(<double>self.kept_bytes / kept * gone) if gone < kept else self.kept_bytes
+            self.uncount(first)
             self.first = first
             if self.flushed < first:
                 self.flushed = first

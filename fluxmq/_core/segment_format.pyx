@@ -356,6 +356,12 @@ cdef class SegmentIndex:
             raise IndexError(at)
         return self.entries[at].last
 
+    def size(self, uint32_t at):
+        """Bytes of the messages of batch `at`, unpacked."""
+        if at >= self.count:
+            raise IndexError(at)
+        return self.entries[at].raw
+
     def due(self, uint32_t at):
         """Latest due time of batch `at`, 0 where nothing waits."""
         if at >= self.count:

@@ -25,3 +25,4 @@ def set_limits(hub: Hub, config: Config) -> None:
     hub.buffer_low = session.send_buffer_low
     hub.disconnect_on_full = session.disconnect_on_full
     hub.backlog_max = limits.JOURNAL_BACKLOG_BYTES_MAX
+    hub.journal_ahead_max = limits.JOURNAL_AHEAD_TIMES_MAX * config.storage.journal_file_size

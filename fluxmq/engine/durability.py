@@ -72,7 +72,6 @@ class Keeper:
         self._log = logging.getLogger("fluxmq.storage")
         self._orphans: list[int] = []
         self._replayed_bytes = 0  # of journal files that are not in the view yet
-        self._bytes_before = 0  # what the journal had written when the last checkpoint began
         self._patience_ends: float | None = None
         self.queues: QueueKeeper | None = None
 
@@ -202,7 +201,7 @@ class Keeper:
             error = task.exception()
             if error is not None:
                 raise StorageError(f"checkpoint failed: {error}") from error
-        if journal.bytes_total - self._bytes_before + self._replayed_bytes >= self.file_bytes:
+        if journal.bytes_total - self.broker.hub.journal_mark + self._replayed_bytes >= self.file_bytes:
             self._task = loop.create_task(self.checkpoint())
             # Under a full load the next one is due already: a file more is a file more to write anew.
             self._task.add_done_callback(lambda task: None if task.cancelled() or task.exception() else self.tick(loop))
@@ -217,7 +216,8 @@ class Keeper:
         assert journal is not None
         broker, hub = self.broker, self.broker.hub
         upto = journal.rotate()
-        self._bytes_before = journal.bytes_total
+        hub.journal_mark = journal.bytes_total
+        hub.wake_up()  # who was too far ahead of it is read again
         # In one instant: a message is dead when nobody holds it, and every session that let go of one since the view's
         # copy is dirty now. One that dies while sessions are exported below is still named by a copy made here.
         deletes = [message_key(number) for number in hub.ledger.take_dead() + self._orphans]

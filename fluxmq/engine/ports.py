@@ -103,6 +103,9 @@ class SegmentFiles(Protocol):
     def remove(self, number: int) -> None:
         """The log is no more."""
 
+    def spans(self, number: int, first: int, end: int) -> list[tuple[int, int]]:
+        """(offset behind, bytes) of stretches that hold what there is from `first` up to `end`."""
+
     def due_pairs(self, number: int) -> Iterator[bytes]:
         """i64 due, u64 offset, due, offset … of a delay log, little-endian, a file at a time."""
 

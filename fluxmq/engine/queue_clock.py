@@ -8,7 +8,6 @@ the clock schedules by the monotonic one, and looks at all queues when the two h
 from __future__ import annotations
 
 import heapq
-import math
 
 from fluxmq._core.queue import QUEUE_EPHEMERAL, QUEUE_STREAM
 from fluxmq.engine.queue_jumps import ClockFollower
@@ -20,6 +19,7 @@ RETENTION_EVERY_MS = 5000
 # A stream that only grows older is looked at when a hundredth of its age has passed, within these bounds.
 AGEING_PART = 100
 AGEING_EVERY_MAX_MS = 60_000
+UNFINISHED = -1  # what a stream has is not what its caps were applied to
 JUMP_MS = 200  # less than a tick: what is due is not later by more than that
 
 
@@ -86,13 +86,15 @@ class QueueClock:
                 self.manager.delete(queue.name)
                 return None
             waits.append(wait)
+        for log in queue.logs:
+            if log.uncertain and self.manager.on_uncertain is not None:
+                self.manager.on_uncertain(queue, log)
         return min((wait for wait in waits if wait is not None), default=None)
 
     def _retention(self, state: QueueState, now: int) -> int | None:
         age = state.spec.retention.max_age
         if now >= state.retention_due_ms:
-            retain(self.manager, state, now)
-            state.retained = ends(state)
+            state.retained = ends(state) if retain(self.manager, state, now) else UNFINISHED
             every = RETENTION_EVERY_MS
             if age:
                 every = min(max(every, int(age * 1000) // AGEING_PART), AGEING_EVERY_MAX_MS)
@@ -115,16 +117,20 @@ def unused(state: QueueState) -> bool:
     return not any(group.members for group in state.groups.values())
 
 
-def retain(manager: QueueManager, state: QueueState, now: int) -> None:
-    """The caps of a stream."""
+def retain(manager: QueueManager, state: QueueState, now: int) -> bool:
+    """The caps of a stream. False: to go on, the disk must be asked how large messages are; it has been."""
     keep = state.spec.retention
+    done = True
     for log in state.queue.logs:
         first = log.first
         if keep.max_length_messages:
             first = max(first, log.next - keep.max_length_messages)
         if keep.max_length_bytes and log.kept_bytes > keep.max_length_bytes:
-            excess = (log.kept_bytes - keep.max_length_bytes) / log.kept_bytes
-            first = max(first, log.first + math.ceil((log.next - log.first) * excess))  # it is a cap
+            first = max(first, log.first_within(keep.max_length_bytes))
         if keep.max_age:
             first = max(first, manager.offset_at_time(log, now - int(keep.max_age * 1000)))
         manager.trim(state, log, min(first, log.next))
+        if keep.max_length_bytes and log.kept_bytes > keep.max_length_bytes and manager.on_uncertain is not None:
+            manager.on_uncertain(state.queue, log)
+            done = False
+    return done

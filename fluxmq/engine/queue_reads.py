@@ -38,6 +38,7 @@ class QueueReader:
         self.on_fail = on_fail
         self._largest = max(READ_BYTES, min(READ_BYTES_MAX, cache_bytes // CACHE_SHARE))
         self._sequential: dict[int, tuple[int, int]] = {}  # by log: where the last read ended, and its size
+        self._measured: set[int] = set()  # logs whose sizes are asked for
         self._cached: set[Log] = set()  # those with messages that segments have too
         self._log = logging.getLogger("fluxmq.queues")
 
@@ -91,6 +92,24 @@ class QueueReader:
         finally:
             self.manager.hub.awaited -= 1
         go_on(queue)
+
+    def measure(self, queue: Queue, log: Log) -> None:
+        """A part of the log's size was guessed: asks the segments."""
+        if self.segments is not None and log.number not in self._measured:
+            self._measured.add(log.number)
+            asyncio.get_running_loop().create_task(self._measure(queue, log, log.first, log.flushed))
+
+    async def _measure(self, queue: Queue, log: Log, first: int, end: int) -> None:
+        assert self.segments is not None
+        try:
+            log.restore_sizes(first, end, await asyncio.get_running_loop().run_in_executor(
+                None, self.segments.spans, log.number, first, end))
+        except FluxError as error:
+            self._log.error(f"messages cannot be read: {error}", extra={"queue": queue.name.decode(), "offset": first})
+            self.on_fail(error)
+        finally:
+            self._measured.discard(log.number)
+            queue.notify()  # the clock looks again, at caps too
 
     def exported(self, log: Log) -> None:
         """Segments have what it holds; evict() is told by whoever exported it."""

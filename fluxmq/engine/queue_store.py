@@ -1,4 +1,4 @@
-"""Queues on disk and back: their part of recovery and of checkpoints (Keeper in durability.py), and what readers miss.
+"""Queues on disk and back: their part of recovery and of checkpoints (Keeper in durability.py).
 
     view       q<number> QueueRecord    g<number> [GroupRecord, state]    l<number> LogMeta    d<number> producers
     segments   messages that outlived a journal file
@@ -84,6 +84,7 @@ class QueueKeeper:
         self.reader = QueueReader(manager, segments, cache_bytes, on_fail)
         manager.on_stalled = self.reader.read_for
         manager.on_missing = self.reader.read_due
+        manager.on_uncertain = self.reader.measure
         manager.offset_at_time = self.reader.offset_at_time  # type: ignore[method-assign]
 
     # ------------------------------------------------------------------ recovery
@@ -127,7 +128,10 @@ class QueueKeeper:
         upto = max(meta.next, files.next if files is not None else base)
         self.manager.number_last = max(self.manager.number_last, number)
         self._safe[number] = max(meta.safe, files.next if files is not None else 0)
-        return Log(self.manager.hub.ledger, number, lane=lane, first=meta.first, next=upto)
+        log = Log(self.manager.hub.ledger, number, lane=lane, first=meta.first, next=upto)
+        if files is not None and self.segments is not None:
+            log.restore_sizes(log.first, log.flushed, self.segments.spans(number, log.first, log.flushed))
+        return log
 
     def _adopt(self, number: int, record: QueueRecord) -> QueueState:
         logs = [self._make_log(one.number, one.lane) for one in record.logs]

@@ -73,6 +73,7 @@ class QueueManager:
         self.on_missing: Callable[[Queue], None] | None = None
         self.refused_unknown = 0  # publishes to queues that are not there
         self.counted: Counter[str] = Counter()  # what deleted queues had counted (queue_numbers.counts_of)
+        self.on_uncertain: Callable[[Queue, Log], None] | None = None
         self.log = on_log or (lambda level, cause, text, fields: None)
 
     # ------------------------------------------------------------------ declare and delete

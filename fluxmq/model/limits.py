@@ -18,6 +18,7 @@ __all__ = [
     "HTTP_IDLE_SECONDS_MAX",
     "HTTP_REQUEST_SECONDS_MAX",
     "INTERVAL_SECONDS_MAX",
+    "JOURNAL_AHEAD_TIMES_MAX",
     "JOURNAL_BACKLOG_BYTES_MAX",
     "JOURNAL_FILE_BYTES_MAX",
     "LOG_CAUSES_MAX",
@@ -55,6 +56,9 @@ ROUTE_CACHE_ENTRIES_MAX = 1 << 24
 JOURNAL_FILE_BYTES_MAX = 2 << 30
 # Bytes recorded and not yet on disk from which on publishers are not read: a disk that writes 100 MB/s is 0.6 s behind.
 JOURNAL_BACKLOG_BYTES_MAX = 64 << 20
+# How many times the size of a file the journal grows while a checkpoint is under way, before publishers are not read
+# until the next one begins: what queues append is in memory until a checkpoint has written it to segments.
+JOURNAL_AHEAD_TIMES_MAX = 4
 
 # Kept free on the disk for the day on which nothing else is: what consumers settle then must be written, about 60 bytes
 # each, until a checkpoint lets go of what they settled.

@@ -14,6 +14,7 @@ from fluxmq._core.errors import StorageError
 from fluxmq._core.segment_format import (
     TRAILER_SIZE,
     SegmentIndex,
+    block_of,
     decode_index,
     find_time,
     log_name,
@@ -132,6 +133,41 @@ class SegmentReader:
                 found.update(take_messages(block, here))
             size += sum(len(found[each]) for each in here)
         return found
+
+    def spans(self, number: int, first: int, end: int) -> list[tuple[int, int]]:
+        """(offset behind, bytes of messages) of stretches, in order, which hold everything from offset `first` up to
+        `end`: the batches of the first file, the first one cut exactly; of later files each is one. Raises like
+        read()."""
+        spans: list[tuple[int, int]] = []
+        log = self._logs.get(number)
+        for file in log.files if log is not None else []:
+            if file.reach <= first or file.first >= end:
+                continue
+            if spans and file.reach <= end:
+                spans.append((file.reach, file.raw))
+                continue
+            try:
+                with self._handles.use(file) as fd:
+                    index = file.index or self._load_index(file, fd)
+                spans += self._batch_spans(number, index, first, end)
+            except FileNotFoundError:
+                continue            # trimmed meanwhile
+            except OSError as error:
+                raise StorageError(f"cannot read {file.path}: {error}") from error
+            except Damage as damage:
+                raise refusal(self._base, file.path, damage) from None
+        return spans
+
+    def _batch_spans(self, number: int, index: SegmentIndex, first: int, end: int) -> Iterator[tuple[int, int]]:
+        for at in range(len(index)):
+            if index.last(at) < first or index.first(at) >= end:
+                continue
+            size = index.size(at)
+            if index.first(at) < first:
+                _, _, blocks = self.read(number, first, 0)
+                kept = block_of(blocks[0], first) if blocks else None
+                size = len(kept[7]) if kept is not None else 0
+            yield index.last(at) + 1, size
 
     def due_pairs(self, number: int) -> Iterator[bytes]:
         """i64 due, u64 offset, due, offset … of every message of a delay log, file by file. Raises like read()."""

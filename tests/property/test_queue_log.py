@@ -18,6 +18,7 @@ from fluxmq.storage.journal_files import read_batches
 
 HEAD = 48
 APPEND = 20
+PROPERTIES_SIZE = 7     # of the user property that every message here has
 
 
 def messages(block: bytes) -> list[tuple[int, bytes]]:
@@ -110,6 +111,39 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.first <= first < self.log.flushed
         covers = first + length
         self.log.load(first, covers, [raw for o, raw in sorted(self.disk.items()) if first <= o < covers + 3])
+
+    def size(self, offset: int) -> int:
+        topic, payload, _ = self.kept[offset]
+        return HEAD + len(topic) + PROPERTIES_SIZE + len(payload) + 7 & ~7
+
+    @rule(stretch=st.integers(1, 60))
+    def measure(self, stretch: int) -> None:
+        """What somebody who asks the segments finds out, in stretches of so many offsets."""
+        spans = []
+        first, end = self.log.first, self.log.flushed
+        for start in range(first, end, stretch):
+            behind = min(start + stretch, end)
+            spans.append((behind, sum(self.size(o) for o in range(start, behind) if o in self.disk)))
+        assert not self.log.restore_sizes(first + 1, end, [])
+        assert self.log.restore_sizes(first, end, spans)
+        assert not self.log.uncertain
+
+    @rule(share=st.floats(0, 1.1))
+    def keep_within(self, share: float) -> None:
+        most = int(self.log.kept_bytes * share)
+        at = self.log.first_within(most)
+        kept = sum(self.size(o) for o in self.kept if o >= at)
+        assert self.log.first <= at <= self.log.next
+        if self.log.uncertain or (kept > most and at < self.log.flushed):
+            return      # the disk must be asked
+        assert kept <= most
+        if self.log.flushed <= self.log.first < at:      # all in memory: not one message too many
+            assert kept + self.size(at - 1) > most
+
+    @invariant()
+    def sizes(self) -> None:
+        if not self.log.uncertain:
+            assert self.log.kept_bytes == sum(map(self.size, self.kept))
 
     @invariant()
     def bounds(self) -> None:

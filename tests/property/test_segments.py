@@ -81,6 +81,14 @@ def test_what_is_written_is_read(steps: list[tuple[int, int, int, bytes]], sizes
             alone = block_of(whole, offset)
             assert message == (alone[7][:len(message)] if alone is not None and alone[0] == offset else b"")
             assert not message or int.from_bytes(message[:4], "little") == len(message)
+        end = data.draw(st.sampled_from([block[1] + 1 for block in blocks])) if blocks else first
+        spans = store.spans(9, start, end)
+        assert [behind for behind, _ in spans] == sorted({behind for behind, _ in spans})
+        assert sum(size for _, size in spans) == len(raw_of([m for m in all_of_it if start <= m[0] < end]))
+        at = start
+        for behind, size in spans:
+            assert size == len(raw_of([m for m in all_of_it if at <= m[0] < behind]))
+            at = behind
         cut = data.draw(st.integers(first, first + 250))
         store.trim(9, cut)
         assert block_of(read_all(store, 9, cut), cut) == block_of(whole, cut)

@@ -160,11 +160,8 @@ def test_changed_retries_hold_for_groups_that_are_there(shell: Shell, connect: C
     (["seek", "orders", "nobody", "first"], "has no group nobody"),
     (["seek", "nowhere", "nobody", "first"], "there is no queue nowhere"),
     (["dlq", "show", "nowhere"], "there is no queue nowhere"),
-    (["dlq", "show", "orders"], "no dead letters"),
     (["dlq", "replay", "nowhere", "--all"], "there is no queue nowhere"),
-    (["dlq", "replay", "orders", "0:1"], "no dead letters"),
     (["dlq", "purge", "nowhere", "--yes"], "there is no queue nowhere"),
-    (["dlq", "purge", "orders", "--yes"], "no dead letters"),
 ])
 def test_errors_of_the_broker(arguments: list[str], says: str, one_shell: Shell) -> None:
     assert says in one_shell.bad(*arguments)

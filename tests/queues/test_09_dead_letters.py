@@ -107,7 +107,7 @@ def test_queues_may_share_a_place_for_dead_letters(start_broker: Start, connect:
         put(client, queue, *(f"{queue}{number}".encode() for number in range(4)))
         reject_all(client, queue, 4)
     assert sorted(shown(admin, "a")) == ["a0", "a1", "a2", "a3"]
-    with pytest.raises(AdminError, match="the dead letters of b are there too"):
+    with pytest.raises(AdminError, match="the dead letters of b are in lost too"):
         admin.ask("POST", "queues", "a", "dlq", "purge")
     assert admin.ask("POST", "queues", "a", "dlq", "replay") == {"replayed": 4}
     assert (shown(admin, "a"), sorted(shown(admin, "b"))) == ([], ["b0", "b1", "b2", "b3"])

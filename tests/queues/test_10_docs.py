@@ -100,6 +100,7 @@ def test_every_command_does_what_it_says(broker: Broker, socket: Path, connect: 
     put(client, "audit", b"x")
     consume(client, "audit", consumer_group="report", offset="first", qos=0)
     client.receive()
+    client.disconnect()
     typed = [words for words in lines() if words[:2] == ["fluxmq", "queue"] and "-f" not in words]
     assert len(typed) > 12
     for words in typed:

@@ -125,6 +125,30 @@ def test_what_is_exported_is_decided_at_once_and_copied_later() -> None:
     assert [record[0] for block in blocks for record in messages_of(block[7])] == expected
 
 
+def test_bytes_kept_are_those_that_are_somewhere() -> None:
+    """What all groups have settled out of order is counted until a checkpoint leaves it out."""
+    _, queue, groups = made(2, messages=3000)
+    log = queue.logs[0]
+    each = log.kept_bytes // 3000
+    assert log.kept_bytes == 3000 * each
+    for group in groups:
+        for offset in range(10, 3000, 3):
+            group.settle_any(10, offset)
+    export = Export(log, 10, queue.needs(log))
+    left = [offset for offset in range(3000) if offset < 10 or offset % 3 != 1]
+    log.exported()
+    assert (export.messages, log.kept_bytes) == (len(left), len(left) * each)
+    log.trim(1500)
+    assert log.kept_bytes == len([offset for offset in left if offset >= 1500]) * each and not log.uncertain
+    assert log.first_within(100 * each) == left[-100]
+    del export          # it holds the chunks
+    log.evict(1 << 30)
+    log.trim(1600)
+    assert log.uncertain
+    log.trim(3000)
+    assert log.kept_bytes == 0 and not log.uncertain
+
+
 def test_an_export_takes_no_copy() -> None:
     """Of a backlog of 100 MB that is handed out, a block at a time is copied."""
     _, queue, _ = made(1)
