@@ -1,4 +1,7 @@
-"""What stands at the other end of a comparison: FluxMQ, mosquitto, or a floor. Started here, stopped here, by pid."""
+"""What stands at the other end of a comparison: FluxMQ, mosquitto, RabbitMQ, or a floor.
+
+Started here (RabbitMQ in rabbitmq.py), stopped here, by pid.
+"""
 from __future__ import annotations
 
 import os
@@ -17,7 +20,7 @@ from types import TracebackType
 from fluxmq.bench.load.certs import Certificates
 from fluxmq.bench.load.floors import build_floor
 
-__all__ = ["BROKERS", "Broker", "BrokerError", "Needs", "find_mosquitto", "start_broker"]
+__all__ = ["BROKERS", "MQTT_BROKERS", "Broker", "BrokerError", "Needs", "find_mosquitto", "start_broker"]
 
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
@@ -38,13 +41,18 @@ class BrokerError(RuntimeError):
 class Needs:
     """What a row asks of a broker. folder: an empty directory of its own. cores: processors to run on, empty for any.
 
-    pairs: a relay is to hand each publisher's bytes to one subscriber."""
+    pairs: a relay is to hand each publisher's bytes to one subscriber. queue: the type of queue that a publish to an
+    unknown one makes, "" for none. compress: whether messages on disk may be compressed.
+    settings: of FluxMQ, what is not as it ships."""
 
     folder: Path
     transports: tuple[str, ...] = ("tcp",)
     certificates: Certificates | None = None
     pairs: bool = False
+    queue: str = ""
+    compress: bool = True
     cores: frozenset[int] = frozenset()
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -122,15 +130,17 @@ def read_lines(broker: Broker, needs: Needs, take: Callable[[str], bool]) -> Non
 
 
 def start_fluxmq(needs: Needs) -> Broker:
-    """FluxMQ as it ships: default settings, ports of its own choosing, data in the folder."""
-    settings = {"storage.dir": str(needs.folder / "data"), "server.health_enabled": "false"}
+    """FluxMQ as it ships, but for what is needed: default settings, ports of its own choosing, data in the folder."""
+    settings = {"storage.dir": str(needs.folder / "data"), "server.health_enabled": "false",
+                "server.admin_socket": "", "queue_manager.auto_create": needs.queue,
+                "queue_manager.compression": "zstd" if needs.compress else "none"}
     for transport, slot in SLOTS.items():
         settings[f"{slot}.addr"] = "127.0.0.1:0" if transport in needs.transports else ""
         if transport in needs.transports and transport in ("tls", "wss") and needs.certificates:
             settings[f"{slot}.cert_file"] = str(needs.certificates.certfile)
             settings[f"{slot}.key_file"] = str(needs.certificates.keyfile)
     command = [sys.executable, "-m", "fluxmq", "run"]
-    for key, value in settings.items():
+    for key, value in (settings | needs.settings).items():
         command += ["--set", f"{key}={value}"]
     broker = Broker("fluxmq", spawn(command, needs, quiet=False))
 
@@ -191,8 +201,8 @@ def start_floor(name: str, needs: Needs) -> Broker:
     return ready(broker, needs, lambda: read_lines(broker, needs, take))
 
 
-def wait_listening(broker: Broker, needs: Needs) -> None:
-    end = time.monotonic() + START_SECONDS
+def wait_listening(broker: Broker, needs: Needs, seconds: float = START_SECONDS) -> None:
+    end = time.monotonic() + seconds
     for address in broker.addresses.values():
         host, _, port = address.rpartition(":")
         while True:
@@ -215,12 +225,23 @@ def ready(broker: Broker, needs: Needs, wait: Callable[[], None]) -> Broker:
     return broker
 
 
+def start_rabbitmq(needs: Needs) -> Broker:
+    # rabbitmq.py is made of what stands above.
+    from fluxmq.bench.load.rabbitmq import start
+
+    return start(needs)
+
+
 BROKERS: dict[str, Callable[[Needs], Broker]] = {
     "fluxmq": start_fluxmq,
     "mosquitto": start_mosquitto,
+    "rabbitmq": start_rabbitmq,
     "relay": lambda needs: start_floor("relay", needs),
     "fanout": lambda needs: start_floor("fanout", needs),
 }
+
+# Those that a row which speaks MQTT may be run against.
+MQTT_BROKERS = sorted(set(BROKERS) - {"rabbitmq"})
 
 
 def start_broker(name: str, needs: Needs) -> Broker:

@@ -4,12 +4,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from fluxmq.bench.load.brokers import BROKERS
+from fluxmq.bench.load.amqp_cli import amqp
+from fluxmq.bench.load.backlog import BacklogOptions, run_backlog
+from fluxmq.bench.load.brokers import MQTT_BROKERS, BrokerError
 from fluxmq.bench.load.compare import CompareOptions, compare
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.floors import FloorError, fsync_latency
@@ -17,13 +20,14 @@ from fluxmq.bench.load.options import LoadOptions, OptionsError
 from fluxmq.bench.load.runner import run_load
 from fluxmq.bench.load.scenarios import ROWS
 from fluxmq.bench.load.storms import StormOptions, run_storm
-from fluxmq.bench.load.table import latency_line, render, render_load, render_storm
+from fluxmq.bench.load.table import latency_line, render, render_backlog, render_load, render_storm
 
 __all__ = ["bench"]
 
 SMOKE_SECONDS = 0.3
 SMOKE_WARMUP = 0.1
 SMOKE_CONNECTIONS = 200
+SMOKE_MESSAGES = 20_000
 FAILED = 1
 MISUSED = 2
 
@@ -54,6 +58,8 @@ def bench() -> None:
     """
     signal.signal(signal.SIGTERM, interrupted)
 
+
+bench.add_command(amqp)
 
 CONNECTION_OPTIONS = [
     click.option("--addr", default="127.0.0.1:1883", show_default=True, help="HOST:PORT of the broker."),
@@ -90,6 +96,8 @@ def connection_options(command: Any) -> Any:
 @click.option("--groups", type=click.IntRange(0), default=0, show_default=True,
               help="Shared subscriptions: number of groups that the subscribers form; 0 for none.")
 @click.option("--prefix", default="b", show_default=True, help="First level of the topics.")
+@click.option("--queue", type=click.Choice(["", "classic", "stream"]), default="",
+              help="Publish to and consume from the queue --prefix, of this type, instead of topics.")
 @click.option("--qos", type=click.IntRange(0, 2), default=0, show_default=True, help="QoS of publications.")
 @click.option("--sub-qos", type=click.IntRange(0, 2), help="QoS of subscriptions; as --qos unless given.")
 @click.option("--size", type=click.IntRange(0), default=64, show_default=True,
@@ -147,8 +155,32 @@ def storm(smoke: bool, as_json: bool, **given: Any) -> None:
     click.echo(json.dumps(figures, indent=2) if as_json else render_storm(figures))
 
 
+@bench.command(name="backlog")
+@click.option("--kind", type=click.Choice(["plain", "priorities", "delayed"]), default="plain", show_default=True,
+              help="To a classic queue; to ten levels of priority in turn; or not before tomorrow.")
+@click.option("--messages", type=click.IntRange(10), default=10_000_000, show_default=True, help="How many.")
+@click.option("--size", type=click.IntRange(0), default=256, show_default=True, help="Payload in bytes.")
+@click.option("--restart", type=click.Choice(["stop", "kill"]), default="stop", show_default=True,
+              help="How the broker ends before it is started again.")
+@click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Where the broker keeps its data: a disk with room for all. Default: the temporary directory.")
+@click.option("--smoke", is_flag=True, help="A small backlog, to see that it works.")
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
+def backlog_command(folder: Path | None, smoke: bool, as_json: bool, **given: Any) -> None:
+    """Fill a queue of FluxMQ that nobody consumes: memory per message, and the time of a restart."""
+    if smoke:
+        given |= {"messages": min(given["messages"], SMOKE_MESSAGES), "settle": SMOKE_SECONDS}
+    try:
+        with tempfile.TemporaryDirectory(prefix="fluxmq-backlog-", dir=folder) as own:
+            figures = run_backlog(BacklogOptions(folder=Path(own), **given))
+    except (OptionsError, LoadError, BrokerError, OSError) as error:
+        fail(error)
+    click.echo(json.dumps(figures, indent=2) if as_json else render_backlog(figures))
+
+
 @bench.command(name="compare")
 @click.option("--only", multiple=True, metavar="ROW", help="Run this row only; may be repeated. --list names them.")
+@click.option("--group", type=click.Choice(["topics", "queues"]), default=None, help="Run the rows of this group only.")
 @click.option("--list", "list_rows", is_flag=True, help="Name the rows and stop.")
 @click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="Times that each row is run.")
 @click.option("--duration", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
@@ -156,8 +188,8 @@ def storm(smoke: bool, as_json: bool, **given: Any) -> None:
 @click.option("--warmup", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds before that.")
 @click.option("--batch", type=click.IntRange(0), default=0, show_default=True,
               help="Most messages a publisher sends at a time; 0 for as many as its window allows.")
-@click.option("--ours", type=click.Choice(sorted(BROKERS)), default="fluxmq", show_default=True)
-@click.option("--theirs", type=click.Choice(sorted(BROKERS)), default="mosquitto", show_default=True)
+@click.option("--ours", type=click.Choice(MQTT_BROKERS), default="fluxmq", show_default=True)
+@click.option("--theirs", type=click.Choice(MQTT_BROKERS), default="mosquitto", show_default=True)
 @click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="Where brokers keep their data: a disk, for durable rows. Default: the temporary directory.")
 @click.option("--no-pin", is_flag=True, help="Leave the choice of processors to the system.")
@@ -165,7 +197,7 @@ def storm(smoke: bool, as_json: bool, **given: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the JSON to this file too.")
 def compare_command(list_rows: bool, as_json: bool, output: Path | None, no_pin: bool, smoke: bool, rounds: int,
-                    duration: float, warmup: float, only: tuple[str, ...], **given: Any) -> None:
+                    duration: float, warmup: float, only: tuple[str, ...], group: str | None, **given: Any) -> None:
     """Run FluxMQ and mosquitto alternately through every row of the table and print the ratios.
 
     Each broker runs alone on the first processor, the load on the second. Goals are shown with met or missed; a missed
@@ -178,7 +210,7 @@ def compare_command(list_rows: bool, as_json: bool, output: Path | None, no_pin:
     if smoke:
         rounds, duration, warmup = 1, SMOKE_SECONDS, SMOKE_WARMUP
     options = CompareOptions(rounds=rounds, duration=duration, warmup=warmup, smoke=smoke, only=only, pin=not no_pin,
-                             **given)
+                             group=group or "", **given)
     try:
         results = compare(options, lambda line: click.echo(line, err=True))
     except (OptionsError, OSError) as error:

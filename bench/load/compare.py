@@ -15,14 +15,19 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from fluxmq.bench.load.amqp_options import AmqpOptions
+from fluxmq.bench.load.amqp_rows import AMQP_ROWS, AMQP_SMOKE
+from fluxmq.bench.load.amqp_runner import run_amqp
 from fluxmq.bench.load.brokers import Broker, BrokerError, Needs, start_broker
 from fluxmq.bench.load.certs import Certificates, make_certificates
 from fluxmq.bench.load.engine import LoadError
-from fluxmq.bench.load.floors import FloorError
+from fluxmq.bench.load.floors import FloorError, fsync_latency
 from fluxmq.bench.load.machine import describe_machine
 from fluxmq.bench.load.options import LoadOptions, OptionsError
+from fluxmq.bench.load.parts import METRICS, Goal, Kind, Metric, Row, Side
+from fluxmq.bench.load.replay import ReplayOptions, run_replay
 from fluxmq.bench.load.runner import run_load
-from fluxmq.bench.load.scenarios import ROWS, Goal, Row, Side
+from fluxmq.bench.load.scenarios import ROWS
 from fluxmq.bench.load.storms import StormOptions, run_storm
 
 __all__ = ["CompareOptions", "compare", "metric_of"]
@@ -34,7 +39,8 @@ Figures = dict[str, Any]
 class CompareOptions:
     """rounds: of each row; duration, warmup: seconds of each side's run. ours, theirs: names from BROKERS.
 
-    only: keys of rows, empty for all. folder: where brokers keep their data (None: the system's temporary directory).
+    only: keys of rows, empty for all. group: of the rows when `only` is empty, "" for all. folder: where brokers keep
+    their data (None: the system's temporary directory).
     batch: most messages a publisher sends at a time, 0 for its window. pin: brokers and load on a processor each.
     """
 
@@ -43,6 +49,7 @@ class CompareOptions:
     warmup: float = 1.0
     smoke: bool = False
     only: tuple[str, ...] = ()
+    group: str = ""
     ours: str = "fluxmq"
     theirs: str = "mosquitto"
     folder: Path | None = None
@@ -65,7 +72,7 @@ def pinned(pin: bool) -> Iterator[frozenset[int]]:
         os.sched_setaffinity(0, own)
 
 
-def metric_of(metric: str, figures: Figures) -> float | None:
+def metric_of(metric: Metric, figures: Figures) -> float | None:
     """One figure of a run by the name that goals use; None when the run has none (or 0, which divides nothing)."""
     latency = figures.get("latency_us") or {}
     value = {
@@ -74,8 +81,13 @@ def metric_of(metric: str, figures: Figures) -> float | None:
         "p50": latency.get("p50"),
         "p99": latency.get("p99"),
         "ack_p99": (figures.get("ack_latency_us") or {}).get("p99"),
+        "confirmed": figures.get("acked_per_second"),
         "storm": figures.get("per_second"),
         "idle_bytes": (figures.get("broker_memory") or {}).get("bytes_per_connection"),
+        "megabytes": figures.get("megabytes_per_second"),
+        "of_disk": figures.get("of_disk"),
+        "bytes_each": figures.get("bytes_per_message"),
+        "restart": figures.get("restart_seconds"),
     }[metric]
     return float(value) if value else None
 
@@ -106,30 +118,46 @@ class Comparison:
         self.say = say
         self.certificates: Certificates | None = None
 
-    def needs(self, row: Row, side: Side, folder: Path) -> Needs:
-        load = row.load | side.load
+    def needs(self, kind: Kind, load: dict[str, Any], folder: Path) -> Needs:
         transport = load.get("transport", "tcp")
         if transport in ("tls", "wss") and self.certificates is None:
             self.certificates = make_certificates(self.folder)
         return Needs(folder=folder, transports=(transport,), certificates=self.certificates,
-                     pairs=load.get("topics") == "pairs", cores=self.cores)
+                     pairs=load.get("topics") == "pairs", cores=self.cores,
+                     queue=load.get("queue", "") if kind == "load" else "")
 
     def run_side(self, row: Row, side: Side) -> Figures:
         """Start the side's broker, load it, stop it."""
         name = {"ours": self.options.ours, "theirs": self.options.theirs}.get(side.broker, side.broker)
+        kind: Kind = side.kind or row.kind
+        load = (row.load if kind == row.kind else AMQP_ROWS[row.key] if kind == "amqp" else {}) | side.load
+        if self.options.smoke:
+            load |= AMQP_SMOKE.get(row.key, {}) if kind == "amqp" else row.smoke
         with tempfile.TemporaryDirectory(prefix=f"{row.key}-", dir=self.folder) as scratch:
-            needs = self.needs(row, side, Path(scratch))
+            needs = self.needs(kind, load, Path(scratch))
+            if kind == "fsync":
+                return self.disk(needs.folder, **load)
+            if kind == "replay":
+                return run_replay(name, needs, ReplayOptions(**load))
             with start_broker(name, needs) as broker:
-                return self.load(row, side, broker)
+                return self.load(kind, load, broker)
 
-    def load(self, row: Row, side: Side, broker: Broker) -> Figures:
-        fields_given = row.load | side.load | (row.smoke if self.options.smoke else {})
-        fields_given["broker_pid"] = broker.pid
-        if row.kind == "storm":
-            return run_storm(StormOptions(addr=broker.addresses["tcp"], **fields_given))
-        transport = fields_given.get("transport", "tcp")
+    def disk(self, folder: Path, block: int, **_: Any) -> Figures:
+        """The floor under a confirm: a loop of append and fdatasync."""
+        seconds = self.options.duration
+        latency = fsync_latency(folder, seconds, block)
+        return {"seconds": seconds, "acked_per_second": latency.count / seconds, "ack_latency_us": latency.summary()}
+
+    def load(self, kind: Kind, load: dict[str, Any], broker: Broker) -> Figures:
+        load = load | {"broker_pid": broker.pid}
+        if kind == "storm":
+            return run_storm(StormOptions(addr=broker.addresses["tcp"], **load))
+        if kind == "amqp":
+            return run_amqp(AmqpOptions(addr=broker.addresses["amqp"], duration=self.options.duration,
+                                        warmup=self.options.warmup, batch=self.options.batch, **load))
+        transport = load.get("transport", "tcp")
         options = LoadOptions(duration=self.options.duration, warmup=self.options.warmup, batch=self.options.batch,
-                              **fields_given)
+                              **load)
         options.addr = broker.addresses[transport]
         if self.certificates is not None:
             options.cafile = str(self.certificates.cafile)
@@ -159,7 +187,7 @@ class Comparison:
 
 
 def headline(figures: Figures) -> str:
-    rate = metric_of("rate", figures) or metric_of("storm", figures) or 0.0
+    rate = metric_of("rate", figures) or metric_of("confirmed", figures) or metric_of("storm", figures) or 0.0
     faults = [f"{key} {figures['total'][key]}" for key in ("lost", "duplicates", "reordered", "foreign", "stalls",
                                                            "overruns", "refused") if figures.get("total", {}).get(key)]
     return f"{rate:,.0f}/s" + (f" ({', '.join(faults)})" if faults else "")
@@ -168,7 +196,7 @@ def headline(figures: Figures) -> str:
 def medians(name: str, rounds: list[dict[str, Figures]]) -> dict[str, float | None]:
     """Median of every figure of one side."""
     found: dict[str, float | None] = {}
-    for metric in ("rate", "cpu", "p50", "p99", "ack_p99", "storm", "idle_bytes"):
+    for metric in METRICS:
         values = [v for figures in rounds if name in figures and (v := metric_of(metric, figures[name])) is not None]
         found[metric] = statistics.median(values) if values else None
     return found
@@ -180,7 +208,9 @@ def chosen(options: CompareOptions) -> list[Row]:
     for key in options.only:
         if key not in known:
             raise OptionsError(f"there is no row {key!r}; the rows are {', '.join(known)}")
-    return [known[key] for key in options.only] if options.only else list(ROWS)
+    if options.only:
+        return [known[key] for key in options.only]
+    return [row for row in ROWS if options.group in ("", row.group)]
 
 
 def compare(options: CompareOptions, say: Callable[[str], None]) -> dict[str, Any]:

@@ -23,7 +23,9 @@ class LoadOptions:
     "fresh" (every message on a topic of its own, subscribers on a wildcard). filter: how a subscription names its
     topic: as it is, with + for its first level, or with /# behind it. groups: shared subscription groups, 0 for none.
     window: messages in flight in all (closed loop, rate 0). batch: most messages one publisher sends at a time, 0 for
-    as many as its window allows.
+    as many as its window allows. queue: the type of the queue `prefix` that is published to and consumed from, "" for
+    an ordinary topic; its subscribers share the messages of a classic queue, and each has all of a stream. start: where
+    a stream's subscribers begin, in the words of the SUBSCRIBE's user property `offset` ("" leaves it to the broker).
     """
 
     addr: str = "127.0.0.1:1883"
@@ -57,11 +59,13 @@ class LoadOptions:
     connect_timeout: float = 20.0
     broker_pid: int | None = None
     prefix: str = "b"
+    queue: Literal["", "classic", "stream"] = ""
+    start: str = ""
 
     def check(self) -> None:
         """Raise OptionsError unless the options make sense together."""
-        for name, low in (("pubs", 1), ("subs", 0), ("groups", 0), ("size", 0), ("window", 1), ("batch", 0),
-                          ("keep_alive", 0)):
+        for name, low in (("pubs", 0 if self.start else 1), ("subs", 0), ("groups", 0), ("size", 0), ("window", 1),
+                          ("batch", 0), ("keep_alive", 0)):
             if getattr(self, name) < low:
                 raise OptionsError(f"{name} is at least {low}, not {getattr(self, name)}")
         if self.size > PAYLOAD_SIZE_MAX:
@@ -84,6 +88,12 @@ class LoadOptions:
             raise OptionsError("Receive Maximum exists in version 5 only")
         if self.rate < 0 or self.churn < 0 or self.duration <= 0 or self.warmup < 0:
             raise OptionsError("rates and times are not negative, and the duration is more than 0")
+        if self.queue and (self.topics != "one" or self.filter != "exact" or self.groups):
+            raise OptionsError("a queue has one topic and no shared subscriptions: leave topics, filter and groups out")
+        if self.queue and not (self.sub_qos if self.sub_qos is not None else self.qos) and self.subs:
+            raise OptionsError("consumers of a queue acknowledge: their QoS is 1 or 2")
+        if self.start and (self.version != "5" or self.queue != "stream"):
+            raise OptionsError("only MQTT 5 can say where to begin, and only of a stream")
         if ":" not in self.addr or not self.addr.rpartition(":")[2].isdigit():
             raise OptionsError(f"the address is HOST:PORT, not {self.addr!r}")
 
@@ -103,18 +113,22 @@ class LoadOptions:
     @property
     def layout(self) -> str:
         """Who receives from whom, as Analyser calls it."""
-        if self.groups:
+        if self.groups or (self.queue == "classic" and self.subs):
             return "shared"
         return "pairs" if self.topics == "pairs" else "all"
 
     def topic(self, publisher: int) -> str:
         """The topic of a publisher; its last seven characters are replaced when every message has its own."""
+        if self.queue:
+            return f"$queue/{self.prefix}"
         if self.topics == "fresh":
             return f"{self.prefix}/{publisher:03x}0000000"
         return f"{self.prefix}/{publisher if self.topics == 'pairs' else 0:06d}"
 
     def topic_filter(self, subscriber: int) -> str:
         """The filter of a subscriber."""
+        if self.queue:
+            return f"$queue/{self.prefix}"
         if self.topics == "fresh":
             base = f"{self.prefix}/+" if self.filter == "plus" else f"{self.prefix}/#"
         else:

@@ -50,9 +50,10 @@ def connect(client_id: str, *, level: int = 4, clean: bool = True, keep_alive: i
     return packet(0x10, body)
 
 
-def subscribe(packet_id: int, topic_filter: str, qos: int, *, level: int = 4) -> bytes:
-    """SUBSCRIBE to one filter."""
-    properties = b"\x00" if level == 5 else b""
+def subscribe(packet_id: int, topic_filter: str, qos: int, *, level: int = 4, start: str = "") -> bytes:
+    """SUBSCRIBE to one filter. start: the user property `offset`, of version 5 only; "" for none."""
+    said = b"\x26" + string("offset") + string(start) if start else b""
+    properties = integer(len(said)) + said if level == 5 else b""
     return packet(0x82, packet_id.to_bytes(2, "big") + properties + string(topic_filter) + bytes([qos]))
 
 

@@ -63,7 +63,8 @@ def attach_all(engine: Engine, options: LoadOptions, run: str, names: list[str],
 
     sub_qos = options.qos if options.sub_qos is None else options.sub_qos
     for i in range(options.subs):
-        subscribe = packets.subscribe(SUBSCRIBE_ID, options.topic_filter(i), sub_qos, level=options.level)
+        subscribe = packets.subscribe(SUBSCRIBE_ID, options.topic_filter(i), sub_qos, level=options.level,
+                                      start=options.start)
         engine.attach_subscriber(connection(), hello(f"s{run}-{i}"), subscribe, SUBSCRIBE_ID, websocket)
     if options.churn:
         engine.attach_churn(connection(), hello(f"c{run}"), options.churn, websocket)

@@ -1,62 +1,12 @@
-"""The rows of the side-by-side table: what runs, against whom, and what is to be reached.
-
-A row has sides; a round runs each side once, on a broker started for it, in turn. A goal compares one figure of two
-sides round by round, or takes one figure of one side as it is.
-"""
+"""The rows of the side-by-side table: what runs, against whom, what is to be reached. parts.py says what a row is."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-__all__ = ["ROWS", "Goal", "Row", "Side"]
+from fluxmq.bench.load.parts import Goal, Row, Side
+from fluxmq.bench.load.queue_rows import QUEUE_ROWS
 
-Metric = Literal["rate", "cpu", "p50", "p99", "ack_p99", "storm", "idle_bytes"]
-
-
-@dataclass(slots=True, frozen=True, kw_only=True)
-class Side:
-    """One way to run a row. broker: "ours" or "theirs", which the command line may redirect, or a floor's name.
-
-    load: fields of LoadOptions that differ from the row's.
-    """
-
-    broker: str
-    load: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(slots=True, frozen=True, kw_only=True)
-class Goal:
-    """`metric` of side `of`, divided by that of side `to` when there is one, is at least or at most `bound`."""
-
-    metric: Metric
-    of: str
-    to: str | None = None
-    at_least: bool = True
-    bound: float = 1.0
-
-    @property
-    def text(self) -> str:
-        sign = "≥" if self.at_least else "≤"
-        unit = {"rate": "/s", "cpu": " µs", "p50": " µs", "p99": " µs", "ack_p99": " µs", "storm": "/s",
-                "idle_bytes": " B"}[self.metric]
-        return f"{sign} {self.bound:g} ×" if self.to else f"{sign} {self.bound:g}{unit}"
-
-    def met(self, value: float) -> bool:
-        return value >= self.bound if self.at_least else value <= self.bound
-
-
-@dataclass(slots=True, frozen=True, kw_only=True)
-class Row:
-    """One line of work. load: fields of LoadOptions, or of StormOptions for a storm; smoke: what changes then."""
-
-    key: str
-    work: str
-    load: dict[str, Any]
-    sides: dict[str, Side]
-    goals: tuple[Goal, ...]
-    smoke: dict[str, Any] = field(default_factory=dict)
-    kind: Literal["load", "storm"] = "load"
-
+__all__ = ["ROWS"]
 
 OURS = Side(broker="ours")
 THEIRS = Side(broker="theirs")
@@ -122,4 +72,5 @@ ROWS: tuple[Row, ...] = (
         load={"connections": 18_000}, smoke={"connections": 400, "first": 200}, sides=BOTH,
         goals=(Goal(metric="idle_bytes", of="ours", at_least=False, bound=3072),
                Goal(metric="storm", of="ours", bound=10_000))),
+    *QUEUE_ROWS,
 )

@@ -5,6 +5,7 @@ import statistics
 from typing import Any
 
 from fluxmq.bench.load.machine import describe
+from fluxmq.bench.load.parts import METRICS
 
 __all__ = ["render", "render_load", "render_storm"]
 
@@ -37,8 +38,7 @@ def goal_lines(row: dict[str, Any]) -> list[tuple[str, ...]]:
     for goal in row["goals"]:
         metric, of, to = goal["metric"], row["medians"][goal["of"]], row["medians"].get(goal["to"]) or {}
         label = row["work"] if not lines else ""
-        note = {"rate": "", "storm": "storm", "cpu": "CPU", "p50": "p50", "p99": "p99", "ack_p99": "PUBACK p99",
-                "idle_bytes": "bytes each"}[metric]
+        note = METRICS[metric][1]
         if goal["to"] not in (None, "theirs"):
             note = f"{note} against {goal['to']}".strip()
         ratio = "-" if "median" not in goal else (
@@ -120,6 +120,20 @@ def render_load(figures: dict[str, Any]) -> str:
                      f"{figures['broker_memory']['peak'] / 2**20:.1f} MiB at most")
     lines.append(f"generator  {100 * figures['generator_cpu_share']:.0f} % of a processor")
     return "\n".join(lines)
+
+
+def render_backlog(figures: dict[str, Any]) -> str:
+    """The figures of one backlog."""
+    mib = {key: value / 2**20 for key, value in figures.items() if key.startswith("rss_")}
+    return "\n".join([
+        f"filled     {figures['messages']:,} {figures['kind']} messages of {figures['size']} bytes, "
+        f"{figures['fill_per_second']:,.0f}/s",
+        f"memory     {figures['bytes_per_message']:.1f} bytes per message; {mib['rss_empty']:.1f} MiB empty, "
+        f"{mib['rss_light']:.1f} with a tenth, {mib['rss_full']:.1f} with all, {mib['rss_peak']:.1f} at most",
+        f"restart    {figures['restart_seconds']:.2f} s after a {figures['restart']}, "
+        f"{figures['start_seconds_empty']:.2f} s of them also when empty",
+        f"memory     {figures['bytes_per_message_restarted']:.1f} bytes per message; {mib['rss_restarted']:.1f} MiB, "
+        f"{mib['rss_restarted_peak']:.1f} at most"])
 
 
 def render_storm(figures: dict[str, Any]) -> str:

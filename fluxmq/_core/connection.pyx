@@ -7,7 +7,7 @@ what a Transport asks of its `handler`, the edge must provide:
     on_packet(connection, first_byte, body)     a cold packet; may raise ProtocolError
     on_refused(connection, type, id, reason, text)  answers a QoS 1 or 2 PUBLISH of MQTT 5 that is not allowed
     may_publish(connection, topic) -> bool      asked while Hub.open_publish is false; cached for a generation
-    on_queue_order(connection, topic, properties) -> reason     a PUBLISH to `$queue/<name>/$ack` and its kin
+    on_queue_order(connection, topic, properties) -> (reason, text)     a PUBLISH to `$queue/<name>/$ack` and its kin
     on_queue_unknown(connection, topic) -> bool     nothing takes this `$queue/…` topic; True: now something does
 """
 cimport cython
@@ -21,7 +21,8 @@ from fluxmq._core.link cimport link_ack, link_set_aliases, link_t, link_write
 from fluxmq._core.message cimport BLOB_BYTES_MIN, blob_drop, pub_t
 from fluxmq._core.mqtt_consts cimport (
     CONNECT, PINGREQ, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, REASON_MALFORMED_PACKET,
-    REASON_NO_MATCHING_SUBSCRIBERS, REASON_NOT_AUTHORIZED, REASON_PACKET_IDENTIFIER_NOT_FOUND, REASON_PACKET_TOO_LARGE,
+    REASON_IMPLEMENTATION_SPECIFIC_ERROR, REASON_NO_MATCHING_SUBSCRIBERS, REASON_NOT_AUTHORIZED,
+    REASON_PACKET_IDENTIFIER_NOT_FOUND, REASON_PACKET_TOO_LARGE,
     REASON_PAYLOAD_FORMAT_INVALID, REASON_PROTOCOL_ERROR, REASON_QOS_NOT_SUPPORTED, REASON_QUOTA_EXCEEDED,
     REASON_RECEIVE_MAXIMUM_EXCEEDED, REASON_SUCCESS, REASON_TOPIC_ALIAS_INVALID, REASON_TOPIC_NAME_INVALID,
 )
@@ -45,7 +46,15 @@ cdef enum:
     QUEUE_PREFIX_BYTES = 7      # "$queue/"
     ALLOWED_TOPIC_BYTES_MAX = 1024      # asked again for a longer one: 1 024 of 64 KiB would be 64 MiB
 
-REFUSED_BY_QUEUE = "the queue does not take it: it is full, or the message is too large or asks for what cannot be"
+# By what Queue.take says. PUBACK and PUBREC have no code for a message that is too large (MQTT 5.0 section 3.4.2.1).
+QUEUE_REFUSALS = {
+    REASON_QUOTA_EXCEEDED: (REASON_QUOTA_EXCEEDED, "the queue is full, or the disk is"),
+    REASON_PACKET_TOO_LARGE: (REASON_QUOTA_EXCEEDED,
+                              "the message is larger than the queue takes (limits.max_message_size)"),
+    REASON_IMPLEMENTATION_SPECIFIC_ERROR: (
+        REASON_IMPLEMENTATION_SPECIFIC_ERROR, "the user properties priority (0 to 255), x-delay, not-before and "
+                                              "producer-sequence are decimal numbers"),
+}
 
 cdef uint8_t* scratch = NULL
 cdef size_t scratch_room = 0
@@ -348,6 +357,7 @@ cdef class Connection(Transport):
         else:
             hub.routes.hits += 1
         if (not hub.open_publish or route.topic[0] == 36) and not self.may_publish(route):
+            hub.node.counters.publish_denied += 1
             return self.refuse_publish(qos, packet_id, REASON_NOT_AUTHORIZED, "not authorized to publish to this topic")
         if route.topic[0] == 36 and is_queue_address(route):
             if qos == 2 and self.session.has_received(packet_id):
@@ -389,7 +399,8 @@ cdef class Connection(Transport):
             if qos == 2:
                 self.session.complete(packet_id)
             self.link.inbound -= 1
-            return self.refuse_publish(qos, packet_id, pub.refused, REFUSED_BY_QUEUE)
+            reason, text = QUEUE_REFUSALS[pub.refused]
+            return self.refuse_publish(qos, packet_id, <uint8_t>reason, text)
         self.acknowledge(PUBACK if qos == 1 else PUBREC, packet_id,
                          REASON_NO_MATCHING_SUBSCRIBERS if matched == 0 and self.link.version == 5 else REASON_SUCCESS,
                          hub.ledger.records != records)
@@ -407,10 +418,10 @@ cdef class Connection(Transport):
         if is_queue_order(route):
             topic = (<const char*>route.topic)[:route.topic_length]
             self.hub.node.counters.messages_received[pub.qos] += 1
-            reason = self.handler.on_queue_order(
+            reason, text = self.handler.on_queue_order(
                 self, topic, (<const char*>pub.body.properties)[:pub.body.properties_length])
             if reason >= 0x80:
-                self.refuse_publish(pub.qos, packet_id, <uint8_t>reason, "the queue does not know what this is about")
+                self.refuse_publish(pub.qos, packet_id, <uint8_t>reason, text)
             elif pub.qos:
                 if pub.qos == 2:
                     self.session.receive(packet_id)
@@ -549,7 +560,6 @@ cdef class Connection(Transport):
 
     cdef int refuse_publish(self, uint8_t qos, uint16_t packet_id, uint8_t reason, str text) except -1:
         """MQTT 5 answers and goes on; 3.1.1 has no negative answer, so the connection ends [MQTT-3.3.5-2]."""
-        self.hub.node.counters.publish_denied += 1
         if self.link.version != 5:
             raise ProtocolError(reason, text)
         if qos:

@@ -55,6 +55,7 @@ cdef class Hub:
     cdef public object wake
     cdef bint in_turn
     cdef bint woken
+    cdef public uint32_t awaited                # results that the event loop waits for: turns do not linger
     cdef bint cold                              # this turn involved the cold half: the event loop may have work
     cdef readonly list resumed                  # connections that go on with what waited in them
     cdef readonly list closed                   # connections whose descriptor is closed; dropped at the end of the turn

@@ -44,6 +44,7 @@ class Hub:
     buffer_low: int
     disconnect_on_full: bool
     backlog_max: int
+    awaited: int
     open_publish: bool
     access_generation: int
     wake: Callable[[], object] | None

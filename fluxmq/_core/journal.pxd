@@ -15,6 +15,10 @@ cdef struct journal_file_ops:
     int64_t (*ftruncate)(int fd, int64_t length) noexcept nogil
 
 
+cdef enum:
+    SPARES_MAX = 4
+
+
 cdef struct batch_buffer:
     uint8_t* data       # the batch's header (filled when it is written), then its records; NULL before the first use
     size_t length       # bytes used, header included; BATCH_HEADER_BYTES when it holds no record
@@ -66,7 +70,7 @@ cdef class Journal:
     cdef old_file* old                  # files that were written before, oldest first
     cdef size_t old_count
     cdef size_t old_room
-    cdef bint spare                     # a retired file waits under SPARE_NAME to be used again
+    cdef uint32_t spares                # bit i: a retired file waits under SPARE_NAMES[i] to be used again
     cdef int state                      # journal_status
     cdef int error                      # errno behind `state`
     cdef const char* error_call         # the call that failed
@@ -85,6 +89,7 @@ cdef class Journal:
     cdef int64_t sync_due               # monotonic nanoseconds
     cdef int64_t interval               # nanoseconds between syncs in buffered mode
     cdef uint64_t identity
+    cdef uint64_t file_bytes_max
     cdef uint64_t recycle_bytes_max
     cdef const journal_file_ops* ops
     cdef str directory
@@ -108,12 +113,13 @@ cdef class Journal:
     cdef void settle(self, int error) noexcept nogil
     cdef void notify(self) noexcept nogil
     cdef int write_batch(self) noexcept nogil
+    cdef void write_ahead(self, uint64_t at) noexcept nogil
     cdef int sync_file(self) noexcept nogil
     cdef int write_all(self, int fd, const uint8_t* data, size_t length, uint64_t at) noexcept nogil
-    cdef int open_file(self, uint64_t number, uint64_t first, bint use_spare) noexcept nogil
+    cdef int open_file(self, uint64_t number, uint64_t first, const char* made) noexcept nogil
     cdef void began(self, uint64_t number, uint64_t first) noexcept nogil
     cdef int rotate_file(self) noexcept nogil
     cdef int remember_old(self, uint64_t number, uint64_t first, uint64_t last, uint64_t size) noexcept nogil
-    cdef int remove_old(self, old_file* file, bint recycle) noexcept nogil
+    cdef int remove_old(self, old_file* file, uint32_t slot) noexcept nogil
     cdef uint64_t counted(self, const uint64_t* counter) noexcept
     cdef object failure(self)

@@ -24,6 +24,7 @@ class Journal:
         files: Iterable[tuple[int, int, int, int]] = (),
         mode: str = "fsync",
         interval: float = 1.0,
+        file_bytes_max: int = ...,
         recycle_bytes_max: int = ...,
         file_ops: int = 0,
     ) -> None: ...

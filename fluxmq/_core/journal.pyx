@@ -21,11 +21,12 @@ What may fail:
   - fdatasync, or any other error of a write. Final. After a failed sync the kernel may have dropped the dirty pages
     and marked them clean, so a second sync that succeeds proves nothing. poll() and submit() raise StorageError.
 
-Files. rotate() wishes for a new file at the next batch boundary; the writer makes it: header written and synced under
-a temporary name, renamed, directory synced, so a journal file never exists without a whole header. retire() removes
-files, and keeps one, if it is not too large, as the next file to be written: overwriting allocated blocks changes no
-metadata, and fdatasync then costs about 0.6 of what it costs while a file grows (ext4, measured; docs/internals/
-storage.md). Behind the last batch in a recycled file stands an end mark of 32 zero bytes.
+Files. rotate() wishes for a new file at the next batch boundary, and so does the writer when one has grown to its
+size. The writer makes it: header written and synced under a temporary name, renamed, directory synced, so a journal
+file never exists without a whole header. retire() removes files, and keeps some as the next ones to be written:
+overwriting allocated blocks changes no metadata, and fdatasync then costs about 0.6 of what it costs while a file grows
+(ext4, measured; docs/internals/storage.md). Behind the last batch in a recycled file, and in one that has zeros in
+front of its batches, stands an end mark of 32 zero bytes.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -58,7 +59,10 @@ from fluxmq._core.journal_system cimport (
     renameat, unlinkat, write_fd,
 )
 
-cdef const char* SPARE_NAME = b"journal.spare"
+# Retired files that wait to be written again. Under a full load a checkpoint retires several at once, and a file that
+# grows costs a sync many times what one costs whose blocks are there.
+cdef const char* SPARE_NAMES[SPARES_MAX]
+SPARE_NAMES[:] = [b"journal.spare", b"journal.spare1", b"journal.spare2", b"journal.spare3"]
 cdef const char* NEXT_NAME = b"journal.next"
 
 cdef enum:
@@ -66,6 +70,10 @@ cdef enum:
     BUFFER_BYTES_MIN = 64 * 1024
     # A buffer that one burst made larger is given back after it.
     BUFFER_BYTES_KEPT_MAX = 4 * 1024 * 1024
+    AHEAD_BYTES = 1024 * 1024           # zeros before a growing file's batches, and up to which batch they pay
+    AHEAD_BATCH_MAX = 32 * 1024
+
+cdef uint8_t ZEROS[AHEAD_BYTES]         # never written: one page of memory
 
 cdef int64_t SECOND = 1_000_000_000
 cdef int64_t RETRY_INTERVAL = 500_000_000
@@ -119,6 +127,7 @@ cdef class Journal:
     files: (file number, first batch, last batch, bytes) of files that recovery read, oldest first, for retire().
     mode: "fsync" (a batch is durable once fdatasync returned) or "buffered" (once written; fdatasync every `interval`
         seconds on the same thread: kill -9 loses nothing, loss of power may lose the last interval).
+    file_bytes_max: a file that has grown to this is followed by a new one, rotate() or not.
     recycle_bytes_max: a retired file larger than this is deleted, not used again.
     file_ops: address of a C struct journal_file_ops (journal.pxd), 0 for the system's calls. For tests.
 
@@ -134,8 +143,8 @@ cdef class Journal:
         pthread_cond_init(&self.gone, NULL)
 
     def __init__(self, directory, *, uint64_t identity, uint64_t first_batch=1, uint64_t first_file=1, files=(),
-                 str mode="fsync", double interval=1.0, uint64_t recycle_bytes_max=64 * 1024 * 1024,
-                 uintptr_t file_ops=0):
+                 str mode="fsync", double interval=1.0, uint64_t file_bytes_max=64 * 1024 * 1024,
+                 uint64_t recycle_bytes_max=128 * 1024 * 1024, uintptr_t file_ops=0):
         if self.event_fd != -1:
             raise UsageError("a Journal is opened once")
         if mode not in ("fsync", "buffered"):
@@ -148,6 +157,7 @@ cdef class Journal:
         self.identity = identity
         self.buffered = mode == "buffered"
         self.interval = <int64_t>(interval * SECOND)
+        self.file_bytes_max = file_bytes_max
         self.recycle_bytes_max = recycle_bytes_max
         self.ops = <const journal_file_ops*>file_ops if file_ops else &DEFAULT_OPS
         self.gathering = first_batch
@@ -163,9 +173,11 @@ cdef class Journal:
         if self.event_fd < 0:
             raise StorageError(f"cannot make an eventfd: {os.strerror(errno)}")
         # What a crash left half made, or retired and not yet used again.
-        unlinkat(self.directory_fd, SPARE_NAME, 0)
+        cdef uint32_t slot
+        for slot in range(SPARES_MAX):
+            unlinkat(self.directory_fd, SPARE_NAMES[slot], 0)
         unlinkat(self.directory_fd, NEXT_NAME, 0)
-        cdef int error = self.open_file(first_file, first_batch, False)
+        cdef int error = self.open_file(first_file, first_batch, NEXT_NAME)
         if error:
             raise StorageError(f"cannot make a journal file in {self.directory}: "
                                f"{self.error_call.decode()}: {os.strerror(error)}")
@@ -349,8 +361,8 @@ cdef class Journal:
         """
         cdef int removed = 0
         cdef int error = 0
-        cdef bint made_spare = False
-        cdef bint recycle
+        cdef uint32_t made = 0
+        cdef uint32_t slot
         cdef old_file file
         with nogil:
             while error == 0:
@@ -359,12 +371,14 @@ cdef class Journal:
                     pthread_mutex_unlock(&self.lock)
                     break
                 file = self.old[0]
-                recycle = not self.spare and not made_spare and file.bytes <= self.recycle_bytes_max
+                slot = 0 if file.bytes <= self.recycle_bytes_max else SPARES_MAX
+                while slot < SPARES_MAX and (self.spares | made) >> slot & 1:
+                    slot += 1
                 pthread_mutex_unlock(&self.lock)
                 # Oldest first, so that what is left has no gap even if we die here.
-                error = self.remove_old(&file, recycle)
+                error = self.remove_old(&file, slot)
                 if error == 0:
-                    made_spare = made_spare or recycle
+                    made |= (1 << slot) & ((1 << SPARES_MAX) - 1)
                     removed += 1
                     pthread_mutex_lock(&self.lock)
                     self.old_count -= 1
@@ -372,21 +386,21 @@ cdef class Journal:
                     pthread_mutex_unlock(&self.lock)
             if removed and error == 0:
                 error = <int>-self.ops.fsync(self.directory_fd)
-            if made_spare and error == 0:
+            if made and error == 0:
                 # Only now: if its old name could come back after a loss of power, its new content would stand there.
                 pthread_mutex_lock(&self.lock)
-                self.spare = True
+                self.spares |= made
                 pthread_mutex_unlock(&self.lock)
         if error:
             raise StorageError(f"cannot remove journal files in {self.directory}: {os.strerror(error)}")
         return removed
 
-    cdef int remove_old(self, old_file* file, bint recycle) noexcept nogil:
+    cdef int remove_old(self, old_file* file, uint32_t slot) noexcept nogil:
         cdef char name[NAME_BYTES]
         name_of(name, file.number)
         cdef int answer
-        if recycle:
-            answer = renameat(self.directory_fd, name, self.directory_fd, SPARE_NAME)
+        if slot < SPARES_MAX:
+            answer = renameat(self.directory_fd, name, self.directory_fd, SPARE_NAMES[slot])
         else:
             answer = unlinkat(self.directory_fd, name, 0)
         return 0 if answer == 0 or errno == ENOENT else errno
@@ -478,6 +492,8 @@ cdef class Journal:
             if error == 0:
                 self.written = self.writing_number
                 self.current_bytes += self.writing.length
+                if self.current_bytes >= self.file_bytes_max and self.rotate_before == 0:
+                    self.rotate_before = self.writing_number + 1
                 self.count_batches += 1
                 self.count_bytes += self.writing.length
                 self.pending = False
@@ -543,6 +559,8 @@ cdef class Journal:
         if at + length < self.file_physical:
             memset(self.writing.data + length, 0, BATCH_HEADER_BYTES)
             length += BATCH_HEADER_BYTES
+        elif length <= AHEAD_BATCH_MAX:
+            self.write_ahead(at + length)
         error = self.write_all(self.file_fd, self.writing.data, length, at)
         if error:
             # Gives back what a part of the batch took, but not what a recycled file had before: that space would be
@@ -557,6 +575,17 @@ cdef class Journal:
         if self.sync_due == 0:
             self.sync_due = fluxmq_monotonic() + self.interval
         return 0
+
+    cdef void write_ahead(self, uint64_t at) noexcept nogil:
+        """Zeros from here on, so that the next small batches overwrite blocks that are there, which is what makes a
+        sync cheap. They are an end mark too. No space for them: then without."""
+        cdef uint64_t end = min(at + AHEAD_BYTES, self.file_bytes_max)
+        if at >= end:
+            return
+        if self.write_all(self.file_fd, ZEROS, <size_t>(end - at), at) == 0:
+            self.file_physical = end
+        else:
+            self.ops.ftruncate(self.file_fd, <int64_t>at)
 
     cdef int sync_file(self) noexcept nogil:
         """fdatasync of the current file. Every error is final, whatever its name: see the top of this file."""
@@ -576,17 +605,17 @@ cdef class Journal:
         self.sync_due = 0
         return 0
 
-    cdef int open_file(self, uint64_t number, uint64_t first, bint use_spare) noexcept nogil:
-        """Make journal file `number` and write to it from now on. 0, or errno and the old file stays."""
+    cdef int open_file(self, uint64_t number, uint64_t first, const char* made) noexcept nogil:
+        """Make journal file `number` of the one called `made`, NEXT_NAME for a new one, and write to it from now on. 0,
+        or errno and the old file stays."""
         cdef char name[NAME_BYTES]
         cdef uint8_t head[FILE_HEADER_BYTES + BATCH_HEADER_BYTES]
         cdef uint64_t file_id = file_id_of(self.identity, number)
-        cdef const char* made = SPARE_NAME if use_spare else NEXT_NAME
         cdef size_t length = FILE_HEADER_BYTES
         cdef int64_t answer
         cdef int error = 0
-        cdef int fd = openat(self.directory_fd, made, O_RDWR | O_CLOEXEC | (0 if use_spare else O_CREAT | O_TRUNC),
-                             0o640)
+        cdef int flags = O_RDWR | O_CLOEXEC | (O_CREAT | O_TRUNC if made == NEXT_NAME else 0)
+        cdef int fd = openat(self.directory_fd, made, flags, 0o640)
         if fd < 0:
             self.error_call = b"open"
             return errno
@@ -632,21 +661,22 @@ cdef class Journal:
         cdef uint64_t old_number = self.current_number
         cdef uint64_t old_first = self.current_first
         cdef uint64_t old_bytes = self.file_physical
-        cdef bint use_spare = self.spare
+        cdef uint32_t slot = 0
         cdef int error = 0
+        while slot < SPARES_MAX and not self.spares >> slot & 1:
+            slot += 1
         pthread_mutex_unlock(&self.lock)
         # A later file is a proof that the earlier ones are whole, so they must be on the medium before it.
         if self.unsynced:
             error = self.sync_file()
         if error == 0:
-            error = self.open_file(old_number + 1, first, use_spare)
-            if error == ENOENT and use_spare:
+            error = self.open_file(old_number + 1, first, SPARE_NAMES[slot] if slot < SPARES_MAX else NEXT_NAME)
+            if error == ENOENT and slot < SPARES_MAX:
                 # Somebody tidied the directory: the spare was only a convenience.
-                error = self.open_file(old_number + 1, first, False)
+                error = self.open_file(old_number + 1, first, NEXT_NAME)
         pthread_mutex_lock(&self.lock)
         if error == 0:
-            if use_spare:
-                self.spare = False
+            self.spares &= ~(<uint32_t>1 << slot)
             self.began(old_number + 1, first)
             error = self.remember_old(old_number, old_first, first - 1, old_bytes)
         return error

@@ -81,6 +81,7 @@ cdef class Ledger:
     cdef size_t held_capacity           # a power of two
     cdef readonly list losing           # sessions with messages dropped for want of room that no line has told of yet
     cdef list news             # queues to pump before the batch of this turn is handed over
+    cdef list stirred          # queues that something happened to since the clock looked at them last
     cdef readonly list dead             # numbers of messages that the view has and nobody holds any more
 
     cdef bint active(self) noexcept

@@ -29,6 +29,7 @@ cdef class Ledger:
         self.dead = []
         self.losing = []
         self.news = []
+        self.stirred = []
 
     def __dealloc__(self):
         cdef held_t* held
@@ -207,6 +208,13 @@ cdef class Ledger:
         dead = self.dead
         self.dead = []
         return dead
+
+    def take_stirred(self) -> list:
+        """Queues that were pumped, or whose earliest due time may have changed; the list is the caller's, who makes
+        their `stirred` false."""
+        stirred = self.stirred
+        self.stirred = []
+        return stirred
 
 
 cdef inline uint64_t body_size(const body_t* body) noexcept nogil:

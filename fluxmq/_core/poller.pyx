@@ -144,14 +144,14 @@ cdef class Poller:
         self.hub.woken = False
         self.hub.cold = False
         try:
-            if self.round(0) == 0 or self.linger_ms == 0:
+            if self.round(0) == 0 or self.linger_ms == 0 or self.hub.awaited:
                 return
             if self.linger_off:
                 self.linger_off -= 1
                 return
             self.set_timer()
             found = 0
-            while not self.hub.cold and not self.time_is_up and self.round(-1):
+            while not self.hub.cold and not self.time_is_up and not self.hub.awaited and self.round(-1):
                 found += 1
             if found < LINGER_ROUNDS_MIN and not self.hub.cold:
                 self.linger_off = LINGER_OFF_TURNS      # too quiet for it

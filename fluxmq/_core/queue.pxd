@@ -7,7 +7,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from fluxmq._core.ledger cimport Ledger
 from fluxmq._core.message cimport body_t, pub_t
 from fluxmq._core.queue_claim cimport GroupOwner
-from fluxmq._core.queue_log cimport Needed
+from fluxmq._core.queue_cursor cimport Cursor
+from fluxmq._core.queue_delay cimport Delays
+from fluxmq._core.queue_log cimport Log, Needed
 
 cdef enum:
     QUEUE_CLASSIC = 0
@@ -28,6 +30,7 @@ cdef struct asked_t:            # what a publisher asks of a queue, in the user 
 cdef class LogNeeds(Needed):
     """Which messages of one log some group has not settled."""
     cdef list cursors
+    cdef Cursor last                        # of them, who needed a message last
 
 cdef class Queue(GroupOwner):
     cdef readonly uint64_t number
@@ -47,20 +50,20 @@ cdef class Queue(GroupOwner):
     cdef public bint drop_head              # full: the oldest gives way; else the new one is refused
     cdef public bint capture_confirmed      # an ordinary topic's publisher waits for the append, and is refused with it
     # the cold half; None = not in use
-    cdef public object on_full              # (queue): make room; True if there is some now
-    # (queue, topic, payload, properties, qos, priority, expires_at, not_before, key)
-    cdef public object on_delayed
+    cdef public object on_full              # (queue): the oldest goes, or will when it is read; False: none does
+    cdef public object on_delayed           # (queue): gives it `delays`; None: nothing is delayed, as of streams
+    cdef public object on_due               # (queue): what is due goes on when the disk is done, then notify()
+    cdef public Delays delays               # None: nothing was ever delayed
     cdef public object on_stalled           # (queue): logs of it wait for the disk (Log.wanted)
     cdef public object is_repeated          # (producer, sequence) -> bool: appended already
     cdef public object on_produced          # (producer, sequence): appended now
     cdef public object wake                 # asks for a turn, outside of one
-    cdef readonly uint64_t accepted
-    cdef readonly uint64_t refused
-    cdef readonly uint64_t repeated
-    cdef readonly uint64_t capture_lost     # captured messages that could not be appended
+    cdef readonly uint64_t floors_read      # of groups' cursors, to find out what all have settled
     cdef Ledger ledger
     cdef uint32_t turn_partition
+    cdef uint32_t* behind                   # by log: the group that had settled least when it was looked for last
     cdef bint news                          # in ledger.news
+    cdef public bint stirred                # in ledger.stirred
 
     # A publish arrived here. Returns 0, or the MQTT 5 reason code with which it is refused. captured: its topic is not
     # an address of this queue.
@@ -68,11 +71,15 @@ cdef class Queue(GroupOwner):
     cdef int no_space(self) noexcept
     cdef int append(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
     cdef int pump(self) except -1
+    cdef int stir(self) except -1
     cdef uint64_t kept(self)
     cdef uint64_t kept_bytes(self)
     cdef uint64_t unsettled(self)
     cdef bint is_address(self, const body_t* body) noexcept
     cdef bint is_full(self, const body_t* body)
+    cdef bint make_room(self, const body_t* body) except -1
     cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
+    cdef int move_due(self) except -1
     cdef int trim_settled(self) except -1
+    cdef uint64_t lowest_floor(self, uint32_t at, Log log)
     cdef int read_asked(self, const body_t* body, asked_t* asked) except -1

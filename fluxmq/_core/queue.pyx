@@ -11,6 +11,7 @@ A publisher asks by user properties of its PUBLISH (MQTT 5.0 section 3.3.2.3.7):
 """
 cimport cython
 from libc.stdint cimport uint16_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memset
 
 from fluxmq._core.errors import UsageError
@@ -18,8 +19,9 @@ from fluxmq._core.mqtt_consts cimport (
     REASON_IMPLEMENTATION_SPECIFIC_ERROR, REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED,
 )
 from fluxmq._core.queue_cursor cimport Cursor as GroupCursor
+from fluxmq._core.queue_delay cimport ROUND_MAX, Delays
 from fluxmq._core.queue_group cimport Group
-from fluxmq._core.queue_log cimport Log, Needed
+from fluxmq._core.queue_log cimport Log, Needed, record_body, record_t
 from fluxmq._core.queue_stream cimport StreamReader
 from fluxmq._core.wire cimport Cursor, take_bytes16, take_u8
 
@@ -30,6 +32,7 @@ globals().update(QUEUE_CLASSIC=QUEUE_CLASSIC, QUEUE_STREAM=QUEUE_STREAM, QUEUE_E
 cdef enum:
     USER_PROPERTY = 0x26
     ADDRESS_PREFIX_BYTES = 7        # "$queue/"
+    MOVE_BYTES_MAX = 4194304        # of due messages in one turn
     BAD = REASON_IMPLEMENTATION_SPECIFIC_ERROR
 
 
@@ -73,8 +76,12 @@ cdef class LogNeeds(Needed):
 
     cdef bint is_needed(self, uint64_t offset) noexcept:
         cdef GroupCursor cursor
+        # Whoever needed the message before needs this one too, nearly always.
+        if self.last is not None and not self.last.is_settled(offset):
+            return 1
         for cursor in self.cursors:
             if not cursor.is_settled(offset):
+                self.last = cursor
                 return 1
         return 0
 
@@ -101,6 +108,12 @@ cdef class Queue(GroupOwner):
         self.partitions = <uint32_t>len(logs) // lanes
         self.groups = []
         self.readers = []
+        self.behind = <uint32_t*>calloc(len(logs), sizeof(uint32_t))
+        if self.behind == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        free(self.behind)
 
     cdef int touch(self) except -1:
         """There is news: it is pumped before this turn's batch goes to the journal."""
@@ -109,6 +122,13 @@ cdef class Queue(GroupOwner):
             self.ledger.news.append(self)
             if self.wake is not None:
                 self.wake()
+        return 0
+
+    cdef int stir(self) except -1:
+        """The clock looks at it with its next tick: something may be due earlier than it knows."""
+        if not self.stirred:
+            self.stirred = True
+            self.ledger.stirred.append(self)
         return 0
 
     def notify(self):
@@ -155,21 +175,23 @@ cdef class Queue(GroupOwner):
         cdef bint addressed = self.is_address(&pub.body)
         cdef int reason = self.read_asked(&pub.body, &asked)
         cdef uint64_t records = self.ledger.records
-        if reason == 0:
+        if reason:
+            self.counts.refused_properties += 1
+        else:
             reason = self.no_space()
         if reason == 0:
             reason = self.append(&pub.body, pub.qos, &asked)
         if addressed or self.capture_confirmed:
             return reason
         if reason:
-            self.capture_lost += 1
+            self.counts.capture_lost += 1
         self.ledger.records = records       # nobody waits for a capture
         return 0
 
     cdef int no_space(self) noexcept:
         """0, or the reason to refuse what is new while the disk is full."""
         if self.durable and self.ledger.full:
-            self.refused += 1
+            self.counts.refused_disk += 1
             return REASON_QUOTA_EXCEEDED
         return 0
 
@@ -236,21 +258,22 @@ cdef class Queue(GroupOwner):
         cdef bytes producer = None
         cdef Log log
         if self.payload_max and body.payload_length > self.payload_max and not asked.forced:
-            self.refused += 1
+            self.counts.refused_too_large += 1
             return REASON_PACKET_TOO_LARGE
         if asked.producer != NULL and asked.has_sequence and self.is_repeated is not None:
             producer = (<const char*>asked.producer)[:asked.producer_length]
             if self.is_repeated(producer, asked.sequence):
-                self.repeated += 1
+                self.counts.repeated += 1
                 return 0
-        if self.is_full(body) and not (self.on_full is not None and self.on_full(self)) and not asked.forced:
-            self.refused += 1
+        if not asked.forced and self.is_full(body) and not self.make_room(body):
+            self.counts.refused_full += 1
             return REASON_QUOTA_EXCEEDED
         if self.ttl_ms and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms + self.ttl_ms):
             kept.expires_at = self.ledger.node.now_ms + self.ttl_ms
         if asked.not_before > self.ledger.node.now_ms and self.on_delayed is not None:
             self.delay(&kept, qos, asked)
-            self.accepted += 1
+            if producer is not None:
+                self.on_produced(producer, asked.sequence)
             return 0
         if self.partitions > 1:
             if asked.key != NULL:
@@ -263,7 +286,7 @@ cdef class Queue(GroupOwner):
         log.append(&kept, qos, asked.priority, 0)
         if self.durable:
             self.ledger.records += 1        # so the publisher's acknowledgement waits
-        self.accepted += 1
+        self.counts.appended += 1
         if producer is not None:
             self.on_produced(producer, asked.sequence)
         self.touch()
@@ -272,6 +295,19 @@ cdef class Queue(GroupOwner):
     cdef bint is_full(self, const body_t* body):
         return ((self.messages_max != 0 and self.kept() >= self.messages_max and self.unsettled() >= self.messages_max)
                 or (self.bytes_max != 0 and self.kept_bytes() + body.payload_length > self.bytes_max))
+
+    cdef bint make_room(self, const body_t* body) except -1:
+        """What every group has settled goes first, then as many of the oldest as the cold half lets go. 0: no room."""
+        cdef uint64_t kept
+        if self.news and self.kind != QUEUE_STREAM:
+            self.trim_settled()
+        while self.is_full(body):
+            kept = self.kept()
+            if self.on_full is None or not self.on_full(self):
+                return 0
+            if self.kept() == kept:
+                return 1        # the oldest must be read from disk first, and goes with a later one
+        return 1
 
     cdef uint64_t unsettled(self):
         """Of the messages kept, those that the group which is furthest behind has not settled: one that somebody holds
@@ -292,11 +328,50 @@ cdef class Queue(GroupOwner):
         return total
 
     cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1:
-        key = (<const char*>asked.key)[:asked.key_length] if asked.key != NULL else b""
-        self.on_delayed(self, (<const char*>body.topic)[:body.topic_length],
-                        (<const char*>body.payload)[:body.payload_length],
-                        (<const char*>body.properties)[:body.properties_length], qos, asked.priority,
-                        body.expires_at, asked.not_before, key)
+        if self.delays is None:
+            self.on_delayed(self)
+        self.delays.append(body, qos, asked.priority, asked.not_before)
+        self.stir()
+        if self.durable:
+            self.ledger.records += 1
+        return 0
+
+    cdef int move_due(self) except -1:
+        """Delayed messages whose time has come are appended, each in one batch with its end in the delay log; a round
+        of them, then the others have their turn and the disk its time."""
+        cdef Delays delays = self.delays
+        cdef const record_t* record = NULL
+        cdef body_t body
+        cdef asked_t asked
+        cdef uint32_t moved = 0
+        cdef uint64_t size = 0
+        cdef uint32_t payload_max = self.payload_max
+        cdef bint full = 0
+        if delays.busy or not delays.is_due():
+            return 0
+        self.payload_max = 0                # it was taken once
+        try:
+            while moved < ROUND_MAX and size < MOVE_BYTES_MAX and delays.is_due():
+                record = delays.head()
+                if record == NULL:
+                    break
+                size += record.size
+                record_body(record, &body)
+                self.read_asked(&body, &asked)
+                asked.not_before = 0
+                asked.producer = NULL       # it was new when it came
+                asked.priority = record.priority
+                full = self.append(&body, record.qos, &asked) != 0
+                if full:                    # it stays, and is tried again
+                    self.counts.refused_full -= 1
+                    break
+                delays.settle_head()
+                moved += 1
+        finally:
+            self.payload_max = payload_max
+            delays.finish()
+        if not full and self.on_due is not None and delays.is_due():
+            self.on_due(self)
         return 0
 
     def publish(self, bytes topic not None, bytes payload not None, bytes properties=b"", int qos=1,
@@ -314,7 +389,11 @@ cdef class Queue(GroupOwner):
         body.properties = <const uint8_t*><const char*>properties
         body.properties_length = <uint32_t>len(properties)
         body.expires_at = expires_at
-        reason = self.read_asked(&body, &asked) or self.no_space()
+        reason = self.read_asked(&body, &asked)
+        if reason:
+            self.counts.refused_properties += 1
+        else:
+            reason = self.no_space()
         return reason if reason else self.append(&body, <uint8_t>qos, &asked)
 
     def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
@@ -323,8 +402,8 @@ cdef class Queue(GroupOwner):
         """Appends for the cold half (dead letters, delayed messages that are due, other protocols), also when the disk
         is full.
 
-        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: whatever the limits are; what they would
-        drop for it is dropped. Returns 0, or the MQTT 5 reason code of the refusal.
+        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: whatever the limits are. Returns 0, or the
+        MQTT 5 reason code of the refusal.
         """
         cdef body_t body
         cdef asked_t asked
@@ -353,6 +432,9 @@ cdef class Queue(GroupOwner):
         cdef StreamReader reader
         cdef bint stalled = 0
         self.news = False
+        self.stir()
+        if self.delays is not None:
+            self.move_due()
         for group in self.groups:
             group.pump()
             group.write_records()
@@ -371,24 +453,46 @@ cdef class Queue(GroupOwner):
         cdef uint32_t i
         cdef uint64_t first
         cdef Log log
-        cdef Group group
-        cdef GroupCursor cursor
         if not self.groups:
             return 0
         for i in range(<uint32_t>len(self.logs)):
             log = <Log>self.logs[i]
-            first = log.next
-            for group in self.groups:
-                cursor = <GroupCursor>group.cursors[i]
-                if cursor.floor < first:
-                    first = cursor.floor
+            if log.first == log.next:
+                continue
+            first = self.lowest_floor(i, log)
             if first > log.first:
                 log.trim(first)
         return 0
 
+    cdef uint64_t lowest_floor(self, uint32_t at, Log log):
+        """The position below which all groups have settled a log, or any that is not above its first offset.
+
+        As long as the group that was found to be behind has not moved, nobody else is asked; when it has, those after
+        it are, until one is found that is behind. All are asked only when all have moved, so each message costs each
+        group one question."""
+        cdef uint32_t count = <uint32_t>len(self.groups)
+        cdef uint32_t i, here
+        cdef uint64_t floor
+        cdef uint64_t lowest = log.next
+        cdef uint32_t last = self.behind[at]
+        for i in range(count):
+            here = (last + i) % count
+            floor = (<GroupCursor>(<Group>self.groups[here]).cursors[at]).floor
+            self.floors_read += 1
+            if floor < lowest:
+                lowest = floor
+                self.behind[at] = here
+            if floor <= log.first:
+                break
+        return lowest
+
     def needs(self, Log log not None) -> Needed | None:
-        """For Log.export; None: all of it."""
+        """For an Export; None: all of it."""
         cdef LogNeeds needs
+        if self.delays is not None and log is self.delays.log:
+            needs = LogNeeds()
+            needs.cursors = self.delays.group.cursors
+            return needs
         if self.kind == QUEUE_STREAM or not self.groups:
             return None
         needs = LogNeeds()
@@ -396,17 +500,7 @@ cdef class Queue(GroupOwner):
         needs.cursors = [(<Group>group).cursors[at] for group in self.groups]
         return needs
 
-    def drop_oldest(self, uint64_t count) -> int:
-        """Drop-head: so many messages, and at least the oldest kept ones, are gone for everybody; returns how many. The
-        engine records where the logs begin now."""
-        cdef uint64_t dropped = 0
-        cdef uint64_t here
-        cdef Log log
-        for log in self.logs:               # lowest partition first; of its lanes the lowest priority
-            here = min(log.next - log.first, count - dropped)
-            if here:
-                log.trim(log.first + here)
-                dropped += here
-            if dropped == count:
-                break
-        return dropped
+    def is_needed(self, Log log not None, uint64_t offset) -> bool:
+        """Whether some group has not settled the message; with no group yet, all are needed."""
+        cdef LogNeeds needs = self.needs(log)
+        return needs is None or needs.is_needed(offset)

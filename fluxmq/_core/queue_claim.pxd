@@ -30,8 +30,21 @@ cdef struct heap_t:             # of claims, the least first: by offset, or by d
     uint32_t room
     uint8_t by_due
 
+cdef struct queue_counts_t:     # of one queue since it was made, or since the start; docs/queues.md says what they mean
+    uint64_t appended           # delayed messages when they are due
+    uint64_t refused_full
+    uint64_t refused_disk       # there is no room on it
+    uint64_t refused_too_large
+    uint64_t refused_properties # a user property asks for what cannot be
+    uint64_t repeated           # deduplicated
+    uint64_t capture_lost       # captured messages that were refused, and nobody was told
+    uint64_t delivered
+    uint64_t redelivered        # of these, those that had been delivered before
+    uint64_t settled            # by consumers
+
 cdef class GroupOwner:
-    """Whoever must be told that a group or reader has something to do."""
+    """Whoever must be told that a group or reader has something to do; and where they count what they do."""
+    cdef queue_counts_t counts
     cdef int touch(self) except -1
 
 cdef class Member:
@@ -41,6 +54,7 @@ cdef class Member:
     cdef readonly uint32_t held             # claims in its hands
     cdef claim_t* oldest
     cdef claim_t* newest
+    cdef uint64_t refused_in                # the group's pump in which it took nothing: it is not asked again in that
 
     # How many more it takes now. Never called while the member is not in a group.
     cdef uint32_t credit(self) noexcept
@@ -49,6 +63,8 @@ cdef class Member:
     cdef int deliver(self, claim_t* claim, const record_t* record) except -1
     # The claim is taken from it: its lease is over, or it has left.
     cdef int lost(self, claim_t* claim) except -1
+    # The claim ends by somebody's order and not by what its handle was told: the handle means nothing any more.
+    cdef void forget(self, claim_t* claim) noexcept
 
 cdef class Filter:
     """Which messages a group is for. Without a subclass: all."""

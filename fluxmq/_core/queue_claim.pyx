@@ -129,3 +129,6 @@ cdef class Member:
 
     cdef int lost(self, claim_t* claim) except -1:
         return 0
+
+    cdef void forget(self, claim_t* claim) noexcept:
+        pass

@@ -38,8 +38,11 @@ cdef class Group:
     cdef readonly bint dirty                # changed since the last export_state
     cdef Ledger ledger
     cdef list order                         # lists of cursors, the highest lane first
+    cdef dict lanes                         # partition -> its cursors
     cdef uint32_t turn_cursor
     cdef uint32_t turn_member
+    cdef uint32_t turn_next                 # whose turn it is when the member found last has got its message
+    cdef uint64_t pumps
     cdef heap_t waiting
     cdef heap_t leases
     # the run of records that is still open
@@ -70,7 +73,9 @@ cdef class Group:
     cdef int kill(self, Cursor cursor, uint64_t offset, uint16_t deliveries, str reason) except -1
     cdef void take_from_member(self, claim_t* claim) noexcept
     cdef void unlink(self, claim_t* claim) noexcept
+    cdef claim_t* ordered(self, Cursor cursor, uint64_t offset)
     cdef Member member_with_credit(self)
+    cdef bint is_free(self, Cursor cursor)
     cdef Cursor cursor_of(self, uint64_t log_number)
     cdef int balance(self) except -1
     cdef int touch(self) except -1

@@ -82,6 +82,7 @@ cdef class Group:
         self.cursors = []
         self.members = []
         self.order = []
+        self.lanes = {}
         self.waiting.by_due = 1
         self.leases.by_due = 1
 
@@ -95,6 +96,7 @@ cdef class Group:
         """The group sees a log from `next` on; None: from its oldest message."""
         cdef Cursor cursor = Cursor(log, partition, log.first if next is None else <uint64_t>next)
         self.cursors.append(cursor)
+        self.lanes.setdefault(partition, []).append(cursor)
         lanes = sorted({c.log.first >> LANE_SHIFT for c in self.cursors}, reverse=True)
         self.order = [[c for c in self.cursors if c.log.first >> LANE_SHIFT == lane] for lane in lanes]
         self.balance()
@@ -105,6 +107,7 @@ cdef class Group:
         if member.group is not None:
             raise UsageError("a member is in one group at a time")
         member.group = self
+        member.refused_in = 0
         self.members.append(member)
         self.balance()
         self.touch()
@@ -189,13 +192,14 @@ cdef class Group:
     # ---------------------------------------------------------------- hand out
 
     cdef Member member_with_credit(self):
+        """Whose turn it is. The turn passes on when it got something (hand), not when it was asked."""
         cdef uint32_t count = <uint32_t>len(self.members)
         cdef uint32_t i
         cdef Member member
         for i in range(count):
             member = <Member>self.members[(self.turn_member + i) % count]
-            if member.credit():
-                self.turn_member = (self.turn_member + i + 1) % count
+            if member.refused_in != self.pumps and member.credit():
+                self.turn_next = (self.turn_member + i + 1) % count
                 return member
         return None
 
@@ -203,6 +207,10 @@ cdef class Group:
         cdef uint32_t handed = 0
         cdef Cursor cursor
         self.stalled = False
+        self.pumps += 1
+        for cursor in self.cursors:
+            if cursor.floor < cursor.log.first:
+                self.skip_to(cursor, cursor.log.first)
         if not self.members:
             return 0
         if self.mode == "shared":
@@ -210,9 +218,17 @@ cdef class Group:
             return handed
         for lane in self.order:
             for cursor in lane:
-                if cursor.owner is not None and (cursor.held == 0 or cursor.holder is cursor.owner):
+                if cursor.owner is not None and self.is_free(cursor):
                     self.pump_cursor(cursor, cursor.owner, &handed)
         return handed
+
+    cdef bint is_free(self, Cursor cursor):
+        """Exclusive groups: nobody but its owner has messages of the partition, in any lane."""
+        cdef Cursor lane
+        for lane in self.lanes[cursor.partition]:
+            if lane.held and lane.holder is not cursor.owner:
+                return 0
+        return 1
 
     cdef int pump_order(self, uint32_t* handed) except -1:
         """Lanes from the highest, in each one message of a partition after the other."""
@@ -242,17 +258,20 @@ cdef class Group:
         cdef const record_t* record = NULL
         cdef chunk_t* chunk = NULL
         cdef bint stop = 0
-        if self.claims - self.waiting.count >= self.claims_max and cursor.ready.count == 0:
-            return 0
-        member = self.member_with_credit()
-        if member is None:
-            return 1
-        claim = self.ready_claim(cursor, &record, &chunk, &stop)
-        if claim == NULL and not stop:
-            claim = self.fresh_claim(cursor, &record, &chunk, &stop)
-        if claim != NULL:
-            handed[0] += self.hand(cursor, claim, record, chunk, member)
-        return 0
+        while True:
+            if self.claims - self.waiting.count >= self.claims_max and cursor.ready.count == 0:
+                return 0
+            member = self.member_with_credit()
+            if member is None:
+                return 1
+            claim = self.ready_claim(cursor, &record, &chunk, &stop)
+            if claim == NULL and not stop:
+                claim = self.fresh_claim(cursor, &record, &chunk, &stop)
+            if claim == NULL:
+                return 0
+            if self.hand(cursor, claim, record, chunk, member):
+                handed[0] += 1
+                return 0
 
     cdef int pump_cursor(self, Cursor cursor, Member only, uint32_t* handed) except -1:
         """All that members (or the one) take of a log. 1: nobody has credit."""
@@ -263,7 +282,7 @@ cdef class Group:
         cdef bint stop = 0
         while True:
             if only is not None:
-                member = only if only.credit() else None
+                member = only if only.refused_in != self.pumps and only.credit() else None
             else:
                 member = self.member_with_credit()
             if member is None:
@@ -275,9 +294,7 @@ cdef class Group:
                 claim = self.fresh_claim(cursor, &record, &chunk, &stop)
             if claim == NULL:
                 return 0
-            if not self.hand(cursor, claim, record, chunk, member):
-                return 0
-            handed[0] += 1
+            handed[0] += self.hand(cursor, claim, record, chunk, member)
 
     cdef claim_t* ready_claim(self, Cursor cursor, const record_t** record, chunk_t** chunk, bint* stop) except? NULL:
         """The oldest of those that are ready again, out of their heap. stop: it must be read from disk first."""
@@ -313,8 +330,6 @@ cdef class Group:
         cdef const record_t* found
         cdef claim_t* claim
         cdef uint32_t looked = 0
-        if cursor.next < cursor.log.first:
-            self.skip_to(cursor, cursor.log.first)
         while cursor.next < cursor.log.next:
             if cursor.settled and cursor.is_settled(cursor.next):
                 cursor.next += 1
@@ -363,8 +378,9 @@ cdef class Group:
         return 0
 
     cdef int hand(self, Cursor cursor, claim_t* claim, const record_t* record, chunk_t* chunk, Member member) except -1:
-        """Gives a claim, which is in no heap, to a member. 0: it does not take it."""
+        """Gives a claim, which is in no heap, to a member. 0: it takes none, and is not asked again in this pump."""
         cdef int taken
+        self.turn_member = self.turn_next
         claim.state = CLAIM_HELD
         claim.member = <void*>member
         claim.chunk = chunk
@@ -386,11 +402,16 @@ cdef class Group:
             heap_push(&self.leases, claim)
         taken = member.deliver(claim, record)
         if taken:
+            if self.owner is not None:
+                self.owner.counts.delivered += 1
+                self.owner.counts.redelivered += claim.deliveries > 1
             self.note(RECORD_CLAIM, cursor.log.number, claim.offset, claim.deliveries)
             self.dirty = True
             return 1
+        member.refused_in = self.pumps
         self.take_from_member(claim)
         claim.deliveries -= 1
+        claim.due_ms = 0
         claim.state = CLAIM_READY
         heap_push(&cursor.ready, claim)
         return 0
@@ -425,6 +446,8 @@ cdef class Group:
     # ---------------------------------------------------------------- what becomes of it
 
     cdef int settle(self, claim_t* claim) except -1:
+        if self.owner is not None:
+            self.owner.counts.settled += 1
         return self.settle_offset(<Cursor>claim.cursor, claim.offset)
 
     cdef int settle_offset(self, Cursor cursor, uint64_t offset) except -1:
@@ -504,29 +527,35 @@ cdef class Group:
         cdef Cursor cursor = self.cursor_of(log_number)
         return cursor is not None and cursor.is_settled(offset)
 
+    cdef claim_t* ordered(self, Cursor cursor, uint64_t offset):
+        """The claim that an order is about, NULL: there is none. Whoever has it in hand lets go of it."""
+        cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
+        if claim != NULL and claim.state == CLAIM_HELD:
+            (<Member>claim.member).forget(claim)
+        return claim
+
     def settle_at(self, uint64_t log_number, uint64_t offset) -> bool:
         """True: it was claimed, and is settled now."""
-        cdef Cursor cursor = self.cursor_of(log_number)
-        if cursor is None or cursor.find(offset) == NULL:
+        cdef claim_t* claim = self.ordered(self.cursor_of(log_number), offset)
+        if claim == NULL:
             return False
-        self.settle_offset(cursor, offset)
+        self.settle(claim)
         return True
 
     def settle_any(self, uint64_t log_number, uint64_t offset):
         """The group is done with a message, whether anybody has had it or not."""
         cdef Cursor cursor = self.cursor_of(log_number)
         if cursor is not None:
+            self.ordered(cursor, offset)
             self.settle_offset(cursor, offset)
 
-    def settle_upto(self, uint64_t log_number, uint64_t offset, Member member=None) -> int:
-        """Settles every claim at or below an offset (of one member, if given); returns how many."""
+    def held_upto(self, uint64_t log_number, uint64_t offset, Member member=None) -> list:
+        """Offsets, in order, of messages in hands (of one member, if given) at or below an offset."""
         cdef Cursor cursor = self.cursor_of(log_number)
         cdef claim_t* claim
         cdef uint32_t i
-        if cursor is None:
-            return 0
         found = []
-        if cursor.table != NULL:
+        if cursor is not None and cursor.table != NULL:
             for i in range(cursor.table_mask + 1):
                 claim = cursor.table[i]
                 while claim != NULL:
@@ -534,22 +563,28 @@ cdef class Group:
                             member is None or claim.member == <void*>member):
                         found.append(claim.offset)
                     claim = claim.chain
-        for at in sorted(found):
-            self.settle_offset(cursor, at)
+        found.sort()
+        return found
+
+    def settle_upto(self, uint64_t log_number, uint64_t offset, Member member=None) -> int:
+        """Settles every claim at or below an offset (of one member, if given); returns how many."""
+        found = self.held_upto(log_number, offset, member)
+        for at in found:
+            self.settle_at(log_number, at)
         return len(found)
 
     def give_back_at(self, uint64_t log_number, uint64_t offset, int64_t delay_ms=0, bint counts=True) -> bool:
-        cdef Cursor cursor = self.cursor_of(log_number)
-        cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
+        cdef claim_t* claim = self.ordered(self.cursor_of(log_number), offset)
         if claim == NULL:
             return False
         self.give_back(claim, delay_ms, counts)
         return True
 
     def reject_at(self, uint64_t log_number, uint64_t offset, str reason not None) -> bool:
+        """False: it is not claimed, or nobody has it and it is on disk only, so nothing could be buried."""
         cdef Cursor cursor = self.cursor_of(log_number)
-        cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
-        if claim == NULL:
+        cdef claim_t* claim = self.ordered(cursor, offset)
+        if claim == NULL or (claim.state != CLAIM_HELD and cursor.log.get(offset) is None):
             return False
         self.reject(claim, reason)
         return True
@@ -564,6 +599,7 @@ cdef class Group:
         claim.due_ms = self.ledger.node.mono_ms + lease_ms if lease_ms else 0
         if lease_ms:
             heap_push(&self.leases, claim)
+        self.touch()                            # the clock may have to look earlier
         return True
 
     def seek(self, uint64_t log_number, uint64_t next):

@@ -17,7 +17,7 @@ from fluxmq._core.message cimport body_t
 
 cdef enum:
     CHUNK_OPEN = 0              # the tail: appended to
-    CHUNK_SEALED = 1            # export() has handed it out; nothing is added any more
+    CHUNK_SEALED = 1            # an Export has handed it out; nothing is added any more
     CHUNK_FLUSHED = 2           # segments have it, or it came from there: it may be dropped
 
 cdef struct record_t:
@@ -94,7 +94,6 @@ cdef class Log:
     cdef void added(self, chunk_t* chunk, const record_t* record) noexcept
     cdef uint32_t chunk_of(self, uint64_t offset) noexcept
     cdef int fill(self, chunk_t* chunk, bytes block, uint64_t first, uint64_t covers) except -1
-    cdef bint evictable(self, const chunk_t* chunk) noexcept
     # Everything below is gone: chunks that hold nothing else go.
     cpdef trim(self, uint64_t first)
 

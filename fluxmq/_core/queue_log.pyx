@@ -10,9 +10,10 @@ Chunks are in ascending order and never overlap. What is not flushed is always h
 is room (evict). A gap is filled by load(), which the storage ring calls when `wanted` names an offset in it.
 """
 cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
+
+from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap
 
 from fluxmq._core.errors import CorruptError, UsageError
 
@@ -25,8 +26,7 @@ cdef enum:
     HEAD_BYTES = 48
     CHUNK_BYTES_MIN = 4096
     CHUNK_BYTES_MAX = 262144
-    FRESH_TURNS = 1000              # what was loaded from disk does not give way for so many, until it is read
-    BLOCK_BYTES_MAX = 65536         # of what export hands out, and of one batch in a segment
+    SPARES_MAX = 16                 # pieces of CHUNK_BYTES_MAX that are kept for the next chunk
     LANE_SHIFT = 56
 
 
@@ -80,11 +80,45 @@ cdef void chunk_hold(chunk_t* chunk) noexcept:
     chunk.refs += 1
 
 
+cdef uint8_t* spares[SPARES_MAX]
+cdef uint32_t spares_count = 0
+
+
+cdef uint8_t* data_new(uint32_t room) except NULL:
+    """Large pieces are mapped: a heap keeps what is freed between pieces that are not, and would hold a multiple of what
+    chunks do. A few are kept, because new pages cost more than the messages that are copied into them."""
+    global spares_count
+    cdef uint8_t* data
+    if room < CHUNK_BYTES_MAX:
+        data = <uint8_t*>malloc(room)
+    elif room == CHUNK_BYTES_MAX and spares_count:
+        spares_count -= 1
+        data = spares[spares_count]
+    else:
+        data = <uint8_t*>mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+        if data == <uint8_t*>MAP_FAILED:
+            data = NULL
+    if data == NULL:
+        raise MemoryError()
+    return data
+
+
+cdef void data_free(uint8_t* data, uint32_t room) noexcept:
+    global spares_count
+    if room < CHUNK_BYTES_MAX:
+        free(data)
+    elif room == CHUNK_BYTES_MAX and spares_count < SPARES_MAX:
+        spares[spares_count] = data
+        spares_count += 1
+    else:
+        munmap(data, room)
+
+
 cdef void chunk_drop(chunk_t* chunk) noexcept:
     chunk.refs -= 1
     if chunk.refs == 0:
         free(chunk.at)
-        free(chunk.data)
+        data_free(chunk.data, chunk.room)
         free(chunk)
 
 
@@ -95,10 +129,11 @@ cdef chunk_t* chunk_new(uint32_t room) except NULL:
     memset(chunk, 0, sizeof(chunk_t))
     chunk.refs = 1
     chunk.room = room
-    chunk.data = <uint8_t*>malloc(room)
-    if chunk.data == NULL:
+    try:
+        chunk.data = data_new(room)
+    except MemoryError:
         free(chunk)
-        raise MemoryError()
+        raise
     return chunk
 
 
@@ -392,40 +427,8 @@ cdef class Log:
 
     # ---------------------------------------------------------------- to segments and back
 
-    def export(self, uint64_t upto_batch, Needed needed=None) -> list:
-        """What segments must have before journal files up to a batch go: (first, last, count, time_min, time_max,
-        due_min, due_max, bytes) for each block of at most 64 KiB of messages (a larger one alone).
-
-        Of a chunk that holds any of it everything is taken, and nothing is added to that chunk any more; so some of it
-        may be newer than the batch, and must be durable before segments are written (Keeper waits for that).
-        needed: says which messages still count; None = all.
-        """
-        cdef list blocks = []
-        cdef uint32_t i, j
-        cdef chunk_t* chunk
-        cdef const record_t* record
-        cdef Block block = Block.__new__(Block)
-        for i in range(self.chunks_count):
-            chunk = self.chunks[i]
-            if chunk.state == CHUNK_FLUSHED:
-                continue
-            if chunk.batch > upto_batch:
-                break
-            chunk.state = CHUNK_SEALED
-            for j in range(chunk.count):
-                record = record_at(chunk, j)
-                if record.offset < self.first or (needed is not None and not needed.is_needed(record.offset)):
-                    continue
-                if block.parts and block.size + record.size > BLOCK_BYTES_MAX:
-                    blocks.append(block.value())
-                    block = Block.__new__(Block)
-                block.add(record)
-        if block.parts:
-            blocks.append(block.value())
-        return blocks
-
     def exported(self):
-        """Segments have what the last export() gave, synced."""
+        """Segments have what the last Export (queue_export.pyx) gave, synced."""
         cdef uint32_t i
         cdef chunk_t* chunk
         for i in range(self.chunks_count):
@@ -475,7 +478,7 @@ cdef class Log:
             chunk.first = first             # of what it covers, whether or not a message is kept there
             chunk.covers = covers
             chunk.state = CHUNK_FLUSHED
-            chunk.used_turn = self.ledger.node.turn + FRESH_TURNS   # somebody waits for it
+            chunk.used_turn = self.ledger.node.turn
             self.insert(at, chunk)
         except BaseException:
             chunk_drop(chunk)
@@ -521,8 +524,11 @@ cdef class Log:
             self.take_out(0)
         self.found = 0
 
-    def evict(self, uint64_t wanted_bytes) -> int:
-        """Drops chunks that segments have, least recently read first, until so many bytes are free; how many are."""
+    def evict(self, uint64_t wanted_bytes, bint spare_recent=False) -> int:
+        """Drops chunks that segments have, least recently read first, until so many bytes are free; how many are.
+
+        spare_recent: not those of this turn and the last, or what somebody waits for could go before he sees it.
+        """
         cdef uint64_t freed = 0
         cdef uint32_t i, oldest
         cdef chunk_t* chunk
@@ -530,8 +536,10 @@ cdef class Log:
             oldest = self.chunks_count
             for i in range(self.chunks_count):
                 chunk = self.chunks[i]
-                if self.evictable(chunk) and (
-                        oldest == self.chunks_count or chunk.used_turn < self.chunks[oldest].used_turn):
+                if chunk.state != CHUNK_FLUSHED or chunk.refs != 1 or (
+                        spare_recent and chunk.used_turn + 1 >= self.ledger.node.turn):
+                    continue
+                if oldest == self.chunks_count or chunk.used_turn < self.chunks[oldest].used_turn:
                     oldest = i
             if oldest == self.chunks_count:
                 break
@@ -541,31 +549,25 @@ cdef class Log:
         return freed
 
     @property
+    def coldest(self) -> int:
+        """The turn in which the least recently read of the chunks that could be dropped was read; -1: there is none."""
+        cdef int64_t found = -1
+        cdef uint32_t i
+        for i in range(self.chunks_count):
+            if self.chunks[i].state == CHUNK_FLUSHED and self.chunks[i].refs == 1 and (
+                    found < 0 or <int64_t>self.chunks[i].used_turn < found):
+                found = <int64_t>self.chunks[i].used_turn
+        return found
+
+    @property
     def cached(self) -> int:
         """Bytes of chunks that could be dropped."""
         cdef uint64_t total = 0
         cdef uint32_t i
         for i in range(self.chunks_count):
-            if self.evictable(self.chunks[i]):
+            if self.chunks[i].state == CHUNK_FLUSHED and self.chunks[i].refs == 1:
                 total += self.chunks[i].room
         return total
-
-    @property
-    def idle_since(self) -> int | None:
-        """The turn in which that of them was read which has not been for longest; None: there is none."""
-        cdef uint64_t oldest = 0
-        cdef bint found = 0
-        cdef uint32_t i
-        for i in range(self.chunks_count):
-            if self.evictable(self.chunks[i]) and (not found or self.chunks[i].used_turn < oldest):
-                oldest = self.chunks[i].used_turn
-                found = 1
-        return oldest if found else None
-
-    cdef bint evictable(self, const chunk_t* chunk) noexcept:
-        """Segments have it, nobody holds it, and it was not loaded a moment ago for a reader who is yet to come: if it
-        were dropped before, it would be loaded again, and so for ever."""
-        return chunk.state == CHUNK_FLUSHED and chunk.refs == 1 and chunk.used_turn <= self.ledger.node.turn
 
 
 cdef bint record_holds(const uint8_t* at, size_t n) noexcept:
@@ -576,42 +578,6 @@ cdef bint record_holds(const uint8_t* at, size_t n) noexcept:
         return 0
     inside = HEAD_BYTES + <uint64_t>record.topic_length + record.properties_length + record.payload_length
     return inside <= record.size
-
-
-@cython.final
-cdef class Block:
-    """Messages that will be one batch of a segment."""
-    cdef list parts
-    cdef uint64_t first
-    cdef uint64_t last
-    cdef uint32_t count
-    cdef uint32_t size
-    cdef int64_t time_min
-    cdef int64_t time_max
-    cdef int64_t due_min
-    cdef int64_t due_max
-
-    def __cinit__(self):
-        self.parts = []
-
-    cdef int add(self, const record_t* record) except -1:
-        if self.count == 0:
-            self.first = record.offset
-            self.time_min = self.time_max = record.time_ms
-            self.due_min = self.due_max = record.not_before
-        self.last = record.offset
-        self.count += 1
-        self.size += record.size
-        self.time_min = min(self.time_min, record.time_ms)
-        self.time_max = max(self.time_max, record.time_ms)
-        self.due_min = min(self.due_min, record.not_before)
-        self.due_max = max(self.due_max, record.not_before)
-        self.parts.append(PyBytes_FromStringAndSize(<const char*>record, record.size))
-        return 0
-
-    cdef tuple value(self):
-        return (self.first, self.last, self.count, self.time_min, self.time_max, self.due_min, self.due_max,
-                b"".join(self.parts))
 
 
 cdef inline void put_u64(uint8_t* at, uint64_t value) noexcept:

@@ -148,10 +148,12 @@ cdef class TopicFilter(Filter):
         cdef uint32_t prefix = 7 + <uint32_t>len(self.queue.name)
         cdef const uint8_t* pattern = <const uint8_t*><const char*>self.pattern
         record_body(record, &body)
-        if self.queue.is_address(&body):
-            prefix = min(prefix + 1, body.topic_length)
-        else:
+        if not self.queue.is_address(&body):
             prefix = 0
+        elif body.topic_length == prefix:
+            return 0                    # there is no level below; "#" would be no filter at all
+        else:
+            prefix += 1
         return pattern_matches(pattern, pattern + len(self.pattern), body.topic + prefix,
                                body.topic + body.topic_length)
 
@@ -257,6 +259,10 @@ cdef class SessionMember(Member):
         """The client may still acknowledge it, and is not heard."""
         self.session.forget_claim(claim)
         return 0
+
+    cdef void forget(self, claim_t* claim) noexcept:
+        """`$ack` and its kin may come before the PUBACK, which then is about nothing."""
+        self.session.forget_claim(claim)
 
 
 @cython.final

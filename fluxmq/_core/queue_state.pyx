@@ -80,18 +80,20 @@ cdef int replay_claim(Group group, Cursor cursor, uint64_t first, uint32_t n, ui
                       bint claimed) except -1:
     cdef uint64_t offset
     cdef claim_t* claim
+    cdef uint16_t known
     for offset in range(first, first + n):
         if cursor.is_settled(offset):
             continue
         claim = cursor.find(offset)
+        known = 0
         if claim == NULL:
             claim = cursor.add(offset)
             group.claims += 1
         else:
             group.unlink(claim)
             if claimed:
-                deliveries = max(deliveries, claim.deliveries)
-        claim.deliveries = deliveries
+                known = claim.deliveries        # the view's copy may be newer than this record
+        claim.deliveries = max(deliveries, known)
         claim.due_ms = due
         if due:
             claim.state = CLAIM_WAITING

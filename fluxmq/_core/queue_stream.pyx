@@ -75,6 +75,8 @@ cdef class StreamReader:
             if claim == NULL and self.held == 0:
                 self.acknowledged = self.next
             done += 1
+        if self.owner is not None:
+            self.owner.counts.delivered += done
         return done
 
     cdef void pass_over(self, uint64_t offset) noexcept:

@@ -160,7 +160,7 @@ cdef inline bint batch_fits(const uint8_t* data, size_t total, size_t here, uint
 
 def encode_batch_header(tuple block not None, const uint8_t[::1] stored not None, uint32_t how, uint64_t synced,
                         uint64_t file_id):
-    """The 80 bytes before `stored`, which is what `how` made of the block's bytes. block: as Log.export gives it."""
+    """The 80 bytes before `stored`, which is what `how` made of the block's bytes. block: as an Export gives it."""
     cdef uint8_t raw[SEGMENT_BATCH_BYTES]
     cdef uint32_t seed = crc_seed(file_id)
     cdef size_t length = <size_t>stored.shape[0]
@@ -507,7 +507,7 @@ cdef size_t summarize(const uint8_t* raw, size_t total, summary_t* out) noexcept
 
 
 def block_of(raw, uint64_t first=0):
-    """The block (as Log.export gives it) of the messages in `raw` from offset `first` on; None: there are none.
+    """The block (as an Export gives it) of the messages in `raw` from offset `first` on; None: there are none.
 
     Raises CorruptError if these are not messages in ascending order of offset."""
     cdef const uint8_t[::1] view = raw
@@ -546,6 +546,31 @@ def due_pairs(const uint8_t[::1] raw not None):
             at += 16
         here += get_u32(&raw[here])
     return bytes(out)
+
+
+def take_messages(const uint8_t[::1] raw not None, list offsets not None):
+    """{offset: bytes} of those messages of a block that are asked for. offsets: ascending."""
+    cdef size_t total = <size_t>raw.shape[0]
+    cdef summary_t all
+    cdef size_t here = 0
+    cdef Py_ssize_t at = 0
+    cdef uint64_t offset
+    cdef dict found = {}
+    if total == 0 or not offsets:
+        return found
+    cdef size_t good = summarize(&raw[0], total, &all)
+    cdef uint64_t wanted = offsets[0]
+    while here < good:
+        offset = get_u64(&raw[here] + 8)
+        while wanted < offset:
+            at += 1
+            if at == len(offsets):
+                return found
+            wanted = offsets[at]
+        if wanted == offset:
+            found[offset] = (<const char*>&raw[here])[:get_u32(&raw[here])]
+        here += get_u32(&raw[here])
+    return found
 
 
 def find_time(const uint8_t[::1] raw not None, int64_t time_ms):

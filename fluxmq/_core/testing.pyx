@@ -9,12 +9,17 @@ from fluxmq._core.hash cimport hash_bytes as c_hash_bytes
 from fluxmq._core.hub cimport Hub
 from fluxmq._core.journal cimport Journal
 from fluxmq._core.message cimport ids_t, live, msg_t
+from fluxmq._core.queue_claim cimport CLAIM_HELD, CLAIM_READY, Member, claim_t
+from fluxmq._core.queue_cursor cimport Cursor
+from fluxmq._core.queue_group cimport Group
+from fluxmq._core.queue_log cimport Log, record_t
+from fluxmq._core.queue_stream cimport StreamReader
 from fluxmq._core.retained cimport RetainedNode, RetainedTree
 from fluxmq._core.session cimport Session
 from fluxmq._core.trie cimport SHARDS, Trie, sub_t, subs_free, subs_push, subs_t
 
-__all__ = ["DEBUG_BUILD", "TrieProbe", "gathered", "hash_bytes", "live_objects", "pump_queues", "retained_nodes",
-           "session_state"]
+__all__ = ["DEBUG_BUILD", "ReaderProbe", "TrieProbe", "claims_of", "gathered", "hash_bytes", "live_objects",
+           "pump_queues", "retained_nodes", "session_state"]
 
 DEBUG_BUILD = FLUXMQ_DEBUG_BUILD != 0
 
@@ -22,6 +27,11 @@ DEBUG_BUILD = FLUXMQ_DEBUG_BUILD != 0
 def hash_bytes(bytes data not None, uint64_t seed) -> int:
     """The core's keyed hash (hash.pxd) of `data`."""
     return c_hash_bytes(<const uint8_t*>data, len(data), seed)
+
+
+def pump_queues(Hub hub not None):
+    """What the end of a turn does for queues with news."""
+    hub.pump_queues()
 
 
 cdef list subs_as_list(const subs_t* subs):
@@ -168,3 +178,64 @@ def pump_queues(Hub hub not None):
     """The end of a turn, as far as queues are concerned: those with news hand out what they can."""
     hub.node.turn += 1
     hub.pump_queues()
+
+
+def claims_of(Group group not None) -> dict:
+    """{(log number, offset): (state, deliveries, due, member)} of every claim; state is held, ready or waiting, due the
+    end of the lease (monotonic ms, 0 = none) or of the wait (wall clock ms)."""
+    cdef Cursor cursor
+    cdef claim_t* claim
+    cdef uint32_t i
+    found = {}
+    for cursor in group.cursors:
+        for i in range(cursor.table_mask + 1 if cursor.table != NULL else 0):
+            claim = cursor.table[i]
+            while claim != NULL:
+                state = "held" if claim.state == CLAIM_HELD else "ready" if claim.state == CLAIM_READY else "waiting"
+                member = <object><Member>claim.member if claim.member != NULL else None
+                found[cursor.log.number, claim.offset] = state, claim.deliveries, claim.due_ms, member
+                claim = claim.chain
+    return found
+
+
+@cython.final
+cdef class ReaderProbe(StreamReader):
+    """Machine. A reader of a stream in Python. room: how many it takes without an acknowledgement. keeping: whether it
+    acknowledges at all. `seen`: offsets in the order of delivery. The other arguments are StreamReader's."""
+    cdef public uint32_t room
+    cdef public bint keeping
+    cdef readonly list seen
+    cdef dict claims
+
+    def __init__(self, Log log not None, uint64_t position, *, uint32_t room=1, bint keeping=True, **more):
+        StreamReader.__init__(self, log, position, **more)
+        self.room = room
+        self.keeping = keeping
+        self.seen = []
+        self.claims = {}
+
+    cdef uint32_t credit(self) noexcept:
+        return self.room - self.held if self.room > self.held else 0
+
+    cdef bint keeps(self) noexcept:
+        return self.keeping
+
+    cdef int deliver(self, claim_t* claim, const record_t* record) except -1:
+        self.seen.append(record.offset)
+        if claim != NULL:
+            self.claims[record.offset] = <uintptr_t>claim
+        return 1
+
+    def acknowledge_at(self, uint64_t offset):
+        """The client has acknowledged it."""
+        self.acknowledge(<claim_t*><uintptr_t>self.claims.pop(offset))
+
+    @property
+    def outstanding(self) -> list:
+        """Offsets delivered and not acknowledged."""
+        return sorted(self.claims)
+
+    def hang_up(self):
+        """Its connection has ended."""
+        self.claims.clear()
+        self.forget()

@@ -4,17 +4,18 @@ admin/http.py knows HTTP and bounds it (HTTP_* in model/limits.py); this file kn
 
     /health   200 {"status":"healthy", ...}    503 when the status is another
     /ready    200 {"status":"ready", ...}      503 {"status":"not_ready", ...}
-    /metrics  200 Prometheus text
+    /metrics  200 Prometheus text; ?queue=NAME, also several times: with these queues one by one
 
-A query is ignored. HEAD is GET without the body. Other methods on these paths: 405 with Allow.
+Any other query is ignored. HEAD is GET without the body. Other methods on these paths: 405 with Allow.
 """
 import asyncio
 import errno
 import json
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import parse_qsl
 
 from fluxmq._core.errors import UsageError
 from fluxmq.admin.http import READ_BYTES, Answer, Bounds, HttpServer, Request, text_answer
@@ -47,11 +48,12 @@ class HealthServer(HttpServer):
     """Listens from `start` to `stop`, on the running loop; the callables are called there and must not block.
 
     addr: host:port as in server.health_addr. health: the body of /health. ready: whether, and the body of /ready.
-    metrics: the page of /metrics. A callable that raises is a 500 and a line in the log.
+    metrics: the page of /metrics, with the queues of `?queue=NAME&queue=…`. A callable that raises is a 500
+    and a line in the log.
     """
 
     def __init__(self, addr: str, health: Callable[[], dict[str, Any]],
-                 ready: Callable[[], tuple[bool, dict[str, Any]]], metrics: Callable[[], bytes], *,
+                 ready: Callable[[], tuple[bool, dict[str, Any]]], metrics: Callable[[Sequence[str]], bytes], *,
                  request_seconds_max: float = limits.HTTP_REQUEST_SECONDS_MAX,
                  idle_seconds_max: float = limits.HTTP_IDLE_SECONDS_MAX,
                  connections_max: int = limits.HTTP_CONNECTIONS_MAX) -> None:
@@ -79,36 +81,36 @@ class _Pages:
     """What is served; implements http.Handler."""
 
     def __init__(self, health: Callable[[], dict[str, Any]], ready: Callable[[], tuple[bool, dict[str, Any]]],
-                 metrics: Callable[[], bytes]) -> None:
+                 metrics: Callable[[Sequence[str]], bytes]) -> None:
         self._health = health
         self._ready = ready
         self._metrics = metrics
-        self._routes: dict[str, Callable[[], Answer]] = {
+        self._routes: dict[str, Callable[[str], Answer]] = {
             "/health": self._answer_health, "/ready": self._answer_ready, "/metrics": self._answer_metrics}
 
     def refuse(self, status: int, text: str) -> Answer:
         return text_answer(status, text)
 
     async def handle(self, request: Request) -> Answer:
-        path = request.target.partition("?")[0]
+        path, _, query = request.target.partition("?")
         route = self._routes.get(path)
         if route is None:
             return text_answer(404, f"there are {', '.join(self._routes)}")
         if request.method not in ("GET", "HEAD"):
             return text_answer(405, "only GET and HEAD", ("Allow", "GET, HEAD"))
         try:
-            return route()
+            return route(query)
         except Exception:
             _LOG.exception("a page could not be made", extra={"page": path})
             return text_answer(500, "it could not be found out; the log says why")
 
-    def _answer_health(self) -> Answer:
+    def _answer_health(self, query: str) -> Answer:
         body = self._health()
         return _json(200 if body.get("status") == "healthy" else 503, body)
 
-    def _answer_ready(self) -> Answer:
+    def _answer_ready(self, query: str) -> Answer:
         ready, body = self._ready()
         return _json(200 if ready else 503, body)
 
-    def _answer_metrics(self) -> Answer:
-        return Answer(200, METRICS_TYPE, self._metrics())
+    def _answer_metrics(self, query: str) -> Answer:
+        return Answer(200, METRICS_TYPE, self._metrics([value for name, value in parse_qsl(query) if name == "queue"]))

@@ -2,7 +2,7 @@
 
 A custom collector on a registry of its own: the process's global registry belongs to whoever embeds us.
 """
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -11,7 +11,8 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from fluxmq._core.errors import UsageError
-from fluxmq.model.metrics import METRICS, Metric, Snapshot
+from fluxmq.admin.queue_metrics import render_queues
+from fluxmq.model.metrics import METRICS, Metric, QueueSnapshot, Snapshot
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
@@ -27,18 +28,22 @@ class Metrics(Collector):
 
     strict: a name or label value that the table does not have, or a metric that the snapshot does not have, is a
     UsageError; otherwise it is left out, because half a page serves an operator better than none. Tests are strict.
+    queues: queues one by one, by name; see app/snapshot.py.
     """
 
-    def __init__(self, snapshot: Callable[[], Snapshot], strict: bool = False) -> None:
+    def __init__(self, snapshot: Callable[[], Snapshot], strict: bool = False,
+                 queues: Callable[[Sequence[str]], list[QueueSnapshot]] | None = None) -> None:
         self._snapshot = snapshot
+        self._queues = queues
         self._strict = strict
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def render(self) -> bytes:
-        """The page of /metrics."""
-        return generate_latest(self._registry)
+    def render(self, queues: Sequence[str] = ()) -> bytes:
+        """The page of /metrics. queues: names of those that are to be shown one by one; none: a bounded number."""
+        page: bytes = generate_latest(self._registry)
+        return page if self._queues is None else page + render_queues(self._queues(queues))
 
     def describe(self) -> list[Family]:
         """Nothing: the registry would otherwise take a snapshot when this registers, before there is anything."""

@@ -16,6 +16,7 @@ from fluxmq.app.config_sources import Given, Problem, from_environment, from_fil
 from fluxmq.model.config import Config
 from fluxmq.model.config_keys import KEYS, build
 from fluxmq.model.config_refused import refusal
+from fluxmq.model.queues import SpecError
 
 __all__ = ["DEFAULT", "InvalidConfig", "Provenance", "load"]
 
@@ -79,6 +80,8 @@ def _convert(given: Given) -> tuple[Any] | Problem:
     if reason is None:
         try:
             return (key.convert(given.value),)
+        except SpecError as error:  # a key inside of the value; its place says more than what the whole may be
+            return Problem(f"{given.path}{error.path}", f"{error.text} ({given.origin})")
         except ValueError as error:
             reason = str(error)
     near: list[str] = []

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from fluxmq.app.config import DEFAULT, Provenance
 from fluxmq.app.exit_codes import MEANINGS
 from fluxmq.model.config import Config
-from fluxmq.model.config_keys import KEYS, SECTIONS, Key, values
+from fluxmq.model.config_keys import KEYS, QUEUE_KEYS, QUEUE_SECTIONS, SECTIONS, Key, values
 from fluxmq.model.config_refused import ALIASES, REFUSED
+from fluxmq.model.queues import REFUSED as QUEUE_REFUSED
 
 __all__ = ["keys_as_markdown", "keys_as_text", "show"]
 
@@ -34,7 +35,7 @@ def keys_as_text() -> str:
     """Every key in four lines."""
     return "\n".join(
         f"{key.path}\n    {key.description}\n    allowed: {key.allowed}\n    default: {key.format(key.default)}\n"
-        for key in KEYS.values())
+        for key in [*KEYS.values(), *QUEUE_KEYS.values()])
 
 
 def keys_as_markdown() -> str:
@@ -66,6 +67,7 @@ def _markdown() -> Iterator[str]:
             for key in keys:
                 yield f"| {' | '.join(_row(key))} |"
         yield ""
+    yield from _queues()
     yield "## Keys that are refused"
     yield ""
     yield "Other versions have them, and here they would do nothing. `*` stands for every name."
@@ -84,6 +86,48 @@ def _markdown() -> Iterator[str]:
     yield "|---|---|"
     for status, meaning in MEANINGS.items():
         yield f"| {status} | {_cell(meaning)} |"
+
+
+def _queues() -> Iterator[str]:
+    """The keys of an entry of `queues`."""
+    yield "## An entry of queues"
+    yield ""
+    yield ("`queues` is a list; each entry has these keys. They are those of `fluxmq queue create --set` and of the "
+           "admin socket too. What they are for: [queues and streams](../queues.md).")
+    yield ""
+    yield from _example()
+    for section, text in QUEUE_SECTIONS.items():
+        name = section.removeprefix("queues[]").lstrip(".")
+        if name:
+            yield f"### `{name}` of a queue"
+            yield ""
+            yield text
+            yield ""
+        yield "| key | default | allowed | what it does |"
+        yield "|---|---|---|---|"
+        for key in QUEUE_KEYS.values():
+            if key.path.rpartition(".")[0] == section:
+                row = _row(key)
+                yield f"| {row[0]} | {row[1] if key.path != 'queues[].name' else 'none'} | {' | '.join(row[2:])} |"
+        yield ""
+    yield "### Keys of a queue that are refused"
+    yield ""
+    yield "| key | why, and what to write instead |"
+    yield "|---|---|"
+    for path, reason in QUEUE_REFUSED.items():
+        yield f"| `{path}` | {_cell(reason)} |"
+    yield ""
+
+
+def _example() -> Iterator[str]:
+    yield "```yaml"
+    yield "queues:"
+    yield "  - name: orders"
+    yield '    topics: ["shop/+/orders"]'
+    yield "    limits: {max_depth: 100000, message_ttl: 7d}"
+    yield "  - {name: audit, type: stream, retention: {max_age: 30d}}"
+    yield "```"
+    yield ""
 
 
 def _row(key: Key) -> tuple[str, ...]:

@@ -37,8 +37,9 @@ def queue() -> None:
 def queue_list(place: Place) -> None:
     """List the queues."""
     answer = place.client.ask("GET", "queues")
-    columns = {"name": "NAME", "type": "TYPE", "partitions": "PARTITIONS", "messages": "MESSAGES", "bytes": "BYTES",
-               "groups": "GROUPS", "consumers": "CONSUMERS", "dead_letters": "DEAD LETTERS"}
+    columns = {"name": "NAME", "type": "TYPE", "partitions": "PARTITIONS", "messages": "MESSAGES", "ready": "READY",
+               "unsettled": "UNSETTLED", "delayed": "DELAYED", "bytes": "BYTES", "groups": "GROUPS",
+               "consumers": "CONSUMERS", "dead_letters": "DEAD LETTERS"}
     place.show(answer, lambda: as_table(answer["queues"], columns) if answer["queues"] else "there are no queues")
 
 

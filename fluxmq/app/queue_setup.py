@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from fluxmq._core.errors import ConfigError
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_admin import QueueAdmin
+from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_consumers import QueueConsumers
 from fluxmq.engine.queue_jumps import ClockFollower
 from fluxmq.engine.queue_space import QueueSpace
@@ -18,7 +19,7 @@ from fluxmq.storage.segments import SegmentStore
 if TYPE_CHECKING:
     from fluxmq.app.server import Server
 
-__all__ = ["declare", "initialize"]
+__all__ = ["declare", "initialize", "tick"]
 
 
 def initialize(server: Server) -> SegmentStore | None:
@@ -34,6 +35,7 @@ def initialize(server: Server) -> SegmentStore | None:
     server.keeper.queues = QueueKeeper(manager, segments, config.queue_manager.cache_size, server.fail)
     server.broker.consumers = QueueConsumers(manager, server.note)
     server.queue_manager = manager
+    server.queue_clock = QueueClock(manager)
     server.clock_follower = ClockFollower(manager)
     if server.store.path is not None:
         server.queue_space = QueueSpace(manager, Reserve(server.store.path, limits.QUEUE_RESERVE_BYTES), server.note)
@@ -50,3 +52,11 @@ def declare(server: Server) -> None:
         except QueueRefused as refused:
             raise ConfigError(f"queues[{at}]", f"{refused.text}; {refused.hint}") from None
         server.queue_manager.queues[spec.name.encode()].configured = True
+
+
+def tick(server: Server) -> None:
+    """The clock has moved."""
+    server.clock_follower.tick()
+    server.queue_clock.tick()
+    if server.queue_space is not None:
+        server.queue_space.tick(server.loop)

@@ -54,9 +54,16 @@ def as_message(message: dict[str, Any], *, properties: bool = False) -> str:
 def as_queue(queue: dict[str, Any]) -> str:
     """Everything about one queue."""
     out = [f"{plain(queue.get('name'))}  ({plain(queue.get('type'))})"]
-    for key in ("messages", "bytes", "consumers", "dead_letters", "dead_letter_queue"):
+    for key in ("messages", "ready", "unsettled", "delayed", "bytes", "consumers", "dead_letters", "dead_letter_queue"):
         if queue.get(key) not in (None, ""):
             out.append(f"  {key.replace('_', ' ')}: {plain(queue[key])}")
+    counts = queue.get("counts")
+    if isinstance(counts, dict):
+        # those that always matter, and what has happened of the others
+        shown = [(key, number) for key, number in counts.items()
+                 if number or key in ("appended", "delivered", "settled")]
+        out += ["", "since it was made, or the broker started"]
+        out += [f"  {plain(key).replace('_', ' ')}: {plain(number)}" for key, number in shown]
     spec = queue.get("spec")
     if isinstance(spec, dict):
         out += ["", "as configured"]

@@ -33,6 +33,7 @@ from fluxmq.admin.metrics import Metrics
 from fluxmq.admin.socket import SOCKET_PATH_BYTES_MAX, AdminSocket
 from fluxmq.app import exit_codes, queue_setup
 from fluxmq.app.exit_codes import BindError
+from fluxmq.app.heap import HeapKeeper, settle_heap
 from fluxmq.app.hub_limits import set_limits
 from fluxmq.app.logs import RateLimited, configure
 from fluxmq.app.snapshot import Snapshots
@@ -44,7 +45,7 @@ from fluxmq.engine.broker import Broker, Limits
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.ports import StateStore
 from fluxmq.engine.ports_queues import QueuesPort
-from fluxmq.engine.queue_clock import tick
+from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_jumps import ClockFollower
 from fluxmq.engine.queue_space import QueueSpace
 from fluxmq.engine.queues import QueueManager
@@ -75,6 +76,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 def run(config: Config, provenance: dict[str, str]) -> int:
     """Runs the broker until a signal ends it. Returns the exit status; raises FluxError before it has started."""
     configure(config.log.level, config.log.format)
+    settle_heap()
     return uvloop.run(_main(config))
 
 
@@ -121,8 +123,10 @@ class Server:
         self.queues: QueuesPort | None = None
         self.admin: AdminSocket | None = None
         self.store: StateStore | None = None
+        self.heap = HeapKeeper()
         self.segments: SegmentStore | None = None
         self.queue_manager: QueueManager
+        self.queue_clock: QueueClock
         self.queue_space: QueueSpace | None = None
         self.clock_follower: ClockFollower
         self.descriptors = 0
@@ -164,14 +168,15 @@ class Server:
         self.snapshots = Snapshots(self)
         if config.server.health_enabled:
             self.health = HealthServer(config.server.health_addr, self.snapshots.health, self.snapshots.ready,
-                                       Metrics(self.snapshots.metrics).render)
+                                       Metrics(self.snapshots.metrics, queues=self.snapshots.queue_metrics).render)
 
     def _store(self) -> StateStore:
         storage = self.config.storage
         if storage.type == "memory":
             return MemoryStore()
         return RocksStore(Path(storage.dir), identity=secrets.randbits(64), durability=storage.session_durability,
-                          interval=storage.sync_interval, recover_on_startup=storage.recover_on_startup)
+                          interval=storage.sync_interval, file_bytes=storage.journal_file_size,
+                          recover_on_startup=storage.recover_on_startup)
 
     def _open(self, path: str, slot: Slot) -> None:
         broker = self.config.broker
@@ -267,16 +272,14 @@ class Server:
             for connection, why in self.poller.sweep():
                 connection.handler.on_late(connection, why)
             self.broker.tick()
-            self.clock_follower.tick()
-            tick(self.queue_manager)
-            if self.queue_space is not None:
-                self.queue_space.tick(self.loop)
+            queue_setup.tick(self)
             if self._ticks % RETAINED_SWEEP_TICKS == 0:
                 self.hub.expire_retained(self.hub.now_ms)
             interval = self.config.broker.sys_interval
             if interval:
                 self.sys_topics.tick(self.hub.now_ms, int(interval * 1000))
             self.keeper.tick(self.loop)
+            self.heap.tick(self.keeper.checkpoints)
             if self._ticks % LOSING_TICKS == 0:
                 self._tell_losing()
             self.limited.flush()

@@ -2,10 +2,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from fluxmq import __version__
-from fluxmq.model.metrics import METRICS, Snapshot
+from fluxmq.engine.queue_numbers import as_metrics, counts_of, group_lags, numbers_of, totals
+from fluxmq.model.metrics import METRICS, QueueSnapshot, Snapshot
 
 if TYPE_CHECKING:
     from fluxmq.app.server import Server
@@ -84,4 +87,25 @@ class Snapshots:
             "fluxmq_protocol_errors_total": c["protocol_errors"],
             "fluxmq_auth_failures_total": tally.auth_failures,
             "fluxmq_acl_denied_total": {("publish",): c["publish_denied"], ("subscribe",): tally.subscribe_denied},
-        }
+        } | self._queues()
+
+    def _queues(self) -> dict[str, Any]:
+        """Of all queues."""
+        manager = self.server.queue_manager
+        happened, now, kinds = totals(manager)
+        happened["refused_unknown_queue"] = manager.refused_unknown
+        return {"fluxmq_queues": {(kind,): number for kind, number in kinds.items()}} | {
+            f"fluxmq_queues_{name}": value for name, value in as_metrics(happened, now).items()}
+
+    def queue_metrics(self, asked: Sequence[str]) -> list[QueueSnapshot]:
+        """Queues one by one: those asked for that are there; else as many as queue_manager.metrics_queues says, those
+        of the configuration first, and of each as many groups."""
+        manager, bound = self.server.queue_manager, self.server.config.queue_manager.metrics_queues
+        names = [name.encode() for name in asked] or [spec.name.encode() for spec in self.server.config.queues]
+        chosen = {name: manager.queues[name] for name in names if name in manager.queues}
+        if not asked:
+            for name in sorted(manager.queues) if len(chosen) < bound else ():
+                chosen.setdefault(name, manager.queues[name])
+        return [QueueSnapshot(state.spec.name, as_metrics(counts_of(state), numbers_of(state)),
+                              dict(islice(sorted(group_lags(state).items()), None if asked else bound)))
+                for state in islice(chosen.values(), None if asked else bound)]

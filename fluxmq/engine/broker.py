@@ -21,7 +21,7 @@ from fluxmq._core.hub import Hub
 from fluxmq._core.routes import ShareGroup
 from fluxmq._core.session import Session
 from fluxmq._core.text import check_filter, split_share
-from fluxmq.engine.queue_consumers import QueueConsumers
+from fluxmq.engine.queue_consumers import QueueConsumers, is_queue_filter
 from fluxmq.engine.sessions import EXPIRY_NEVER, ClientConnection, Consume, Link, SessionState, Subscription, Will
 from fluxmq.model.mqtt import ReasonCode
 
@@ -206,7 +206,13 @@ class Broker:
         state.will = None
         expires_at = self.hub.now_ms + will.expiry_s * 1000 if will.expiry_s is not None else 0
         self.wills_published += 1
-        self.hub.publish_message(will.topic, will.payload, min(will.qos, self.hub.qos_max), will.retain,
+        retain = will.retain
+        if will.topic.startswith(QUEUE_PREFIX):
+            retain = False  # a queue keeps its messages itself
+            if self.consumers is not None and not self.consumers.make_for(will.topic):
+                self.log("warning", "will to a queue", "a will is lost: there is no such queue",
+                         {"client_id": session.name.decode(), "topic": will.topic.decode()})
+        self.hub.publish_message(will.topic, will.payload, min(will.qos, self.hub.qos_max), retain,
                                  will.properties, expires_at, session)
         self._record(session, RECORD_LINK, Link(state.connection is not None, state.since_ms, state.expiry_s, False))
 
@@ -230,15 +236,13 @@ class Broker:
         plain = share[1] if share else filter_
         if filter_ == b"$share" or check_filter(plain, self.limits.topic_levels_max) != 1:
             return ReasonCode.TOPIC_FILTER_INVALID, False
-        if share and plain.startswith(QUEUE_PREFIX):
-            return ReasonCode.TOPIC_FILTER_INVALID, False  # a queue's consumers share it anyway: `consumer-group`
-        if filter_.startswith(QUEUE_PREFIX):
+        if plain.startswith(QUEUE_PREFIX):
             if self.consumers is None:
                 return ReasonCode.TOPIC_FILTER_INVALID, False
-            consume = consume or Consume()
-            code = self.consumers.check(filter_, granted, consume)
-            if code >= 0x80:
+            code = self.consumers.refusal(filter_, granted, consume or Consume())[0]
+            if code:
                 return code, False
+            consume = self.consumers.with_share(filter_, consume or Consume())
         else:
             consume = None
         known = filter_ in session.subscriptions
@@ -293,7 +297,7 @@ class Broker:
                 self.route(session, filter_, *session.subscriptions[filter_])
 
     def route(self, session: Session, filter_: bytes, options: int, identifier: int) -> None:
-        if filter_.startswith(QUEUE_PREFIX):
+        if is_queue_filter(filter_):
             if self.consumers is not None and session.connected:
                 self.consumers.attach(session, filter_, options, identifier, session.data.consumes[filter_])
             return
@@ -308,7 +312,7 @@ class Broker:
             self.hub.subscribe(session, filter_, options, identifier)
 
     def unroute(self, session: Session, filter_: bytes) -> None:
-        if filter_.startswith(QUEUE_PREFIX):
+        if is_queue_filter(filter_):
             if self.consumers is not None:
                 self.consumers.detach_one(session, filter_)
             return

@@ -60,7 +60,7 @@ _decode_copy = msgspec.msgpack.Decoder(_Copy).decode
 class Keeper:
     """Keeps a Broker's state in a StateStore.
 
-    file_bytes: journal size at which a checkpoint begins.
+    file_bytes: what the journal grows by until a checkpoint begins.
     """
 
     def __init__(self, broker: Broker, store: StateStore, file_bytes: int) -> None:
@@ -72,6 +72,7 @@ class Keeper:
         self._log = logging.getLogger("fluxmq.storage")
         self._orphans: list[int] = []
         self._replayed_bytes = 0  # of journal files that are not in the view yet
+        self._bytes_before = 0  # what the journal had written when the last checkpoint began
         self._patience_ends: float | None = None
         self.queues: QueueKeeper | None = None
 
@@ -201,8 +202,10 @@ class Keeper:
             error = task.exception()
             if error is not None:
                 raise StorageError(f"checkpoint failed: {error}") from error
-        if journal.file_bytes + self._replayed_bytes >= self.file_bytes:
+        if journal.bytes_total - self._bytes_before + self._replayed_bytes >= self.file_bytes:
             self._task = loop.create_task(self.checkpoint())
+            # Under a full load the next one is due already: a file more is a file more to write anew.
+            self._task.add_done_callback(lambda task: None if task.cancelled() or task.exception() else self.tick(loop))
 
     async def checkpoint(self) -> None:
         """Brings the view up to the present and lets go of older journal files.
@@ -214,6 +217,7 @@ class Keeper:
         assert journal is not None
         broker, hub = self.broker, self.broker.hub
         upto = journal.rotate()
+        self._bytes_before = journal.bytes_total
         # In one instant: a message is dead when nobody holds it, and every session that let go of one since the view's
         # copy is dirty now. One that dies while sessions are exported below is still named by a copy made here.
         deletes = [message_key(number) for number in hub.ledger.take_dead() + self._orphans]

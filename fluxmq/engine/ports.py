@@ -4,8 +4,7 @@
 """
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -104,8 +103,12 @@ class SegmentFiles(Protocol):
     def remove(self, number: int) -> None:
         """The log is no more."""
 
-    def due_index(self, number: int) -> array[int]:
-        """due, offset, due, offset … of a delay log."""
+    def due_pairs(self, number: int) -> Iterator[bytes]:
+        """i64 due, u64 offset, due, offset … of a delay log, little-endian, a file at a time."""
+
+    def pick(self, number: int, offsets: Sequence[int], max_bytes: int) -> dict[int, bytes]:
+        """Messages by offset: the first of these, and as many more as have about so many bytes; b"" for one that no
+        file holds."""
 
     def offset_at_time(self, number: int, time_ms: int) -> int | None:
         """The first offset of this time or later."""

@@ -97,7 +97,7 @@ class QueuesPort(Protocol):
 
     def list_queues(self) -> list[dict[str, Any]]:
         """Each queue in short, by name: name, type (classic | stream | ephemeral), partitions (how many), messages,
-        bytes, groups and consumers (how many), dead_letters (how many)."""
+        bytes, ready, unsettled and delayed (messages), groups and consumers (how many), dead_letters (how many)."""
 
     def when_durable(self, then: Callable[[Exception | None], None]) -> None:
         """Calls `then` once: with None as soon as all that was changed before this call is as durable as the
@@ -106,7 +106,8 @@ class QueuesPort(Protocol):
 
     def describe(self, name: str) -> dict[str, Any]:
         """As in list_queues(), and: spec (the queue as one would write it under `queues:`), partition_list (of dicts:
-        partition, first, next, messages, bytes), group_list (as groups()), dead_letter_queue (its name, or "")."""
+        partition, first, next, messages, bytes), group_list (as groups()), dead_letter_queue (its name, or
+        ""), counts (what has happened, by name: appended, delivered, settled, …)."""
 
     def declare(self, spec: dict[str, Any]) -> Literal["created", "unchanged", "changed"]:
         """Makes the queue that is described as one would under `queues:` (name, type, topics, …), or changes what may

@@ -10,6 +10,7 @@ from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Record
 from fluxmq.engine.ports_queues import Browsed, Moved, Publish, QueueMessage, QueueRefused, QueuesPort
+from fluxmq.engine.queue_numbers import counts_of, numbers_of
 from fluxmq.engine.queue_properties import encode_users, with_length
 from fluxmq.engine.queue_replay import Replay, comes_from, is_kept
 from fluxmq.engine.queues import NOTHING, PREFIX, QueueManager, QueueState
@@ -47,13 +48,9 @@ class QueueAdmin:
         return [self._short(self.manager.queues[name]) for name in sorted(self.manager.queues)]
 
     def _short(self, state: QueueState) -> dict[str, Any]:
-        queue = state.queue
         dead = self.manager.queues.get(state.spec.dead_letter_queue.encode())
-        return {"name": state.spec.name, "type": state.spec.type, "partitions": queue.partitions,
-                "messages": queue.depth, "bytes": sum(log.kept_bytes for log in queue.logs),
-                "groups": len(state.groups),
-                "consumers": len(queue.readers) + sum(len(group.members) for group in state.groups.values()),
-                "delayed": len(state.delayed), "dead_letters": dead.queue.waiting if dead is not None else 0}
+        return {"name": state.spec.name, "type": state.spec.type, "partitions": state.queue.partitions,
+                **numbers_of(state), "dead_letters": dead.queue.waiting if dead is not None else 0}
 
     def when_durable(self, then: Callable[[Exception | None], None]) -> None:
         journal = self.hub.ledger.journal
@@ -77,9 +74,7 @@ class QueueAdmin:
                           "bytes": sum(log.kept_bytes for log in logs)})
         return self._short(state) | {
             "spec": write_spec(state.spec), "partition_list": parts, "group_list": self.groups(name),
-            "dead_letter_queue": state.spec.dead_letter_queue,
-            "accepted": queue.accepted, "refused": queue.refused, "repeated": queue.repeated,
-            "capture_lost": queue.capture_lost}
+            "dead_letter_queue": state.spec.dead_letter_queue, "counts": counts_of(state)}
 
     def declare(self, spec: dict[str, Any]) -> Literal["created", "unchanged", "changed"]:
         try:
@@ -93,7 +88,7 @@ class QueueAdmin:
         used = self._short(state)["consumers"]
         if if_unused and used:
             raise QueueRefused("conflict", f"queue {name} has {used} consumers")
-        waiting = state.queue.waiting + len(state.delayed)
+        waiting = state.queue.waiting + self._short(state)["delayed"]
         if if_empty and waiting:
             raise QueueRefused("conflict", f"queue {name} has {waiting} messages")
         if state.configured:
@@ -113,7 +108,7 @@ class QueueAdmin:
             raw = message.content_type.encode()
             properties = bytes((CONTENT_TYPE,)) + len(raw).to_bytes(2, "big") + raw + properties
         before = [log.next for log in queue.logs]
-        delayed = len(state.delayed)
+        delayed = queue.delays.log.next if queue.delays is not None else 0
         expires_at = self.hub.now_ms + message.expiry_s * 1000 if message.expiry_s is not None else 0
         reason = queue.publish(topic, message.payload, properties, 1, expires_at)
         if reason == ReasonCode.QUOTA_EXCEEDED and self.hub.ledger.full:
@@ -124,8 +119,8 @@ class QueueAdmin:
         for at, log in enumerate(queue.logs):
             if log.next != before[at]:
                 return {"partition": at // queue.lanes, "offset": log.next - 1}
-        if len(state.delayed) > delayed:
-            return {"due_ms": max(due for due, _ in state.delayed)}
+        if queue.delays is not None and queue.delays.log.next > delayed:
+            return {"due_ms": queue.delays.newest_due}
         return {"duplicate": True}
 
     # ------------------------------------------------------------------ looking in

@@ -1,35 +1,111 @@
-"""What becomes due in queues: leases, backoffs, delayed messages, retention, queues that nobody uses."""
+"""What becomes due in queues: leases, backoffs, delayed messages, retention, queues that nobody uses.
+
+A tick looks at the queues that something happened to since the last one (Ledger.take_stirred), and at those whose time
+has come; a look says when the next one is needed. So queues that nothing happens to cost nothing, however many there
+are. Due times are wall clock or monotonic as the thing asks (a lease is a duration, a delayed message a point in time);
+the clock schedules by the monotonic one, and looks at all queues when the two have moved apart.
+"""
 from __future__ import annotations
 
 import heapq
+import math
 
 from fluxmq._core.queue import QUEUE_EPHEMERAL, QUEUE_STREAM
-from fluxmq.engine.queue_properties import partition_key_of, priority_of
-from fluxmq.engine.queues import NOTHING, QueueManager, QueueState
+from fluxmq.engine.queues import QueueManager, QueueState
 
-__all__ = ["tick"]
+__all__ = ["QueueClock"]
 
 RETENTION_EVERY_MS = 5000
+# A stream that only grows older is looked at when a hundredth of its age has passed, within these bounds.
+AGEING_PART = 100
+AGEING_EVERY_MAX_MS = 60_000
+JUMP_MS = 200  # less than a tick: what is due is not later by more than that
 
 
-def tick(manager: QueueManager) -> None:
-    """What is due by now: leases, backoffs, delays, retention, queues that nobody uses."""
-    now = manager.hub.now_ms
-    for state in list(manager.queues.values()):
-        for group in state.groups.values():
-            group.tick()
-        if state.delayed and state.delayed[0][0] <= now:
-            move_due(manager, state, now)
-        if state.queue.kind == QUEUE_STREAM:
-            for reader in state.queue.readers:
+class QueueClock:
+    """Machine. looked: at how many queues so far, for tests."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self.manager = manager
+        self.looked = 0
+        self._heap: list[tuple[int, int, QueueState]] = []  # monotonic ms, queue's number; stale unless state.due_at
+        self._lead: int | None = None  # wall clock minus monotonic, when all were looked at last
+
+    def tick(self) -> None:
+        """What is due by now is done or, where the queue does it, told to it."""
+        hub = self.manager.hub
+        now, mono = hub.now_ms, hub.mono_ms
+        states: dict[QueueState, None] = {}
+        for queue in hub.ledger.take_stirred():
+            queue.stirred = False
+            if queue in self.manager.states:
+                states[self.manager.states[queue]] = None
+        if self._lead is None or abs(now - mono - self._lead) > JUMP_MS:
+            self._lead = now - mono
+            for state in self.manager.queues.values():
+                state.retention_due_ms = min(state.retention_due_ms, now + RETENTION_EVERY_MS)
+                states[state] = None
+        while self._heap and self._heap[0][0] <= mono:
+            at, _, state = heapq.heappop(self._heap)
+            if at == state.due_at:
+                state.due_at = None
+                states[state] = None
+        for state in states:
+            if self.manager.states.get(state.queue) is state:
+                self._plan(state, mono, self._look(state, now))
+
+    def _plan(self, state: QueueState, mono: int, wait: int | None) -> None:
+        if wait is None:
+            return
+        at = mono + max(wait, 1)
+        if state.due_at is None or at < state.due_at:
+            state.due_at = at
+            heapq.heappush(self._heap, (at, state.queue.number, state))
+
+    def _look(self, state: QueueState, now: int) -> int | None:
+        """Does what is due; in how many ms there may be more. None: not before something happens to it."""
+        self.looked += 1
+        queue = state.queue
+        waits = [group.tick() for group in state.groups.values()]
+        due = queue.delays.first_due() if queue.delays is not None else None
+        if due is not None:
+            if due <= now:
+                queue.notify()
+            waits.append(due - now)
+        if queue.kind == QUEUE_STREAM:
+            for reader in queue.readers:
                 reader.auto_commit()
-            if now >= state.retention_due_ms:
-                state.retention_due_ms = now + RETENTION_EVERY_MS
-                retain(manager, state, now)
-        elif state.queue.kind == QUEUE_EPHEMERAL and not state.configured and unused(state) and (
-                now - state.idle_since_ms >= state.spec.expires_after * 1000):
-            manager.log("info", "", "ephemeral queue deleted: nobody used it", {"queue": state.spec.name})
-            manager.delete(state.queue.name)
+            waits.append(self._retention(state, now))
+        elif queue.kind == QUEUE_EPHEMERAL and not state.configured and unused(state):
+            wait = state.idle_since_ms + int(state.spec.expires_after * 1000) - now
+            if wait <= 0:
+                self.manager.log("info", "", "ephemeral queue deleted: nobody used it", {"queue": state.spec.name})
+                self.manager.delete(queue.name)
+                return None
+            waits.append(wait)
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def _retention(self, state: QueueState, now: int) -> int | None:
+        age = state.spec.retention.max_age
+        if now >= state.retention_due_ms:
+            retain(self.manager, state, now)
+            state.retained = ends(state)
+            every = RETENTION_EVERY_MS
+            if age:
+                every = min(max(every, int(age * 1000) // AGEING_PART), AGEING_EVERY_MAX_MS)
+            state.retention_due_ms = now + every
+        elif ends(state) != state.retained:
+            state.retention_due_ms = min(state.retention_due_ms, now + RETENTION_EVERY_MS)
+        if not age and ends(state) == state.retained:
+            return None  # nothing came since the last time, and nothing grows older
+        if all(log.next == log.first for log in state.queue.logs):
+            return None
+        return state.retention_due_ms - now
+
+
+def ends(state: QueueState) -> int:
+    """Changes whenever something is appended."""
+    return sum(log.next for log in state.queue.logs)
 
 
 def unused(state: QueueState) -> bool:
@@ -45,31 +121,7 @@ def retain(manager: QueueManager, state: QueueState, now: int) -> None:
             first = max(first, log.next - keep.max_length_messages)
         if keep.max_length_bytes and log.kept_bytes > keep.max_length_bytes:
             excess = (log.kept_bytes - keep.max_length_bytes) / log.kept_bytes
-            first = max(first, log.first + int((log.next - log.first) * excess))
+            first = max(first, log.first + math.ceil((log.next - log.first) * excess))  # it is a cap
         if keep.max_age:
             first = max(first, manager.offset_at_time(log, now - int(keep.max_age * 1000)))
         manager.trim(state, log, min(first, log.next))
-
-
-def move_due(manager: QueueManager, state: QueueState, now: int) -> None:
-    """Delayed messages whose time has come move to the queue, each in one batch with its end here."""
-    delay, group = state.delay, state.delay_group
-    assert delay is not None and group is not None
-    while state.delayed and state.delayed[0][0] <= now:
-        offset = state.delayed[0][1]
-        message = delay.get(offset)
-        if message is None and delay.wanted != NOTHING and delay.first <= offset:
-            manager.read_on(state.queue)
-            return
-        if message is not None:
-            refused = state.queue.append_message(
-                message.topic, message.payload, properties=message.properties, qos=message.qos,
-                priority=priority_of(message.properties), expires_at=message.expires_at,
-                partition_key=partition_key_of(message.properties))
-            if refused:
-                return  # full: it stays, and is tried again
-        heapq.heappop(state.delayed)
-        group.settle_any(delay.number, offset)
-    group.flush_records()
-    delay.trim(group.cursors[0].floor)
-    manager.changed.add(state)

@@ -12,31 +12,47 @@ from typing import Any
 
 import msgspec
 
-from fluxmq._core.queue import QUEUE_STREAM, Queue
+from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_session import SessionClaims, SessionMember, SessionReader
 from fluxmq._core.session import Session
+from fluxmq.engine.queue_orders import Consumer, OrderRefused, obey
 from fluxmq.engine.queues import QueueManager
 from fluxmq.engine.sessions import Consume
 from fluxmq.model.mqtt import ReasonCode
 
-__all__ = ["QueueConsumers", "split_address"]
+__all__ = ["QueueConsumers", "is_order", "is_queue_filter", "split_address"]
 
 PREFIX = b"$queue/"
+SHARE = b"$share/"
 GROUP_DEFAULT = b"default"
 
 
+def _without_share(filter_: bytes) -> tuple[bytes, bytes]:
+    """(ShareName or b"", the filter behind it)."""
+    if not filter_.startswith(SHARE):
+        return b"", filter_
+    name, _, rest = filter_[len(SHARE):].partition(b"/")
+    return name, rest
+
+
+def is_queue_filter(filter_: bytes) -> bool:
+    """Whether a subscription to it consumes a queue: `$queue/…`, `$share/<group>/$queue/…`."""
+    return filter_.startswith(PREFIX) or _without_share(filter_)[1].startswith(PREFIX)
+
+
+def is_order(topic: bytes) -> bool:
+    """Whether a publish to this topic is about a message: `$queue/<name>/$ack` and its kin."""
+    address = split_address(topic)
+    return address is not None and address[1].startswith(b"$")
+
+
 def split_address(filter_: bytes) -> tuple[bytes, bytes] | None:
-    """(queue name, filter below it) of `$queue/<name>[/<filter>]`; None for anything else."""
+    """(queue name, filter below it) of `[$share/<group>/]$queue/<name>[/<filter>]`; None for anything else."""
+    filter_ = _without_share(filter_)[1]
     if not filter_.startswith(PREFIX):
         return None
     name, _, rest = filter_[len(PREFIX):].partition(b"/")
     return name, rest
-
-
-class _Consumer(msgspec.Struct):
-    queue: Queue
-    group: Any
-    members: list[Any]
 
 
 class QueueConsumers:
@@ -46,30 +62,45 @@ class QueueConsumers:
         self.manager = manager
         self._log = on_log
 
-    def check(self, filter_: bytes, qos: int, consume: Consume) -> int:
-        """Whether such a subscription can be: the reason code to refuse it with, or the QoS to grant.
+    def refusal(self, filter_: bytes, qos: int, consume: Consume) -> tuple[int, str]:
+        """Why such a subscription cannot be: the reason code of MQTT 5, and a sentence for the client; or (0, "").
 
-        A queue that is not there is made where the configuration says so, else refused (0x8F).
+        A queue that is not there is made where the configuration says so.
         """
         address = split_address(filter_)
         assert address is not None
         name, rest = address
+        share = _without_share(filter_)[0]
+        if name in (b"#", b"+"):
+            return ReasonCode.TOPIC_FILTER_INVALID, "a subscription is to one queue: $queue/<name>"
         if rest.startswith(b"$"):
-            return ReasonCode.TOPIC_FILTER_INVALID
+            return ReasonCode.TOPIC_FILTER_INVALID, "there is nothing to receive at this address of a queue"
+        if share and consume.group not in (b"", share):
+            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "$share and consumer-group name different groups"
         queue = self.manager.find(name)
         if queue is None:
-            return ReasonCode.TOPIC_FILTER_INVALID
-        if queue.kind != QUEUE_STREAM and qos == 0:
-            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR  # nobody would say what has been settled
-        group = self.manager.states[queue].groups.get((consume.group or GROUP_DEFAULT, rest))
+            return ReasonCode.TOPIC_FILTER_INVALID, f"there is no queue {name.decode('utf-8', 'replace')}"
+        if queue.kind == QUEUE_STREAM:
+            return (0, "") if not share else (
+                ReasonCode.TOPIC_FILTER_INVALID, "a stream is not shared: each subscriber reads all of it")
+        if qos == 0:  # nobody would say what has been settled
+            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "a queue is consumed with QoS 1 or 2"
+        group = self.manager.states[queue].groups.get((share or consume.group or GROUP_DEFAULT, rest))
         if consume.exclusive and group is not None and group.members and group.mode == "shared":
-            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR  # the others would go on taking anything
-        return qos
+            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the group has members that share, and goes on so"
+        return 0, ""
+
+    @staticmethod
+    def with_share(filter_: bytes, consume: Consume) -> Consume:
+        """What is asked for, with the group that `$share/<group>/…` names."""
+        return msgspec.structs.replace(consume, group=_without_share(filter_)[0] or consume.group)
 
     def make_for(self, topic: bytes) -> bool:
         """A publish to a queue that is not there: makes it where the configuration says so (`auto_create`)."""
         address = split_address(topic)
-        return address is not None and self.manager.auto_create(address[0]) is not None
+        made = address is not None and self.manager.auto_create(address[0]) is not None
+        self.manager.refused_unknown += not made
+        return made
 
     def attach(self, session: Session, filter_: bytes, options: int, identifier: int, consume: Consume) -> None:
         """The client is connected: its subscription becomes a member, or a reader for each partition."""
@@ -109,7 +140,7 @@ class QueueConsumers:
             queue.notify()
         if session.data.consumers is None:
             session.data.consumers = {}
-        session.data.consumers[filter_] = _Consumer(queue, group, members)
+        session.data.consumers[filter_] = Consumer(queue, group, members)
 
     def detach_one(self, session: Session, filter_: bytes) -> None:
         consumer = session.data.consumers.pop(filter_, None) if session.data.consumers else None
@@ -132,91 +163,25 @@ class QueueConsumers:
         for filter_ in list(session.data.consumers or ()):
             self.detach_one(session, filter_)
 
-    # ------------------------------------------------------------------ $ack, $nack, $reject, $commit
-
-    def order(self, session: Session, topic: bytes, asked: dict[str, str]) -> int:
-        """A publish to `$queue/<name>/$ack|$nack|$reject|$extend|$commit`. asked: its user properties. Returns 0 or the
-        reason code of the refusal."""
+    def order(self, session: Session, topic: bytes, asked: dict[str, str]) -> tuple[int, str]:
+        """A publish to `$queue/<name>/$ack|$nack|$reject|$extend|$commit`. asked: its user properties. Returns (0, "")
+        or the reason code of the refusal and a sentence for the client."""
         address = split_address(topic)
         assert address is not None
         name, verb = address
-        queue = self.manager.find(name)
-        if queue is None:
-            return ReasonCode.TOPIC_NAME_INVALID
-        consumer = self._consumer(session, queue, asked.get("group-id", ""))
+        state = self.manager.queues.get(name)
+        if state is None:
+            return ReasonCode.TOPIC_NAME_INVALID, "there is no such queue"
+        mine = [consumer for consumer in (session.data.consumers or {}).values() if consumer.queue is state.queue]
         try:
-            partition, offset = _message_id(asked)
-        except ValueError:
-            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-        if consumer is None or partition >= queue.partitions:
-            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-        log = queue.logs[partition * queue.lanes + (offset >> 56)] if offset >> 56 < queue.lanes else None
-        if log is None:
-            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-        if verb == b"$commit":
-            return self._commit(consumer, log, offset)
-        return self._settle(session, consumer, log, offset, verb, asked)
-
-    def _consumer(self, session: Session, queue: Queue, group: str) -> _Consumer | None:
-        found = [consumer for consumer in (session.data.consumers or {}).values() if consumer.queue is queue and (
-            not group or (consumer.group is not None and consumer.group.name == group.encode()))]
-        return found[0] if found else None
-
-    def _settle(self, session: Session, consumer: _Consumer, log: Any, offset: int, verb: bytes,
-                asked: dict[str, str]) -> int:
-        group = consumer.group
-        if group is None:
-            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-        if verb == b"$ack" and asked.get("upto"):
-            group.settle_upto(log.number, offset)
-            group.flush_records()
-            consumer.queue.notify()
-            return 0
-        claim = group.claim_of(log.number, offset)
-        if claim is None:
-            # Settled already is what `$ack` wants; the others come too late.
-            return 0 if verb == b"$ack" and group.is_settled(log.number, offset) else (
-                ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
-        deliveries, holder = claim
-        if holder is not None and holder not in consumer.members:
-            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR  # its lease ended, and somebody else has it now
-        if verb == b"$ack":
-            group.settle_at(log.number, offset)
-        elif verb == b"$nack":
-            group.give_back_at(log.number, offset, self._delay(consumer.queue, deliveries, asked), True)
-        elif verb == b"$reject":
-            group.reject_at(log.number, offset, asked.get("reason", "rejected"))
-        elif verb == b"$extend" and asked.get("lease", "").isdigit():
-            group.extend(log.number, offset, int(asked["lease"]))
-        else:
-            return ReasonCode.TOPIC_NAME_INVALID
-        group.flush_records()  # so that the answer waits for it
-        consumer.queue.notify()
-        return 0
-
-    def _commit(self, consumer: _Consumer, log: Any, offset: int) -> int:
-        for reader in consumer.members:
-            if isinstance(reader, SessionReader) and reader.log is log and consumer.group is not None:
-                reader.commit(offset + 1)
-                consumer.queue.notify()
-                return 0
-        return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-
-    def _delay(self, queue: Queue, deliveries: int, asked: dict[str, str]) -> int:
-        if asked.get("delay", "").isdigit():
-            return int(asked["delay"])
-        return self.manager.backoff_ms(queue, deliveries)
+            obey(self.manager, state.queue, mine, verb.decode("utf-8", "replace"), asked)
+        except OrderRefused as refused:
+            return refused.reason, refused.text
+        state.queue.notify()
+        return 0, ""
 
     def _refused(self, member: SessionMember, log_number: int, offset: int, deliveries: int, reason: int) -> None:
         """The client answered a delivery with an error: as `$nack`."""
         assert member.group is not None
         member.group.give_back_at(log_number, offset, self.manager.backoff_ms(member.queue, deliveries), True)
         member.queue.notify()
-
-
-def _message_id(asked: dict[str, str]) -> tuple[int, int]:
-    """`message-id` as it was delivered, or `partition` and `offset`. Raises ValueError."""
-    if "message-id" in asked:
-        partition, _, offset = asked["message-id"].partition(":")
-        return int(partition), int(offset)
-    return int(asked.get("partition", "0")), int(asked.get("offset", ""))

@@ -9,7 +9,9 @@ import msgspec
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log
 
-__all__ = ["Position", "offset_in", "read_position"]
+__all__ = ["NOTHING", "Position", "offset_in", "read_position"]
+
+NOTHING = 0xFFFFFFFFFFFFFFFF  # Log.wanted, when nothing is
 
 Kind = Literal["first", "last", "next", "resume", "offset", "back", "timestamp"]
 

@@ -3,10 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["death_properties", "encode_users", "partition_key_of", "priority_of", "users_of", "with_length",
+__all__ = ["DEATHS", "death_properties", "encode_users", "partition_key_of", "priority_of", "users_of", "with_length",
            "without_users"]
 
 USER_PROPERTY = 0x26
+# What a dead letter's reason is counted as; what a consumer gave as its reason is "rejected".
+DEATHS = {"max_retries": "max_retries", "expired": "expired", "maxlen": "overflow"}
 FIXED_BYTES = {0x01: 1, 0x02: 4}
 
 

@@ -10,8 +10,6 @@ below `next` there, the journal appends. What the journal says of messages that 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -19,19 +17,20 @@ import msgspec
 
 from fluxmq._core.errors import CorruptError, FluxError
 from fluxmq._core.queue import Queue
+from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_state import export_state, replay, restore_state
 from fluxmq.engine.ports import SegmentFiles
-from fluxmq.engine.queue_cache import evict
+from fluxmq.engine.queue_delays import adopt_delays
 from fluxmq.engine.queue_properties import users_of
+from fluxmq.engine.queue_reads import QueueReader
 from fluxmq.engine.queue_records import GroupRecord, QueueRecord, RecordKind
 from fluxmq.engine.queue_sequences import with_sequence
-from fluxmq.engine.queues import KINDS, NOTHING, QueueManager, QueueState
+from fluxmq.engine.queues import KINDS, QueueManager, QueueState
 
 __all__ = ["QueueExport", "QueueKeeper"]
 
-READ_BYTES = 1 << 20
 OFFSET_BYTES_AT = 8  # of the offset in a message
 
 
@@ -55,28 +54,25 @@ def key(kind: str, number: int) -> bytes:
 
 
 class QueueExport:
-    """What a checkpoint takes over. blocks: (log, what Log.export gave). logs: those whose meta changed."""
+    """What a checkpoint takes over. blocks: of which log what. logs: those whose meta changed."""
 
     def __init__(self) -> None:
         self.puts: list[tuple[bytes, bytes]] = []
         self.deletes: list[bytes] = []
-        self.blocks: list[tuple[Log, list[Any]]] = []
+        self.blocks: list[tuple[Log, Export]] = []
         self.logs: list[tuple[Log, int, int]] = []  # log, first, next as they were in that instant
         self.ended_logs: list[int] = []
 
 
 class QueueKeeper:
-    """Machine, with the driver of its disk reads. segments: None keeps nothing. cache_bytes: of messages that are on
-    disk and in memory too. on_fail: the disk failed for good."""
+    """Machine. segments: None keeps nothing. cache_bytes, on_fail: as QueueReader's."""
 
     def __init__(self, manager: QueueManager, segments: SegmentFiles | None, cache_bytes: int,
                  on_fail: Callable[[FluxError], None]) -> None:
         self.manager = manager
         self.segments = segments
-        self.cache_bytes = cache_bytes
-        self.on_fail = on_fail
         self.groups: dict[int, Group] = {}
-        self.logs: dict[int, tuple[QueueState | None, Log]] = {}
+        self.logs: dict[int, tuple[QueueState, Log]] = {}
         self._queues: dict[int, QueueRecord] = {}
         self._copies: dict[int, tuple[GroupRecord, bytes]] = {}
         self._metas: dict[int, LogMeta] = {}
@@ -85,9 +81,10 @@ class QueueKeeper:
         self._by_number: dict[int, QueueState] = {}
         self._safe: dict[int, int] = {}  # by log: what segments had synced
         self._firsts: dict[int, int] = {}  # by log: `first` as the view has it
-        self._log = logging.getLogger("fluxmq.queues")
-        manager.on_stalled = self.read_for
-        manager.offset_at_time = self.offset_at_time  # type: ignore[method-assign]
+        self.reader = QueueReader(manager, segments, cache_bytes, on_fail)
+        manager.on_stalled = self.reader.read_for
+        manager.on_missing = self.reader.read_due
+        manager.offset_at_time = self.reader.offset_at_time  # type: ignore[method-assign]
 
     # ------------------------------------------------------------------ recovery
 
@@ -106,8 +103,10 @@ class QueueKeeper:
     def loaded(self) -> None:
         """The view is read: opens the segments, and makes what they and the view have."""
         if self.segments is not None:
-            self._files = dict(self.segments.open({number: meta.safe for number, meta in self._metas.items()}))
-            # also of logs that nobody knows any more: their files go later, and must not be taken for another's
+            # Of a log of which nothing is kept there need not be any file: one that is torn was only just begun.
+            self._files = dict(self.segments.open({number: meta.safe for number, meta in self._metas.items()
+                                                   if meta.safe > meta.first}))
+            # Also of logs that nobody knows any more: their files go later, and must not be taken for another's.
             self.manager.number_last = max(self.manager.number_last, *self._files, 0)
         for number, record in self._queues.items():
             self._adopt(number, record)
@@ -123,7 +122,7 @@ class QueueKeeper:
 
     def _make_log(self, number: int, lane: int) -> Log:
         base = lane << 56
-        meta = self._metas.get(number) or LogMeta(base, base, base)
+        meta = self._metas.get(number) or LogMeta(base, base, 0)
         files = self._files.get(number)
         upto = max(meta.next, files.next if files is not None else base)
         self.manager.number_last = max(self.manager.number_last, number)
@@ -138,18 +137,14 @@ class QueueKeeper:
         self._by_number[number] = state
         for log in logs:
             self.logs[log.number] = (state, log)
-        self._adopt_delay(state, record)
+        self._adopt_delays(state, record)
         return state
 
-    def _adopt_delay(self, state: QueueState, record: QueueRecord) -> None:
-        if record.delay and state.delay is None:
-            self.manager.adopt_delay(state, record.delay, record.delay_group)
-            log = self._make_log(record.delay, 0)
-            group = Group(self.manager.hub.ledger, record.delay_group, b"$delay")
-            group.add_cursor(log, 0, 0)
-            state.delay, state.delay_group = log, group
-            self.logs[record.delay] = (None, log)
-            self.groups[record.delay_group] = group
+    def _adopt_delays(self, state: QueueState, record: QueueRecord) -> None:
+        if record.delay and state.queue.delays is None:
+            delays = adopt_delays(self.manager, state, self._make_log(record.delay, 0), record.delay_group)
+            self.logs[record.delay] = (state, delays.log)
+            self.groups[record.delay_group] = delays.group
             self.manager.number_last = max(self.manager.number_last, record.delay_group)
 
     def _adopt_group(self, number: int, record: GroupRecord) -> Group | None:
@@ -175,11 +170,7 @@ class QueueKeeper:
             if state is not None:
                 self._forget(state)
         elif kind == RecordKind.GROUP:
-            record_ = _decode_group(body)
-            if number in self.groups:
-                self.groups[number].set_mode(record_.mode)
-            else:
-                self._adopt_group(number, record_)
+            self._replay_group(number, _decode_group(body))
         elif kind == RecordKind.GROUP_END:
             self._replay_group_end(number)
         elif kind == RecordKind.TRIM:
@@ -195,7 +186,7 @@ class QueueKeeper:
             return  # its queue ended later in the journal
         state, log = found
         log.replay(body)
-        if state is not None and b"producer-id" in body:
+        if b"producer-id" in body:
             told = dict(users_of(log_properties(body)))
             sequence = told.get(b"producer-sequence", b"")
             if b"producer-id" in told and sequence.isdigit():
@@ -206,11 +197,23 @@ class QueueKeeper:
     def _replay_queue(self, number: int, record: QueueRecord) -> None:
         state = self._by_number.get(number)
         if state is None:
+            known = self.manager.queues.get(record.spec.name.encode())
+            if known is not None and known.queue.number > number:
+                return  # the view knows one of this name that was made after this one's end
             state = self._adopt(number, record)
         else:
             self.manager.change(state, record.spec)
-            self._adopt_delay(state, record)
+            self._adopt_delays(state, record)
         self.manager.changed.add(state)
+
+    def _replay_group(self, number: int, record: GroupRecord) -> None:
+        if number in self.groups:
+            self.groups[number].set_mode(record.mode)
+            return
+        state = self._by_number.get(record.queue)
+        known = state.groups.get((record.name, record.pattern)) if state is not None else None
+        if known is None or known.number < number:  # else the view knows it, or one that came after its end
+            self._adopt_group(number, record)
 
     def _replay_group_end(self, number: int) -> None:
         group = self.groups.pop(number, None)
@@ -220,7 +223,7 @@ class QueueKeeper:
                     self.manager.drop_quietly(state, name)
 
     def _forget(self, state: QueueState) -> None:
-        for log in [*state.queue.logs, *([state.delay] if state.delay is not None else [])]:
+        for log in [*state.queue.logs, *([state.queue.delays.log] if state.queue.delays is not None else [])]:
             self.logs.pop(log.number, None)
         for group in state.groups.values():
             self.groups.pop(group.number, None)
@@ -229,8 +232,11 @@ class QueueKeeper:
     def finish(self) -> dict[str, int]:
         """Everything is replayed: what is derived is derived. Returns what was found, for the log."""
         for state in self.manager.queues.values():
-            if state.delay is not None:
-                self._find_delayed(state)
+            delays = state.queue.delays
+            if delays is not None:
+                for pairs in self.segments.due_pairs(delays.log.number) if self.segments is not None else ():
+                    delays.restore_pairs(pairs)
+                delays.restored()
             state.queue.notify()
         known = set(self.logs)
         for number in self._files:
@@ -245,20 +251,6 @@ class QueueKeeper:
             return {}
         return {"queues": len(self.manager.queues),
                 "queue_messages": sum(state.queue.depth for state in self.manager.queues.values())}
-
-    def _find_delayed(self, state: QueueState) -> None:
-        log, group = state.delay, state.delay_group
-        assert log is not None and group is not None
-        found: list[tuple[int, int]] = []
-        if self.segments is not None:
-            pairs = self.segments.due_index(log.number)
-            found = [(pairs[i], pairs[i + 1]) for i in range(0, len(pairs), 2) if pairs[i + 1] < log.flushed]
-        message = log.at_or_above(log.flushed) if log.flushed < log.next else None
-        while message is not None:
-            found.append((message.not_before, message.offset))
-            message = log.at_or_above(message.offset + 1) if message.offset + 1 < log.next else None
-        state.delayed = [one for one in found if not group.is_settled(log.number, one[1])]
-        heapq.heapify(state.delayed)
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -284,25 +276,36 @@ class QueueKeeper:
             for log in queue.logs:
                 self.logs.setdefault(log.number, (state, log))
                 self._export_log(made, log, queue.needs(log), upto, changed)
-            if state.delay is not None and state.delay_group is not None:
-                self.logs.setdefault(state.delay.number, (None, state.delay))
-                self.groups[state.delay_group.number] = state.delay_group
-                self._export_log(made, state.delay, None, upto, changed)
-                state.delay_group.flush_records()
-                record = GroupRecord(queue.number, b"$delay")
-                made.puts.append((key("g", state.delay_group.number),
-                                  msgspec.msgpack.encode((record, export_state(state.delay_group)))))
+            if queue.delays is not None:
+                self._export_delays(made, state, upto, changed)
         manager.changed.clear()
         ended, manager.ended = manager.ended, []
         made.deletes = [key(kind, number) for kind, number in ended]
         made.ended_logs = [number for kind, number in ended if kind == "l"]
+        for kind, number in ended:
+            if kind == "g":
+                self.groups.pop(number, None)
+            elif kind == "l" and number in self.logs:
+                self.reader.forget(self.logs.pop(number)[1])
         return made
 
+    def _export_delays(self, made: QueueExport, state: QueueState, upto: int, changed: bool) -> None:
+        delays = state.queue.delays
+        assert delays is not None
+        log, group = delays.log, delays.group
+        self.logs.setdefault(log.number, (state, log))
+        self.groups[group.number] = group
+        group.flush_records()
+        self._export_log(made, log, state.queue.needs(log), upto, changed)
+        if group.dirty or changed:
+            record = GroupRecord(state.queue.number, group.name)
+            made.puts.append((key("g", group.number), msgspec.msgpack.encode((record, export_state(group)))))
+
     def _export_log(self, made: QueueExport, log: Log, needed: Any, upto: int, changed: bool) -> None:
-        blocks = log.export(upto, needed) if log.unflushed_bytes else []
-        if blocks:
-            made.blocks.append((log, blocks))
-        if blocks or log.exporting != log.flushed or changed or log.first != self._firsts.get(log.number, -1):
+        export = Export(log, upto, needed) if log.unflushed_bytes else None
+        if export is not None and export.messages:
+            made.blocks.append((log, export))
+        if log.exporting != log.flushed or changed or log.first != self._firsts.get(log.number, -1):
             made.logs.append((log, log.first, log.exporting))
 
     async def write(self, made: QueueExport) -> None:
@@ -311,6 +314,7 @@ class QueueKeeper:
             return
         loop = asyncio.get_running_loop()
         safe = await loop.run_in_executor(None, self._write_segments, made)
+        made.blocks.clear()  # or they would keep the chunks from being evicted
         for log, first, upto in made.logs:
             if log.number in safe:
                 self._safe[log.number] = safe[log.number]
@@ -318,7 +322,9 @@ class QueueKeeper:
             made.puts.append((key("l", log.number), msgspec.msgpack.encode(meta)))
             self._firsts[log.number] = first
             log.exported()
-        self._evict()
+            self.reader.exported(log)
+        made.blocks.clear()  # it holds chunks, which are cache now
+        self.reader.evict()
 
     def _write_segments(self, made: QueueExport) -> dict[int, int]:
         """In an executor's thread."""
@@ -339,45 +345,6 @@ class QueueKeeper:
             self.segments.remove(number)
         for log, first, _ in made.logs:
             self.segments.trim(log.number, first)
-
-    def _evict(self) -> None:
-        evict((log for _, log in self.logs.values()), self.cache_bytes)
-
-    # ------------------------------------------------------------------ reading
-
-    def read_for(self, queue: Queue) -> None:
-        """Somebody reads what is on disk only: brings it in."""
-        if self.segments is None:
-            return
-        state = self.manager.states.get(queue)
-        for log in [*queue.logs, *([state.delay] if state is not None and state.delay is not None else [])]:
-            if log.wanted != NOTHING and not log.loading:
-                log.loading = True
-                asyncio.get_running_loop().create_task(self._read(queue, log, log.wanted))
-
-    async def _read(self, queue: Queue, log: Log, offset: int) -> None:
-        assert self.segments is not None
-        try:
-            first, covers, blocks = await asyncio.get_running_loop().run_in_executor(
-                None, self.segments.read, log.number, offset, READ_BYTES)
-            if not blocks:
-                first, covers = offset, log.flushed  # settled by everybody before it would have been written
-            log.load(min(first, offset), covers, blocks)
-        except FluxError as error:
-            self._log.error(f"messages cannot be read: {error}", extra={"queue": queue.name.decode(), "offset": offset})
-            self.on_fail(error)
-            return
-        self._evict()
-        queue.notify()
-
-    def offset_at_time(self, log: Log, time_ms: int) -> int:
-        """The first message of this time or later, by the index of the segments, else in memory."""
-        if self.segments is not None and log.first < log.flushed:
-            found = self.segments.offset_at_time(log.number, time_ms)
-            if found is not None and found < log.flushed:
-                return max(found, log.first)
-        found = log.position_of_time(time_ms)
-        return max(found, log.first) if found is not None else log.next
 
 
 def log_properties(message: bytes) -> bytes:

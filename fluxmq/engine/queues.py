@@ -1,4 +1,4 @@
-"""The cold verbs of queues: declare, delete, groups, positions, dead letters, delays. Without I/O, without time.
+"""The cold verbs of queues: declare, delete, groups, positions, dead letters. Without I/O, without time.
 
 The hot verbs (append, claim, settle) are compiled (fluxmq/_core/queue*.pyx); this object makes and configures what they
 work on, and is told by callbacks of what they cannot decide. What is on disk is queue_store.py's business, what becomes
@@ -6,8 +6,9 @@ due queue_clock.py's.
 """
 from __future__ import annotations
 
-import heapq
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fluxmq._core.hub import Hub
@@ -15,9 +16,11 @@ from fluxmq._core.queue import QUEUE_CLASSIC, QUEUE_EPHEMERAL, QUEUE_STREAM, Que
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_session import TopicFilter
+from fluxmq._core.queue_stats import queue_counts
 from fluxmq.engine.ports_queues import QueueRefused
-from fluxmq.engine.queue_positions import offset_in, read_position
-from fluxmq.engine.queue_properties import death_properties
+from fluxmq.engine.queue_dead import bury, make_room
+from fluxmq.engine.queue_delays import first_delayed, more_is_due
+from fluxmq.engine.queue_positions import NOTHING, offset_in, read_position
 from fluxmq.engine.queue_records import GroupRecord, LogRecord, QueueRecord, RecordKind, record
 from fluxmq.engine.queue_sequences import is_repeated, with_sequence
 from fluxmq.model.queues import DeadLetters, QueueSpec, name_problem
@@ -26,29 +29,29 @@ __all__ = ["KINDS", "NOTHING", "PREFIX", "QueueManager", "QueueState"]
 
 KINDS = {"classic": QUEUE_CLASSIC, "stream": QUEUE_STREAM, "ephemeral": QUEUE_EPHEMERAL}
 PREFIX = b"$queue/"
-NOTHING = 0xFFFFFFFFFFFFFFFF  # Log.wanted, when nothing is
-DELAY_GROUP = b"$delay"
+OFFSET_MASK = (1 << 56) - 1  # of an offset without its lane
 FIXED = ("type", "partitions", "max_priority")  # what cannot change while messages are there
 
 
 class QueueState:
     """What the engine keeps with a Queue."""
 
-    __slots__ = ("configured", "dead", "delay", "delay_group", "delayed", "groups", "idle_since_ms", "producers",
-                 "queue", "retention_due_ms", "spec")
+    __slots__ = ("configured", "dead_lettered", "died", "due_at", "groups", "idle_since_ms", "producers", "queue",
+                 "retained", "retention_due_ms", "spec")
 
     def __init__(self, spec: QueueSpec, queue: Queue) -> None:
         self.spec = spec
         self.queue = queue
         self.groups: dict[tuple[bytes, bytes], Group] = {}
-        self.delay: Log | None = None
-        self.delay_group: Group | None = None
-        self.delayed: list[tuple[int, int]] = []  # heap of (due, offset in the delay log)
         self.producers: dict[bytes, tuple[int, int]] = {}  # id -> (highest sequence, bitmap of those below it)
-        self.dead = 0
+        self.died: Counter[str] = Counter()  # messages given up, by DEATHS: whether or not they went to dead letters
+        self.dead_lettered = 0
         self.configured = False
         self.idle_since_ms = 0
+        # of queue_clock.py
+        self.due_at: int | None = None
         self.retention_due_ms = 0
+        self.retained = 0
 
 
 class QueueManager:
@@ -67,6 +70,9 @@ class QueueManager:
         self.changed: set[QueueState] = set()  # declared, or with logs or producers that changed, since the view's copy
         self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): what the view must forget
         self.on_stalled: Callable[[Queue], None] | None = None
+        self.on_missing: Callable[[Queue], None] | None = None
+        self.refused_unknown = 0  # publishes to queues that are not there
+        self.counted: Counter[str] = Counter()  # what deleted queues had counted (queue_numbers.counts_of)
         self.log = on_log or (lambda level, cause, text, fields: None)
 
     # ------------------------------------------------------------------ declare and delete
@@ -82,10 +88,11 @@ class QueueManager:
             return state.queue
         for other in self.queues.values():
             if other.spec.dead_letter_queue.encode() == name:
-                return self._dead_letter_queue(other.spec)
+                return self.dead_letter_queue(other.spec)
         return self.auto_create(name)
 
-    def _dead_letter_queue(self, spec: QueueSpec) -> Queue:
+    def dead_letter_queue(self, spec: QueueSpec) -> Queue:
+        """Where the dead letters of such a queue go; made now if it is not there."""
         name = spec.dead_letter_queue
         state = self.queues.get(name.encode())
         if state is not None:
@@ -123,17 +130,16 @@ class QueueManager:
                                                f"which cannot become {getattr(spec, key)}",
                                    f"use another name, or delete it first: fluxmq queue delete {spec.name}")
         self.change(state, spec)
-        self._record_queue(state)
+        self.record_queue(state)
         return state.queue, "changed"
 
     def change(self, state: QueueState, spec: QueueSpec) -> None:
-        """The queue is configured otherwise from now on; in what is FIXED it is the same."""
+        """Its limits and patterns are those of `spec` from now on; in what is FIXED it is the same."""
         self.hub.remove_queue(state.queue)
         state.spec = spec
         self._configure(state)
         self.hub.add_queue(state.queue, self._filters(spec))
-        for group in state.groups.values():
-            group.deliveries_max = self._deliveries_max(state)
+        state.queue.notify()
 
     def _make(self, spec: QueueSpec) -> Queue:
         volatile = spec.type == "ephemeral"
@@ -142,17 +148,20 @@ class QueueManager:
                 for _ in range(spec.partitions) for lane in range(spec.lanes)]
         queue = Queue(self.hub.ledger, number, spec.name.encode(), KINDS[spec.type], logs, spec.lanes)
         state = self.adopt(spec, queue)
-        self._record_queue(state)
+        self.record_queue(state)
         return queue
 
     def adopt(self, spec: QueueSpec, queue: Queue) -> QueueState:
         """Puts a queue to work that was just made, or comes from disk."""
         state = QueueState(spec, queue)
         state.idle_since_ms = self.hub.now_ms
+        # Streams that were made together are not all looked at in one tick.
+        state.retention_due_ms = self.hub.now_ms + queue.number * 7919 % 5000
         self.queues[queue.name] = state
         self.states[queue] = state
         self._configure(state)
         self.hub.add_queue(queue, self._filters(spec))
+        queue.notify()
         return state
 
     @staticmethod
@@ -167,11 +176,14 @@ class QueueManager:
         queue.ttl_ms = int(spec.limits.message_ttl * 1000)
         queue.drop_head = spec.overflow == "drop-head"
         queue.capture_confirmed = spec.capture == "confirmed"
-        queue.on_full = self._make_room if spec.overflow == "drop-head" or spec.type == "stream" else None
-        queue.on_delayed = self._delay if spec.type != "stream" else None
+        queue.on_full = self._full if spec.overflow == "drop-head" or spec.type == "stream" else None
+        queue.on_delayed = partial(first_delayed, self) if spec.type != "stream" else None
+        queue.on_due = partial(more_is_due, self)
         queue.on_stalled = self.read_on
         queue.is_repeated = lambda producer, sequence: is_repeated(state.producers.get(producer), sequence)
         queue.on_produced = lambda producer, sequence: self._produced(state, producer, sequence)
+        for group in state.groups.values():
+            group.deliveries_max = self._deliveries_max(spec)
 
     def delete(self, name: bytes) -> int:
         """The queue is no more, with its groups and messages. Returns how many messages it had."""
@@ -190,6 +202,9 @@ class QueueManager:
 
     def forget(self, state: QueueState) -> None:
         """Nobody knows the queue any more, and the view will forget it."""
+        self.counted.update(queue_counts(state.queue))
+        self.counted.update({f"died_{reason}": number for reason, number in state.died.items()})
+        self.counted["dead_lettered"] += state.dead_lettered
         self.queues.pop(state.queue.name, None)
         self.states.pop(state.queue, None)
         self.changed.discard(state)
@@ -197,8 +212,10 @@ class QueueManager:
         self.ended += [("q", state.queue.number), ("d", state.queue.number)]
         self.ended += [("g", group.number) for group in state.groups.values()]
         self.ended += [("l", log.number) for log in state.queue.logs]
-        if state.delay is not None and state.delay_group is not None:
-            self.ended += [("l", state.delay.number), ("g", state.delay_group.number)]
+        delays = state.queue.delays
+        if delays is not None:
+            self.ended += [("l", delays.log.number), ("g", delays.group.number)]
+            state.queue.delays = None  # whoever reads for it finds nobody
 
     def drop_quietly(self, state: QueueState, key: tuple[bytes, bytes]) -> None:
         """At recovery: a group that ended later in the journal."""
@@ -223,15 +240,16 @@ class QueueManager:
                 record(self.hub.ledger, RecordKind.TRIM, log.number, first.to_bytes(8, "big"))
             state.queue.notify()
 
-    def _record_queue(self, state: QueueState) -> None:
+    def record_queue(self, state: QueueState) -> None:
         self.changed.add(state)
         if state.queue.durable:
             record(self.hub.ledger, RecordKind.QUEUE, state.queue.number, self.queue_record(state))
 
     def queue_record(self, state: QueueState) -> QueueRecord:
-        return QueueRecord(state.spec, [LogRecord(log.number, log.first >> 56) for log in state.queue.logs],
-                           state.delay.number if state.delay is not None else 0,
-                           state.delay_group.number if state.delay_group is not None else 0)
+        logs, delays = [LogRecord(log.number, log.first >> 56) for log in state.queue.logs], state.queue.delays
+        if delays is None:
+            return QueueRecord(state.spec, logs)
+        return QueueRecord(state.spec, logs, delays.log.number, delays.group.number)
 
     # ------------------------------------------------------------------ groups
 
@@ -249,17 +267,20 @@ class QueueManager:
                 record(self.hub.ledger, RecordKind.GROUP, group.number, record_)
         elif group is None:
             group = self.adopt_group(state, self.number(), record_)
-            if position:
-                for log in queue.logs:
-                    group.seek(log.number, self.offset_of(state, log, position, group))
             if queue.durable:
                 record(self.hub.ledger, RecordKind.GROUP, group.number, record_)
+            # After it, where it begins: at recovery the log may reach further, or back to what had gone by now.
+            for log in queue.logs:
+                if position:
+                    group.seek(log.number, self.offset_of(state, log, position, group))
+                elif queue.kind == QUEUE_STREAM or log.first & OFFSET_MASK:
+                    group.seek(log.number, log.next if queue.kind == QUEUE_STREAM else log.first)
         return group
 
     def adopt_group(self, state: QueueState, number: int, record_: GroupRecord) -> Group:
         queue, stream = state.queue, state.queue.kind == QUEUE_STREAM
         group = Group(self.hub.ledger, number, record_.name, mode=record_.mode, volatile=not queue.durable,
-                      deliveries_max=self._deliveries_max(state))
+                      deliveries_max=self._deliveries_max(state.spec))
         for at, log in enumerate(queue.logs):
             group.add_cursor(log, at // queue.lanes, log.next if stream else log.first)
         group.on_dead = self._dead
@@ -270,9 +291,8 @@ class QueueManager:
         return group
 
     @staticmethod
-    def _deliveries_max(state: QueueState) -> int:
-        retries = state.spec.retry.max_retries
-        return retries + 1 if retries and state.queue.kind != QUEUE_STREAM else 0
+    def _deliveries_max(spec: QueueSpec) -> int:
+        return 0 if spec.type == "stream" or not spec.retry.max_retries else spec.retry.max_retries + 1
 
     def drop_group(self, state: QueueState, key: tuple[bytes, bytes]) -> None:
         """The group is no more: what only it had not settled goes."""
@@ -308,6 +328,7 @@ class QueueManager:
         state = self.states.get(queue)
         if state is not None:
             state.idle_since_ms = self.hub.now_ms
+            queue.notify()
 
     # ------------------------------------------------------------------ positions
 
@@ -339,62 +360,14 @@ class QueueManager:
         if self.on_stalled is not None:
             self.on_stalled(queue)
 
-    def _make_room(self, queue: Queue) -> bool:
-        """Drop-head: the oldest message goes; with dead letters enabled it goes there."""
-        state = self.states[queue]
-        logs = [log for log in queue.logs if log.next > log.first]
-        if not logs:
-            return False
-        log = min(logs, key=lambda one: one.first & (1 << 56) - 1)
-        if state.spec.dead_letter_queue and queue.kind != QUEUE_STREAM:
-            self._bury(state, log, log.first, 0, "maxlen", b"")
-        self.trim(state, log, log.first + 1)
-        return True
+    def _full(self, queue: Queue) -> bool:
+        return make_room(self, self.states[queue])
 
     def _dead(self, group: Group, log: Log, offset: int, deliveries: int, reason: str) -> None:
         state = self.states.get(group.owner) if isinstance(group.owner, Queue) else None
         if state is not None:
-            self._bury(state, log, offset, deliveries, reason, group.name)
-
-    def _bury(self, state: QueueState, log: Log, offset: int, deliveries: int, reason: str, group: bytes) -> None:
-        """Copies a message to the dead letters, in the batch in which it is settled."""
-        state.dead += 1
-        name = state.spec.dead_letter_queue
-        message = log.get(offset)
-        self.log("info", f"dead {state.spec.name}", "dead letter", {
-            "queue": state.spec.name, "offset": offset, "reason": reason, "deliveries": deliveries, "to": name})
-        if not name or message is None or name == state.spec.name:
-            return
-        target = self._dead_letter_queue(state.spec)
-        at = state.queue.logs.index(log) if log in state.queue.logs else 0
-        told = death_properties(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
-                                topic=message.topic, group=group, deliveries=deliveries, reason=reason,
-                                time_ms=message.time_ms, now_ms=self.hub.now_ms)
-        # Whatever the limits are: it has left the other queue, and there is no publisher to be told.
-        target.append_message(PREFIX + target.name, message.payload, properties=message.properties + told,
-                              qos=message.qos, forced=True)
+            bury(self, state, log, offset, deliveries, reason, group.name)
 
     def _produced(self, state: QueueState, producer: bytes, sequence: int) -> None:
         state.producers[producer] = with_sequence(state.producers.get(producer), sequence)
         self.changed.add(state)
-
-    # ------------------------------------------------------------------ delays
-
-    def _delay(self, queue: Queue, topic: bytes, payload: bytes, properties: bytes, qos: int, priority: int,
-               expires_at: int, not_before: int, key: bytes) -> None:
-        state = self.states[queue]
-        if state.delay is None:
-            self.adopt_delay(state, self.number(), self.number())
-            self._record_queue(state)
-        assert state.delay is not None
-        offset = state.delay.append_message(topic, payload, properties=properties, qos=qos, priority=priority,
-                                            expires_at=expires_at, not_before=not_before)
-        if queue.durable:
-            self.hub.ledger.records += 1
-        heapq.heappush(state.delayed, (not_before, offset))
-
-    def adopt_delay(self, state: QueueState, log_number: int, group_number: int) -> None:
-        volatile = not state.queue.durable
-        state.delay = Log(self.hub.ledger, log_number, volatile=volatile)
-        state.delay_group = Group(self.hub.ledger, group_number, DELAY_GROUP, volatile=volatile)
-        state.delay_group.add_cursor(state.delay, 0, 0)

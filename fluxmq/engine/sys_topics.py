@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from fluxmq.engine.broker import Broker
+from fluxmq.engine.queue_numbers import DEATHS, totals
 
 __all__ = ["SysTopics"]
 
@@ -43,8 +44,22 @@ class SysTopics:
             "retained/count": counters["retained"],
             "errors/protocol": counters["protocol_errors"],
             "errors/authz": counters["publish_denied"],
-        }
+        } | self._queues()
         return {"version": f"FluxMQ {self.version}"} | {name: str(number) for name, number in numbers.items()}
+
+    def _queues(self) -> dict[str, int]:
+        """Of all queues together, below `queues/`."""
+        if self.broker.consumers is None:
+            return {}
+        manager = self.broker.consumers.manager
+        happened, now, kinds = totals(manager)
+        numbers = {"count": sum(kinds.values())} | now
+        for name in ("appended", "repeated", "delivered", "redelivered", "settled", "dead_lettered", "capture_lost"):
+            numbers[name] = happened[name]
+        numbers["refused"] = manager.refused_unknown + sum(
+            number for name, number in happened.items() if name.startswith("refused_"))
+        numbers["died"] = sum(happened[f"died_{reason}"] for reason in DEATHS)
+        return {f"queues/{name}": number for name, number in numbers.items()}
 
     def tick(self, now_ms: int, interval_ms: int) -> None:
         """Publishes what has changed when the interval has passed."""

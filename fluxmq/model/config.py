@@ -187,6 +187,9 @@ class QueueManager(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         "Messages kept in memory although they are on disk too, for readers that are not far behind."))] = 64 << 20
     segment_size: Annotated[Bytes, Meta(ge=1 << 20, le=1 << 30, description=(
         "A file of messages is closed at this size; retention gives back whole files."))] = 64 << 20
+    metrics_queues: Annotated[int, Meta(ge=0, le=100_000, description=(
+        "Queues that /metrics shows one by one, besides the totals, and groups of each: those of the configuration "
+        "first, then by name. /metrics?queue=NAME shows those that are named."))] = 100
     compression: Annotated[Literal["zstd", "none"], Meta(description=(
         "How messages are stored that outlive a journal file; zstd only where it saves an eighth."))] = "zstd"
 

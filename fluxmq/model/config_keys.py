@@ -6,21 +6,19 @@ structs; so none of them can name a key that the others do not know.
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 from msgspec import inspect
 
-from fluxmq.model import limits
 from fluxmq.model.address import parse_address
 from fluxmq.model.config import Config
-from fluxmq.model.queues import read_specs, write_spec
+from fluxmq.model.config_types import describe, description_of
+from fluxmq.model.queues import KIND_MAX, QueueSpec, read_specs, write_spec
 from fluxmq.model.units import format_duration, format_size, parse_duration, parse_size
 
-__all__ = ["KEYS", "SECTIONS", "Key", "build", "values"]
+__all__ = ["KEYS", "QUEUE_KEYS", "QUEUE_SECTIONS", "SECTIONS", "Key", "build", "values"]
 
-_OFF = ", or empty for off"
-_ADDRESS = f"host:port, [ipv6]:port or :port{_OFF}"
 _BARE = re.compile(r"[a-z][a-z0-9.]*", re.ASCII)
 
 
@@ -51,7 +49,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
             converted = msgspec.convert(value, self.hint)
         except msgspec.ValidationError:
             raise ValueError("") from None
-        if self.kind in ("duration", "size") and converted > _KIND_MAX[self.kind]:
+        if self.kind in ("duration", "size") and converted > KIND_MAX[self.kind]:
             raise ValueError("too large")
         if self.kind == "address" and converted:
             parse_address(converted)
@@ -73,64 +71,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         return json.dumps(value, ensure_ascii=False)
 
 
-_KIND_MAX = {"duration": limits.INTERVAL_SECONDS_MAX, "size": limits.SIZE_BYTES_MAX}
 
-
-def _bounds(kind: str, info: inspect.FloatType | inspect.IntType) -> str:
-    def write(bound: float) -> str:
-        if kind == "duration":
-            return format_duration(bound)
-        return format_size(int(bound)) if kind == "size" else str(bound)
-
-    if info.ge is not None and info.le is not None:
-        return f"{',' if kind else ''} from {write(info.ge)} to {write(info.le)}"
-    if info.ge:
-        return f", at least {write(info.ge)}"
-    return f", at most {write(info.le)}" if info.le is not None else ""
-
-
-def _describe(info: inspect.Type, hint: Any) -> tuple[str, str, tuple[str, ...]]:
-    """(kind, what is allowed, choices) of one leaf's type."""
-    extra: dict[str, Any] = {}
-    while isinstance(info, inspect.Metadata):
-        extra |= info.extra or {}
-        info = info.type
-    kind = extra.get("kind", "")
-    if isinstance(info, (inspect.IntType, inspect.FloatType)):
-        name = {"duration": "a duration such as 90s, 1m30s or 250ms", "size": "a size such as 64KiB or 65536"}
-        return kind or "integer", name.get(kind, "a whole number") + _bounds(kind, info), ()
-    if kind == "address":
-        return kind, _ADDRESS if not getattr(info, "min_length", None) else _ADDRESS.removesuffix(_OFF), ()
-    if isinstance(info, inspect.LiteralType):
-        choices = _choices(hint)
-        names = [choice or '""' for choice in choices]
-        return "choice", f"one of {', '.join(names)}" if len(names) > 1 else f"only {names[0]}, on this slot", choices
-    if isinstance(info, inspect.BoolType):
-        return "boolean", "true or false", ()
-    if isinstance(info, inspect.UnionType):
-        return "boolean", "true, false or null", ()
-    if isinstance(info, inspect.VarTupleType) and isinstance(info.item_type, inspect.StructType):
-        return "queues", "a list of queues, such as [{name: orders}]", ()
-    if isinstance(info, inspect.VarTupleType):
-        return "list", "a list of texts, such as [first, second]", ()
-    assert isinstance(info, inspect.StrType)
-    length = f" of at most {info.max_length} characters" if info.max_length is not None else ""
-    return "text", extra.get("allowed") or ("text, not empty" if info.min_length else f"text{length}"), ()
-
-
-def _choices(hint: Any) -> tuple[str, ...]:
-    """Of a Literal, in the order in which they are declared (msgspec sorts them)."""
-    while get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
-    return tuple(get_args(hint))
-
-
-def _description(info: inspect.Type) -> str:
-    while isinstance(info, inspect.Metadata):
-        if (info.extra_json_schema or {}).get("description"):
-            return str((info.extra_json_schema or {})["description"])
-        info = info.type
-    return ""
 
 
 def _walk(cls: type[msgspec.Struct], default: msgspec.Struct, prefix: str) -> Iterator[Key | tuple[str, str]]:
@@ -145,14 +86,19 @@ def _walk(cls: type[msgspec.Struct], default: msgspec.Struct, prefix: str) -> It
         if isinstance(value, msgspec.Struct):
             yield from _walk(type(value), value, path + ".")
         else:
-            kind, allowed, choices = _describe(field.type, hints[field.name])
+            kind, allowed, choices = describe(field.type, hints[field.name])
             yield Key(path=path, kind=kind, allowed=allowed, default=value, choices=choices,
-                      description=_description(field.type), hint=hints[field.name])
+                      description=description_of(field.type), hint=hints[field.name])
 
 
 _ALL = list(_walk(Config, Config(), ""))
 KEYS: Mapping[str, Key] = {item.path: item for item in _ALL if isinstance(item, Key)}
 SECTIONS: Mapping[str, str] = {item[0]: item[1] for item in _ALL if not isinstance(item, Key)}
+
+# Of one entry of `queues`, as queues[].limits.max_depth. `name` has no default; "" stands for that.
+_OF_A_QUEUE = list(_walk(QueueSpec, QueueSpec(name=""), "queues[]."))
+QUEUE_KEYS: Mapping[str, Key] = {item.path: item for item in _OF_A_QUEUE if isinstance(item, Key)}
+QUEUE_SECTIONS: Mapping[str, str] = {item[0]: item[1] for item in _OF_A_QUEUE if not isinstance(item, Key)}
 
 
 def values(config: Config) -> dict[str, Any]:

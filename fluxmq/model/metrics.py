@@ -7,9 +7,18 @@ and no client can invent one.
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-__all__ = ["METRICS", "Label", "Metric", "Snapshot"]
+__all__ = ["METRICS", "QUEUE_METRICS", "Label", "Metric", "QueueSnapshot", "Snapshot"]
 
 Snapshot = Mapping[str, float | Mapping[tuple[str, ...], float]]
+
+
+class QueueSnapshot(NamedTuple):
+    """One queue. values: as a Snapshot, of QUEUE_METRICS without the label `queue` and the beginning of their names.
+    lags: by group."""
+
+    name: str
+    values: Mapping[str, float | Mapping[tuple[str, ...], float]]
+    lags: Mapping[str, int]
 
 
 class Label(NamedTuple):
@@ -48,6 +57,43 @@ _DROP = Label("reason", (
     "too_large",  # for the Maximum Packet Size of its receiver
     "no_connection"))  # QoS 0 for a session that is not connected
 
+_QUEUE = Label("queue", ())
+_QUEUE_STATE = Label("state", (
+    "kept",  # all that are there
+    "ready",  # for the hindmost group to be handed out; of a stream, to be read
+    "unsettled",  # in the hands of consumers
+    "delayed"))  # not due yet, and not kept among the others
+_QUEUE_REFUSAL = Label("reason", (
+    "full",  # limits.max_depth, limits.max_bytes
+    "disk",  # there is no room on it
+    "too_large",  # limits.max_message_size
+    "properties",  # a user property asks for what cannot be
+    "unknown_queue"))
+_DEATH = Label("reason", ("rejected", "max_retries", "expired", "overflow"))
+# Name for one queue, kind, help, unit, labels.
+_Row = tuple[str, Literal["counter", "gauge"], str, str, tuple[Label, ...]]
+_OF_A_QUEUE: tuple[_Row, ...] = (
+    ("fluxmq_queue_messages", "gauge", "Messages, by what they wait for.", "", (_QUEUE_STATE,)),
+    ("fluxmq_queue_bytes", "gauge", "Bytes of messages kept.", "bytes", ()),
+    ("fluxmq_queue_appended_total", "counter", "Messages appended; delayed ones when they are due.", "", ()),
+    ("fluxmq_queue_refused_total", "counter", "Publishes that were refused.", "", (_QUEUE_REFUSAL,)),
+    ("fluxmq_queue_repeated_total", "counter", "Publishes that deduplication knew already.", "", ()),
+    ("fluxmq_queue_capture_lost_total", "counter",
+     "Publishes to ordinary topics that were to be captured and could not be.", "", ()),
+    ("fluxmq_queue_delivered_total", "counter", "Messages handed to consumers.", "", ()),
+    ("fluxmq_queue_redelivered_total", "counter", "Of these, those that had been handed out before.", "", ()),
+    ("fluxmq_queue_settled_total", "counter", "Messages settled by consumers.", "", ()),
+    ("fluxmq_queue_died_total", "counter", "Messages given up, once for each group that did.", "", (_DEATH,)),
+    ("fluxmq_queue_dead_lettered_total", "counter", "Of these, those that were moved to a dead letter queue.", "", ()),
+)
+_PER_QUEUE: tuple[_Row, ...] = (
+    ("fluxmq_queue_groups", "gauge", "Groups.", "", ()),
+    ("fluxmq_queue_consumers", "gauge", "Consumers; one of a stream counts once per partition.", "", ()),
+    *((name, kind, text, unit, tuple(
+        label if label is not _QUEUE_REFUSAL else label._replace(values=label.values[:-1]) for label in labels))
+      for name, kind, text, unit, labels in _OF_A_QUEUE),
+)
+
 METRICS: tuple[Metric, ...] = (
     Metric("fluxmq_info", "gauge", "Always 1; the label says which version runs.", labels=(Label("version", ()),)),
     Metric("fluxmq_uptime_seconds", "gauge", "Time since start.", "seconds"),
@@ -84,4 +130,18 @@ METRICS: tuple[Metric, ...] = (
     Metric("fluxmq_auth_failures_total", "counter", "Wrong passwords, unknown users, failed SCRAM exchanges."),
     Metric("fluxmq_acl_denied_total", "counter", "What the ACL did not allow.",
            labels=(Label("action", ("publish", "subscribe")),)),
+    Metric("fluxmq_queues", "gauge", "Queues and streams.",
+           labels=(Label("type", ("classic", "stream", "ephemeral")),)),
+    Metric("fluxmq_queues_groups", "gauge", "Groups of all queues."),
+    Metric("fluxmq_queues_consumers", "gauge", "Consumers of all queues; one of a stream counts once per partition."),
+    *(Metric(name.replace("_queue_", "_queues_"), kind, f"Of all queues: {text[0].lower()}{text[1:]}", unit, labels)
+      for name, kind, text, unit, labels in _OF_A_QUEUE),
+)
+
+# The same of one queue, and of one group: how many of them a page shows is bounded (admin/queue_metrics.py).
+QUEUE_METRICS: tuple[Metric, ...] = (
+    *(Metric(name, kind, text, unit, (_QUEUE, *labels))
+      for name, kind, text, unit, labels in _PER_QUEUE),
+    Metric("fluxmq_queue_group_lag", "gauge",
+           "Messages that a group has not settled, or of a stream not read.", labels=(_QUEUE, Label("group", ()))),
 )

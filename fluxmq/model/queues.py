@@ -5,72 +5,120 @@ Durations are written as everywhere (90s, 250ms), sizes too (64KiB); inside they
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct, inspect
 
+from fluxmq.model import limits
+from fluxmq.model.config_types import describe
 from fluxmq.model.listeners import Bytes, Seconds
 from fluxmq.model.units import format_duration, format_size, parse_duration, parse_size
 
 __all__ = [
-    "DeadLetters", "QueueLimits", "QueueSpec", "Retention", "Retry", "name_problem", "read_spec", "read_specs",
-    "write_spec",
+    "KIND_MAX", "REFUSED", "DeadLetters", "QueueLimits", "QueueSpec", "Retention", "Retry", "SpecError",
+    "filter_problem", "name_problem", "read_spec", "read_specs", "write_spec",
 ]
 
+KIND_MAX = {"duration": limits.INTERVAL_SECONDS_MAX, "size": limits.SIZE_BYTES_MAX}
+MESSAGES_MAX = 10**15  # more than anybody has, and less than a lane has offsets
 NAME_BYTES_MAX = 200  # an address is `$queue/<name>/…` within 65 535 bytes, and a name is read by people
 
 
-class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much of a stream is kept; 0 = no bound. Each is a cap."""
+# Keys of other versions, and what to write instead.
+REFUSED = {
+    "reserved": "no queue is special. Leave it out",
+    "primary_group": "what a group has read, `fluxmq queue groups` and /metrics show. Leave it out",
+    "ack_durability": "all queues share one journal: set storage.session_durability",
+    "replication": "clusters are not in this version",
+}
 
-    max_age: Seconds = 0.0
-    max_length_bytes: Bytes = 0
-    max_length_messages: Annotated[int, Meta(ge=0)] = 0
+
+class SpecError(ValueError):
+    """path: of the key, such as limits.max_depth, or [3].type in a list. text: what is wrong, and what is allowed."""
+
+    def __init__(self, path: str, text: str) -> None:
+        super().__init__(f"{path}: {text}" if path else text)
+        self.path = path
+        self.text = text
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return type(self), (self.path, self.text)
+
+
+class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much of a stream is kept, of each partition. Each is a cap, looked at every few seconds; 0 = none."""
+
+    max_age: Annotated[Seconds, Meta(description="Older messages are forgotten. 0s = never.")] = 0.0
+    max_length_bytes: Annotated[Bytes, Meta(description="Bytes kept; the oldest go first. 0 = any number.")] = 0
+    max_length_messages: Annotated[int, Meta(ge=0, le=MESSAGES_MAX, description=(
+        "Messages kept; the oldest go first. 0 = any number."))] = 0
 
 
 class QueueLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a queue takes; 0 = no bound of its own."""
+    """What a queue takes, of all partitions together."""
 
-    max_message_size: Bytes = 0
-    max_depth: Annotated[int, Meta(ge=0)] = 0
-    max_bytes: Bytes = 0
-    message_ttl: Seconds = 0.0
+    max_message_size: Annotated[Bytes, Meta(le=limits.PAYLOAD_BYTES_MAX, description=(
+        "Largest payload; a larger one is refused. 0 = broker.max_message_size."))] = 0
+    max_depth: Annotated[int, Meta(ge=0, le=MESSAGES_MAX, description=(
+        "Messages kept; then `overflow` decides. 0 = any number."))] = 0
+    max_bytes: Annotated[Bytes, Meta(description=(
+        "Their bytes with topic and properties; then `overflow` decides. 0 = any number."))] = 0
+    message_ttl: Annotated[Seconds, Meta(description=(
+        "How long after its publish a message may still be delivered; it dies when its turn comes later than that. "
+        "Message Expiry Interval counts if it is shorter. 0s = for ever."))] = 0.0
 
 
 class Retry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What becomes of a message that a consumer gives back. max_retries: deliveries after the first; 0 = for ever."""
+    """What becomes of a message that a consumer did not settle. Not for streams."""
 
-    max_retries: Annotated[int, Meta(ge=0, le=65000)] = 10
-    initial_backoff: Seconds = 1.0
-    max_backoff: Seconds = 300.0
-    multiplier: Annotated[float, Meta(ge=1, le=100)] = 2.0
-    visibility_timeout: Seconds = 30.0
+    max_retries: Annotated[int, Meta(ge=0, le=65000, description=(
+        "Deliveries after the first; then it is a dead letter. 0 = any number."))] = 10
+    initial_backoff: Annotated[Seconds, Meta(description=(
+        "Between a $nack (or a PUBACK with an error) and the next delivery, the first time."))] = 1.0
+    max_backoff: Annotated[Seconds, Meta(description="The longest that this time grows to.")] = 300.0
+    multiplier: Annotated[float, Meta(ge=1, le=100, description="How much longer it is each time.")] = 2.0
+    visibility_timeout: Annotated[Seconds, Meta(description=(
+        "What a consumer has not settled by then is given to somebody; consumers may ask for another time. 0s = never, "
+        "as long as it is connected."))] = 30.0
 
 
 class DeadLetters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where messages go that nobody could settle. topic: the name of that queue; empty = `<queue>.dlq`."""
+    """Where messages go that nobody could settle. Not for streams."""
 
-    enabled: bool = True
-    topic: str = ""
+    enabled: Annotated[bool, Meta(description="false: they are thrown away.")] = True
+    topic: Annotated[str, Meta(description=(
+        "The name of the queue that takes them, made when it is needed; several queues may share one. Empty: the name "
+        "of this queue with .dlq behind it."), extra={"allowed": "the name of a queue, or empty"})] = ""
 
 
 class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One queue. topics: filters of ordinary topics that it captures besides its own address `$queue/<name>/#`.
+    """One entry of `queues`: a queue or stream, at the address $queue/<name>."""
 
-    type: classic (each message to one consumer of a group, until it is settled), stream (everybody reads, nothing is
-    settled) or ephemeral (classic, in memory, gone some time after its last consumer).
-    """
-
-    name: str
-    type: Literal["classic", "stream", "ephemeral"] = "classic"
-    topics: tuple[str, ...] = ()
-    partitions: Annotated[int, Meta(ge=1, le=1024)] = 1
-    max_priority: Annotated[int, Meta(ge=0, le=9)] = 0
-    capture: Literal["on", "confirmed"] = "on"
-    overflow: Literal["reject-publish", "drop-head"] = "reject-publish"
-    expires_after: Seconds = 300.0
+    name: Annotated[str, Meta(description=(
+        "One level of a topic: printable, at most 200 bytes, without / + # and not beginning with $. Needed."),
+        extra={"allowed": "text, not empty"})]
+    type: Annotated[Literal["classic", "stream", "ephemeral"], Meta(description=(
+        "classic: each message is settled by one consumer of a group; stream: everybody reads everything, and nothing "
+        "is settled; ephemeral: as classic, in memory only. Cannot be changed."))] = "classic"
+    topics: Annotated[tuple[str, ...], Meta(description=(
+        "Filters of ordinary topics: what is published to them is captured, besides what is published to the queue's "
+        "own address."))] = ()
+    partitions: Annotated[int, Meta(ge=1, le=1024, description=(
+        "Orders of its own that the queue consists of. Cannot be changed."))] = 1
+    max_priority: Annotated[int, Meta(ge=0, le=9, description=(
+        "Highest priority that publishers can ask for; 0 = no priorities. Not for streams. Cannot be changed."))] = 0
+    capture: Annotated[Literal["on", "confirmed"], Meta(description=(
+        "What the publisher to a captured topic waits for: on, nothing; confirmed, its acknowledgement leaves when the "
+        "message is on the disk, and is a refusal if the queue does not take it."))] = "on"
+    overflow: Annotated[Literal["reject-publish", "drop-head"], Meta(description=(
+        "At limits.max_depth or max_bytes: reject-publish refuses the new message, drop-head makes the oldest a dead "
+        "letter. A stream forgets its oldest."))] = "reject-publish"
+    expires_after: Annotated[Seconds, Meta(description=(
+        "Of an ephemeral queue that is not in the configuration: it is deleted so long after its last consumer left."
+    ))] = 300.0
     retention: Retention = Retention()
     limits: QueueLimits = QueueLimits()
     retry: Retry = Retry()
@@ -102,30 +150,60 @@ def name_problem(name: str) -> str:
     return ""
 
 
+def filter_problem(filter_: str, name: str) -> str:
+    """What is wrong with a filter of ordinary topics that the queue `name` is to capture; "" for nothing."""
+    levels = filter_.split("/")
+    if not filter_:
+        return "is empty"
+    if len(filter_.encode()) > 65535 or not filter_.isprintable():
+        return "is longer than 65535 bytes, or holds characters that cannot be printed"
+    if any("#" in level and level != "#" for level in levels) or "#" in levels[:-1]:
+        return "has a # that is not the whole last level [MQTT-4.7.1-1]"
+    if any("+" in level and level != "+" for level in levels):
+        return "has a + that is not a whole level [MQTT-4.7.1-2]"
+    if levels[0] == "$share":
+        return "is a shared subscription: a queue takes everything; its consumers share it"
+    if levels[0] == "$queue" and levels[1:2] != [name]:
+        return ("is about other queues: each takes what is published to its own address, "
+                f"$queue/{name}, and no queue what is meant for another")
+    return ""
+
+
 def read_spec(given: Mapping[str, Any], path: str = "") -> QueueSpec:
-    """A queue as it was written. Raises ValueError that names the key and what is allowed."""
+    """A queue as it was written. Raises SpecError."""
     spec = _read(QueueSpec, given, path)
     assert isinstance(spec, QueueSpec)
     problem = name_problem(spec.name)
     if problem:
-        raise ValueError(f"{path}name: {spec.name!r} {problem}")
+        raise SpecError(f"{path}name", f"{spec.name!r} {problem}")
+    for at, filter_ in enumerate(spec.topics):
+        if problem := filter_problem(filter_, spec.name):
+            raise SpecError(f"{path}topics[{at}]", f"{filter_!r} {problem}")
     if spec.type == "stream" and spec.max_priority:
-        raise ValueError(f"{path}max_priority: a stream is read in order, and has no priorities")
+        raise SpecError(f"{path}max_priority", "a stream is read in order, and has no priorities")
     if spec.type != "stream" and spec.retention != Retention():
-        raise ValueError(f"{path}retention: is for streams; a {spec.type} queue keeps what nobody has settled: "
-                         f"set limits and overflow")
+        raise SpecError(f"{path}retention", f"is for streams; a {spec.type} queue keeps what nobody has settled: "
+                                            f"set limits and overflow")
+    if spec.retry.max_backoff < spec.retry.initial_backoff:
+        raise SpecError(f"{path}retry.max_backoff", f"{format_duration(spec.retry.max_backoff)} is less than "
+                                                    f"initial_backoff: make it longer, or that shorter")
+    if spec.dlq.topic:
+        problem = "is the queue itself" if spec.dlq.topic == spec.name else name_problem(spec.dlq.topic)
+        if problem:
+            raise SpecError(f"{path}dlq.topic",
+                            f"{spec.dlq.topic!r} {problem}: it is the name of another queue, without $queue/")
     return spec
 
 
 def read_specs(given: object) -> tuple[QueueSpec, ...]:
-    """The list under `queues:`. Raises ValueError that names entry and key."""
+    """The list under `queues:`. Raises ValueError, or SpecError that names entry and key."""
     if not isinstance(given, list | tuple):
         raise ValueError("")
     specs = [spec if isinstance(spec, QueueSpec) else read_spec(spec, f"[{at}].") for at, spec in enumerate(given)]
     names: set[str] = set()
     for at, spec in enumerate(specs):
         if spec.name in names:
-            raise ValueError(f"[{at}].name: {spec.name!r} stands there twice")
+            raise SpecError(f"[{at}].name", f"{spec.name!r} stands there twice: a queue is named once")
         names.add(spec.name)
     return tuple(specs)
 
@@ -148,8 +226,7 @@ def write_spec(spec: QueueSpec) -> dict[str, Any]:
 
 
 def _written(cls: type[Struct], key: str, value: Any) -> Any:
-    fields = inspect.type_info(cls).fields  # type: ignore[attr-defined]
-    info = next(field.type for field in fields if field.name == key)
+    info = _shape(cls)[0][key].type
     extra: dict[str, Any] = {}
     while isinstance(info, inspect.Metadata):
         extra |= info.extra or {}
@@ -161,31 +238,40 @@ def _written(cls: type[Struct], key: str, value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _read(cls: type[Struct], given: object, path: str) -> Struct:
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{path.rstrip('.') or 'it'}: a mapping of keys is expected")
+@functools.cache
+def _shape(cls: type[Struct]) -> tuple[dict[str, inspect.Field], dict[str, Any]]:
+    """Fields and their types, by name. Kept: to find them out takes a millisecond, and queues may be thousands."""
     info = inspect.type_info(cls)
     assert isinstance(info, inspect.StructType)
-    fields = {field.name: field for field in info.fields}
-    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: field for field in info.fields}, get_type_hints(cls, include_extras=True)
+
+
+def _read(cls: type[Struct], given: object, path: str) -> Struct:
+    if not isinstance(given, Mapping):
+        raise SpecError(path.rstrip("."), f"a section is expected, with keys such as {_example(cls)}")
+    fields, hints = _shape(cls)
     found: dict[str, Any] = {}
     for key, value in given.items():
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, 1)
-            raise ValueError(f"{path}{key}: there is no such key" + (f"; did you mean {near[0]}?" if near else
-                                                                     f"; there are {', '.join(fields)}"))
+            if cls is QueueSpec and key in REFUSED:
+                raise SpecError(f"{path}{key}", REFUSED[key])
+            raise SpecError(f"{path}{key}", "there is no such key" + (f"; did you mean {near[0]}?" if near else
+                                                                      f"; there are {', '.join(fields)}"))
         found[key] = _leaf(hints[key], fields[key].type, value, f"{path}{key}")
     if "name" in fields and "name" not in found:
-        raise ValueError(f"{path}name: is needed")
-    try:
-        return cls(**found)
-    except TypeError as error:
-        raise ValueError(f"{path.rstrip('.')}: {error}") from None
+        raise SpecError(f"{path}name", "is needed: every queue has a name")
+    return cls(**found)
+
+
+def _example(cls: type[Struct]) -> str:
+    return ", ".join(cls.__struct_fields__[:3])
 
 
 def _leaf(hint: Any, info: inspect.Type, value: object, path: str) -> Any:
     if isinstance(info, inspect.StructType):
         return _read(info.cls, value, f"{path}.")
+    written = info
     extra: dict[str, Any] = {}
     while isinstance(info, inspect.Metadata):
         extra |= info.extra or {}
@@ -197,6 +283,17 @@ def _leaf(hint: Any, info: inspect.Type, value: object, path: str) -> Any:
             value = parse_size(value)
         if isinstance(info, inspect.VarTupleType) and isinstance(value, list):
             value = tuple(value)
-        return msgspec.convert(value, hint)
-    except (ValueError, msgspec.ValidationError) as error:
-        raise ValueError(f"{path}: {value!r} cannot be used ({error})") from None
+        converted = msgspec.convert(value, hint)
+        if converted > KIND_MAX.get(extra.get("kind", ""), converted):
+            raise ValueError("too large")
+        return converted
+    except (ValueError, msgspec.ValidationError):
+        _, allowed, choices = describe(written, hint)
+        near = difflib.get_close_matches(str(value).lower(), choices, 1)
+        raise SpecError(path, f"{_shown(value)} cannot be used; allowed: {allowed}"
+                              + (f"; the nearest is {near[0]}" if near else "")) from None
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

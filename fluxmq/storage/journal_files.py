@@ -159,7 +159,9 @@ def recover(directory: str | os.PathLike[str], *, after: int = 0, truncate_damag
         kept = _check_all(where, numbers, heads, after, truncate_damage, result)
         for file in kept:
             path = where / file_name(file.number)
-            if file.last < file.first:
+            # An empty file goes, unless there is no other: between this and the next one's name on the disk the
+            # directory must never look as if somebody had taken the journal away.
+            if file.last < file.first and (result.files or file is not kept[-1]):
                 path.unlink()
                 continue
             if file is kept[-1]:

@@ -42,10 +42,10 @@ from fluxmq._core.segment_format import (
     walk,
 )
 
-__all__ = ["Block", "Damage", "FileOps", "SegmentFile", "files_of", "mapped", "never_synced", "no_space", "read_file",
-           "read_header", "rebuilt_index", "unpack", "unpacked"]
+__all__ = ["Block", "Damage", "FileOps", "SegmentFile", "files_of", "mapped", "never_synced", "no_space",
+           "read_file", "read_header", "rebuilt_index", "unpack", "unpacked"]
 
-# (first, last, count, time_min, time_max, due_min, due_max, messages), as Log.export gives it.
+# (first, last, count, time_min, time_max, due_min, due_max, messages), as an Export gives it.
 Block = tuple[int, int, int, int, int, int, int, bytes]
 
 _libc = ctypes.CDLL(None, use_errno=True)

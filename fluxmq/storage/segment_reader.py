@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import bisect
 import os
-from array import array
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fluxmq._core.errors import StorageError
-from fluxmq._core.segment_format import TRAILER_SIZE, SegmentIndex, decode_index, find_time, log_name
+from fluxmq._core.segment_format import (
+    TRAILER_SIZE,
+    SegmentIndex,
+    decode_index,
+    find_time,
+    log_name,
+    take_messages,
+)
 from fluxmq.storage.segment_files import Damage, SegmentFile, mapped, rebuilt_index, unpack, unpacked
 from fluxmq.storage.segment_handles import Handles
 from fluxmq.storage.segment_recovery import Log, refusal
@@ -106,20 +113,38 @@ class SegmentReader:
             return find_time(block[7], time_ms)
         return None
 
-    def due_index(self, number: int) -> array[int]:
-        """due, offset, due, offset … of every message of a delay log's files, by offset. Raises like read()."""
-        pairs = array("Q")
+    def pick(self, number: int, offsets: Sequence[int], max_bytes: int) -> dict[int, bytes]:
+        """Some messages from anywhere, by offset: in the order asked for, as many as have about max_bytes, the first
+        one at least; b"" for one that no file holds. A batch is read once for all of its messages. Raises like
+        read()."""
+        wanted = sorted(offsets)
+        found: dict[int, bytes] = {}
+        size = 0
+        for offset in offsets:
+            if offset in found:
+                continue
+            if size >= max_bytes:
+                break
+            first, covers, blocks = self.read(number, offset, 0)
+            here = wanted[bisect.bisect_left(wanted, first):bisect.bisect_left(wanted, max(covers, offset + 1))]
+            found.update(dict.fromkeys(here, b""))
+            for block in blocks:
+                found.update(take_messages(block, here))
+            size += sum(len(found[each]) for each in here)
+        return found
+
+    def due_pairs(self, number: int) -> Iterator[bytes]:
+        """i64 due, u64 offset, due, offset … of every message of a delay log, file by file. Raises like read()."""
         log = self._logs.get(number)
         for file in log.files if log is not None else []:
             if not file.due_max:
                 continue
             try:
-                pairs.frombytes(self._pairs(file))
+                yield self._pairs(file)
             except OSError as error:
                 raise StorageError(f"cannot read {file.path}: {error}") from error
             except Damage as damage:
                 raise refusal(self._base, file.path, damage) from None
-        return pairs
 
     def _pairs(self, file: SegmentFile) -> bytes:
         known = file.pairs

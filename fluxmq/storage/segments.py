@@ -138,7 +138,7 @@ class SegmentStore(SegmentReader):
     # ---------------------------------------------------------------------------------------------- writing
 
     def write(self, number: int, blocks: Iterable[Block]) -> int:
-        """Append blocks as Log.export gives them, in order; what the log has already is skipped. Returns the offset
+        """Append blocks as an Export gives them, in order; what the log has already is skipped. Returns the offset
         behind the last message that the log's files hold now. It counts from sync() on.
 
         Raises StorageError; with "No space left on device" in it the files are whole and it may be tried again."""

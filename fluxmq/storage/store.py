@@ -66,16 +66,19 @@ class RocksStore:
 
     directory: made if missing. identity: 64 random bits, new at each start (they tell this run's journal files from
     stale bytes of earlier ones). durability: "fsync" or "buffered". interval: seconds between syncs when buffered.
+    file_bytes: of a journal file when the next is begun.
     recover_on_startup: give up what lies behind damage instead of refusing to start.
     file_ops: for tests, see Journal.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, identity: int, durability: str = "fsync",
-                 interval: float = 1.0, recover_on_startup: bool = False, file_ops: int = 0) -> None:
+                 interval: float = 1.0, file_bytes: int = 64 << 20, recover_on_startup: bool = False,
+                 file_ops: int = 0) -> None:
         self._path = Path(directory)
         self._identity = identity
         self._durability = durability
         self._interval = interval
+        self._file_bytes = file_bytes
         self._recover_on_startup = recover_on_startup
         self._file_ops = file_ops
         self._lock_fd = -1
@@ -118,7 +121,8 @@ class RocksStore:
             self._journal = Journal(
                 journal_path, identity=self._identity, first_batch=self._replay_upto + 1, first_file=found.next_file,
                 files=[(file.number, file.first, file.last, file.size) for file in found.files],
-                mode=self._durability, interval=self._interval, file_ops=self._file_ops)
+                mode=self._durability, interval=self._interval, file_bytes_max=self._file_bytes,
+                recycle_bytes_max=2 * self._file_bytes, file_ops=self._file_ops)
             self._writer = threading.Thread(target=self._journal.run, name="fluxmq-journal", daemon=True)
             self._writer.start()
         except BaseException:

@@ -25,12 +25,14 @@ WAIT_SECONDS = 30.0
 
 @contextmanager
 def writing(directory: Path, *, found: Recovery | None = None, identity: int = 7, mode: str = "fsync",
-            interval: float = 3600.0, ops: Ops | None = None, recycle_bytes_max: int = 1 << 26) -> Iterator[Journal]:
+            interval: float = 3600.0, ops: Ops | None = None, recycle_bytes_max: int = 1 << 26,
+            file_bytes_max: int = 1 << 26) -> Iterator[Journal]:
     """A journal that continues `found`; its writer runs until the end of the block, close() is left to the caller."""
     found = found or Recovery()
     journal = Journal(directory, identity=identity, first_batch=found.last + 1, first_file=found.next_file,
                       files=[(file.number, file.first, file.last, file.size) for file in found.files], mode=mode,
-                      interval=interval, recycle_bytes_max=recycle_bytes_max, file_ops=ops.address if ops else 0)
+                      interval=interval, file_bytes_max=file_bytes_max, recycle_bytes_max=recycle_bytes_max,
+                      file_ops=ops.address if ops else 0)
     thread = threading.Thread(target=journal.run)
     thread.start()
     try:

@@ -67,6 +67,7 @@ class FakeQueues:
         messages = [message for part in queue.partitions for message in part]
         return {"name": name, "type": queue.spec["type"], "partitions": len(queue.partitions),
                 "messages": len(messages), "bytes": sum(len(message.payload) for message in messages),
+                "ready": len(messages), "unsettled": 0, "delayed": 0,
                 "groups": len(queue.groups), "consumers": queue.consumers, "dead_letters": len(queue.dead)}
 
     def list_queues(self) -> list[dict[str, Any]]:

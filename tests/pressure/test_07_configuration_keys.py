@@ -638,6 +638,12 @@ def queues(pair: Pair) -> None:
         pair.client(pair.start(value)).subscribe("$queue/work", qos=1, expect=[reason])
 
 
+def metrics_queues(pair: Pair) -> None:
+    for value, shown in ((0, 0), (1, 1), (5, 2)):
+        names = metrics(pair.start(value, queues="[{name: a}, {name: b}]"))
+        assert sum(name.startswith("fluxmq_queue_bytes{") for name in names) == shown
+
+
 def backlog(pair: Pair, value: object, payload: bytes, many: int) -> tuple[Broker, Memory]:
     """A broker with so many messages in a queue, nearly all of them in segments."""
     broker = pair.start(value, storage__type="rocksdb", queues="[{name: work}]", storage__journal_file_size="1MiB")
@@ -686,6 +692,7 @@ OTHERS: dict[str, Observe] = {
     "server.admin_socket": admin_socket,
     "queue_manager.auto_create": auto_create,
     "queue_manager.cache_size": cache_size,
+    "queue_manager.metrics_queues": metrics_queues,
     "queue_manager.segment_size": segment_size,
     "queue_manager.compression": compression,
     "queues": queues,

@@ -12,6 +12,7 @@ from fluxmq._core.errors import CorruptError
 from fluxmq._core.hub import Hub
 from fluxmq._core.journal import Journal
 from fluxmq._core.journal_format import iter_records
+from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_log import Log
 from fluxmq.storage.journal_files import read_batches
 
@@ -53,7 +54,9 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def export(self) -> None:
-        blocks = self.log.export(10)
+        self.export_ = Export(self.log, 10)
+        blocks = list(self.export_)
+        assert list(self.export_) == blocks and self.export_.messages == sum(block[2] for block in blocks)
         found = [item for block in blocks for item in messages(block[7])]
         for first, last, count, *_, raw in blocks:
             inside = messages(raw)
@@ -67,6 +70,8 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def exported(self) -> None:
         assert self.exporting is not None
+        # Whatever became of the log since, what is written is what there was in that instant.
+        assert [item for block in self.export_ for item in messages(block[7])] == self.exporting
         self.disk |= dict(self.exporting)
         self.exporting = None
         self.log.exported()
@@ -144,7 +149,7 @@ def test_the_journal_brings_it_back(tmp_path: Path) -> None:
 def test_damaged_bytes_are_refused() -> None:
     log = Log(Hub(None).ledger, 1)
     log.append_message(b"topic", b"payload")
-    block = log.export(0)[0][7]
+    block = next(iter(Export(log, 0)))[7]
     for at in range(len(block)):
         for value in (0, 0xFF, block[at] ^ 1):
             damaged = block[:at] + bytes([value]) + block[at + 1:]
@@ -173,7 +178,7 @@ def test_a_part_that_is_kept_nowhere_is_not_asked_for_twice(holes: bool) -> None
     log = Log(Hub(None).ledger, 1)
     for number in range(20):
         log.append_message(b"t", b"%d" % number)
-    raw = b"".join(block[7] for block in log.export(0))
+    raw = b"".join(block[7] for block in Export(log, 0))
     log.exported()
     log.evict(1 << 30)
     assert log.at_or_above(3) is None and log.wanted == 3
@@ -187,13 +192,13 @@ def test_what_is_replayed_is_exported_by_a_checkpoint_before_the_first_batch(tmp
     """The files that hold it go with that checkpoint, so segments must have it."""
     source = Log(Hub(None).ledger, 9)
     source.append_message(b"t", b"old")
-    raw = source.export(0)[0][7]
+    raw = next(iter(Export(source, 0)))[7]
     journal = Journal(tmp_path, identity=1, first_batch=10)
     log = Log(Hub(journal).ledger, 9)
     log.replay(raw)
     upto = journal.rotate()
     assert upto == 9
-    assert [payload for block in log.export(upto) for _, payload in messages(block[7])] == [raw]
+    assert [payload for block in Export(log, upto) for _, payload in messages(block[7])] == [raw]
     log.exported()
     assert log.flushed == 1
     journal.close()
@@ -203,11 +208,11 @@ def test_a_gap_behind_what_is_here_is_filled() -> None:
     """Chunks in memory end elsewhere than batches of segments: a batch that begins before the gap fills it too."""
     log = Log(Hub(None).ledger, 1)
     log.append_message(b"t", b"0" * 100)
-    small = b"".join(block[7] for block in log.export(0))
+    small = b"".join(block[7] for block in Export(log, 0))
     log.exported()
     for _ in range(2):
         log.append_message(b"t", b"1" * 200_000)
-    raw = small + b"".join(block[7] for block in log.export(0))
+    raw = small + b"".join(block[7] for block in Export(log, 0))
     log.exported()
     log.evict(1 << 30)
     log.load(0, 2, [small, raw[len(small):]])

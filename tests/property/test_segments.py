@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import tempfile
+from array import array
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -69,8 +70,17 @@ def test_what_is_written_is_read(steps: list[tuple[int, int, int, bytes]], sizes
         assert inside == tail
         time = data.draw(st.integers(9_000, 30_000))
         assert store.offset_at_time(9, time) == next((m[0] for m in all_of_it if m[1] >= time), None)
-        pairs = store.due_index(9)
+        pairs = array("Q", b"".join(store.due_pairs(9)))
         assert list(zip(pairs[::2], pairs[1::2], strict=True)) == [(m[2], m[0]) for m in all_of_it if m[2]]
+        offsets = data.draw(st.lists(st.integers(first, first + 250), unique=True, min_size=1))
+        picked = store.pick(9, offsets, max_bytes)
+        assert offsets[0] in picked and set(picked) <= set(offsets)
+        everything = store.pick(9, offsets, 1 << 30)
+        assert picked.items() <= everything.items() and set(everything) == set(offsets)
+        for offset, message in everything.items():
+            alone = block_of(whole, offset)
+            assert message == (alone[7][:len(message)] if alone is not None and alone[0] == offset else b"")
+            assert not message or int.from_bytes(message[:4], "little") == len(message)
         cut = data.draw(st.integers(first, first + 250))
         store.trim(9, cut)
         assert block_of(read_all(store, 9, cut), cut) == block_of(whole, cut)

@@ -296,12 +296,11 @@ def test_bad_requests_say_what_is_wrong(start_broker: Start, connect: Connect) -
     for asked in ({"ack": "perhaps"}, {"prefetch": "many"}, {"offset": "yesterday"}, {"visibility-timeout": "-1"}):
         client.subscribe("$queue/orders", qos=1, expect=[0x83],
                          properties=[("user_property", pair) for pair in asked.items()])
-    client.subscribe("$share/g/$queue/orders", qos=1, expect=[0x8F])
     client.subscribe("$queue/+", qos=1, expect=[0x8F])
     put(client, "orders", b"x", expect=0x83, x_delay="soon")
     put(client, "orders", b"x", expect=0x83, priority="high")
     put(client, "orders/$ack", b"", expect=0x83)
-    put(client, "orders/$dance", b"", expect=0x83)
+    put(client, "orders/$dance", b"", expect=0x90)
 
 
 @pytest.mark.parametrize("how", ["kill", "restart"])

@@ -120,4 +120,4 @@ def test_a_stream_has_no_orders_but_commit(start_broker: Start, connect: Connect
     put(connect(broker), "events", b"x")
     reader = connect(broker)
     consume(reader, "events", offset="first")
-    order(reader, "nack", reader.receive(), expect=0x83)
+    order(reader, "nack", reader.receive(), expect=0x90)

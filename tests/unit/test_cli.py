@@ -13,7 +13,7 @@ from fluxmq import __version__
 from fluxmq._core.errors import CorruptError, FluxError
 from fluxmq.app import cli, exit_codes
 from fluxmq.model.config import Config
-from fluxmq.model.config_keys import KEYS
+from fluxmq.model.config_keys import KEYS, QUEUE_KEYS
 
 ELSEWHERE = Path(__file__).parent     # not the root: there the sources would be taken for the installed package
 
@@ -131,7 +131,7 @@ def test_show_is_a_configuration_again(tmp_path: Path) -> None:
 def test_keys_names_every_key() -> None:
     result = CliRunner().invoke(cli.cli, ["config", "keys"])
     assert result.exit_code == 0
-    assert [line for line in result.output.splitlines() if line and not line.startswith(" ")] == list(KEYS)
+    assert [line for line in result.output.splitlines() if line and not line.startswith(" ")] == [*KEYS, *QUEUE_KEYS]
 
 
 def test_version() -> None:

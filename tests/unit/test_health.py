@@ -4,7 +4,7 @@ import contextlib
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -48,8 +48,8 @@ class Broker:
     def ready(self) -> tuple[bool, dict[str, Any]]:
         return self.is_ready, {"status": "ready" if self.is_ready else "not_ready", "checks": {"storage": {}}}
 
-    def metrics(self) -> bytes:
-        return b"fluxmq_connections 1.0\n"
+    def metrics(self, queues: Sequence[str]) -> bytes:
+        return b"fluxmq_connections 1.0\n" + "".join(f"queue {name}\n" for name in queues).encode()
 
 
 @asynccontextmanager
@@ -105,6 +105,8 @@ def test_the_three_pages(run: Callable[..., None]) -> None:
             assert json.loads(body) == {"status": "healthy"}
             status, _, body = await ask(server, get("/ready?verbose=1"))
             assert status == 200 and json.loads(body)["status"] == "ready"
+            status, headers, body = await ask(server, get("/metrics?queue=a%20b&other=1&queue=c"))
+            assert body.endswith(b"queue a b\nqueue c\n")
             status, headers, body = await ask(server, get("/metrics"))
             assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
             assert body == b"fluxmq_connections 1.0\n"
@@ -197,7 +199,7 @@ def test_slow_and_silent_clients_are_closed(run: Callable[..., None]) -> None:
 def test_a_reader_that_does_not_read_is_closed(run: Callable[..., None]) -> None:
     async def scenario() -> None:
         broker = Broker()
-        broker.metrics = lambda: b"x" * (64 << 20)  # type: ignore[method-assign]
+        broker.metrics = lambda queues: b"x" * (64 << 20)  # type: ignore[method-assign]
         async with serving(broker, request_seconds_max=0.2) as server:
             _, writer = await connect(server)
             writer.write(get("/metrics"))

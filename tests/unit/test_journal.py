@@ -212,6 +212,47 @@ def test_files_above_the_limit_are_not_kept(tmp_path: Path) -> None:
         assert files(tmp_path) == [file_name(2)]
 
 
+def test_a_file_that_has_grown_to_its_size_is_followed_by_another(tmp_path: Path, mode: str) -> None:
+    with writing(tmp_path, mode=mode, file_bytes_max=10_000) as journal:
+        for index in range(40):
+            commit(journal, (1, b"%04d" % index * 250))
+        upto = journal.rotate()
+        wait_rotated(journal)
+        sizes = [path.stat().st_size for path in tmp_path.iterdir()]
+        assert len(sizes) >= 4 and max(sizes) < 10_000 + 1_100
+        # Several files are retired at once, and as many as there is use for are kept.
+        assert journal.retire(upto) >= 3
+        assert sum("spare" in name for name in files(tmp_path)) >= 3
+        inodes = {path.stat().st_ino for path in tmp_path.iterdir() if "spare" in path.name}
+        for index in range(40, 100):
+            commit(journal, (1, b"%04d" % index * 250))
+        used = {path.stat().st_ino for path in tmp_path.iterdir() if "spare" not in path.name}
+        assert inodes <= used, "every spare is written again"
+        assert [records for _, records in contents(tmp_path, after=upto)] == [
+            [(1, b"%04d" % index * 250)] for index in range(upto, 100)]
+
+
+def test_no_more_spares_than_there_is_use_for(tmp_path: Path) -> None:
+    with writing(tmp_path, file_bytes_max=5_000) as journal:
+        for _ in range(40):
+            commit(journal, (1, bytes(2000)))
+        assert journal.retire(journal.durable) >= 10
+        assert sum("spare" in name for name in files(tmp_path)) == 4
+
+
+def test_small_batches_overwrite_what_is_there(tmp_path: Path, mode: str) -> None:
+    """A sync is cheap where the file does not grow."""
+    with writing(tmp_path, mode=mode) as journal:
+        commit(journal, (1, b"x"))
+        size = (tmp_path / file_name(1)).stat().st_size
+        for index in range(100):
+            commit(journal, (1, b"%d" % index))
+        assert (tmp_path / file_name(1)).stat().st_size == size
+        assert len(contents(tmp_path)) == 101
+    found = recover(tmp_path)
+    assert (found.last, found.truncated_bytes) == (101, 0)
+
+
 def test_spare_taken_away_is_no_error(tmp_path: Path) -> None:
     with writing(tmp_path) as journal:
         for turn in range(2):
@@ -257,8 +298,9 @@ def three_files(directory: Path) -> None:
 
 
 def flip(path: Path, offset: int) -> None:
+    """offset: -1 is the last byte that was written; behind it are zeros for batches to come."""
     raw = bytearray(path.read_bytes())
-    raw[offset] ^= 0x40
+    raw[offset if offset >= 0 else len(raw.rstrip(b"\0")) - 1] ^= 0x40
     path.write_bytes(raw)
 
 

@@ -112,16 +112,15 @@ def test_interrupted_and_short_writes_are_continued(tmp_path: Path) -> None:
 def test_no_space_is_waited_for(tmp_path: Path, name: str, rotating: bool) -> None:
     ops = Ops()
     full = threading.Event()
-    tried = threading.Semaphore(0)
+    fitted: set[int] = set()
 
     def limited(fd: int, data: bytes, at: int) -> int:
         if not full.is_set():
             return os.pwrite(fd, data, at)
-        tried.release()
-        if len(data) > 10 and not rotating:
-            os.pwrite(fd, data[:10], at)  # a part fits
-            if tried.acquire(blocking=False):
-                return 10
+        if not rotating and not fitted:
+            fitted.add(at + 10)
+        if at + 10 in fitted:  # a part fits, of each attempt the same
+            return os.pwrite(fd, data[:10], at)
         raise OSError(getattr(errno, name), "")
 
     ops.pwrite = limited
@@ -146,6 +145,26 @@ def test_no_space_is_waited_for(tmp_path: Path, name: str, rotating: bool) -> No
     assert [records for _, records in contents(tmp_path)] == [[(1, b"before")], [(1, b"stuck")],
                                                             [(1, b"gathers meanwhile")]]
     assert recover(tmp_path).truncated_bytes == 0
+
+
+def test_no_space_ahead_is_no_error(tmp_path: Path) -> None:
+    """Zeros are written before the batches of a growing file; where they do not fit, the batch still does."""
+    ops = Ops()
+
+    def limited(fd: int, data: bytes, at: int) -> int:
+        if at + len(data) <= 100_000:
+            return os.pwrite(fd, data, at)
+        if at >= 100_000:
+            raise OSError(errno.ENOSPC, "")
+        return os.pwrite(fd, data[:100_000 - at], at)
+
+    ops.pwrite = limited
+    with writing(tmp_path, ops=ops) as journal:
+        for index in range(10):
+            commit(journal, (1, b"%d" % index * 1000))
+            assert journal.status == JOURNAL_OK
+        assert max(path.stat().st_size for path in tmp_path.iterdir()) < 15_000, "the space is given back"
+    assert len(contents(tmp_path)) == 10
 
 
 def test_closing_a_full_journal_says_what_was_lost(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluxmq.app.logs import JsonFormatter, RateLimited, TextFormatter, configure
@@ -160,6 +160,7 @@ def test_a_level_that_is_off_costs_and_counts_nothing(kept: _Kept) -> None:
     assert kept.lines == [("loud", 0)]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 1.5)), max_size=60))
 def test_nothing_is_lost_whatever_the_order(events: list[tuple[str, float]]) -> None:
     """Each event is a line of its own or counted on one, also when causes are forgotten for want of room."""

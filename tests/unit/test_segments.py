@@ -50,7 +50,7 @@ def test_life(tmp_path: Path) -> None:
     assert store.open() == {}
     with pytest.raises(UsageError, match="open already"):
         store.open()
-    assert (store.read(1, 5), store.offset_at_time(1, 0), store.due_index(1).tolist()) == ((5, 5, []), None, [])
+    assert (store.read(1, 5), store.offset_at_time(1, 0), list(store.due_pairs(1))) == ((5, 5, []), None, [])
     store.trim(1, 9)
     store.remove(1)
     store.sync([1, 2])

@@ -19,6 +19,7 @@ from fluxmq._core.mqtt_packets import Auth, ConnAck, Connect
 from fluxmq._core.mqtt_props import encode_properties
 from fluxmq._core.text import check_topic
 from fluxmq.edge.mqtt.connection import REASON_STRING_MAX, Client, user_properties
+from fluxmq.engine.queue_consumers import is_order
 from fluxmq.engine.sessions import EXPIRY_NEVER, Will
 from fluxmq.model import limits
 from fluxmq.model.mqtt import Property, ReasonCode
@@ -243,6 +244,9 @@ class Connecting:
         topic = asked.topic.encode()
         if check_topic(topic, options.topic_levels_max) != 1:
             raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, "the will's topic is not a topic name [MQTT-3.1.3-11]")
+        if is_order(asked.topic.encode()):
+            raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, "a will is not about a message of a queue: its "
+                                                               "publisher is gone")
         if asked.qos > options.qos_max:
             raise ProtocolError(ReasonCode.QOS_NOT_SUPPORTED, f"the QoS of the will is over {options.qos_max}")
         if len(asked.payload) > options.payload_bytes_max:

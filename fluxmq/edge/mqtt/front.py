@@ -21,11 +21,12 @@ from fluxmq.edge.mqtt.tally import ENDED_BY, Tally
 from fluxmq.edge.mqtt.upgrade import answer_upgrade
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports_access import Authority
+from fluxmq.engine.queue_consumers import is_queue_filter
 from fluxmq.model.mqtt import PacketType, Property, ReasonCode
 
 __all__ = ["Front"]
 
-QUEUE_PREFIX = b"$queue/"
+REASON_LENGTH_MAX = 4000
 
 # Why the clock ended a connection -> what an MQTT 5 client is told.
 LATE = {
@@ -189,6 +190,7 @@ class Front:
         identifier = cast(int, packet.get(Property.SUBSCRIPTION_IDENTIFIER, 0))
         records = self.hub.ledger.records
         codes = []
+        refused: list[str] = []
         wants_retained: list[tuple[bytes, int]] = []
         for wanted in packet.subscriptions:
             if not self.authority.open_subscribe and not self.authority.may_subscribe(client.identity, client.client_id,
@@ -201,33 +203,45 @@ class Front:
                 options = (wanted.qos | wanted.no_local << 2 | wanted.retain_as_published << 3
                            | wanted.retain_handling << 4)
                 filter_ = wanted.filter.encode()
-                code, retained = self._subscribe(client, filter_, options, identifier, packet)
+                code, retained, why = self._subscribe(client, filter_, options, identifier, packet)
+                if why:
+                    refused.append(f"{wanted.filter}: {why}")
+                    self.on_log("warning", f"queue {client.client_id}", f"subscription refused: {why}",
+                                {"client_id": client.client_id, "filter": wanted.filter})
                 if retained:
                     wants_retained.append((filter_, options))
             codes.append(code if v5 or code < 0x80 else 0x80)
-        client.connection.write_when_durable(encode_packet(SubAck(packet.packet_id, codes), client.version), records)
+        data = encode_packet(SubAck(packet.packet_id, codes), client.version)
+        if refused and v5 and client.problem_information:
+            with_text = encode_packet(SubAck(packet.packet_id, codes, properties=[
+                (Property.REASON_STRING, "; ".join(refused)[:REASON_LENGTH_MAX])]), 5)
+            data = with_text if len(with_text) <= client.packet_size_max else data
+        client.connection.write_when_durable(data, records)
         if wants_retained:
             # Behind SUBACK, as people expect it, although the specification would let them come before.
             self.hub.when_durable(lambda: self.broker.deliver_retained(session, wants_retained, identifier), records)
 
     def _subscribe(self, client: Client, filter_: bytes, options: int, identifier: int,
-                   packet: Subscribe) -> tuple[int, bool]:
+                   packet: Subscribe) -> tuple[int, bool, str]:
+        """Reason code, whether what is retained is due, and of a queue that refuses: why."""
         assert client.session is not None
         consume = None
-        if filter_.startswith(QUEUE_PREFIX):
+        if is_queue_filter(filter_):
             try:
                 consume = read_consume(user_pairs(packet.properties))
             except ValueError as error:
-                self.on_log("warning", f"queue {client.client_id}", f"subscription refused: {error}",
-                            {"client_id": client.client_id, "filter": filter_.decode()})
-                return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, False
-        return self.broker.subscribe(client.session, filter_, options, identifier, consume)
+                return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, False, str(error)
+        code, retained = self.broker.subscribe(client.session, filter_, options, identifier, consume)
+        why = ""
+        if code >= 0x80 and consume is not None and self.broker.consumers is not None:
+            why = self.broker.consumers.refusal(filter_, min(options & 3, self.hub.qos_max), consume)[1]
+        return code, retained, why
 
-    def on_queue_order(self, connection: Connection, topic: bytes, properties: bytes) -> int:
-        """A PUBLISH to `$queue/<name>/$ack|$nack|$reject|$extend|$commit`: 0, or the reason to refuse it."""
+    def on_queue_order(self, connection: Connection, topic: bytes, properties: bytes) -> tuple[int, str]:
+        """A PUBLISH to `$queue/<name>/$ack|$nack|$reject|$extend|$commit`: 0, or the reason to refuse it and why."""
         client: Client = connection.state
         if client.session is None or self.broker.consumers is None:
-            return ReasonCode.TOPIC_NAME_INVALID
+            return ReasonCode.TOPIC_NAME_INVALID, "there are no queues"
         return self.broker.consumers.order(client.session, topic, pairs_of_publish(properties))
 
     def on_queue_unknown(self, connection: Connection, topic: bytes) -> bool:

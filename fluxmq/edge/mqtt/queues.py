@@ -40,6 +40,8 @@ def read_consume(asked: dict[str, str]) -> Consume:
     group = asked.get("consumer-group", "").encode()
     if len(group) > GROUP_BYTES_MAX:
         raise ValueError(f"consumer-group is longer than {GROUP_BYTES_MAX} bytes")
+    if not asked.get("consumer-group", "").isprintable():
+        raise ValueError("consumer-group holds characters that cannot be printed")
     ack = asked.get("ack", "auto")
     if ack not in ("auto", "manual"):
         raise ValueError(f"ack is auto or manual, not {ack!r}")

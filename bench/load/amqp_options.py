@@ -1,0 +1,114 @@
+"""What a run of the AMQP 0-9-1 load generator is: declared once, read by the command line, rows and tests."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fluxmq.bench.load.options import HEAD_SIZE, PAYLOAD_SIZE_MAX, LoadOptions, OptionsError
+
+__all__ = ["AmqpOptions"]
+
+PREFETCH_MAX = 65_535
+
+
+@dataclass(slots=True, kw_only=True)
+class AmqpOptions:
+    """One run. Times in seconds, sizes in bytes.
+
+    queue: its type. queues: "one" (all publishers to one queue, all consumers from it), "pairs" (publisher i to queue
+    i to consumer i) or "fanout" (one fan-out exchange, a queue for each consumer). Consumers of one queue share its
+    messages; readers of a stream have all of them.
+    window: messages in flight in all (closed loop, rate 0), from their sending to their confirm, each publisher with
+    its share. lag: messages that consumers may be behind in all; None: as the window; 0: as many as will. batch: most
+    messages that one publisher sends at a time, 0 for as many as its window allows.
+    ack_every: consumers acknowledge every so many messages at once; 0: automatic acknowledgement, prefetch has no
+    meaning then. stall: seconds without progress after which a closed loop writes off what is in flight.
+    """
+
+    addr: str = "127.0.0.1:5672"
+    transport: Literal["tcp", "tls"] = "tcp"
+    cafile: str | None = None
+    insecure: bool = False
+    username: str = "guest"
+    password: str = "guest"
+    vhost: str = "/"
+    queue: Literal["classic", "quorum", "stream"] = "classic"
+    queues: Literal["one", "pairs", "fanout"] = "one"
+    durable: bool = True
+    persistent: bool = True
+    confirms: bool = True
+    pubs: int = 1
+    subs: int = 1
+    size: int = 256
+    window: int = 1000
+    lag: int | None = None
+    batch: int = 0
+    rate: float = 0.0
+    prefetch: int = 1000
+    ack_every: int = 1
+    duration: float = 5.0
+    warmup: float = 1.0
+    drain: float = 3.0
+    stall: float = 5.0
+    connect_timeout: float = 20.0
+    broker_pid: int | None = None
+    prefix: str = "bench"
+
+    def check(self) -> None:
+        """Raise OptionsError unless the options make sense together."""
+        for name, low in (("pubs", 1), ("subs", 0), ("size", 1), ("window", 1), ("batch", 0), ("ack_every", 0),
+                          ("prefetch", 0), ("lag", 0)):
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise OptionsError(f"{name} is at least {low}, not {value}")
+        if self.size > PAYLOAD_SIZE_MAX:
+            raise OptionsError(f"a payload is at most {PAYLOAD_SIZE_MAX} bytes")
+        if self.prefetch > PREFETCH_MAX:
+            raise OptionsError(f"a prefetch count is at most {PREFETCH_MAX}")
+        if self.prefetch and self.ack_every > self.prefetch:
+            raise OptionsError(f"with {self.prefetch} messages prefetched, {self.ack_every} never wait for one "
+                               "acknowledgement")
+        if self.queues == "pairs" and self.pubs != self.subs:
+            raise OptionsError(f"pairs need as many publishers ({self.pubs}) as consumers ({self.subs})")
+        if self.queues == "fanout" and not self.subs:
+            raise OptionsError("a fan-out has a queue for each consumer, and there is none")
+        if self.queue == "stream" and self.subs and not (self.prefetch and self.ack_every):
+            raise OptionsError("readers of a stream prefetch and acknowledge: neither prefetch nor ack_every is 0")
+        if self.queue != "classic" and not self.durable:
+            raise OptionsError(f"a {self.queue} queue is durable")
+        if self.rate < 0 or self.duration <= 0 or self.warmup < 0 or self.stall <= 0:
+            raise OptionsError("rates and times are not negative, duration and stall are more than 0")
+        self.connection().check()
+
+    def connection(self) -> LoadOptions:
+        """The same way to the broker, as the sockets of this package take it."""
+        return LoadOptions(addr=self.addr, transport=self.transport, cafile=self.cafile, insecure=self.insecure,
+                           connect_timeout=self.connect_timeout)
+
+    @property
+    def checked(self) -> bool:
+        """Whether payloads carry run, publisher, number and time to somebody."""
+        return self.size >= HEAD_SIZE and self.subs > 0
+
+    @property
+    def layout(self) -> str:
+        """Who receives from whom, as Analyser calls it."""
+        if self.queues == "pairs":
+            return "pairs"
+        return "all" if self.queues == "fanout" or self.queue == "stream" else "shared"
+
+    @property
+    def lag_max(self) -> int:
+        """Messages that consumers may be behind, 0 for any number."""
+        if not self.subs:
+            return 0
+        return self.window if self.lag is None else self.lag
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Of queue.declare."""
+        return {"x-queue-type": self.queue}
+
+    def queue_name(self, run: str, number: int) -> str:
+        """Of queue `number` of this run; a run's queues have names of their own and go with it."""
+        return f"{self.prefix}-{run}-{number:04d}"

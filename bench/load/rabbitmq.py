@@ -1,0 +1,89 @@
+"""RabbitMQ to measure beside FluxMQ: the installed rabbitmq-server, run by hand in a directory of its own.
+
+Everything that it writes is in that directory, everything that it listens on is on loopback at a free port, and its
+port mapper (epmd) is one of our own, so that neither a RabbitMQ of the machine nor its settings are met.
+"""
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fluxmq.bench.load.brokers import Broker, BrokerError, Needs, free_port, ready, spawn, wait_listening
+
+__all__ = ["RabbitMQ", "find_rabbitmq", "start"]
+
+# Debian's /usr/sbin/rabbitmq-server is a wrapper that becomes another user and leaves for /var/lib: what it calls.
+DEBIAN_PROGRAM = "/usr/lib/rabbitmq/bin/rabbitmq-server"
+PLACES = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/lib/erlang/bin"))
+START_SECONDS = 60.0
+# Default settings but for these: where it listens, and no log of every connection.
+CONFIG = "listeners.tcp.1 = 127.0.0.1:{port}\nlog.file.level = warning\nlog.console = false\n"
+
+
+def find_rabbitmq() -> tuple[str, str] | None:
+    """Paths of rabbitmq-server and epmd, or None when one of them is not installed."""
+    server = DEBIAN_PROGRAM if Path(DEBIAN_PROGRAM).exists() else shutil.which("rabbitmq-server", path=PLACES)
+    epmd = shutil.which("epmd", path=PLACES)
+    return (server, epmd) if server and epmd else None
+
+
+@dataclass(slots=True)
+class RabbitMQ(Broker):
+    """A running RabbitMQ and its port mapper; both are stopped together."""
+
+    epmd: Broker = field(kw_only=True)
+
+    def stop(self) -> None:
+        # Named, for a dataclass with slots is not the class that super() would look for.
+        try:
+            Broker.stop(self)
+        finally:
+            self.epmd.stop()
+
+
+def environment(folder: Path, dist_port: int, epmd_port: int) -> dict[str, str]:
+    """What keeps the node to itself. HOME holds the cookie; the last makes the script become the server."""
+    return {
+        "HOME": str(folder), "ERL_EPMD_PORT": str(epmd_port), "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODENAME": f"fluxmq-bench-{dist_port}@localhost", "RABBITMQ_DIST_PORT": str(dist_port),
+        "RABBITMQ_CONF_ENV_FILE": str(folder / "no-such-file"),
+        "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+        "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"), "RABBITMQ_LOG_BASE": str(folder / "log"),
+        "RABBITMQ_GENERATED_CONFIG_DIR": str(folder / "config"), "RABBITMQ_PLUGINS_EXPAND_DIR": str(folder / "plugins"),
+        "RABBITMQ_PID_FILE": str(folder / "pid"),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        "RUNNING_UNDER_SYSTEMD": "1",
+    }
+
+
+def start_epmd(program: str, needs: Needs) -> Broker:
+    folder = needs.folder / "epmd"
+    folder.mkdir()
+    own = Needs(folder=folder, cores=needs.cores)
+    port = free_port()
+    epmd = Broker("epmd", spawn([program, "-address", "127.0.0.1", "-port", str(port)], own, quiet=True),
+                  {"epmd": f"127.0.0.1:{port}"})
+    return ready(epmd, own, lambda: wait_listening(epmd, own))
+
+
+def start(needs: Needs) -> RabbitMQ:
+    """RabbitMQ as it ships, without plugins. Raises BrokerError, also when it is not installed."""
+    programs = find_rabbitmq()
+    if programs is None:
+        raise BrokerError("rabbitmq is not installed (Debian package: rabbitmq-server)")
+    epmd = start_epmd(programs[1], needs)
+    try:
+        port = free_port()
+        (needs.folder / "rabbitmq.conf").write_text(CONFIG.format(port=port))
+        (needs.folder / "enabled_plugins").write_text("[].\n")
+        given = environment(needs.folder, free_port(), int(epmd.addresses["epmd"].rpartition(":")[2]))
+        command = ["env", *(f"{name}={value}" for name, value in given.items()), programs[0]]
+        broker = RabbitMQ("rabbitmq", spawn(command, needs, quiet=True), {"amqp": f"127.0.0.1:{port}"}, epmd=epmd)
+    except BaseException:
+        epmd.stop()
+        raise
+    ready(broker, needs, lambda: wait_listening(broker, needs, START_SECONDS))
+    return broker

@@ -1,0 +1,13 @@
+from collections.abc import Iterator
+from typing import final
+
+from fluxmq._core.queue_log import Log, Needed
+
+__all__ = ["Export"]
+
+@final
+class Export:
+    def __init__(self, log: Log, upto_batch: int, needed: Needed | None = None) -> None: ...
+    @property
+    def messages(self) -> int: ...
+    def __iter__(self) -> Iterator[tuple[int, int, int, int, int, int, int, bytes]]: ...

@@ -1,0 +1,51 @@
+"""What the C library does with memory that was given back, so that a burst does not make the process large for good."""
+from __future__ import annotations
+
+import asyncio
+import ctypes
+
+__all__ = ["HeapKeeper", "settle_heap"]
+
+# Of <malloc.h>. Left alone, glibc raises both with the largest block that was ever freed, up to 32 and 64 MiB, and then
+# each thread's heap may keep as much that nobody uses.
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+MMAP_BYTES = 1 << 20
+TRIM_BYTES = 4 << 20
+QUIET_TICKS = 8
+
+
+def settle_heap() -> None:
+    """Once per process, before threads are made. Without effect where the C library has no such settings."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    mallopt(M_MMAP_THRESHOLD, MMAP_BYTES)
+    mallopt(M_TRIM_THRESHOLD, TRIM_BYTES)
+
+
+class HeapKeeper:
+    """Gives back to the system what bursts have left behind, once it is quiet again. quiet: ticks without a change."""
+
+    def __init__(self, quiet: int = QUIET_TICKS) -> None:
+        self._quiet = quiet
+        self._seen = 0
+        self._left = 0
+
+    def tick(self, bursts: int) -> None:
+        """bursts: a number that grows with them (checkpoints)."""
+        if bursts != self._seen:
+            self._seen, self._left = bursts, self._quiet
+        elif self._left:
+            self._left -= 1
+            if self._left == 0:
+                asyncio.get_running_loop().run_in_executor(None, trim)
+
+
+def trim() -> None:
+    """Free pages in the middle of heaps too. Some milliseconds; without effect where the C library cannot."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):
+        return

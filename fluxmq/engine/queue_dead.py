@@ -1,0 +1,59 @@
+"""Dead letters: a message that nobody could settle, or that had to give way, is copied to the queue for such, in the
+batch in which it ends where it was."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fluxmq._core.queue import QUEUE_STREAM
+from fluxmq._core.queue_log import Log
+from fluxmq.engine.queue_positions import NOTHING
+from fluxmq.engine.queue_properties import DEATHS, death_properties
+
+if TYPE_CHECKING:
+    from fluxmq.engine.queues import QueueManager, QueueState
+
+__all__ = ["bury", "make_room"]
+
+PREFIX = b"$queue/"
+
+
+def make_room(manager: QueueManager, state: QueueState) -> bool:
+    """Drop-head: the oldest message goes; with dead letters enabled it goes there, as soon as it is in memory."""
+    queue = state.queue
+    logs = [log for log in queue.logs if log.next > log.first]
+    if not logs:
+        return False
+    log = min(logs, key=lambda one: one.first & (1 << 56) - 1)
+    first = log.first
+    if state.spec.dead_letter_queue and queue.kind != QUEUE_STREAM:
+        message = log.at_or_above(first)
+        if message is None and log.wanted != NOTHING:
+            manager.read_on(queue)
+            return True
+        first = message.offset if message is not None else log.next - 1  # below it nothing was kept
+        if message is not None and queue.is_needed(log, first):
+            bury(manager, state, log, first, 0, "maxlen", b"")
+    elif queue.kind != QUEUE_STREAM and queue.is_needed(log, first):
+        state.died["overflow"] += 1
+    manager.trim(state, log, first + 1)
+    return True
+
+
+def bury(manager: QueueManager, state: QueueState, log: Log, offset: int, deliveries: int, reason: str,
+         group: bytes) -> None:
+    """Copies a message, which is in memory, to the dead letters. Their limits do not count: it would be lost."""
+    state.died[DEATHS.get(reason, "rejected")] += 1
+    name = state.spec.dead_letter_queue
+    message = log.get(offset)
+    manager.log("info", f"dead {state.spec.name}", "dead letter", {
+        "queue": state.spec.name, "offset": offset, "reason": reason, "deliveries": deliveries, "to": name})
+    if not name or message is None or name == state.spec.name:
+        return
+    target = manager.dead_letter_queue(state.spec)
+    at = state.queue.logs.index(log) if log in state.queue.logs else 0
+    told = death_properties(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
+                            topic=message.topic, group=group, deliveries=deliveries, reason=reason,
+                            time_ms=message.time_ms, now_ms=manager.hub.now_ms)
+    target.append_message(PREFIX + target.name, message.payload, properties=message.properties + told,
+                          qos=message.qos, forced=True)
+    state.dead_lettered += 1

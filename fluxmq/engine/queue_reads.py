@@ -1,0 +1,124 @@
+"""What readers of queues miss in memory is brought in from the segments, and what nobody reads gives way again.
+
+Nobody waits on the loop's thread: a reader that needs what is on disk stalls, an executor's thread reads, and its queue
+is pumped again. Whoever reads on where the last part ended gets more at a time, up to READ_BYTES_MAX, so that a replay
+is limited by the disk and not by trips to it; the cache bounds what that costs.
+"""
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from fluxmq._core.errors import FluxError
+from fluxmq._core.queue import Queue
+from fluxmq._core.queue_delay import Delays
+from fluxmq._core.queue_log import Log
+from fluxmq.engine.ports import SegmentFiles
+from fluxmq.engine.queue_delays import go_on
+from fluxmq.engine.queues import NOTHING, QueueManager
+
+__all__ = ["QueueReader"]
+
+READ_BYTES = 1 << 20
+READ_BYTES_MAX = 8 << 20
+PICK_BYTES = 8 << 20  # of delayed messages that are due
+CACHE_SHARE = 8  # of the cache, at most this part is read at a time
+
+
+class QueueReader:
+    """Machine, with the driver of its disk reads. segments: None has nothing. cache_bytes: of messages that are on disk
+    and in memory too. on_fail: the disk failed for good."""
+
+    def __init__(self, manager: QueueManager, segments: SegmentFiles | None, cache_bytes: int,
+                 on_fail: Callable[[FluxError], None]) -> None:
+        self.manager = manager
+        self.segments = segments
+        self.cache_bytes = cache_bytes
+        self.on_fail = on_fail
+        self._largest = max(READ_BYTES, min(READ_BYTES_MAX, cache_bytes // CACHE_SHARE))
+        self._sequential: dict[int, tuple[int, int]] = {}  # by log: where the last read ended, and its size
+        self._cached: set[Log] = set()  # those with messages that segments have too
+        self._log = logging.getLogger("fluxmq.queues")
+
+    def read_for(self, queue: Queue) -> None:
+        """Somebody reads what is on disk only: brings it in."""
+        if self.segments is None:
+            return
+        for log in queue.logs:
+            if log.wanted != NOTHING and not log.loading:
+                log.loading = True
+                self.manager.hub.awaited += 1
+                asyncio.get_running_loop().create_task(self._read(queue, log, log.wanted))
+
+    async def _read(self, queue: Queue, log: Log, offset: int) -> None:
+        assert self.segments is not None
+        ended, size = self._sequential.get(log.number, (-1, 0))
+        size = min(2 * size, self._largest) if ended == offset else READ_BYTES
+        try:
+            first, covers, blocks = await asyncio.get_running_loop().run_in_executor(
+                None, self.segments.read, log.number, offset, size)
+            if not blocks:
+                first, covers = offset, log.flushed  # settled by everybody before it would have been written
+            self._sequential[log.number] = (covers, size)
+            log.load(min(first, offset), covers, blocks)
+        except FluxError as error:
+            self._log.error(f"messages cannot be read: {error}", extra={"queue": queue.name.decode(), "offset": offset})
+            self.on_fail(error)
+            return
+        finally:
+            self.manager.hub.awaited -= 1
+        self._cached.add(log)
+        self.evict()
+        queue.notify()
+
+    def read_due(self, queue: Queue) -> None:
+        """Delayed messages are due that are on disk only: brings these in."""
+        if self.segments is not None and queue.delays is not None:
+            queue.delays.busy = True
+            self.manager.hub.awaited += 1
+            asyncio.get_running_loop().create_task(self._read_due(queue, queue.delays))
+
+    async def _read_due(self, queue: Queue, delays: Delays) -> None:
+        assert self.segments is not None
+        try:
+            delays.found(await asyncio.get_running_loop().run_in_executor(
+                None, self.segments.pick, delays.log.number, delays.missing(), PICK_BYTES))
+        except FluxError as error:
+            self._log.error(f"delayed messages cannot be read: {error}", extra={"queue": queue.name.decode()})
+            self.on_fail(error)
+            return
+        finally:
+            self.manager.hub.awaited -= 1
+        go_on(queue)
+
+    def exported(self, log: Log) -> None:
+        """Segments have what it holds; evict() is told by whoever exported it."""
+        self._cached.add(log)
+
+    def evict(self) -> None:
+        """What segments have gives way, so that no more of it is in memory than the cache may hold. The logs whose
+        oldest cached chunk was read longest ago go first; what was just read in never does."""
+        sizes = {log: log.cached for log in self._cached}
+        self._cached = {log for log, size in sizes.items() if size}
+        excess = sum(sizes.values()) - self.cache_bytes
+        if excess <= 0:
+            return
+        for log in sorted((log for log in self._cached if log.coldest >= 0), key=lambda log: log.coldest):
+            excess -= log.evict(excess, True)
+            if excess <= 0:
+                return
+
+    def forget(self, log: Log) -> None:
+        """It is no more."""
+        self._sequential.pop(log.number, None)
+        self._cached.discard(log)
+
+    def offset_at_time(self, log: Log, time_ms: int) -> int:
+        """The first message of this time or later, by the index of the segments, else in memory."""
+        if self.segments is not None and log.first < log.flushed:
+            found = self.segments.offset_at_time(log.number, time_ms)
+            if found is not None and found < log.flushed:
+                return max(found, log.first)
+        found = log.position_of_time(time_ms)
+        return max(found, log.first) if found is not None else log.next

@@ -1,0 +1,166 @@
+"""Many queues, many groups: everything arrives once, and the work for one of them does not grow with the others. Work
+is counted in records, in what a checkpoint takes over and in bytes, never in time."""
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from crash.queue_node import QueueNode, View
+
+from fluxmq._core.journal_format import iter_records
+from fluxmq._core.queue_group import PyMember
+from fluxmq.engine.queue_records import RecordKind
+from fluxmq.model.queues import QueueSpec
+from fluxmq.storage.journal_files import read_batches
+
+QUEUES = 10_000
+GROUPS = 1_000
+CLOCK = (1_000_000, 0)
+CHUNK_BYTES_MIN = 4096
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
+class Counting:
+    """Who got what, how often."""
+
+    def __init__(self) -> None:
+        self.got: Counter[tuple[bytes, int]] = Counter()
+
+    def member(self, name: bytes, room: int) -> PyMember:
+        def deliver(log: int, offset: int, count: int) -> None:
+            self.got[name, offset] += 1
+
+        return PyMember(deliver, None, room)
+
+
+def records(directory: Path, after: int = 0) -> Counter[int]:
+    """Of the journal, by kind."""
+    return Counter(kind for _, batch in read_batches(directory / "journal", after) for kind, _ in iter_records(batch))
+
+
+def restart(node: QueueNode, identity: int) -> QueueNode:
+    """As a kill would leave it: without a last checkpoint."""
+    assert node.store is not None
+    view = node.store.view
+    node.stop()
+    return QueueNode(node.directory, node.loop, view, CLOCK, identity, False)
+
+
+def exported(node: QueueNode) -> int:
+    """What a checkpoint would write into the view now, in keys."""
+    assert node.checkpoint is None
+    before = node.store.view.data if node.store is not None else {}
+    node.begin_checkpoint()
+    node.finish_checkpoint()
+    assert node.store is not None
+    return sum(before.get(key) is not value for key, value in node.store.view.data.items())
+
+
+def test_ten_thousand_queues(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    node = QueueNode(tmp_path, loop, View(), CLOCK, 1, False)
+    manager = node.manager
+    names = [b"q%d" % number for number in range(QUEUES)]
+    node.in_turn(lambda: [manager.declare(QueueSpec(name=name.decode())) for name in names])
+    node.sync()
+    assert records(tmp_path) == {RecordKind.QUEUE: QUEUES}
+    assert sum(log.memory for state in manager.queues.values() for log in state.queue.logs) == 0
+    node.in_turn(lambda: [manager.queues[name].queue.append_message(b"$queue/" + name, name) for name in names])
+    node.sync()
+    assert records(tmp_path) == {RecordKind.QUEUE: QUEUES, RecordKind.APPEND: QUEUES}
+    assert all(state.queue.logs[0].memory <= CHUNK_BYTES_MIN for state in manager.queues.values())
+
+    node = restart(node, 2)
+    manager, counting = node.manager, Counting()
+    assert sorted(manager.queues) == sorted(names)
+    assert all(manager.queues[name].queue.logs[0].get(0).payload == name for name in names)  # type: ignore[union-attr]
+
+    def consume() -> None:
+        for name in names:
+            manager.group(manager.queues[name].queue, b"g").join(counting.member(name, 2))
+
+    node.in_turn(consume)
+    node.sync()
+    assert counting.got == {(name, 0): 1 for name in names}
+    assert exported(node) >= 2 * QUEUES
+
+    # One queue is busy, the others are not: they cost nothing, not in the journal and not in a checkpoint.
+    last = node.journal.durable
+    one = manager.queues[names[4711]].queue
+    node.in_turn(lambda: one.append_message(b"$queue/q4711", b"more"))
+    node.sync()
+    assert records(tmp_path, last) == {RecordKind.APPEND: 1, RecordKind.CLAIM: 1}
+    assert exported(node) <= 4
+
+    def settle() -> None:
+        for name in names:
+            (group,) = manager.queues[name].groups.values()
+            assert group.settle_at(manager.queues[name].queue.logs[0].number, 0)
+
+    node.in_turn(settle)
+    node.sync()
+    node = restart(node, 3)
+    node.in_turn(lambda: None)
+    depths = {name: state.queue.depth for name, state in node.manager.queues.items()}
+    assert depths == {name: int(name == names[4711]) for name in names}
+    node.stop()
+
+
+def test_a_thousand_groups(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    node = QueueNode(tmp_path, loop, View(), CLOCK, 1, False)
+    queue = node.manager.declare(QueueSpec(name="q"))[0]
+    counting = Counting()
+    names = [b"g%d" % number for number in range(GROUPS)]
+
+    def join() -> None:
+        for name in names:
+            node.manager.group(queue, name).join(counting.member(name, 5))
+
+    node.in_turn(join)
+    node.sync()
+    last = node.journal.durable
+    node.in_turn(lambda: [queue.append_message(b"$queue/q", b"x" * 100) for _ in range(20)])
+    node.sync()
+    # A message is there once, however many groups look at it; claims in a row are one record.
+    assert records(tmp_path, last) == {RecordKind.APPEND: 20, RecordKind.CLAIM: GROUPS}
+    assert queue.logs[0].memory <= 2 * CHUNK_BYTES_MIN
+    assert counting.got == {(name, offset): 1 for name in names for offset in range(5)}
+
+    number = queue.logs[0].number
+    state = node.manager.queues[b"q"]
+    slow = state.groups[b"g77", b""]
+
+    def settle(first: int) -> None:
+        for (name, _), group in state.groups.items():
+            for offset in range(first, first + 5):
+                assert group is slow or group.settle_at(number, offset), (name, offset)
+
+    for first in range(0, 20, 5):
+        node.in_turn(lambda first=first: settle(first))
+    assert counting.got == {(name, offset): 1 for name in names for offset in range(5 if name == b"g77" else 20)}
+    assert queue.depth == 20 and queue.logs[0].first == 0       # one group is not done with any
+    node.sync()
+
+    node = restart(node, 2)
+    state = node.manager.queues[b"q"]
+    again = Counting()
+
+    def rejoin() -> None:
+        for (name, _), group in state.groups.items():
+            group.join(again.member(name, 100))
+
+    node.in_turn(rejoin)
+    assert again.got == {(b"g77", offset): 1 for offset in range(20)}
+    node.in_turn(lambda: state.groups[b"g77", b""].settle_upto(number, 19))
+    node.sync()
+    assert state.queue.depth == 0 and state.queue.logs[0].memory == 0
+    node.stop()

@@ -1,0 +1,119 @@
+"""The AMQP load generator against RabbitMQ, started as `fluxmq bench` starts it: every row at smoke size."""
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fluxmq.bench.load import rabbitmq
+from fluxmq.bench.load.amqp_options import AmqpOptions
+from fluxmq.bench.load.amqp_rows import AMQP_ROWS, AMQP_SMOKE
+from fluxmq.bench.load.amqp_runner import run_amqp
+from fluxmq.bench.load.amqp_session import SessionError
+from fluxmq.bench.load.brokers import Broker, BrokerError, Needs, start_broker
+from fluxmq.bench.load.cli import bench
+from fluxmq.bench.load.procinfo import children
+
+SHORT: dict[str, Any] = {"duration": 0.3, "warmup": 0.1, "drain": 20.0}
+
+
+def require_rabbitmq() -> tuple[str, str]:
+    """Its programs. Where it is missing the test is skipped, whatever FLUXMQ_REQUIRE_TOOLS says: it brings Erlang with
+    it, and what the generator does is shown with a broker of our own as well (test_amqp_generator.py)."""
+    programs = rabbitmq.find_rabbitmq()
+    if programs is None:
+        pytest.skip("rabbitmq is not installed (Debian package: rabbitmq-server)")
+    return programs
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    require_rabbitmq()
+    with start_broker("rabbitmq", Needs(folder=tmp_path_factory.mktemp("rabbitmq"))) as running:
+        yield running
+
+
+@pytest.mark.parametrize("row", AMQP_ROWS)
+def test_every_row_loses_nothing(broker: Broker, row: str) -> None:
+    given = SHORT | AMQP_ROWS[row] | AMQP_SMOKE.get(row, {})
+    figures = run_amqp(AmqpOptions(addr=broker.addresses["amqp"], broker_pid=broker.pid, **given))
+    total = figures["total"]
+    assert figures["drained"] and figures["server"].startswith("RabbitMQ ")
+    assert total["sent"] > 0
+    assert total["acked"] == (total["sent"] if given.get("confirms", True) else 0)
+    readers = given.get("subs", 1)
+    fanout = readers if given["queue"] == "stream" else min(readers, 1)
+    assert total["delivered"] == total["received"] == total["expected"] == total["sent"] * fanout
+    assert not any(total[fault] for fault in ("lost", "duplicates", "reordered", "foreign", "refused", "returned",
+                                              "redelivered", "stalls", "pauses"))
+    assert figures["broker_cpu_us_per_message"] > 0
+
+
+@pytest.mark.parametrize("given", [
+    {"queues": "fanout", "subs": 3, "ack_every": 10}, {"queues": "pairs", "pubs": 3, "subs": 3, "prefetch": 0},
+    {"queue": "quorum", "size": 300_000, "window": 5}, {"rate": 1000.0, "ack_every": 0}])
+def test_other_ways_to_load(broker: Broker, given: dict[str, Any]) -> None:
+    total = run_amqp(AmqpOptions(addr=broker.addresses["amqp"], **SHORT | given))["total"]
+    assert total["acked"] == total["sent"] > 0
+    assert total["delivered"] == total["expected"] == total["sent"] * (3 if given.get("queues") == "fanout" else 1)
+
+
+def test_rabbitmq_says_why(broker: Broker) -> None:
+    with pytest.raises(SessionError, match="403 ACCESS_REFUSED"):
+        run_amqp(AmqpOptions(addr=broker.addresses["amqp"], password="wrong"))
+    with pytest.raises(SessionError, match=r"refused: 530 NOT_ALLOWED"):
+        run_amqp(AmqpOptions(addr=broker.addresses["amqp"], vhost="/nowhere"))
+
+
+def test_it_keeps_to_itself_and_ends_with_everything_it_started(tmp_path: Path) -> None:
+    require_rabbitmq()
+    with start_broker("rabbitmq", Needs(folder=tmp_path)) as running:
+        assert isinstance(running, rabbitmq.RabbitMQ)
+        assert running.addresses["amqp"].startswith("127.0.0.1:")
+        started = [*children(running.pid), *children(running.epmd.pid)]
+        assert len(started) > 2
+        assert (tmp_path / "mnesia").is_dir() and (tmp_path / ".erlang.cookie").exists()
+    assert [pid for pid in (running.pid, running.epmd.pid) if Path(f"/proc/{pid}").exists()] == []
+
+
+def test_the_command_starts_it(tmp_path: Path) -> None:
+    require_rabbitmq()
+    said = CliRunner().invoke(bench, ["amqp", "--start", "--dir", str(tmp_path), "--row", "queue-work", "--smoke",
+                                      "--json"])
+    assert said.exit_code == 0, said.output
+    figures = json.loads(said.output)
+    assert figures["total"]["lost"] == 0 and figures["broker_cpu_us_per_message"] > 0
+    assert os.listdir(tmp_path) == []
+
+
+def test_it_says_when_it_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rabbitmq, "DEBIAN_PROGRAM", str(tmp_path / "none"))
+    monkeypatch.setattr(rabbitmq, "PLACES", str(tmp_path))
+    with pytest.raises(BrokerError, match=r"rabbitmq is not installed \(Debian package: rabbitmq-server\)"):
+        start_broker("rabbitmq", Needs(folder=tmp_path))
+    said = CliRunner().invoke(bench, ["amqp", "--start"])
+    assert (said.exit_code, "is not installed" in said.output) == (1, True)
+
+
+def test_a_start_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = require_rabbitmq()
+    broken = tmp_path / "rabbitmq-server"
+    broken.write_text("#!/bin/sh\necho it cannot be done\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(rabbitmq, "find_rabbitmq", lambda: (str(broken), programs[1]))
+    epmds: list[Broker] = []
+    start_epmd = rabbitmq.start_epmd
+
+    def remembered(program: str, needs: Needs) -> Broker:
+        epmds.append(start_epmd(program, needs))
+        return epmds[0]
+
+    monkeypatch.setattr(rabbitmq, "start_epmd", remembered)
+    with pytest.raises(BrokerError, match="it cannot be done"):
+        start_broker("rabbitmq", Needs(folder=tmp_path))
+    assert epmds[0].process.poll() is not None

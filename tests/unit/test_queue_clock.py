@@ -1,0 +1,191 @@
+"""The clock of queues: what is due happens with the next tick, and a tick costs what is due, not what there is."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fluxmq._core.hub import Hub
+from fluxmq._core.queue import Queue
+from fluxmq._core.queue_group import Group, PyMember
+from fluxmq._core.testing import pump_queues
+from fluxmq.engine.queue_clock import QueueClock
+from fluxmq.engine.queues import QueueManager
+from fluxmq.model.queues import QueueSpec, Retention
+
+TICK = 250
+
+
+class Node:
+    """A manager with a clock of the test's own. Nothing is on disk."""
+
+    def __init__(self) -> None:
+        self.hub = Hub(None)
+        self.wall, self.mono = 1_700_000_000_000, 50_000
+        self.hub.set_clock(self.wall, self.mono)
+        self.manager = QueueManager(self.hub)
+        self.clock = QueueClock(self.manager)
+
+    def pass_ms(self, ms: int, wall: int | None = None) -> None:
+        """Ticks, as many as there are in that time. wall: how far the wall clock goes meanwhile, if otherwise."""
+        for step in range(-(-ms // TICK)):
+            self.mono += TICK
+            self.wall += TICK if wall is None else (wall if step == 0 else 0)
+            self.hub.set_clock(self.wall, self.mono)
+            self.clock.tick()
+            pump_queues(self.hub)
+
+    @contextmanager
+    def looks(self) -> Iterator[list[int]]:
+        """[how many queues were looked at meanwhile]."""
+        counted = [-self.clock.looked]
+        yield counted
+        counted[0] += self.clock.looked
+
+    def consume(self, queue: Queue, lease_ms: int = 0) -> tuple[Group, list[int]]:
+        got: list[int] = []
+        group = self.manager.group(queue, b"g")
+        group.join(PyMember(lambda log, offset, deliveries: got.append(offset), room=1000, lease_ms=lease_ms))
+        pump_queues(self.hub)
+        return group, got
+
+    def declare(self, name: str, **spec: object) -> Queue:
+        return self.manager.declare(QueueSpec(name=name, **spec))[0]  # type: ignore[arg-type]
+
+
+def test_idle_queues_are_not_looked_at() -> None:
+    node = Node()
+    queues = [node.declare(f"q{number}") for number in range(1000)]
+    streams = [node.declare(f"s{number}", type="stream") for number in range(100)]
+    for queue in [*queues, *streams]:
+        queue.append_message(b"t", b"x")
+        node.manager.group(queue, b"g")
+    pump_queues(node.hub)
+    node.pass_ms(20_000)
+    with node.looks() as counted:
+        node.pass_ms(600_000)
+    assert counted == [0]
+    with node.looks() as counted:
+        queues[7].append_message(b"t", b"x")
+        pump_queues(node.hub)
+        node.pass_ms(10_000)
+    assert counted == [1]
+
+
+def test_a_lease_that_is_over() -> None:
+    node = Node()
+    queue = node.declare("q")
+    queue.append_message(b"t", b"x")
+    _, got = node.consume(queue, lease_ms=30_000)
+    with node.looks() as counted:
+        node.pass_ms(29_500)
+        assert got == [0]
+        node.pass_ms(750)
+    assert got == [0, 0]
+    assert counted[0] <= 3
+
+
+def test_a_lease_that_is_extended_or_cut_short() -> None:
+    node = Node()
+    queue = node.declare("q")
+    queue.append_message(b"t", b"x")
+    group, got = node.consume(queue, lease_ms=30_000)
+    node.pass_ms(1000)
+    assert group.extend(queue.logs[0].number, 0, 60_000)
+    node.pass_ms(59_000)
+    assert got == [0]
+    assert group.extend(queue.logs[0].number, 0, 1000)
+    node.pass_ms(1500)
+    assert got == [0, 0]
+
+
+def test_a_message_that_waits_after_a_nack() -> None:
+    node = Node()
+    queue = node.declare("q")
+    queue.append_message(b"t", b"x")
+    group, got = node.consume(queue)
+    assert group.give_back_at(queue.logs[0].number, 0, 60_000)
+    pump_queues(node.hub)
+    with node.looks() as counted:
+        node.pass_ms(59_500)
+        assert got == [0]
+        node.pass_ms(750)
+    assert got == [0, 0]
+    assert counted[0] <= 3
+
+
+def test_delayed_messages_also_those_that_come_before_others() -> None:
+    node = Node()
+    queue = node.declare("q")
+    _, got = node.consume(queue)
+    for wait in (3_600_000, 60_000, 10_000):
+        queue.append_message(b"t", b"x", not_before=node.wall + wait)
+    with node.looks() as counted:
+        node.pass_ms(9_500)
+        assert got == []
+        node.pass_ms(750)
+        assert got == [0]
+        node.pass_ms(50_000)
+        assert got == [0, 1]
+        node.pass_ms(3_500_000)
+        assert got == [0, 1]
+        node.pass_ms(60_000)
+    assert got == [0, 1, 2]
+    assert counted[0] <= 10
+
+
+def test_a_wall_clock_that_jumps() -> None:
+    node = Node()
+    queue = node.declare("q")
+    stream = node.declare("s", type="stream", retention=Retention(max_age=3600.0))
+    stream.append_message(b"t", b"x")
+    _, got = node.consume(queue)
+    queue.append_message(b"t", b"x", not_before=node.wall + 3_600_000)
+    node.pass_ms(10_000)
+    node.pass_ms(TICK, wall=-7_200_000)
+    node.pass_ms(10_000)
+    assert got == [] and stream.depth == 1
+    node.pass_ms(TICK, wall=10_900_000)
+    assert got == [0]
+    node.pass_ms(10_000)
+    assert stream.depth == 0
+
+
+def test_streams_grow_old() -> None:
+    node = Node()
+    short = node.declare("short", type="stream", retention=Retention(max_age=10.0))
+    long = node.declare("long", type="stream", retention=Retention(max_age=36_000.0))
+    few = node.declare("few", type="stream", retention=Retention(max_length_messages=3))
+    for queue in (short, long, few):
+        for _ in range(10):
+            queue.append_message(b"t", b"x")
+    pump_queues(node.hub)
+    node.pass_ms(5_500)
+    assert (short.depth, long.depth, few.depth) == (10, 10, 3)
+    node.pass_ms(10_000)
+    assert (short.depth, long.depth) == (0, 10)
+    with node.looks() as counted:
+        node.pass_ms(600_000)
+    assert counted[0] <= 11
+    node.pass_ms(36_000_000)
+    assert long.depth == 0
+    with node.looks() as counted:
+        node.pass_ms(600_000)
+    assert counted == [0]
+
+
+def test_an_ephemeral_queue_that_nobody_uses_goes() -> None:
+    node = Node()
+    queue = node.declare("e", type="ephemeral", expires_after=60.0)
+    node.pass_ms(30_000)
+    group, _ = node.consume(queue)
+    node.pass_ms(120_000)
+    assert b"e" in node.manager.queues
+    group.leave(group.members[0])
+    node.manager.left(queue, group)
+    pump_queues(node.hub)
+    with node.looks() as counted:
+        node.pass_ms(59_000)
+        assert b"e" in node.manager.queues
+        node.pass_ms(2_000)
+    assert b"e" not in node.manager.queues
+    assert counted[0] <= 3

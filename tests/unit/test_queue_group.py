@@ -1,0 +1,335 @@
+"""Groups of a queue by example: turns, exclusive and single groups, leases, what is dropped when there is no room."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fluxmq._core.errors import UsageError
+from fluxmq._core.hub import Hub
+from fluxmq._core.queue import Queue
+from fluxmq._core.queue_export import Export
+from fluxmq._core.queue_group import Group, PyMember
+from fluxmq._core.queue_stats import queue_counts
+from fluxmq._core.testing import claims_of, pump_queues
+from fluxmq.engine.queue_clock import QueueClock
+from fluxmq.engine.queue_positions import NOTHING
+from fluxmq.engine.queue_properties import encode_users, users_of
+from fluxmq.engine.queues import QueueManager
+from fluxmq.model.queues import QueueLimits, QueueSpec, Retry
+
+Got = list[tuple[str, int]]
+
+
+class Bench:
+    """One queue in memory. got: (member, offset) in the order of delivery."""
+
+    def __init__(self, **spec: object) -> None:
+        self.hub = Hub(None)
+        self.hub.set_clock(1_000_000, 0)
+        self.manager = QueueManager(self.hub)
+        self.clock = QueueClock(self.manager)
+        self.queue: Queue = self.manager.declare(QueueSpec(name="q", **spec))[0]  # type: ignore[arg-type]
+        self.state = self.manager.queues[b"q"]
+        self.got: Got = []
+
+    def put(self, count: int = 1, **asked: object) -> None:
+        for _ in range(count):
+            assert self.queue.append_message(b"$queue/q", b"x", **asked) == 0  # type: ignore[arg-type]
+
+    def group(self, mode: str = "shared") -> Group:
+        return self.manager.group(self.queue, mode.encode(), mode=mode)
+
+    def join(self, group: Group, name: str, room: int = 1, takes: Callable[[], bool] = lambda: True,
+             lease_ms: int = 0) -> PyMember:
+        def deliver(log: int, offset: int, count: int) -> bool:
+            if takes():
+                self.got.append((name, offset))
+                return True
+            return False
+
+        member = PyMember(deliver, None, room, lease_ms)
+        group.join(member)
+        return member
+
+    def pump(self) -> Got:
+        pump_queues(self.hub)
+        got, self.got = self.got, []
+        return got
+
+    def dead(self) -> list[dict[bytes, bytes]]:
+        log, found = self.manager.queues[b"q.dlq"].queue.logs[0], []
+        for offset in range(log.first, log.next):
+            record = log.get(offset)
+            assert record is not None
+            found.append(dict(users_of(record.properties)))
+        return found
+
+
+def test_members_take_turns_also_when_messages_come_one_by_one() -> None:
+    bench = Bench()
+    group = bench.group()
+    for name in "ab":
+        bench.join(group, name)
+    seen = []
+    for offset in range(6):
+        bench.put()
+        (who, what), = bench.pump()
+        assert what == offset
+        seen.append(who)
+        group.settle_at(bench.queue.logs[0].number, offset)
+        bench.pump()
+    assert seen == list("ababab")
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_who_takes_nothing_holds_up_nobody(partitions: int) -> None:
+    bench = Bench(partitions=partitions)
+    group = bench.group()
+    bench.join(group, "says so", 5, takes=lambda: False)
+    bench.join(group, "does so", 5)
+    bench.put(4)
+    assert len(bench.pump()) == 4
+
+
+def owners(group: Group, *members: PyMember) -> list[int]:
+    """Index of the owner of every partition."""
+    found = group.owners()
+    return [members.index(found[partition]) for partition in sorted(found)]  # type: ignore[arg-type]
+
+
+def test_partitions_are_balanced_and_stay_where_they_are() -> None:
+    bench = Bench(partitions=5)
+    group = bench.group("exclusive")
+    a = bench.join(group, "a")
+    assert owners(group, a) == [0] * 5
+    b = bench.join(group, "b")
+    assert owners(group, a, b) == [0, 0, 0, 1, 1]
+    c = bench.join(group, "c")
+    assert owners(group, a, b, c) == [0, 0, 2, 1, 1]
+    others = [bench.join(group, name) for name in "def"]
+    assert sorted(owners(group, a, b, c, *others)) in ([0, 1, 2, 3, 4],)        # f is the hot standby
+    group.leave(b)
+    assert sorted(owners(group, a, c, *others)) == [0, 1, 2, 3, 4]
+    for member in (c, *others):
+        group.leave(member)
+    assert owners(group, a) == [0] * 5
+    group.leave(a)
+    assert set(group.owners().values()) == {None}
+
+
+def test_a_partition_changes_hands_when_the_hands_are_empty() -> None:
+    """In every lane: else a message could overtake one that its former owner still has."""
+    bench = Bench(partitions=2, max_priority=1)
+    group = bench.group("exclusive")
+    bench.join(group, "a", 100)
+    for key in range(8):
+        bench.put(partition_key=b"%d" % key)
+    logs = bench.queue.logs
+    taken = bench.pump()
+    assert len(taken) == 8
+    second = {offset for offset in range(logs[2].first, logs[2].next)}
+    assert second
+    bench.join(group, "b", 10)
+    for key in range(8):
+        bench.put(partition_key=b"%d" % key, priority=1)
+    assert {who for who, _ in bench.pump()} == {"a"}        # of its own partition only
+    for offset in second:
+        group.settle_at(logs[2].number, offset)
+    assert {who for who, _ in bench.pump()} == {"b"}
+
+
+def test_a_single_active_member_and_its_standby() -> None:
+    bench = Bench(partitions=3)
+    group = bench.group("single")
+    first, _ = bench.join(group, "first", 2), bench.join(group, "second", 10)
+    bench.put(6)
+    assert [who for who, _ in bench.pump()] == ["first"] * 2
+    group.leave(first)
+    got = bench.pump()
+    assert [who for who, _ in got] == ["second"] * 6
+    bench.join(group, "third", 10)
+    bench.put(1)
+    assert [who for who, _ in bench.pump()] == ["second"]
+
+
+def test_a_lease_that_is_extended_ends_later() -> None:
+    bench = Bench()
+    group = bench.group()
+    bench.join(group, "slow", 1, lease_ms=1000)
+    bench.put()
+    number = bench.queue.logs[0].number
+    assert bench.pump() == [("slow", 0)]
+    bench.hub.set_clock(1_000_900, 900)
+    assert group.extend(number, 0, 1000)
+    bench.hub.set_clock(1_001_500, 1500)
+    bench.clock.tick()
+    assert bench.pump() == []
+    bench.hub.set_clock(1_001_901, 1901)
+    bench.clock.tick()
+    assert bench.pump() == [("slow", 0)]
+    assert group.claim_of(number, 0) == (2, group.members[0])
+    assert group.extend(number, 0, 0)
+    bench.hub.set_clock(9_000_000, 9_000_000)
+    bench.clock.tick()
+    assert bench.pump() == []                               # for as long as its member stays
+
+
+def test_what_a_member_did_not_take_was_not_delivered() -> None:
+    bench = Bench()
+    group = bench.group()
+    willing = False
+    bench.join(group, "a", 1, takes=lambda: willing, lease_ms=1000)
+    bench.put()
+    assert bench.pump() == []
+    number = bench.queue.logs[0].number
+    assert claims_of(group) == {(number, 0): ("ready", 0, 0, None)}
+    willing = True
+    bench.queue.notify()
+    assert bench.pump() == [("a", 0)]
+    assert claims_of(group)[number, 0][:2] == ("held", 1)
+
+
+def test_a_seek_past_messages_in_hand_is_refused() -> None:
+    bench = Bench()
+    group = bench.group()
+    bench.join(group, "a", 1)
+    bench.put(3)
+    bench.pump()
+    number = bench.queue.logs[0].number
+    with pytest.raises(UsageError):
+        group.seek(number, 2)
+    group.give_back_at(number, 0)
+    group.seek(number, 2)
+    assert bench.pump() == [("a", 2)]
+    with pytest.raises(UsageError):
+        group.seek(4711, 2)
+
+
+def test_after_a_purge_the_slow_one_holds_up_nothing() -> None:
+    bench = Bench()
+    group = bench.group()
+    bench.join(group, "slow", 1)
+    bench.put(3)
+    bench.pump()
+    assert bench.manager.purge(bench.state) == 3
+    bench.join(group, "quick", 1)
+    bench.put(1)
+    assert bench.pump() == [("quick", 3)]
+    number = bench.queue.logs[0].number
+    assert group.settle_at(number, 3)
+    bench.pump()
+    assert bench.queue.depth == 0
+    assert group.settle_at(number, 0)
+
+
+# ── no room ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_drop_head_makes_as_much_room_as_is_needed() -> None:
+    bench = Bench(overflow="drop-head", limits=QueueLimits(max_bytes=4000))
+    for size in (500, 500, 500, 500, 3000):
+        bench.queue.append_message(b"t", b"x" * size)
+    log = bench.queue.logs[0]
+    assert log.kept_bytes <= 4000 and log.first == 3
+    assert [told[b"x-death-reason"] for told in bench.dead()] == [b"maxlen"] * 3
+    assert bench.queue.append_message(b"t", b"x" * 5000) == 0x97        # it fits in no empty queue either
+
+
+def test_drop_head_loses_no_dead_letter_that_is_on_disk_only() -> None:
+    bench = Bench(overflow="drop-head", limits=QueueLimits(max_depth=3))
+    bench.put(3)
+    log = bench.queue.logs[0]
+    blocks = [block[7] for block in Export(log, 1 << 60)]
+    log.exported()
+    log.evict(1 << 30)
+    asked: list[Queue] = []
+    bench.manager.on_stalled = asked.append
+    bench.put(1)
+    assert asked == [bench.queue] and log.wanted == 0
+    assert bench.queue.depth == 4 and b"q.dlq" not in bench.manager.queues
+    log.load(0, 3, blocks)
+    bench.put(1)
+    assert log.wanted == NOTHING and bench.queue.depth == 3
+    assert [told[b"x-death-message-id"] for told in bench.dead()] == [b"0:0", b"0:1"]
+
+
+def test_what_is_settled_gives_way_without_a_dead_letter() -> None:
+    bench = Bench(overflow="drop-head", limits=QueueLimits(max_depth=3))
+    group = bench.group()
+    bench.join(group, "a", 3)
+    bench.put(3)
+    bench.pump()
+    number = bench.queue.logs[0].number
+    group.settle_at(number, 0)
+    bench.put(1)                            # in the turn in which it was settled
+    assert bench.queue.depth == 3 and b"q.dlq" not in bench.manager.queues
+    group.settle_at(number, 2)              # behind one that is in hand
+    bench.put(2)
+    assert [told[b"x-death-message-id"] for told in bench.dead()] == [b"0:1"]
+
+
+def test_room_that_was_made_in_this_turn_is_room() -> None:
+    bench = Bench(limits=QueueLimits(max_depth=1))
+    group = bench.group()
+    bench.join(group, "a")
+    bench.put(1)
+    bench.pump()
+    assert bench.queue.append_message(b"t", b"x") == 0x97
+    group.settle_at(bench.queue.logs[0].number, 0)
+    bench.put(1)
+
+
+# ── dead letters, delays ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("limits", [QueueLimits(max_depth=1), QueueLimits(max_message_size=1)])
+def test_a_dead_letter_is_never_refused(limits: QueueLimits) -> None:
+    """Somebody gave the queue of dead letters a limit: that is for publishers."""
+    bench = Bench()
+    bench.manager.declare(QueueSpec(name="q.dlq", limits=limits))
+    group = bench.group()
+    bench.join(group, "a", 3)
+    for _ in range(3):
+        bench.queue.append_message(b"t", b"payload")
+    bench.pump()
+    for offset in range(3):
+        assert group.reject_at(bench.queue.logs[0].number, offset, "no")
+    assert len(bench.dead()) == 3
+
+
+def test_a_message_that_must_be_read_first_is_not_rejected_into_nothing() -> None:
+    bench = Bench(retry=Retry(max_retries=0))
+    group = bench.group()
+    member = bench.join(group, "a", 1)
+    bench.put(1)
+    bench.pump()
+    log = bench.queue.logs[0]
+    group.leave(member)
+    blocks = [block[7] for block in Export(log, 1 << 60)]
+    log.exported()
+    log.evict(1 << 30)
+    assert not group.reject_at(log.number, 0, "no")
+    assert b"q.dlq" not in bench.manager.queues and group.claim_of(log.number, 0) == (1, None)
+    log.load(0, 1, blocks)
+    assert group.reject_at(log.number, 0, "no")
+    assert [told[b"x-death-count"] for told in bench.dead()] == [b"1"]
+
+
+def test_a_delayed_message_is_appended_once_for_its_producer() -> None:
+    bench = Bench()
+    told = encode_users([("producer-id", "p"), ("producer-sequence", "1"), ("x-delay", "500")])
+    for _ in range(2):
+        assert bench.queue.publish(b"$queue/q", b"x", told) == 0
+    assert queue_counts(bench.queue)["repeated"] == 1
+    bench.hub.set_clock(1_001_000, 1000)
+    bench.clock.tick()
+    bench.pump()
+    assert bench.queue.depth == 1
+
+
+def test_a_changed_retry_limit_holds_for_groups_that_are_there() -> None:
+    bench = Bench()
+    group = bench.group()
+    bench.manager.declare(QueueSpec(name="q", retry=Retry(max_retries=1)))
+    assert group.deliveries_max == 2
