@@ -387,6 +387,24 @@ cdef class Hub:
         self.touch()
         return False
 
+    def when_all_durable(self, call) -> bool:
+        """Calls `call()` once everything changed so far is on disk, whenever that was. Returns whether it was called at
+        once."""
+        cdef Journal journal = self.ledger.journal
+        cdef uint64_t batch
+        if not self.ledger.active():
+            call()
+            return True
+        self.pump_queues()              # groups write what they decided when they are pumped
+        # An empty batch is never handed over: what is to be waited for is then in the one before it.
+        batch = journal.gathering if journal.gather.records else journal.gathering - 1
+        if batch <= journal.durable:
+            call()
+            return True
+        self.ledger.hold(HELD_CALL, NULL, call, 0, 0, 0, batch)
+        self.touch()
+        return False
+
     cdef int release(self) except -1:
         """Lets go whatever waited for batches that are durable now, in the order in which it began to wait.
 

@@ -282,7 +282,7 @@ def dlq_list(place: Place) -> None:
     columns = {"queue": "QUEUE", "dead_letter_queue": "DEAD LETTER QUEUE", "messages": "MESSAGES", "bytes": "BYTES",
                "oldest_ms": "OLDEST", "newest_ms": "NEWEST"}
     place.show(answer, lambda: as_table(answer["dead_letters"], columns) if answer["dead_letters"] else
-               "no queue has a place for dead letters")
+               "there are no dead letters")
 
 
 @dlq.command("show")

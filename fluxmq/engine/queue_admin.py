@@ -58,7 +58,7 @@ class QueueAdmin:
             then(None)
             return
         try:
-            self.hub.when_durable(lambda: then(None), NOTHING)
+            self.hub.when_all_durable(lambda: then(None))
             self.hub.wake_up()
         except StorageError as error:
             then(error)
@@ -226,12 +226,12 @@ class QueueAdmin:
 
     # ------------------------------------------------------------------ dead letters
 
-    def _dead(self, name: str) -> QueueState:
+    def _dead(self, name: str) -> QueueState | None:
+        """Where its dead letters are; None: it has had none yet."""
         state = self._state(name)
-        dead = self.manager.queues.get(state.spec.dead_letter_queue.encode())
-        if dead is None:
-            raise QueueRefused("not_found", f"queue {name} has no dead letters")
-        return dead
+        if not state.spec.dead_letter_queue:
+            raise QueueRefused("not_found", f"queue {name} keeps no dead letters", "dlq.enabled says that it does")
+        return self.manager.queues.get(state.spec.dead_letter_queue.encode())
 
     def dead_list(self) -> list[dict[str, Any]]:
         found = []
@@ -247,13 +247,17 @@ class QueueAdmin:
         return found
 
     def dead_browse(self, name: str, position: str, count: int, bytes_max: int) -> Browsed:
-        return self._browse(self._dead(name), position, count, bytes_max, None, name)
+        dead = self._dead(name)
+        return Browsed([], position) if dead is None else self._browse(dead, position, count, bytes_max, None, name)
 
     def dead_replay(self, name: str, selected: Sequence[tuple[int, int]] | None, count: int) -> Moved:
-        return self._replay.step(self._state(name), self._dead(name), selected, count)
+        dead = self._dead(name)
+        return Moved(0) if dead is None else self._replay.step(self._state(name), dead, selected, count)
 
     def dead_purge(self, name: str) -> int:
         dead = self._dead(name)
+        if dead is None:
+            return 0
         others = sorted(state.spec.name for state in self.manager.queues.values()
                         if state.spec.dead_letter_queue == dead.spec.name and state.spec.name != name)
         if others:

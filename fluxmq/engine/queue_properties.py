@@ -32,43 +32,31 @@ def with_length(properties: bytes) -> bytes:
     return bytes(length) + properties
 
 
-def users_of(properties: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The user properties among the properties of a message. Their bytes were validated when they came."""
+def _each(properties: bytes) -> Iterator[tuple[bytes, tuple[bytes, bytes] | None]]:
+    """(its bytes, name and value of a user property) of each property. Their bytes were validated when they came."""
     at = 0
     while at < len(properties):
-        identifier = properties[at]
+        start, identifier = at, properties[at]
         at += 1
+        found = []
         if identifier in FIXED_BYTES:
             at += FIXED_BYTES[identifier]
-            continue
-        found = []
-        for _ in range(2 if identifier == USER_PROPERTY else 1):
-            size = int.from_bytes(properties[at:at + 2], "big")
-            found.append(properties[at + 2:at + 2 + size])
-            at += 2 + size
-        if len(found) == 2:
-            yield found[0], found[1]
+        else:
+            for _ in range(2 if identifier == USER_PROPERTY else 1):
+                size = int.from_bytes(properties[at:at + 2], "big")
+                found.append(properties[at + 2:at + 2 + size])
+                at += 2 + size
+        yield properties[start:at], (found[0], found[1]) if len(found) == 2 else None
+
+
+def users_of(properties: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The user properties among the properties of a message."""
+    return (pair for _, pair in _each(properties) if pair is not None)
 
 
 def without_users(properties: bytes, prefix: bytes) -> bytes:
-    """All of the properties of a message but the user properties whose names begin so."""
-    kept, at = b"", 0
-    while at < len(properties):
-        identifier, begin = properties[at], at
-        at += 1
-        if identifier in FIXED_BYTES:
-            at += FIXED_BYTES[identifier]
-        elif identifier == USER_PROPERTY:
-            size = int.from_bytes(properties[at:at + 2], "big")
-            named = properties[at + 2:at + 2 + size].startswith(prefix)
-            at += 2 + size
-            at += 2 + int.from_bytes(properties[at:at + 2], "big")
-            if named:
-                continue
-        else:
-            at += 2 + int.from_bytes(properties[at:at + 2], "big")
-        kept += properties[begin:at]
-    return kept
+    """The properties without user properties whose names begin so."""
+    return b"".join(raw for raw, pair in _each(properties) if pair is None or not pair[0].startswith(prefix))
 
 
 def partition_key_of(properties: bytes) -> bytes:

@@ -214,7 +214,7 @@ def test_groups_and_seek(node: Node) -> None:
 
 
 def test_dead_letters(node: Node) -> None:
-    assert good(node, "dlq", "list") == "no queue has a place for dead letters\n"
+    assert good(node, "dlq", "list") == "there are no dead letters\n"
     good(node, "create", "q")
     for n in range(12):
         node.queues.die("q", b"dead %d" % n)

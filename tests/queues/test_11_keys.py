@@ -1,0 +1,270 @@
+"""Every key of an entry of `queues:`, seen to do what it says: with one value this happens, with another that.
+
+A key without an entry in KEYS fails, and so does an entry without a key.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.broker import Broker, add_user
+from kit.client import Client
+from kit.watch import metrics, wait_until
+from oracle.mqtt import Publish
+from queues.conftest import consume, order, put, take, users
+
+from fluxmq.app.admin_client import AdminClient, AdminError
+from fluxmq.model.config_keys import QUEUE_KEYS
+
+Start = Callable[..., Broker]
+Connect = Callable[..., Client]
+
+
+class Bench:
+    """What a key is looked at with. Each `queue` is a broker of its own."""
+
+    def __init__(self, start: Start, connect: Connect, folder: Path) -> None:
+        self.start, self.connect, self.folder = start, connect, folder
+        self.brokers = 0
+        self.broker: Broker
+
+    def queue(self, **spec: Any) -> Client:
+        """A broker with a queue q that is so; a client of it."""
+        self.brokers += 1
+        self.broker = self.start({"name": "q"} | spec, **{"server.admin_socket": str(self.folder / f"s{self.brokers}")})
+        return self.connect(self.broker)
+
+    def client(self) -> Client:
+        return self.connect(self.broker)
+
+    def row(self, name: str = "q") -> dict[str, Any]:
+        answer: dict[str, Any] = AdminClient(self.folder / f"s{self.brokers}").ask("GET", "queues", name)
+        return answer
+
+    def is_there(self, name: str) -> bool:
+        try:
+            return bool(self.row(name))
+        except AdminError:
+            return False
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def sees(client: Client, again: bool) -> None:
+    """Whether the message is delivered again: with one value of a key soon, with the other in an hour."""
+    if again:
+        client.expect(Publish, payload=b"x")
+    else:
+        client.expect_nothing(1.5)
+
+
+def name(bench: Bench) -> None:
+    put(bench.queue(name="other"), "other", b"x")
+    put(bench.client(), "q", b"x", expect=0x90)
+
+
+def type_(bench: Bench) -> None:
+    for value, messages in (("classic", 0), ("stream", 3)):
+        client = bench.queue(type=value)
+        consume(client, "q", offset="first")
+        put(bench.client(), "q", *numbers(3))
+        for payload in numbers(3):
+            client.receive(payload=payload)
+        client.expect_quiet()
+        assert bench.row()["messages"] == messages
+
+
+def topics(bench: Bench) -> None:
+    for value, messages in (([], 0), (["a/+", "a/b"], 1)):
+        bench.queue(topics=value).publish("a/b", b"x", 1)
+        assert bench.row()["messages"] == messages
+
+
+def partitions(bench: Bench) -> None:
+    for value in (1, 3):
+        put(bench.queue(partitions=value), "q", *numbers(3))
+        assert [part["messages"] for part in bench.row()["partition_list"]] == [3 // value] * value
+
+
+def max_priority(bench: Bench) -> None:
+    for value, first in ((0, b"low"), (2, b"high")):
+        client = bench.queue(max_priority=value)
+        put(client, "q", b"low", priority=0)
+        put(client, "q", b"high", priority=9)
+        consume(client, "q", prefetch=1)
+        assert client.receive().payload == first
+
+
+def capture(bench: Bench) -> None:
+    for value, reason in (("on", 0), ("confirmed", 0x97)):
+        client = bench.queue(capture=value, topics=["t"], limits={"max_depth": 1})
+        for answer in (0, reason):
+            client.publish("t", b"x", 1, expect=answer)
+
+
+def overflow(bench: Bench) -> None:
+    for value, answer, kept in (("reject-publish", 0x97, b"old"), ("drop-head", 0, b"new")):
+        client = bench.queue(overflow=value, limits={"max_depth": 1})
+        put(client, "q", b"old")
+        put(client, "q", b"new", expect=answer)
+        consume(client, "q")
+        take(client, kept)
+
+
+def expires_after(bench: Bench) -> None:
+    """Of queues that are not in the configuration, and only when nobody consumes."""
+    client = bench.queue()
+    admin = AdminClient(bench.folder / f"s{bench.brokers}")
+    for number, value in enumerate(("1ms", "1h")):
+        admin.ask("PUT", "queues", f"e{number}", body={"type": "ephemeral", "expires_after": value})
+    admin.ask("PUT", "queues", "used", body={"type": "ephemeral", "expires_after": "1ms"})
+    consume(client, "used")
+    wait_until(lambda: not bench.is_there("e0"))
+    assert bench.is_there("e1")
+    put(client, "used", b"still there")
+
+
+def retention(key: str, low: object, high: object) -> Callable[[Bench], None]:
+    def observe(bench: Bench) -> None:
+        for value, some_go in ((low, True), (high, False), (0, False)):
+            client = bench.queue(type="stream", retention={key: value})
+            put(client, "q", *[bytes(1000)] * 20)
+            if some_go:
+                wait_until(lambda: bench.row()["messages"] < 20)
+            else:
+                # what retention looks at in the same round, seen to be looked at
+                AdminClient(bench.folder / f"s{bench.brokers}").ask("PUT", "queues", "mark", body={
+                    "type": "stream", "retention": {"max_length_messages": 1}})
+                put(client, "mark", *numbers(2))
+                wait_until(lambda: bench.row("mark")["messages"] == 1)
+                assert bench.row()["messages"] == 20
+    return observe
+
+
+def limit(key: str, value: object, payload: bytes) -> Callable[[Bench], None]:
+    def observe(bench: Bench) -> None:
+        for given, answer in ((value, 0x97), (0, 0)):
+            client = bench.queue(limits={key: given})
+            put(client, "q", b"x")
+            put(client, "q", payload, expect=answer)
+    return observe
+
+
+def message_ttl(bench: Bench) -> None:
+    for value, payload in (("1ms", None), ("1h", b"x")):
+        client = bench.queue(limits={"message_ttl": value})
+        put(client, "q", b"x")
+        if payload is None:
+            consume(client, "q.dlq")
+            consumer = bench.client()
+            consume(consumer, "q")
+            assert users(client.receive(payload=b"x"))["x-death-reason"] == "expired"
+        else:
+            consume(client, "q")
+            take(client, payload)
+
+
+def max_retries(bench: Bench) -> None:
+    for value, deliveries in ((1, 2), (3, 4)):
+        client = bench.queue(retry={"max_retries": value})
+        put(client, "q", b"x")
+        consume(client, "q", ack="manual")
+        for _ in range(deliveries):
+            order(client, "nack", client.receive(), delay=0)
+        client.expect_quiet()
+        assert bench.row("q.dlq")["messages"] == 1
+
+
+def backoff(again: tuple[bool, bool], *retries: dict[str, object]) -> Callable[[Bench], None]:
+    """Whether the third delivery comes soon, with the first and the second of two ways to retry."""
+    def observe(bench: Bench) -> None:
+        for retry, expected in zip(retries, again, strict=True):
+            client = bench.queue(retry=retry)
+            put(client, "q", b"x")
+            consume(client, "q", ack="manual")
+            packet = client.receive()
+            order(client, "nack", packet, **({"delay": 0} if "multiplier" not in retry else {}))
+            order(client, "nack", client.receive())
+            sees(client, expected)
+    return observe
+
+
+def visibility_timeout(bench: Bench) -> None:
+    for value, expected in (("200ms", True), ("1h", False), ("0s", False)):
+        client = bench.queue(retry={"visibility_timeout": value})
+        put(client, "q", b"x")
+        consume(client, "q")
+        take(client, b"x")
+        sees(client, expected)
+
+
+def dlq(key: str, *values: tuple[object, str]) -> Callable[[Bench], None]:
+    def observe(bench: Bench) -> None:
+        for value, place in values:
+            client = bench.queue(dlq={key: value})
+            put(client, "q", b"x")
+            consume(client, "q", ack="manual")
+            order(client, "reject", client.receive())
+            assert {name for name in ("q.dlq", "lost") if bench.is_there(name)} == ({place} if place else set())
+            assert metrics(bench.broker)['fluxmq_queue_died_total{queue="q",reason="rejected"}'] == 1
+    return observe
+
+
+KEYS: dict[str, Callable[[Bench], None]] = {
+    "name": name, "type": type_, "topics": topics, "partitions": partitions, "max_priority": max_priority,
+    "capture": capture, "overflow": overflow, "expires_after": expires_after,
+    "retention.max_age": retention("max_age", "1ms", "1h"),
+    "retention.max_length_bytes": retention("max_length_bytes", "10KiB", "1MiB"),
+    "retention.max_length_messages": retention("max_length_messages", 5, 20),
+    "limits.max_message_size": limit("max_message_size", 10, bytes(11)),
+    "limits.max_depth": limit("max_depth", 1, b"x"),
+    "limits.max_bytes": limit("max_bytes", "1KiB", bytes(2000)),
+    "limits.message_ttl": message_ttl,
+    "retry.max_retries": max_retries,
+    "retry.initial_backoff": backoff((True, False), {"initial_backoff": "1ms"},
+                                     {"initial_backoff": "1h", "max_backoff": "2h"}),
+    "retry.max_backoff": backoff((True, False), {"initial_backoff": "1ms", "max_backoff": "2ms", "multiplier": 100},
+                                 {"initial_backoff": "100ms", "max_backoff": "1h", "multiplier": 100}),
+    "retry.multiplier": backoff((True, False), {"initial_backoff": "100ms", "max_backoff": "1h", "multiplier": 1},
+                                {"initial_backoff": "100ms", "max_backoff": "1h", "multiplier": 100}),
+    "retry.visibility_timeout": visibility_timeout,
+    "dlq.enabled": dlq("enabled", (True, "q.dlq"), (False, "")),
+    "dlq.topic": dlq("topic", ("", "q.dlq"), ("lost", "lost")),
+}
+
+
+def test_there_is_an_entry_for_every_key() -> None:
+    assert set(KEYS) == {path.removeprefix("queues[].") for path in QUEUE_KEYS}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key(key: str, start_broker: Start, connect: Connect, tmp_path: Path) -> None:
+    KEYS[key](Bench(start_broker, connect, tmp_path))
+
+
+def test_an_access_list_is_about_queues_too(start_broker: Start, connect: Connect, tmp_path: Path) -> None:
+    """As docs/queues.md says: who publishes, who consumes, who settles by hand."""
+    add_user(tmp_path / "users", "shop", "1")
+    add_user(tmp_path / "users", "cook", "1")
+    (tmp_path / "acl").write_text("""version: 1
+rules:
+  - {allow: publish, user: shop, topics: ["$queue/orders/#"]}
+  - {allow: subscribe, user: cook, topics: ["$queue/orders/#"]}
+  - {allow: publish, user: cook, topics: ["$queue/orders/$ack"]}
+""")
+    broker = start_broker({"name": "orders"}, **{"auth.users_file": str(tmp_path / "users"),
+                                                 "auth.acl_file": str(tmp_path / "acl")})
+    shop = connect(broker, username="shop", password=b"1")
+    cook = connect(broker, username="cook", password=b"1")
+    put(shop, "orders", b"0", b"1")
+    put(shop, "orders/eu", b"2")
+    shop.subscribe("$queue/orders", qos=1, expect=[0x87])
+    put(cook, "orders", b"x", expect=0x87)
+    consume(cook, "orders", ack="manual")
+    packet = cook.receive()
+    order(cook, "ack", packet)
+    order(cook, "nack", cook.receive(), expect=0x87)
