@@ -85,8 +85,8 @@ cdef uint32_t spares_count = 0
 
 
 cdef uint8_t* data_new(uint32_t room) except NULL:
-    """Large pieces are mapped: a heap keeps what is freed between pieces that are not, and would hold a multiple of what
-    chunks do. A few are kept, because new pages cost more than the messages that are copied into them."""
+    """Large pieces are mapped: a heap keeps what is freed between pieces that are not, and would hold a multiple of
+    what chunks do. A few are kept, because new pages cost more than the messages that are copied into them."""
     global spares_count
     cdef uint8_t* data
     if room < CHUNK_BYTES_MAX:

@@ -8,7 +8,6 @@ from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_admin import QueueAdmin
 from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_consumers import QueueConsumers
-from fluxmq.engine.queue_jumps import ClockFollower
 from fluxmq.engine.queue_space import QueueSpace
 from fluxmq.engine.queue_store import QueueKeeper
 from fluxmq.engine.queues import QueueManager
@@ -36,7 +35,6 @@ def initialize(server: Server) -> SegmentStore | None:
     server.broker.consumers = QueueConsumers(manager, server.note)
     server.queue_manager = manager
     server.queue_clock = QueueClock(manager)
-    server.clock_follower = ClockFollower(manager)
     if server.store.path is not None:
         server.queue_space = QueueSpace(manager, Reserve(server.store.path, limits.QUEUE_RESERVE_BYTES), server.note)
     server.queues = QueueAdmin(manager)
@@ -56,7 +54,6 @@ def declare(server: Server) -> None:
 
 def tick(server: Server) -> None:
     """The clock has moved."""
-    server.clock_follower.tick()
     server.queue_clock.tick()
     if server.queue_space is not None:
         server.queue_space.tick(server.loop)

@@ -46,7 +46,6 @@ from fluxmq.engine.durability import Keeper
 from fluxmq.engine.ports import StateStore
 from fluxmq.engine.ports_queues import QueuesPort
 from fluxmq.engine.queue_clock import QueueClock
-from fluxmq.engine.queue_jumps import ClockFollower
 from fluxmq.engine.queue_space import QueueSpace
 from fluxmq.engine.queues import QueueManager
 from fluxmq.engine.review import review
@@ -128,7 +127,6 @@ class Server:
         self.queue_manager: QueueManager
         self.queue_clock: QueueClock
         self.queue_space: QueueSpace | None = None
-        self.clock_follower: ClockFollower
         self.descriptors = 0
         self.tally = Tally()
         self._ticks = 0

@@ -11,6 +11,7 @@ import heapq
 import math
 
 from fluxmq._core.queue import QUEUE_EPHEMERAL, QUEUE_STREAM
+from fluxmq.engine.queue_jumps import ClockFollower
 from fluxmq.engine.queues import QueueManager, QueueState
 
 __all__ = ["QueueClock"]
@@ -27,6 +28,7 @@ class QueueClock:
 
     def __init__(self, manager: QueueManager) -> None:
         self.manager = manager
+        self._follower = ClockFollower(manager)
         self.looked = 0
         self._heap: list[tuple[int, int, QueueState]] = []  # monotonic ms, queue's number; stale unless state.due_at
         self._lead: int | None = None  # wall clock minus monotonic, when all were looked at last
@@ -35,6 +37,7 @@ class QueueClock:
         """What is due by now is done or, where the queue does it, told to it."""
         hub = self.manager.hub
         now, mono = hub.now_ms, hub.mono_ms
+        self._follower.tick()
         states: dict[QueueState, None] = {}
         for queue in hub.ledger.take_stirred():
             queue.stirred = False

@@ -18,7 +18,6 @@ from fluxmq._core.testing import pump_queues
 from fluxmq.engine.ports_queues import Publish, QueueRefused
 from fluxmq.engine.queue_admin import QueueAdmin
 from fluxmq.engine.queue_clock import QueueClock
-from fluxmq.engine.queue_jumps import ClockFollower
 from fluxmq.engine.queue_space import QueueSpace
 from fluxmq.engine.queues import QueueManager
 from fluxmq.model.queues import read_spec
@@ -82,7 +81,7 @@ class World:
         self.hub.set_clock(self.wall_ms, self.mono_ms)
         self.log: list[str] = []
         self.manager = QueueManager(self.hub, on_log=lambda level, cause, text, fields: self.log.append(text))
-        self.follower, self.clock = ClockFollower(self.manager), QueueClock(self.manager)
+        self.clock = QueueClock(self.manager)
         self.admin = QueueAdmin(self.manager)
         for spec in specs:
             assert self.admin.declare(spec) == "created"
@@ -96,7 +95,6 @@ class World:
         self.mono_ms += int(seconds * 1000)
         self.wall_ms += int((seconds + jump_s) * 1000)
         self.hub.set_clock(self.wall_ms, self.mono_ms)
-        self.follower.tick()
         self.clock.tick()
         self.turn()
 
