@@ -263,7 +263,7 @@ def test_what_is_settled_gives_way_without_a_dead_letter() -> None:
     number = bench.queue.logs[0].number
     group.settle_at(number, 0)
     bench.put(1)                            # in the turn in which it was settled
-    assert bench.queue.depth == 3 and b"q.dlq" not in bench.manager.queues
+    assert bench.queue.waiting == 3 and b"q.dlq" not in bench.manager.queues
     group.settle_at(number, 2)              # behind one that is in hand
     bench.put(2)
     assert [told[b"x-death-message-id"] for told in bench.dead()] == [b"0:1"]
