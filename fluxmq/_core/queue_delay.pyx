@@ -54,7 +54,7 @@ cdef class Delays:
         for at in range(0, <size_t>pairs.shape[0] // PAIR_BYTES * PAIR_BYTES, PAIR_BYTES):
             memcpy(&due, &pairs[at], 8)
             memcpy(&offset, &pairs[at + 8], 8)
-            if offset < self.log.flushed and not self.cursor.is_settled(offset):
+            if self.log.first <= offset < self.log.flushed and not self.cursor.is_settled(offset):
                 self.heap.add(due, offset)
 
     def restored(self):
@@ -72,6 +72,13 @@ cdef class Delays:
                     self.heap.add(record.not_before, record.offset)
                 record = self.log.following(chunk, record)
         self.heap.heapify()
+
+    def forget(self):
+        """The log has been trimmed to its end: nothing waits."""
+        self.heap = DueHeap()
+        self.round_at = self.round_count = 0
+        self.picked = {}
+        self.group.skip_to(self.cursor, self.log.first)
 
     # ---------------------------------------------------------------- out
 

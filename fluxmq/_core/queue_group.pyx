@@ -106,15 +106,11 @@ cdef class Group:
         """Exclusive groups: each partition has an owner, those that have one keep it while the load is even."""
         cdef Cursor cursor
         cdef Member member
-        if self.mode == "shared":
-            for cursor in self.cursors:
-                cursor.owner = None
-            return 0
         partitions = sorted({cursor.partition for cursor in self.cursors})
         owners = {}
         if self.members and self.mode == "single":
             owners = dict.fromkeys(partitions, self.members[0])
-        elif self.members:
+        elif self.members and self.mode == "exclusive":
             share, extra = divmod(len(partitions), len(self.members))       # so many have one more
             loads = {id(member): 0 for member in self.members}
             for cursor in self.cursors:
@@ -128,8 +124,7 @@ cdef class Group:
                     loads[id(member)] += 1
             for partition in partitions:
                 if partition not in owners:
-                    least = min(self.members, key=lambda one: loads[id(one)])
-                    owners[partition] = least
+                    owners[partition] = least = min(self.members, key=lambda one: loads[id(one)])
                     loads[id(least)] += 1
         for cursor in self.cursors:
             cursor.owner = owners.get(cursor.partition)
@@ -145,8 +140,7 @@ cdef class Group:
 
     def shift_waiting(self, int64_t ms):
         """The wall clock jumped: what waits is due so much later, so that it waits as long as it was told to."""
-        cdef uint32_t i
-        for i in range(self.waiting.count):
+        for i in range(<int>self.waiting.count):
             self.waiting.items[i].due_ms += ms
         self.dirty = True
 

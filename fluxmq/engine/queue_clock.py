@@ -28,16 +28,16 @@ class QueueClock:
 
     def __init__(self, manager: QueueManager) -> None:
         self.manager = manager
-        self.follower = ClockFollower(manager)
+        self._follower = ClockFollower(manager)
         self.looked = 0
         self._heap: list[tuple[int, int, QueueState]] = []  # monotonic ms, queue's number; stale unless state.due_at
         self._lead: int | None = None  # wall clock minus monotonic, when all were looked at last
 
     def tick(self) -> None:
         """What is due by now is done or, where the queue does it, told to it."""
-        self.follower.tick()
         hub = self.manager.hub
         now, mono = hub.now_ms, hub.mono_ms
+        self._follower.tick()
         states: dict[QueueState, None] = {}
         for queue in hub.ledger.take_stirred():
             queue.stirred = False

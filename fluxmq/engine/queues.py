@@ -226,10 +226,14 @@ class QueueManager:
         self.ended.append(("g", group.number))
 
     def purge(self, state: QueueState) -> int:
-        """Everything in it is gone for every group. Returns how many messages."""
-        depth = state.queue.depth
+        """Everything in it is gone for every group, what is delayed too. Returns how many messages."""
+        depth, delays = state.queue.depth, state.queue.delays
         for log in state.queue.logs:
             self.trim(state, log, log.next)
+        if delays is not None:
+            depth += len(delays)
+            self.trim(state, delays.log, delays.log.next)
+            delays.forget()
         return depth
 
     def trim(self, state: QueueState, log: Log, first: int) -> None:

@@ -271,6 +271,24 @@ def test_list_purge_and_delete(shell: Shell, connect: Connect) -> None:
     assert [entry["name"] for entry in shell.read("list")["queues"]] == ["orders"]
 
 
+@pytest.mark.parametrize("how", ["kill", "restart"])
+def test_what_was_delayed_when_it_was_purged_does_not_come(how: str, shell: Shell, connect: Connect) -> None:
+    for number in range(20):
+        shell.good("publish", "orders", str(number), "--delay", "0.8")
+    assert shell.read("purge", "orders", "--yes") == {"purged": 20}
+    shell.good("publish", "orders", "new", "--delay", "0.1")
+    if how == "kill":
+        shell.broker.kill()
+        shell.broker.start()
+    else:
+        shell.broker.restart()
+    consumer = connect(shell.broker)
+    consume(consumer, "orders")
+    consumer.receive(payload=b"new")
+    consumer.expect_nothing(0.8)
+    assert shell.read("list")["queues"][0]["delayed"] == 0
+
+
 def test_publish_with_everything_and_tail(shell: Shell, connect: Connect) -> None:
     shell.good("create", "jobs", "--partitions", "4", "--set", "max_priority=9")
     assert "1 message is in jobs" in shell.good(

@@ -202,6 +202,19 @@ def test_a_purge_while_nobody_is_there() -> None:
     assert Consumer(world, "q").take() == [(b"new", 1)]
 
 
+def test_a_purge_takes_what_is_delayed_too() -> None:
+    world = World({"name": "q"})
+    consumer = Consumer(world, "q")
+    for delay in ("1000", "5000", "60000"):
+        world.put("q", b"delayed", x_delay=delay)
+    assert world.admin.purge("q") == 3
+    world.put("q", b"later", x_delay="3000")
+    assert world.admin.list_queues()[0]["delayed"] == 1
+    world.after(100)
+    assert consumer.take() == [(b"later", 1)]
+    assert world.admin.list_queues()[0]["delayed"] == 0
+
+
 # ---------------------------------------------------------------- declared again
 
 
