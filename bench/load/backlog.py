@@ -172,6 +172,19 @@ def fill(broker: Broker, options: BacklogOptions) -> dict[str, Any]:
             "bytes_per_message": (heavy - light) / max(done - light_at, 1)}
 
 
+def count(folder: Path) -> dict[str, int]:
+    """How many messages the broker says there are. Raises LoadError when they are not all."""
+    with socket.socket(socket.AF_UNIX) as admin:
+        admin.settimeout(TIMEOUT)
+        admin.connect(str(next(folder.rglob("admin.sock"))))
+        admin.sendall(b"GET /api/v1/queues HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        said = b""
+        while got := admin.recv(1 << 16):
+            said += got
+    queue = json.loads(said.partition(b"\r\n\r\n")[2])["queues"][0]
+    return {"messages": queue["messages"], "delayed": queue["delayed"]}
+
+
 def run_backlog(options: BacklogOptions) -> dict[str, Any]:
     """Fill, weigh, restart, weigh. The broker's folder is the caller's to remove.
 
@@ -185,6 +198,7 @@ def run_backlog(options: BacklogOptions) -> dict[str, Any]:
         empty_start = time.monotonic() - began
         empty = settled_memory(broker.pid, options.settle)
         figures = fill(broker, options)
+        found = count(options.folder)
         if options.restart == "kill":
             broker.process.kill()
     began = time.monotonic()
@@ -192,8 +206,13 @@ def run_backlog(options: BacklogOptions) -> dict[str, Any]:
         restart = time.monotonic() - began
         again = settled_memory(broker.pid, options.settle)
         peak = memory(broker.pid).peak
+        again_found = count(options.folder)
+    if again_found != found or sum(found.values()) != options.messages:
+        raise LoadError(f"{options.messages} messages were acknowledged, {found} were there, {again_found} after the "
+                        f"restart")
     return figures | {
         "kind": options.kind, "messages": options.messages, "size": options.size, "restart": options.restart,
+        "found": found,
         "rss_empty": empty, "start_seconds_empty": empty_start, "restart_seconds": restart,
         "rss_restarted": again, "rss_restarted_peak": peak,
         "bytes_per_message_restarted": (again - empty) / options.messages}

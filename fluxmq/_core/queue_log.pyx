@@ -590,8 +590,8 @@ cdef class Log:
         return True
 
     def first_within(self, uint64_t bytes_max) -> int:
-        """The offset from which on at most so many bytes are kept: the lowest where it is in memory, else the end of the
-        span in which that lies. Of a span that is more than a batch (a chunk, a file) only what is before it goes:
+        """The offset from which on at most so many bytes are kept: the lowest where it is in memory, else the end of
+        the span in which that lies. Of a span that is more than a batch (a chunk, a file) only what is before it goes:
         the disk must be asked first (restore_sizes)."""
         cdef uint64_t kept = self.kept_bytes
         cdef uint64_t offset = self.first

@@ -5,6 +5,8 @@ cimport cython
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
+__all__ = ["Sizes"]
+
 
 @cython.final
 cdef class Sizes:

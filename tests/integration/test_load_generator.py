@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from kit.python import environment
 from kit.tools import require_tool
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
@@ -346,6 +347,24 @@ def test_the_commands(mosquitto: tuple[Broker, str], tmp_path: Path) -> None:
     assert "opened" in CliRunner().invoke(bench, ["storm", *addr]).output
     wrong = CliRunner().invoke(bench, ["run", *addr, "--topics", "pairs", "--subs", "2"])
     assert wrong.exit_code == 2
+
+
+@pytest.mark.parametrize("kind", ["plain", "priorities", "delayed"])
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_backlog_is_filled_and_found_again(kind: str, how: str, tmp_path: Path,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    said = CliRunner().invoke(bench, ["backlog", "--smoke", "--json", "--kind", kind, "--restart", how, "--messages",
+                                      "5000", "--dir", str(tmp_path)])
+    assert said.exit_code == 0, said.output
+    figures = json.loads(said.output)
+    assert (figures["kind"], figures["messages"], figures["restart"]) == (kind, 5000, how)
+    assert all(figures[key] > 0 for key in ("rss_empty", "rss_light", "rss_full", "rss_restarted", "restart_seconds"))
+    # Counted by the broker, once before and once after the restart
+    assert figures["found"] == {"messages": 0 if kind == "delayed" else 5000,
+                                "delayed": 5000 if kind == "delayed" else 0}
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_comparison_of_mosquitto_with_itself(tmp_path: Path) -> None:
