@@ -311,8 +311,8 @@ class QueueModel:
                 for place, entry in self.groups[name].entries.items()
                 if entry.state == "held" or (entry.state != "settled" and place[1] in self.logs[place[0]])}
 
-    def unsettled(self, name: str) -> int:
-        """Messages that the group is not done with and that are there."""
+    def unsettled(self, name: str, most: bool = False) -> int:
+        """Messages that the group is not done with and that are there. most: and those that may be gone."""
         group = self.groups[name]
         return sum(not self._settled(group, (log, offset)) for log, messages in enumerate(self.logs)
-                   for offset in messages if (log, offset) not in self.gone)
+                   for offset in messages if most or (log, offset) not in self.gone)
