@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -520,7 +520,11 @@ class QueueMachine(RuleBasedStateMachine):
             assert self.queue.depth == 0 or self.model.gone
 
 
-SMOKE = settings(max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+# Shrinking takes minutes, which a run for every change has not got: it says how to get the failure once more
+# (@reproduce_failure), and the soak finds and shrinks.
+SMOKE = settings(max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck),
+                 phases=[Phase.explicit, Phase.reuse, Phase.generate], print_blob=True)
+SOAK = settings(SMOKE, max_examples=5000, stateful_step_count=120, phases=list(Phase))
 
 
 def test_a_queue_does_as_its_model() -> None:
@@ -530,4 +534,4 @@ def test_a_queue_does_as_its_model() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_a_queue_does_as_its_model_for_long() -> None:
-    run_state_machine_as_test(QueueMachine, settings=settings(SMOKE, max_examples=5000, stateful_step_count=120))
+    run_state_machine_as_test(QueueMachine, settings=SOAK)
