@@ -6,10 +6,11 @@ step may find them on a disk that must be read first.
 """
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -49,6 +50,19 @@ def touched(claims: dict[Any, Any]) -> dict[Any, Any]:
     return {place: claim for place, claim in claims.items() if claim[:2] != ("ready", 0)}
 
 
+@dataclass(order=True)
+class Delayed:
+    """A message that waits for its time. was_due: at some moment, whatever the clock says now."""
+
+    due: int
+    number: int
+    payload: bytes
+    priority: int
+    key: bytes
+    expires_at: int
+    was_due: bool = False
+
+
 class QueueMachine(RuleBasedStateMachine):
     """events: deliveries since the last look, as (group, member, log, offset, count). disk: by log number."""
 
@@ -75,7 +89,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.disk: dict[int, dict[int, bytes]] = {}
         self.events: list[tuple[str, int, int, int, int]] = []
         self.lost: list[tuple[str, int, tuple[int, int]]] = []
-        self.delayed: list[tuple[int, int, bytes, int, bytes]] = []
+        self.delayed: list[Delayed] = []    # in the order in which they are due
+        self.went_back = False              # the clock, since there are delayed messages
         self.dead_next = 0
         self.count = 0
         self.stalled = False
@@ -152,37 +167,69 @@ class QueueMachine(RuleBasedStateMachine):
 
     def new_messages(self, before: list[int], expected: dict[bytes, tuple[int, bytes, int]]) -> None:
         """What was appended since is what was expected, {payload: (priority, key, expiry)}, wherever it went."""
+        found = self.appended(before)
+        assert sorted(payload for _, _, payload in found) == sorted(expected)
+        for at, offset, payload in found:
+            record = self.queue.logs[at].get(offset)
+            priority, key, expires_at = expected[payload]
+            assert record is None or record.expires_at == expires_at
+            self.model.appended(at, offset, payload, priority=priority, key=key, expires_at=expires_at)
+
+    def appended(self, before: list[int]) -> list[tuple[int, int, bytes]]:
+        """(log, offset, payload) of what came since; of what is dead already, the dead letter has the payload."""
+        dead = {told["x-death-message-id"]: payload for payload, told in self.new_dead(keep=True)}
         found = []
-        dropped = {told["x-death-message-id"]: payload for payload, told in self.new_dead(keep=True)}
         for at, log in enumerate(self.queue.logs):
             for offset in range(before[at], log.next):
                 record = log.get(offset)
-                payload = record.payload if record is not None else dropped[f"{at // self.model.lanes}:{offset}"]
-                priority, key, expires_at = expected[payload]
-                assert record is None or record.expires_at == expires_at
-                self.model.appended(at, offset, payload, priority=priority, key=key, expires_at=expires_at)
-                found.append(payload)
-        assert sorted(found) == sorted(expected)
+                found.append((at, offset, record.payload if record is not None
+                              else dead[f"{at // self.model.lanes}:{offset}"]))
+        return found
 
     def pump(self) -> None:
         """A turn ends."""
         self.turns()
-        self.look()
         self.model.pumped()
+        self.check_nothing_due()
         # Whoever asked for the disk is asked once more when it is there; so a second pump finds nothing to do.
         self.queue.notify()
+        before = self.ends()
         pump_queues(self.hub)
-        assert not self.events
+        assert not self.events and self.ends() == before
         if self.groups:
             self.check_trimmed()
 
     def turns(self) -> None:
+        """Until one changes nothing: what one settles makes room for delayed messages, which the next one moves."""
         for _ in range(1000):
             self.stalled = False
+            before, dead = self.ends(), len(self.model.dead)
             pump_queues(self.hub)
-            if not self.stalled:
+            self.moved(before)
+            self.look()
+            if not self.stalled and self.ends() == before and len(self.model.dead) == dead:
                 break
         assert not self.stalled
+
+    def ends(self) -> list[int]:
+        return [log.next for log in self.queue.logs]
+
+    def moved(self, before: list[int]) -> None:
+        """Delayed messages whose time has come are in the queue, in that order, as far as there is room: in any turn,
+        because those that found none are tried again. Once due is due, although the clock may have gone back since."""
+        new = {payload for _, _, payload in self.appended(before)}
+        found = [one for one in self.delayed if one.payload in new]
+        assert all(one.was_due for one in found)
+        if not self.went_back:
+            assert found == [one for one in self.delayed if one.was_due][:len(found)]
+        self.new_messages(before, {one.payload: (one.priority, one.key, one.expires_at) for one in found})
+        self.delayed = [one for one in self.delayed if one.payload not in new]
+
+    def check_nothing_due(self) -> None:
+        """What is due and not moved found no room."""
+        if any(one.due <= self.now for one in self.delayed):
+            assert self.depth_max and not self.drop_head
+            assert self.waiting(most=True) >= self.depth_max
 
     def check_trimmed(self) -> None:
         for at, log in enumerate(self.queue.logs):
@@ -220,9 +267,9 @@ class QueueMachine(RuleBasedStateMachine):
             self.pump()
 
     def publish_one(self, payload: bytes, priority: int, key: bytes, expires_at: int, due: int) -> None:
-        full = bool(self.depth_max) and self.model.depth(most=True) >= self.depth_max
+        full = bool(self.depth_max) and self.waiting(most=True) >= self.depth_max
         waiting = self.waiting()
-        before = [log.next for log in self.queue.logs]
+        before = self.ends()
         dead = len(self.model.dead)
         self.stalled = False
         properties = b"\x26\x00\x0dpartition-key" + len(key).to_bytes(2, "big") + key if key else b""
@@ -236,17 +283,19 @@ class QueueMachine(RuleBasedStateMachine):
         if reason:
             return
         if due:
-            self.delayed.append((due, self.count, payload, priority, key, expires_at))  # type: ignore[arg-type]
+            self.delayed.append(Delayed(due, self.count, payload, priority, key, expires_at))
+            self.delayed.sort()
         self.new_messages(before, {} if due else {payload: (priority, key, expires_at)})
         self.look()
         assert full or len(self.model.dead) == dead
         if self.depth_max and not self.stalled:     # what must be read before it can be buried goes a little later
             assert self.waiting() <= self.depth_max
 
-    def waiting(self) -> int:
-        """What max_depth counts: messages that the hindmost group is not done with; without a group, all."""
-        return min(self.model.depth(), max((self.model.unsettled(name) for name in self.groups),
-                                           default=self.model.depth()))
+    def waiting(self, most: bool = False) -> int:
+        """What max_depth counts: messages that the hindmost group is not done with; without a group, all. most: as
+        QueueModel.depth."""
+        depth = self.model.depth(most)
+        return min(depth, max((self.model.unsettled(name, most) for name in self.groups), default=depth))
 
     def in_hand(self) -> set[tuple[str, tuple[int, int]]]:
         return {(name, place) for name in self.groups for place, claim in self.model.claims(name).items()
@@ -399,24 +448,15 @@ class QueueMachine(RuleBasedStateMachine):
         """jump: the wall clock is set, which must not end any lease."""
         self.mono += step
         self.now += step + jump
+        self.went_back = bool(self.delayed) and (self.went_back or step + jump < 0)
+        for one in self.delayed:
+            one.was_due = one.was_due or one.due <= self.now
         self.tell_time()
-        before = [log.next for log in self.queue.logs]
-        due = sorted(one for one in self.delayed if one[0] <= self.now)
         self.clock.tick()
         lost = self.model.ticked()
         assert sorted(self.lost) == sorted(lost)
         self.lost.clear()
-        self.turns()
-        self.moved(before, due)
         self.pump()
-
-    def moved(self, before: list[int], due: list[Any]) -> None:
-        """Delayed messages whose time has come are in the queue, in that order, as far as there is room."""
-        count = sum(log.next for log in self.queue.logs) - sum(before)
-        if not (self.depth_max and not self.drop_head):
-            assert count == len(due)
-        self.new_messages(before, {one[2]: (one[3], one[4], one[5]) for one in due[:count]})
-        self.delayed = [one for one in self.delayed if one not in due[:count]]
 
     @rule()
     def purge(self) -> None:
@@ -480,7 +520,11 @@ class QueueMachine(RuleBasedStateMachine):
             assert self.queue.depth == 0 or self.model.gone
 
 
-SMOKE = settings(max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+# Shrinking takes minutes, which a run for every change has not got: it says how to get the failure once more
+# (@reproduce_failure), and the soak finds and shrinks.
+SMOKE = settings(max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck),
+                 phases=[Phase.explicit, Phase.reuse, Phase.generate], print_blob=True)
+SOAK = settings(SMOKE, max_examples=5000, stateful_step_count=120, phases=list(Phase))
 
 
 def test_a_queue_does_as_its_model() -> None:
@@ -490,4 +534,4 @@ def test_a_queue_does_as_its_model() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_a_queue_does_as_its_model_for_long() -> None:
-    run_state_machine_as_test(QueueMachine, settings=settings(SMOKE, max_examples=5000, stateful_step_count=120))
+    run_state_machine_as_test(QueueMachine, settings=SOAK)
