@@ -17,6 +17,9 @@ from fluxmq._core.message cimport body_t
 from fluxmq._core.queue_sizes cimport Sizes
 
 cdef enum:
+    CHUNK_BYTES_MAX = 262144    # but for a larger message alone
+
+cdef enum:
     CHUNK_OPEN = 0              # the tail: appended to
     CHUNK_SEALED = 1            # an Export has handed it out; nothing is added any more
     CHUNK_FLUSHED = 2           # segments have it, or it came from there: it may be dropped

@@ -13,9 +13,8 @@ cimport cython
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
-from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap
-
 from fluxmq._core.errors import CorruptError, UsageError
+from fluxmq._core.queue_pages cimport data_free, data_new
 
 from fluxmq._core.queue_sizes cimport Sizes, span_t
 
@@ -27,9 +26,7 @@ cdef enum:
     RECORD_APPEND = 20
     HEAD_BYTES = 48
     CHUNK_BYTES_MIN = 4096
-    CHUNK_BYTES_MAX = 262144
     SPAN_BYTES_MAX = 65536          # of a batch; larger ones are chunks or files
-    SPARES_MAX = 16                 # pieces of CHUNK_BYTES_MAX that are kept for the next chunk
     LANE_SHIFT = 56
 
 
@@ -81,40 +78,6 @@ cdef void record_body(const record_t* record, body_t* out) noexcept:
 
 cdef void chunk_hold(chunk_t* chunk) noexcept:
     chunk.refs += 1
-
-
-cdef uint8_t* spares[SPARES_MAX]
-cdef uint32_t spares_count = 0
-
-
-cdef uint8_t* data_new(uint32_t room) except NULL:
-    """Large pieces are mapped: a heap keeps what is freed between pieces that are not, and would hold a multiple of
-    what chunks do. A few are kept, because new pages cost more than the messages that are copied into them."""
-    global spares_count
-    cdef uint8_t* data
-    if room < CHUNK_BYTES_MAX:
-        data = <uint8_t*>malloc(room)
-    elif room == CHUNK_BYTES_MAX and spares_count:
-        spares_count -= 1
-        data = spares[spares_count]
-    else:
-        data = <uint8_t*>mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-        if data == <uint8_t*>MAP_FAILED:
-            data = NULL
-    if data == NULL:
-        raise MemoryError()
-    return data
-
-
-cdef void data_free(uint8_t* data, uint32_t room) noexcept:
-    global spares_count
-    if room < CHUNK_BYTES_MAX:
-        free(data)
-    elif room == CHUNK_BYTES_MAX and spares_count < SPARES_MAX:
-        spares[spares_count] = data
-        spares_count += 1
-    else:
-        munmap(data, room)
 
 
 cdef void chunk_drop(chunk_t* chunk) noexcept:
