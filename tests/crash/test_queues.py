@@ -431,6 +431,7 @@ class History(Watcher):
     def do_purge(self) -> None:
         def purge() -> None:
             self.node.manager.purge(self.state)
+            self.known.delayed.clear()
             for at in range(len(self.model.logs)):
                 self.model.drop(at, self.model.next[at])
         self.do(purge)

@@ -461,6 +461,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def purge(self) -> None:
         self.manager.purge(self.state)
+        self.delayed.clear()
         for at in range(len(self.queue.logs)):
             self.model.drop(at, self.model.next[at])
         assert self.queue.depth == 0
