@@ -73,7 +73,7 @@ class Node:
         assert self.loop is not None and self.server is not None
         self.loop.call_soon_threadsafe(self.server.stopped.set)
         self.thread.join(PATIENCE_S)
-        assert not self.thread.is_alive_objects()
+        assert not self.thread.is_alive()
         self.loop = self.server = None
 
     def address(self, slot: str) -> tuple[str, int]:

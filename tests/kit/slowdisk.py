@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,8 @@ class SlowDisk:
         subprocess.run([gcc, "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", library, SOURCE, "-ldl"],
                        check=True)
         self._hold = directory / "hold"
-        monkeypatch.setenv("LD_PRELOAD", str(library))
+        # Behind what is there: a sanitizer's library must come first.
+        monkeypatch.setenv("LD_PRELOAD", " ".join([*os.environ.get("LD_PRELOAD", "").split(), str(library)]))
         monkeypatch.setenv("SLOWDISK_HOLD", str(self._hold))
         monkeypatch.setenv("SLOWDISK_MS", str(milliseconds))
 

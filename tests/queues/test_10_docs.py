@@ -53,10 +53,12 @@ def run(broker: Broker, words: list[str], socket: Path, **options: object) -> su
         words = [program, *rest, "-p", str(broker.address[1])]
     else:
         words = [program, *(word.replace("/var/lib/fluxmq/admin.sock", str(socket)) for word in rest)]
+    told = environment(FLUXMQ__SERVER__ADMIN_SOCKET=str(socket))
     if program != "fluxmq":
         require_tool(program, package="curl" if program == "curl" else "mosquitto-clients")
+        told.pop("LD_PRELOAD", None)    # a sanitizer's library is for our own programs
     (broker.directory / "fluxmq.yaml").write_text(blocks("yaml")[0])
-    return subprocess.run(words, cwd=broker.directory, env=environment(FLUXMQ__SERVER__ADMIN_SOCKET=str(socket)),
+    return subprocess.run(words, cwd=broker.directory, env=told,
                           text=True, capture_output=True, timeout=SECONDS, input="y\n", check=False)
 
 
