@@ -82,9 +82,15 @@ def as_groups(groups: Sequence[dict[str, Any]]) -> str:
     for group in groups:
         positions = group.get("positions") or []
         name = f"{group.get('name')}/{group['filter']}" if group.get("filter") else group.get("name")
-        rows.append({**group, "name": name, "members": len(group.get("members") or []),
+        retry = group.get("retry")
+        rows.append({**group, "name": name, "retries": (retry["max_retries"] or "any number") if retry else "-",
+                     "backoff": "{initial_backoff} x{multiplier:g} to {max_backoff}".format(**retry) if retry else "-",
+                     "members": len(group.get("members") or []),
                      "next": " ".join(f"{place.get('partition')}:{place.get('next')}" for place in positions)})
-    return as_table(rows, {"name": "GROUP", "members": "MEMBERS", "claimed": "CLAIMED", "lag": "LAG", "next": "NEXT"})
+    heads = {"name": "GROUP", "members": "MEMBERS", "claimed": "CLAIMED", "lag": "LAG", "next": "NEXT"}
+    if any(group.get("retry") for group in groups):  # of a stream nothing is given a second time
+        heads |= {"retries": "RETRIES", "backoff": "BACKOFF"}
+    return as_table(rows, heads)
 
 
 def _flat(spec: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

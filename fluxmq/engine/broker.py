@@ -251,7 +251,8 @@ class Broker:
         self.remember_consume(session, filter_, consume)
         self._add_subscription(session, filter_, options & OPTIONS_MASK, identifier)
         self._record(session, RECORD_SUBSCRIBE, Subscription(filter_, options & OPTIONS_MASK, identifier, consume))
-        if consume is not None:
+        if consume is not None and self.consumers is not None:
+            self.consumers.agree(filter_, consume)
             return granted, False
         handling = options >> 4 & 3
         return granted, share is None and handling != RETAIN_HANDLING_NEVER and not (

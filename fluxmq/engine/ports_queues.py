@@ -132,7 +132,9 @@ class QueuesPort(Protocol):
 
     def groups(self, name: str) -> list[dict[str, Any]]:
         """Each group: name, members (list of dicts: client, held, credit), claimed (messages in hands or waiting to be
-        delivered again), lag (messages not settled), positions (list of dicts: partition, next, settled)."""
+        delivered again), lag (messages not settled), positions (list of dicts: partition, next, settled).
+        Not of a stream: retry (dict: what holds for it, as in a queue's configuration), contract (which of these its
+        consumers said)."""
 
     def seek(self, name: str, group: str, position: str, partition: int | None) -> list[dict[str, Any]]:
         """Sets where the group goes on: all below counts as settled, nothing above. Returns its positions. conflict: it

@@ -10,12 +10,14 @@ from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Record
 from fluxmq.engine.ports_queues import Browsed, Moved, Publish, QueueMessage, QueueRefused, QueuesPort
+from fluxmq.engine.queue_contract import SILENT
 from fluxmq.engine.queue_numbers import counts_of, numbers_of
 from fluxmq.engine.queue_properties import encode_users, with_length
 from fluxmq.engine.queue_replay import Replay, comes_from, is_kept
 from fluxmq.engine.queues import NOTHING, PREFIX, QueueManager, QueueState
 from fluxmq.model.mqtt import PacketType, Property, ReasonCode
-from fluxmq.model.queues import read_spec, write_spec
+from fluxmq.model.queues import Retry, read_spec, write_spec
+from fluxmq.model.units import format_duration
 
 __all__ = ["QueueAdmin"]
 
@@ -180,8 +182,10 @@ class QueueAdmin:
             members = [{"client": client_of(reader), "held": reader.held} for reader in state.queue.readers
                        if reader.group is group]
         lag = sum(max(cursor.log.next - max(cursor.next, cursor.log.first), 0) for cursor in group.cursors)
+        terms = {} if stream else {"retry": retry_of(self.manager.terms(state, group)),
+                                   "contract": list(state.contracts.get(group, SILENT).said())}
         return {"name": group.name.decode(), "filter": pattern.decode(), "mode": group.mode, "members": members,
-                "claimed": group.claims, "lag": lag if stream else group.lag,
+                **terms, "claimed": group.claims, "lag": lag if stream else group.lag,
                 "positions": [{"partition": cursor.partition, "next": cursor.next, "settled": cursor.floor}
                               for cursor in group.cursors]}
 
@@ -266,6 +270,12 @@ class QueueAdmin:
         waiting = dead.queue.waiting
         self.manager.purge(dead)
         return waiting
+
+
+def retry_of(retry: Retry) -> dict[str, Any]:
+    """As a user would write it."""
+    return {"max_retries": retry.max_retries, "initial_backoff": format_duration(retry.initial_backoff),
+            "max_backoff": format_duration(retry.max_backoff), "multiplier": retry.multiplier}
 
 
 def client_of(member: Any) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_session import SessionClaims, SessionMember, SessionReader
 from fluxmq._core.session import Session
+from fluxmq.engine.queue_contract import PROPERTIES, SILENT, backoff_problem
 from fluxmq.engine.queue_orders import Consumer, OrderRefused, obey
 from fluxmq.engine.queues import QueueManager
 from fluxmq.engine.sessions import Consume
@@ -81,19 +82,36 @@ class QueueConsumers:
         if queue is None:
             return ReasonCode.TOPIC_FILTER_INVALID, f"there is no queue {name.decode('utf-8', 'replace')}"
         if queue.kind == QUEUE_STREAM:
-            return (0, "") if not share else (
-                ReasonCode.TOPIC_FILTER_INVALID, "a stream is not shared: each subscriber reads all of it")
+            if share:
+                return ReasonCode.TOPIC_FILTER_INVALID, "a stream is not shared: each subscriber reads all of it"
+            for said in consume.contract.said():
+                return (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+                        f"{PROPERTIES[said]} is not for a stream, which gives nothing a second time")
+            return 0, ""
         if qos == 0:  # nobody would say what has been settled
             return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "a queue is consumed with QoS 1 or 2"
-        group = self.manager.states[queue].groups.get((share or consume.group or GROUP_DEFAULT, rest))
+        state = self.manager.states[queue]
+        group = state.groups.get((share or consume.group or GROUP_DEFAULT, rest))
         if consume.exclusive and group is not None and group.members and group.mode == "shared":
             return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the group has members that share, and goes on so"
-        return 0, ""
+        problem = backoff_problem(self.manager.terms(state, group) if group is not None else state.spec.retry,
+                                  consume.contract)
+        return (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, problem) if problem else (0, "")
 
     @staticmethod
     def with_share(filter_: bytes, consume: Consume) -> Consume:
         """What is asked for, with the group that `$share/<group>/…` names."""
         return msgspec.structs.replace(consume, group=_without_share(filter_)[0] or consume.group)
+
+    def agree(self, filter_: bytes, consume: Consume) -> None:
+        """A client has just subscribed so: what it said of retries holds for the group from now on.
+
+        Not when a client is back whose session was kept: others may have said something since.
+        """
+        address = split_address(filter_)
+        queue = self.manager.find(address[0]) if address is not None else None
+        if address is not None and queue is not None and consume.contract != SILENT:
+            self.manager.agree(queue, consume.group or GROUP_DEFAULT, address[1], consume.contract)
 
     def make_for(self, topic: bytes) -> bool:
         """A publish to a queue that is not there: makes it where the configuration says so (`auto_create`)."""
@@ -120,7 +138,7 @@ class QueueConsumers:
         qos = options & 3
         members: list[Any]
         if queue.kind == QUEUE_STREAM:
-            group = self.manager.stream_group(queue, consume.group) if consume.group else None
+            group = self.manager.group(queue, consume.group) if consume.group else None
             members = [SessionReader(session, queue, log, qos, identifier=identifier, group=group,
                                      position=self.manager.position(queue, log, consume.position, group),
                                      filter=self.manager.filter(queue, rest), manual=consume.manual)
@@ -130,7 +148,8 @@ class QueueConsumers:
                     reader.commit(reader.next)  # whoever resumes goes on from where this one began
                 queue.add_reader(reader)
         else:
-            group = self.manager.group(queue, consume.group or GROUP_DEFAULT, rest, consume.position, consume.exclusive)
+            group = self.manager.group(queue, consume.group or GROUP_DEFAULT, rest, consume.position, consume.exclusive,
+                                       contract=consume.contract)
             member = SessionMember(session, queue, qos, prefetch=consume.prefetch, manual=consume.manual,
                                    identifier=identifier)
             member.lease_ms = self.manager.lease_ms(queue) if consume.lease_ms is None else consume.lease_ms
@@ -183,5 +202,6 @@ class QueueConsumers:
     def _refused(self, member: SessionMember, log_number: int, offset: int, deliveries: int, reason: int) -> None:
         """The client answered a delivery with an error: as `$nack`."""
         assert member.group is not None
-        member.group.give_back_at(log_number, offset, self.manager.backoff_ms(member.queue, deliveries), True)
+        wait_ms = self.manager.backoff_ms(member.queue, member.group, deliveries)
+        member.group.give_back_at(log_number, offset, wait_ms, True)
         member.queue.notify()

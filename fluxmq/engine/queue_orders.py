@@ -109,7 +109,7 @@ def _action(manager: QueueManager, queue: Queue, verb: str, asked: dict[str, str
     if verb == "$nack":
         delay = _number(asked, "delay", DELAY_MS_MAX) if "delay" in asked else None
         return lambda group, log, offset, deliveries: group.give_back_at(
-            log, offset, manager.backoff_ms(queue, deliveries) if delay is None else delay, True)
+            log, offset, manager.backoff_ms(queue, group, deliveries) if delay is None else delay, True)
     if verb == "$reject":
         reason = asked.get("reason", "")[:REASON_LENGTH_MAX] or "rejected"
         return lambda group, log, offset, deliveries: group.reject_at(log, offset, reason)

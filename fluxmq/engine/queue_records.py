@@ -6,6 +6,7 @@ import enum
 import msgspec
 
 from fluxmq._core.ledger import Ledger
+from fluxmq.engine.queue_contract import SILENT, Contract
 from fluxmq.model.queues import QueueSpec
 
 __all__ = ["GroupRecord", "LogRecord", "QueueRecord", "RecordKind", "record"]
@@ -43,12 +44,14 @@ class QueueRecord(msgspec.Struct, array_like=True):
 
 
 class GroupRecord(msgspec.Struct, array_like=True, frozen=True):
-    """A group of a queue. pattern: the filter below `$queue/<name>/` that its subscriptions have."""
+    """A group of a queue. pattern: the filter below `$queue/<name>/` that its subscriptions have. contract: what its
+    consumers said about retries."""
 
     queue: int
     name: bytes
     mode: str = "shared"
     pattern: bytes = b""
+    contract: Contract = SILENT
 
 
 def record(ledger: Ledger, kind: RecordKind, number: int, body: object = None) -> None:

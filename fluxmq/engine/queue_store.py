@@ -211,10 +211,12 @@ class QueueKeeper:
         self.manager.changed.add(state)
 
     def _replay_group(self, number: int, record: GroupRecord) -> None:
+        state = self._by_number.get(record.queue)
         if number in self.groups:
             self.groups[number].set_mode(record.mode)
+            if state is not None:
+                self.manager.set_contract(state, self.groups[number], record.contract)
             return
-        state = self._by_number.get(record.queue)
         known = state.groups.get((record.name, record.pattern)) if state is not None else None
         if known is None or known.number < number:  # else the view knows it, or one that came after its end
             self._adopt_group(number, record)
@@ -275,7 +277,7 @@ class QueueKeeper:
                 self.groups[group.number] = group
                 group.flush_records()  # the view may not know what the journal was not told
                 if group.dirty or changed:
-                    record = GroupRecord(queue.number, name[0], group.mode, name[1])
+                    record = manager.group_record(state, group, name[1])
                     made.puts.append((key("g", group.number), msgspec.msgpack.encode((record, export_state(group)))))
             for log in queue.logs:
                 self.logs.setdefault(log.number, (state, log))

@@ -18,12 +18,13 @@ from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_session import TopicFilter
 from fluxmq._core.queue_stats import queue_counts
 from fluxmq.engine.ports_queues import QueueRefused
+from fluxmq.engine.queue_contract import SILENT, Contract, backoff_ms, deliveries_max, terms
 from fluxmq.engine.queue_dead import bury, make_room
 from fluxmq.engine.queue_delays import first_delayed, more_is_due
 from fluxmq.engine.queue_positions import NOTHING, offset_in, read_position
 from fluxmq.engine.queue_records import GroupRecord, LogRecord, QueueRecord, RecordKind, record
 from fluxmq.engine.queue_sequences import is_repeated, with_sequence
-from fluxmq.model.queues import DeadLetters, QueueSpec, name_problem
+from fluxmq.model.queues import DeadLetters, QueueSpec, Retry, name_problem
 
 __all__ = ["KINDS", "NOTHING", "PREFIX", "QueueManager", "QueueState"]
 
@@ -36,13 +37,14 @@ FIXED = ("type", "partitions", "max_priority")  # what cannot change while messa
 class QueueState:
     """What the engine keeps with a Queue."""
 
-    __slots__ = ("configured", "dead_lettered", "died", "due_at", "groups", "idle_since_ms", "producers", "queue",
-                 "retained", "retention_due_ms", "spec")
+    __slots__ = ("configured", "contracts", "dead_lettered", "died", "due_at", "groups", "idle_since_ms", "producers",
+                 "queue", "retained", "retention_due_ms", "spec")
 
     def __init__(self, spec: QueueSpec, queue: Queue) -> None:
         self.spec = spec
         self.queue = queue
         self.groups: dict[tuple[bytes, bytes], Group] = {}
+        self.contracts: dict[Group, Contract] = {}  # of those whose consumers said something
         self.producers: dict[bytes, tuple[int, int]] = {}  # id -> (highest sequence, bitmap of those below it)
         self.died: Counter[str] = Counter()  # messages given up, by DEATHS: whether or not they went to dead letters
         self.dead_lettered = 0
@@ -67,7 +69,7 @@ class QueueManager:
         self.queues: dict[bytes, QueueState] = {}
         self.states: dict[Queue, QueueState] = {}
         self.number_last = 0
-        self.changed: set[QueueState] = set()  # declared, or with logs or producers that changed, since the view's copy
+        self.changed: set[QueueState] = set()  # declared, or logs, producers, contracts changed: since the view's copy
         self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): what the view must forget
         self.on_stalled: Callable[[Queue], None] | None = None
         self.on_missing: Callable[[Queue], None] | None = None
@@ -184,7 +186,7 @@ class QueueManager:
         queue.is_repeated = lambda producer, sequence: is_repeated(state.producers.get(producer), sequence)
         queue.on_produced = lambda producer, sequence: self._produced(state, producer, sequence)
         for group in state.groups.values():
-            group.deliveries_max = self._deliveries_max(spec)
+            group.deliveries_max = deliveries_max(self.terms(state, group))
 
     def delete(self, name: bytes) -> int:
         """The queue is no more, with its groups and messages. Returns how many messages it had."""
@@ -218,12 +220,14 @@ class QueueManager:
             self.ended += [("l", delays.log.number), ("g", delays.group.number)]
             state.queue.delays = None  # whoever reads for it finds nobody
 
-    def drop_quietly(self, state: QueueState, key: tuple[bytes, bytes]) -> None:
-        """At recovery: a group that ended later in the journal."""
+    def drop_quietly(self, state: QueueState, key: tuple[bytes, bytes]) -> Group:
+        """The queue has this group no more; nothing is recorded: at recovery it ended later in the journal."""
         group = state.groups.pop(key)
+        state.contracts.pop(group, None)
         if state.queue.kind != QUEUE_STREAM:
             state.queue.remove_group(group)
         self.ended.append(("g", group.number))
+        return group
 
     def purge(self, state: QueueState) -> int:
         """Everything in it is gone for every group, what is delayed too. Returns how many messages."""
@@ -259,21 +263,19 @@ class QueueManager:
     # ------------------------------------------------------------------ groups
 
     def group(self, queue: Queue, name: bytes, pattern: bytes = b"", position: str = "", exclusive: bool = False,
-              mode: str = "") -> Group:
-        """The group of this name, made if it is not there: of a classic queue at its oldest message. How its members
-        share is up to the first of them."""
+              mode: str = "", contract: Contract = SILENT) -> Group:
+        """The group of this name, made if it is not there: of a classic queue at its oldest message, with this
+        contract. How its members share is up to the first of them."""
         state = self.states[queue]
         key = (name, pattern)
         group = state.groups.get(key)
-        record_ = GroupRecord(queue.number, name, mode or ("exclusive" if exclusive else "shared"), pattern)
-        if group is not None and not group.members and group.mode != record_.mode:
-            group.set_mode(record_.mode)
-            if queue.durable:
-                record(self.hub.ledger, RecordKind.GROUP, group.number, record_)
+        mode = mode or ("exclusive" if exclusive else "shared")
+        if group is not None and not group.members and group.mode != mode:
+            group.set_mode(mode)
+            self._record_group(state, group, pattern)
         elif group is None:
-            group = self.adopt_group(state, self.number(), record_)
-            if queue.durable:
-                record(self.hub.ledger, RecordKind.GROUP, group.number, record_)
+            group = self.adopt_group(state, self.number(), GroupRecord(queue.number, name, mode, pattern, contract))
+            self._record_group(state, group, pattern)
             # After it, where it begins: at recovery the log may reach further, or back to what had gone by now.
             for log in queue.logs:
                 if position:
@@ -284,8 +286,8 @@ class QueueManager:
 
     def adopt_group(self, state: QueueState, number: int, record_: GroupRecord) -> Group:
         queue, stream = state.queue, state.queue.kind == QUEUE_STREAM
-        group = Group(self.hub.ledger, number, record_.name, mode=record_.mode, volatile=not queue.durable,
-                      deliveries_max=self._deliveries_max(state.spec))
+        group = Group(self.hub.ledger, number, record_.name, mode=record_.mode, volatile=not queue.durable)
+        self.set_contract(state, group, record_.contract)
         for at, log in enumerate(queue.logs):
             group.add_cursor(log, at // queue.lanes, log.next if stream else log.first)
         group.on_dead = self._dead
@@ -296,22 +298,42 @@ class QueueManager:
         return group
 
     @staticmethod
-    def _deliveries_max(spec: QueueSpec) -> int:
-        return 0 if spec.type == "stream" or not spec.retry.max_retries else spec.retry.max_retries + 1
+    def group_record(state: QueueState, group: Group, pattern: bytes) -> GroupRecord:
+        return GroupRecord(state.queue.number, group.name, group.mode, pattern, state.contracts.get(group, SILENT))
+
+    def _record_group(self, state: QueueState, group: Group, pattern: bytes) -> None:
+        if state.queue.durable:
+            record(self.hub.ledger, RecordKind.GROUP, group.number, self.group_record(state, group, pattern))
+
+    def agree(self, queue: Queue, name: bytes, pattern: bytes, contract: Contract) -> None:
+        """A consumer of this group says what is to hold for it from now on."""
+        state = self.states[queue]
+        group = state.groups[name, pattern]
+        known = state.contracts.get(group, SILENT)
+        wanted = known.updated(contract)
+        if wanted != known:
+            self.set_contract(state, group, wanted)
+            self._record_group(state, group, pattern)
+            queue.notify()  # with fewer retries there may be dead letters
+
+    def set_contract(self, state: QueueState, group: Group, contract: Contract) -> None:
+        """It is this one, whatever it was."""
+        if contract != state.contracts.get(group, SILENT):
+            state.contracts[group] = contract
+            self.changed.add(state)  # or the view would not hear of it
+        group.deliveries_max = deliveries_max(self.terms(state, group))
+
+    @staticmethod
+    def terms(state: QueueState, group: Group) -> Retry:
+        """What holds for a group: its contract, and the queue's `retry` where that says nothing."""
+        return terms(state.spec.retry, state.contracts.get(group, SILENT))
 
     def drop_group(self, state: QueueState, key: tuple[bytes, bytes]) -> None:
         """The group is no more: what only it had not settled goes."""
-        group = state.groups.pop(key)
-        if state.queue.kind != QUEUE_STREAM:
-            state.queue.remove_group(group)
-        self.ended.append(("g", group.number))
+        group = self.drop_quietly(state, key)
         if state.queue.durable:
             record(self.hub.ledger, RecordKind.GROUP_END, group.number)
         state.queue.notify()
-
-    def stream_group(self, queue: Queue, name: bytes) -> Group:
-        """The durable name of a position in a stream."""
-        return self.group(queue, name)
 
     def filter(self, queue: Queue, pattern: bytes) -> Any:
         """What a subscription below `$queue/<name>/` selects; None: everything."""
@@ -323,10 +345,9 @@ class QueueManager:
         """The visibility timeout of consumers that do not say one."""
         return int(self.states[queue].spec.retry.visibility_timeout * 1000)
 
-    def backoff_ms(self, queue: Queue, deliveries: int) -> int:
-        """How long a message waits after so many deliveries before the next one."""
-        retry = self.states[queue].spec.retry
-        return int(1000 * min(retry.initial_backoff * retry.multiplier ** min(deliveries - 1, 64), retry.max_backoff))
+    def backoff_ms(self, queue: Queue, group: Group, deliveries: int) -> int:
+        """How long a message waits in this group after so many deliveries before the next one."""
+        return backoff_ms(self.terms(self.states[queue], group), deliveries)
 
     def left(self, queue: Queue, group: Group | None) -> None:
         """A consumer has left."""

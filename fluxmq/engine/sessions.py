@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from fluxmq._core.session import Session
+from fluxmq.engine.queue_contract import SILENT, Contract
 
 __all__ = ["EXPIRY_NEVER", "ClientConnection", "Consume", "Head", "Link", "SessionState", "Subscription", "Will"]
 
@@ -53,7 +54,7 @@ class Consume(msgspec.Struct, array_like=True, frozen=True):
 
     group: b"" = the default group of a classic queue, none for a stream. manual: `ack: manual`. prefetch: unsettled
     messages at most; 0 = as many as the Receive Maximum. position: where a stream (or a new group) begins. lease_ms:
-    visibility timeout; None = the queue's. exclusive: partitions belong to one member each.
+    visibility timeout; None = the queue's. exclusive: partitions belong to one member each. contract: of its group.
     """
 
     group: bytes = b""
@@ -62,6 +63,7 @@ class Consume(msgspec.Struct, array_like=True, frozen=True):
     position: str = ""
     lease_ms: int | None = None
     exclusive: bool = False
+    contract: Contract = SILENT
 
 
 class Subscription(msgspec.Struct, array_like=True, frozen=True):

@@ -72,7 +72,7 @@ class QueueLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Retry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What becomes of a message that a consumer did not settle. Not for streams."""
+    """What becomes of a message that a consumer did not settle, unless its group says otherwise. Not for streams."""
 
     max_retries: Annotated[int, Meta(ge=0, le=65000, description=(
         "Deliveries after the first; then it is a dead letter. 0 = any number."))] = 10

@@ -54,7 +54,7 @@ class Life:
 
     def join(self, name: bytes) -> None:
         queue = self.node.manager.queues[b"s"].queue
-        group = self.node.manager.stream_group(queue, name)
+        group = self.node.manager.group(queue, name)
         self.readers[name] = [ReaderProbe(log, self.node.manager.position(queue, log, "", group), room=4, group=group,
                                           manual=name == b"manual") for log in queue.logs]
         for reader in self.readers[name]:

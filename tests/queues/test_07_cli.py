@@ -342,6 +342,18 @@ def test_tail_from(start: str, expected: str, shell: Shell, connect: Connect) ->
 # ---------------------------------------------------------------- groups
 
 
+def test_groups_show_what_was_agreed_on(shell: Shell, connect: Connect) -> None:
+    shell.good("create", "jobs", "--set", "retry.max_retries=4")
+    consume(connect(shell.broker), "jobs", consumer_group="own", max_retries=0, initial_backoff="1.5", max_backoff=90)
+    consume(connect(shell.broker), "jobs", consumer_group="plain")
+    for command in ("groups", "describe"):
+        lines = [line.split() for line in shell.good(command, "jobs").splitlines()]
+        assert any(line[-2:] == ["RETRIES", "BACKOFF"] for line in lines)
+        assert any(line[:1] == ["own"] and line[-6:] == ["any", "number", "1500ms", "x2", "to", "1m30s"]
+                   for line in lines)
+        assert any(line[:1] == ["plain"] and line[-5:] == ["4", "1s", "x2", "to", "5m"] for line in lines)
+
+
 def test_groups_and_seek_of_a_stream(shell: Shell, connect: Connect) -> None:
     shell.good("create", "events", "--type", "stream", "--partitions", "2")
     for number in range(10):

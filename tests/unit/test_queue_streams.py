@@ -111,7 +111,7 @@ def test_who_acknowledges_nothing_needs_none() -> None:
 
 def test_a_group_goes_on_where_it_was_acknowledged() -> None:
     stream = Stream()
-    group = stream.manager.stream_group(stream.queue, b"g")
+    group = stream.manager.group(stream.queue, b"g")
     probe = stream.reader("first", room=4, group=group)
     probe.commit(0)
     assert stream.pump(probe) == [0, 1, 2, 3]
@@ -127,7 +127,7 @@ def test_a_group_goes_on_where_it_was_acknowledged() -> None:
 
 def test_a_manual_group_goes_on_where_it_committed() -> None:
     stream = Stream()
-    group = stream.manager.stream_group(stream.queue, b"g")
+    group = stream.manager.group(stream.queue, b"g")
     probe = stream.reader("first", group=group, manual=True)
     stream.pump(probe)
     for offset in list(probe.outstanding):
@@ -144,7 +144,7 @@ def test_what_expired_is_passed_over() -> None:
     stream = Stream(3)
     stream.put(expires_at=START_MS + 5000)
     stream.put()
-    group = stream.manager.stream_group(stream.queue, b"g")
+    group = stream.manager.group(stream.queue, b"g")
     stream.time(6)
     probe = stream.reader("first", group=group)
     assert stream.pump(probe) == [0, 1, 2, 4]
@@ -157,7 +157,7 @@ def test_what_expired_is_passed_over() -> None:
 def test_retention_overtakes_a_reader(retention: dict[str, float]) -> None:
     """It goes on with the oldest kept, whatever it had in hand; and so does its group."""
     stream = Stream(10, **retention)
-    group = stream.manager.stream_group(stream.queue, b"g")
+    group = stream.manager.group(stream.queue, b"g")
     probe = stream.reader("first", room=2, group=group)
     probe.commit(0)
     assert stream.pump(probe) == [0, 1]

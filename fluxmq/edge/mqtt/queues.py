@@ -1,17 +1,20 @@
 """What MQTT clients say about queues in user properties: of a SUBSCRIBE to `$queue/…`, of a PUBLISH to `$queue/…/$ack`.
 
     SUBSCRIBE   consumer-group, ack (auto | manual), prefetch, offset (first | last | next | n | offset=n |
-                timestamp=<ms or ISO 8601>), visibility-timeout (seconds), exclusive (true | false)
+                timestamp=<ms or ISO 8601>), visibility-timeout (seconds), exclusive (true | false);
+                of the group: max-retries, initial-backoff, max-backoff (seconds), backoff-multiplier
     orders      message-id, or partition and offset; group-id, delay (ms), reason, upto, lease (ms)
 
 3.1.1 has no user properties: it gets the default group, `ack: auto`, a stream from its next message on.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 from fluxmq._core.mqtt_props import decode_properties
+from fluxmq.engine.queue_contract import Contract
 from fluxmq.engine.queue_positions import read_position
 from fluxmq.engine.queue_properties import with_length
 from fluxmq.engine.sessions import Consume
@@ -21,7 +24,9 @@ __all__ = ["pairs_of_publish", "read_consume", "user_pairs"]
 
 PREFETCH_MAX = 65535
 GROUP_BYTES_MAX = 255
-LEASE_SECONDS_MAX = 7 * 24 * 3600
+LEASE_SECONDS_MAX = BACKOFF_SECONDS_MAX = 7 * 24 * 3600
+RETRIES_MAX = 65000  # these as in the configuration of a queue
+MULTIPLIER_MAX = 100
 TRUTHS = {"true": True, "false": False, "1": True, "0": False, "": True}
 
 
@@ -61,7 +66,27 @@ def read_consume(asked: dict[str, str]) -> Consume:
     exclusive = asked.get("exclusive", "false").lower()
     if exclusive not in TRUTHS:
         raise ValueError(f"exclusive is true or false, not {exclusive!r}")
-    return Consume(group, ack == "manual", prefetch, position, lease_ms, TRUTHS[exclusive])
+    return Consume(group, ack == "manual", prefetch, position, lease_ms, TRUTHS[exclusive], _contract(asked))
+
+
+def _contract(asked: dict[str, str]) -> Contract:
+    return Contract(_number(asked, "max-retries", RETRIES_MAX) if "max-retries" in asked else None,
+                    _decimal(asked, "initial-backoff", 0, BACKOFF_SECONDS_MAX, " seconds"),
+                    _decimal(asked, "max-backoff", 0, BACKOFF_SECONDS_MAX, " seconds"),
+                    _decimal(asked, "backoff-multiplier", 1, MULTIPLIER_MAX))
+
+
+def _decimal(asked: dict[str, str], name: str, least: int, most: int, unit: str = "") -> float | None:
+    text = asked.get(name)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:  # nor is nan
+        raise ValueError(f"{name} is {least} to {most}{unit}, not {text!r}")
+    return value
 
 
 def _number(asked: dict[str, str], name: str, most: int) -> int:
