@@ -24,10 +24,12 @@ JUMP_MS = 200  # less than a tick: what is due is not later by more than that
 
 
 class QueueClock:
-    """Machine. looked: at how many queues so far, for tests."""
+    """Machine. auto_commit_ms: at least so long between two commits of one stream; 0 = with each look. looked: at how
+    many queues so far, for tests."""
 
-    def __init__(self, manager: QueueManager) -> None:
+    def __init__(self, manager: QueueManager, auto_commit_ms: int = 0) -> None:
         self.manager = manager
+        self._auto_commit_ms = auto_commit_ms
         self._follower = ClockFollower(manager)
         self.looked = 0
         self._heap: list[tuple[int, int, QueueState]] = []  # monotonic ms, queue's number; stale unless state.due_at
@@ -76,8 +78,7 @@ class QueueClock:
                 queue.notify()
             waits.append(due - now)
         if queue.kind == QUEUE_STREAM:
-            for reader in queue.readers:
-                reader.auto_commit()
+            waits.append(self._commit(state))
             waits.append(self._retention(state, now))
         elif queue.kind == QUEUE_EPHEMERAL and not state.configured and unused(state):
             wait = state.idle_since_ms + int(state.spec.expires_after * 1000) - now
@@ -90,6 +91,16 @@ class QueueClock:
             if log.uncertain and self.manager.on_uncertain is not None:
                 self.manager.on_uncertain(queue, log)
         return min((wait for wait in waits if wait is not None), default=None)
+
+    def _commit(self, state: QueueState) -> int | None:
+        """What readers have acknowledged becomes their groups' position, unless that happened a short while ago."""
+        wait = state.commit_due_ms - self.manager.hub.mono_ms
+        if wait > 0:
+            return wait
+        # all of them: a commit of the first is no reason to leave out the others
+        if any([reader.auto_commit() for reader in state.queue.readers]):
+            state.commit_due_ms = self.manager.hub.mono_ms + self._auto_commit_ms
+        return None  # whoever acknowledges more stirs the queue
 
     def _retention(self, state: QueueState, now: int) -> int | None:
         age = state.spec.retention.max_age

@@ -37,8 +37,8 @@ FIXED = ("type", "partitions", "max_priority")  # what cannot change while messa
 class QueueState:
     """What the engine keeps with a Queue."""
 
-    __slots__ = ("configured", "contracts", "dead_lettered", "died", "due_at", "groups", "idle_since_ms", "producers",
-                 "queue", "retained", "retention_due_ms", "spec")
+    __slots__ = ("commit_due_ms", "configured", "contracts", "dead_lettered", "died", "due_at", "groups",
+                 "idle_since_ms", "producers", "queue", "retained", "retention_due_ms", "spec")
 
     def __init__(self, spec: QueueSpec, queue: Queue) -> None:
         self.spec = spec
@@ -52,6 +52,7 @@ class QueueState:
         self.idle_since_ms = 0
         # of queue_clock.py
         self.due_at: int | None = None
+        self.commit_due_ms = 0
         self.retention_due_ms = 0
         self.retained = 0
 

@@ -183,6 +183,9 @@ class QueueManager(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     auto_create: Annotated[Literal["", "classic", "stream", "ephemeral"], Meta(description=(
         "The type of queue that a publish or subscription to an unknown $queue/<name> makes; empty: it is refused."
     ))] = ""
+    auto_commit_interval: Annotated[Seconds, Meta(description=(
+        "At least so long between two commits of what a stream's group with `ack: auto` has read; its readers commit "
+        "when they leave, too. 0s = a few times a second."))] = 0.0
     cache_size: Annotated[Bytes, Meta(ge=1 << 20, description=(
         "Messages kept in memory although they are on disk too, for readers that are not far behind."))] = 64 << 20
     segment_size: Annotated[Bytes, Meta(ge=1 << 20, le=1 << 30, description=(

@@ -57,7 +57,6 @@ REFUSED: Mapping[str, str] = {
     "queue_manager.capture_workers": "captures are appended where they arrive, in order. Leave it out",
     "queue_manager.capture_queue_depth": "there is no line between a publish and its capture. Leave it out",
     "queue_manager.capture_drain_timeout": "there is no line between a publish and its capture. Leave it out",
-    "queue_manager.auto_commit_interval": "positions of stream groups are committed a few times a second. Leave it out",
     "webhook": f"webhooks are {_LATER}",
     "hooks": f"hooks are {_LATER}",
     "ratelimit": f"rate limits are {_LATER}; broker.receive_maximum and max_connections bound what clients can do",

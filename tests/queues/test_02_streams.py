@@ -7,7 +7,7 @@ import pytest
 from kit.broker import Broker
 from kit.client import Client
 from kit.watch import wait_until
-from queues.conftest import ack, consume, order, put, take, users
+from queues.conftest import ack, admin, consume, order, put, take, users
 
 Start = Callable[..., Broker]
 Connect = Callable[..., Client]
@@ -121,3 +121,31 @@ def test_a_stream_has_no_orders_but_commit(start_broker: Start, connect: Connect
     reader = connect(broker)
     consume(reader, "events", offset="first")
     order(reader, "nack", reader.receive(), expect=0x90)
+
+
+def test_a_long_time_between_commits(start_broker: Start, connect: Connect) -> None:
+    """What was not committed is read again; whoever leaves commits."""
+    broker = start_broker({"name": "events", "type": "stream"}, **{"queue_manager.auto_commit_interval": "1h"})
+    put(connect(broker), "events", b"0", b"1", b"2", b"3")
+
+    def committed() -> int:
+        return int(admin(broker, "GET", "queues", "events", "groups")["groups"][0]["positions"][0]["next"])
+
+    reader = connect(broker)
+    consume(reader, "events", consumer_group="g", offset="first")
+    packets = take(reader, b"0", b"1", b"2", b"3")
+    ack(reader, packets[0])
+    wait_until(lambda: committed() == 1)
+    ack(reader, *packets[1:])
+    reader.expect_quiet()
+    broker.kill()
+    broker.start()
+    reader = connect(broker)
+    consume(reader, "events", consumer_group="g")
+    packets = take(reader, b"1", b"2", b"3")
+    ack(reader, packets[0])
+    wait_until(lambda: committed() == 2)
+    ack(reader, packets[1])
+    reader.expect_quiet()
+    reader.close()
+    wait_until(lambda: committed() == 3)

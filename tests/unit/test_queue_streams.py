@@ -125,6 +125,37 @@ def test_a_group_goes_on_where_it_was_acknowledged() -> None:
     assert stream.pump(stream.reader("", group=group)) == list(range(2, 10))
 
 
+def test_between_two_commits_there_is_the_interval() -> None:
+    """The first one comes at once, however long nothing was read; and what was read in between comes with the next."""
+    stream = Stream()
+    stream.clock = QueueClock(stream.manager, auto_commit_ms=5000)
+    groups = [stream.manager.group(stream.queue, name) for name in (b"one", b"two")]
+    probes = [stream.reader("first", group=group) for group in groups]
+    for probe in probes:
+        probe.commit(0)
+    stream.pump(probes[0])
+    assert [probe.seen for probe in probes] == [list(range(10))] * 2
+
+    def positions(second: float) -> list[int]:
+        pump_queues(stream.hub)         # with what was acknowledged the queue had its turn
+        stream.time(second)
+        stream.clock.tick()
+        return [group.cursors[0].next for group in groups]
+
+    probes[0].acknowledge_at(0)
+    probes[1].acknowledge_at(0)
+    assert positions(100) == [1, 1]
+    probes[0].acknowledge_at(1)
+    assert positions(100.25) == [1, 1]
+    probes[1].acknowledge_at(1)
+    probes[0].acknowledge_at(2)
+    assert positions(104.75) == [1, 1]
+    assert positions(105) == [3, 2]
+    assert positions(111) == [3, 2]
+    probes[1].acknowledge_at(2)
+    assert positions(111.25) == [3, 3]
+
+
 def test_a_manual_group_goes_on_where_it_committed() -> None:
     stream = Stream()
     group = stream.manager.group(stream.queue, b"g")
