@@ -31,6 +31,7 @@ WINDOW = 1000           # messages that wait for their acknowledgements; a broke
 LIGHT_PART = 10         # of the messages, before memory is read first
 SETTLE_SECONDS = 3.0    # the last checkpoint writes what the last messages were
 POLL_SECONDS = 0.25
+ADMIN_SOCKET = "admin.sock"
 TIMEOUT = 60.0
 LEVELS = 10
 BUFFERS = "16MiB"
@@ -147,7 +148,8 @@ def settings(options: BacklogOptions) -> dict[str, str]:
     queue: dict[str, Any] = {"name": "backlog"}
     if options.kind == "priorities":
         queue["max_priority"] = LEVELS - 1
-    return {"queues": json.dumps([queue]), "storage.journal_file_size": BUFFERS, "queue_manager.cache_size": BUFFERS}
+    return {"server.admin_socket": str(options.folder / ADMIN_SOCKET), "queues": json.dumps([queue]),
+            "storage.journal_file_size": BUFFERS, "queue_manager.cache_size": BUFFERS}
 
 
 def fill(broker: Broker, options: BacklogOptions) -> dict[str, Any]:
@@ -176,7 +178,7 @@ def count(folder: Path) -> dict[str, int]:
     """How many messages the broker says there are. Raises LoadError when they are not all."""
     with socket.socket(socket.AF_UNIX) as admin:
         admin.settimeout(TIMEOUT)
-        admin.connect(str(next(folder.rglob("admin.sock"))))
+        admin.connect(str(folder / ADMIN_SOCKET))
         admin.sendall(b"GET /api/v1/queues HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         said = b""
         while got := admin.recv(1 << 16):
