@@ -126,9 +126,13 @@ class Comparison:
                      pairs=load.get("topics") == "pairs", cores=self.cores,
                      queue=load.get("queue", "") if kind == "load" else "")
 
+    def broker_of(self, side: Side) -> str:
+        return {"ours": self.options.ours, "theirs": self.options.theirs}.get(side.broker, side.broker)
+
     def run_side(self, row: Row, side: Side) -> Figures:
         """Start the side's broker, load it, stop it."""
-        name = {"ours": self.options.ours, "theirs": self.options.theirs}.get(side.broker, side.broker)
+        seconds = self.options.duration / row.slices
+        name = self.broker_of(side)
         kind: Kind = side.kind or row.kind
         load = (row.load if kind == row.kind else AMQP_ROWS[row.key] if kind == "amqp" else {}) | side.load
         if self.options.smoke:
@@ -136,27 +140,26 @@ class Comparison:
         with tempfile.TemporaryDirectory(prefix=f"{row.key}-", dir=self.folder) as scratch:
             needs = self.needs(kind, load, Path(scratch))
             if kind == "fsync":
-                return self.disk(needs.folder, **load)
+                return self.disk(needs.folder, seconds, **load)
             if kind == "replay":
                 return run_replay(name, needs, ReplayOptions(**load))
             with start_broker(name, needs) as broker:
-                return self.load(kind, load, broker)
+                return self.load(kind, load, broker, seconds)
 
-    def disk(self, folder: Path, block: int, **_: Any) -> Figures:
+    def disk(self, folder: Path, seconds: float, block: int, **_: Any) -> Figures:
         """The floor under a confirm: a loop of append and fdatasync."""
-        seconds = self.options.duration
         latency = fsync_latency(folder, seconds, block)
         return {"seconds": seconds, "acked_per_second": latency.count / seconds, "ack_latency_us": latency.summary()}
 
-    def load(self, kind: Kind, load: dict[str, Any], broker: Broker) -> Figures:
+    def load(self, kind: Kind, load: dict[str, Any], broker: Broker, seconds: float) -> Figures:
         load = load | {"broker_pid": broker.pid}
         if kind == "storm":
             return run_storm(StormOptions(addr=broker.addresses["tcp"], **load))
         if kind == "amqp":
-            return run_amqp(AmqpOptions(addr=broker.addresses["amqp"], duration=self.options.duration,
+            return run_amqp(AmqpOptions(addr=broker.addresses["amqp"], duration=seconds,
                                         warmup=self.options.warmup, batch=self.options.batch, **load))
         transport = load.get("transport", "tcp")
-        options = LoadOptions(duration=self.options.duration, warmup=self.options.warmup, batch=self.options.batch,
+        options = LoadOptions(duration=seconds, warmup=self.options.warmup, batch=self.options.batch,
                               **load)
         options.addr = broker.addresses[transport]
         if self.certificates is not None:
@@ -167,7 +170,8 @@ class Comparison:
         rounds: list[dict[str, Figures]] = []
         errors: dict[str, str] = {}
         names = list(row.sides)
-        for number in range(self.options.rounds):
+        times = self.options.rounds * row.slices
+        for number in range(times):
             figures: dict[str, Figures] = {}
             turn = number % len(names)
             for name in names[turn:] + names[:turn]:
@@ -179,9 +183,10 @@ class Comparison:
                     errors[name] = f"{type(error).__name__}: {error}"
                     self.say(f"  {row.key}: {name} fails: {error}")
             rounds.append(figures)
-            self.say(f"  {row.key}: round {number + 1} of {self.options.rounds}: " + ", ".join(
+            self.say(f"  {row.key}: round {number + 1} of {times}: " + ", ".join(
                 f"{name} {headline(figures[name])}" for name in names if name in figures))
         return {"key": row.key, "work": row.work, "rounds": rounds, "errors": errors,
+                "brokers": {name: self.broker_of(side) for name, side in row.sides.items()},
                 "goals": [goal_result(goal, rounds) for goal in row.goals],
                 "medians": {name: medians(name, rounds) for name in names}}
 

@@ -62,7 +62,11 @@ class Goal:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Row:
-    """One line of work. load: fields of LoadOptions, or of the options of its kind; smoke: what changes then."""
+    """One line of work. load: fields of LoadOptions, or of the options of its kind; smoke: what changes then.
+
+    slices: each round is so many, each with its part of the time. For what depends on the disk's mood, which changes
+    from second to second.
+    """
 
     key: str
     work: str
@@ -72,3 +76,4 @@ class Row:
     smoke: dict[str, Any] = field(default_factory=dict)
     kind: Kind = "load"
     group: Group = "topics"
+    slices: int = 1

@@ -30,7 +30,7 @@ QUEUE_ROWS: tuple[Row, ...] = (
         goals=(confirmed(150_000), TEN_TIMES, LOWER_ACK_P99)),
     # The floor writes what the journal writes for such a message: 256 bytes of payload, 104 of headers and topic.
     Row(key="queue-one", work="the same, 256 B, one message in flight", group="queues", load=CLASSIC | {"window": 1},
-        sides={"ours": OURS, "floor": Side(broker="", kind="fsync", load={"block": 360})},
+        slices=4, sides={"ours": OURS, "floor": Side(broker="", kind="fsync", load={"block": 360})},
         goals=(Goal(metric="confirmed", of="ours", to="floor", bound=0.7),)),
     Row(key="queue-64", work="the same, 64 publishers, one message in flight each", group="queues",
         load=CLASSIC | {"pubs": 64, "window": 64}, smoke={"pubs": 8, "window": 8}, sides={"ours": OURS},

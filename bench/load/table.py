@@ -82,10 +82,11 @@ def render(results: dict[str, Any], as_markdown: bool = False) -> str:
     lines: list[tuple[str, ...]] = [HEADER]
     for row in results["rows"]:
         lines += goal_lines(row)
+    theirs = sorted({row.get("brokers", {}).get("theirs", settings["theirs"]) for row in results["rows"]})
     said = [note for row in results["rows"] for note in notes(row)]
     parts = [describe(results["machine"]),
              f"{settings['rounds']} × {settings['duration']:g} s, ours: {settings['ours']}, theirs: "
-             f"{settings['theirs']}, {'one processor each' if results['pinned'] else 'not pinned'}",
+             f"{' or '.join(theirs)}, {'one processor each' if results['pinned'] else 'not pinned'}",
              "", markdown(lines) if as_markdown else columns(lines)]
     if said:
         parts += ["", "Notes:", *([""] + [f"- {note}" for note in said] if as_markdown else said)]

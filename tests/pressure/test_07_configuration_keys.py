@@ -23,8 +23,9 @@ from kit.client import KEPT, TIMEOUT, Client, Unexpected
 from kit.slowdisk import SlowDisk
 from kit.watch import Memory, metric, metrics, wait_until
 from kit.websocket import Refused, WebSocket
-from oracle.mqtt import Connack, Connect, Publish, Subscribe
+from oracle.mqtt import Connack, Connect, Puback, Publish, Subscribe
 
+from fluxmq.app.admin_client import AdminClient
 from fluxmq.model.config_keys import KEYS
 
 PLAIN, TLS = ("plain", "v3", "v5"), ("tls", "mtls")
@@ -638,6 +639,34 @@ def queues(pair: Pair) -> None:
         pair.client(pair.start(value)).subscribe("$queue/work", qos=1, expect=[reason])
 
 
+def auto_commit_interval(pair: Pair) -> None:
+    """A reader acknowledges its second message once the first is committed: the next commit is soon, or in an hour."""
+    for value, soon in (("0s", True), ("1h", False)):
+        broker = pair.start(value, queues="[{name: events, type: stream}]", storage__type="rocksdb")
+        client = pair.client(broker)
+        for payload in (b"0", b"1"):
+            client.publish("$queue/events", payload, 1, expect=0)
+        asked = [("user_property", ("offset", "first")), ("user_property", ("consumer-group", "g"))]
+        client.subscribe("$queue/events", qos=1, properties=asked)
+        first, second = client.expect(Publish, payload=b"0"), client.expect(Publish, payload=b"1")
+        for packet, wanted, comes in ((first, 1, True), (second, 2, soon)):
+            client.send(Puback(packet_id=packet.packet_id or 0))
+            if comes:
+                wait_until(lambda: committed(broker) == wanted)     # noqa: B023
+            else:
+                client.expect_quiet()
+                assert committed(broker) == wanted - 1
+
+
+def committed(broker: Broker) -> int:
+    """The next message of the only group of the stream `events`, as its last commit has it."""
+    client = AdminClient(broker.directory / "data" / "admin.sock")
+    try:
+        return int(client.ask("GET", "queues", "events", "groups")["groups"][0]["positions"][0]["next"])
+    finally:
+        client.close()
+
+
 def metrics_queues(pair: Pair) -> None:
     for value, shown in ((0, 0), (1, 1), (5, 2)):
         names = metrics(pair.start(value, queues="[{name: a}, {name: b}]"))
@@ -690,6 +719,7 @@ HALVES = lambda count: (list(range(count)), list(range(count - 10, count)))     
 OTHERS: dict[str, Observe] = {
     "server.health_enabled": health_enabled,
     "server.admin_socket": admin_socket,
+    "queue_manager.auto_commit_interval": auto_commit_interval,
     "queue_manager.auto_create": auto_create,
     "queue_manager.cache_size": cache_size,
     "queue_manager.metrics_queues": metrics_queues,
