@@ -18,7 +18,7 @@ from libc.string cimport memcmp, memcpy, memset
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.ledger cimport HELD_ACK
 from fluxmq._core.link cimport link_ack, link_set_aliases, link_t, link_write
-from fluxmq._core.message cimport BLOB_BYTES_MIN, blob_drop, pub_t
+from fluxmq._core.message cimport BLOB_BYTES_MIN, FORMAT_MQTT, blob_drop, pub_t
 from fluxmq._core.mqtt_consts cimport (
     CONNECT, PINGREQ, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, REASON_MALFORMED_PACKET,
     REASON_IMPLEMENTATION_SPECIFIC_ERROR, REASON_NO_MATCHING_SUBSCRIBERS, REASON_NOT_AUTHORIZED,
@@ -326,6 +326,7 @@ cdef class Connection(Transport):
         pub.body.properties = at
         pub.body.expires_at = 0
         pub.body.blob = blob
+        pub.body.format = FORMAT_MQTT
         pub.source = <void*>self.session
         pub.owned = NULL
         pub.refused = 0

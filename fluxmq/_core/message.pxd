@@ -22,15 +22,22 @@ cdef struct blob_t:
     uint32_t size
     uint8_t* data           # size bytes, behind this struct
 
+cdef enum:
+    FORMAT_MQTT = 0         # topic: a topic name; properties: MQTT 5 wire bytes that travel as they came, without
+                            # alias, expiry or identifier
+    FORMAT_AMQP091 = 1      # topic: u8 length of the exchange's name, that name, the routing key; properties: the
+                            # property flags and the property list of the content header, as they came. Only in queues
+
 cdef struct body_t:
     const uint8_t* topic
-    const uint8_t* properties    # MQTT 5 wire bytes that travel as they came; no alias, expiry or identifier
+    const uint8_t* properties
     const uint8_t* payload
     uint32_t topic_length
     uint32_t properties_length
     uint32_t payload_length
     blob_t* blob            # holds the payload; NULL: the payload is wherever topic and properties are
     int64_t expires_at      # wall clock, ms; 0 = never
+    uint8_t format          # FORMAT_*
 
 cdef struct msg_t:
     body_t body             # invariant: topic and properties (and payload unless blob) are behind this struct

@@ -361,7 +361,7 @@ cdef class Queue(GroupOwner):
                 asked.not_before = 0
                 asked.producer = NULL       # it was new when it came
                 asked.priority = record.priority
-                full = self.append(&body, record.qos, &asked) != 0
+                full = self.append(&body, record.qos & 0x0F, &asked) != 0
                 if full:                    # it stays, and is tried again
                     self.counts.refused_full -= 1
                     break

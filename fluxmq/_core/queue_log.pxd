@@ -8,7 +8,8 @@ chunks and batches (`size` is a multiple of 8; the padding is zero):
     │ size │ payload len │ offset │ time_ms │ expires_at │ not_before │ properties len │ topic len │ qos │ priority │
     │ u32  │ u32         │ u64    │ i64     │ i64        │ i64        │ u32            │ u16       │ u8  │ u8       │
     └──────┴─────────────┴────────┴─────────┴────────────┴────────────┴────────────────┴───────────┴─────┴──────────┘
-    48 bytes, then topic, properties (MQTT 5 wire bytes that travel as they are), payload, padding
+    48 bytes, then topic, properties (as FORMAT_* in message.pxd says), payload, padding.
+    qos: bits 0 to 3 the QoS, bits 4 to 7 the FORMAT_*
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -33,7 +34,7 @@ cdef struct record_t:
     int64_t not_before          # delay logs: when it is due, wall clock, ms; elsewhere 0
     uint32_t properties_length
     uint16_t topic_length
-    uint8_t qos
+    uint8_t qos                 # and format
     uint8_t priority
 
 cdef struct chunk_t:

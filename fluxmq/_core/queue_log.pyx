@@ -43,6 +43,7 @@ cdef class Record:
     cdef readonly bytes payload
     cdef readonly uint8_t qos
     cdef readonly uint8_t priority
+    cdef readonly uint8_t format     # FORMAT_* of message.pxd
 
     def __repr__(self) -> str:
         return f"Record(offset={self.offset}, topic={self.topic!r}, payload={self.payload!r})"
@@ -60,7 +61,8 @@ cdef Record record_value(const record_t* record):
     value.properties = at[:record.properties_length]
     at += record.properties_length
     value.payload = at[:record.payload_length]
-    value.qos = record.qos
+    value.qos = record.qos & 0x0F
+    value.format = record.qos >> 4
     value.priority = record.priority
     return value
 
@@ -74,6 +76,7 @@ cdef void record_body(const record_t* record, body_t* out) noexcept:
     out.payload = out.properties + record.properties_length
     out.payload_length = record.payload_length
     out.expires_at = record.expires_at
+    out.format = record.qos >> 4
 
 
 cdef void chunk_hold(chunk_t* chunk) noexcept:
@@ -251,7 +254,7 @@ cdef class Log:
         record.not_before = not_before
         record.properties_length = body.properties_length
         record.topic_length = <uint16_t>body.topic_length
-        record.qos = qos
+        record.qos = qos | body.format << 4
         record.priority = priority
         at += HEAD_BYTES
         memcpy(at, body.topic, body.topic_length)
@@ -294,7 +297,7 @@ cdef class Log:
         self.kept_bytes += record.size
 
     def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
-                       int priority=0, int64_t expires_at=0, int64_t not_before=0) -> int:
+                       int priority=0, int64_t expires_at=0, int64_t not_before=0, int format=0) -> int:
         """For cold uses: appends and returns the offset. Raises MemoryError, StorageError."""
         cdef body_t body
         memset(&body, 0, sizeof(body))
@@ -305,6 +308,7 @@ cdef class Log:
         body.properties = <const uint8_t*><const char*>properties
         body.properties_length = <uint32_t>len(properties)
         body.expires_at = expires_at
+        body.format = <uint8_t>format
         return self.append(&body, <uint8_t>qos, <uint8_t>priority, not_before)
 
     def replay(self, bytes message not None):
