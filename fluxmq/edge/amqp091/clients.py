@@ -1,7 +1,7 @@
 """Every connection of AMQP 0-9-1 of a node: numbered, listed, blocked when memory or disk runs short, reviewed.
 
-Blocking: connection.blocked tells those that publish, and know the method, to stop; when it is memory that is short, none
-of them is read either until there is some again. Who only consumes is left alone, for consuming is what helps.
+Blocking: connection.blocked tells those that publish, and know the method, to stop; when it is memory that is short,
+none of them is read either until there is some again. Who only consumes is left alone, for consuming is what helps.
 """
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from fluxmq._core.amqp091_methods import ConnectionBlocked, ConnectionUnblocked
-from fluxmq.edge.amqp091.connection import HOLD_MEMORY
+from fluxmq.edge.amqp091.client import HOLD_MEMORY
 from fluxmq.engine.ports_clients import ClientInfo
 
 if TYPE_CHECKING:
-    from fluxmq.edge.amqp091.connection import Client
+    from fluxmq.edge.amqp091.client import Client
 
 __all__ = ["Clients"]
 

@@ -17,8 +17,8 @@ from fluxmq._core.amqp091_methods import (
 )
 from fluxmq._core.errors import AuthError, ProtocolError
 from fluxmq._core.hub import Hub
+from fluxmq.edge.amqp091.client import Client
 from fluxmq.edge.amqp091.clients import Clients
-from fluxmq.edge.amqp091.connection import Client
 from fluxmq.edge.amqp091.handshake import Handshake
 from fluxmq.edge.amqp091.options import FrontOptions
 from fluxmq.edge.amqp091.reply import close_frame
@@ -38,6 +38,7 @@ COMMAND_INVALID = 503
 RESOURCE_ERROR = 506
 INTERNAL_ERROR = 541
 CLASS_CONNECTION = 10
+PHASE_TLS = 0  # of _core/transport.pxd
 # Reasons of an AuthError that are not about who the client is: too many logins at once, the broker is stopping.
 NOT_HIS_FAULT = {0x89: RESOURCE_ERROR, 0x88: INTERNAL_ERROR}
 
@@ -52,10 +53,17 @@ LATE = {
 class ChannelVerbs(Protocol):
     """What happens on channels; `edge/amqp091/channel.py` does it."""
 
-    def on_method(self, connection: AmqpConnection, channel: int, payload: bytes, /) -> None: ...
-    def on_channel_error(self, connection: AmqpConnection, channel: int, code: int, text: str, class_id: int,
-                         method_id: int, /) -> None: ...
-    def on_end(self, connection: AmqpConnection, /) -> None: ...
+    def on_method(self, client: Client, number: int, payload: bytes, /) -> None:
+        """A method on channel `number`."""
+
+    def on_channel_error(self, client: Client, number: int, code: int, text: str, method: int, /) -> None:
+        """An error that ends a channel and not the connection. method: class << 16 | method."""
+
+    def on_end(self, client: Client, /) -> None:
+        """The connection has ended, and with it its channels and what is exclusive to it."""
+
+    def tick(self, client: Client, /) -> None:
+        """The clock has moved, by about a second."""
 
 
 class Front:
@@ -95,7 +103,7 @@ class Front:
         # When it raises, number stays, and connection.close names the method.
         client.number = int.from_bytes(payload[:4], "big") if len(payload) >= 4 else 0
         if channel and client.number >> 16 != CLASS_CONNECTION:
-            self.channels.on_method(connection, channel, payload)
+            self.channels.on_method(client, channel, payload)
         elif channel or client.number >> 16 != CLASS_CONNECTION:
             raise ProtocolError(COMMAND_INVALID, "methods of the connection, and only they, belong on channel 0")
         else:
@@ -118,10 +126,9 @@ class Front:
                         client.fields() | {"code": method.reply_code, "text": method.reply_text})
         client.connection.close_after(ConnectionCloseOk().frame(0))
 
-    def on_channel_error(self, connection: AmqpConnection, channel: int, code: int, text: str, class_id: int,
-                         method_id: int) -> None:
+    def on_channel_error(self, connection: AmqpConnection, channel: int, code: int, text: str, method: int) -> None:
         """An error that ends a channel and not the connection."""
-        self.channels.on_channel_error(connection, channel, code, text, class_id, method_id)
+        self.channels.on_channel_error(connection.state, channel, code, text, method)
 
     def on_error(self, connection: AmqpConnection, code: int, text: str) -> None:
         """The peer broke the protocol: tell it, if it has shown that it speaks it, and the log. The caller ends."""
@@ -130,7 +137,7 @@ class Front:
         self.on_log("warning", f"protocol {self.name} {code}", text,
                     fields | {"peer": connection.peer} | ({"code": code} if code else {}))
         if client is None:
-            self.tally.refusals["malformed" if code else "tls"] += 1
+            self.tally.refusals["tls" if connection.phase == PHASE_TLS else "protocol"] += 1
             return
         if client.open:
             client.ended_by = "protocol_error"
@@ -158,6 +165,8 @@ class Front:
         self.on_log("error", f"crash {type(error).__name__}", f"internal error, connection closed: {error!r}",
                     (client.fields() if client is not None else {"listener": self.name}) | {"error": error})
         if client is not None:
+            if not client.open:
+                self.tally.refusals["error"] += 1
             client.ended_by = "error"
             client.say_goodbye(INTERNAL_ERROR, "internal error; the broker's log has more")
 
@@ -170,7 +179,7 @@ class Front:
         client.open = False
         self.clients.open.pop(client.client_id, None)
         self.tally.disconnections[client.ended_by] += 1
-        self.channels.on_end(connection)
+        self.channels.on_end(client)
         if self.log_connections():
             self.on_log("debug", "", "disconnected", client.fields() | {"why": client.ended_by})
 

@@ -25,7 +25,7 @@ from fluxmq._core.amqp091_methods import (
     Method,
 )
 from fluxmq._core.errors import AuthError, ProtocolError
-from fluxmq.edge.amqp091.connection import HOLD_LOGIN, Client
+from fluxmq.edge.amqp091.client import HOLD_LOGIN, Client
 from fluxmq.edge.amqp091.sasl import Claim, mechanisms, read_response
 from fluxmq.model import limits
 
@@ -163,7 +163,7 @@ class Handshake:
         if exchanges is None:
             raise ProtocolError(NOT_ALLOWED, f"vhost '{name}' not found")
         client.expects = None
-        client.virtual_host = name
+        client.vhost = name
         client.open = True
         client.since_ms = front.hub.now_ms
         front.clients.open[client.client_id] = client

@@ -31,7 +31,7 @@ class Client:
     """
 
     __slots__ = ("blocked", "capabilities", "client_id", "connection", "ended_by", "expects", "holds", "identity",
-                 "listener", "mechanism", "name", "number", "open", "peer", "properties", "since_ms", "virtual_host")
+                 "listener", "mechanism", "name", "number", "open", "peer", "properties", "since_ms", "vhost")
 
     def __init__(self, connection: AmqpConnection, serial: int, listener: str, expects: type[Method]) -> None:
         self.connection = connection
@@ -45,7 +45,7 @@ class Client:
         self.name = ""  # connection_name
         self.properties = b""
         self.capabilities: frozenset[str] = frozenset()
-        self.virtual_host = ""
+        self.vhost = ""
         self.open = False  # connection.open-ok was written
         self.since_ms = 0  # then, on the wall
         self.blocked = False  # connection.blocked was written
@@ -88,7 +88,7 @@ class Client:
     def info(self) -> ClientInfo:
         return ClientInfo(
             client_id=self.client_id, protocol="AMQP 0-9-1", listener=self.listener, peer=self.peer,
-            user=self.identity, mechanism=self.mechanism, virtual_host=self.virtual_host, name=self.name,
+            user=self.identity, mechanism=self.mechanism, virtual_host=self.vhost, name=self.name,
             properties=decode_table(self.properties), channels=len(self.connection.channels),
             heartbeat_s=self.connection.heartbeat_s, frame_max=self.connection.frame_max, since_ms=self.since_ms,
             blocked=self.blocked)
