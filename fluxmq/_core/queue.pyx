@@ -21,6 +21,7 @@ from fluxmq._core.mqtt_consts cimport (
 from fluxmq._core.queue_cursor cimport Cursor as GroupCursor
 from fluxmq._core.queue_delay cimport ROUND_MAX, Delays
 from fluxmq._core.queue_group cimport Group
+from fluxmq._core.queue_heads cimport drop_heads, expire_heads, ready_count
 from fluxmq._core.queue_log cimport Log, Needed, record_body, record_t
 from fluxmq._core.queue_stream cimport StreamReader
 from fluxmq._core.wire cimport Cursor, take_bytes16, take_u8
@@ -108,6 +109,8 @@ cdef class Queue(GroupOwner):
         self.partitions = <uint32_t>len(logs) // lanes
         self.groups = []
         self.readers = []
+        self.ready_max = self.ready_bytes_max = -1
+        self.expiring = any((<Log>log).next > (<Log>log).first for log in logs)
         self.behind = <uint32_t*>calloc(len(logs), sizeof(uint32_t))
         if self.behind == NULL:
             raise MemoryError()
@@ -256,6 +259,7 @@ cdef class Queue(GroupOwner):
         cdef uint32_t partition = 0
         cdef uint32_t lane
         cdef bytes producer = None
+        cdef Group group
         cdef Log log
         if self.payload_max and body.payload_length > self.payload_max and not asked.forced:
             self.counts.refused_too_large += 1
@@ -265,16 +269,36 @@ cdef class Queue(GroupOwner):
             if self.is_repeated(producer, asked.sequence):
                 self.counts.repeated += 1
                 return 0
-        if not asked.forced and self.is_full(body) and not self.make_room(body):
+        if not asked.forced and self.prompt:
+            if not self.drop_head and self.is_over_ready(body):
+                self.counts.refused_full += 1
+                if self.on_overflow is not None:
+                    self.on_overflow((<const char*>body.topic)[:body.topic_length],
+                                     (<const char*>body.properties)[:body.properties_length],
+                                     (<const char*>body.payload)[:body.payload_length], body.format)
+                return REASON_QUOTA_EXCEEDED
+        elif not asked.forced and self.is_full(body) and not self.make_room(body):
             self.counts.refused_full += 1
             return REASON_QUOTA_EXCEEDED
-        if self.ttl_ms and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms + self.ttl_ms):
+        if not self.prompt and self.ttl_ms and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms + self.ttl_ms):
             kept.expires_at = self.ledger.node.now_ms + self.ttl_ms
         if asked.not_before > self.ledger.node.now_ms and self.on_delayed is not None:
             self.delay(&kept, qos, asked)
             if producer is not None:
                 self.on_produced(producer, asked.sequence)
             return 0
+        if asked.has_lifetime and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms
+                                   + asked.lifetime_ms):
+            kept.expires_at = self.ledger.node.now_ms + asked.lifetime_ms
+        if self.prompt:
+            if (self.ttl_ms or self.at_once) and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms
+                                                  + self.ttl_ms):
+                kept.expires_at = self.ledger.node.now_ms + self.ttl_ms
+            if kept.expires_at:
+                self.expiring = True
+            if self.ready_bytes_max >= 0:
+                for group in self.groups:
+                    group.ready_bytes += kept.payload_length
         if self.partitions > 1:
             if asked.key != NULL:
                 partition = hash_key(asked.key, asked.key_length) % self.partitions
@@ -295,6 +319,19 @@ cdef class Queue(GroupOwner):
     cdef bint is_full(self, const body_t* body):
         return ((self.messages_max != 0 and self.kept() >= self.messages_max and self.unsettled() >= self.messages_max)
                 or (self.bytes_max != 0 and self.kept_bytes() + body.payload_length > self.bytes_max))
+
+    cdef bint is_over_ready(self, const body_t* body) except -1:
+        """Whether one more would be more than may be ready, when all who wait have got what they can take."""
+        cdef Group group
+        cdef bint over = 0
+        for group in self.groups:
+            over = over or ((self.ready_max >= 0 and ready_count(group) >= <uint64_t>self.ready_max)
+                            or (self.ready_bytes_max >= 0
+                                and group.ready_bytes + <int64_t>body.payload_length > self.ready_bytes_max))
+        if not over or not self.news or self.pumping:
+            return over
+        self.pump()
+        return self.is_over_ready(body)
 
     cdef bint make_room(self, const body_t* body) except -1:
         """What every group has settled goes first, then as many of the oldest as the cold half lets go. 0: no room."""
@@ -398,12 +435,12 @@ cdef class Queue(GroupOwner):
 
     def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
                        int priority=0, int64_t expires_at=0, int64_t not_before=0, bytes partition_key=b"",
-                       bint forced=False) -> int:
+                       bint forced=False, int format=0) -> int:
         """Appends for the cold half (dead letters, delayed messages that are due, other protocols), also when the disk
         is full.
 
-        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: whatever the limits are. Returns 0, or the
-        MQTT 5 reason code of the refusal.
+        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: whatever the limits are. format: FORMAT_*.
+        Returns 0, or the MQTT 5 reason code of the refusal.
         """
         cdef body_t body
         cdef asked_t asked
@@ -416,6 +453,7 @@ cdef class Queue(GroupOwner):
         body.properties = <const uint8_t*><const char*>properties
         body.properties_length = <uint32_t>len(properties)
         body.expires_at = expires_at
+        body.format = <uint8_t>format
         asked.not_before = not_before
         asked.priority = <uint8_t>priority
         asked.forced = forced
@@ -435,9 +473,9 @@ cdef class Queue(GroupOwner):
         self.stir()
         if self.delays is not None:
             self.move_due()
+        self.expiry_ms = 0
         for group in self.groups:
-            group.pump()
-            group.write_records()
+            self.pump_group(group)
             stalled = stalled or group.stalled
         for reader in self.readers:
             reader.pump()
@@ -446,6 +484,25 @@ cdef class Queue(GroupOwner):
             self.trim_settled()
         if stalled and self.on_stalled is not None:
             self.on_stalled(self)
+        return 0
+
+    cdef int pump_group(self, Group group) except -1:
+        cdef int64_t due
+        if self.pumping:
+            return 0
+        self.pumping = True
+        try:
+            group.pump()
+            if self.prompt:
+                if self.drop_head and (self.ready_max >= 0 or self.ready_bytes_max >= 0):
+                    drop_heads(group, self.ready_max, self.ready_bytes_max)
+                if self.expiring:
+                    due = expire_heads(group)
+                    if due and (self.expiry_ms == 0 or due < self.expiry_ms):
+                        self.expiry_ms = due
+            group.write_records()
+        finally:
+            self.pumping = False
         return 0
 
     cdef int trim_settled(self) except -1:

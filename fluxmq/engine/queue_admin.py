@@ -182,7 +182,7 @@ class QueueAdmin:
             members = [{"client": client_of(reader), "held": reader.held} for reader in state.queue.readers
                        if reader.group is group]
         lag = sum(max(cursor.log.next - max(cursor.next, cursor.log.first), 0) for cursor in group.cursors)
-        terms = {} if stream else {"retry": retry_of(self.manager.terms(state, group)),
+        terms = {} if stream else {"retry": retry_of(self.manager.retry_terms(state, group)),
                                    "contract": list(state.contracts.get(group, SILENT).said())}
         return {"name": group.name.decode(), "filter": pattern.decode(), "mode": group.mode, "members": members,
                 **terms, "claimed": group.claims, "lag": lag if stream else group.lag,

@@ -94,7 +94,7 @@ class QueueConsumers:
         group = state.groups.get((share or consume.group or GROUP_DEFAULT, rest))
         if consume.exclusive and group is not None and group.members and group.mode == "shared":
             return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the group has members that share, and goes on so"
-        problem = backoff_problem(self.manager.terms(state, group) if group is not None else state.spec.retry,
+        problem = backoff_problem(self.manager.retry_terms(state, group) if group is not None else state.spec.retry,
                                   consume.contract)
         return (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, problem) if problem else (0, "")
 
