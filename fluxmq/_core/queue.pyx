@@ -8,6 +8,8 @@ A publisher asks by user properties of its PUBLISH (MQTT 5.0 section 3.3.2.3.7):
     x-delay             milliseconds; not before that
     not-before          the same as a point in time, milliseconds since the epoch
     producer-id, producer-sequence      a pair is appended once, however often it is published
+
+A message in AMQP's form asks by its properties priority and expiration, and the others by headers.
 """
 cimport cython
 from libc.stdint cimport uint16_t
@@ -15,6 +17,10 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memset
 
 from fluxmq._core.errors import UsageError
+from fluxmq._core.amqp091_consts cimport PROPERTY_EXPIRATION
+from fluxmq._core.amqp091_fields cimport table_find
+from fluxmq._core.amqp091_properties cimport amqp_properties_t, octets_t, properties_read
+from fluxmq._core.message cimport FORMAT_AMQP091
 from fluxmq._core.mqtt_consts cimport (
     REASON_IMPLEMENTATION_SPECIFIC_ERROR, REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED,
 )
@@ -35,6 +41,9 @@ cdef enum:
     ADDRESS_PREFIX_BYTES = 7        # "$queue/"
     MOVE_BYTES_MAX = 4194304        # of due messages in one turn
     BAD = REASON_IMPLEMENTATION_SPECIFIC_ERROR
+
+
+cdef int64_t DELAY_MS_MAX = 1 << 47     # a heap of due times has 48 bits
 
 
 cdef inline bint is_key(const uint8_t* key, uint32_t length, const char* name, uint32_t n) noexcept nogil:
@@ -69,6 +78,63 @@ cdef inline uint32_t property_bytes(uint8_t identifier) noexcept nogil:
     if identifier == 0x01:
         return 1
     return 4 if identifier == 0x02 else 0
+
+
+cdef bint header_number(const octets_t* headers, const char* name, uint32_t n, int64_t* out) noexcept nogil:
+    """An integer of any width, or decimal digits."""
+    cdef uint8_t kind = 0
+    cdef const uint8_t* at = NULL
+    cdef uint32_t length = 0
+    cdef uint32_t i
+    cdef uint64_t bits = 0
+    if headers.length == 0 or not table_find(headers.at, headers.length, name, n, &kind, &at, &length):
+        return 0
+    if kind == c'S':
+        if not read_number(at, length, &bits):
+            return 0
+        out[0] = <int64_t>bits
+        return 1
+    if kind not in (c'b', c'B', c's', c'u', c'U', c'I', c'i', c'l', c'L') or length == 0:
+        return 0
+    if at[0] & 0x80 and kind not in (c'B', c'u', c'i'):
+        bits = ~bits                            # negative
+    for i in range(length):
+        bits = bits << 8 | at[i]
+    out[0] = <int64_t>bits
+    return 1
+
+
+cdef bint header_text(const octets_t* headers, const char* name, uint32_t n, const uint8_t** out,
+                      uint32_t* length) noexcept nogil:
+    cdef uint8_t kind = 0
+    return (headers.length != 0 and table_find(headers.at, headers.length, name, n, &kind, out, length)
+            and kind == c'S')
+
+
+cdef void read_asked_amqp(const body_t* body, int64_t now_ms, asked_t* asked) noexcept nogil:
+    """What makes no sense was not meant for us: the channel has refused what AMQP says must be refused."""
+    cdef amqp_properties_t found
+    cdef const uint8_t* at = NULL
+    cdef uint32_t n = 0
+    cdef int64_t number = 0
+    cdef uint64_t lifetime = 0
+    if properties_read(body.properties, body.properties + body.properties_length, &found) != 0:
+        return
+    asked.priority = found.priority
+    if found.flags & PROPERTY_EXPIRATION and read_number(found.expiration.at, found.expiration.length, &lifetime):
+        asked.has_lifetime = 1
+        asked.lifetime_ms = <int64_t>lifetime
+    if header_number(&found.headers, b"x-delay", 7, &number) and 0 < number < DELAY_MS_MAX:
+        asked.not_before = now_ms + number
+    if header_text(&found.headers, b"partition-key", 13, &at, &n):
+        asked.key = at
+        asked.key_length = n
+    if header_text(&found.headers, b"producer-id", 11, &at, &n):
+        asked.producer = at
+        asked.producer_length = n
+    if header_number(&found.headers, b"producer-sequence", 17, &number) and number >= 0:
+        asked.sequence = <uint64_t>number
+        asked.has_sequence = 1
 
 
 @cython.final
@@ -217,6 +283,9 @@ cdef class Queue(GroupOwner):
         cdef uint64_t number = 0
         cdef uint32_t skip
         memset(asked, 0, sizeof(asked_t))
+        if body.format == FORMAT_AMQP091:
+            read_asked_amqp(body, self.ledger.node.now_ms, asked)
+            return 0
         c.at = body.properties
         c.end = c.at + body.properties_length
         while take_u8(&c, &identifier):
@@ -412,9 +481,9 @@ cdef class Queue(GroupOwner):
         return 0
 
     def publish(self, bytes topic not None, bytes payload not None, bytes properties=b"", int qos=1,
-                int64_t expires_at=0) -> int:
+                int64_t expires_at=0, int format=0) -> int:
         """As if a client had published it: user properties are obeyed. Returns 0, or the MQTT 5 reason code of the
-        refusal. properties: MQTT 5 wire bytes, valid."""
+        refusal. topic, properties: as format, a FORMAT_*, says; valid."""
         cdef body_t body
         cdef asked_t asked
         cdef int reason
@@ -426,6 +495,7 @@ cdef class Queue(GroupOwner):
         body.properties = <const uint8_t*><const char*>properties
         body.properties_length = <uint32_t>len(properties)
         body.expires_at = expires_at
+        body.format = <uint8_t>format
         reason = self.read_asked(&body, &asked)
         if reason:
             self.counts.refused_properties += 1

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.queue import QUEUE_EPHEMERAL, QUEUE_STREAM, Queue
+from fluxmq._core.queue import QUEUE_STREAM, Queue
 from fluxmq._core.queue_claim import Member
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_heads import pull, purge_ready, ready_of
@@ -62,9 +62,11 @@ class AmqpQueues:
         self.manager = manager
         self.dead = DeadLetterer(manager, route)
         self._random = random_bytes
-        self._owned: dict[int, set[QueueState]] = {}  # by id of the owner: its exclusive queues
+        self._owned: dict[int, set[Queue]] = {}  # by id of the owner: its exclusive queues
+        self._owners: dict[Queue, object] = {}
         self._leaders: dict[Queue, Member] = {}  # consumers that are the only ones allowed
         manager.on_amqp_dead = self.dead.bury
+        manager.on_amqp_refused = self.dead.refused
         manager.on_deleted.append(self._deleted)
 
     # ------------------------------------------------------------------ find
@@ -122,7 +124,8 @@ class AmqpQueues:
         state = self.manager.states[queue]
         if exclusive:
             state.owner = exclusive_owner
-            self._owned.setdefault(id(exclusive_owner), set()).add(state)
+            self._owned.setdefault(id(exclusive_owner), set()).add(queue)
+            self._owners[queue] = exclusive_owner
         if queue.kind != QUEUE_STREAM:
             self._group(queue)
         return self._told(state, name)
@@ -196,7 +199,9 @@ class AmqpQueues:
         consumers = len(queue.readers) + sum(len(group.members) for group in state.groups.values())
         if queue.kind == QUEUE_STREAM:
             return queue.depth, 0, consumers
-        group = self._group(queue)
+        group = state.groups.get((GROUP, b""))
+        if group is None:  # nobody who declared it was AMQP, and nobody has read it so
+            return queue.depth, 0, consumers
         ready = ready_of(group)
         return ready, max(group.lag - ready, 0), consumers
 
@@ -269,12 +274,16 @@ class AmqpQueues:
 
     def connection_gone(self, owner: object) -> None:
         """Its exclusive queues are deleted."""
-        for state in self._owned.pop(id(owner), set()):
-            if self.manager.states.get(state.queue) is state:
-                self.manager.delete(state.queue.name)
+        for queue in list(self._owned.get(id(owner), ())):
+            self.manager.delete(queue.name)
 
     def _deleted(self, queue: Queue, members: list[Member]) -> None:
         self._leaders.pop(queue, None)
+        owner = id(self._owners.pop(queue, None))
+        if owner in self._owned:
+            self._owned[owner].discard(queue)
+            if not self._owned[owner]:
+                del self._owned[owner]
 
 
 def locked(vhost: bytes, name: bytes) -> ProtocolError:

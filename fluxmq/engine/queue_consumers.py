@@ -81,6 +81,8 @@ class QueueConsumers:
         queue = self.manager.find(name)
         if queue is None:
             return ReasonCode.TOPIC_FILTER_INVALID, f"there is no queue {name.decode('utf-8', 'replace')}"
+        if self.manager.states[queue].owner is not None:
+            return ReasonCode.NOT_AUTHORIZED, "the queue is an AMQP connection's own"
         if queue.kind == QUEUE_STREAM:
             if share:
                 return ReasonCode.TOPIC_FILTER_INVALID, "a stream is not shared: each subscriber reads all of it"

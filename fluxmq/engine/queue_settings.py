@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq.engine.queue_contract import deliveries_max
@@ -45,6 +45,8 @@ def configure(manager: QueueManager, state: QueueState) -> None:
         queue.drop_head = terms.overflow == "drop-head"
         queue.ttl_ms = max(terms.ttl_ms, 0)
         queue.at_once = terms.ttl_ms == 0
+        if terms.overflow == "reject-publish-dlx" and terms.dead_exchange is not None:
+            queue.on_overflow = partial(_overflowed, manager, state)
     else:
         queue.messages_max = spec.limits.max_depth
         queue.bytes_max = spec.limits.max_bytes
@@ -53,6 +55,11 @@ def configure(manager: QueueManager, state: QueueState) -> None:
         queue.on_full = manager.full if spec.overflow == "drop-head" or spec.type == "stream" else None
     for group in state.groups.values():
         configure_group(manager, state, group)
+
+
+def _overflowed(manager: QueueManager, state: QueueState, *message: Any) -> None:
+    if manager.on_amqp_refused is not None:
+        manager.on_amqp_refused(state, *message)
 
 
 def configure_group(manager: QueueManager, state: QueueState, group: Group) -> None:

@@ -32,6 +32,7 @@ from fluxmq.engine.queues import KINDS, QueueManager, QueueState
 __all__ = ["QueueExport", "QueueKeeper"]
 
 OFFSET_BYTES_AT = 8  # of the offset in a message
+QOS_AT = 46  # of QoS and form
 
 
 class LogMeta(msgspec.Struct, array_like=True):
@@ -190,7 +191,7 @@ class QueueKeeper:
         state, log = found
         log.replay(body)
         if b"producer-id" in body:
-            told = dict(users_of(log_properties(body)))
+            told = dict(users_of(log_properties(body), body[QOS_AT] >> 4))
             sequence = told.get(b"producer-sequence", b"")
             if b"producer-id" in told and sequence.isdigit():
                 producer = told[b"producer-id"]

@@ -82,6 +82,8 @@ class QueueManager:
         self.on_missing: Callable[[Queue], None] | None = None
         # AMQP: (state, log, offset, reason), a message of a queue that AMQP declared has died
         self.on_amqp_dead: Callable[[QueueState, Log, int, str], None] | None = None
+        # (state, topic, properties, body, format): such a queue is full, and said that this is to go to dead letters
+        self.on_amqp_refused: Callable[[QueueState, bytes, bytes, bytes, int], None] | None = None
         # (queue, its members): it is no more, and its groups neither
         self.on_deleted: list[Callable[[Queue, list[Member]], None]] = []
         self.refused_unknown = 0  # publishes to queues that are not there
