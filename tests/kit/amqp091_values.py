@@ -14,23 +14,25 @@ from random import Random
 from types import ModuleType
 from typing import Any
 
-from kit.tree import ROOT
 from oracle.amqp091 import PROPERTIES, Table, Value
 
 from fluxmq._core import amqp091_methods
 from fluxmq._core.amqp091_fields import Float32, Integer, Timestamp
+from kit.tree import ROOT
 
 __all__ = ["METHODS", "attributes", "load", "random_arguments", "random_method", "random_properties", "random_table",
            "random_value", "same", "to_python"]
 
 FOLDER = ROOT / "proto" / "amqp091"
-BITS = {"t": 8, "b": 8, "B": 8, "s": 16, "u": 16, "U": 16, "I": 32, "i": 32, "l": 64, "L": 64, "T": 64, "f": 32, "d": 64}
+BITS = {"t": 8, "b": 8, "B": 8, "s": 16, "u": 16, "U": 16, "I": 32, "i": 32, "f": 32, "l": 64, "L": 64, "T": 64,
+        "d": 64}
 SIGNED = "bsUIlL"
 LETTERS = "tbBsuUIilLTfdDSxAFV"
 # Numbers that are none, quiet and signalling, the infinities, zeros with a sign, a subnormal.
 ODD_FLOATS = {"f": (0x7FC00000, 0x7F800001, 0xFFC12345, 0x7F800000, 0xFF800000, 0x80000000, 1),
               "d": (0x7FF8 << 48, 0x7FF0 << 48 | 1, 0xFFF8 << 48 | 5, 0x7FF0 << 48, 0xFFF0 << 48, 1 << 63, 1)}
-WORDS = (b"", b"a", b"x-death", b"x-match", b"count", "grün".encode(), b"\xff\xfe", b"\xed\xa0\x80", b"\x00", b"n" * 255)
+WORDS = (b"", b"a", b"x-death", b"x-match", b"count", "grün".encode(), b"\xff\xfe", b"\xed\xa0\x80", b"\x00",
+         b"n" * 255)
 
 
 def load(name: str) -> ModuleType:
@@ -52,8 +54,8 @@ METHODS: list[tuple[type[amqp091_methods.Method], Any]] = [
     for one in TABLE.CLASSES for method in one.methods]
 
 
-def attributes(row: Any) -> list[str]:
-    """Its fields, as attributes of the compiled class, with None where one is reserved."""
+def attributes(row: Any) -> list[str | None]:
+    """Its fields as attributes of the compiled class, with None where one is reserved."""
     return [None if field.reserved else {"global": "global_"}.get(field.name, field.name.replace("-", "_"))
             for field in row.fields]
 
@@ -169,7 +171,7 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, Integer):
         return one.kind == other.kind and int(one) == int(other)
     if isinstance(one, float):
-        return math.isnan(one) and math.isnan(other) or struct.pack(">d", one) == struct.pack(">d", other)
+        return (math.isnan(one) and math.isnan(other)) or struct.pack(">d", one) == struct.pack(">d", other)
     if isinstance(one, Decimal):
         return one.as_tuple() == other.as_tuple()
     return bool(one == other)

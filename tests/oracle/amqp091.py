@@ -117,7 +117,7 @@ def repeats(table: Table) -> bool:
 
 def _repeats_within(value: Value) -> bool:
     letter, held = value
-    return letter == "F" and repeats(held) or letter == "A" and any(map(_repeats_within, held))
+    return (letter == "F" and repeats(held)) or (letter == "A" and any(map(_repeats_within, held)))
 
 
 def depth_of(value: Value) -> int:
@@ -151,7 +151,8 @@ def parse_properties(data: bytes) -> dict[str, Any]:
     flags = reader.number(2)
     if flags & 3:
         raise Malformed(f"flags {flags:#06x}")
-    found = {name: one(reader, kind) for place, (name, kind) in enumerate(PROPERTIES.items()) if flags >> 15 - place & 1}
+    found = {name: one(reader, kind) for place, (name, kind) in enumerate(PROPERTIES.items())
+             if flags >> 15 - place & 1}
     if reader.left:
         raise Malformed(f"{reader.left} bytes too many")
     return found
