@@ -7,11 +7,12 @@ import pickle
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 from kit.amqp091_values import same
 
 from fluxmq._core import amqp091_testing
-from fluxmq._core.amqp091_fields import Float32, Integer, Timestamp, decode_table, encode_table
+from fluxmq._core.amqp091_fields import Float32, Integer, Timestamp, decode_table, encode_table, plain
 from fluxmq._core.amqp091_methods import (
     METHODS,
     BasicPublish,
@@ -226,6 +227,15 @@ def test_other_spellings_are_written_too() -> None:
     assert decode_table(encode_table({"f": Float32(math.inf)})) == {"f": math.inf}
     with pytest.raises(UsageError):
         Timestamp(-1)
+
+
+def test_plain_is_what_the_wire_added_taken_away() -> None:
+    table = decode_table(encode_table({
+        "n": Integer(5, "b"), "t": Timestamp(7), "f": Float32(0.5), "l": [Integer(1, "l"), {"d": 1.5}], "b": True,
+        "s": "x", "v": None, "x": b"y", "m": Decimal("1.20")}))
+    assert same(plain(table), {"n": 5, "t": 7, "f": 0.5, "l": [1, {"d": 1.5}], "b": True, "s": "x", "v": None,
+                               "x": b"y", "m": Decimal("1.20")})
+    assert msgspec.json.decode(msgspec.json.encode(plain({"n": Integer(5, "b")}))) == {"n": 5}
 
 
 # ── properties ───────────────────────────────────────────────────────────────────────────────────────────────
