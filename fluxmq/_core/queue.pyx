@@ -204,6 +204,12 @@ cdef class Queue(GroupOwner):
         """As touch, for the cold half: members came or went, something was loaded, time has passed."""
         self.touch()
 
+    def settle_news(self):
+        """Pumps it now, not at the end of the turn: what is asked next is to see what came before."""
+        if self.news:
+            self.pump()
+            self.touch()
+
     def add_group(self, Group group not None):
         group.owner = self
         self.groups.append(group)
