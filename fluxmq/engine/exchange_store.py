@@ -14,7 +14,7 @@ from fluxmq._core.queue import Queue
 from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind, ExchangeRecord, view_key
 from fluxmq.engine.exchanges import ExchangeManager
 from fluxmq.engine.queues import QueueManager
-from fluxmq.model.amqp import split_name
+from fluxmq.model.amqp_queues import split_name
 
 __all__ = ["ExchangeKeeper"]
 

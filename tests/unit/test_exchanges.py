@@ -11,7 +11,8 @@ from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub import Hub
 from fluxmq.engine.exchanges import PREDECLARED, ExchangeManager, internal_exchange
 from fluxmq.engine.queues import QueueManager
-from fluxmq.model.amqp import AmqpRefused, ReplyCode, internal_name, split_name
+from fluxmq.model.amqp import AmqpRefused, ReplyCode
+from fluxmq.model.amqp_queues import internal_name, split_name
 from fluxmq.model.queues import QueueSpec
 
 
