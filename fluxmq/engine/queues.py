@@ -79,13 +79,13 @@ class QueueManager:
         self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): what the view must forget
         self.on_stalled: Callable[[Queue], None] | None = None
         self.on_missing: Callable[[Queue], None] | None = None
-        self.on_queue: Callable[[Queue, bool], None] = lambda queue, there: None  # one is made, or no more
         # AMQP: (state, log, offset, reason), a message of a queue that AMQP declared has died
         self.on_amqp_dead: Callable[[QueueState, Log, int, str], None] | None = None
         # (state, topic, properties, body, format): such a queue is full, and said that this is to go to dead letters
         self.on_amqp_refused: Callable[[QueueState, bytes, bytes, bytes, int], None] | None = None
         # (queue, its members): it is no more, and its groups neither
         self.on_deleted: list[Callable[[Queue, list[Member]], None]] = []
+        self.on_queue: Callable[[Queue, bool], None] = lambda queue, there: None  # one is made, or no more
         self.refused_unknown = 0  # publishes to queues that are not there
         self.counted: Counter[str] = Counter()  # what deleted queues had counted (queue_numbers.counts_of)
         self.on_uncertain: Callable[[Queue, Log], None] | None = None
@@ -208,8 +208,8 @@ class QueueManager:
         self.queues.pop(state.queue.name, None)
         self.states.pop(state.queue, None)
         self.changed.discard(state)
-        self.on_queue(state.queue, False)
         self.hub.remove_queue(state.queue)
+        self.on_queue(state.queue, False)
         self.ended += [("q", state.queue.number), ("d", state.queue.number),
                        *(("g", group.number) for group in state.groups.values())]
         self.ended += [("l", log.number) for log in state.queue.logs]
