@@ -1,5 +1,7 @@
 from typing import Any, Self, final
 
+from typing_extensions import disjoint_base
+
 __all__ = ["TYPES", "Binding", "Destination", "Exchange", "Exchanges", "QueueEnd", "Route"]
 
 TYPES: dict[bytes, int]
@@ -17,6 +19,7 @@ class Route:
     @property
     def by_headers(self) -> bool: ...
 
+@disjoint_base
 class Destination:
     @property
     def name(self) -> bytes: ...
@@ -67,7 +70,7 @@ class Binding:
     @property
     def arguments(self) -> bytes: ...
     def __hash__(self) -> int: ...
-    def __eq__(self, other: object) -> bool: ...
+    def __eq__(self, value: object, /) -> bool: ...
 
 @final
 class Exchanges:
