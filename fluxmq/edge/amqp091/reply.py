@@ -19,8 +19,9 @@ NAMES = {
 
 
 def reply_text(code: int, text: str) -> str:
-    """"NAME - text", cut between two characters to what a short string holds."""
-    whole = f"{NAMES[code]} - {text}".encode("utf-8", "replace")
+    """"NAME - text", also where that is what it is already, cut between two characters to what a short string holds."""
+    named = text if text.startswith(f"{NAMES[code]} - ") else f"{NAMES[code]} - {text}"
+    whole = named.encode("utf-8", "replace")
     return whole[:limits.AMQP_SHORT_STRING_BYTES_MAX].decode("utf-8", "ignore")
 
 
