@@ -1,4 +1,3 @@
-from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from fluxmq._core.amqp091_channel import Channel
@@ -15,6 +14,7 @@ class AmqpConnection(Transport):
     frame_max: int
     channel_max: int
     mqtt_space: bool
+    user: bytes | None
     channels: dict[int, Channel]
     def __init__(self, hub: Hub, fd: int, epoll: int, handler: Any, tls: Any = None,
                  websocket: bool = False) -> None: ...

@@ -4,14 +4,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from fluxmq._core.errors import ProtocolError
+from fluxmq._core.exchange import Exchanges
 from fluxmq.app.logs import Notes
 from fluxmq.app.memory import MemoryAlarm, high_mark
 from fluxmq.edge.amqp091.clients import Clients
 from fluxmq.edge.amqp091.tally import Tally
 
 if TYPE_CHECKING:
-    from fluxmq._core.exchange import Exchanges
     from fluxmq.app.server import Server
+    from fluxmq.edge.amqp091.client import Client
     from fluxmq.edge.amqp091.front import ChannelVerbs
 
 __all__ = ["Amqp091"]
@@ -19,22 +21,41 @@ __all__ = ["Amqp091"]
 CHANNEL_TICKS = 4  # a second between looks at what is not settled
 
 
+class NoChannels:
+    """A node on which connections may be opened, and no channels."""
+
+    def on_method(self, client: Client, number: int, payload: bytes) -> None:
+        raise ProtocolError(540, "there are no channels here")
+
+    def on_channel_error(self, client: Client, number: int, code: int, text: str, method: int) -> None:
+        """There are none."""
+
+    def on_end(self, client: Client) -> None:
+        """There were none."""
+
+    def tick(self, client: Client) -> None:
+        """There are none."""
+
+    def may_publish(self, client: Client, exchange: bytes, routing_key: bytes) -> bool:
+        return False
+
+
 class Amqp091:
     """What all connections of a node share."""
-
-    channels: ChannelVerbs
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self.notes = Notes("fluxmq.amqp", time.monotonic)
         self.tally = Tally()
         self.clients = Clients()
+        self.channels: ChannelVerbs = NoChannels()
+        self._virtual_hosts = {name: Exchanges() for name in server.config.amqp091.virtual_hosts}
         self._memory = MemoryAlarm(high_mark(server.config.amqp091.memory_high))
         self._ticks = 0
 
     def find_virtual_host(self, name: str) -> Exchanges | None:
         """None: it is not among amqp091.virtual_hosts."""
-        raise NotImplementedError
+        return self._virtual_hosts.get(name)
 
     def tick(self) -> None:
         """The clock has moved."""

@@ -65,6 +65,9 @@ class ChannelVerbs(Protocol):
     def tick(self, client: Client, /) -> None:
         """The clock has moved, by about a second."""
 
+    def may_publish(self, client: Client, exchange: bytes, routing_key: bytes, /) -> bool:
+        """Asked once for each pair and generation of the permissions."""
+
 
 class Front:
     """Handler of every connection of one listener.
@@ -129,6 +132,10 @@ class Front:
     def on_channel_error(self, connection: AmqpConnection, channel: int, code: int, text: str, method: int) -> None:
         """An error that ends a channel and not the connection."""
         self.channels.on_channel_error(connection.state, channel, code, text, method)
+
+    def may_publish(self, connection: AmqpConnection, exchange: bytes, routing_key: bytes) -> bool:
+        """Asked by the hot path while not everything is allowed to everybody."""
+        return self.channels.may_publish(connection.state, exchange, routing_key)
 
     def on_error(self, connection: AmqpConnection, code: int, text: str) -> None:
         """The peer broke the protocol: tell it, if it has shown that it speaks it, and the log. The caller ends."""
