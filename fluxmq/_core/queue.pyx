@@ -8,6 +8,8 @@ A publisher asks by user properties of its PUBLISH (MQTT 5.0 section 3.3.2.3.7):
     x-delay             milliseconds; not before that
     not-before          the same as a point in time, milliseconds since the epoch
     producer-id, producer-sequence      a pair is appended once, however often it is published
+
+A message in AMQP's form asks by its properties priority and expiration, and the others by headers.
 """
 cimport cython
 from libc.stdint cimport uint16_t
@@ -15,12 +17,17 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memset
 
 from fluxmq._core.errors import UsageError
+from fluxmq._core.amqp091_consts cimport PROPERTY_EXPIRATION
+from fluxmq._core.amqp091_fields cimport table_find
+from fluxmq._core.amqp091_properties cimport amqp_properties_t, octets_t, properties_read
+from fluxmq._core.message cimport FORMAT_AMQP091
 from fluxmq._core.mqtt_consts cimport (
     REASON_IMPLEMENTATION_SPECIFIC_ERROR, REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED,
 )
 from fluxmq._core.queue_cursor cimport Cursor as GroupCursor
 from fluxmq._core.queue_delay cimport ROUND_MAX, Delays
 from fluxmq._core.queue_group cimport Group
+from fluxmq._core.queue_heads cimport drop_heads, expire_heads, ready_count
 from fluxmq._core.queue_log cimport Log, Needed, record_body, record_t
 from fluxmq._core.queue_stream cimport StreamReader
 from fluxmq._core.wire cimport Cursor, take_bytes16, take_u8
@@ -34,6 +41,9 @@ cdef enum:
     ADDRESS_PREFIX_BYTES = 7        # "$queue/"
     MOVE_BYTES_MAX = 4194304        # of due messages in one turn
     BAD = REASON_IMPLEMENTATION_SPECIFIC_ERROR
+
+
+cdef int64_t DELAY_MS_MAX = 1 << 47     # a heap of due times has 48 bits
 
 
 cdef inline bint is_key(const uint8_t* key, uint32_t length, const char* name, uint32_t n) noexcept nogil:
@@ -68,6 +78,63 @@ cdef inline uint32_t property_bytes(uint8_t identifier) noexcept nogil:
     if identifier == 0x01:
         return 1
     return 4 if identifier == 0x02 else 0
+
+
+cdef bint header_number(const octets_t* headers, const char* name, uint32_t n, int64_t* out) noexcept nogil:
+    """An integer of any width, or decimal digits."""
+    cdef uint8_t kind = 0
+    cdef const uint8_t* at = NULL
+    cdef uint32_t length = 0
+    cdef uint32_t i
+    cdef uint64_t bits = 0
+    if headers.length == 0 or not table_find(headers.at, headers.length, name, n, &kind, &at, &length):
+        return 0
+    if kind == c'S':
+        if not read_number(at, length, &bits):
+            return 0
+        out[0] = <int64_t>bits
+        return 1
+    if kind not in (c'b', c'B', c's', c'u', c'U', c'I', c'i', c'l', c'L') or length == 0:
+        return 0
+    if at[0] & 0x80 and kind not in (c'B', c'u', c'i'):
+        bits = ~bits                            # negative
+    for i in range(length):
+        bits = bits << 8 | at[i]
+    out[0] = <int64_t>bits
+    return 1
+
+
+cdef bint header_text(const octets_t* headers, const char* name, uint32_t n, const uint8_t** out,
+                      uint32_t* length) noexcept nogil:
+    cdef uint8_t kind = 0
+    return (headers.length != 0 and table_find(headers.at, headers.length, name, n, &kind, out, length)
+            and kind == c'S')
+
+
+cdef void read_asked_amqp(const body_t* body, int64_t now_ms, asked_t* asked) noexcept nogil:
+    """What makes no sense was not meant for us: the channel has refused what AMQP says must be refused."""
+    cdef amqp_properties_t found
+    cdef const uint8_t* at = NULL
+    cdef uint32_t n = 0
+    cdef int64_t number = 0
+    cdef uint64_t lifetime = 0
+    if properties_read(body.properties, body.properties + body.properties_length, &found) != 0:
+        return
+    asked.priority = found.priority
+    if found.flags & PROPERTY_EXPIRATION and read_number(found.expiration.at, found.expiration.length, &lifetime):
+        asked.has_lifetime = 1
+        asked.lifetime_ms = <int64_t>lifetime
+    if header_number(&found.headers, b"x-delay", 7, &number) and 0 < number < DELAY_MS_MAX:
+        asked.not_before = now_ms + number
+    if header_text(&found.headers, b"partition-key", 13, &at, &n):
+        asked.key = at
+        asked.key_length = n
+    if header_text(&found.headers, b"producer-id", 11, &at, &n):
+        asked.producer = at
+        asked.producer_length = n
+    if header_number(&found.headers, b"producer-sequence", 17, &number) and number >= 0:
+        asked.sequence = <uint64_t>number
+        asked.has_sequence = 1
 
 
 @cython.final
@@ -108,6 +175,8 @@ cdef class Queue(GroupOwner):
         self.partitions = <uint32_t>len(logs) // lanes
         self.groups = []
         self.readers = []
+        self.ready_max = self.ready_bytes_max = -1
+        self.expiring = any((<Log>log).next > (<Log>log).first for log in logs)
         self.behind = <uint32_t*>calloc(len(logs), sizeof(uint32_t))
         if self.behind == NULL:
             raise MemoryError()
@@ -224,7 +293,8 @@ cdef class Queue(GroupOwner):
         cdef uint64_t number = 0
         cdef uint32_t skip
         memset(asked, 0, sizeof(asked_t))
-        if body.format:
+        if body.format == FORMAT_AMQP091:
+            read_asked_amqp(body, self.ledger.node.now_ms, asked)
             return 0
         c.at = body.properties
         c.end = c.at + body.properties_length
@@ -268,6 +338,7 @@ cdef class Queue(GroupOwner):
         cdef uint32_t partition = 0
         cdef uint32_t lane
         cdef bytes producer = None
+        cdef Group group
         cdef Log log
         if self.payload_max and body.payload_length > self.payload_max and not asked.forced:
             self.counts.refused_too_large += 1
@@ -277,16 +348,36 @@ cdef class Queue(GroupOwner):
             if self.is_repeated(producer, asked.sequence):
                 self.counts.repeated += 1
                 return 0
-        if not asked.forced and self.is_full(body) and not self.make_room(body):
+        if not asked.forced and self.prompt:
+            if not self.drop_head and self.is_over_ready(body):
+                self.counts.refused_full += 1
+                if self.on_overflow is not None:
+                    self.on_overflow((<const char*>body.topic)[:body.topic_length],
+                                     (<const char*>body.properties)[:body.properties_length],
+                                     (<const char*>body.payload)[:body.payload_length], body.format)
+                return REASON_QUOTA_EXCEEDED
+        elif not asked.forced and self.is_full(body) and not self.make_room(body):
             self.counts.refused_full += 1
             return REASON_QUOTA_EXCEEDED
-        if self.ttl_ms and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms + self.ttl_ms):
+        if not self.prompt and self.ttl_ms and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms + self.ttl_ms):
             kept.expires_at = self.ledger.node.now_ms + self.ttl_ms
         if asked.not_before > self.ledger.node.now_ms and self.on_delayed is not None:
             self.delay(&kept, qos, asked)
             if producer is not None:
                 self.on_produced(producer, asked.sequence)
             return 0
+        if asked.has_lifetime and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms
+                                   + asked.lifetime_ms):
+            kept.expires_at = self.ledger.node.now_ms + asked.lifetime_ms
+        if self.prompt:
+            if (self.ttl_ms or self.at_once) and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms
+                                                  + self.ttl_ms):
+                kept.expires_at = self.ledger.node.now_ms + self.ttl_ms
+            if kept.expires_at:
+                self.expiring = True
+            if self.ready_bytes_max >= 0:
+                for group in self.groups:
+                    group.ready_bytes += kept.payload_length
         if self.partitions > 1:
             if asked.key != NULL:
                 partition = hash_key(asked.key, asked.key_length) % self.partitions
@@ -307,6 +398,19 @@ cdef class Queue(GroupOwner):
     cdef bint is_full(self, const body_t* body):
         return ((self.messages_max != 0 and self.kept() >= self.messages_max and self.unsettled() >= self.messages_max)
                 or (self.bytes_max != 0 and self.kept_bytes() + body.payload_length > self.bytes_max))
+
+    cdef bint is_over_ready(self, const body_t* body) except -1:
+        """Whether one more would be more than may be ready, when all who wait have got what they can take."""
+        cdef Group group
+        cdef bint over = 0
+        for group in self.groups:
+            over = over or ((self.ready_max >= 0 and ready_count(group) >= <uint64_t>self.ready_max)
+                            or (self.ready_bytes_max >= 0
+                                and group.ready_bytes + <int64_t>body.payload_length > self.ready_bytes_max))
+        if not over or not self.news or self.pumping:
+            return over
+        self.pump()
+        return self.is_over_ready(body)
 
     cdef bint make_room(self, const body_t* body) except -1:
         """What every group has settled goes first, then as many of the oldest as the cold half lets go. 0: no room."""
@@ -387,9 +491,9 @@ cdef class Queue(GroupOwner):
         return 0
 
     def publish(self, bytes topic not None, bytes payload not None, bytes properties=b"", int qos=1,
-                int64_t expires_at=0) -> int:
+                int64_t expires_at=0, int format=0) -> int:
         """As if a client had published it: user properties are obeyed. Returns 0, or the MQTT 5 reason code of the
-        refusal. properties: MQTT 5 wire bytes, valid."""
+        refusal. topic, properties: as format, a FORMAT_*, says; valid."""
         cdef body_t body
         cdef asked_t asked
         cdef int reason
@@ -401,6 +505,7 @@ cdef class Queue(GroupOwner):
         body.properties = <const uint8_t*><const char*>properties
         body.properties_length = <uint32_t>len(properties)
         body.expires_at = expires_at
+        body.format = <uint8_t>format
         reason = self.read_asked(&body, &asked)
         if reason:
             self.counts.refused_properties += 1
@@ -410,12 +515,12 @@ cdef class Queue(GroupOwner):
 
     def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
                        int priority=0, int64_t expires_at=0, int64_t not_before=0, bytes partition_key=b"",
-                       bint forced=False) -> int:
+                       bint forced=False, int format=0) -> int:
         """Appends for the cold half (dead letters, delayed messages that are due, other protocols), also when the disk
         is full.
 
-        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: whatever the limits are. Returns 0, or the
-        MQTT 5 reason code of the refusal.
+        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: whatever the limits are. format: FORMAT_*.
+        Returns 0, or the MQTT 5 reason code of the refusal.
         """
         cdef body_t body
         cdef asked_t asked
@@ -428,6 +533,7 @@ cdef class Queue(GroupOwner):
         body.properties = <const uint8_t*><const char*>properties
         body.properties_length = <uint32_t>len(properties)
         body.expires_at = expires_at
+        body.format = <uint8_t>format
         asked.not_before = not_before
         asked.priority = <uint8_t>priority
         asked.forced = forced
@@ -447,9 +553,9 @@ cdef class Queue(GroupOwner):
         self.stir()
         if self.delays is not None:
             self.move_due()
+        self.expiry_ms = 0
         for group in self.groups:
-            group.pump()
-            group.write_records()
+            self.pump_group(group)
             stalled = stalled or group.stalled
         for reader in self.readers:
             reader.pump()
@@ -458,6 +564,25 @@ cdef class Queue(GroupOwner):
             self.trim_settled()
         if stalled and self.on_stalled is not None:
             self.on_stalled(self)
+        return 0
+
+    cdef int pump_group(self, Group group) except -1:
+        cdef int64_t due
+        if self.pumping:
+            return 0
+        self.pumping = True
+        try:
+            group.pump()
+            if self.prompt:
+                if self.drop_head and (self.ready_max >= 0 or self.ready_bytes_max >= 0):
+                    drop_heads(group, self.ready_max, self.ready_bytes_max)
+                if self.expiring:
+                    due = expire_heads(group)
+                    if due and (self.expiry_ms == 0 or due < self.expiry_ms):
+                        self.expiry_ms = due
+            group.write_records()
+        finally:
+            self.pumping = False
         return 0
 
     cdef int trim_settled(self) except -1:

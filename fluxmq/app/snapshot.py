@@ -113,11 +113,11 @@ class Snapshots:
         """Queues one by one: those asked for that are there; else as many as queue_manager.metrics_queues says, those
         of the configuration first, and of each as many groups."""
         manager, bound = self.server.queue_manager, self.server.config.queue_manager.metrics_queues
-        names = [name.encode() for name in asked] or [spec.name.encode() for spec in self.server.config.queues]
+        names = [name.encode() for name in asked] or [spec.raw for spec in self.server.config.queues]
         chosen = {name: manager.queues[name] for name in names if name in manager.queues}
         if not asked:
             for name in sorted(manager.queues) if len(chosen) < bound else ():
                 chosen.setdefault(name, manager.queues[name])
-        return [QueueSnapshot(state.spec.name, as_metrics(counts_of(state), numbers_of(state)),
+        return [QueueSnapshot(state.spec.shown, as_metrics(counts_of(state), numbers_of(state)),
                               dict(islice(sorted(group_lags(state).items()), None if asked else bound)))
                 for state in islice(chosen.values(), None if asked else bound)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_log import Log
 from fluxmq.engine.queue_positions import NOTHING
-from fluxmq.engine.queue_properties import DEATHS, death_properties
+from fluxmq.engine.queue_properties import DEATHS, FORMAT_AMQP091, death_pairs, with_users
 
 if TYPE_CHECKING:
     from fluxmq.engine.queues import QueueManager, QueueState
@@ -43,17 +43,22 @@ def bury(manager: QueueManager, state: QueueState, log: Log, offset: int, delive
          group: bytes) -> None:
     """Copies a message, which is in memory, to the dead letters. Their limits do not count: it would be lost."""
     state.died[DEATHS.get(reason, "rejected")] += 1
+    if state.terms is not None:
+        if manager.on_amqp_dead is not None:
+            manager.on_amqp_dead(state, log, offset, reason)
+        return
     name = state.spec.dead_letter_queue
     message = log.get(offset)
     manager.log("info", f"dead {state.spec.name}", "dead letter", {
-        "queue": state.spec.name, "offset": offset, "reason": reason, "deliveries": deliveries, "to": name})
+        "queue": state.spec.shown, "offset": offset, "reason": reason, "deliveries": deliveries, "to": name})
     if not name or message is None or name == state.spec.name:
         return
     target = manager.dead_letter_queue(state.spec)
     at = state.queue.logs.index(log) if log in state.queue.logs else 0
-    told = death_properties(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
-                            topic=message.topic, group=group, deliveries=deliveries, reason=reason,
-                            time_ms=message.time_ms, now_ms=manager.hub.now_ms)
-    target.append_message(PREFIX + target.name, message.payload, properties=message.properties + told,
-                          qos=message.qos, forced=True)
+    told = death_pairs(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
+                       topic=message.topic, group=group, deliveries=deliveries, reason=reason,
+                       time_ms=message.time_ms, now_ms=manager.hub.now_ms)
+    topic = message.topic if message.format == FORMAT_AMQP091 else PREFIX + target.name
+    target.append_message(topic, message.payload, properties=with_users(message.properties, told, message.format),
+                          qos=message.qos, format=message.format, forced=True)
     state.dead_lettered += 1

@@ -64,7 +64,7 @@ class QueueReader:
             self._sequential[log.number] = (covers, size)
             log.load(min(first, offset), covers, blocks)
         except FluxError as error:
-            self._log.error(f"messages cannot be read: {error}", extra={"queue": queue.name.decode(), "offset": offset})
+            self._log.error(f"messages cannot be read: {error}", extra={"queue": queue.name.decode("utf-8", "replace"), "offset": offset})
             self.on_fail(error)
             return
         finally:
@@ -86,7 +86,7 @@ class QueueReader:
             delays.found(await asyncio.get_running_loop().run_in_executor(
                 None, self.segments.pick, delays.log.number, delays.missing(), PICK_BYTES))
         except FluxError as error:
-            self._log.error(f"delayed messages cannot be read: {error}", extra={"queue": queue.name.decode()})
+            self._log.error(f"delayed messages cannot be read: {error}", extra={"queue": queue.name.decode("utf-8", "replace")})
             self.on_fail(error)
             return
         finally:
@@ -105,7 +105,7 @@ class QueueReader:
             log.restore_sizes(first, end, await asyncio.get_running_loop().run_in_executor(
                 None, self.segments.spans, log.number, first, end))
         except FluxError as error:
-            self._log.error(f"messages cannot be read: {error}", extra={"queue": queue.name.decode(), "offset": first})
+            self._log.error(f"messages cannot be read: {error}", extra={"queue": queue.name.decode("utf-8", "replace"), "offset": first})
             self.on_fail(error)
         finally:
             self._measured.discard(log.number)

@@ -7,6 +7,7 @@ import msgspec
 
 from fluxmq._core.ledger import Ledger
 from fluxmq.engine.queue_contract import SILENT, Contract
+from fluxmq.model.amqp_queues import Declared, read_arguments, spec_of
 from fluxmq.model.queues import QueueSpec
 
 __all__ = ["GroupRecord", "LogRecord", "QueueRecord", "RecordKind", "record"]
@@ -35,12 +36,18 @@ class LogRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class QueueRecord(msgspec.Struct, array_like=True):
-    """A queue. logs: partition-major. delay: number of its delay log and of the group that settles there; 0 = none."""
+    """A queue. logs: partition-major. delay: number of its delay log and of the group that settles there; 0 = none.
+    declared: by AMQP, as this; then `spec` says nothing."""
 
     spec: QueueSpec
     logs: list[LogRecord]
     delay: int = 0
     delay_group: int = 0
+    declared: Declared | None = None
+
+    def told(self) -> QueueSpec:
+        """The queue in the words of `queues:`."""
+        return self.spec if self.declared is None else spec_of(self.declared, read_arguments(self.declared))
 
 
 class GroupRecord(msgspec.Struct, array_like=True, frozen=True):
