@@ -41,6 +41,7 @@ cdef enum:
     FRAME_BODY = 3
     FRAME_HEARTBEAT = 8
     FRAME_END = 0xCE
+    FRAME_HEAD = 7                  # type, channel, size
     FRAME_EXTRA = 8
     FRAME_MAX_UNTUNED = 131072      # before Connection.TuneOk: client properties may be long
     CHANNEL_OPEN = 20 << 16 | 10
@@ -208,7 +209,9 @@ cdef class AmqpConnection(Transport):
     # ---------------------------------------------------------------- frames
 
     cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept:
-        return 0 if n < 7 else <size_t>peek_u32(data + 3) + FRAME_EXTRA
+        if n < FRAME_HEAD or not self.greeted:   # seven bytes of a protocol header look like a frame of a gigabyte
+            return 0
+        return <size_t>peek_u32(data + 3) + FRAME_EXTRA
 
     cdef int dispatch_big(self) except -1:
         cdef blob_t* blob = self.big
@@ -244,7 +247,7 @@ cdef class AmqpConnection(Transport):
             self.greeted = True
             self.handler.on_greeting(self)
             at += 8
-        while end - at >= FRAME_EXTRA and not self.paused and self.phase < PHASE_DRAINING:
+        while end - at >= FRAME_HEAD and not self.paused and self.phase < PHASE_DRAINING:
             size = peek_u32(at + 3)
             if size > self.frame_max - FRAME_EXTRA:
                 raise ProtocolError(FRAME_ERROR, f"a frame of {<uint64_t>size + FRAME_EXTRA} bytes is over frame_max "
