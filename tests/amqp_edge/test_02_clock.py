@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from kit.amqp import AmqpClient
 from kit.broker import Broker
-from kit.watch import metric, wait_until
+from kit.watch import metric
 
 Start = Callable[..., Broker]
 Open = Callable[..., AmqpClient]
