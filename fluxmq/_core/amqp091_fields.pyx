@@ -556,8 +556,8 @@ def encode_table(dict table not None) -> bytes:
 
 
 def plain(value: object) -> object:
-    """A value of a table, or a whole one, without what only the wire knows: Integer and Timestamp are int again, Float32
-    is float. For those who accept no subclasses, as msgspec does."""
+    """A value of a table, or a whole one, without what only the wire knows: Integer and Timestamp are int again,
+    Float32 is float. For those who take no subclasses, such as msgspec."""
     if isinstance(value, dict):
         return {name: plain(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):

@@ -53,7 +53,7 @@ cdef class QueueEnd(Destination):
     cdef readonly object queue
 
 cdef class Exchange(Destination):
-    cdef readonly uint64_t number
+    cdef public uint64_t number             # 0: no record names it
     cdef readonly uint8_t kind              # EXCHANGE_*
     cdef readonly bint auto_delete
     cdef readonly bint internal
@@ -83,6 +83,7 @@ cdef class Binding:
 cdef class Exchanges:
     cdef readonly dict exchanges            # name -> Exchange
     cdef readonly dict queues               # name -> QueueEnd
+    cdef readonly Exchange mqtt             # the one with is_mqtt, or None
     cdef readonly uint64_t generation       # any change of what is bound, or there
     cdef readonly uint64_t hits
     cdef readonly uint64_t misses

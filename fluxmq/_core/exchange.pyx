@@ -226,6 +226,8 @@ cdef class Exchanges:
         made.internal = internal
         made.alternate = alternate
         made.is_mqtt = mqtt
+        if mqtt:
+            self.mqtt = made
         self.order_last += 1
         made.order = self.order_last
         self.exchanges[name] = made
@@ -236,6 +238,8 @@ cdef class Exchanges:
         """The exchange is no more; returns the bindings that went with it."""
         cdef Exchange exchange = self.exchanges.pop(name)
         cdef list gone = list(exchange.outbound)
+        if exchange is self.mqtt:
+            self.mqtt = None
         for binding in gone:
             self.drop(binding)
         self.generation += 1

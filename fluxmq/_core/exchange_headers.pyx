@@ -47,7 +47,7 @@ cdef const uint8_t* value_end(uint8_t kind, const uint8_t* at, const uint8_t* en
         size = 4 + <size_t>peek_u32(at)
     elif kind == c"t" or kind == c"b" or kind == c"B":
         size = 1
-    elif kind == c"s" or kind == c"u":
+    elif kind == c"s" or kind == c"U" or kind == c"u":
         size = 2
     elif kind == c"I" or kind == c"i" or kind == c"f":
         size = 4
@@ -224,7 +224,7 @@ cdef void value_read(value_t* value, const header_t* header) noexcept:
         set_integer(value, <int8_t>at[0])
     elif kind == c"B":
         set_integer(value, at[0])
-    elif kind == c"s":
+    elif kind == c"s" or kind == c"U":     # RabbitMQ's letter, the specification's
         set_integer(value, <int16_t>peek_u16(at))
     elif kind == c"u":
         set_integer(value, peek_u16(at))

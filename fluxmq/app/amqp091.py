@@ -1,43 +1,27 @@
 """The part of the composition root that is about AMQP 0-9-1: what its listeners share, and its part of each tick."""
 from __future__ import annotations
 
+import secrets
 import time
 from typing import TYPE_CHECKING
 
-from fluxmq._core.errors import ProtocolError
-from fluxmq._core.exchange import Exchanges
 from fluxmq.app.logs import Notes
 from fluxmq.app.memory import MemoryAlarm, high_mark
+from fluxmq.edge.amqp091.channel import ChannelMethods
 from fluxmq.edge.amqp091.clients import Clients
 from fluxmq.edge.amqp091.tally import Tally
+from fluxmq.engine.amqp_queues import AmqpQueues
+from fluxmq.engine.exchange_store import ExchangeKeeper
+from fluxmq.engine.exchanges import ExchangeManager
 
 if TYPE_CHECKING:
+    from fluxmq._core.exchange import Exchanges
+    from fluxmq._core.queue import Queue
     from fluxmq.app.server import Server
-    from fluxmq.edge.amqp091.client import Client
-    from fluxmq.edge.amqp091.front import ChannelVerbs
 
 __all__ = ["Amqp091"]
 
 CHANNEL_TICKS = 4  # a second between looks at what is not settled
-
-
-class NoChannels:
-    """A node on which connections may be opened, and no channels."""
-
-    def on_method(self, client: Client, number: int, payload: bytes) -> None:
-        raise ProtocolError(540, "there are no channels here")
-
-    def on_channel_error(self, client: Client, number: int, code: int, text: str, method: int) -> None:
-        """There are none."""
-
-    def on_end(self, client: Client) -> None:
-        """There were none."""
-
-    def tick(self, client: Client) -> None:
-        """There are none."""
-
-    def may_publish(self, client: Client, exchange: bytes, routing_key: bytes) -> bool:
-        return False
 
 
 class Amqp091:
@@ -48,14 +32,35 @@ class Amqp091:
         self.notes = Notes("fluxmq.amqp", time.monotonic)
         self.tally = Tally()
         self.clients = Clients()
-        self.channels: ChannelVerbs = NoChannels()
-        self._virtual_hosts = {name: Exchanges() for name in server.config.amqp091.virtual_hosts}
         self._memory = MemoryAlarm(high_mark(server.config.amqp091.memory_high))
         self._ticks = 0
+        self.exchanges: ExchangeManager
+        self.queues: AmqpQueues
+        self.channels: ChannelMethods
+
+    def initialize(self) -> None:
+        """Builds what connections need; after queues, before anything is read from disk."""
+        server, config = self._server, self._server.config.amqp091
+        assert server.store is not None
+        self.exchanges = ExchangeManager(server.hub, [name.encode() for name in config.virtual_hosts],
+                                         seed=secrets.randbits(64))
+        self.queues = AmqpQueues(server.queue_manager, secrets.token_bytes, self._route)
+        server.keeper.exchanges = ExchangeKeeper(self.exchanges, server.queue_manager)
+        self.channels = ChannelMethods(server.hub, self.exchanges, self.queues, server.authority,
+                                       later=server.loop.call_later,
+                                       consumer_timeout_ms=int(config.consumer_timeout * 1000), on_log=self.notes.say)
+
+    def _route(self, vhost: bytes, exchange: bytes, key: bytes, headers: bytes) -> list[Queue]:
+        """Where a dead letter goes."""
+        exchanges = self.exchanges.vhosts.get(vhost)
+        route = exchanges.lookup(exchange, key, headers) if exchanges is not None else None
+        return route.queues if route is not None else []
 
     def find_virtual_host(self, name: str) -> Exchanges | None:
         """None: it is not among amqp091.virtual_hosts."""
-        return self._virtual_hosts.get(name)
+        if name not in self._server.config.amqp091.virtual_hosts:   # "/" is always there, but not always for AMQP
+            return None
+        return self.exchanges.open_vhost(name.encode())
 
     def tick(self) -> None:
         """The clock has moved."""
