@@ -51,7 +51,7 @@ def _amqplain(response: bytes) -> Claim:
     table = decode_table(response)
     login, password = (_octets(table.get(key)) for key in ("LOGIN", "PASSWORD"))
     if login is None or password is None:
-        raise ProtocolError(ReplyCode.SYNTAX_ERROR, "a response of AMQPLAIN is a table with the texts LOGIN and PASSWORD")
+        raise ProtocolError(ReplyCode.SYNTAX_ERROR, "AMQPLAIN wants a table with the texts LOGIN and PASSWORD")
     return _claim(_name(login, "AMQPLAIN"), password)
 
 
@@ -70,4 +70,4 @@ def _name(octets: bytes, mechanism: str) -> str:
     try:
         return octets.decode()
     except UnicodeDecodeError:
-        raise ProtocolError(ReplyCode.SYNTAX_ERROR, f"the user name in the response of {mechanism} is not UTF-8") from None
+        raise ProtocolError(ReplyCode.SYNTAX_ERROR, f"the user name that {mechanism} gives is not UTF-8") from None
