@@ -1,4 +1,3 @@
-from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from fluxmq._core.amqp091_channel import Channel

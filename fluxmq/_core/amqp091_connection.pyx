@@ -42,7 +42,8 @@ PROTOCOL[:] = [65, 77, 81, 80, 0, 0, 9, 1]
 PROTOCOL_HEADER = PROTOCOL[:8]
 
 cdef enum:
-    FRAME_EXTRA = 8                 # type, channel, size, end
+    FRAME_HEAD = 7                  # type, channel, size
+    FRAME_EXTRA = 8                 # and the end
     FRAME_MAX_UNTUNED = 131072      # before Connection.TuneOk: client properties may be long
     OWN_BODY_KEPT_MAX = 262144      # a larger one is given back when it was published
     ALLOWED_MAX = 1024
@@ -192,7 +193,9 @@ cdef class AmqpConnection(Transport):
     # ---------------------------------------------------------------- frames
 
     cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept:
-        return 0 if n < 7 else <size_t>peek_u32(data + 3) + FRAME_EXTRA
+        if n < FRAME_HEAD or not self.greeted:   # seven bytes of a protocol header look like a frame of a gigabyte
+            return 0
+        return <size_t>peek_u32(data + 3) + FRAME_EXTRA
 
     cdef int dispatch_big(self) except -1:
         cdef blob_t* blob = self.big
@@ -228,7 +231,7 @@ cdef class AmqpConnection(Transport):
             self.greeted = True
             self.handler.on_greeting(self)
             at += 8
-        while end - at >= FRAME_EXTRA and not self.paused and self.phase < PHASE_DRAINING:
+        while end - at >= FRAME_HEAD and not self.paused and self.phase < PHASE_DRAINING:
             size = peek_u32(at + 3)
             # Some clients count the eight bytes around the payload wrongly.
             if size > self.frame_max:

@@ -296,7 +296,7 @@ def test_who_leaves_gives_back(bench: Bench) -> None:
     (m.BasicPublish().frame(1) + frame(HEADER, 1, b"\x00\x32" + bytes(12)), 505),
     (publish("", "q", b"12345", size=4), 501), (m.BasicPublish(immediate=True).frame(1), 540),
     (m.BasicAck(delivery_tag=1).frame(3), 504), (m.ChannelOpen().frame(11), 504), (m.ChannelOpen().frame(1), 504),
-    (b"\x01\x00\x01\x7f\xff\xff\xff", 0), (b"\x01\x00\x01\x7f\xff\xff\xffx", 501),
+    (b"\x01\x00\x01\x7f\xff\xff\xff", 501), (b"\x01\x00\x01\x7f\xff\xff\xffx", 501),
     (m.BasicPublish().frame(1) + frame(HEADER, 1, (60 << 16).to_bytes(4, "big") + bytes(8) + b"\x80\x00\x05ab"), 502),
 ])
 def test_what_ends_the_connection(sent: bytes, code: int) -> None:
