@@ -90,6 +90,8 @@ cdef class Queue(GroupOwner):
     cdef uint64_t unsettled(self)
     cdef bint is_address(self, const body_t* body) noexcept
     cdef bint is_full(self, const body_t* body)
+    cdef int note_ready(self, body_t* kept) except -1
+    cdef int overflowed(self, const body_t* body) except -1
     cdef bint is_over_ready(self, const body_t* body) except -1
     cdef bint make_room(self, const body_t* body) except -1
     cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1

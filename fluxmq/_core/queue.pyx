@@ -43,6 +43,11 @@ cdef enum:
     BAD = REASON_IMPLEMENTATION_SPECIFIC_ERROR
 
 
+cdef inline int64_t sooner(int64_t known, int64_t other) noexcept nogil:
+    """Of two times at which a message expires; known may be 0: never."""
+    return other if known == 0 or other < known else known
+
+
 cdef int64_t DELAY_MS_MAX = 1 << 47     # a heap of due times has 48 bits
 
 
@@ -328,7 +333,6 @@ cdef class Queue(GroupOwner):
         cdef uint32_t partition = 0
         cdef uint32_t lane
         cdef bytes producer = None
-        cdef Group group
         cdef Log log
         if self.payload_max and body.payload_length > self.payload_max and not asked.forced:
             self.counts.refused_too_large += 1
@@ -341,33 +345,22 @@ cdef class Queue(GroupOwner):
         if not asked.forced and self.prompt:
             if not self.drop_head and self.is_over_ready(body):
                 self.counts.refused_full += 1
-                if self.on_overflow is not None:
-                    self.on_overflow((<const char*>body.topic)[:body.topic_length],
-                                     (<const char*>body.properties)[:body.properties_length],
-                                     (<const char*>body.payload)[:body.payload_length], body.format)
+                self.overflowed(body)
                 return REASON_QUOTA_EXCEEDED
         elif not asked.forced and self.is_full(body) and not self.make_room(body):
             self.counts.refused_full += 1
             return REASON_QUOTA_EXCEEDED
-        if not self.prompt and self.ttl_ms and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms + self.ttl_ms):
-            kept.expires_at = self.ledger.node.now_ms + self.ttl_ms
+        if not self.prompt and self.ttl_ms:
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.now_ms + self.ttl_ms)
         if asked.not_before > self.ledger.node.now_ms and self.on_delayed is not None:
             self.delay(&kept, qos, asked)
             if producer is not None:
                 self.on_produced(producer, asked.sequence)
             return 0
-        if asked.has_lifetime and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms
-                                   + asked.lifetime_ms):
-            kept.expires_at = self.ledger.node.now_ms + asked.lifetime_ms
+        if asked.has_lifetime:
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.now_ms + asked.lifetime_ms)
         if self.prompt:
-            if (self.ttl_ms or self.at_once) and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms
-                                                  + self.ttl_ms):
-                kept.expires_at = self.ledger.node.now_ms + self.ttl_ms
-            if kept.expires_at:
-                self.expiring = True
-            if self.ready_bytes_max >= 0:
-                for group in self.groups:
-                    group.ready_bytes += kept.payload_length
+            self.note_ready(&kept)
         if self.partitions > 1:
             if asked.key != NULL:
                 partition = hash_key(asked.key, asked.key_length) % self.partitions
@@ -383,6 +376,25 @@ cdef class Queue(GroupOwner):
         if producer is not None:
             self.on_produced(producer, asked.sequence)
         self.touch()
+        return 0
+
+    cdef int note_ready(self, body_t* kept) except -1:
+        """AMQP: the time that a message may be here, which begins now; and its size."""
+        cdef Group group
+        if self.ttl_ms or self.at_once:
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.now_ms + self.ttl_ms)
+        if kept.expires_at:
+            self.expiring = True
+        if self.ready_bytes_max >= 0:
+            for group in self.groups:
+                group.ready_bytes += kept.payload_length
+        return 0
+
+    cdef int overflowed(self, const body_t* body) except -1:
+        if self.on_overflow is not None:
+            self.on_overflow((<const char*>body.topic)[:body.topic_length],
+                             (<const char*>body.properties)[:body.properties_length],
+                             (<const char*>body.payload)[:body.payload_length], body.format)
         return 0
 
     cdef bint is_full(self, const body_t* body):

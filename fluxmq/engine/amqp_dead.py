@@ -123,7 +123,10 @@ def with_death(headers: dict[str, Any], *, name: str, reason: str, exchange: str
     if expiration is not None:
         entry["original-expiration"] = expiration
     deaths = headers.get("x-death")
-    if not isinstance(deaths, list):
+    if deaths is not None and not isinstance(deaths, list):
+        found["x-death"] = [entry]  # somebody else wrote that
+        return found
+    if deaths is None:
         found |= {"x-first-death-reason": reason, "x-first-death-queue": name, "x-first-death-exchange": exchange,
                   "x-death": [entry]}
         return found
@@ -133,7 +136,8 @@ def with_death(headers: dict[str, Any], *, name: str, reason: str, exchange: str
             continue
         if death.get("queue") == name and death.get("reason") == reason:
             count = death.get("count")
-            entry = death | {"count": Integer((count if isinstance(count, int) else 0) + 1, "l")}
+            told = death | {"count": Integer((count if isinstance(count, int) else 0) + 1, "l")}
+            entry = {field: told[field] for field in sorted(told)}
         else:
             others.append(death)
     found["x-death"] = [entry, *others]

@@ -9,10 +9,10 @@ from fluxmq._core.mqtt_props import decode_properties
 from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Record
+from fluxmq.engine.amqp_admin import amqp_message_of, declared_of, named
 from fluxmq.engine.ports_queues import Browsed, Moved, Publish, QueueMessage, QueueRefused, QueuesPort
 from fluxmq.engine.queue_contract import SILENT
 from fluxmq.engine.queue_numbers import counts_of, numbers_of
-from fluxmq.engine.amqp_admin import amqp_message_of, declared_of, named
 from fluxmq.engine.queue_properties import FORMAT_AMQP091, encode_users, with_length
 from fluxmq.engine.queue_replay import Replay, comes_from, is_kept
 from fluxmq.engine.queues import NOTHING, PREFIX, QueueManager, QueueState
@@ -76,7 +76,8 @@ class QueueAdmin:
                           "messages": sum(log.next - log.first for log in logs),
                           "bytes": sum(log.kept_bytes for log in logs)})
         return self._short(state) | declared_of(state) | {
-            "spec": write_spec(state.spec) | {"name": state.spec.shown}, "partition_list": parts, "group_list": self.groups(name),
+            "spec": write_spec(state.spec) | {"name": state.spec.shown}, "partition_list": parts,
+            "group_list": self.groups(name),
             "dead_letter_queue": state.spec.dead_letter_queue, "counts": counts_of(state)}
 
     def declare(self, spec: dict[str, Any]) -> Literal["created", "unchanged", "changed"]:

@@ -266,8 +266,8 @@ def read_arguments(declared: Declared) -> QueueTerms:
             value = read(given[name])
         except Wrong as wrong:
             if name == "x-dead-letter-exchange":
-                raise ProtocolError(PRECONDITION_FAILED, (
-                    f"PRECONDITION_FAILED - invalid type '{type_of(given[name])}' for arg '{name}' in {named}")) from None
+                raise ProtocolError(PRECONDITION_FAILED, f"PRECONDITION_FAILED - invalid type "
+                                    f"'{type_of(given[name])}' for arg '{name}' in {named}") from None
             raise ProtocolError(PRECONDITION_FAILED,
                                 f"PRECONDITION_FAILED - invalid arg '{name}' for {named}: {wrong.text}") from None
         if field:
