@@ -16,7 +16,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset, strlen
 
-from fluxmq._core.message cimport FORMAT_AMQP091, body_t, ids_drop, ids_new, msg_drop, msg_new
+from fluxmq._core.message cimport body_t, ids_drop, ids_new, msg_drop, msg_new
 from fluxmq._core.mqtt_consts cimport PUBLISH
 from fluxmq._core.link cimport link_publish
 from fluxmq._core.queue_claim cimport Filter
@@ -147,16 +147,7 @@ cdef class TopicFilter(Filter):
         cdef body_t body
         cdef uint32_t prefix = 7 + <uint32_t>len(self.queue.name)
         cdef const uint8_t* pattern = <const uint8_t*><const char*>self.pattern
-        cdef uint8_t[256] levels
-        cdef uint32_t i
         record_body(record, &body)
-        if body.format == FORMAT_AMQP091:       # a routing key's words are levels
-            prefix = 1 + body.topic[0]
-            for i in range(min(body.topic_length - prefix, <uint32_t>256)):
-                levels[i] = body.topic[prefix + i]
-                levels[i] = c'/' if levels[i] == c'.' else c'.' if levels[i] == c'/' else levels[i]
-            return pattern_matches(pattern, pattern + len(self.pattern), levels,
-                                   levels + min(body.topic_length - prefix, <uint32_t>256))
         if not self.queue.is_address(&body):
             prefix = 0
         elif body.topic_length == prefix:

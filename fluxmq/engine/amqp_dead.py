@@ -17,7 +17,7 @@ from fluxmq._core.amqp091_properties import decode_properties, encode_properties
 from fluxmq._core.mqtt_props import decode_properties as decode_mqtt
 from fluxmq._core.queue import Queue
 from fluxmq._core.queue_log import Log
-from fluxmq.engine.queue_properties import FORMAT_AMQP091, with_length
+from fluxmq.engine.queue_properties import with_length
 from fluxmq.model.amqp_queues import internal_name, split_name
 from fluxmq.model.mqtt import PacketType, Property
 
@@ -29,6 +29,7 @@ __all__ = ["DeadLetterer", "Route", "is_cycle", "with_death"]
 # (virtual host, exchange, routing key, header table without its length) -> queues, each once
 Route = Callable[[bytes, bytes, bytes, bytes], list[Queue]]
 
+FORMAT_AMQP091 = 1  # of Record.format; _core/message.pxd
 REASONS = {"expired": "expired", "maxlen": "maxlen", "max_retries": "delivery_limit"}
 QOS = 1
 MQTT_NAMES = {Property.CONTENT_TYPE: "content_type", Property.RESPONSE_TOPIC: "reply_to",

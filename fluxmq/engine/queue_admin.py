@@ -9,11 +9,11 @@ from fluxmq._core.mqtt_props import decode_properties
 from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Record
-from fluxmq.engine.amqp_admin import amqp_message_of, declared_of, named
+from fluxmq.engine.amqp_admin import declared_of, named
 from fluxmq.engine.ports_queues import Browsed, Moved, Publish, QueueMessage, QueueRefused, QueuesPort
 from fluxmq.engine.queue_contract import SILENT
 from fluxmq.engine.queue_numbers import counts_of, numbers_of
-from fluxmq.engine.queue_properties import FORMAT_AMQP091, encode_users, with_length
+from fluxmq.engine.queue_properties import encode_users, with_length
 from fluxmq.engine.queue_replay import Replay, comes_from, is_kept
 from fluxmq.engine.queues import NOTHING, PREFIX, QueueManager, QueueState
 from fluxmq.model.mqtt import PacketType, Property, ReasonCode
@@ -290,8 +290,6 @@ def message_of(record: Record, partition: int) -> QueueMessage:
     """A message of a log in the port's words."""
     named: dict[str, Any] = {}
     users: list[tuple[str, str]] = []
-    if record.format == FORMAT_AMQP091:
-        return amqp_message_of(record, partition)
     for identifier, value in decode_properties(with_length(record.properties), PacketType.PUBLISH):
         if identifier == USER_PROPERTY:
             users.append(value)  # type: ignore[arg-type]

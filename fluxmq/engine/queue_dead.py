@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_log import Log
 from fluxmq.engine.queue_positions import NOTHING
-from fluxmq.engine.queue_properties import DEATHS, FORMAT_AMQP091, death_pairs, with_users
+from fluxmq.engine.queue_properties import DEATHS, death_properties
 
 if TYPE_CHECKING:
     from fluxmq.engine.queues import QueueManager, QueueState
@@ -43,7 +43,7 @@ def bury(manager: QueueManager, state: QueueState, log: Log, offset: int, delive
          group: bytes) -> None:
     """Copies a message, which is in memory, to the dead letters. Their limits do not count: it would be lost."""
     state.died[DEATHS.get(reason, "rejected")] += 1
-    if state.terms is not None:
+    if state.terms is not None:  # its dead letters go to an exchange, or nowhere
         if manager.on_amqp_dead is not None:
             manager.on_amqp_dead(state, log, offset, reason)
         return
@@ -55,10 +55,9 @@ def bury(manager: QueueManager, state: QueueState, log: Log, offset: int, delive
         return
     target = manager.dead_letter_queue(state.spec)
     at = state.queue.logs.index(log) if log in state.queue.logs else 0
-    told = death_pairs(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
-                       topic=message.topic, group=group, deliveries=deliveries, reason=reason,
-                       time_ms=message.time_ms, now_ms=manager.hub.now_ms)
-    topic = message.topic if message.format == FORMAT_AMQP091 else PREFIX + target.name
-    target.append_message(topic, message.payload, properties=with_users(message.properties, told, message.format),
-                          qos=message.qos, format=message.format, forced=True)
+    told = death_properties(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
+                            topic=message.topic, group=group, deliveries=deliveries, reason=reason,
+                            time_ms=message.time_ms, now_ms=manager.hub.now_ms)
+    target.append_message(PREFIX + target.name, message.payload, properties=message.properties + told,
+                          qos=message.qos, forced=True)
     state.dead_lettered += 1

@@ -1,18 +1,10 @@
-"""What queues read from and write into the properties of a message, in whichever form these are (FORMAT_* of
-_core/message.pxd): user properties as MQTT 5 wire bytes (MQTT 5.0 section 2.2.2.2), or headers of AMQP 0-9-1.
-"""
+"""User properties that queues read and write, as MQTT 5 wire bytes (MQTT 5.0 section 2.2.2.2)."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from fluxmq._core.amqp091_properties import decode_properties, encode_properties
-
-__all__ = ["DEATHS", "FORMAT_AMQP091", "FORMAT_MQTT", "death_pairs", "encode_users", "partition_key_of", "priority_of",
-           "users_of", "with_length", "with_users", "without_users"]
-
-FORMAT_MQTT = 0
-FORMAT_AMQP091 = 1
+__all__ = ["DEATHS", "death_properties", "encode_users", "partition_key_of", "priority_of", "users_of", "with_length",
+           "without_users"]
 
 USER_PROPERTY = 0x26
 # What a dead letter's reason is counted as; what a consumer gave as its reason is "rejected".
@@ -57,56 +49,31 @@ def _each(properties: bytes) -> Iterator[tuple[bytes, tuple[bytes, bytes] | None
         yield properties[start:at], (found[0], found[1]) if len(found) == 2 else None
 
 
-def users_of(properties: bytes, form: int = FORMAT_MQTT) -> Iterator[tuple[bytes, bytes]]:
-    """The user properties among the properties of a message; of AMQP the headers that are texts or numbers."""
-    if form == FORMAT_AMQP091:
-        return ((_raw(name), _raw(str(value))) for name, value in _headers(decode_properties(properties)).items()
-                if isinstance(value, str | int) and not isinstance(value, bool))
+def users_of(properties: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The user properties among the properties of a message."""
     return (pair for _, pair in _each(properties) if pair is not None)
 
 
-def with_users(properties: bytes, pairs: list[tuple[str, str]], form: int = FORMAT_MQTT) -> bytes:
-    """The properties, and these user properties behind them; headers of the same name are replaced."""
-    if form == FORMAT_AMQP091:
-        told = decode_properties(properties)
-        return encode_properties(told | {"headers": _headers(told) | dict(pairs)})
-    return properties + encode_users(pairs)
-
-
-def without_users(properties: bytes, prefix: bytes, form: int = FORMAT_MQTT) -> bytes:
+def without_users(properties: bytes, prefix: bytes) -> bytes:
     """The properties without user properties whose names begin so."""
-    if form == FORMAT_AMQP091:
-        told = decode_properties(properties)
-        headers = {name: value for name, value in _headers(told).items() if not _raw(name).startswith(prefix)}
-        return encode_properties(told | {"headers": headers or None})
     return b"".join(raw for raw, pair in _each(properties) if pair is None or not pair[0].startswith(prefix))
 
 
-def partition_key_of(properties: bytes, form: int = FORMAT_MQTT) -> bytes:
+def partition_key_of(properties: bytes) -> bytes:
     """What the publisher said; b"" for nothing."""
-    return next((value for name, value in users_of(properties, form) if name == b"partition-key"), b"")
+    return next((value for name, value in users_of(properties) if name == b"partition-key"), b"")
 
 
-def priority_of(properties: bytes, form: int = FORMAT_MQTT) -> int:
+def priority_of(properties: bytes) -> int:
     """What the publisher said; 0 for nothing."""
-    if form == FORMAT_AMQP091:
-        return int(decode_properties(properties).get("priority", 0))
     text = next((value for name, value in users_of(properties) if name == b"priority"), b"0")
     return min(int(text), 255) if text.isdigit() else 0
 
 
-def _headers(told: dict[str, Any]) -> dict[str, Any]:
-    return told.get("headers") or {}
-
-
-def _raw(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def death_pairs(*, queue: str, partition: int, offset: int, topic: bytes, group: bytes, deliveries: int,
-                reason: str, time_ms: int, now_ms: int) -> list[tuple[str, str]]:
+def death_properties(*, queue: str, partition: int, offset: int, topic: bytes, group: bytes, deliveries: int,
+                     reason: str, time_ms: int, now_ms: int) -> bytes:
     """What a dead letter tells of itself. Times are milliseconds since the epoch."""
-    return [
+    return encode_users([
         ("x-death-reason", reason), ("x-death-queue", queue), ("x-death-message-id", f"{partition}:{offset}"),
         ("x-death-topic", topic.decode("utf-8", "replace")), ("x-death-group", group.decode("utf-8", "replace")),
-        ("x-death-count", str(deliveries)), ("x-death-published", str(time_ms)), ("x-death-time", str(now_ms))]
+        ("x-death-count", str(deliveries)), ("x-death-published", str(time_ms)), ("x-death-time", str(now_ms))])

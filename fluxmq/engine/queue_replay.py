@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_log import Log, Record
 from fluxmq.engine.ports_queues import Moved, QueueRefused
-from fluxmq.engine.queue_properties import FORMAT_MQTT, partition_key_of, priority_of, users_of, without_users
+from fluxmq.engine.queue_properties import partition_key_of, priority_of, users_of, without_users
 from fluxmq.model.mqtt import ReasonCode
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def is_kept(state: QueueState, log: Log, offset: int) -> bool:
 def comes_from(record: Record, name: str) -> bool:
     """Whether a dead letter is of this queue; what does not say is anybody's."""
     origin = None
-    for key, value in users_of(record.properties, record.format):
+    for key, value in users_of(record.properties):
         if key == b"x-death-queue":
             origin = value  # the last one is ours: its publisher may have said anything before
     return origin is None or origin == name.encode()
@@ -112,12 +112,11 @@ class Replay:
     def _back(self, state: QueueState, dead: QueueState, log: Log, record: Record, moved: int) -> bool:
         """One dead letter goes back, without what was said of its death. False: the queue takes no more; raises
         QueueRefused when it has not taken any."""
-        form = record.format
-        told = dict(users_of(record.properties, form)) if form == FORMAT_MQTT else {b"x-death-topic": record.topic}
+        told = dict(users_of(record.properties))
         reason = state.queue.append_message(
             told.get(b"x-death-topic", b"$queue/" + state.queue.name), record.payload, qos=record.qos,
-            properties=without_users(record.properties, DEATH, form), priority=priority_of(record.properties, form),
-            partition_key=partition_key_of(record.properties, form), format=form)
+            properties=without_users(record.properties, DEATH), priority=priority_of(record.properties),
+            partition_key=partition_key_of(record.properties))
         if reason:
             if moved:
                 return False

@@ -32,7 +32,6 @@ from fluxmq.engine.queues import KINDS, QueueManager, QueueState
 __all__ = ["QueueExport", "QueueKeeper"]
 
 OFFSET_BYTES_AT = 8  # of the offset in a message
-QOS_AT = 46  # of QoS and form
 
 
 class LogMeta(msgspec.Struct, array_like=True):
@@ -191,7 +190,7 @@ class QueueKeeper:
         state, log = found
         log.replay(body)
         if b"producer-id" in body:
-            told = dict(users_of(log_properties(body), body[QOS_AT] >> 4))
+            told = dict(users_of(log_properties(body)))
             sequence = told.get(b"producer-sequence", b"")
             if b"producer-id" in told and sequence.isdigit():
                 producer = told[b"producer-id"]
