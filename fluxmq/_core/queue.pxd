@@ -80,6 +80,7 @@ cdef class Queue(GroupOwner):
     # A publish arrived here. Returns 0, or the MQTT 5 reason code with which it is refused. captured: its topic is not
     # an address of this queue.
     cdef int take(self, pub_t* pub) except -1
+    cdef int put(self, const body_t* body, uint8_t qos) except -1
     cdef int no_space(self) noexcept
     cdef int append(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
     cdef int pump(self) except -1

@@ -262,6 +262,16 @@ cdef class Queue(GroupOwner):
         self.ledger.records = records       # nobody waits for a capture
         return 0
 
+    cdef int put(self, const body_t* body, uint8_t qos) except -1:
+        """A publish that another protocol than MQTT has routed here. Returns 0, or the reason to refuse it."""
+        cdef asked_t asked
+        cdef int reason = self.read_asked(body, &asked)
+        if reason:
+            self.counts.refused_properties += 1
+        else:
+            reason = self.no_space()
+        return reason if reason else self.append(body, qos, &asked)
+
     cdef int no_space(self) noexcept:
         """0, or the reason to refuse what is new while the disk is full."""
         if self.durable and self.ledger.full:

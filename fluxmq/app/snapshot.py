@@ -85,9 +85,21 @@ class Snapshots:
             "fluxmq_journal_sync_seconds": {("sum",): journal.sync_ns / 1e9 if journal is not None else 0,
                                             ("count",): journal.syncs if journal is not None else 0},
             "fluxmq_protocol_errors_total": c["protocol_errors"],
-            "fluxmq_auth_failures_total": tally.auth_failures,
+            "fluxmq_auth_failures_total": tally.auth_failures + server.amqp091.tally.auth_failures,
             "fluxmq_acl_denied_total": {("publish",): c["publish_denied"], ("subscribe",): tally.subscribe_denied},
-        } | self._queues()
+        } | self._amqp091() | self._queues()
+
+    def _amqp091(self) -> dict[str, Any]:
+        """Of AMQP 0-9-1."""
+        tally, clients = self.server.amqp091.tally, self.server.amqp091.clients.open.values()
+        return {
+            "fluxmq_amqp_connections": len(clients),
+            "fluxmq_amqp_connections_total": tally.accepted,
+            "fluxmq_amqp_disconnections_total": {(reason,): n for reason, n in tally.disconnections.items()},
+            "fluxmq_amqp_refused_total": {(reason,): n for reason, n in tally.refusals.items()},
+            "fluxmq_amqp_channels": sum(len(client.connection.channels) for client in clients),
+            "fluxmq_amqp_blocked_connections": sum(client.blocked for client in clients),
+        }
 
     def _queues(self) -> dict[str, Any]:
         """Of all queues."""

@@ -61,7 +61,7 @@ class GroupRecord(msgspec.Struct, array_like=True, frozen=True):
     contract: Contract = SILENT
 
 
-def record(ledger: Ledger, kind: RecordKind, number: int, body: object = None) -> None:
+def record(ledger: Ledger, kind: enum.IntEnum, number: int, body: object = None) -> None:
     """Writes a record that begins with a number; what follows is msgpack, or bytes as they are."""
     more = b"" if body is None else body if isinstance(body, bytes) else msgspec.msgpack.encode(body)
     ledger.write(kind, number.to_bytes(8, "big") + more)

@@ -1,8 +1,7 @@
 """The cold verbs of queues: declare, delete, groups, positions, dead letters. Without I/O, without time.
 
-The hot verbs (append, claim, settle) are compiled (fluxmq/_core/queue*.pyx); this object makes and configures what they
-work on, and is told by callbacks of what they cannot decide. What is on disk is queue_store.py's business, what becomes
-due queue_clock.py's.
+The hot verbs (append, claim, settle) are compiled (_core/queue*.pyx); this object makes and configures what they work
+on, and is told by callbacks of what they cannot decide. On disk: queue_store.py. What becomes due: queue_clock.py.
 """
 from __future__ import annotations
 
@@ -80,6 +79,7 @@ class QueueManager:
         self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): what the view must forget
         self.on_stalled: Callable[[Queue], None] | None = None
         self.on_missing: Callable[[Queue], None] | None = None
+        self.on_queue: Callable[[Queue, bool], None] = lambda queue, there: None  # one is made, or no more
         # AMQP: (state, log, offset, reason), a message of a queue that AMQP declared has died
         self.on_amqp_dead: Callable[[QueueState, Log, int, str], None] | None = None
         # (state, topic, properties, body, format): such a queue is full, and said that this is to go to dead letters
@@ -121,10 +121,8 @@ class QueueManager:
         state = self.queues.get(name)
         if state is not None:
             return state.queue
-        if not self.auto:
-            return None
         text = name.decode("utf-8", "replace")
-        if name_problem(text):
+        if not self.auto or name_problem(text):
             return None
         self.log("info", "", "queue made for whoever used it", {"queue": text, "type": self.auto})
         return self.declare(QueueSpec(name=text, type=self.auto))[0]  # type: ignore[arg-type]
@@ -181,6 +179,7 @@ class QueueManager:
         configure(self, state)
         self.hub.add_queue(queue, filters_of(spec))
         queue.notify()
+        self.on_queue(queue, True)
         return state
 
     def delete(self, name: bytes) -> int:
@@ -209,9 +208,10 @@ class QueueManager:
         self.queues.pop(state.queue.name, None)
         self.states.pop(state.queue, None)
         self.changed.discard(state)
+        self.on_queue(state.queue, False)
         self.hub.remove_queue(state.queue)
-        self.ended += [("q", state.queue.number), ("d", state.queue.number)]
-        self.ended += [("g", group.number) for group in state.groups.values()]
+        self.ended += [("q", state.queue.number), ("d", state.queue.number),
+                       *(("g", group.number) for group in state.groups.values())]
         self.ended += [("l", log.number) for log in state.queue.logs]
         delays = state.queue.delays
         if delays is not None:

@@ -1,0 +1,12 @@
+# cython: language_level=3
+"""Messages of AMQP 0-9-1 as MQTT 5 has them. amqp091_translate.pxd has the rules."""
+from libc.stdint cimport uint8_t
+
+from fluxmq._core.amqp091_values cimport room_t
+from fluxmq._core.message cimport body_t
+
+# format of `amqp`: FORMAT_AMQP091. topic_length of `mqtt` is 0 where no topic can be: the routing key is empty, not
+# UTF-8, or has a wildcard in it. qos: 1 of what is persistent, else 0. retain: the header x-mqtt-retain says so.
+cdef int to_mqtt(const body_t* amqp, room_t* room, body_t* mqtt, uint8_t* qos, bint* retain) except -1
+# Whether the header x-mqtt-retain says that a message is to be retained.
+cdef bint wants_retain(const body_t* amqp) noexcept nogil

@@ -1,0 +1,6 @@
+__all__ = ["amqp_to_mqtt", "mqtt_to_amqp"]
+
+def amqp_to_mqtt(address: bytes, properties: bytes, expires_at: int = 0) -> tuple[bytes, bytes, int, bool]: ...
+def mqtt_to_amqp(
+    topic: bytes, properties: bytes, qos: int = 0, expires_at: int = 0, now_ms: int = 0
+) -> tuple[bytes, bytes]: ...

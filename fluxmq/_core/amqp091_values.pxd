@@ -1,0 +1,50 @@
+# cython: language_level=3
+"""One value of an AMQP field table as the text of an MQTT user property, and back in the same bytes.
+
+A code says what the text is: the letter of the type (t b B s U u I i l L f d T D S A F V), or that letter and `64`: then
+the text is base64 of the value's bytes, for what has no text of its own. Strings need no code.
+
+    t       true, false                     A F     JSON, see below
+    f d     as short as it can be           D       unscaled value, `e-`, scale: 1250e-2
+    V       nothing                         others  decimal digits
+    x64     byte arrays; S64 what is no UTF-8; d64 what is no number; A64 F64 what JSON cannot say
+
+JSON of what is nested: a string is S, true and false are t, null is V, an integer is l, a number with a point d, an array
+A, an object F. Whatever else is an object with one member, its type: {"T": 1700000000}. A table that looks like this is
+{"F": {…}}.
+"""
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+cdef struct room_t:         # bytes being written; whoever owns it keeps it, so that it seldom grows
+    uint8_t* data
+    size_t size
+    size_t used             # invariant: used <= size
+
+cdef struct entry_t:        # of a field table, borrowed
+    const uint8_t* name
+    const uint8_t* value    # behind its length, where the type has one
+    uint32_t size           # of value
+    uint8_t name_length
+    uint8_t kind            # the letter
+
+# n bytes behind what is used, to be written; used is as it was. Earlier pointers into the room are void.
+cdef uint8_t* room_more(room_t* room, size_t n) except NULL
+cdef int room_put(room_t* room, const void* data, size_t n) except -1
+cdef void room_free(room_t* room) noexcept
+
+# The next entry of a table between at[0] and end. 0: there is none, or what stands there is none.
+cdef bint next_entry(const uint8_t** at, const uint8_t* end, entry_t* entry) noexcept nogil
+# The next item of an array, as an entry without a name.
+cdef bint next_item(const uint8_t** at, const uint8_t* end, entry_t* entry) noexcept nogil
+# One entry, to the end, and what is nested in it: made by a client, for other clients to read.
+cdef bint entry_valid(const uint8_t* at, const uint8_t* end) noexcept nogil
+# Writes name, letter, length and value.
+cdef int put_entry(room_t* out, const entry_t* entry) except -1
+
+# Writes the text. Returns how many bytes of code there are, 0 for a string: at most 3.
+cdef int value_text(room_t* out, const entry_t* entry, char* code) except -1
+# Writes letter and value. 0: the text is not one of that code, nothing is written.
+cdef bint text_value(room_t* out, const uint8_t* code, uint32_t code_length, const uint8_t* text,
+                     uint32_t length) except -1
+# Decimal digits without leading zeros, at most `most`.
+cdef bint read_decimal(const uint8_t* text, uint32_t length, uint64_t most, uint64_t* out) noexcept nogil
