@@ -152,7 +152,6 @@ class QueueManager:
 
     def change(self, state: QueueState, spec: QueueSpec) -> None:
         """Its limits and patterns are those of `spec` from now on; in what is FIXED it is the same."""
-        self.hub.remove_queue(state.queue)
         state.spec = spec
         configure(self, state)
         self.hub.add_queue(state.queue, filters_of(spec))
