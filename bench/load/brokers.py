@@ -132,7 +132,7 @@ def read_lines(broker: Broker, needs: Needs, take: Callable[[str], bool]) -> Non
 def start_fluxmq(needs: Needs) -> Broker:
     """FluxMQ as it ships, but for what is needed: default settings, ports of its own choosing, data in the folder."""
     settings = {"storage.dir": str(needs.folder / "data"), "server.health_enabled": "false",
-                "server.admin_socket": "", "queue_manager.auto_create": needs.queue,
+                "server.amqp091.plain.addr": "", "server.admin_socket": "", "queue_manager.auto_create": needs.queue,
                 "queue_manager.compression": "zstd" if needs.compress else "none"}
     for transport, slot in SLOTS.items():
         settings[f"{slot}.addr"] = "127.0.0.1:0" if transport in needs.transports else ""

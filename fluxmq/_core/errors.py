@@ -1,7 +1,7 @@
 """The error tree. Every ring may import this file; nothing else is imported by it.
 
     FluxError
-    ├── ProtocolError(reason, text)   the peer broke the protocol; `reason` is the MQTT 5 reason code to answer with
+    ├── ProtocolError(reason, text)   the peer broke the protocol; `reason` is the code to answer with
     ├── UsageError                    our own caller broke a contract: a bug in this process
     ├── ConfigError(path, text)       the configuration cannot be used; `path` is the key, dotted
     ├── AuthError(reason, text)       the peer may not do this; `reason` as above
@@ -21,8 +21,9 @@ class FluxError(Exception):
 class ProtocolError(FluxError):
     """The peer sent what the specification forbids.
 
-    reason: MQTT 5 reason code, 0x80 to 0xFF (MQTT 5.0 section 2.4); 3.1.1 has no codes, there the edge only closes.
-    text: one sentence for the log and for the Reason String.
+    reason: MQTT 5 reason code, 0x80 to 0xFF (MQTT 5.0 section 2.4); 3.1.1 has no codes, there the edge only closes. In
+    AMQP 0-9-1 the reply code, 311 to 541.
+    text: one sentence for the log and for the Reason String or the reply text.
     """
 
     def __init__(self, reason: int, text: str) -> None:

@@ -7,7 +7,7 @@ from libc.string cimport memcmp, memcpy, memset
 from fluxmq._core.amqp091_topics import filter_of
 from fluxmq._core.errors import UsageError
 from fluxmq._core.journal cimport Journal
-from fluxmq._core.ledger cimport HELD_ACK, HELD_BYTES, HELD_CALL, HELD_SEND, held_t
+from fluxmq._core.ledger cimport HELD_ACK, HELD_BYTES, HELD_CALL, HELD_SEND, HELD_TOLD, Waiter, held_t
 from fluxmq._core.link cimport link_ack, link_commit, link_drop, link_mark, link_publish, link_room, link_t, link_write
 from fluxmq._core.message cimport (
     BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, ids_drop, ids_new, ids_t, msg_drop, msg_hold, msg_new, pub_own,
@@ -490,6 +490,8 @@ cdef class Hub:
                 elif held.kind == HELD_BYTES:
                     data = <bytes>held.object
                     link_write(held.link, <const uint8_t*><const char*>data, <uint32_t>len(data))
+                elif held.kind == HELD_TOLD:
+                    (<Waiter>held.object).on_durable(held.batch)
                 elif held.kind == HELD_CALL:
                     self.cold = True
                     (<object>held.object)()

@@ -49,6 +49,7 @@ cdef enum:
     HELD_SEND = 2           # session: the QoS 2 PUBLISH or the PUBREL under this packet id may leave
     HELD_CALL = 3           # call a Python callable
     HELD_BYTES = 4          # link: write a bytes object (SUBACK, UNSUBACK, CONNACK)
+    HELD_TOLD = 5           # Waiter: on_durable(batch)
 
 cdef struct held_t:
     uint64_t batch
@@ -65,6 +66,10 @@ cdef struct target_t:       # one session that a message being journalled goes t
     ids_t* ids              # borrowed until the record is written
     uint16_t packet_id
     uint8_t first
+
+cdef class Waiter:
+    """Whoever is told that a batch is durable, and knows itself what that lets go (HELD_TOLD)."""
+    cdef int on_durable(self, uint64_t batch) except -1
 
 cdef class Ledger:
     cdef node_t node                    # what everything of this node shares

@@ -4,7 +4,9 @@ from fluxmq._core.journal import Journal
 from fluxmq._core.queue import Queue
 from fluxmq._core.session import Session
 
-__all__ = ["Ledger"]
+__all__ = ["Ledger", "Waiter"]
+
+class Waiter: ...
 
 @final
 class Ledger:

@@ -9,11 +9,19 @@ from fluxmq._core.link cimport link_drop
 from fluxmq._core.message cimport msg_drop
 from fluxmq._core.wire cimport put_bytes16, put_u8, put_u16, put_u32
 
-__all__ = ["Ledger"]
+__all__ = ["Ledger", "Waiter"]
 
 
 cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept nogil:
     return put_u32(put_u32(at, <uint32_t>(value >> 32)), <uint32_t>value)
+
+
+cdef class Waiter:
+    """See ledger.pxd."""
+
+    cdef int on_durable(self, uint64_t batch) except -1:
+        raise NotImplementedError
+
 
 
 @cython.final

@@ -356,7 +356,7 @@ cdef class Loader:
         if kind in (RECORD_SESSION, RECORD_SESSION_END, RECORD_SUBSCRIBE, RECORD_UNSUBSCRIBE, RECORD_LINK):
             self.on_cold(kind, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
             return 0
-        if 20 <= kind <= 29:            # queues: their numbers are their own
+        if 20 <= kind <= 29 or 32 <= kind <= 35:    # queues; exchanges: their numbers are their own
             self.on_cold(kind, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
             return 0
         session = self.sessions.get(number)

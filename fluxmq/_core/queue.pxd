@@ -10,6 +10,7 @@ from fluxmq._core.queue_asked cimport asked_t
 from fluxmq._core.queue_claim cimport GroupOwner
 from fluxmq._core.queue_cursor cimport Cursor
 from fluxmq._core.queue_delay cimport Delays
+from fluxmq._core.queue_group cimport Group
 from fluxmq._core.queue_log cimport Log, Needed
 
 cdef enum:
@@ -38,6 +39,15 @@ cdef class Queue(GroupOwner):
     cdef public uint32_t payload_max
     cdef public int64_t ttl_ms
     cdef public bint drop_head              # full: the oldest gives way; else the new one is refused
+    # AMQP's contract; the above but for bytes_max, messages_max then stay 0
+    cdef public bint prompt                 # what is too old or too much dies when the queue is pumped
+    cdef public bint at_once                # a time to live of 0: who has credit now gets it, or nobody
+    cdef public int64_t ready_max           # messages that nobody has; -1: any number
+    cdef public int64_t ready_bytes_max     # bytes of their bodies; -1: any number
+    cdef readonly int64_t expiry_ms         # when the next one at a head expires: wall clock; 0: none
+    cdef public object on_overflow          # (topic, properties, body, format): refused, for it is full
+    cdef bint expiring                      # a message may be here that expires
+    cdef bint pumping
     cdef public bint capture_confirmed      # an ordinary topic's publisher waits for the append, and is refused with it
     # the cold half; None = not in use
     cdef public object on_full              # (queue): the oldest goes, or will when it is read; False: none does
@@ -62,16 +72,21 @@ cdef class Queue(GroupOwner):
     # A publish arrived here. Returns 0, or the MQTT 5 reason code with which it is refused. wide: it matches filters of
     # bindings only, which match more than they (SUB_WIDE).
     cdef int take(self, pub_t* pub, bint wide) except -1
+    cdef int put(self, const body_t* body, uint8_t qos) except -1
     cdef bint is_bound(self, const body_t* body) noexcept
     cdef int no_space(self) noexcept
     cdef int append(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
     cdef int pump(self) except -1
+    cdef int pump_group(self, Group group) except -1
     cdef int stir(self) except -1
     cdef uint64_t kept(self)
     cdef uint64_t kept_bytes(self)
     cdef uint64_t unsettled(self)
     cdef bint is_address(self, const body_t* body) noexcept
     cdef bint is_full(self, const body_t* body)
+    cdef int note_ready(self, body_t* kept) except -1
+    cdef int overflowed(self, const body_t* body) except -1
+    cdef bint is_over_ready(self, const body_t* body) except -1
     cdef bint make_room(self, const body_t* body) except -1
     cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
     cdef int move_due(self) except -1

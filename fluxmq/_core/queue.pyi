@@ -24,6 +24,11 @@ class Queue(GroupOwner):
     payload_max: int
     ttl_ms: int
     drop_head: bool
+    prompt: bool
+    at_once: bool
+    ready_max: int
+    ready_bytes_max: int
+    on_overflow: Callable[[bytes, bytes, bytes, int], None] | None
     capture_confirmed: bool
     on_full: Callable[[Queue], bool] | None
     on_delayed: Callable[[Queue], None] | None
@@ -54,6 +59,8 @@ class Queue(GroupOwner):
     @property
     def readers(self) -> list[StreamReader]: ...
     @property
+    def expiry_ms(self) -> int: ...
+    @property
     def depth(self) -> int: ...
     @property
     def floors_read(self) -> int: ...
@@ -67,7 +74,7 @@ class Queue(GroupOwner):
     def needs(self, log: Log) -> Needed | None: ...
     def is_needed(self, log: Log, offset: int) -> bool: ...
     def publish(self, topic: bytes, payload: bytes, properties: bytes = b"", qos: int = 1,
-                expires_at: int = 0) -> int: ...
+                expires_at: int = 0, format: int = 0) -> int: ...
     def append_message(self, topic: bytes, payload: bytes, *, properties: bytes = b"", qos: int = 1, priority: int = 0,
                        expires_at: int = 0, not_before: int = 0, partition_key: bytes = b"",
                        forced: bool = False, format: int = 0) -> int: ...

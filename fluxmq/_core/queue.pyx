@@ -15,6 +15,7 @@ from fluxmq._core.queue_asked cimport asked_t, read_asked
 from fluxmq._core.queue_cursor cimport Cursor as GroupCursor
 from fluxmq._core.queue_delay cimport ROUND_MAX, Delays
 from fluxmq._core.queue_group cimport Group
+from fluxmq._core.queue_heads cimport drop_heads, expire_heads, ready_count
 from fluxmq._core.queue_log cimport Log, Needed, record_body, record_t
 from fluxmq._core.queue_stream cimport StreamReader
 
@@ -25,6 +26,11 @@ globals().update(QUEUE_CLASSIC=QUEUE_CLASSIC, QUEUE_STREAM=QUEUE_STREAM, QUEUE_E
 cdef enum:
     ADDRESS_PREFIX_BYTES = 7        # "$queue/"
     MOVE_BYTES_MAX = 4194304        # of due messages in one turn
+
+
+cdef inline int64_t sooner(int64_t known, int64_t other) noexcept nogil:
+    """Of two times at which a message expires; known may be 0: never."""
+    return other if known == 0 or other < known else known
 
 
 cdef inline uint32_t hash_key(const uint8_t* key, uint32_t length) noexcept nogil:
@@ -74,6 +80,8 @@ cdef class Queue(GroupOwner):
         self.partitions = <uint32_t>len(logs) // lanes
         self.groups = []
         self.readers = []
+        self.ready_max = self.ready_bytes_max = -1
+        self.expiring = any((<Log>log).next > (<Log>log).first for log in logs)
         self.patterns = []
         self.behind = <uint32_t*>calloc(len(logs), sizeof(uint32_t))
         if self.behind == NULL:
@@ -164,6 +172,15 @@ cdef class Queue(GroupOwner):
         self.ledger.records = records       # nobody waits for a capture
         return 0
 
+    cdef int put(self, const body_t* body, uint8_t qos) except -1:
+        """A publish that another protocol than MQTT has routed here. Returns 0, or the reason to refuse it."""
+        cdef asked_t asked
+        cdef int reason = self.read_asked(body, &asked)
+        if reason:
+            self.counts.refused_properties += 1
+        else:
+            reason = self.no_space()
+        return reason if reason else self.append(body, qos, &asked)
     cdef bint is_bound(self, const body_t* body) noexcept:
         """Whether a binding that is no filter matches the topic."""
         cdef bytes pattern
@@ -207,16 +224,25 @@ cdef class Queue(GroupOwner):
             if self.is_repeated(producer, asked.sequence):
                 self.counts.repeated += 1
                 return 0
-        if not asked.forced and self.is_full(body) and not self.make_room(body):
+        if not asked.forced and self.prompt:
+            if not self.drop_head and self.is_over_ready(body):
+                self.counts.refused_full += 1
+                self.overflowed(body)
+                return REASON_QUOTA_EXCEEDED
+        elif not asked.forced and self.is_full(body) and not self.make_room(body):
             self.counts.refused_full += 1
             return REASON_QUOTA_EXCEEDED
-        if self.ttl_ms and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms + self.ttl_ms):
-            kept.expires_at = self.ledger.node.now_ms + self.ttl_ms
+        if not self.prompt and self.ttl_ms:
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.now_ms + self.ttl_ms)
         if asked.not_before > self.ledger.node.now_ms and self.on_delayed is not None:
             self.delay(&kept, qos, asked)
             if producer is not None:
                 self.on_produced(producer, asked.sequence)
             return 0
+        if asked.has_lifetime:
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.now_ms + asked.lifetime_ms)
+        if self.prompt:
+            self.note_ready(&kept)
         if self.partitions > 1:
             if asked.key != NULL:
                 partition = hash_key(asked.key, asked.key_length) % self.partitions
@@ -234,9 +260,41 @@ cdef class Queue(GroupOwner):
         self.touch()
         return 0
 
+    cdef int note_ready(self, body_t* kept) except -1:
+        """AMQP: the time that a message may be here, which begins now; and its size."""
+        cdef Group group
+        if self.ttl_ms or self.at_once:
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.now_ms + self.ttl_ms)
+        if kept.expires_at:
+            self.expiring = True
+        if self.ready_bytes_max >= 0:
+            for group in self.groups:
+                group.ready_bytes += kept.payload_length
+        return 0
+
+    cdef int overflowed(self, const body_t* body) except -1:
+        if self.on_overflow is not None:
+            self.on_overflow((<const char*>body.topic)[:body.topic_length],
+                             (<const char*>body.properties)[:body.properties_length],
+                             (<const char*>body.payload)[:body.payload_length], body.format)
+        return 0
+
     cdef bint is_full(self, const body_t* body):
         return ((self.messages_max != 0 and self.kept() >= self.messages_max and self.unsettled() >= self.messages_max)
                 or (self.bytes_max != 0 and self.kept_bytes() + body.payload_length > self.bytes_max))
+
+    cdef bint is_over_ready(self, const body_t* body) except -1:
+        """Whether one more would be more than may be ready, when all who wait have got what they can take."""
+        cdef Group group
+        cdef bint over = 0
+        for group in self.groups:
+            over = over or ((self.ready_max >= 0 and ready_count(group) >= <uint64_t>self.ready_max)
+                            or (self.ready_bytes_max >= 0
+                                and group.ready_bytes + <int64_t>body.payload_length > self.ready_bytes_max))
+        if not over or not self.news or self.pumping:
+            return over
+        self.pump()
+        return self.is_over_ready(body)
 
     cdef bint make_room(self, const body_t* body) except -1:
         """What every group has settled goes first, then as many of the oldest as the cold half lets go. 0: no room."""
@@ -317,9 +375,9 @@ cdef class Queue(GroupOwner):
         return 0
 
     def publish(self, bytes topic not None, bytes payload not None, bytes properties=b"", int qos=1,
-                int64_t expires_at=0) -> int:
+                int64_t expires_at=0, int format=0) -> int:
         """As if a client had published it: user properties are obeyed. Returns 0, or the MQTT 5 reason code of the
-        refusal. properties: MQTT 5 wire bytes, valid."""
+        refusal. topic, properties: as format, a FORMAT_*, says; valid."""
         cdef body_t body
         cdef asked_t asked
         cdef int reason
@@ -331,6 +389,7 @@ cdef class Queue(GroupOwner):
         body.properties = <const uint8_t*><const char*>properties
         body.properties_length = <uint32_t>len(properties)
         body.expires_at = expires_at
+        body.format = <uint8_t>format
         reason = self.read_asked(&body, &asked)
         if reason:
             self.counts.refused_properties += 1
@@ -378,9 +437,9 @@ cdef class Queue(GroupOwner):
         self.stir()
         if self.delays is not None:
             self.move_due()
+        self.expiry_ms = 0
         for group in self.groups:
-            group.pump()
-            group.write_records()
+            self.pump_group(group)
             stalled = stalled or group.stalled
         for reader in self.readers:
             reader.pump()
@@ -389,6 +448,25 @@ cdef class Queue(GroupOwner):
             self.trim_settled()
         if stalled and self.on_stalled is not None:
             self.on_stalled(self)
+        return 0
+
+    cdef int pump_group(self, Group group) except -1:
+        cdef int64_t due
+        if self.pumping:
+            return 0
+        self.pumping = True
+        try:
+            group.pump()
+            if self.prompt:
+                if self.drop_head and (self.ready_max >= 0 or self.ready_bytes_max >= 0):
+                    drop_heads(group, self.ready_max, self.ready_bytes_max)
+                if self.expiring:
+                    due = expire_heads(group)
+                    if due and (self.expiry_ms == 0 or due < self.expiry_ms):
+                        self.expiry_ms = due
+            group.write_records()
+        finally:
+            self.pumping = False
         return 0
 
     cdef int trim_settled(self) except -1:

@@ -2,6 +2,7 @@
 
     partition-key       messages of one key are in one partition, in order
     priority            0 to 255; of a queue with fewer levels the highest is the most. AMQP: the property
+    expiration          AMQP: milliseconds that it may be in the queue. MQTT has Message Expiry Interval
     x-delay             milliseconds; not before that
     not-before          the same as a point in time, milliseconds since the epoch
     producer-id, producer-sequence      a pair is appended once, however often it is published
@@ -20,6 +21,8 @@ cdef struct asked_t:
     int64_t not_before          # x-delay, not-before: wall clock, ms; 0: at once
     uint32_t key_length
     uint32_t producer_length
+    int64_t lifetime_ms         # AMQP's expiration, if has_lifetime: from when it is in the queue
+    uint8_t has_lifetime
     uint8_t priority            # 0 … 255
     uint8_t has_sequence
     uint8_t forced              # it must be kept: no limit refuses it

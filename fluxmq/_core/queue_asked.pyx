@@ -3,7 +3,7 @@
 from libc.stdint cimport uint16_t
 from libc.string cimport memcmp, memset
 
-from fluxmq._core.amqp091_names cimport HEADERS, PRIORITY, props_read, props_t
+from fluxmq._core.amqp091_names cimport EXPIRATION, HEADERS, PRIORITY, props_read, props_t
 from fluxmq._core.amqp091_values cimport entry_t, next_entry, read_integer
 from fluxmq._core.message cimport FORMAT_AMQP091
 from fluxmq._core.mqtt_consts cimport REASON_IMPLEMENTATION_SPECIFIC_ERROR
@@ -112,6 +112,9 @@ cdef int read_amqp(const body_t* body, int64_t now_ms, asked_t* asked) noexcept 
     props_read(body.properties, body.properties_length, &props)
     if props.of[PRIORITY].at != NULL:
         asked.priority = props.of[PRIORITY].at[0]
+    if props.of[EXPIRATION].at != NULL and read_number(props.of[EXPIRATION].at, props.of[EXPIRATION].n, &number):
+        asked.has_lifetime = 1
+        asked.lifetime_ms = <int64_t>number
     at = props.of[HEADERS].at
     end = at + props.of[HEADERS].n
     while at != NULL and next_entry(&at, end, &e):

@@ -2,7 +2,7 @@
 
 The states are drawn in queue_group.pxd. A claim is a C struct that its cursor owns; members and heaps point to it.
 """
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.queue_log cimport chunk_t, record_t
 
@@ -20,6 +20,7 @@ cdef struct claim_t:
     claim_t* before             # of the same member, in order of claiming
     claim_t* behind
     claim_t* chain              # next in its bucket of the cursor's table
+    uint32_t payload            # bytes of the message's body, since somebody had it; 0: not known
     uint32_t heap_at            # 1 + place in the heap that its state says; 0: in none
     uint16_t deliveries         # how often it was handed to a member
     uint8_t state
@@ -51,6 +52,7 @@ cdef class Member:
     """What is handed to. A subclass decides how it is delivered and how much it takes."""
     cdef readonly object group              # Group; None before join and after leave
     cdef public int64_t lease_ms            # visibility timeout; 0 = until it leaves
+    cdef public int32_t priority            # set before join: who has a higher one gets what it can take first
     cdef readonly uint32_t held             # claims in its hands
     cdef claim_t* oldest
     cdef claim_t* newest

@@ -12,6 +12,7 @@ class Filter: ...
 @disjoint_base
 class Member:
     lease_ms: int
+    priority: int
     @property
     def group(self) -> Any: ...
     @property

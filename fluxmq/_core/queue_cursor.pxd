@@ -2,7 +2,7 @@
 
     settled: all below `floor`, and at or above it what the pages say    claimed: the table    the rest: never claimed
 """
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fluxmq._core.queue_claim cimport Member, claim_t, heap_t
 from fluxmq._core.queue_log cimport Log
@@ -25,6 +25,8 @@ cdef class Cursor:
     cdef claim_t** table
     cdef uint32_t table_mask
     cdef uint32_t count
+    cdef uint64_t head_at                   # the head that queue_heads looked at last, and when it expires, 0: never
+    cdef int64_t head_expires
     cdef heap_t ready
 
     # Whether the group is done with the message: below floor or settled out of order.

@@ -22,6 +22,7 @@ cdef class Cursor:
         self.log = log
         self.partition = partition
         self.next = self.floor = start
+        self.head_at = <uint64_t>0xFFFFFFFFFFFFFFFF
         self.pages_base = start >> PAGE_BITS
 
     def __dealloc__(self):

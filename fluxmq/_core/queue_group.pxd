@@ -27,17 +27,21 @@ cdef class Group:
     cdef readonly str mode                  # shared, exclusive, single
     cdef readonly bint volatile             # nothing is recorded
     cdef readonly list cursors              # Cursor, one per log of the queue, in the queue's order
-    cdef readonly list members
+    cdef readonly list members              # Member, those with the highest priority first
+    cdef readonly list guests               # Member: they get nothing by themselves (queue_heads), but may have claims
     cdef public uint32_t claims_max         # claims in all: no more is handed out above
     cdef public uint32_t deliveries_max     # 0 = any number; one more and the message is dead
     cdef public object on_dead              # (group, log, offset, deliveries, reason): the engine deals with it
+    cdef public bint prompt                 # what was delivered too often dies when it comes back, not when it is due
     cdef public Filter filter               # None: everything
     cdef public GroupOwner owner
     cdef readonly uint32_t claims           # HELD, READY and WAITING
     cdef readonly bint stalled              # something must be read from disk before it can go on
+    cdef public int64_t ready_bytes         # of bodies of what is ready, where somebody asks (Queue.ready_bytes_max)
     cdef readonly bint dirty                # changed since the last export_state
     cdef Ledger ledger
     cdef list order                         # lists of cursors, the highest lane first
+    cdef bint ranked                        # its members differ in priority
     cdef dict lanes                         # partition -> its cursors
     cdef uint32_t turn_cursor
     cdef uint32_t turn_member
@@ -75,6 +79,9 @@ cdef class Group:
     cdef void unlink(self, claim_t* claim) noexcept
     cdef claim_t* ordered(self, Cursor cursor, uint64_t offset)
     cdef Member member_with_credit(self)
+    cdef Member ranked_with_credit(self)
+    cdef int rank(self) except -1
+    cdef int left(self, Member member) except -1
     cdef bint is_free(self, Cursor cursor)
     cdef Cursor cursor_of(self, uint64_t log_number)
     cdef int balance(self) except -1

@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. Who gets what, and what becomes of it: see queue_group.pxd.
+"""Machine. Who gets what, and what becomes of it: see queue_group.pxd. One file, for each of its parts is short and
+all of them move the same claims between the same heaps; what AMQP does at the head of a queue is in queue_heads.pyx.
 
 What it costs: nothing for a message that waits; a claim_t for one that is in somebody's hands or ready again (bounded
 by claims_max); a bit for one that was settled before an older one, in pages of 8 KiB per 65 536 offsets.
@@ -24,6 +25,11 @@ cdef enum:
     LANE_SHIFT = 56
     DELIVERIES_MAX = 65535
     SCAN_MAX = 10000            # messages that one pump looks at for one cursor without handing any out
+
+
+cdef inline bint is_over(const record_t* record, int64_t now) noexcept:
+    """Its time has passed. What came in this very instant may still go out: a time to live of 0 says so."""
+    return record.expires_at != 0 and (record.expires_at < now or (record.expires_at == now and record.time_ms != now))
 
 
 cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept:
@@ -53,6 +59,7 @@ cdef class Group:
         self.deliveries_max = deliveries_max
         self.cursors = []
         self.members = []
+        self.guests = []
         self.order = []
         self.lanes = {}
         self.waiting.by_due = 1
@@ -81,8 +88,24 @@ cdef class Group:
         member.group = self
         member.refused_in = 0
         self.members.append(member)
+        self.rank()
         self.balance()
         self.touch()
+
+    def attach(self, Member member not None):
+        """It gets what it asks for and nothing else (queue_heads.pull); it counts as nobody's consumer."""
+        if member.group is not None:
+            raise UsageError("a member is in one group at a time")
+        member.group = self
+        self.guests.append(member)
+
+    def rest(self, Member member not None):
+        """It gets nothing more, and keeps what it has; others need not wait for that."""
+        if member not in self.members:
+            return
+        self.members.remove(member)
+        self.guests.append(member)
+        self.left(member)
 
     def leave(self, Member member not None):
         """What it has is ready again at once."""
@@ -91,10 +114,33 @@ cdef class Group:
         while member.oldest != NULL:
             member.lost(member.oldest)
             self.give_back(member.oldest, 0, True)
-        self.members.remove(member)
+        (self.members if member in self.members else self.guests).remove(member)
         member.group = None
+        self.left(member)
+
+    cdef int left(self, Member member) except -1:
+        cdef Cursor cursor
+        for cursor in self.cursors:
+            if cursor.holder is member:         # what it may still have keeps nobody waiting
+                cursor.holder = None
+        self.rank()
         self.balance()
-        self.touch()
+        return self.touch()
+
+    def disband(self):
+        """All leave, whether they take messages or not."""
+        for member in self.members + self.guests:
+            self.leave(member)
+
+    cdef int rank(self) except -1:
+        """Members in order of priority; of one priority in that in which they came."""
+        cdef Member member
+        self.ranked = False
+        for member in self.members:
+            self.ranked = self.ranked or member.priority != (<Member>self.members[0]).priority
+        if self.ranked:
+            self.members.sort(key=lambda one: -one.priority)
+        return 0
 
     cdef int touch(self) except -1:
         self.dirty = True
@@ -105,11 +151,14 @@ cdef class Group:
     cdef int balance(self) except -1:
         """Exclusive groups: each partition has an owner, those that have one keep it while the load is even."""
         cdef Cursor cursor
-        cdef Member member
+        cdef Member member = None
         partitions = sorted({cursor.partition for cursor in self.cursors})
         owners = {}
         if self.members and self.mode == "single":
-            owners = dict.fromkeys(partitions, self.members[0])
+            for cursor in self.cursors:
+                member = cursor.owner                   # it remains the one as long as it is here
+                break
+            owners = dict.fromkeys(partitions, member if member in self.members else self.members[0])
         elif self.members and self.mode == "exclusive":
             share, extra = divmod(len(partitions), len(self.members))       # so many have one more
             loads = {id(member): 0 for member in self.members}
@@ -162,11 +211,31 @@ cdef class Group:
         cdef uint32_t count = <uint32_t>len(self.members)
         cdef uint32_t i
         cdef Member member
+        if self.ranked:
+            return self.ranked_with_credit()
         for i in range(count):
             member = <Member>self.members[(self.turn_member + i) % count]
             if member.refused_in != self.pumps and member.credit():
                 self.turn_next = (self.turn_member + i + 1) % count
                 return member
+        return None
+
+    cdef Member ranked_with_credit(self):
+        """As member_with_credit, where a higher priority comes first: turns are taken among equals."""
+        cdef uint32_t count = <uint32_t>len(self.members)
+        cdef uint32_t first = 0
+        cdef uint32_t end, i
+        cdef Member member
+        while first < count:
+            end = first + 1
+            while end < count and (<Member>self.members[end]).priority == (<Member>self.members[first]).priority:
+                end += 1
+            for i in range(end - first):
+                member = <Member>self.members[first + (self.turn_member + i) % (end - first)]
+                if member.refused_in != self.pumps and member.credit():
+                    self.turn_next = self.turn_member + i + 1
+                    return member
+            first = end
         return None
 
     cdef int pump(self) except -1:
@@ -192,7 +261,7 @@ cdef class Group:
         """Exclusive groups: nobody but its owner has messages of the partition, in any lane."""
         cdef Cursor lane
         for lane in self.lanes[cursor.partition]:
-            if lane.held and lane.holder is not cursor.owner:
+            if lane.held and lane.holder is not None and lane.holder is not cursor.owner:
                 return 0
         return 1
 
@@ -204,7 +273,10 @@ cdef class Group:
         for lane in self.order:
             count = <uint32_t>len(lane)
             if count == 1:
-                if self.pump_cursor(<Cursor>lane[0], None, handed):
+                cursor = <Cursor>lane[0]
+                if cursor.ready.count == 0 and cursor.next >= cursor.log.next:
+                    continue                            # of many lanes most are empty
+                if self.pump_cursor(cursor, None, handed):
                     return 0
                 continue
             before = handed[0] + 1
@@ -280,10 +352,11 @@ cdef class Group:
             if found == NULL or found.offset != offset:
                 self.settle_offset(cursor, offset)      # retention took it
                 continue
+            self.ready_bytes -= found.payload_length
             if self.deliveries_max and claim.deliveries >= self.deliveries_max:
                 self.kill(cursor, offset, claim.deliveries, "max_retries")
                 continue
-            if found.expires_at and found.expires_at <= self.ledger.node.now_ms:
+            if is_over(found, self.ledger.node.now_ms):
                 self.kill(cursor, offset, claim.deliveries, "expired")
                 continue
             heap_remove(&cursor.ready, claim)
@@ -309,7 +382,8 @@ cdef class Group:
             while cursor.next < found.offset:           # kept nowhere: everybody was done with it
                 cursor.mark(cursor.next)
                 cursor.next = max(cursor.next + 1, cursor.floor)
-            if found.expires_at and found.expires_at <= self.ledger.node.now_ms:
+            self.ready_bytes -= found.payload_length
+            if is_over(found, self.ledger.node.now_ms):
                 cursor.next = found.offset + 1
                 self.kill(cursor, found.offset, 0, "expired")
                 continue
@@ -350,6 +424,7 @@ cdef class Group:
         claim.state = CLAIM_HELD
         claim.member = <void*>member
         claim.chunk = chunk
+        claim.payload = record.payload_length
         chunk_hold(chunk)
         if claim.deliveries < DELIVERIES_MAX:
             claim.deliveries += 1
@@ -380,6 +455,7 @@ cdef class Group:
         claim.due_ms = 0
         claim.state = CLAIM_READY
         heap_push(&cursor.ready, claim)
+        self.ready_bytes += claim.payload
         return 0
 
     cdef void take_from_member(self, claim_t* claim) noexcept:
@@ -432,7 +508,10 @@ cdef class Group:
 
     cdef int give_back(self, claim_t* claim, int64_t delay_ms, bint counts) except -1:
         cdef Cursor cursor = <Cursor>claim.cursor
+        if self.prompt and counts and self.deliveries_max and claim.deliveries >= self.deliveries_max:
+            return self.kill(cursor, claim.offset, claim.deliveries, "max_retries")
         self.unlink(claim)
+        self.ready_bytes += claim.payload
         if not counts and claim.deliveries:
             claim.deliveries -= 1
         claim.due_ms = self.ledger.node.now_ms + delay_ms if delay_ms > 0 else 0

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Callable, Iterator
 from itertools import combinations
 
+from fluxmq.model import limits
 from fluxmq.model.address import Address, parse_address
 from fluxmq.model.config import Config
 from fluxmq.model.listeners import TlsListener, TlsWebSocket, WebSocketListener
@@ -38,7 +39,7 @@ def _bound(config: Config) -> list[tuple[str, Address]]:
 
 def _addresses(config: Config) -> Iterator[Finding]:
     if next(config.listeners(), None) is None:
-        yield ("server.mqtt",), "nothing listens: give a slot an address, such as server.mqtt.tcp.plain.addr"
+        yield ("server",), "nothing listens: give a slot an address, such as server.mqtt.tcp.plain.addr"
     for (first, one), (second, other) in combinations(_bound(config), 2):
         if one.overlaps(other):
             yield (second, first), f"{other} clashes with {first} ({one}): one port cannot be listened on twice"
@@ -96,7 +97,7 @@ def _known_cipher(name: str) -> bool:
 
 
 def _websocket(config: Config) -> Iterator[Finding]:
-    for path, slot in config.listeners():
+    for path, slot in config.mqtt_listeners():
         if isinstance(slot, (WebSocketListener, TlsWebSocket)):
             for origin in slot.allowed_origins:
                 if origin != "*" and not _ORIGIN.fullmatch(origin):
@@ -155,5 +156,22 @@ def _numbers(config: Config) -> Iterator[Finding]:
         yield ("broker.server_keep_alive_max",), "must be whole seconds: that is how MQTT 5 tells clients"
 
 
+def _amqp(config: Config) -> Iterator[Finding]:
+    amqp, path = config.amqp091, "amqp091.virtual_hosts"
+    if not amqp.virtual_hosts:
+        yield (path,), "must name at least one, such as \"/\": nobody could open a connection"
+    for name in sorted({name for name in amqp.virtual_hosts if amqp.virtual_hosts.count(name) > 1}):
+        yield (path,), f"{name!r} is there twice"
+    for name in amqp.virtual_hosts:
+        if not name:
+            yield (path,), "a name is empty"
+        elif len(name.encode()) > limits.AMQP_SHORT_STRING_BYTES_MAX:
+            yield (path,), f"{name!r} is longer than {limits.AMQP_SHORT_STRING_BYTES_MAX} bytes, all that AMQP can say"
+    if amqp.heartbeat != int(amqp.heartbeat):
+        yield ("amqp091.heartbeat",), "must be whole seconds: that is how AMQP tells clients"
+    if 0 < amqp.memory_high < limits.AMQP_MEMORY_HIGH_BYTES_MIN:
+        yield ("amqp091.memory_high",), "must be 0B or at least 64MiB, or the broker would block all from its start"
+
+
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
-    _addresses, _tls, _websocket, _who_may_connect, _files, _numbers)
+    _addresses, _tls, _websocket, _who_may_connect, _files, _numbers, _amqp)

@@ -140,8 +140,9 @@ def _cell(text: str) -> str:
 
 
 _INTRODUCTION = """\
-Without any configuration the broker listens on this machine only, for MQTT on port 1883, MQTT over WebSocket on 8083
-and health checks on 8081, and keeps its data in `./fluxmq-data`.
+Without any configuration the broker listens on this machine only, for MQTT on port 1883, MQTT over WebSocket on 8083,
+AMQP 0-9-1 on 5672 and health checks on 8081, and keeps its data in `./fluxmq-data`. A listener with an empty `addr` is
+off.
 
 A value comes from the strongest of four sources that gives one:
 

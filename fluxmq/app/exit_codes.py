@@ -1,4 +1,6 @@
 """What the exit status of `fluxmq` says. A supervisor may restart on 1; 2 and 4 need a person; 3 another port."""
+import errno
+
 from fluxmq._core.errors import ConfigError, FluxError, StorageError
 
 __all__ = ["BIND", "CONFIG", "FAILURE", "INTERRUPTED", "MEANINGS", "OK", "STORAGE", "BindError", "exit_code"]
@@ -21,10 +23,12 @@ MEANINGS = {
 
 
 class BindError(FluxError):
-    """An address cannot be listened on. The text names the key, the address and the system's reason."""
+    """An address cannot be listened on. The text names the key, the address and the system's reason, and with a hint
+    what to do about it when somebody else has the address."""
 
-    def __init__(self, path: str, address: str, reason: OSError) -> None:
-        super().__init__(f"{path}: cannot listen on {address}: {reason.strerror or reason}")
+    def __init__(self, path: str, address: str, reason: OSError, hint: str = "") -> None:
+        text = f"{path}: cannot listen on {address}: {reason.strerror or reason}"
+        super().__init__(f"{text}. {hint}" if hint and reason.errno == errno.EADDRINUSE else text)
         self.path = path
         self.address = address
         self.reason = reason

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from fluxmq.model.limits import LOG_CAUSES_MAX, LOG_INTERVAL_SECONDS
 
-__all__ = ["LEVELS", "JsonFormatter", "RateLimited", "TextFormatter", "configure"]
+__all__ = ["LEVELS", "JsonFormatter", "Notes", "RateLimited", "TextFormatter", "configure"]
 
 # Names of the configuration's log.level.
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
@@ -158,6 +158,36 @@ class RateLimited:
         if suppressed:
             extra["suppressed"] = suppressed
         self._logger.log(level, "%s", message, extra=extra)
+
+
+class Notes:
+    """What one part of the broker says to the operator. name: of its logger. clock: seconds, monotonic."""
+
+    def __init__(self, name: str, clock: Callable[[], float]) -> None:
+        self.log = logging.getLogger(name)
+        self._limited = RateLimited(self.log, clock)
+
+    def say(self, level: str, cause: str, text: str, fields: dict[str, Any]) -> None:
+        """level: debug, info, warning or error. cause: what must not fill the log, one line a second for each at most;
+        "" = always. fields: "error" is an exception, whose traceback is shown at the level debug."""
+        number: int = getattr(logging, level.upper())
+        if cause:
+            self._limited.log(number, cause, text, **{k: v for k, v in fields.items() if k != "error"})
+        elif self.log.isEnabledFor(number):
+            self.log.log(number, text, extra=fields)
+        if "error" in fields:
+            self.log.debug("traceback", exc_info=fields["error"])
+
+    def debugging(self) -> bool:
+        """Whether lines of the level debug are shown."""
+        return self.log.isEnabledFor(logging.DEBUG)
+
+    def flush(self) -> None:
+        """See RateLimited."""
+        self._limited.flush()
+
+    def close(self) -> None:
+        self._limited.close()
 
 
 class _Cause:

@@ -32,14 +32,14 @@ from fluxmq.admin.health import HealthServer
 from fluxmq.admin.metrics import Metrics
 from fluxmq.admin.socket import SOCKET_PATH_BYTES_MAX, AdminSocket
 from fluxmq.app import exit_codes, queue_setup
+from fluxmq.app.amqp091 import Amqp091
 from fluxmq.app.exit_codes import BindError
 from fluxmq.app.heap import HeapKeeper, settle_heap
 from fluxmq.app.hub_limits import set_limits
-from fluxmq.app.logs import RateLimited, configure
+from fluxmq.app.listeners import open_listeners
+from fluxmq.app.logs import Notes, configure
 from fluxmq.app.snapshot import Snapshots
-from fluxmq.edge.mqtt.front import Front
-from fluxmq.edge.mqtt.listener import Listener
-from fluxmq.edge.mqtt.options import FrontOptions
+from fluxmq.edge.listening import SocketListener
 from fluxmq.edge.mqtt.tally import Tally
 from fluxmq.engine.broker import Broker, Limits
 from fluxmq.engine.durability import Keeper
@@ -50,11 +50,7 @@ from fluxmq.engine.queue_space import QueueSpace
 from fluxmq.engine.queues import QueueManager
 from fluxmq.engine.review import review
 from fluxmq.engine.sys_topics import SysTopics
-from fluxmq.model import limits
 from fluxmq.model.config import Config
-from fluxmq.model.listeners import Listener as Slot
-from fluxmq.model.listeners import TlsListener, TlsWebSocket, WebSocketListener
-from fluxmq.model.mqtt import ReasonCode
 from fluxmq.storage.memory import MemoryStore
 from fluxmq.storage.segments import SegmentStore
 from fluxmq.storage.store import RocksStore
@@ -69,7 +65,6 @@ TICK_S = 0.25  # clocks of connections: keep alive, time-outs, delayed wills are
 LOSING_TICKS = 4  # a second between lines about messages dropped for a client
 LOSING_LINES_MAX = 10
 RETAINED_SWEEP_TICKS = 40  # expired retained messages are never delivered; the sweep only frees their memory
-LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 def run(config: Config, provenance: dict[str, str]) -> int:
@@ -114,9 +109,9 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.stopped = asyncio.Event()
         self.status = exit_codes.OK
-        self.log = logging.getLogger("fluxmq.mqtt")
-        self.limited = RateLimited(self.log, time.monotonic)
-        self.listeners: list[tuple[str, Listener, list[tuple[str, int]]]] = []
+        self.notes = Notes("fluxmq.mqtt", time.monotonic)
+        self.log, self.note = self.notes.log, self.notes.say
+        self.listeners: list[tuple[str, SocketListener, list[tuple[str, int]]]] = []
         self.contexts: list[tuple[str, ServerContexts]] = []
         self.health: HealthServer | None = None
         self.queues: QueuesPort | None = None
@@ -129,6 +124,7 @@ class Server:
         self.queue_space: QueueSpace | None = None
         self.descriptors = 0
         self.tally = Tally()
+        self.amqp091 = Amqp091(self)
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
         self._authority: Authority | None = None
@@ -160,8 +156,7 @@ class Server:
                                     config.auth.allow_anonymous)
         self.authority = self._authority
         self._apply_authority()
-        for path, slot in config.listeners():
-            self._open(path, slot)
+        open_listeners(self)
         self.sys_topics = SysTopics(self.broker, __version__)
         self.snapshots = Snapshots(self)
         if config.server.health_enabled:
@@ -176,40 +171,6 @@ class Server:
                           interval=storage.sync_interval, file_bytes=storage.journal_file_size,
                           recover_on_startup=storage.recover_on_startup)
 
-    def _open(self, path: str, slot: Slot) -> None:
-        broker = self.config.broker
-        options = FrontOptions(
-            packet_bytes_max=broker.max_message_size + limits.PACKET_OVERHEAD_BYTES_MAX,
-            receive_max=broker.receive_maximum, inflight_max=self.config.session.max_inflight_messages,
-            topic_alias_max=broker.topic_alias_max, qos_max=broker.max_qos,
-            retain_available=broker.max_retained_messages > 0, keep_alive_max_s=int(broker.server_keep_alive_max),
-            topic_levels_max=broker.max_topic_levels, payload_bytes_max=broker.max_message_size,
-            response_information=broker.response_information, write_timeout_ms=int(slot.write_timeout * 1000))
-        websocket = isinstance(slot, WebSocketListener | TlsWebSocket)
-        contexts = None
-        if isinstance(slot, TlsListener):
-            contexts = ServerContexts(slot.cert_file, slot.key_file, ca_file=slot.ca_file,
-                                      client_auth=slot.client_auth_effective, min_version=slot.min_version,
-                                      cipher_suites=slot.cipher_suites, path=path)
-            self.contexts.append((path, contexts))
-        front = Front(self.broker, self.authority, options, self.tally, path.removeprefix("server."),
-                      version={"auto": 0, "v3": 3, "v5": 5}[slot.protocol],
-                      username_from=slot.username_from if isinstance(slot, TlsListener) else "",
-                      path=slot.path if isinstance(slot, WebSocketListener | TlsWebSocket) else "",
-                      origins=slot.allowed_origins if isinstance(slot, WebSocketListener | TlsWebSocket) else (),
-                      on_log=self.note, log_connections=lambda: self.log.isEnabledFor(logging.DEBUG))
-        context = (lambda found=contexts: found.current) if contexts is not None else None
-        listener = Listener(front, self.poller, websocket=websocket, context=context,
-                            max_connections=slot.max_connections, read_timeout_s=slot.read_timeout,
-                            later=self.loop.call_later)
-        address = slot.address
-        assert address is not None
-        try:
-            bound = listener.open(address.host, address.port)
-        except OSError as error:
-            raise BindError(f"{path}.addr", slot.addr, error) from None
-        self.listeners.append((path, listener, bound))
-
     # ------------------------------------------------------------------ start
 
     async def start(self) -> None:
@@ -223,7 +184,9 @@ class Server:
             try:
                 await self.health.start()
             except OSError as error:
-                raise BindError("server.health_addr", self.config.server.health_addr, error) from None
+                raise BindError("server.health_addr", self.config.server.health_addr, error,
+                                "Another program listens there: set server.health_addr to another address, or "
+                                "server.health_enabled to false") from None
         self.hub.wake = self._wake
         self.loop.add_reader(self.poller.fileno(), self._turn)
         self._started = True
@@ -280,7 +243,8 @@ class Server:
             self.heap.tick(self.keeper.checkpoints)
             if self._ticks % LOSING_TICKS == 0:
                 self._tell_losing()
-            self.limited.flush()
+            self.amqp091.tick()
+            self.notes.flush()
         except StorageError as error:
             self.fail(error)
         # What the clock caused leaves now, not at the next event.
@@ -298,15 +262,6 @@ class Server:
             self.note("warning", "", "messages dropped for further clients",
                       {"clients": len(rest), "dropped": sum(messages for _, messages in rest)})
 
-    def note(self, level: str, cause: str, text: str, fields: dict[str, Any]) -> None:
-        """For the operator. cause: what must not fill the log, one line a second for each at most; "" = always."""
-        if cause:
-            self.limited.log(LEVELS[level], cause, text, **{k: v for k, v in fields.items() if k != "error"})
-        elif self.log.isEnabledFor(LEVELS[level]):
-            self.log.log(LEVELS[level], text, extra=fields)
-        if "error" in fields:
-            self.log.debug("traceback", exc_info=fields["error"])
-
     # ------------------------------------------------------------------ reload and stop
 
     def reload(self) -> None:
@@ -316,6 +271,7 @@ class Server:
         problems += self.authority.reload()
         self._apply_authority()
         review(self.broker, self.authority)
+        self.amqp091.clients.review(self.authority.removed)
         for problem in problems:
             log.error(f"reload: {problem}")
         if not problems:
@@ -345,16 +301,16 @@ class Server:
             self.store.close()
         if self.segments is not None:
             self.segments.close()
-        self.limited.close()
+        self.notes.close()
+        self.amqp091.notes.close()
 
     async def _say_goodbye(self) -> None:
-        """DISCONNECT 0x8B to everybody, then time for the last bytes to leave."""
+        """DISCONNECT 0x8B or connection.close 320 to everybody, then time for the last bytes to leave."""
         self.broker.stopping = True
         deadline = time.monotonic() + self.config.server.shutdown_timeout
         for connection in list(self.poller.connections.values()):
             if connection.state is not None:
-                connection.state.ended_by = "shutdown"
-                connection.state.say_goodbye(ReasonCode.SERVER_SHUTTING_DOWN)
+                connection.state.shut_down()
             connection.end()
             connection.deadline_ms = self.hub.mono_ms + int(self.config.server.shutdown_timeout * 1000)
         while time.monotonic() < deadline and any(c.pending for c in self.poller.connections.values()):

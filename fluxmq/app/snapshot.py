@@ -85,9 +85,21 @@ class Snapshots:
             "fluxmq_journal_sync_seconds": {("sum",): journal.sync_ns / 1e9 if journal is not None else 0,
                                             ("count",): journal.syncs if journal is not None else 0},
             "fluxmq_protocol_errors_total": c["protocol_errors"],
-            "fluxmq_auth_failures_total": tally.auth_failures,
+            "fluxmq_auth_failures_total": tally.auth_failures + server.amqp091.tally.auth_failures,
             "fluxmq_acl_denied_total": {("publish",): c["publish_denied"], ("subscribe",): tally.subscribe_denied},
-        } | self._queues()
+        } | self._amqp091() | self._queues()
+
+    def _amqp091(self) -> dict[str, Any]:
+        """Of AMQP 0-9-1."""
+        tally, clients = self.server.amqp091.tally, self.server.amqp091.clients.open.values()
+        return {
+            "fluxmq_amqp_connections": len(clients),
+            "fluxmq_amqp_connections_total": tally.accepted,
+            "fluxmq_amqp_disconnections_total": {(reason,): n for reason, n in tally.disconnections.items()},
+            "fluxmq_amqp_refused_total": {(reason,): n for reason, n in tally.refusals.items()},
+            "fluxmq_amqp_channels": sum(len(client.connection.channels) for client in clients),
+            "fluxmq_amqp_blocked_connections": sum(client.blocked for client in clients),
+        }
 
     def _queues(self) -> dict[str, Any]:
         """Of all queues."""
@@ -101,11 +113,11 @@ class Snapshots:
         """Queues one by one: those asked for that are there; else as many as queue_manager.metrics_queues says, those
         of the configuration first, and of each as many groups."""
         manager, bound = self.server.queue_manager, self.server.config.queue_manager.metrics_queues
-        names = [name.encode() for name in asked] or [spec.name.encode() for spec in self.server.config.queues]
+        names = [name.encode() for name in asked] or [spec.raw for spec in self.server.config.queues]
         chosen = {name: manager.queues[name] for name in names if name in manager.queues}
         if not asked:
             for name in sorted(manager.queues) if len(chosen) < bound else ():
                 chosen.setdefault(name, manager.queues[name])
-        return [QueueSnapshot(state.spec.name, as_metrics(counts_of(state), numbers_of(state)),
+        return [QueueSnapshot(state.spec.shown, as_metrics(counts_of(state), numbers_of(state)),
                               dict(islice(sorted(group_lags(state).items()), None if asked else bound)))
                 for state in islice(chosen.values(), None if asked else bound)]

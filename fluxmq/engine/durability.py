@@ -29,6 +29,8 @@ from fluxmq.engine.broker import (
     RECORD_UNSUBSCRIBE,
     Broker,
 )
+from fluxmq.engine.exchange_records import ExchangeKind
+from fluxmq.engine.exchange_store import ExchangeKeeper
 from fluxmq.engine.ports import StateStore
 from fluxmq.engine.queue_records import RecordKind
 from fluxmq.engine.queue_store import QueueExport, QueueKeeper
@@ -74,6 +76,7 @@ class Keeper:
         self._replayed_bytes = 0  # of journal files that are not in the view yet
         self._patience_ends: float | None = None
         self.queues: QueueKeeper | None = None
+        self.exchanges: ExchangeKeeper | None = None
 
     # ------------------------------------------------------------------ recovery
 
@@ -93,6 +96,8 @@ class Keeper:
                 loader.add_retained(rest[2 + size:], value)
             elif kind in (b"q", b"g", b"l", b"d") and self.queues is not None:
                 self.queues.load(kind, int.from_bytes(rest, "big"), value)
+            elif kind in (b"e", b"b") and self.exchanges is not None:
+                self.exchanges.load(kind, int.from_bytes(rest, "big"), value)
             elif kind == b"s":
                 values.append((int.from_bytes(rest, "big"), value))
             else:
@@ -122,6 +127,8 @@ class Keeper:
         del self._loader
         if self.queues is not None:
             found |= self.queues.finish()
+        if self.exchanges is not None:
+            found |= self.exchanges.finish()
         return found if any(found.values()) else {}
 
     def _drop_duplicates(self, loader: Loader) -> None:
@@ -160,6 +167,10 @@ class Keeper:
         self.broker.remember_consume(session, kept.filter, kept.consume)
 
     def _on_cold(self, kind: int, number: int, body: bytes) -> None:
+        if kind >= ExchangeKind.EXCHANGE:
+            if self.exchanges is not None:
+                self.exchanges.replay(kind, number, body)
+            return
         if kind >= RecordKind.APPEND:
             if self.queues is not None:
                 self.queues.replay(kind, number, body)
@@ -237,6 +248,10 @@ class Keeper:
         puts += more
         deletes += gone
         exported = self.queues.export(upto) if self.queues is not None else None
+        if self.exchanges is not None:
+            bound, unbound = self.exchanges.export()
+            puts += bound.items()
+            deletes += unbound
         ended, broker.ended = broker.ended, []
         deletes += [session_key(number) for number in ended]
         await self._exported_is_durable(journal)

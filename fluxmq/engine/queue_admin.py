@@ -11,6 +11,7 @@ from fluxmq._core.mqtt_props import decode_properties
 from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Record
+from fluxmq.engine.amqp_admin import declared_of, named
 from fluxmq.engine.ports_queues import Browsed, Moved, Publish, QueueMessage, QueueRefused, QueuesPort
 from fluxmq.engine.queue_contract import SILENT
 from fluxmq.engine.queue_numbers import counts_of, numbers_of
@@ -41,7 +42,7 @@ class QueueAdmin:
         self._replay = Replay(manager)
 
     def _state(self, name: str) -> QueueState:
-        state = self.manager.queues.get(name.encode())
+        state = named(self.manager, name)
         if state is None:
             raise QueueRefused("not_found", f"there is no queue {name}", "fluxmq queue list names those that are")
         return state
@@ -53,7 +54,7 @@ class QueueAdmin:
 
     def _short(self, state: QueueState) -> dict[str, Any]:
         dead = self.manager.queues.get(state.spec.dead_letter_queue.encode())
-        return {"name": state.spec.name, "type": state.spec.type, "partitions": state.queue.partitions,
+        return {"name": state.spec.shown, "type": state.spec.type, "partitions": state.queue.partitions,
                 **numbers_of(state), "dead_letters": dead.queue.waiting if dead is not None else 0}
 
     def when_durable(self, then: Callable[[Exception | None], None]) -> None:
@@ -76,8 +77,9 @@ class QueueAdmin:
             parts.append({"partition": partition, "first": logs[0].first, "next": logs[0].next,
                           "messages": sum(log.next - log.first for log in logs),
                           "bytes": sum(log.kept_bytes for log in logs)})
-        return self._short(state) | {
-            "spec": write_spec(state.spec), "partition_list": parts, "group_list": self.groups(name),
+        return self._short(state) | declared_of(state) | {
+            "spec": write_spec(state.spec) | {"name": state.spec.shown}, "partition_list": parts,
+            "group_list": self.groups(name),
             "dead_letter_queue": state.spec.dead_letter_queue, "counts": counts_of(state)}
 
     def declare(self, spec: dict[str, Any]) -> Literal["created", "unchanged", "changed"]:
@@ -98,7 +100,7 @@ class QueueAdmin:
         if state.configured:
             raise QueueRefused("conflict", f"queue {name} stands in the configuration, and would be made again",
                                "take it out of `queues:` and restart, or purge it")
-        return self.manager.delete(name.encode())
+        return self.manager.delete(state.queue.name)
 
     def purge(self, name: str) -> int:
         return self.manager.purge(self._state(name))
@@ -184,7 +186,7 @@ class QueueAdmin:
             members = [{"client": client_of(reader), "held": reader.held} for reader in state.queue.readers
                        if reader.group is group]
         lag = sum(max(cursor.log.next - max(cursor.next, cursor.log.first), 0) for cursor in group.cursors)
-        terms = {} if stream else {"retry": retry_of(self.manager.terms(state, group)),
+        terms = {} if stream else {"retry": retry_of(self.manager.retry_terms(state, group)),
                                    "contract": list(state.contracts.get(group, SILENT).said())}
         return {"name": group.name.decode(), "filter": pattern.decode(), "mode": group.mode, "members": members,
                 **terms, "claimed": group.claims, "lag": lag if stream else group.lag,

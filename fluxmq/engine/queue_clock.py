@@ -80,13 +80,18 @@ class QueueClock:
         if queue.kind == QUEUE_STREAM:
             waits.append(self._commit(state))
             waits.append(self._retention(state, now))
-        elif queue.kind == QUEUE_EPHEMERAL and not state.configured and unused(state):
-            wait = state.idle_since_ms + int(state.spec.expires_after * 1000) - now
+        elif (idle_ms := idle_max_ms(state)) is not None and unused(state):
+            wait = state.idle_since_ms + idle_ms - now
             if wait <= 0:
-                self.manager.log("info", "", "ephemeral queue deleted: nobody used it", {"queue": state.spec.name})
+                kind = "queue" if state.declared is not None else "ephemeral queue"
+                self.manager.log("info", "", f"{kind} deleted: nobody used it", {"queue": state.spec.shown})
                 self.manager.delete(queue.name)
                 return None
             waits.append(wait)
+        if queue.expiry_ms:
+            if queue.expiry_ms <= now:
+                queue.notify()
+            waits.append(queue.expiry_ms - now)
         for log in queue.logs:
             if log.uncertain and self.manager.on_uncertain is not None:
                 self.manager.on_uncertain(queue, log)
@@ -122,6 +127,15 @@ class QueueClock:
 def ends(state: QueueState) -> int:
     """Changes whenever something is appended."""
     return sum(log.next for log in state.queue.logs)
+
+
+def idle_max_ms(state: QueueState) -> int | None:
+    """How long nobody need use a queue before it is deleted; None: for ever."""
+    if state.terms is not None:
+        return state.terms.expires_ms if state.terms.expires_ms > 0 else None
+    if state.queue.kind != QUEUE_EPHEMERAL or state.configured:
+        return None
+    return int(state.spec.expires_after * 1000)
 
 
 def unused(state: QueueState) -> bool:

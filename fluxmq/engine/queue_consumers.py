@@ -81,6 +81,8 @@ class QueueConsumers:
         queue = self.manager.find(name)
         if queue is None:
             return ReasonCode.TOPIC_FILTER_INVALID, f"there is no queue {name.decode('utf-8', 'replace')}"
+        if self.manager.states[queue].owner is not None:
+            return ReasonCode.NOT_AUTHORIZED, "the queue is an AMQP connection's own"
         if queue.kind == QUEUE_STREAM:
             if share:
                 return ReasonCode.TOPIC_FILTER_INVALID, "a stream is not shared: each subscriber reads all of it"
@@ -94,7 +96,7 @@ class QueueConsumers:
         group = state.groups.get((share or consume.group or GROUP_DEFAULT, rest))
         if consume.exclusive and group is not None and group.members and group.mode == "shared":
             return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the group has members that share, and goes on so"
-        problem = backoff_problem(self.manager.terms(state, group) if group is not None else state.spec.retry,
+        problem = backoff_problem(self.manager.retry_terms(state, group) if group is not None else state.spec.retry,
                                   consume.contract)
         return (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, problem) if problem else (0, "")
 

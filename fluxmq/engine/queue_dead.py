@@ -44,10 +44,14 @@ def bury(manager: QueueManager, state: QueueState, log: Log, offset: int, delive
          group: bytes) -> None:
     """Copies a message, which is in memory, to the dead letters. Their limits do not count: it would be lost."""
     state.died[DEATHS.get(reason, "rejected")] += 1
+    if state.terms is not None:  # its dead letters go to an exchange, or nowhere
+        if manager.on_amqp_dead is not None:
+            manager.on_amqp_dead(state, log, offset, reason)
+        return
     name = state.spec.dead_letter_queue
     message = log.get(offset)
     manager.log("info", f"dead {state.spec.name}", "dead letter", {
-        "queue": state.spec.name, "offset": offset, "reason": reason, "deliveries": deliveries, "to": name})
+        "queue": state.spec.shown, "offset": offset, "reason": reason, "deliveries": deliveries, "to": name})
     if not name or message is None or name == state.spec.name:
         return
     target = manager.dead_letter_queue(state.spec)

@@ -7,6 +7,7 @@ import msgspec
 
 from fluxmq._core.ledger import Ledger
 from fluxmq.engine.queue_contract import SILENT, Contract
+from fluxmq.model.amqp_queues import Declared, read_arguments, spec_of
 from fluxmq.model.queues import QueueSpec
 
 __all__ = ["GroupRecord", "LogRecord", "QueueRecord", "RecordKind", "record"]
@@ -35,12 +36,18 @@ class LogRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class QueueRecord(msgspec.Struct, array_like=True):
-    """A queue. logs: partition-major. delay: number of its delay log and of the group that settles there; 0 = none."""
+    """A queue. logs: partition-major. delay: number of its delay log and of the group that settles there; 0 = none.
+    declared: by AMQP, as this; then `spec` says nothing."""
 
     spec: QueueSpec
     logs: list[LogRecord]
     delay: int = 0
     delay_group: int = 0
+    declared: Declared | None = None
+
+    def told(self) -> QueueSpec:
+        """The queue in the words of `queues:`."""
+        return self.spec if self.declared is None else spec_of(self.declared, read_arguments(self.declared))
 
 
 class GroupRecord(msgspec.Struct, array_like=True, frozen=True):
@@ -54,7 +61,7 @@ class GroupRecord(msgspec.Struct, array_like=True, frozen=True):
     contract: Contract = SILENT
 
 
-def record(ledger: Ledger, kind: RecordKind, number: int, body: object = None) -> None:
+def record(ledger: Ledger, kind: enum.IntEnum, number: int, body: object = None) -> None:
     """Writes a record that begins with a number; what follows is msgpack, or bytes as they are."""
     more = b"" if body is None else body if isinstance(body, bytes) else msgspec.msgpack.encode(body)
     ledger.write(kind, number.to_bytes(8, "big") + more)

@@ -134,10 +134,9 @@ class QueueKeeper:
         return log
 
     def _adopt(self, number: int, record: QueueRecord) -> QueueState:
-        logs = [self._make_log(one.number, one.lane) for one in record.logs]
-        queue = Queue(self.manager.hub.ledger, number, record.spec.name.encode(), KINDS[record.spec.type], logs,
-                      record.spec.lanes)
-        state = self.manager.adopt(record.spec, queue)
+        logs, spec = [self._make_log(one.number, one.lane) for one in record.logs], record.told()
+        queue = Queue(self.manager.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.lanes)
+        state = self.manager.adopt(spec, queue, record.declared)
         self._by_number[number] = state
         for log in logs:
             self.logs[log.number] = (state, log)
@@ -201,12 +200,12 @@ class QueueKeeper:
     def _replay_queue(self, number: int, record: QueueRecord) -> None:
         state = self._by_number.get(number)
         if state is None:
-            known = self.manager.queues.get(record.spec.name.encode())
+            known = self.manager.queues.get(record.told().raw)
             if known is not None and known.queue.number > number:
                 return  # the view knows one of this name that was made after this one's end
             state = self._adopt(number, record)
         else:
-            self.manager.change(state, record.spec)
+            self.manager.change(state, record.told())
             self._adopt_delays(state, record)
         self.manager.changed.add(state)
 

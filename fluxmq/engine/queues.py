@@ -1,35 +1,34 @@
 """The cold verbs of queues: declare, delete, groups, positions, dead letters. Without I/O, without time.
 
-The hot verbs (append, claim, settle) are compiled (fluxmq/_core/queue*.pyx); this object makes and configures what they
-work on, and is told by callbacks of what they cannot decide. What is on disk is queue_store.py's business, what becomes
-due queue_clock.py's.
+The hot verbs (append, claim, settle) are compiled (_core/queue*.pyx); this object makes and configures what they work
+on, and is told by callbacks of what they cannot decide. On disk: queue_store.py. What becomes due: queue_clock.py.
 """
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import QUEUE_CLASSIC, QUEUE_EPHEMERAL, QUEUE_STREAM, Queue
+from fluxmq._core.queue_claim import Member
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_session import TopicFilter
 from fluxmq._core.queue_stats import queue_counts
 from fluxmq.engine.ports_queues import QueueRefused
-from fluxmq.engine.queue_contract import SILENT, Contract, backoff_ms, deliveries_max, terms
+from fluxmq.engine.queue_contract import SILENT, Contract, backoff_ms, terms
 from fluxmq.engine.queue_dead import bury, make_room
-from fluxmq.engine.queue_delays import first_delayed, more_is_due
 from fluxmq.engine.queue_positions import NOTHING, offset_in, read_position
 from fluxmq.engine.queue_records import GroupRecord, LogRecord, QueueRecord, RecordKind, record
-from fluxmq.engine.queue_sequences import is_repeated, with_sequence
+from fluxmq.engine.queue_sequences import with_sequence
+from fluxmq.engine.queue_settings import PREFIX, configure, configure_group, filters_of
+from fluxmq.model.amqp_queues import Declared, read_arguments
 from fluxmq.model.queues import DeadLetters, QueueSpec, Retry, name_problem
 
 __all__ = ["KINDS", "NOTHING", "PREFIX", "QueueManager", "QueueState"]
 
 KINDS = {"classic": QUEUE_CLASSIC, "stream": QUEUE_STREAM, "ephemeral": QUEUE_EPHEMERAL}
-PREFIX = b"$queue/"
 OFFSET_MASK = (1 << 56) - 1  # of an offset without its lane
 FIXED = ("type", "partitions", "max_priority")  # what cannot change while messages are there
 
@@ -37,12 +36,18 @@ FIXED = ("type", "partitions", "max_priority")  # what cannot change while messa
 class QueueState:
     """What the engine keeps with a Queue."""
 
-    __slots__ = ("commit_due_ms", "configured", "contracts", "dead_lettered", "died", "due_at", "groups",
-                 "idle_since_ms", "producers", "queue", "retained", "retention_due_ms", "spec")
+    __slots__ = ("commit_due_ms", "configured", "contracts", "dead_lettered", "declared", "died", "due_at", "groups",
+                 "had_consumer", "idle_since_ms", "owner", "producers", "queue", "retained", "retention_due_ms", "spec",
+                 "terms")
 
-    def __init__(self, spec: QueueSpec, queue: Queue) -> None:
+    def __init__(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None) -> None:
         self.spec = spec
         self.queue = queue
+        # As AMQP declared it, and what that means; None: it was not AMQP.
+        self.declared = declared
+        self.terms = read_arguments(declared) if declared is not None else None
+        self.owner: object = None  # of an exclusive queue: the connection
+        self.had_consumer = False  # of AMQP
         self.groups: dict[tuple[bytes, bytes], Group] = {}
         self.contracts: dict[Group, Contract] = {}  # of those whose consumers said something
         self.producers: dict[bytes, tuple[int, int]] = {}  # id -> (highest sequence, bitmap of those below it)
@@ -74,6 +79,13 @@ class QueueManager:
         self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): what the view must forget
         self.on_stalled: Callable[[Queue], None] | None = None
         self.on_missing: Callable[[Queue], None] | None = None
+        self.on_queue: Callable[[Queue, bool], None] = lambda queue, there: None  # one is made, or no more
+        # AMQP: (state, log, offset, reason), a message of a queue that AMQP declared has died
+        self.on_amqp_dead: Callable[[QueueState, Log, int, str], None] | None = None
+        # (state, topic, properties, body, format): such a queue is full, and said that this is to go to dead letters
+        self.on_amqp_refused: Callable[[QueueState, bytes, bytes, bytes, int], None] | None = None
+        # (queue, its members): it is no more, and its groups neither
+        self.on_deleted: list[Callable[[Queue, list[Member]], None]] = []
         self.refused_unknown = 0  # publishes to queues that are not there
         self.counted: Counter[str] = Counter()  # what deleted queues had counted (queue_numbers.counts_of)
         self.on_uncertain: Callable[[Queue, Log], None] | None = None
@@ -109,10 +121,8 @@ class QueueManager:
         state = self.queues.get(name)
         if state is not None:
             return state.queue
-        if not self.auto:
-            return None
         text = name.decode("utf-8", "replace")
-        if name_problem(text):
+        if not self.auto or name_problem(text):
             return None
         self.log("info", "", "queue made for whoever used it", {"queue": text, "type": self.auto})
         return self.declare(QueueSpec(name=text, type=self.auto))[0]  # type: ignore[arg-type]
@@ -122,12 +132,15 @@ class QueueManager:
 
         Raises QueueRefused: conflict, for what cannot change.
         """
-        name = spec.name.encode()
+        name = spec.raw
         state = self.queues.get(name)
         if state is None:
-            return self._make(spec), "created"
+            return self.make(spec), "created"
         if state.spec == spec:
             return state.queue, "unchanged"
+        if state.declared is not None:
+            raise QueueRefused("conflict", f"queue {spec.shown} was declared by an AMQP client, and its arguments say "
+                                           f"what it is", f"delete it first: fluxmq queue delete {spec.shown}")
         for key in FIXED:
             if getattr(state.spec, key) != getattr(spec, key):
                 raise QueueRefused("conflict", f"queue {spec.name} is there with {key} {getattr(state.spec, key)}, "
@@ -140,67 +153,50 @@ class QueueManager:
     def change(self, state: QueueState, spec: QueueSpec) -> None:
         """Its limits and patterns are those of `spec` from now on; in what is FIXED it is the same."""
         state.spec = spec
-        self._configure(state)
-        self.hub.add_queue(state.queue, self._filters(spec))
+        configure(self, state)
+        self.hub.add_queue(state.queue, filters_of(spec))
         state.queue.notify()
 
-    def _make(self, spec: QueueSpec) -> Queue:
+    def make(self, spec: QueueSpec, declared: Declared | None = None) -> Queue:
         volatile = spec.type == "ephemeral"
         number = self.number()
         logs = [Log(self.hub.ledger, self.number(), lane=lane, volatile=volatile)
                 for _ in range(spec.partitions) for lane in range(spec.lanes)]
-        queue = Queue(self.hub.ledger, number, spec.name.encode(), KINDS[spec.type], logs, spec.lanes)
-        state = self.adopt(spec, queue)
+        queue = Queue(self.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.lanes)
+        state = self.adopt(spec, queue, declared)
         self.record_queue(state)
         return queue
 
-    def adopt(self, spec: QueueSpec, queue: Queue) -> QueueState:
+    def adopt(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None) -> QueueState:
         """Puts a queue to work that was just made, or comes from disk."""
-        state = QueueState(spec, queue)
+        state = QueueState(spec, queue, declared)
         state.idle_since_ms = self.hub.now_ms
         # Streams that were made together are not all looked at in one tick.
         state.retention_due_ms = self.hub.now_ms + queue.number * 7919 % 5000
         self.queues[queue.name] = state
         self.states[queue] = state
-        self._configure(state)
-        self.hub.add_queue(queue, self._filters(spec))
+        configure(self, state)
+        self.hub.add_queue(queue, filters_of(spec))
         queue.notify()
+        self.on_queue(queue, True)
         return state
-
-    @staticmethod
-    def _filters(spec: QueueSpec) -> list[bytes]:
-        return [PREFIX + spec.name.encode() + b"/#", *(topic.encode() for topic in spec.topics)]
-
-    def _configure(self, state: QueueState) -> None:
-        queue, spec = state.queue, state.spec
-        queue.messages_max = spec.limits.max_depth
-        queue.bytes_max = spec.limits.max_bytes
-        queue.payload_max = spec.limits.max_message_size
-        queue.ttl_ms = int(spec.limits.message_ttl * 1000)
-        queue.drop_head = spec.overflow == "drop-head"
-        queue.capture_confirmed = spec.capture == "confirmed"
-        queue.on_full = self._full if spec.overflow == "drop-head" or spec.type == "stream" else None
-        queue.on_delayed = partial(first_delayed, self) if spec.type != "stream" else None
-        queue.on_due = partial(more_is_due, self)
-        queue.on_stalled = self.read_on
-        queue.is_repeated = lambda producer, sequence: is_repeated(state.producers.get(producer), sequence)
-        queue.on_produced = lambda producer, sequence: self._produced(state, producer, sequence)
-        for group in state.groups.values():
-            group.deliveries_max = deliveries_max(self.terms(state, group))
 
     def delete(self, name: bytes) -> int:
         """The queue is no more, with its groups and messages. Returns how many messages it had."""
         state = self.queues[name]
         queue = state.queue
         depth = queue.depth
+        members: list[Member] = list(queue.readers)  # type: ignore[arg-type]
         for group in state.groups.values():
-            for member in list(group.members):
-                group.leave(member)
+            members += group.members
+            group.disband()
         for log in queue.logs:
             log.trim(log.next)
         self.forget(state)
         if queue.durable:
             record(self.hub.ledger, RecordKind.QUEUE_END, queue.number)
+        for told in self.on_deleted:
+            told(queue, members)
         return depth
 
     def forget(self, state: QueueState) -> None:
@@ -211,9 +207,10 @@ class QueueManager:
         self.queues.pop(state.queue.name, None)
         self.states.pop(state.queue, None)
         self.changed.discard(state)
+        self.on_queue(state.queue, False)
         self.hub.remove_queue(state.queue)
-        self.ended += [("q", state.queue.number), ("d", state.queue.number)]
-        self.ended += [("g", group.number) for group in state.groups.values()]
+        self.ended += [("q", state.queue.number), ("d", state.queue.number),
+                       *(("g", group.number) for group in state.groups.values())]
         self.ended += [("l", log.number) for log in state.queue.logs]
         delays = state.queue.delays
         if delays is not None:
@@ -256,9 +253,11 @@ class QueueManager:
 
     def queue_record(self, state: QueueState) -> QueueRecord:
         logs, delays = [LogRecord(log.number, log.first >> 56) for log in state.queue.logs], state.queue.delays
-        if delays is None:
-            return QueueRecord(state.spec, logs)
-        return QueueRecord(state.spec, logs, delays.log.number, delays.group.number)
+        numbers = (delays.log.number, delays.group.number) if delays is not None else (0, 0)
+        if state.declared is None:
+            return QueueRecord(state.spec, logs, *numbers)
+        # Its name may be no text; what it is, the declaration says.
+        return QueueRecord(QueueSpec(name=""), logs, *numbers, state.declared)
 
     # ------------------------------------------------------------------ groups
 
@@ -321,10 +320,10 @@ class QueueManager:
         if contract != state.contracts.get(group, SILENT):
             state.contracts[group] = contract
             self.changed.add(state)  # or the view would not hear of it
-        group.deliveries_max = deliveries_max(self.terms(state, group))
+        configure_group(self, state, group)
 
     @staticmethod
-    def terms(state: QueueState, group: Group) -> Retry:
+    def retry_terms(state: QueueState, group: Group) -> Retry:
         """What holds for a group: its contract, and the queue's `retry` where that says nothing."""
         return terms(state.spec.retry, state.contracts.get(group, SILENT))
 
@@ -347,7 +346,7 @@ class QueueManager:
 
     def backoff_ms(self, queue: Queue, group: Group, deliveries: int) -> int:
         """How long a message waits in this group after so many deliveries before the next one."""
-        return backoff_ms(self.terms(self.states[queue], group), deliveries)
+        return backoff_ms(self.retry_terms(self.states[queue], group), deliveries)
 
     def left(self, queue: Queue, group: Group | None) -> None:
         """A consumer has left."""
@@ -386,7 +385,7 @@ class QueueManager:
         if self.on_stalled is not None:
             self.on_stalled(queue)
 
-    def _full(self, queue: Queue) -> bool:
+    def full(self, queue: Queue) -> bool:
         return make_room(self, self.states[queue])
 
     def _dead(self, group: Group, log: Log, offset: int, deliveries: int, reason: str) -> None:
@@ -394,6 +393,6 @@ class QueueManager:
         if state is not None:
             bury(self, state, log, offset, deliveries, reason, group.name)
 
-    def _produced(self, state: QueueState, producer: bytes, sequence: int) -> None:
+    def produced(self, state: QueueState, producer: bytes, sequence: int) -> None:
         state.producers[producer] = with_sequence(state.producers.get(producer), sequence)
         self.changed.add(state)

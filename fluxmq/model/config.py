@@ -13,13 +13,18 @@ from msgspec import Meta, Struct
 from fluxmq.model import limits
 from fluxmq.model.listeners import (
     AddressText,
+    AmqpSlot,
     Bytes,
     Listener,
+    MqttSlot,
+    MutualTlsAmqp,
     MutualTlsTcp,
     MutualTlsWebSocket,
+    PlainAmqp,
     PlainTcp,
     PlainWebSocket,
     Seconds,
+    TlsAmqp,
     TlsTcp,
     TlsWebSocket,
     V3Tcp,
@@ -30,8 +35,8 @@ from fluxmq.model.listeners import (
 from fluxmq.model.queues import QueueSpec
 
 __all__ = [
-    "Auth", "Broker", "Config", "Log", "Mqtt", "MqttTcp", "MqttWebSocket", "QueueManager", "Server", "Session",
-    "Storage",
+    "Amqp091", "Amqp091Listeners", "Auth", "Broker", "Config", "Log", "Mqtt", "MqttTcp", "MqttWebSocket",
+    "QueueManager", "Server", "Session", "Storage",
 ]
 
 
@@ -62,10 +67,19 @@ class Mqtt(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     websocket: MqttWebSocket = MqttWebSocket()
 
 
+class Amqp091Listeners(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Listeners for AMQP 0-9-1."""
+
+    plain: PlainAmqp = PlainAmqp()
+    tls: TlsAmqp = TlsAmqp()
+    mtls: MutualTlsAmqp = MutualTlsAmqp()
+
+
 class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What listens where."""
 
     mqtt: Mqtt = Mqtt()
+    amqp091: Amqp091Listeners = Amqp091Listeners()
     health_enabled: Annotated[bool, Meta(description="Serve /health, /ready and /metrics.")] = True
     health_addr: Annotated[AddressText, Meta(min_length=1, description=(
         "Where to serve them, over HTTP and to whoever asks: other machines only if the address here says so."
@@ -138,6 +152,28 @@ class Session(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "Close a client whose send buffer is full instead of dropping its QoS 0 messages."))] = False
 
 
+class Amqp091(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What clients of AMQP 0-9-1 may do."""
+
+    virtual_hosts: Annotated[tuple[str, ...], Meta(description=(
+        "The virtual hosts that a client may open, each with exchanges and queues of its own. MQTT lives in \"/\"."
+    ))] = ("/",)
+    frame_max: Annotated[Bytes, Meta(ge=limits.AMQP_FRAME_BYTES_MIN, le=limits.AMQP_FRAME_BYTES_MAX, description=(
+        "Largest frame offered to clients; they may choose a smaller one. Larger messages come in several frames."
+    ))] = 128 << 10
+    channel_max: Annotated[int, Meta(ge=1, le=65535, description=(
+        "Channels a client may have open on a connection."))] = 2047
+    heartbeat: Annotated[Seconds, Meta(le=65535, description=(
+        "Proposed to clients, whose answer counts. A connection on which nothing is heard for twice that long ends. "
+        "Whole seconds; 0s = none is proposed."))] = 60.0
+    consumer_timeout: Annotated[Seconds, Meta(description=(
+        "A channel that leaves a delivery unsettled for so long is closed with 406, and its deliveries go to others; "
+        "0s = never."))] = 1800.0
+    memory_high: Annotated[Bytes, Meta(description=(
+        "Memory of the broker's process from which on connections that publish are blocked, told so and not read; "
+        "they go on at nine tenths of it. 0B = six tenths of the machine's, or of its control group's."))] = 0
+
+
 class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is said on standard error."""
 
@@ -203,6 +239,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     server: Server = Server()
     broker: Broker = Broker()
     session: Session = Session()
+    amqp091: Amqp091 = Amqp091()
     log: Log = Log()
     storage: Storage = Storage()
     auth: Auth = Auth()
@@ -213,11 +250,22 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def listeners(self) -> Iterator[tuple[str, Listener]]:
         """The slots that are on, as ("server.mqtt.tcp.plain", slot), in the order of the schema."""
+        yield from self.mqtt_listeners()
+        yield from self.amqp091_listeners()
+
+    def mqtt_listeners(self) -> Iterator[tuple[str, MqttSlot]]:
         for transport, section in (("tcp", self.server.mqtt.tcp), ("websocket", self.server.mqtt.websocket)):
             for name in section.__struct_fields__:
-                slot: Listener = getattr(section, name)
+                slot: MqttSlot = getattr(section, name)
                 if slot.addr:
                     yield f"server.mqtt.{transport}.{name}", slot
+
+    def amqp091_listeners(self) -> Iterator[tuple[str, AmqpSlot]]:
+        section = self.server.amqp091
+        for name in section.__struct_fields__:
+            slot: AmqpSlot = getattr(section, name)
+            if slot.addr:
+                yield f"server.amqp091.{name}", slot
 
     def admin_socket_path(self) -> Path | None:
         """Where the admin socket is; None: there is none."""

@@ -14,6 +14,7 @@ ALIASES: Mapping[str, str] = {"storage.badger_dir": "storage.dir"}
 TLS_KEYS = ("cert_file", "key_file", "ca_file", "client_auth", "min_version", "cipher_suites", "username_from")
 
 _SLOT = "server.mqtt.*.*"
+_AMQP_SLOT = "server.amqp091.*"
 _LATER = "not in this version"
 _OTEL = f"{_LATER}; metrics are served for Prometheus at /metrics of server.health_addr"
 
@@ -34,16 +35,20 @@ REFUSED: Mapping[str, str] = {
     "storage.badger_sync_writes": "set storage.session_durability to fsync or buffered",
     "storage.queue_ack_durability": "queues and sessions share one journal: set storage.session_durability",
     "storage.queue_sync_interval": "queues and sessions share one journal: set storage.sync_interval",
-    f"{_SLOT}.prefer_server_cipher_suites": "the server's order always decides. Leave it out",
-    f"{_SLOT}.server_ca_file": "put the intermediate certificates into cert_file, after the server's own",
-    f"{_SLOT}.ocsp": f"checking revocation by OCSP is {_LATER}",
-    f"{_SLOT}.crl": f"checking revocation by lists is {_LATER}",
+    **{f"{slot}.{name}": reason for slot in (_SLOT, _AMQP_SLOT) for name, reason in (
+        ("prefer_server_cipher_suites", "the server's order always decides. Leave it out"),
+        ("server_ca_file", "put the intermediate certificates into cert_file, after the server's own"),
+        ("ocsp", f"checking revocation by OCSP is {_LATER}"),
+        ("crl", f"checking revocation by lists is {_LATER}"))},
+    f"{_AMQP_SLOT}.handshake_timeout": "the time until connection.open is read_timeout",
+    f"{_AMQP_SLOT}.path": "AMQP has no WebSocket here. Leave it out",
     "server.tcp": "the listeners are server.mqtt.tcp.plain, v3, v5, tls and mtls",
     "server.websocket": "the listeners are server.mqtt.websocket.plain, v3, v5, tls and mtls",
     "server.http": f"the HTTP bridge is {_LATER}",
     "server.coap": f"CoAP is {_LATER}",
     "server.amqp": f"AMQP 1.0 is {_LATER}",
-    "server.amqp091": f"AMQP 0.9.1 is {_LATER}",
+    **{f"server.amqp091.{slot}": f"local principals are {_LATER}; the listeners are server.amqp091.plain, tls and mtls"
+       for slot in ("local", "internal", "service")},
     "server.admin_api_addr": f"the admin API is {_LATER}; server.health_addr serves /health, /ready and /metrics",
     "server.metrics_enabled": _OTEL,
     "server.metrics_addr": _OTEL,
@@ -63,6 +68,7 @@ REFUSED: Mapping[str, str] = {
     "record": f"recording is {_LATER}",
     **{f"server.mqtt.{transport}.{slot}.{name}": f"a {slot} slot has no TLS: use server.mqtt.{transport}.tls or mtls"
        for transport in ("tcp", "websocket") for slot in ("plain", "v3", "v5") for name in TLS_KEYS},
+    **{f"server.amqp091.plain.{name}": "a plain slot has no TLS: use server.amqp091.tls or mtls" for name in TLS_KEYS},
     **{f"server.mqtt.tcp.*.{name}": f"{name} is for WebSocket: use the same slot of server.mqtt.websocket"
        for name in ("path", "allowed_origins")},
 }
@@ -70,10 +76,11 @@ REFUSED: Mapping[str, str] = {
 # (key, value): a value that others have.
 REFUSED_VALUES: Mapping[tuple[str, str], str] = {
     ("storage.type", "badger"): "its files cannot be read here; the embedded store is rocksdb",
-    (f"{_SLOT}.client_auth", "require_any"): "a certificate nobody signed proves nothing: use require with ca_file",
-    (f"{_SLOT}.client_auth", "verify_if_given"): "that is what request does here: the certificate is checked if given",
-    (f"{_SLOT}.min_version", "tls1.0"): "TLS 1.0 is broken and RFC 8996 forbids it: tls1.2 or tls1.3",
-    (f"{_SLOT}.min_version", "tls1.1"): "TLS 1.1 is broken and RFC 8996 forbids it: tls1.2 or tls1.3",
+    **{(f"{slot}.{name}", value): reason for slot in (_SLOT, _AMQP_SLOT) for name, value, reason in (
+        ("client_auth", "require_any", "a certificate nobody signed proves nothing: use require with ca_file"),
+        ("client_auth", "verify_if_given", "that is what request does here: the certificate is checked if given"),
+        ("min_version", "tls1.0", "TLS 1.0 is broken and RFC 8996 forbids it: tls1.2 or tls1.3"),
+        ("min_version", "tls1.1", "TLS 1.1 is broken and RFC 8996 forbids it: tls1.2 or tls1.3"))},
 }
 
 

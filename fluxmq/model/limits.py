@@ -11,6 +11,10 @@ __all__ = [
     "ADMIN_HANDLE_SECONDS_MAX",
     "ADMIN_MESSAGES_MAX",
     "ADMIN_REPLAY_MAX",
+    "AMQP_FRAME_BYTES_MAX",
+    "AMQP_FRAME_BYTES_MIN",
+    "AMQP_MEMORY_HIGH_BYTES_MIN",
+    "AMQP_SHORT_STRING_BYTES_MAX",
     "CLIENT_ID_BYTES_MAX",
     "HTTP_BODY_BYTES_MAX",
     "HTTP_CONNECTIONS_MAX",
@@ -63,6 +67,15 @@ JOURNAL_AHEAD_TIMES_MAX = 4
 # Kept free on the disk for the day on which nothing else is: what consumers settle then must be written, about 60 bytes
 # each, until a checkpoint lets go of what they settled.
 QUEUE_RESERVE_BYTES = 4 << 20
+
+# Every peer must take frames of this size (AMQP 0-9-1, section 4.2.3): nothing larger is sent before both have agreed.
+AMQP_FRAME_BYTES_MIN = 4096
+# A frame is whole in memory before it is looked at, for each connection; what is larger gains nothing any more.
+AMQP_FRAME_BYTES_MAX = 16 << 20
+# What the process uses before anybody has connected, with room for some who do.
+AMQP_MEMORY_HIGH_BYTES_MIN = 64 << 20
+# One byte of length (AMQP 0-9-1, section 4.2.5.3): names of virtual hosts, queues and exchanges, reply texts.
+AMQP_SHORT_STRING_BYTES_MAX = 255
 
 # 0xFFFFFFFE is the largest interval MQTT 5 can say that is not "for ever" (section 3.1.2.11.2): 136 years.
 INTERVAL_SECONDS_MAX = 4_294_967_294.0

@@ -1,11 +1,13 @@
 """The keys of a listener slot. One family of structs, so that a key that two slots share is described once.
 
-    Listener ── PlainTcp, V3Tcp, V5Tcp
-     ├── TlsListener ── TlsTcp, MutualTlsTcp
-     │    └── TlsWebSocket (path, allowed_origins) ── MutualTlsWebSocket
-     └── WebSocketListener (path, allowed_origins) ── PlainWebSocket, V3WebSocket, V5WebSocket
+    Listener ── PlainTcp, V3Tcp, V5Tcp (protocol), PlainAmqp
+     ├── TlsListener
+     │    ├── TlsTcp (protocol) ── MutualTlsTcp
+     │    ├── TlsWebSocket (protocol, path, allowed_origins) ── MutualTlsWebSocket
+     │    └── TlsAmqp ── MutualTlsAmqp
+     └── WebSocketListener (path, allowed_origins) ── PlainWebSocket, V3WebSocket, V5WebSocket (protocol)
 
-`addr` "" is a slot that is off. The pinned slots (v3, v5) answer a CONNECT of another version with "unsupported
+`addr` "" is a slot that is off. The pinned slots of MQTT (v3, v5) answer a CONNECT of another version with "unsupported
 protocol version"; the others tell the versions apart by the CONNECT.
 """
 from typing import Annotated, Literal
@@ -15,8 +17,9 @@ from msgspec import Meta, Struct
 from fluxmq.model.address import Address, parse_address
 
 __all__ = [
-    "AddressText", "Bytes", "Listener", "MutualTlsTcp", "MutualTlsWebSocket", "PlainTcp", "PlainWebSocket", "Seconds",
-    "TlsListener", "TlsTcp", "TlsWebSocket", "V3Tcp", "V3WebSocket", "V5Tcp", "V5WebSocket", "WebSocketListener",
+    "AddressText", "AmqpSlot", "Bytes", "Listener", "MqttSlot", "MutualTlsAmqp", "MutualTlsTcp", "MutualTlsWebSocket",
+    "PlainAmqp", "PlainTcp", "PlainWebSocket", "Seconds", "TlsAmqp", "TlsListener", "TlsTcp", "TlsWebSocket", "V3Tcp",
+    "V3WebSocket", "V5Tcp", "V5WebSocket", "WebSocketListener",
 ]
 
 # The kind says which written forms a key has; config_keys.py reads it. Neither is ever negative.
@@ -45,10 +48,10 @@ class Listener(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_connections: Annotated[int, Meta(ge=1, le=10_000_000, description=(
         "Connections at once; further ones are closed as they come, and counted."))] = 100_000
     read_timeout: Annotated[Seconds, Meta(ge=0.01, description=(
-        "Time for TLS handshake, WebSocket upgrade and CONNECT together."))] = 60.0
+        "Time until a client has said who it is: TLS handshake, WebSocket upgrade and CONNECT of MQTT, or everything "
+        "up to connection.open of AMQP."))] = 60.0
     write_timeout: Annotated[Seconds, Meta(ge=0.01, description=(
         "A connection whose unsent output makes no progress for this long is closed."))] = 60.0
-    protocol: Annotated[Protocol, _PROTOCOL] = "auto"
 
     @property
     def address(self) -> Address | None:
@@ -57,7 +60,7 @@ class Listener(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def requires_certificate(self) -> bool:
-        """True when nobody gets as far as CONNECT without a certificate of the listener's authority."""
+        """True when nobody gets past the TLS handshake without a certificate of the listener's authority."""
         return False
 
 
@@ -108,8 +111,10 @@ class V5Tcp(Listener, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class TlsTcp(TlsListener, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """TLS; clients may be asked for a certificate."""
 
+    protocol: Annotated[Protocol, _PROTOCOL] = "auto"
 
-class MutualTlsTcp(TlsListener, frozen=True, kw_only=True, forbid_unknown_fields=True):
+
+class MutualTlsTcp(TlsTcp, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """TLS; clients without a certificate are refused in the handshake."""
 
     client_auth: Annotated[Literal["require"], _CLIENT_AUTH] = "require"
@@ -144,6 +149,7 @@ class V5WebSocket(WebSocketListener, frozen=True, kw_only=True, forbid_unknown_f
 class TlsWebSocket(TlsListener, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Secure WebSocket; clients may be asked for a certificate."""
 
+    protocol: Annotated[Protocol, _PROTOCOL] = "auto"
     path: WebSocketPath = "/mqtt"
     allowed_origins: AllowedOrigins = ()
 
@@ -152,3 +158,27 @@ class MutualTlsWebSocket(TlsWebSocket, frozen=True, kw_only=True, forbid_unknown
     """Secure WebSocket; clients without a certificate are refused in the handshake."""
 
     client_auth: Annotated[Literal["require"], _CLIENT_AUTH] = "require"
+
+
+class PlainAmqp(Listener, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """AMQP 0-9-1 over TCP."""
+
+    addr: ListenAddress = "127.0.0.1:5672"
+
+
+class TlsAmqp(TlsListener, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """AMQP 0-9-1 over TLS; clients may be asked for a certificate."""
+
+    username_from: Annotated[Literal["", "cn", "san"], Meta(description=(
+        "Offer SASL EXTERNAL to clients that have shown a certificate, and take their user name from it: cn (common "
+        "name) or san (first subject alternative name). PLAIN may name no other user then."))] = ""
+
+
+class MutualTlsAmqp(TlsAmqp, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """AMQP 0-9-1 over TLS; clients without a certificate are refused in the handshake."""
+
+    client_auth: Annotated[Literal["require"], _CLIENT_AUTH] = "require"
+
+
+MqttSlot = PlainTcp | V3Tcp | V5Tcp | TlsTcp | PlainWebSocket | V3WebSocket | V5WebSocket | TlsWebSocket
+AmqpSlot = PlainAmqp | TlsAmqp

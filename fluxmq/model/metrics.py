@@ -50,6 +50,13 @@ _DISCONNECTION = Label("reason", (
 _REFUSAL = Label("reason", (
     "malformed", "protocol_version", "client_id", "credentials", "not_authorized", "authentication_method",
     "max_connections", "max_sessions", "timeout", "tls", "websocket", "shutdown", "error"))
+_AMQP_DISCONNECTION = Label("reason", (
+    "client",  # connection.close from the client
+    "lost",  # the connection ended without one
+    "heartbeat", "protocol_error", "not_authorized", "write_timeout", "shutdown", "error"))
+_AMQP_REFUSAL = Label("reason", (
+    "protocol",  # what came first was not the header of AMQP 0-9-1
+    "malformed", "credentials", "max_connections", "timeout", "tls", "shutdown", "error"))
 _DROP = Label("reason", (
     "buffer_full",  # QoS 0 for a client whose send buffer is above session.send_buffer_high
     "queue_full",  # session.max_offline_queue_size or _bytes
@@ -100,16 +107,24 @@ METRICS: tuple[Metric, ...] = (
     Metric("fluxmq_connections", "gauge", "MQTT connections now, CONNECT accepted."),
     Metric("fluxmq_connections_total", "counter", "MQTT connections accepted."),
     Metric("fluxmq_disconnections_total", "counter", "MQTT connections ended.", labels=(_DISCONNECTION,)),
-    Metric("fluxmq_connect_refused_total", "counter", "Connections ended before CONNECT was accepted.",
+    Metric("fluxmq_connect_refused_total", "counter", "MQTT connections ended before CONNECT was accepted.",
            labels=(_REFUSAL,)),
+    Metric("fluxmq_amqp_connections", "gauge", "AMQP 0-9-1 connections now, connection.open accepted."),
+    Metric("fluxmq_amqp_connections_total", "counter", "AMQP 0-9-1 connections accepted."),
+    Metric("fluxmq_amqp_disconnections_total", "counter", "AMQP 0-9-1 connections ended.",
+           labels=(_AMQP_DISCONNECTION,)),
+    Metric("fluxmq_amqp_refused_total", "counter", "AMQP 0-9-1 connections ended before connection.open was accepted.",
+           labels=(_AMQP_REFUSAL,)),
+    Metric("fluxmq_amqp_channels", "gauge", "Channels of all AMQP 0-9-1 connections."),
+    Metric("fluxmq_amqp_blocked_connections", "gauge", "AMQP 0-9-1 connections that were told not to publish."),
     Metric("fluxmq_accept_failures_total", "counter",
            "Failures to accept a connection, such as for want of descriptors."),
     Metric("fluxmq_packets_received_total", "counter", "MQTT packets received.", labels=(_PACKET,)),
     Metric("fluxmq_packets_sent_total", "counter", "MQTT packets sent.", labels=(_PACKET,)),
     Metric("fluxmq_messages_received_total", "counter", "PUBLISH accepted from clients.", labels=(_QOS,)),
     Metric("fluxmq_messages_sent_total", "counter", "PUBLISH sent to clients.", labels=(_QOS,)),
-    Metric("fluxmq_bytes_received_total", "counter", "MQTT bytes received.", "bytes"),
-    Metric("fluxmq_bytes_sent_total", "counter", "MQTT bytes sent.", "bytes"),
+    Metric("fluxmq_bytes_received_total", "counter", "Bytes received from clients.", "bytes"),
+    Metric("fluxmq_bytes_sent_total", "counter", "Bytes sent to clients.", "bytes"),
     Metric("fluxmq_messages_dropped_total", "counter", "Messages for one subscriber that were not delivered.",
            labels=(_DROP,)),
     Metric("fluxmq_messages_unrouted_total", "counter", "Messages that no subscription matched."),

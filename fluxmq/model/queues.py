@@ -108,7 +108,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "own address."))] = ()
     partitions: Annotated[int, Meta(ge=1, le=1024, description=(
         "Orders of its own that the queue consists of. Cannot be changed."))] = 1
-    max_priority: Annotated[int, Meta(ge=0, le=9, description=(
+    max_priority: Annotated[int, Meta(ge=0, le=255, description=(
         "Highest priority that publishers can ask for; 0 = no priorities. Not for streams. Cannot be changed."))] = 0
     capture: Annotated[Literal["on", "confirmed"], Meta(description=(
         "What the publisher to a captured topic waits for: on, nothing; confirmed, its acknowledgement leaves when the "
@@ -123,6 +123,17 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limits: QueueLimits = QueueLimits()
     retry: Retry = Retry()
     dlq: DeadLetters = DeadLetters()
+
+    @property
+    def raw(self) -> bytes:
+        """The name as the engine knows it. A name that AMQP gave need be neither printable nor text."""
+        return self.name.encode("utf-8", "surrogateescape")
+
+    @property
+    def shown(self) -> str:
+        """The name as people read it: a queue of another virtual host than "/" as <virtual host>/<name>."""
+        text = self.raw.decode("utf-8", "replace")
+        return "/".join(text[1:].split("\0", 1)) if text.startswith("\0") else text
 
     @property
     def lanes(self) -> int:

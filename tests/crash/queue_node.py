@@ -1,6 +1,6 @@
-"""The queues of a node without clients, clock and event loop of their own: real journal, real segments, on a disk that
-remembers every instant (kit/film.py). The view is a dictionary that a checkpoint replaces in one instant; that RocksDB
-keeps that promise is shown elsewhere (test_order.py).
+"""The queues and exchanges of a node without clients, clock and event loop of their own: real journal, real segments,
+on a disk that remembers every instant (kit/film.py). The view is a dictionary that a checkpoint replaces in one
+instant; that RocksDB keeps that promise is shown elsewhere (test_order.py).
 """
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from fluxmq._core.queue import Queue
 from fluxmq._core.testing import gathered, pump_queues
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
+from fluxmq.engine.exchange_store import ExchangeKeeper
+from fluxmq.engine.exchanges import ExchangeManager
 from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_positions import NOTHING
 from fluxmq.engine.queue_store import QueueKeeper
@@ -103,6 +105,8 @@ class QueueNode:
         self.segments = SegmentStore(directory, segment_bytes=1500, ops=self.film)
         self.failed: list[FluxError] = []
         self.queues = self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, self.failed.append)
+        self.exchanges = ExchangeManager(self.hub, [b"v"], seed=identity)
+        self.keeper.exchanges = ExchangeKeeper(self.exchanges, self.manager)
         self.keeper.recover()
         self._read = self.manager.on_stalled
         self.manager.on_stalled = self._on_stalled

@@ -41,6 +41,7 @@ class Node:
             sets=[
                 "server.mqtt.tcp.plain.addr=127.0.0.1:0",
                 "server.mqtt.websocket.plain.addr=127.0.0.1:0",
+                "server.amqp091.plain.addr=127.0.0.1:0",
                 "server.mqtt.tcp.tls.addr=127.0.0.1:0",
                 f"server.mqtt.tcp.tls.cert_file={certificate}",
                 f"server.mqtt.tcp.tls.key_file={key}",

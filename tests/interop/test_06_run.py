@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(bool(WHICH), reason="it is our own command that 
 
 TIMEOUT = 30.0                  # for a process to start or end: generous, only a failing test waits for it
 OPEN_PORTS = ("server.mqtt.tcp.plain.addr=127.0.0.1:0", "server.mqtt.websocket.plain.addr=127.0.0.1:0",
-              "server.health_addr=127.0.0.1:0")
+              "server.amqp091.plain.addr=127.0.0.1:0", "server.health_addr=127.0.0.1:0")
 
 Address = tuple[str, int]
 
@@ -129,8 +129,8 @@ def test_start_message(run_broker: Callable[..., Run], tmp_path: Path) -> None:
     one = run_broker()
     assert one.lines[0] == f"FluxMQ {__version__}"
     assert [line.split("  ")[1] for line in one.lines if line.startswith("listening")] == [
-        "mqtt/tcp/plain", "mqtt/websocket/plain", "health", "admin"]
-    for what in ("mqtt/tcp/plain", "mqtt/websocket/plain", "health"):
+        "mqtt/tcp/plain", "mqtt/websocket/plain", "amqp091/plain", "health", "admin"]
+    for what in ("mqtt/tcp/plain", "mqtt/websocket/plain", "amqp091/plain", "health"):
         assert one.address(what)[1] != 0
     data = next(line for line in one.lines if line.startswith("data "))
     assert str(tmp_path / "fluxmq-data") in data                    # the default, beside where it was started
@@ -138,7 +138,7 @@ def test_start_message(run_broker: Callable[..., Run], tmp_path: Path) -> None:
     access = next(line for line in one.lines if line.startswith("access "))
     assert "loopback only" in access
     assert one.lines[-1] == "ready"
-    assert len(one.lines) <= 10
+    assert len(one.lines) <= 11
     Client(one.address("mqtt/tcp/plain")).connect("c")
     Client(WebSocket.open(one.address("mqtt/websocket/plain"))).connect("w")
     assert get(one.address("health"), "/health")[0] == 200
@@ -148,7 +148,7 @@ def test_default_addresses_are_loopback(run: Callable[..., Run]) -> None:
     one = run("config", "show")
     out, _ = one.process.communicate(timeout=TIMEOUT)
     assert one.process.returncode == 0
-    for address in ("127.0.0.1:1883", "127.0.0.1:8083", "127.0.0.1:8081"):
+    for address in ("127.0.0.1:1883", "127.0.0.1:8083", "127.0.0.1:5672", "127.0.0.1:8081"):
         assert address in out
 
 
@@ -169,7 +169,7 @@ def test_where_values_come_from(run_broker: Callable[..., Run], run: Callable[..
     """File, then environment, then --set: the last one wins."""
     (tmp_path / "fluxmq.yaml").write_text(
         "storage: {dir: from-file}\nbroker: {max_qos: 0, receive_maximum: 11, topic_alias_max: 3}\n"
-        "server: {health_addr: '127.0.0.1:0', mqtt: {tcp: {plain: {addr: '127.0.0.1:0'}},"
+        "server: {health_addr: '127.0.0.1:0', amqp091: {plain: {addr: ''}}, mqtt: {tcp: {plain: {addr: '127.0.0.1:0'}},"
         " websocket: {plain: {addr: ''}}}}\n")
     one = run("run", "--config", "fluxmq.yaml", "--set=broker.receive_maximum=33", environment={
         "FLUXMQ__BROKER__RECEIVE_MAXIMUM": "22", "FLUXMQ__BROKER__MAX_QOS": "1"}).wait_ready()
@@ -177,7 +177,7 @@ def test_where_values_come_from(run_broker: Callable[..., Run], run: Callable[..
     answer = client.connect("c")
     assert [answer.prop(name) for name in ("topic_alias_maximum", "maximum_qos", "receive_maximum")] == [3, 1, 33]
     assert (tmp_path / "from-file").is_dir()
-    assert not [line for line in one.lines if "websocket" in line]
+    assert not [line for line in one.lines if "websocket" in line or "amqp" in line]
 
 
 # ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -247,7 +247,8 @@ def test_other_machines_if_one_says_so(run: Callable[..., Run], run_broker: Call
 
 
 @pytest.mark.parametrize("key", [
-    "server.mqtt.tcp.plain.addr", "server.mqtt.websocket.plain.addr", "server.health_addr"])
+    "server.mqtt.tcp.plain.addr", "server.mqtt.websocket.plain.addr", "server.amqp091.plain.addr",
+    "server.health_addr"])
 def test_port_is_taken(key: str, run: Callable[..., Run]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -255,7 +256,8 @@ def test_port_is_taken(key: str, run: Callable[..., Run]) -> None:
         port = taken.getsockname()[1]
         status, errors = run("run", *(f"--set={one}" for one in (*OPEN_PORTS, f"{key}=127.0.0.1:{port}"))).end()
     assert status == 3
-    assert_one_sentence(errors, key, f"127.0.0.1:{port}", "ddress already in use")
+    assert_one_sentence(errors, key, f"127.0.0.1:{port}", "ddress already in use", "Another program listens there: set")
+    assert f'{key} to another address, or to ""' in errors or "server.health_enabled to false" in errors
 
 
 def test_address_of_another_machine(run: Callable[..., Run]) -> None:
@@ -386,9 +388,9 @@ def test_health_and_ready(run_broker: Callable[..., Run]) -> None:
 
 
 def test_health_may_be_off(run: Callable[..., Run]) -> None:
-    one = run("run", *(f"--set={each}" for each in (*OPEN_PORTS[:2], "server.health_enabled=false"))).wait_ready()
+    one = run("run", *(f"--set={each}" for each in (*OPEN_PORTS[:3], "server.health_enabled=false"))).wait_ready()
     assert [line.split()[1] for line in one.lines if line.startswith("listening")] == [
-        "mqtt/tcp/plain", "mqtt/websocket/plain", "admin"]
+        "mqtt/tcp/plain", "mqtt/websocket/plain", "amqp091/plain", "admin"]
 
 
 def known_traffic(where: Address) -> tuple[Client, Client]:

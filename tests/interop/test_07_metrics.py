@@ -17,7 +17,8 @@ def test_snapshot_is_the_table(storage: str, tmp_path: Path) -> None:
     async def render() -> tuple[set[str], str]:
         config, _ = load(None, {}, [
             f"storage.type={storage}", f"storage.dir={tmp_path / 'data'}", "server.mqtt.tcp.plain.addr=127.0.0.1:0",
-            "server.mqtt.websocket.plain.addr=127.0.0.1:0", "server.health_addr=127.0.0.1:0"])
+            "server.mqtt.websocket.plain.addr=127.0.0.1:0", "server.amqp091.plain.addr=127.0.0.1:0",
+            "server.health_addr=127.0.0.1:0"])
         server = Server(config)
         try:
             server.initialize()

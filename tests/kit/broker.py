@@ -190,11 +190,12 @@ class Broker:
 
     def _command(self) -> list[str]:
         ports: set[int] = set()
-        while len(ports) < 3:                                       # chance gives the same one twice now and then
+        while len(ports) < 4:                                       # chance gives the same one twice now and then
             ports.add(free_port())
         settings: dict[str, object] = {
             "server.mqtt.tcp.plain.addr": f"127.0.0.1:{ports.pop()}",
             "server.mqtt.websocket.plain.addr": f"127.0.0.1:{ports.pop()}",
+            "server.amqp091.plain.addr": f"127.0.0.1:{ports.pop()}",
             "server.health_addr": f"127.0.0.1:{ports.pop()}",
             "storage.dir": str(self.directory / "data"),
         } | self.settings

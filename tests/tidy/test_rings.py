@@ -24,7 +24,7 @@ RINGS = {
 # Packages that may import more than inner rings, and those that may import less.
 ALSO = {"app": {"bench"}}
 ONLY = {"client": {"_core"}, "spark": {"record", "client"}}
-EDGES = {"edge.mqtt"}
+EDGES = {"edge.mqtt", "edge.amqp091"}
 # The way in: the version, and `python -m fluxmq`.
 TOP = {"__init__.py": set[str](), "__main__.py": {"app"}}
 

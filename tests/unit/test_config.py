@@ -151,7 +151,8 @@ def test_every_key_has_a_description_and_a_usable_default() -> None:
 
 def test_without_anything_only_loopback_listens() -> None:
     config, provenance = load()
-    assert [path for path, _ in config.listeners()] == ["server.mqtt.tcp.plain", "server.mqtt.websocket.plain"]
+    assert [path for path, _ in config.listeners()] == [
+        "server.mqtt.tcp.plain", "server.mqtt.websocket.plain", "server.amqp091.plain"]
     assert all(slot.address is not None and slot.address.is_loopback for _, slot in config.listeners())
     assert parse_address(config.server.health_addr).is_loopback
     assert all(config.anonymous_allowed(slot) for _, slot in config.listeners())
@@ -165,7 +166,7 @@ def test_the_tables_of_refused_keys_and_the_schema_are_apart() -> None:
                 continue
             assert refusal(path) is None, f"{path} is in the schema and refused by {pattern}"
     for pattern, value in REFUSED_VALUES:
-        key = KEYS[pattern.replace("*.*", "tcp.tls")]
+        key = KEYS[pattern.replace("*.*", "tcp.tls").replace("*", "tls")]
         assert value not in key.choices
     for written, path in ALIASES.items():
         assert written not in KEYS and path in KEYS
@@ -180,7 +181,7 @@ def test_every_refused_key_says_why(pattern: str) -> None:
 
 @pytest.mark.parametrize(("pattern", "value"), REFUSED_VALUES)
 def test_every_refused_value_says_why(pattern: str, value: str) -> None:
-    path = pattern.replace("*.*", "tcp.tls")
+    path = pattern.replace("*.*", "tcp.tls").replace("*", "tls")
     assert REFUSED_VALUES[pattern, value] in problems(sets=[f"{path}={value}"])[path]
 
 
@@ -200,11 +201,11 @@ def _another(key, rng: random.Random) -> object:
     if key.kind == "integer":
         return key.default - 1 if key.default > 1 else key.default + 1
     if key.kind in ("duration", "size"):
-        return key.default + 1 if key.kind == "duration" else key.default + 4096
+        return key.default + 1 if key.kind == "duration" else (key.default or 1 << 30) + 4096
     if key.kind == "choice":
         return next((choice for choice in key.choices if choice and choice != key.default), key.default)
     if key.kind == "list":
-        return ()
+        return ("other",) if key.default else ()
     if key.kind == "queues":
         return read_specs([{"name": "q", "type": "stream", "retention": {"max_age": "90s", "max_length_bytes": "9KiB"}},
                            {"name": "w", "limits": {"max_depth": 7}, "topics": ["a/#"], "dlq": {"enabled": False}}])
@@ -226,7 +227,7 @@ def test_whatever_is_set_is_what_is_there_and_show_is_read_back(tmp_path: Path) 
     file.write_text(show(config, provenance))
     assert load(file)[0] == config
     assert yaml.safe_load(file.read_text()).keys() == {
-        "server", "broker", "session", "log", "storage", "auth", "queue_manager", "queues"}
+        "server", "broker", "session", "amqp091", "log", "storage", "auth", "queue_manager", "queues"}
 
 
 def test_the_environment_says_the_same_as_flags() -> None:
@@ -408,7 +409,7 @@ def test_a_listener_that_requires_certificates_may_be_outside(files: dict[str, s
     config, _ = load(sets=[*sets, f"{slot}.ca_file={files['ca']}"])
     assert config.anonymous_allowed(config.server.mqtt.tcp.mtls)
     only = [*sets, f"{slot}.ca_file={files['ca']}", "server.mqtt.tcp.plain.addr=", "server.mqtt.websocket.plain.addr=",
-            "auth.allow_anonymous=false"]
+            "server.amqp091.plain.addr=", "auth.allow_anonymous=false"]
     assert "nobody" in problems(sets=only)["auth.allow_anonymous"]
     config, _ = load(sets=[*only, f"{slot}.username_from=cn"])
     assert not config.anonymous_allowed(config.server.mqtt.tcp.mtls)
@@ -441,5 +442,29 @@ def test_cipher_suites(files: dict[str, str], names: str, part: str) -> None:
 
 
 def test_something_must_listen() -> None:
-    found = problems(sets=["server.mqtt.tcp.plain.addr=", "server.mqtt.websocket.plain.addr="])
-    assert "nothing listens" in found["server.mqtt"]
+    off = ["server.mqtt.tcp.plain.addr=", "server.mqtt.websocket.plain.addr="]
+    assert [path for path, _ in load(sets=off)[0].listeners()] == ["server.amqp091.plain"]
+    found = problems(sets=[*off, "server.amqp091.plain.addr="])
+    assert "nothing listens" in found["server"]
+
+
+def test_an_address_of_amqp_needs_a_decision_too(files: dict[str, str]) -> None:
+    found = problems(sets=["server.amqp091.plain.addr=:5672"])["server.amqp091.plain.addr"]
+    assert "auth.users_file" in found and "127.0.0.1:5672" in found
+    slot = "server.amqp091.mtls"
+    sets = [f"{slot}.addr=:5671", f"{slot}.cert_file={files['cert']}", f"{slot}.key_file={files['key']}"]
+    assert "client certificates" in problems(sets=sets)[f"{slot}.ca_file"]
+    config, _ = load(sets=[*sets, f"{slot}.ca_file={files['ca']}", f"{slot}.username_from=san"])
+    assert [path for path, _ in config.listeners()][-1] == slot
+    tls = [each.replace(slot, "server.amqp091.tls") for each in sets]
+    assert "username_from" in " ".join(problems(sets=[*tls, "server.amqp091.tls.username_from=cn"]))
+
+
+@pytest.mark.parametrize(("given_value", "part"), [
+    ("virtual_hosts=[]", "at least one"), ("virtual_hosts=[/, prod, /]", "twice"), ("virtual_hosts=['']", "empty"),
+    ("virtual_hosts=['" + "ü" * 128 + "']", "255 bytes"), ("heartbeat=1500ms", "whole seconds"),
+    ("heartbeat=65536", "a duration"), ("frame_max=4095", "from 4KiB to 16MiB"), ("channel_max=0", "from 1 to 65535"),
+    ("memory_high=1MiB", "at least 64MiB")])
+def test_what_amqp_cannot_say_is_refused(given_value: str, part: str) -> None:
+    path = f"amqp091.{given_value.partition('=')[0]}"
+    assert part in problems(sets=[f"amqp091.{given_value}"])[path]

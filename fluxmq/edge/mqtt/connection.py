@@ -68,6 +68,11 @@ class Client:
         self.say_goodbye(reason)
         self.connection.end()
 
+    def shut_down(self) -> None:
+        """The broker stops."""
+        self.ended_by = "shutdown"
+        self.say_goodbye(ReasonCode.SERVER_SHUTTING_DOWN)
+
     def say_goodbye(self, reason: int, text: str = "") -> None:
         """DISCONNECT, where the protocol has one for servers."""
         if self.version == 5 and self.connection.open:

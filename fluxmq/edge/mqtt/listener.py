@@ -1,108 +1,24 @@
-"""Listening sockets for MQTT: one Listener per slot of the configuration, with a socket per address family."""
+"""Listening sockets for MQTT: one Listener per slot of the configuration."""
 from __future__ import annotations
 
-import errno
-import os
-import socket
-from collections.abc import Callable
-from ssl import SSLContext
+from ssl import SSLSocket
 from typing import Any
 
 from fluxmq._core.connection import Connection
 from fluxmq._core.poller import Poller
+from fluxmq.edge.listening import SocketListener
 from fluxmq.edge.mqtt.front import Front
 
 __all__ = ["Listener"]
 
-BACKLOG = 4096  # connections that wait to be accepted; the kernel caps it at net.core.somaxconn
-PAUSE_S = 1.0  # after a failed accept, for instance without descriptors: time for some to come back
 
+class Listener(SocketListener):
+    """websocket: an upgrade comes before MQTT. Everything else as SocketListener."""
 
-class Listener:
-    """One slot.
-
-    front: handler of its connections. context: called for each connection, so that renewed certificates are used at
-    once; None = plain. read_timeout_s: until CONNECT must have come. later: schedules a call after some seconds.
-    """
-
-    def __init__(self, front: Front, poller: Poller, *, websocket: bool, context: Callable[[], SSLContext] | None,
-                 max_connections: int, read_timeout_s: float,
-                 later: Callable[[float, Callable[[], None]], Any]) -> None:
-        self.front = front
-        self.poller = poller
+    def __init__(self, front: Front, poller: Poller, *, websocket: bool, **how: Any) -> None:
+        super().__init__(front, poller, **how)
+        self._handler = front
         self.websocket = websocket
-        self.context = context
-        self.max_connections = max_connections
-        self.read_timeout_ms = int(read_timeout_s * 1000)
-        self.accept_failures = 0
-        self._later = later
-        self._sockets: list[socket.socket] = []
 
-    def open(self, host: str, port: int) -> list[tuple[str, int]]:
-        """Binds and listens. host: "" = every interface. Returns the addresses; raises OSError."""
-        if host == "" and socket.has_dualstack_ipv6():
-            found: list[Any] = [(socket.AF_INET6, None, None, None, ("::", port))]
-        else:
-            found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, _, _, _, address in found:
-            listening = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-            try:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, host != "")
-                listening.bind(address)
-                listening.listen(BACKLOG)
-            except OSError:
-                listening.close()
-                raise
-            self._sockets.append(listening)
-            port = port or listening.getsockname()[1]  # further families of the same name share the port that was free
-        for listening in self._sockets:
-            self.poller.add_listener(listening.fileno(), self)
-        return [listening.getsockname()[:2] for listening in self._sockets]
-
-    def close(self) -> None:
-        """Accepts nobody any more."""
-        for listening in self._sockets:
-            self.poller.remove_listener(listening.fileno())
-            listening.close()
-        self._sockets.clear()
-
-    # ------------------------------------------------------------------ called by the poller
-
-    def accepted(self, fd: int) -> Connection | None:
-        """A new connection."""
-        front = self.front
-        if front.connections >= self.max_connections:
-            os.close(fd)
-            front.tally.refusals["max_connections"] += 1
-            front.on_log("warning", f"max_connections {front.name}",
-                         f"connection refused: {self.max_connections} are open (max_connections)",
-                         {"listener": front.name})
-            return None
-        tls = None
-        if self.context is not None:
-            plain = socket.socket(fileno=fd)
-            plain.setblocking(False)
-            try:
-                tls = self.context().wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
-            except OSError:  # gone already
-                plain.close()
-                return None
-        connection = Connection(front.hub, fd, self.poller.epoll, front, tls, self.websocket)
-        connection.deadline_ms = front.hub.mono_ms + self.read_timeout_ms
-        front.connections += 1
-        return connection
-
-    def accept_failed(self, code: int) -> None:
-        """accept(2) failed; the poller has let go of the socket. Tries again a little later."""
-        self.accept_failures += 1
-        hint = " (raise the limit of open files)" if code in (errno.EMFILE, errno.ENFILE) else ""
-        self.front.on_log("error", f"accept {code}", f"cannot accept connections: {os.strerror(code)}{hint}",
-                          {"listener": self.front.name})
-        self._later(PAUSE_S, self._again)
-
-    def _again(self) -> None:
-        for listening in self._sockets:
-            if listening.fileno() not in self.poller.listeners:
-                self.poller.add_listener(listening.fileno(), self)
+    def make(self, fd: int, tls: SSLSocket | None) -> Connection:
+        return Connection(self._handler.hub, fd, self.poller.epoll, self._handler, tls, self.websocket)

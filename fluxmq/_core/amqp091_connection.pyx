@@ -1,0 +1,529 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Handle and machine. Frames of one AMQP 0-9-1 connection, and the hot methods. See amqp091_connection.pxd.
+
+What the edge must provide (`handler`), besides what Transport asks for:
+
+    on_greeting(connection)                     the protocol header was right: Connection.Start
+    on_method(connection, channel, payload)     any method that is not hot; channel 0 is the connection
+    on_channel_error(connection, channel, code, text, method)   a soft error: Channel.Close is to be sent
+    may_publish(connection, exchange, routing_key) -> bool      asked once for each pair
+
+Errors: ProtocolError with a reply code of the specification. Soft codes (those that close a channel) that concern a
+channel end up with on_channel_error; the rest ends the connection through on_error.
+"""
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from fluxmq._core.errors import ProtocolError
+
+from fluxmq._core.amqp091_properties cimport amqp_properties_t, properties_read
+from fluxmq._core.exchange cimport Route
+from fluxmq._core.hub cimport Hub
+from fluxmq._core.link cimport link_write
+from fluxmq._core.message cimport FORMAT_AMQP091, blob_drop, blob_t
+from fluxmq._core.queue cimport Queue
+from fluxmq._core.transport cimport (
+    PAUSE_DISK, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN,
+)
+from fluxmq._core.wire cimport peek_u16, peek_u32
+
+__all__ = ["PROTOCOL_HEADER", "AmqpConnection"]
+
+cdef uint8_t[8] PROTOCOL
+PROTOCOL[:] = [65, 77, 81, 80, 0, 0, 9, 1]
+PROTOCOL_HEADER = PROTOCOL[:8]
+
+cdef enum:
+    FRAME_METHOD = 1
+    FRAME_HEADER = 2
+    FRAME_BODY = 3
+    FRAME_HEARTBEAT = 8
+    FRAME_END = 0xCE
+    FRAME_EXTRA = 8
+    FRAME_MAX_UNTUNED = 131072      # before Connection.TuneOk: client properties may be long
+    CHANNEL_OPEN = 20 << 16 | 10
+    CHANNEL_CLOSE = 20 << 16 | 40
+    CHANNEL_CLOSE_OK = 20 << 16 | 41
+    BASIC_PUBLISH = 60 << 16 | 40
+    BASIC_ACK = 60 << 16 | 80
+    BASIC_REJECT = 60 << 16 | 90
+    BASIC_NACK = 60 << 16 | 120
+    FRAME_ERROR = 501
+    SYNTAX_ERROR = 502
+    COMMAND_INVALID = 503
+    CHANNEL_ERROR = 504
+    UNEXPECTED_FRAME = 505
+    NOT_IMPLEMENTED = 540
+    ACCESS_REFUSED = 403
+    NOT_FOUND = 404
+    PRECONDITION_FAILED = 406
+    NO_ROUTE = 312
+    OWN_BODY_KEPT_MAX = 262144      # a larger one is given back when it was published
+    ALLOWED_MAX = 1024
+
+SOFT_CODES = frozenset({311, 313, 403, 404, 405, 406})      # they close a channel, section 1.1 of the specification
+
+cdef uint8_t[8] HEARTBEAT_FRAME
+HEARTBEAT_FRAME[:] = [FRAME_HEARTBEAT, 0, 0, 0, 0, 0, 0, FRAME_END]
+
+
+cdef inline uint64_t peek_u64(const uint8_t* at) noexcept nogil:
+    return <uint64_t>peek_u32(at) << 32 | peek_u32(at + 4)
+
+
+@cython.final
+cdef class Content:
+    """Machine. See amqp091_connection.pxd."""
+
+    def __dealloc__(self):
+        free(self.own_properties)
+        free(self.own_body)
+
+    cdef int keep(self) except -1:
+        """The read buffer goes to somebody else: what is in it is copied."""
+        cdef uint8_t* grown
+        if self.expects != EXPECT_BODY or self.kept:
+            return 0
+        if self.properties_length > self.own_properties_room:
+            grown = <uint8_t*>realloc(self.own_properties, self.properties_length)
+            if grown == NULL:
+                raise MemoryError()
+            self.own_properties = grown
+            self.own_properties_room = self.properties_length
+        memcpy(self.own_properties, self.properties, self.properties_length)
+        self.properties = self.own_properties
+        self.kept = True
+        return 0
+
+    cdef int add(self, const uint8_t* data, uint32_t n) except -1:
+        cdef uint8_t* grown
+        if self.body_size > self.own_body_room:
+            grown = <uint8_t*>realloc(self.own_body, self.body_size)
+            if grown == NULL:
+                raise MemoryError()
+            self.own_body = grown
+            self.own_body_room = self.body_size
+        memcpy(self.own_body + self.body_have, data, n)
+        self.body_have += n
+        return 0
+
+    cdef void done(self) noexcept:
+        self.expects = EXPECT_METHOD
+        if self.own_body_room > OWN_BODY_KEPT_MAX:
+            free(self.own_body)
+            self.own_body = NULL
+            self.own_body_room = 0
+
+
+@cython.final
+cdef class AmqpConnection(Transport):
+    """Handle and machine. Arguments as Transport."""
+
+    def __cinit__(self, Hub hub not None, int fd, int epoll, object handler, object tls=None, bint websocket=False):
+        self.frame_max = FRAME_MAX_UNTUNED
+        self.channel_max = 0
+        self.channels = {}
+        self.contents = {}
+        self.unfinished = []
+        self.answering = []
+        self.sent_ms = hub.node.mono_ms
+
+    # ---------------------------------------------------------------- what the edge does with it
+
+    @property
+    def open(self) -> bool:
+        return self.phase == PHASE_OPEN
+
+    def tune(self, uint32_t frame_max, uint32_t channel_max, int heartbeat_s):
+        """As negotiated, section 4.2.2 of the specification: frame_max with everything, 4096 at least; heartbeat_s: 0
+        for none."""
+        self.frame_max = frame_max
+        self.channel_max = channel_max
+        self.heartbeat_s = heartbeat_s
+
+    def accept(self, Exchanges exchanges not None, bint mqtt_space):
+        """Connection.Open was answered: channels may be opened."""
+        if self.phase == PHASE_CONNECT:
+            self.exchanges = exchanges
+            self.mqtt_space = mqtt_space
+            self.phase = PHASE_OPEN
+
+    def close_after(self, bytes data not None):
+        """Sends a last frame, ends."""
+        self.write(data)
+        self.end(True)
+
+    def open_channel(self, int number) -> Channel:
+        """Raises ProtocolError 504 for one that is open, or over channel_max."""
+        cdef Content content
+        if number in self.channels:
+            raise ProtocolError(CHANNEL_ERROR, "second 'channel.open' seen")
+        if self.channel_max and number > <int>self.channel_max:
+            raise ProtocolError(CHANNEL_ERROR, f"channel {number} is over channel_max {self.channel_max}")
+        content = Content()
+        content.channel = Channel(self, number, self.frame_max)
+        self.channels[number] = content.channel
+        self.contents[number] = content
+        return content.channel
+
+    def close_channel(self, int number, bint await_ok):
+        """await_ok: Channel.Close of ours was sent, the number is free again when it is answered."""
+        cdef Content content = self.contents.get(number)
+        if content is None:
+            return
+        content.done()
+        content.channel.close()
+        if not await_ok:
+            self.forget_channel(number)
+
+    def forget_channel(self, int number):
+        """Its number is free."""
+        self.channels.pop(number, None)
+        self.contents.pop(number, None)
+        self.last = None
+
+    def tick(self) -> str:
+        """What the clock says about this connection: "" or why it must end: connect, heartbeat, write. Sends
+        heartbeats, section 4.2.7 of the specification."""
+        cdef int64_t now = self.hub.node.mono_ms
+        if self.phase == PHASE_DRAINING:
+            if now >= self.deadline_ms:
+                self.eof = True
+                self.finish()
+            return ""
+        if self.link.pending and self.write_timeout_ms and now - self.link.progress_ms > self.write_timeout_ms:
+            return "write"
+        if self.heartbeat_s:
+            if now - self.heard_ms > 2000 * self.heartbeat_s and not self.paused:
+                return "heartbeat"
+            if self.phase == PHASE_OPEN and now - max(self.sent_ms, self.link.progress_ms) >= 500 * self.heartbeat_s:
+                self.sent_ms = now
+                link_write(self.link, HEARTBEAT_FRAME, 8)
+        if self.phase != PHASE_OPEN:
+            return "connect" if self.deadline_ms and now >= self.deadline_ms else ""
+        return ""
+
+    # ---------------------------------------------------------------- frames
+
+    cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept:
+        return 0 if n < 7 else <size_t>peek_u32(data + 3) + FRAME_EXTRA
+
+    cdef int dispatch_big(self) except -1:
+        cdef blob_t* blob = self.big
+        self.big = NULL
+        self.big_have = 0
+        try:
+            self.check_end(blob.data, blob.size - FRAME_EXTRA)
+            self.on_frame(blob.data[0], peek_u16(blob.data + 1), blob.data + 7, blob.size - FRAME_EXTRA)
+            self.end_read()
+        finally:
+            blob_drop(blob)
+        return 0
+
+    cdef int check_end(self, const uint8_t* at, uint32_t size) except -1:
+        if at[7 + size] != FRAME_END:
+            raise ProtocolError(FRAME_ERROR, f"a frame of type {at[0]} ends with 0x{at[7 + size]:02x}, not 0xce")
+        return 0
+
+    cdef ssize_t parse(self, uint8_t* data, size_t n) except -1:
+        """Handles every complete frame in data[0:n]; returns the bytes used."""
+        cdef const uint8_t* at = data
+        cdef const uint8_t* end = data + n
+        cdef uint32_t size
+        if not self.greeted:
+            if memcmp(at, PROTOCOL, min(n, <size_t>8)) != 0:
+                # The answer to any other header is ours, then the end, section 4.2.2 of the specification.
+                link_write(self.link, PROTOCOL, 8)
+                self.handler.on_error(self, 0, "the protocol header is not that of AMQP 0-9-1")
+                self.end(True)
+                return n
+            if n < 8:
+                return 0
+            self.greeted = True
+            self.handler.on_greeting(self)
+            at += 8
+        while end - at >= FRAME_EXTRA and not self.paused and self.phase < PHASE_DRAINING:
+            size = peek_u32(at + 3)
+            if size > self.frame_max - FRAME_EXTRA:
+                raise ProtocolError(FRAME_ERROR, f"a frame of {<uint64_t>size + FRAME_EXTRA} bytes is over frame_max "
+                                                 f"{self.frame_max}")
+            if end - at - FRAME_EXTRA < <ssize_t>size:
+                break
+            self.check_end(at, size)
+            self.on_frame(at[0], peek_u16(at + 1), at + 7, size)
+            at += size + FRAME_EXTRA
+        if self.phase < PHASE_DRAINING:
+            self.end_read()
+        return at - data
+
+    cdef int end_read(self) except -1:
+        """Before the read buffer goes to somebody else."""
+        cdef Content content
+        cdef Channel channel
+        for content in self.unfinished:
+            content.keep()
+        if self.unfinished:
+            self.unfinished = []
+        for channel in self.answering:
+            channel.flush_confirms()
+        if self.answering:
+            self.answering = []
+        if self.recorded:
+            self.recorded = False
+            if self.hub.ledger.journal.backlog() > self.hub.backlog_max or self.hub.is_ahead():
+                self.pause_for(PAUSE_DISK)
+                self.hub.throttled.append(self)
+        return 0
+
+    cdef int on_frame(self, uint8_t kind, uint16_t number, const uint8_t* at, uint32_t size) except -1:
+        cdef Content content
+        cdef uint32_t method
+        if kind == FRAME_HEARTBEAT:
+            if number or size:
+                raise ProtocolError(FRAME_ERROR, "a heartbeat is empty and on channel 0")
+            return 0
+        if kind < FRAME_METHOD or kind > FRAME_BODY:
+            raise ProtocolError(FRAME_ERROR, f"there is no frame of type {kind}")
+        if kind == FRAME_METHOD and size < 4:
+            raise ProtocolError(SYNTAX_ERROR, "a method frame is shorter than a method's number")
+        if number == 0:
+            if kind != FRAME_METHOD:
+                raise ProtocolError(UNEXPECTED_FRAME, "content on channel 0")
+            self.hub.cold = True
+            self.handler.on_method(self, 0, PyBytes_FromStringAndSize(<const char*>at, size))
+            return 0
+        if self.phase != PHASE_OPEN:
+            raise ProtocolError(COMMAND_INVALID, f"a frame on channel {number} before connection.open")
+        content = self.last
+        if content is None or content.channel.number != number:
+            content = self.content_of(number)
+            if content is None:
+                method = peek_u32(at) if kind == FRAME_METHOD else 0
+                if method == CHANNEL_OPEN or method == CHANNEL_CLOSE or method == CHANNEL_CLOSE_OK:
+                    self.hub.cold = True
+                    self.handler.on_method(self, number, PyBytes_FromStringAndSize(<const char*>at, size))
+                    return 0
+                raise ProtocolError(CHANNEL_ERROR, f"expected 'channel.open' on channel {number}")
+            self.last = content
+        try:
+            self.on_channel_frame(kind, content, at, size)
+        except ProtocolError as error:
+            if error.reason not in SOFT_CODES:
+                raise
+            content.done()
+            self.handler.on_channel_error(self, number, error.reason, error.text,
+                                          peek_u32(at) if kind == FRAME_METHOD else BASIC_PUBLISH)
+        return 0
+
+    cdef Content content_of(self, uint16_t number):
+        return <Content>self.contents.get(number)
+
+    cdef int on_channel_frame(self, uint8_t kind, Content content, const uint8_t* at, uint32_t size) except -1:
+        cdef uint32_t method
+        if kind == FRAME_METHOD:
+            method = peek_u32(at)
+            if content.channel.closing and method != CHANNEL_CLOSE and method != CHANNEL_CLOSE_OK:
+                return 0
+            if content.expects != EXPECT_METHOD:
+                raise ProtocolError(UNEXPECTED_FRAME, f"expected content for class 60, got method "
+                                                      f"{method >> 16}.{method & 0xFFFF} instead")
+            return self.on_method(content, method, at + 4, at + size)
+        if content.channel.closing:
+            return 0
+        if kind == FRAME_HEADER:
+            if content.expects != EXPECT_HEADER:
+                raise ProtocolError(UNEXPECTED_FRAME, "a content header where none was expected")
+            return self.on_header(content, at, size)
+        if content.expects != EXPECT_BODY:
+            raise ProtocolError(UNEXPECTED_FRAME, "a content body where none was expected")
+        return self.on_body(content, at, size)
+
+    cdef int on_method(self, Content content, uint32_t method, const uint8_t* at, const uint8_t* end) except -1:
+        if method == BASIC_PUBLISH:
+            return self.begin(content, at, end)
+        if method == BASIC_ACK or method == BASIC_NACK or method == BASIC_REJECT:
+            return self.on_settle(content.channel, method, at, end)
+        self.hub.cold = True
+        self.handler.on_method(self, content.channel.number, PyBytes_FromStringAndSize(<const char*>at - 4, end - at + 4))
+        return 0
+
+    cdef int on_settle(self, Channel channel, uint32_t method, const uint8_t* at, const uint8_t* end) except -1:
+        """Basic.Ack: tag, multiple. Basic.Reject: tag, requeue. Basic.Nack: tag, multiple and requeue."""
+        if end - at != 9:
+            raise ProtocolError(SYNTAX_ERROR, "an acknowledgement is a delivery tag and one octet of bits")
+        if method == BASIC_ACK:
+            return channel.settle(peek_u64(at), at[8] & 1, 0)
+        if method == BASIC_REJECT:
+            return channel.settle(peek_u64(at), 0, 1 if at[8] & 1 else 2)
+        return channel.settle(peek_u64(at), at[8] & 1, 1 if at[8] & 2 else 2)
+
+    # ---------------------------------------------------------------- publishing
+
+    cdef int begin(self, Content content, const uint8_t* at, const uint8_t* end) except -1:
+        """Basic.Publish: ticket, exchange, routing key, mandatory and immediate."""
+        cdef uint32_t n, m
+        if end - at < 5:
+            raise ProtocolError(SYNTAX_ERROR, "basic.publish is too short")
+        at += 2
+        n = at[0]
+        if end - at < 3 + <ssize_t>n:
+            raise ProtocolError(SYNTAX_ERROR, "basic.publish is shorter than the name of its exchange")
+        memcpy(content.topic, at, 1 + n)
+        at += 1 + n
+        m = at[0]
+        if end - at != 2 + <ssize_t>m:
+            raise ProtocolError(SYNTAX_ERROR, "basic.publish does not end behind its routing key and one octet of bits")
+        memcpy(content.topic + 1 + n, at + 1, m)
+        content.topic_length = 1 + n + m
+        at += 1 + m
+        content.mandatory = at[0] & 1
+        if at[0] & 2:
+            raise ProtocolError(NOT_IMPLEMENTED, "immediate=true")
+        content.expects = EXPECT_HEADER
+        return 0
+
+    cdef int on_header(self, Content content, const uint8_t* at, uint32_t size) except -1:
+        if size < 14 or peek_u16(at) != 60:
+            raise ProtocolError(SYNTAX_ERROR if size < 14 else UNEXPECTED_FRAME,
+                                "expected a content header of class 60 with its property flags")
+        content.body_size = peek_u64(at + 4)
+        content.body_have = 0
+        content.properties = at + 12
+        content.properties_length = size - 12
+        content.kept = False
+        content.expects = EXPECT_BODY
+        if content.body_size > self.hub.payload_bytes_max:
+            raise ProtocolError(PRECONDITION_FAILED, f"message size {content.body_size} is larger than configured max "
+                                                     f"size {self.hub.payload_bytes_max}")
+        if content.body_size == 0:
+            return self.complete(content, at)
+        self.unfinished.append(content)
+        return 0
+
+    cdef int on_body(self, Content content, const uint8_t* at, uint32_t size) except -1:
+        if content.body_have + size > content.body_size:
+            raise ProtocolError(FRAME_ERROR, f"a body of more than the {content.body_size} bytes of its header")
+        if content.body_have == 0 and size == content.body_size:
+            return self.complete(content, at)
+        content.add(at, size)
+        if content.body_have == content.body_size:
+            return self.complete(content, content.own_body)
+        if not content.kept and content not in self.unfinished:
+            self.unfinished.append(content)
+        return 0
+
+    cdef int complete(self, Content content, const uint8_t* payload) except -1:
+        cdef body_t body
+        cdef Channel channel = content.channel
+        cdef amqp_properties_t properties
+        cdef int code
+        content.expects = EXPECT_METHOD
+        memset(&body, 0, sizeof(body))
+        body.format = FORMAT_AMQP091
+        body.topic = content.topic
+        body.topic_length = content.topic_length
+        body.properties = content.properties
+        body.properties_length = content.properties_length
+        body.payload = payload
+        body.payload_length = <uint32_t>content.body_size
+        code = properties_read(body.properties, body.properties + body.properties_length, &properties)
+        if code:
+            raise ProtocolError(code, "the properties of a content header cannot be read")
+        if channel.transactional:
+            channel.tx_publishes.append((
+                PyBytes_FromStringAndSize(<const char*>body.topic, body.topic_length),
+                PyBytes_FromStringAndSize(<const char*>body.properties, body.properties_length),
+                PyBytes_FromStringAndSize(<const char*>body.payload, body.payload_length), content.mandatory))
+        else:
+            self.publish(channel, &body, content.mandatory)
+        content.done()
+        return 0
+
+    cdef int publish(self, Channel channel, const body_t* body, bint mandatory) except -1:
+        """Routes one message. Raises ProtocolError 404 for an exchange that is not there, 403 for one that is not for
+        this user."""
+        cdef uint32_t n = body.topic[0]
+        cdef const uint8_t* key = body.topic + 1 + n
+        cdef amqp_properties_t properties
+        cdef uint64_t records = self.hub.ledger.records
+        cdef Route route
+        cdef Queue queue
+        cdef bint refused = 0
+        properties_read(body.properties, body.properties + body.properties_length, &properties)
+        route = self.exchanges.find(body.topic + 1, n, key, body.topic_length - 1 - n, properties.headers.at,
+                                    properties.headers.length)
+        if route is None:
+            raise ProtocolError(NOT_FOUND, f"no exchange '{name_text(body.topic + 1, n)}'")
+        if route.internal:
+            raise ProtocolError(ACCESS_REFUSED, f"cannot publish to internal exchange '{name_text(body.topic + 1, n)}'")
+        if not self.hub.open_publish:
+            self.check_access(body)
+        self.published = True
+        self.hub.node.counters.messages_received[1] += 1
+        for queue in route.queues:
+            refused = queue.put(body, 1) != 0 or refused
+        if mandatory and not route.routed:
+            channel.write_return(body, NO_ROUTE, b"NO_ROUTE")
+        if self.hub.ledger.records != records:
+            self.recorded = True
+        if channel.confirming:
+            if channel.confirm_now == 0:
+                self.answering.append(channel)
+            channel.answer(refused, self.hub.ledger.records != records)
+        return 0
+
+    cdef int check_access(self, const body_t* body) except -1:
+        cdef bytes topic = (<const char*>body.topic)[:body.topic_length]
+        if self.allowed is None or self.allowed_generation != self.hub.access_generation or len(
+                self.allowed) >= ALLOWED_MAX:
+            self.allowed = {}
+            self.allowed_generation = self.hub.access_generation
+        allowed = self.allowed.get(topic)
+        if allowed is None:
+            n = topic[0]
+            allowed = self.allowed[topic] = self.handler.may_publish(self, topic[1:1 + n], topic[1 + n:])
+        if not allowed:
+            self.hub.node.counters.publish_denied += 1
+            raise ProtocolError(ACCESS_REFUSED, f"access to publish to exchange '{topic[1:1 + topic[0]].decode()}' "
+                                                f"refused")
+        return 0
+
+    def commit(self, Channel channel not None):
+        """Tx.Commit: everything that was published and settled since the last one, in one batch of the journal."""
+        cdef body_t body
+        publishes, channel.tx_publishes = channel.tx_publishes, []
+        settles, channel.tx_settles = channel.tx_settles, []
+        for tag, multiple, how in settles:
+            channel.settle_now(tag, multiple, how)
+        for topic, properties, payload, mandatory in publishes:
+            memset(&body, 0, sizeof(body))
+            body.format = FORMAT_AMQP091
+            body.topic = <const uint8_t*><const char*><bytes>topic
+            body.topic_length = <uint32_t>len(topic)
+            body.properties = <const uint8_t*><const char*><bytes>properties
+            body.properties_length = <uint32_t>len(properties)
+            body.payload = <const uint8_t*><const char*><bytes>payload
+            body.payload_length = <uint32_t>len(payload)
+            self.publish(channel, &body, mandatory)
+        self.recorded = self.hub.ledger.active()
+        self.end_read()
+
+    # ---------------------------------------------------------------- Transport
+
+    cdef void let_go(self) noexcept:
+        """The handler closes the channels in on_end."""
+
+    cdef int drained(self) except -1:
+        cdef Channel channel
+        for channel in self.channels.values():
+            if channel.sent >= channel.automatic:
+                channel.settle_automatic()
+            if channel.starved and not channel.closing:
+                channel.feed()
+        return 0
+
+
+cdef str name_text(const uint8_t* at, uint32_t n):
+    return (<const char*>at)[:n].decode("utf-8", "replace")

@@ -1,0 +1,58 @@
+"""How much memory the process has, how much there is, and the alarm between the two.
+
+    quiet ──resident ≥ mark──► alarmed ──resident < nine tenths of it──► quiet
+
+The gap keeps those who are blocked from being told so several times a second.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["MemoryAlarm", "high_mark", "machine_bytes", "resident_bytes"]
+
+# Of what there is: the rest is for the page cache, without which queues that do not fit into memory are slow.
+SHARE = 0.6
+RELEASE = 0.9
+STATM = Path("/proc/self/statm")
+# Where a container's limit stands: control groups of version 2, then of version 1.
+GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in use now."""
+    return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def machine_bytes(groups: tuple[Path, ...] = GROUPS) -> int:
+    """What the machine has, or its control group may have, whichever is less."""
+    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for file in groups:
+        try:
+            text = file.read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit() and 0 < int(text) < most:
+            return int(text)
+    return most
+
+
+def high_mark(configured: int) -> int:
+    """amqp091.memory_high, in bytes."""
+    return configured or int(SHARE * machine_bytes())
+
+
+class MemoryAlarm:
+    """Machine. mark: bytes. resident: what is in use now."""
+
+    def __init__(self, mark: int, resident: Callable[[], int] = resident_bytes) -> None:
+        self.mark = mark
+        self.on = False
+        self._resident = resident
+
+    def look(self) -> bool:
+        """Whether memory is short; True when that has changed since the last look."""
+        was = self.on
+        self.on = self._resident() >= (RELEASE * self.mark if was else self.mark)
+        return self.on != was

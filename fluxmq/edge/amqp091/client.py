@@ -1,0 +1,94 @@
+"""One client of AMQP 0-9-1 as the edge sees it: who it is, what it said about itself, how it ended.
+
+The compiled AmqpConnection carries the frames; a Client hangs on it as `state` from the protocol header on.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fluxmq._core.amqp091_fields import decode_table
+from fluxmq.edge.amqp091.reply import close_frame
+from fluxmq.engine.ports_clients import ClientInfo
+
+if TYPE_CHECKING:
+    from fluxmq._core.amqp091_connection import AmqpConnection
+    from fluxmq._core.amqp091_methods import Method
+
+__all__ = ["HOLD_LOGIN", "HOLD_MEMORY", "Client"]
+
+CONNECTION_FORCED = 320
+# Why a connection is not read.
+HOLD_LOGIN = 1  # a password is being checked
+HOLD_MEMORY = 2  # memory is short, and it publishes
+
+
+class Client:
+    """State of one connection, from its protocol header to its end.
+
+    expects: the method of the handshake that must come next; None when it is over. number: class << 16 | method of the
+    method that is being handled, for connection.close to name. properties: what the client said about itself, as bytes,
+    for that is a tenth of the memory.
+    """
+
+    __slots__ = ("blocked", "capabilities", "client_id", "connection", "ended_by", "expects", "holds", "identity",
+                 "listener", "mechanism", "name", "number", "open", "peer", "properties", "since_ms", "vhost")
+
+    def __init__(self, connection: AmqpConnection, serial: int, listener: str, expects: type[Method]) -> None:
+        self.connection = connection
+        self.peer = connection.peer
+        self.client_id = f"amqp091-{self.peer}-{serial}"
+        self.listener = listener
+        self.expects: type[Method] | None = expects
+        self.number = 0
+        self.identity: str | None = None
+        self.mechanism = ""
+        self.name = ""  # connection_name
+        self.properties = b""
+        self.capabilities: frozenset[str] = frozenset()
+        self.vhost = ""
+        self.open = False  # connection.open-ok was written
+        self.since_ms = 0  # then, on the wall
+        self.blocked = False  # connection.blocked was written
+        self.holds = 0  # HOLD_* bits
+        self.ended_by = "lost"  # label of fluxmq_amqp_disconnections_total
+
+    def hold(self, why: int) -> None:
+        """Stops reading. why: one of HOLD_*."""
+        if not self.holds:
+            self.connection.pause()
+        self.holds |= why
+
+    def release(self, why: int) -> None:
+        """Ends what hold() began; the other reason not to read stays."""
+        if self.holds and not self.holds & ~why:
+            self.connection.resume()
+        self.holds &= ~why
+
+    def fields(self) -> dict[str, Any]:
+        """For the log."""
+        found = {"client_id": self.client_id, "listener": self.listener}
+        return found | {"connection_name": self.name} if self.name else found
+
+    def say_goodbye(self, code: int, text: str) -> None:
+        """connection.close; the caller ends the connection."""
+        self.connection.write(close_frame(code, text, self.number))
+
+    def shut_down(self) -> None:
+        """The broker stops."""
+        self.ended_by = "shutdown"
+        if not self.connection.ended:
+            self.say_goodbye(CONNECTION_FORCED, "the broker is shutting down")
+
+    def displaced(self, text: str) -> None:
+        """An administrator wants this connection gone."""
+        self.ended_by = "not_authorized"
+        self.say_goodbye(CONNECTION_FORCED, text)
+        self.connection.end()
+
+    def info(self) -> ClientInfo:
+        return ClientInfo(
+            client_id=self.client_id, protocol="AMQP 0-9-1", listener=self.listener, peer=self.peer,
+            user=self.identity, mechanism=self.mechanism, virtual_host=self.vhost, name=self.name,
+            properties=decode_table(self.properties), channels=len(self.connection.channels),
+            heartbeat_s=self.connection.heartbeat_s, frame_max=self.connection.frame_max, since_ms=self.since_ms,
+            blocked=self.blocked)

@@ -1,0 +1,61 @@
+"""Every connection of AMQP 0-9-1 of a node: numbered, listed, blocked when memory or disk runs short, reviewed.
+
+Blocking: connection.blocked tells those that publish, and know the method, to stop; when it is memory that is short,
+none of them is read either until there is some again. Who only consumes is left alone, for consuming is what helps.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import count
+from typing import TYPE_CHECKING
+
+from fluxmq._core.amqp091_methods import ConnectionBlocked, ConnectionUnblocked
+from fluxmq.edge.amqp091.client import HOLD_MEMORY
+from fluxmq.engine.ports_clients import ClientInfo
+
+if TYPE_CHECKING:
+    from fluxmq.edge.amqp091.client import Client
+
+__all__ = ["Clients"]
+
+CAPABILITY = "connection.blocked"
+
+
+class Clients:
+    """Machine; it holds the clients of all listeners, the engine's ClientsPort among its callers."""
+
+    def __init__(self) -> None:
+        self.serials = count(1)
+        self.open: dict[str, Client] = {}
+        self._reason = ""
+
+    def clients(self) -> list[ClientInfo]:
+        """See ClientsPort."""
+        return [client.info() for client in self.open.values()]
+
+    def review(self, removed: Iterable[str]) -> None:
+        """Ends the connections of users that are gone."""
+        gone = frozenset(removed)
+        for client in [client for client in self.open.values() if client.identity in gone]:
+            client.displaced("the user was removed")
+
+    def tick(self, *, memory: bool, disk: bool) -> None:
+        """What is short now."""
+        reason = "low on memory" if memory else "low on disk" if disk else ""
+        if not reason and not self._reason:
+            return
+        self._reason = reason
+        for client in self.open.values():
+            self._adjust(client, reason, memory)
+
+    @staticmethod
+    def _adjust(client: Client, reason: str, memory: bool) -> None:
+        connection = client.connection
+        wanted = bool(reason) and connection.published
+        if wanted != client.blocked and CAPABILITY in client.capabilities:
+            client.blocked = wanted
+            connection.write((ConnectionBlocked(reason=reason) if wanted else ConnectionUnblocked()).frame(0))
+        if wanted and memory:
+            client.hold(HOLD_MEMORY)
+        else:
+            client.release(HOLD_MEMORY)

@@ -1,0 +1,196 @@
+"""The cold half of AMQP 0-9-1: a Front per listener is the `handler` of its connections.
+
+    start-ok, tune-ok, open, update-secret    edge/amqp091/handshake.py
+    every method of a channel                 edge/amqp091/channel.py, behind ChannelVerbs
+    close, errors, ends, clocks               here
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fluxmq._core.amqp091_methods import (
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionUpdateSecret,
+    decode_method,
+)
+from fluxmq._core.errors import AuthError, ProtocolError
+from fluxmq._core.hub import Hub
+from fluxmq.edge.amqp091.client import Client
+from fluxmq.edge.amqp091.clients import Clients
+from fluxmq.edge.amqp091.handshake import Handshake
+from fluxmq.edge.amqp091.options import FrontOptions
+from fluxmq.edge.amqp091.reply import close_frame
+from fluxmq.edge.amqp091.sasl import Claim
+from fluxmq.edge.amqp091.tally import Tally
+from fluxmq.engine.ports_access import Authority
+
+if TYPE_CHECKING:
+    from fluxmq._core.amqp091_connection import AmqpConnection
+    from fluxmq._core.exchange import Exchanges
+
+__all__ = ["ChannelVerbs", "Front"]
+
+REPLY_SUCCESS = 200
+ACCESS_REFUSED = 403
+COMMAND_INVALID = 503
+RESOURCE_ERROR = 506
+INTERNAL_ERROR = 541
+CLASS_CONNECTION = 10
+PHASE_TLS = 0  # of _core/transport.pxd
+# Reasons of an AuthError that are not about who the client is: too many logins at once, the broker is stopping.
+NOT_HIS_FAULT = {0x89: RESOURCE_ERROR, 0x88: INTERNAL_ERROR}
+
+# Why the clock ended a connection -> (what the log says, label of its metric).
+LATE = {
+    "connect": ("no connection.open within server…read_timeout", "timeout"),
+    "heartbeat": ("nothing heard for two heartbeats", "heartbeat"),
+    "write": ("sent bytes were not taken for server…write_timeout", "write_timeout"),
+}
+
+
+class ChannelVerbs(Protocol):
+    """What happens on channels; `edge/amqp091/channel.py` does it."""
+
+    def on_method(self, client: Client, number: int, payload: bytes, /) -> None:
+        """A method on channel `number`."""
+
+    def on_channel_error(self, client: Client, number: int, code: int, text: str, method: int, /) -> None:
+        """An error that ends a channel and not the connection. method: class << 16 | method."""
+
+    def on_end(self, client: Client, /) -> None:
+        """The connection has ended, and with it its channels and what is exclusive to it."""
+
+    def tick(self, client: Client, /) -> None:
+        """The clock has moved, by about a second."""
+
+
+class Front:
+    """Handler of every connection of one listener.
+
+    hub, authority, clients, tally: the node's. channels: what the methods of channels do. find_virtual_host: its
+    exchanges; None: there is no such virtual host. name: the listener's, for logs. username_from: where a client's
+    certificate names its user, "" = nowhere. on_log: (level, cause, text, fields).
+    """
+
+    def __init__(self, hub: Hub, authority: Authority, options: FrontOptions, tally: Tally, clients: Clients,
+                 channels: ChannelVerbs, name: str, *, find_virtual_host: Callable[[str], Exchanges | None],
+                 username_from: str = "", on_log: Callable[[str, str, str, dict[str, Any]], None],
+                 log_connections: Callable[[], bool] = lambda: True) -> None:
+        self.hub = hub
+        self.authority = authority
+        self.options = options
+        self.tally = tally
+        self.clients = clients
+        self.channels = channels
+        self.name = name
+        self.find_virtual_host = find_virtual_host
+        self.on_log = on_log
+        self.log_connections = log_connections  # asked before the fields of a line per connection are gathered
+        self.connections = 0
+        self.handshake = Handshake(self, username_from)
+
+    # ------------------------------------------------------------------ the handler's verbs
+
+    def on_greeting(self, connection: AmqpConnection) -> None:
+        """The protocol header was right."""
+        self.handshake.greet(connection)
+
+    def on_method(self, connection: AmqpConnection, channel: int, payload: bytes) -> None:
+        """A method that is not hot."""
+        client: Client = connection.state
+        # When it raises, number stays, and connection.close names the method.
+        client.number = int.from_bytes(payload[:4], "big") if len(payload) >= 4 else 0
+        if channel and client.number >> 16 != CLASS_CONNECTION:
+            self.channels.on_method(client, channel, payload)
+        elif channel or client.number >> 16 != CLASS_CONNECTION:
+            raise ProtocolError(COMMAND_INVALID, "methods of the connection, and only they, belong on channel 0")
+        else:
+            self._on_connection(client, payload)
+        client.number = 0
+
+    def _on_connection(self, client: Client, payload: bytes) -> None:
+        method = decode_method(payload)
+        if isinstance(method, ConnectionClose):
+            self._on_close(client, method)
+        elif isinstance(method, ConnectionUpdateSecret) and client.open:
+            self.handshake.update_secret(client, method)
+        else:
+            self.handshake.on_method(client, method)
+
+    def _on_close(self, client: Client, method: ConnectionClose) -> None:
+        client.ended_by = "client"
+        if method.reply_code not in (0, REPLY_SUCCESS):
+            self.on_log("info", f"close {method.reply_code}", "the client closed the connection for a reason",
+                        client.fields() | {"code": method.reply_code, "text": method.reply_text})
+        client.connection.close_after(ConnectionCloseOk().frame(0))
+
+    def on_channel_error(self, connection: AmqpConnection, channel: int, code: int, text: str, method: int) -> None:
+        """An error that ends a channel and not the connection."""
+        self.channels.on_channel_error(connection.state, channel, code, text, method)
+
+    def on_error(self, connection: AmqpConnection, code: int, text: str) -> None:
+        """The peer broke the protocol: tell it, if it has shown that it speaks it, and the log. The caller ends."""
+        client: Client | None = connection.state
+        fields = client.fields() if client is not None else {"listener": self.name}
+        self.on_log("warning", f"protocol {self.name} {code}", text,
+                    fields | {"peer": connection.peer} | ({"code": code} if code else {}))
+        if client is None:
+            self.tally.refusals["tls" if connection.phase == PHASE_TLS else "protocol"] += 1
+            return
+        if client.open:
+            client.ended_by = "protocol_error"
+        else:
+            self.tally.refusals["malformed"] += 1
+        client.say_goodbye(code, text)
+
+    def login_refused(self, client: Client, claim: Claim, error: AuthError) -> None:
+        """Ends a connection that could not prove its user. The client learns that much only if it has asked for it, for
+        the specification knows no other answer than a closed socket; the reason is for the log alone."""
+        code = NOT_HIS_FAULT.get(error.reason, ACCESS_REFUSED)
+        self.on_log("warning", f"login {self.name}", f"login refused: {error.text}",
+                    client.fields() | {"user": claim.username, "mechanism": client.mechanism, "peer": client.peer})
+        self.tally.auth_failures += 1
+        self.tally.refusals["credentials"] += 1
+        connection = client.connection
+        if "authentication_failure_close" in client.capabilities:
+            text = ("too many logins at once, or the broker is stopping; try again" if code != ACCESS_REFUSED else
+                    f"login by {client.mechanism} was refused; the broker's log says why")
+            connection.write(close_frame(code, text))
+        connection.end()
+
+    def on_crash(self, connection: AmqpConnection, error: BaseException) -> None:
+        client: Client | None = connection.state
+        self.on_log("error", f"crash {type(error).__name__}", f"internal error, connection closed: {error!r}",
+                    (client.fields() if client is not None else {"listener": self.name}) | {"error": error})
+        if client is not None:
+            if not client.open:
+                self.tally.refusals["error"] += 1
+            client.ended_by = "error"
+            client.say_goodbye(INTERNAL_ERROR, "internal error; the broker's log has more")
+
+    def on_end(self, connection: AmqpConnection) -> None:
+        """The connection has ended, one way or the other."""
+        self.connections -= 1
+        client: Client | None = connection.state
+        if client is None or not client.open:
+            return
+        client.open = False
+        self.clients.open.pop(client.client_id, None)
+        self.tally.disconnections[client.ended_by] += 1
+        self.channels.on_end(client)
+        if self.log_connections():
+            self.on_log("debug", "", "disconnected", client.fields() | {"why": client.ended_by})
+
+    def on_late(self, connection: AmqpConnection, why: str) -> None:
+        """The clock ended a connection; `why` as AmqpConnection.tick says."""
+        client: Client | None = connection.state
+        text, label = LATE[why]
+        self.on_log("warning", f"late {self.name} {why}", text,
+                    (client.fields() if client is not None else {"listener": self.name}) | {"peer": connection.peer})
+        if client is not None and client.open:
+            client.ended_by = label
+        else:
+            self.tally.refusals["timeout"] += 1
+        connection.abort()

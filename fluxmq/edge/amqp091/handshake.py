@@ -1,0 +1,197 @@
+"""From the protocol header to connection.open-ok, and connection.update-secret, which proves a user once more.
+
+    header ─► Start ─► StartOk ─► password (may take time) ─► Tune ─► TuneOk ─► Open ─► virtual host ─► OpenOk, accept
+
+SASL needs no Secure: each mechanism says everything in StartOk. The connection is paused while a password is checked.
+"""
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from fluxmq import __version__
+from fluxmq._core.amqp091_fields import encode_table
+from fluxmq._core.amqp091_methods import (
+    ConnectionOpen,
+    ConnectionOpenOk,
+    ConnectionStart,
+    ConnectionStartOk,
+    ConnectionTune,
+    ConnectionTuneOk,
+    ConnectionUpdateSecret,
+    ConnectionUpdateSecretOk,
+    Method,
+)
+from fluxmq._core.errors import AuthError, ProtocolError
+from fluxmq.edge.amqp091.client import HOLD_LOGIN, Client
+from fluxmq.edge.amqp091.sasl import Claim, mechanisms, read_response
+from fluxmq.model import limits
+
+if TYPE_CHECKING:
+    from fluxmq._core.amqp091_connection import AmqpConnection
+    from fluxmq.edge.amqp091.front import Front
+
+__all__ = ["Handshake", "server_properties"]
+
+Proved = Callable[[Client, "str | None"], None]
+Refused = Callable[[Client, Claim, AuthError], None]
+COMMAND_INVALID = 503
+NOT_ALLOWED = 530
+DEFAULT_VIRTUAL_HOST = "/"
+# What this broker does beyond the specification, by the names that RabbitMQ gave it: clients ask for some of them.
+CAPABILITIES = (
+    "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
+    "consumer_priorities", "authentication_failure_close", "per_consumer_qos")
+
+
+def server_properties() -> dict[str, Any]:
+    """What Start says about us."""
+    return {"product": "FluxMQ", "version": __version__, "platform": "Python {}.{}.{}".format(*sys.version_info[:3]),
+            "capabilities": dict.fromkeys(CAPABILITIES, True)}
+
+
+class Handshake:
+    """The way in, for the connections of one listener."""
+
+    def __init__(self, front: Front, username_from: str) -> None:
+        self.front = front
+        self.username_from = username_from
+        self._starts = {offered: ConnectionStart(
+            version_major=0, version_minor=9, server_properties=server_properties(), mechanisms=" ".join(offered),
+            locales="en_US").frame(0) for offered in (mechanisms(False), mechanisms(True))}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------------ Start, StartOk
+
+    def greet(self, connection: AmqpConnection) -> None:
+        """The protocol header was right."""
+        client = Client(connection, next(self.front.clients.serials), self.front.name, ConnectionStartOk)
+        connection.state = client
+        connection.write(self._starts[mechanisms(self._certificate(connection) is not None)])
+
+    def on_method(self, client: Client, method: Method) -> None:
+        """The next one of the handshake; anything else is out of turn."""
+        if client.expects is None or type(method) is not client.expects:
+            wanted = client.expects.name if client.expects is not None else "nothing"
+            raise ProtocolError(COMMAND_INVALID, f"{method.name} where {wanted} was expected")
+        if isinstance(method, ConnectionStartOk):
+            self._start_ok(client, method)
+        elif isinstance(method, ConnectionTuneOk):
+            self._tune_ok(client, method)
+        else:
+            self._open(client, cast(ConnectionOpen, method))
+
+    def _start_ok(self, client: Client, method: ConnectionStartOk) -> None:
+        properties = method.client_properties
+        client.properties = encode_table(properties)
+        name, capabilities = properties.get("connection_name"), properties.get("capabilities")
+        client.name = name if isinstance(name, str) else ""
+        if isinstance(capabilities, dict):
+            client.capabilities = frozenset(name for name, has in capabilities.items() if has is True)
+        certificate = self._certificate(client.connection)
+        client.mechanism = method.mechanism
+        if method.mechanism not in mechanisms(certificate is not None):
+            raise ProtocolError(COMMAND_INVALID, f"mechanism {method.mechanism!r} was not offered")
+        claim = read_response(method.mechanism, method.response)
+        client.expects = None
+        self._prove(client, claim, certificate, self._tune, self.front.login_refused)
+
+    def _certificate(self, connection: AmqpConnection) -> dict[str, Any] | None:
+        """The client's, where it may name the user: one that a listener has verified, and takes the name from."""
+        return (connection.certificate or None) if self.username_from else None
+
+    def _prove(self, client: Client, claim: Claim, certificate: dict[str, Any] | None, then: Proved,
+               refused: Refused) -> None:
+        """Goes on with one of the two: at once if no password must be checked, else while the connection waits."""
+        authority = self.front.authority
+        if authority.needs_wait(*claim, certificate, self.username_from):
+            client.hold(HOLD_LOGIN)
+            task = asyncio.get_running_loop().create_task(self._wait(client, claim, certificate, then, refused))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        try:
+            identity = authority.authenticate_now(client.client_id, *claim, certificate, self.username_from)
+        except AuthError as error:
+            refused(client, claim, error)
+        else:
+            then(client, identity)
+
+    async def _wait(self, client: Client, claim: Claim, certificate: dict[str, Any] | None, then: Proved,
+                    refused: Refused) -> None:
+        connection = client.connection
+        try:
+            identity = await self.front.authority.authenticate(client.client_id, *claim, certificate,
+                                                               self.username_from)
+            if not connection.ended:
+                then(client, identity)
+        except AuthError as error:
+            if not connection.ended:
+                refused(client, claim, error)
+        except Exception as error:
+            connection.crash(error)
+        finally:
+            client.release(HOLD_LOGIN)
+
+    def _tune(self, client: Client, identity: str | None) -> None:
+        client.identity = identity
+        client.expects = ConnectionTuneOk
+        options = self.front.options
+        client.connection.write(ConnectionTune(
+            channel_max=options.channel_max, frame_max=options.frame_max, heartbeat=options.heartbeat_s).frame(0))
+
+    # ------------------------------------------------------------------ TuneOk, Open
+
+    def _tune_ok(self, client: Client, method: ConnectionTuneOk) -> None:
+        """The client chooses, within what was offered; 0 is "no limit of mine"."""
+        options = self.front.options
+        frame_max, channel_max = method.frame_max or options.frame_max, method.channel_max or options.channel_max
+        if not limits.AMQP_FRAME_BYTES_MIN <= frame_max <= options.frame_max:
+            raise ProtocolError(NOT_ALLOWED, f"frame_max {frame_max} is not between {limits.AMQP_FRAME_BYTES_MIN} and "
+                                             f"{options.frame_max}, which was offered")
+        if channel_max > options.channel_max:
+            raise ProtocolError(NOT_ALLOWED, f"channel_max {channel_max} is above {options.channel_max}, which was "
+                                             f"offered")
+        client.expects = ConnectionOpen
+        client.connection.tune(frame_max, channel_max, method.heartbeat)
+
+    def _open(self, client: Client, method: ConnectionOpen) -> None:
+        front, connection, name = self.front, client.connection, method.virtual_host
+        exchanges = front.find_virtual_host(name)
+        if exchanges is None:
+            raise ProtocolError(NOT_ALLOWED, f"vhost '{name}' not found")
+        client.expects = None
+        client.vhost = name
+        client.open = True
+        client.since_ms = front.hub.now_ms
+        front.clients.open[client.client_id] = client
+        front.tally.accepted += 1
+        connection.write_timeout_ms = front.options.write_timeout_ms
+        connection.write(ConnectionOpenOk().frame(0))
+        connection.deadline_ms = 0
+        connection.accept(exchanges, name == DEFAULT_VIRTUAL_HOST)
+        if front.log_connections():
+            front.on_log("debug", "", "connected", client.fields() | {
+                "user": client.identity, "virtual_host": name, "mechanism": client.mechanism})
+
+    # ------------------------------------------------------------------ UpdateSecret
+
+    def update_secret(self, client: Client, method: ConnectionUpdateSecret) -> None:
+        """The client proves its user once more, with another password; one without a user has nothing to prove."""
+        claim = Claim(client.identity, method.new_secret)
+        certificate = self._certificate(client.connection)
+        if client.identity is None or certificate is not None:
+            self._secret_updated(client, None)
+            return
+        self._prove(client, claim, None, self._secret_updated, self._secret_refused)
+
+    @staticmethod
+    def _secret_updated(client: Client, _: str | None) -> None:
+        client.connection.write(ConnectionUpdateSecretOk().frame(0))
+
+    def _secret_refused(self, client: Client, _: Claim, error: AuthError) -> None:
+        self.front.tally.auth_failures += 1
+        client.number = ConnectionUpdateSecret.number
+        client.connection.fail(ProtocolError(NOT_ALLOWED, f"the new secret was refused: {error.text}"))

@@ -1,0 +1,293 @@
+"""Queues as AMQP 0-9-1 clients have them: declared with arguments, exclusive to a connection, deleted when unused.
+
+What a refusal says is RabbitMQ's text; `reason` of the ProtocolError is the reply code. All names are bytes. What
+dies in such a queue is amqp_dead.py's business, what becomes due in it queue_clock.py's.
+"""
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from fluxmq._core.errors import ProtocolError
+from fluxmq._core.queue import QUEUE_STREAM, Queue
+from fluxmq._core.queue_claim import Member
+from fluxmq._core.queue_group import Group
+from fluxmq._core.queue_heads import pull, purge_ready, ready_of
+from fluxmq.engine.amqp_dead import DeadLetterer, Route
+from fluxmq.engine.queues import QueueManager, QueueState
+from fluxmq.model.amqp_queues import (
+    ACCESS_REFUSED,
+    NAME_BYTES_MAX,
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    RESOURCE_LOCKED,
+    Declared,
+    difference,
+    internal_name,
+    kept_arguments,
+    read_arguments,
+    spec_of,
+    split_name,
+    where,
+)
+
+__all__ = ["AmqpQueues", "QueueDeclared"]
+
+GROUP = b"default"
+RESERVED = b"amq."
+GENERATED = b"amq.gen-"
+RANDOM_BYTES = 16
+
+
+class QueueDeclared(msgspec.Struct, frozen=True):
+    """What Declare-Ok tells. messages: those that are ready."""
+
+    queue: Queue
+    name: bytes
+    messages: int
+    consumers: int
+
+
+class AmqpQueues:
+    """Machine. random_bytes: (n) -> n random bytes. route: as amqp_dead's.
+
+    An owner is what stands for a connection: anything, compared by identity.
+    """
+
+    def __init__(self, manager: QueueManager, random_bytes: Callable[[int], bytes], route: Route | None = None) -> None:
+        self.manager = manager
+        self.dead = DeadLetterer(manager, route)
+        self._random = random_bytes
+        self._owned: dict[int, set[Queue]] = {}  # by id of the owner: its exclusive queues
+        self._owners: dict[Queue, object] = {}
+        self._leaders: dict[Queue, Member] = {}  # consumers that are the only ones allowed
+        manager.on_amqp_dead = self.dead.bury
+        manager.on_amqp_refused = self.dead.refused
+        manager.on_deleted.append(self._deleted)
+
+    # ------------------------------------------------------------------ find
+
+    def find(self, vhost: bytes, name: bytes, owner: object = None) -> Queue:
+        """The queue for whoever wants to use it. Raises ProtocolError: 404; 405, it is another connection's."""
+        return self._state(vhost, name, owner).queue
+
+    def get(self, vhost: bytes, name: bytes) -> Queue | None:
+        """The queue, whoever's it is."""
+        state = self.manager.queues.get(internal_name(vhost, name))
+        return state.queue if state is not None else None
+
+    def name_of(self, queue: Queue) -> tuple[bytes, bytes]:
+        """(virtual host, name)."""
+        return split_name(queue.name)
+
+    def _state(self, vhost: bytes, name: bytes, owner: object) -> QueueState:
+        state = self.manager.queues.get(internal_name(vhost, name))
+        if state is None:
+            named = where(vhost, name).removeprefix("queue ")
+            raise ProtocolError(NOT_FOUND, f"NOT_FOUND - no queue {named}")
+        if state.declared is not None and state.declared.exclusive and state.owner is not owner:
+            raise locked(vhost, name)
+        return state
+
+    # ------------------------------------------------------------------ declare
+
+    def declare(self, vhost: bytes, name: bytes, *, passive: bool = False, durable: bool = False,
+                exclusive_owner: object = None, auto_delete: bool = False, arguments: Mapping[str, Any] | None = None,
+                owner: object = None) -> QueueDeclared:
+        """exclusive_owner: the connection, where the queue is to be exclusive. owner: who asks, of a passive one.
+
+        Raises ProtocolError: 403, 404, 405, 406.
+        """
+        if passive:
+            state = self._state(vhost, name, exclusive_owner if exclusive_owner is not None else owner)
+            return self._told(state, name)
+        exclusive = exclusive_owner is not None
+        said = Declared(vhost, name, durable, exclusive, auto_delete, kept_arguments(arguments or {}))
+        if not name:
+            name = self._generate(vhost)
+            said = msgspec.structs.replace(said, name=name)
+        elif (known := self.manager.queues.get(internal_name(vhost, name))) is not None:
+            self._check_same(known, said, exclusive_owner)
+            return self._told(known, name)
+        elif name.startswith(RESERVED):
+            raise ProtocolError(ACCESS_REFUSED, f"ACCESS_REFUSED - queue name '{name.decode('utf-8', 'replace')}' "
+                                                f"contains reserved prefix 'amq.*'")
+        elif len(name) > NAME_BYTES_MAX:
+            raise ProtocolError(PRECONDITION_FAILED, "PRECONDITION_FAILED - queue name is longer than 255 bytes")
+        # The values are judged as they came; what is kept of them means the same.
+        terms = read_arguments(msgspec.structs.replace(said, arguments=dict(arguments or {})))
+        queue = self.manager.make(spec_of(said, terms), said)
+        state = self.manager.states[queue]
+        if exclusive:
+            state.owner = exclusive_owner
+            self._owned.setdefault(id(exclusive_owner), set()).add(queue)
+            self._owners[queue] = exclusive_owner
+        if queue.kind != QUEUE_STREAM:
+            self._group(queue)
+        return self._told(state, name)
+
+    def _generate(self, vhost: bytes) -> bytes:
+        while True:
+            name = GENERATED + urlsafe_b64encode(self._random(RANDOM_BYTES)).rstrip(b"=")
+            if internal_name(vhost, name) not in self.manager.queues:
+                return name
+
+    def _check_same(self, state: QueueState, said: Declared, owner: object) -> None:
+        known = state.declared
+        if known is None:  # of the configuration or an operator: whoever knows it as it is may say so
+            spec = state.spec
+            arguments: dict[str, Any] = {"x-queue-type": b"stream"} if spec.type == "stream" else {}
+            if spec.max_priority:
+                arguments["x-max-priority"] = spec.max_priority
+            known = Declared(said.vhost, said.name, spec.type != "ephemeral", arguments=arguments)
+        if known.exclusive != said.exclusive or (known.exclusive and state.owner is not owner):
+            raise locked(said.vhost, said.name)
+        differs = difference(known, said, lenient=state.declared is None)
+        if differs:
+            raise ProtocolError(PRECONDITION_FAILED, f"PRECONDITION_FAILED - {differs}")
+
+    def _told(self, state: QueueState, name: bytes) -> QueueDeclared:
+        state.idle_since_ms = self.manager.hub.now_ms
+        ready, _, consumers = self.counts(state.queue)
+        return QueueDeclared(state.queue, name, ready, consumers)
+
+    def _group(self, queue: Queue) -> Group:
+        terms = self.manager.states[queue].terms
+        mode = "single" if terms is not None and terms.single else "shared"
+        known = self.manager.states[queue].groups.get((GROUP, b""))
+        return known if known is not None else self.manager.group(queue, GROUP, mode=mode)
+
+    # ------------------------------------------------------------------ delete, purge, count
+
+    def delete(self, vhost: bytes, name: bytes, owner: object = None, *, if_unused: bool = False,
+               if_empty: bool = False) -> int:
+        """Returns how many messages were ready. One that is not there is deleted already. Raises ProtocolError: 405,
+        406."""
+        if internal_name(vhost, name) not in self.manager.queues:
+            return 0
+        state = self._state(vhost, name, owner)
+        ready, _, consumers = self.counts(state.queue)
+        # RabbitMQ asks for emptiness first.
+        if if_empty and ready:
+            raise ProtocolError(PRECONDITION_FAILED, f"PRECONDITION_FAILED - {where(vhost, name)} not empty")
+        if if_unused and consumers:
+            raise ProtocolError(PRECONDITION_FAILED, f"PRECONDITION_FAILED - {where(vhost, name)} in use")
+        if state.configured:
+            raise ProtocolError(PRECONDITION_FAILED, f"PRECONDITION_FAILED - {where(vhost, name)} stands in the "
+                                                     f"configuration, and would be made again")
+        self.manager.delete(state.queue.name)
+        return ready
+
+    def purge(self, vhost: bytes, name: bytes, owner: object = None) -> int:
+        """What is ready is gone; what consumers have, and what is delayed, is not. Raises ProtocolError: 404, 405,
+        540."""
+        state = self._state(vhost, name, owner)
+        if state.queue.kind == QUEUE_STREAM:
+            raise ProtocolError(NOT_IMPLEMENTED, f"NOT_IMPLEMENTED - queue.purge not supported by stream queues "
+                                                 f"{where(vhost, name)}")
+        purged = purge_ready(self._group(state.queue))
+        state.queue.notify()
+        return purged
+
+    def counts(self, queue: Queue) -> tuple[int, int, int]:
+        """(messages that are ready, messages in hands, consumers)."""
+        state = self.manager.states[queue]
+        consumers = len(queue.readers) + sum(len(group.members) for group in state.groups.values())
+        if queue.kind == QUEUE_STREAM:
+            return queue.depth, 0, consumers
+        group = state.groups.get((GROUP, b""))
+        if group is None:  # nobody who declared it was AMQP, and nobody has read it so
+            return queue.depth, 0, consumers
+        ready = ready_of(group)
+        return ready, max(group.lag - ready, 0), consumers
+
+    # ------------------------------------------------------------------ consumers
+
+    def consume(self, queue: Queue, member: Member, *, exclusive: bool = False, owner: object = None,
+                priority: int = 0) -> Group:
+        """The member gets messages from now on. Not of streams. Raises ProtocolError: 403; 405."""
+        state = self.manager.states[queue]
+        vhost, name = split_name(queue.name)
+        if state.declared is not None and state.declared.exclusive and state.owner is not owner:
+            raise locked(vhost, name)
+        group = self._group(queue)
+        single = state.terms is not None and state.terms.single
+        if queue in self._leaders or (exclusive and (group.members or single)):
+            raise ProtocolError(ACCESS_REFUSED, f"ACCESS_REFUSED - {where(vhost, name)} in exclusive use")
+        member.lease_ms = 0
+        member.priority = priority
+        group.join(member)
+        if exclusive:
+            self._leaders[queue] = member
+        state.had_consumer = True
+        queue.notify()
+        return group
+
+    def cancel(self, queue: Queue, member: Member) -> None:
+        """The member gets nothing more, and keeps what it has until it has left its group (`Group.leave`)."""
+        group = member.group
+        if group is None or member not in group.members:
+            return
+        group.rest(member)
+        self._unused(queue, member)
+
+    def left(self, queue: Queue, member: Member) -> None:
+        """The member leaves: what it has is ready again. For who was a consumer, who was cancelled, who only asked."""
+        group = member.group
+        if group is None:
+            return
+        consumed = member in group.members
+        group.leave(member)
+        if consumed:
+            self._unused(queue, member)
+
+    def _unused(self, queue: Queue, member: Member) -> None:
+        if self._leaders.get(queue) is member:
+            del self._leaders[queue]
+        state = self.manager.states.get(queue)
+        if state is None:
+            return
+        self.manager.left(queue, None)
+        if (state.declared is not None and state.declared.auto_delete and state.had_consumer
+                and not any(group.members for group in state.groups.values())):
+            self.manager.delete(queue.name)
+
+    def ask(self, queue: Queue, member: Member) -> int:
+        """One message for basic.get: PULL_*. member: attached to the default group (`guest`)."""
+        self.manager.states[queue].idle_since_ms = self.manager.hub.now_ms
+        return pull(member.group, member)
+
+    def guest(self, queue: Queue, member: Member) -> Group:
+        """The member may ask (`ask`, queue_heads.pull_one). Raises ProtocolError 540: of a stream nobody does."""
+        if queue.kind == QUEUE_STREAM:
+            raise ProtocolError(NOT_IMPLEMENTED, f"NOT_IMPLEMENTED - basic.get not supported by stream queues "
+                                                 f"{where(*split_name(queue.name))}")
+        group = self._group(queue)
+        group.attach(member)
+        return group
+
+    # ------------------------------------------------------------------ who goes takes queues along
+
+    def connection_gone(self, owner: object) -> None:
+        """Its exclusive queues are deleted."""
+        for queue in list(self._owned.get(id(owner), ())):
+            self.manager.delete(queue.name)
+
+    def _deleted(self, queue: Queue, members: list[Member]) -> None:
+        self._leaders.pop(queue, None)
+        owner = id(self._owners.pop(queue, None))
+        if owner in self._owned:
+            self._owned[owner].discard(queue)
+            if not self._owned[owner]:
+                del self._owned[owner]
+
+
+def locked(vhost: bytes, name: bytes) -> ProtocolError:
+    return ProtocolError(RESOURCE_LOCKED, (
+        f"RESOURCE_LOCKED - cannot obtain exclusive access to locked {where(vhost, name)}. It could be originally "
+        f"declared on another connection or the exclusive property value does not match that of the original "
+        f"declaration."))

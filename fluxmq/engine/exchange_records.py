@@ -1,0 +1,53 @@
+"""What is on disk of exchanges and bindings: records of the journal, which are the values of the view as well.
+
+    journal    32 EXCHANGE      u64 exchange, msgpack ExchangeRecord     33 EXCHANGE_END  u64 exchange
+               34 BIND          u64 binding, msgpack BindingRecord       35 UNBIND        u64 binding
+    view       e<number> ExchangeRecord    b<number> BindingRecord
+
+Only durable exchanges are here, and bindings between what is durable. A binding names its ends by their numbers, which
+are never used twice: so the end of a queue (QUEUE_END) or of an exchange is the end of its bindings without a word
+about them, and a queue of the same name made later inherits none.
+"""
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+__all__ = ["BindingRecord", "ExchangeKind", "ExchangeRecord", "view_key"]
+
+
+class ExchangeKind(enum.IntEnum):
+    """Kinds of records in the journal that belong to exchanges."""
+
+    EXCHANGE = 32
+    EXCHANGE_END = 33
+    BIND = 34
+    UNBIND = 35
+
+
+class ExchangeRecord(msgspec.Struct, array_like=True, frozen=True):
+    """An exchange. arguments: a field table as it came, without its length."""
+
+    vhost: bytes
+    name: bytes
+    type: bytes
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: bytes = b""
+
+
+class BindingRecord(msgspec.Struct, array_like=True, frozen=True):
+    """A binding. source: number of an exchange. destination: of a queue, or of an exchange with to_exchange."""
+
+    source: int
+    destination: int
+    to_exchange: bool
+    key: bytes
+    arguments: bytes = b""
+
+
+def view_key(kind: int, number: int) -> bytes:
+    """Where the view has what a record of this kind speaks of."""
+    prefix = b"e" if kind in (ExchangeKind.EXCHANGE, ExchangeKind.EXCHANGE_END) else b"b"
+    return prefix + number.to_bytes(8, "big")

@@ -1,0 +1,39 @@
+"""What the admin ring asks about who is connected, as a Protocol: `ClientsPort`. The edges answer."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+__all__ = ["ClientInfo", "ClientsPort"]
+
+
+class ClientInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One client that is connected.
+
+    user: None = anonymous. name: what it calls its connection, or "". properties: what it said about itself; any value
+    that a field table has. since_ms: when it was let in, wall clock. blocked: it was told not to publish.
+    """
+
+    client_id: str
+    protocol: str
+    listener: str
+    peer: str
+    user: str | None
+    mechanism: str
+    virtual_host: str
+    name: str
+    properties: Mapping[str, Any]
+    channels: int
+    heartbeat_s: int
+    frame_max: int
+    since_ms: int
+    blocked: bool
+
+
+class ClientsPort(Protocol):
+    """Who is connected."""
+
+    def clients(self) -> list[ClientInfo]:
+        """Those that were let in, in the order of their coming."""

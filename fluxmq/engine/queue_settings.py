@@ -1,0 +1,71 @@
+"""What a queue's declaration sets in the compiled queue and its groups."""
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fluxmq._core.queue import QUEUE_STREAM
+from fluxmq.engine.queue_contract import deliveries_max
+from fluxmq.engine.queue_delays import first_delayed, more_is_due
+from fluxmq.engine.queue_sequences import is_repeated
+from fluxmq.model.queues import name_problem
+
+if TYPE_CHECKING:
+    from fluxmq._core.queue_group import Group
+    from fluxmq.engine.queues import QueueManager, QueueState
+    from fluxmq.model.queues import QueueSpec
+
+__all__ = ["PREFIX", "configure", "configure_group", "filters_of"]
+
+PREFIX = b"$queue/"
+
+
+def filters_of(spec: QueueSpec) -> list[bytes]:
+    """Of the topics that a queue takes. One whose name is no level of a topic has no address there."""
+    raw = spec.raw
+    own = [] if b"\0" in raw or name_problem(raw.decode("utf-8", "replace")) else [PREFIX + raw + b"/#"]
+    return [*own, *(topic.encode() for topic in spec.topics)]
+
+
+def configure(manager: QueueManager, state: QueueState) -> None:
+    """The queue is from now on as `state` says."""
+    queue, spec, terms = state.queue, state.spec, state.terms
+    queue.payload_max = spec.limits.max_message_size
+    queue.capture_confirmed = spec.capture == "confirmed"
+    queue.on_delayed = partial(first_delayed, manager) if spec.type != "stream" else None
+    queue.on_due = partial(more_is_due, manager)
+    queue.on_stalled = manager.read_on
+    queue.is_repeated = lambda producer, sequence: is_repeated(state.producers.get(producer), sequence)
+    queue.on_produced = lambda producer, sequence: manager.produced(state, producer, sequence)
+    if terms is not None and queue.kind != QUEUE_STREAM:
+        # What counts is what is ready, and what is too much or too old goes when the queue is pumped.
+        queue.prompt = True
+        queue.ready_max = terms.length_max
+        queue.ready_bytes_max = terms.bytes_max
+        queue.drop_head = terms.overflow == "drop-head"
+        queue.ttl_ms = max(terms.ttl_ms, 0)
+        queue.at_once = terms.ttl_ms == 0
+        if terms.overflow == "reject-publish-dlx" and terms.dead_exchange is not None:
+            queue.on_overflow = partial(_overflowed, manager, state)
+    else:
+        queue.messages_max = spec.limits.max_depth
+        queue.bytes_max = spec.limits.max_bytes
+        queue.ttl_ms = int(spec.limits.message_ttl * 1000)
+        queue.drop_head = spec.overflow == "drop-head"
+        queue.on_full = manager.full if spec.overflow == "drop-head" or spec.type == "stream" else None
+    for group in state.groups.values():
+        configure_group(manager, state, group)
+
+
+def _overflowed(manager: QueueManager, state: QueueState, *message: Any) -> None:
+    if manager.on_amqp_refused is not None:
+        manager.on_amqp_refused(state, *message)
+
+
+def configure_group(manager: QueueManager, state: QueueState, group: Group) -> None:
+    """How often a message is delivered; and whether it dies as soon as it may."""
+    if state.terms is None:
+        group.deliveries_max = deliveries_max(manager.retry_terms(state, group))
+        return
+    group.prompt = True
+    group.deliveries_max = max(state.terms.delivery_limit + 1, 0)

@@ -1,0 +1,231 @@
+"""Any history of exchanges and bindings, cut off before any call that changes the disk, by a kill or by a loss of
+power: what a restart finds is what was durable after some batch of the journal, and no earlier one than the last that
+somebody was told of. Checkpoints take their steps in between; queues come and go, and their bindings with them.
+"""
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crash.queue_node import QueueNode, View
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from kit.film import Cut
+from oracle.exchange import table
+
+from fluxmq._core.exchange import Binding
+from fluxmq.engine.exchanges import PREDECLARED
+from fluxmq.model.amqp import AmqpRefused
+from fluxmq.model.amqp_queues import internal_name
+from fluxmq.model.queues import QueueSpec
+
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+CLOCK = (1_000_000, 0)
+State = tuple[frozenset[Any], frozenset[Any], frozenset[Any]]
+
+names = st.sampled_from((b"x", b"y", b"z"))
+sources = st.sampled_from((b"x", b"y", b"z", b"amq.topic", b"amq.headers"))
+queues = st.sampled_from((b"q", b"r", b"e"))        # e: not durable
+keys = st.sampled_from((b"", b"a.*", b"k"))
+given_arguments = st.sampled_from((b"", table([(b"x-match", "S", b"any"), (b"a", "I", 1)])))
+ends = st.one_of(st.tuples(st.just(False), queues), st.tuples(st.just(False), queues), st.tuples(st.just(True), names))
+hosts = st.sampled_from((b"/", b"/", b"/", b"v"))
+step = st.one_of(
+    st.tuples(st.just("declare"), hosts, names, st.sampled_from((b"direct", b"fanout", b"topic", b"headers")),
+              st.booleans(), st.booleans(), st.sampled_from((b"", table([(b"alternate-exchange", "S", b"y")])))),
+    st.tuples(st.just("delete"), hosts, names),
+    st.tuples(st.just("make"), queues), st.tuples(st.just("make"), queues), st.tuples(st.just("end"), queues),
+    st.tuples(st.just("bind"), hosts, sources, ends, keys, given_arguments),
+    st.tuples(st.just("bind"), hosts, sources, ends, keys, given_arguments),
+    st.tuples(st.just("bind"), hosts, sources, ends, keys, given_arguments),
+    st.tuples(st.just("unbind"), st.floats(0, 0.999)), st.tuples(st.just("unbind"), st.floats(0, 0.999)),
+    st.tuples(st.just("submit")), st.tuples(st.just("sync")), st.tuples(st.just("poll")),
+    st.tuples(st.just("checkpoint"), st.integers(1, 5)), st.tuples(st.just("finish")),
+    st.tuples(st.just("crash"), st.floats(0, 0.999), st.sampled_from(("kill", "power", "torn"))),
+)
+
+
+def state_of(node: QueueNode) -> State:
+    """What of it is durable."""
+    exchanges, bindings = [], []
+    for host, known in node.exchanges.vhosts.items():
+        for one in known.exchanges.values():
+            if one.durable and one.name not in PREDECLARED:
+                exchanges.append((host, one.name, one.kind, one.auto_delete, one.internal, one.alternate,
+                                  one.data.arguments))
+            bindings += [(host, *shown(binding)) for binding in one.outbound if one.durable
+                         and binding.destination.durable]
+    return (frozenset(exchanges), frozenset(bindings),
+            frozenset(name for name, state in node.manager.queues.items() if state.queue.durable))
+
+
+def shown(binding: Binding) -> tuple[Any, ...]:
+    return (binding.source.name, type(binding.destination).__name__, binding.destination.name, binding.key,
+            binding.arguments)
+
+
+class History:
+    """One node after the other. cuts_max: how many instants of each life are looked at; 0 = all."""
+
+    def __init__(self, directory: Path, seed: int, cuts_max: int) -> None:
+        self.directory, self.cuts_max = directory, cuts_max
+        self.chance = random.Random(seed)
+        self.loop = asyncio.new_event_loop()
+        self.places = self.instants = 0
+        self.node = QueueNode(self._place(), self.loop, View(), CLOCK, 1)
+        self.snapshots: dict[int, State] = {0: state_of(self.node)}
+
+    def _place(self, make: bool = True) -> Path:
+        self.places += 1
+        path = self.directory / str(self.places)
+        if make:
+            path.mkdir()
+        return path
+
+    def do(self, what: Any, *arguments: Any, **named: Any) -> None:
+        """One turn, and what is known after its batch. What is refused changes nothing, and records nothing."""
+        def turn() -> None:
+            before = state_of(self.node), self.node.hub.ledger.records
+            try:
+                what(*arguments, **named)
+            except AmqpRefused:
+                assert before == (state_of(self.node), self.node.hub.ledger.records)
+            else:
+                assert before[0] == state_of(self.node) or before[1] != self.node.hub.ledger.records, (
+                    "who asked could not know that it must wait")
+        number = self.node.in_turn(turn)
+        self.snapshots[number] = state_of(self.node)
+
+    def run(self, what: str, *arguments: Any) -> None:
+        getattr(self, f"do_{what}")(*arguments)
+
+    def do_declare(self, host: bytes, name: bytes, type_: bytes, durable: bool, auto_delete: bool,
+                   arguments: bytes) -> None:
+        self.do(self.node.exchanges.declare, host, name, type_, durable=durable, auto_delete=auto_delete,
+                arguments=arguments)
+
+    def do_delete(self, host: bytes, name: bytes) -> None:
+        self.do(self.node.exchanges.delete, host, name)
+
+    def do_make(self, name: bytes) -> None:
+        for host in (b"/", b"v"):
+            self.do(self.node.manager.declare, QueueSpec(name=internal_name(host, name).decode(),
+                                                         type="ephemeral" if name == b"e" else "classic"))
+
+    def do_end(self, name: bytes) -> None:
+        if name in self.node.manager.queues:
+            self.do(self.node.manager.delete, name)
+
+    def do_bind(self, host: bytes, source: bytes, end: tuple[bool, bytes], key: bytes, arguments: bytes) -> None:
+        self.do(self.node.exchanges.bind, host, source, end[1], key, arguments, to_exchange=end[0])
+
+    def do_unbind(self, which: float) -> None:
+        there = sorted(((host, *shown(binding)) for host, known in self.node.exchanges.vhosts.items()
+                        for one in known.exchanges.values() for binding in one.outbound))
+        if there:
+            host, source, kind, end, key, arguments = there[int(which * len(there))]
+            self.do(self.node.exchanges.unbind, host, source, end, key, arguments, to_exchange=kind == "Exchange")
+
+    def do_submit(self) -> None:
+        self.node.submit()
+
+    def do_sync(self) -> None:
+        self.node.sync()
+
+    def do_poll(self) -> None:
+        self.node.poll()
+
+    def do_checkpoint(self, rounds: int) -> None:
+        self.node.begin_checkpoint()
+        for _ in range(rounds):
+            self.node.round()
+            self.node.poll()
+
+    def do_finish(self) -> None:
+        self.node.begin_checkpoint()
+        self.node.finish_checkpoint()
+
+    def do_crash(self, which: float, how: str) -> None:
+        cuts = self.node.stop()
+        some = cuts if not self.cuts_max or len(cuts) <= self.cuts_max else self.chance.sample(cuts, self.cuts_max)
+        for cut in some:
+            self.revive(cut, self.chance.choice(("kill", "power", "torn")), False).stop()
+        self.node = self.revive(cuts[int(which * len(cuts))], how, True)
+        self.snapshots = {self.node.recovered: state_of(self.node)}
+
+    def revive(self, cut: Cut, how: str, filmed: bool) -> QueueNode:
+        self.instants += 1
+        chance = random.Random(self.chance.random())
+        node = QueueNode.after(cut, self._place(make=False), chance if how == "torn" else how, self.loop, CLOCK, filmed)
+        assert node.recovered >= cut.facts[0], "what somebody was told of is gone"
+        known = self.snapshots[max(number for number in self.snapshots if number <= node.recovered)]
+        assert state_of(node) == known, f"after a crash ({how}) before {cut.what!r}, batch {node.recovered}"
+        return node
+
+    def close(self) -> None:
+        try:
+            self.node.stop()
+        finally:
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+            self.loop.close()
+
+
+def check(steps: list[tuple[Any, ...]], seed: int, cuts_max: int) -> int:
+    """Returns how many instants were looked at."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
+        history = History(Path(directory), seed, cuts_max)
+        try:
+            for each in steps:
+                history.run(*each)
+            history.run("crash", 0.999, "kill")
+            history.run("finish")
+            history.run("crash", 0.999, "power")
+            return history.instants
+        finally:
+            history.close()
+
+
+SMOKE = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck),
+                 phases=[Phase.explicit, Phase.reuse, Phase.generate], print_blob=True)  # shrinking takes minutes
+
+
+@SMOKE
+@given(st.lists(step, min_size=15, max_size=60), st.integers(0, 1 << 30))
+def test_any_instant(steps: list[tuple[Any, ...]], seed: int) -> None:
+    check(steps, seed, 12)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@settings(SMOKE, max_examples=1000, phases=list(Phase))
+@given(st.lists(step, min_size=15, max_size=150), st.integers(0, 1 << 30))
+def test_any_instant_for_long(steps: list[tuple[Any, ...]], seed: int) -> None:
+    check(steps, seed, 0)
+
+
+MAKE, X = ("make", b"q"), ("declare", b"/", b"x", b"topic", True, False, b"")
+BIND = ("bind", b"/", b"x", (False, b"q"), b"k", b"")
+BIND_TOPIC = ("bind", b"/", b"amq.topic", (False, b"q"), b"k", b"")
+
+
+@pytest.mark.parametrize("steps", [
+    pytest.param([MAKE, X, BIND, ("finish",), ("end", b"q"), MAKE, ("sync",), ("crash", 0.999, "kill"), ("finish",),
+                  ("crash", 0.999, "kill")], id="a queue made anew has none of the bindings of the former"),
+    pytest.param([MAKE, X, BIND, ("finish",), ("delete", b"/", b"x"), X, ("checkpoint", 4), ("finish",)],
+                 id="nor has an exchange"),
+    pytest.param([MAKE, BIND_TOPIC, ("sync",), ("crash", 0.999, "power"), BIND_TOPIC, ("finish",),
+                  ("bind", b"v", b"amq.topic", (False, b"q"), b"k", b"")],
+                 id="the predeclared ones keep their bindings, each virtual host its own"),
+    pytest.param([MAKE, X, BIND, ("checkpoint", 1), ("unbind", 0.0), BIND, ("checkpoint", 4), ("unbind", 0.0)],
+                 id="a binding that comes and goes while the view is written"),
+    pytest.param([("declare", b"/", b"x", b"fanout", True, True, b""), MAKE, BIND, ("finish",), ("unbind", 0.0),
+                  ("sync",), ("finish",)], id="an exchange that deletes itself does not come back"),
+])
+def test_every_instant_of(steps: list[tuple[Any, ...]]) -> None:
+    for seed in range(3):
+        assert check(steps, seed, 0) > 10
