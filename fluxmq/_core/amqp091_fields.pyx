@@ -553,3 +553,15 @@ def encode_table(dict table not None) -> bytes:
         return writer_bytes(&w)
     finally:
         writer_close(&w)
+
+
+def plain(value: object) -> object:
+    """A value of a table, or a whole one, without what only the wire knows: Integer and Timestamp are int again,
+    Float32 is float. For those who take no subclasses, such as msgspec."""
+    if isinstance(value, dict):
+        return {name: plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if isinstance(value, (Integer, Timestamp)):
+        return int(value)
+    return float(value) if isinstance(value, Float32) else value

@@ -14,7 +14,8 @@ cdef struct octets_t:
     const uint8_t* at       # borrowed from what was read
     uint32_t length
 
-# A member means something only where its bit, PROPERTY_* of amqp091_consts, is set in flags; others are zero.
+# A member means something only where its bit, PROPERTY_* of amqp091_consts, is set in flags; others are zero. After a
+# refusal none does.
 cdef struct amqp_properties_t:
     uint16_t flags
     uint8_t delivery_mode   # 1: transient, 2: persistent; not checked

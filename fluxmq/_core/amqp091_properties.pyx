@@ -2,7 +2,6 @@
 # cython: embedsignature=True, auto_pickle=False
 """The 14 properties of a basic content header, in place and as a dict. amqp091_properties.pxd draws them."""
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memset
 
 from fluxmq._core.amqp091_consts cimport (
     PROPERTY_APP_ID, PROPERTY_CLUSTER_ID, PROPERTY_CONTENT_ENCODING, PROPERTY_CONTENT_TYPE, PROPERTY_CORRELATION_ID,
@@ -33,26 +32,36 @@ _NAMES = frozenset(name for name, _ in _PROPERTIES)
 
 
 cdef inline bint take_text(Cursor* c, uint16_t flags, uint16_t bit, octets_t* out) noexcept nogil:
+    """0: it should be there and is not, not wholly."""
+    out.at = NULL
+    out.length = 0
     return not flags & bit or take_shortstr(c, &out.at, &out.length)
+
+
+cdef inline bint take_headers(Cursor* c, uint16_t flags, octets_t* out) noexcept nogil:
+    out.at = NULL
+    out.length = 0
+    return not flags & PROPERTY_HEADERS or (
+        take_longstr(c, &out.at, &out.length) and table_check(out.at, out.at + out.length, TABLE_DEPTH_MAX) == 0)
 
 
 cdef int properties_read(const uint8_t* at, const uint8_t* end, amqp_properties_t* out) noexcept nogil:
     cdef Cursor c
     cdef uint16_t flags = 0
-    memset(out, 0, sizeof(amqp_properties_t))
     c.at = at
     c.end = end
+    # Member by member, with those that follow: a memset of the whole costs as much as all the rest.
+    out.flags = 0
+    out.delivery_mode = 0
+    out.priority = 0
+    out.timestamp = 0
     if not take_u16(&c, &flags) or flags & NO_PROPERTY:
         return REPLY_SYNTAX_ERROR
     out.flags = flags
     if not take_text(&c, flags, PROPERTY_CONTENT_TYPE, &out.content_type) \
-            or not take_text(&c, flags, PROPERTY_CONTENT_ENCODING, &out.content_encoding):
-        return REPLY_SYNTAX_ERROR
-    if flags & PROPERTY_HEADERS and (
-            not take_longstr(&c, &out.headers.at, &out.headers.length)
-            or table_check(out.headers.at, out.headers.at + out.headers.length, TABLE_DEPTH_MAX) != 0):
-        return REPLY_SYNTAX_ERROR
-    if flags & PROPERTY_DELIVERY_MODE and not take_u8(&c, &out.delivery_mode) \
+            or not take_text(&c, flags, PROPERTY_CONTENT_ENCODING, &out.content_encoding) \
+            or not take_headers(&c, flags, &out.headers) \
+            or flags & PROPERTY_DELIVERY_MODE and not take_u8(&c, &out.delivery_mode) \
             or flags & PROPERTY_PRIORITY and not take_u8(&c, &out.priority) \
             or not take_text(&c, flags, PROPERTY_CORRELATION_ID, &out.correlation_id) \
             or not take_text(&c, flags, PROPERTY_REPLY_TO, &out.reply_to) \
@@ -122,6 +131,7 @@ def encode_properties(dict properties not None) -> bytes:
 
 cdef int write_property(writer_t* w, str name, int kind, object value) except -1:
     cdef int size = 1 if kind == OCTET else 8
+    cdef uint64_t most = 0xFF if kind == OCTET else 0xFFFFFFFFFFFFFFFF
     if kind == TEXT:
         if not isinstance(value, str):
             raise UsageError(f"{name} must be a str, not {value!r}")
@@ -130,8 +140,8 @@ cdef int write_property(writer_t* w, str name, int kind, object value) except -1
         if not isinstance(value, dict):
             raise UsageError(f"{name} must be a dict, not {value!r}")
         write_table(w, value, name)
-    elif isinstance(value, int) and 0 <= value < 1 << 8 * size:
+    elif isinstance(value, int) and 0 <= value <= most:
         write_number(w, <uint64_t>value, size)
     else:
-        raise UsageError(f"{name} must be an int of {size} bytes, not {value!r}")
+        raise UsageError(f"{name} must be an int from 0 to {most}, not {value!r}")
     return 0

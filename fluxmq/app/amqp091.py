@@ -1,18 +1,24 @@
 """The part of the composition root that is about AMQP 0-9-1: what its listeners share, and its part of each tick."""
 from __future__ import annotations
 
+import secrets
 import time
 from typing import TYPE_CHECKING
 
 from fluxmq.app.logs import Notes
 from fluxmq.app.memory import MemoryAlarm, high_mark
+from fluxmq.edge.amqp091.channel import ChannelMethods
 from fluxmq.edge.amqp091.clients import Clients
 from fluxmq.edge.amqp091.tally import Tally
+from fluxmq.engine.amqp_queues import AmqpQueues
+from fluxmq.engine.exchange_store import ExchangeKeeper
+from fluxmq.engine.exchanges import ExchangeManager
+from fluxmq.model.amqp import AmqpRefused
 
 if TYPE_CHECKING:
     from fluxmq._core.exchange import Exchanges
+    from fluxmq._core.queue import Queue
     from fluxmq.app.server import Server
-    from fluxmq.edge.amqp091.front import ChannelVerbs
 
 __all__ = ["Amqp091"]
 
@@ -22,8 +28,6 @@ CHANNEL_TICKS = 4  # a second between looks at what is not settled
 class Amqp091:
     """What all connections of a node share."""
 
-    channels: ChannelVerbs
-
     def __init__(self, server: Server) -> None:
         self._server = server
         self.notes = Notes("fluxmq.amqp", time.monotonic)
@@ -31,10 +35,34 @@ class Amqp091:
         self.clients = Clients()
         self._memory = MemoryAlarm(high_mark(server.config.amqp091.memory_high))
         self._ticks = 0
+        self.exchanges: ExchangeManager
+        self.queues: AmqpQueues
+        self.channels: ChannelMethods
+
+    def initialize(self) -> None:
+        """Builds what connections need; after queues, before anything is read from disk."""
+        server, config = self._server, self._server.config.amqp091
+        assert server.store is not None
+        self.exchanges = ExchangeManager(server.hub, [name.encode() for name in config.virtual_hosts],
+                                         seed=secrets.randbits(64))
+        self.queues = AmqpQueues(server.queue_manager, secrets.token_bytes, self._route)
+        server.keeper.exchanges = ExchangeKeeper(self.exchanges, server.queue_manager)
+        self.channels = ChannelMethods(server.hub, self.exchanges, self.queues, server.authority,
+                                       later=server.loop.call_later,
+                                       consumer_timeout_ms=int(config.consumer_timeout * 1000), on_log=self.notes.say)
+
+    def _route(self, vhost: bytes, exchange: bytes, key: bytes, headers: bytes) -> list[Queue]:
+        """Where a dead letter goes."""
+        exchanges = self.exchanges.vhosts.get(vhost)
+        route = exchanges.lookup(exchange, key, headers) if exchanges is not None else None
+        return route.queues if route is not None else []
 
     def find_virtual_host(self, name: str) -> Exchanges | None:
         """None: it is not among amqp091.virtual_hosts."""
-        raise NotImplementedError
+        try:
+            return self.exchanges.open_vhost(name.encode("utf-8", "surrogateescape"))
+        except AmqpRefused:
+            return None
 
     def tick(self) -> None:
         """The clock has moved."""

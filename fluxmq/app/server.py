@@ -156,6 +156,7 @@ class Server:
                                     config.auth.allow_anonymous)
         self.authority = self._authority
         self._apply_authority()
+        self.amqp091.initialize()
         open_listeners(self)
         self.sys_topics = SysTopics(self.broker, __version__)
         self.snapshots = Snapshots(self)

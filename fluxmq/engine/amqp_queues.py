@@ -151,11 +151,11 @@ class AmqpQueues:
         ready, _, consumers = self.counts(state.queue)
         return QueueDeclared(state.queue, name, ready, consumers)
 
-    def _group(self, queue: Queue) -> Group:
+    def _group(self, queue: Queue, name: bytes = GROUP) -> Group:
         terms = self.manager.states[queue].terms
         mode = "single" if terms is not None and terms.single else "shared"
-        known = self.manager.states[queue].groups.get((GROUP, b""))
-        return known if known is not None else self.manager.group(queue, GROUP, mode=mode)
+        known = self.manager.states[queue].groups.get((name, b""))
+        return known if known is not None else self.manager.group(queue, name, mode=mode)
 
     # ------------------------------------------------------------------ delete, purge, count
 
@@ -204,24 +204,25 @@ class AmqpQueues:
     # ------------------------------------------------------------------ consumers
 
     def consume(self, queue: Queue, member: Member, *, exclusive: bool = False, owner: object = None,
-                priority: int = 0) -> Group:
-        """The member gets messages from now on. Not of streams. Raises AmqpRefused: 403; 405."""
+                 priority: int = 0, group: bytes = b"") -> Group:
+        """The member gets messages from now on, as one of the group that it names. Not of streams. Raises
+        AmqpRefused: 403; 405."""
         state = self.manager.states[queue]
         vhost, name = split_name(queue.name)
         if state.declared is not None and state.declared.exclusive and state.owner is not owner:
             raise locked(vhost, name)
-        group = self._group(queue)
+        joined = self._group(queue, group or GROUP)
         single = state.terms is not None and state.terms.single
-        if queue in self._leaders or (exclusive and (group.members or single)):
+        if queue in self._leaders or (exclusive and (joined.members or single)):
             raise AmqpRefused(ReplyCode.ACCESS_REFUSED, f"{where(vhost, name)} in exclusive use")
         member.lease_ms = 0
         member.priority = priority
-        group.join(member)
+        joined.join(member)
         if exclusive:
             self._leaders[queue] = member
         state.had_consumer = True
         queue.notify()
-        return group
+        return joined
 
     def cancel(self, queue: Queue, member: Member) -> None:
         """The member gets nothing more, and keeps what it has until it has left its group (`Group.leave`)."""

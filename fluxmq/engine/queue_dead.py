@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fluxmq._core.amqp091_topics import topic_of_address
 from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_log import Log
 from fluxmq.engine.queue_positions import NOTHING
-from fluxmq.engine.queue_properties import DEATHS, death_properties
+from fluxmq.engine.queue_properties import DEATHS, FORMAT_AMQP091, death_properties, with_deaths
 
 if TYPE_CHECKING:
     from fluxmq.engine.queues import QueueManager, QueueState
@@ -55,9 +56,11 @@ def bury(manager: QueueManager, state: QueueState, log: Log, offset: int, delive
         return
     target = manager.dead_letter_queue(state.spec)
     at = state.queue.logs.index(log) if log in state.queue.logs else 0
+    of_amqp = message.format == FORMAT_AMQP091
     told = death_properties(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
-                            topic=message.topic, group=group, deliveries=deliveries, reason=reason,
+                            topic=topic_of_address(message.topic) if of_amqp else message.topic, group=group, deliveries=deliveries, reason=reason,
                             time_ms=message.time_ms, now_ms=manager.hub.now_ms)
-    target.append_message(PREFIX + target.name, message.payload, properties=message.properties + told,
-                          qos=message.qos, forced=True)
+    target.append_message(message.topic if of_amqp else PREFIX + target.name, message.payload,
+                          properties=with_deaths(message.format, message.properties, told), qos=message.qos,
+                          forced=True, format=message.format)
     state.dead_lettered += 1

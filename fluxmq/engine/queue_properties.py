@@ -1,12 +1,17 @@
-"""User properties that queues read and write, as MQTT 5 wire bytes (MQTT 5.0 section 2.2.2.2)."""
+"""User properties that queues read and write, as MQTT 5 wire bytes (MQTT 5.0 section 2.2.2.2); of a message that came by
+AMQP its headers."""
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["DEATHS", "death_properties", "encode_users", "partition_key_of", "priority_of", "users_of", "with_length",
-           "without_users"]
+from fluxmq._core.amqp091_edit import headers_of, properties_of, with_headers
 
+__all__ = ["DEATHS", "FORMAT_AMQP091", "death_properties", "encode_users", "partition_key_of", "priority_of", "told_in",
+           "users_of", "with_deaths", "with_length", "without_deaths", "without_users"]
+
+FORMAT_AMQP091 = 1  # of Record.format; _core/message.pxd
 USER_PROPERTY = 0x26
+DEATH = b"x-death-"
 # What a dead letter's reason is counted as; what a consumer gave as its reason is "rejected".
 DEATHS = {"max_retries": "max_retries", "expired": "expired", "maxlen": "overflow"}
 FIXED_BYTES = {0x01: 1, 0x02: 4}
@@ -59,21 +64,43 @@ def without_users(properties: bytes, prefix: bytes) -> bytes:
     return b"".join(raw for raw, pair in _each(properties) if pair is None or not pair[0].startswith(prefix))
 
 
-def partition_key_of(properties: bytes) -> bytes:
+def told_in(format_: int, properties: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """What a message tells queues: user properties, or headers, whose values are text."""
+    return iter(headers_of(properties)) if format_ == FORMAT_AMQP091 else users_of(properties)
+
+
+def without_deaths(format_: int, properties: bytes) -> bytes:
+    """The properties without what death_properties wrote."""
+    if format_ == FORMAT_AMQP091:
+        return with_headers(properties, [], DEATH)
+    return without_users(properties, DEATH)
+
+
+def with_deaths(format_: int, properties: bytes, told: list[tuple[str, str]]) -> bytes:
+    """With what death_properties said."""
+    if format_ == FORMAT_AMQP091:
+        return with_headers(properties, [(name.encode(), value.encode()) for name, value in told])
+    return properties + encode_users(told)
+
+
+def partition_key_of(format_: int, properties: bytes) -> bytes:
     """What the publisher said; b"" for nothing."""
-    return next((value for name, value in users_of(properties) if name == b"partition-key"), b"")
+    return next((value for name, value in told_in(format_, properties) if name == b"partition-key"), b"")
 
 
-def priority_of(properties: bytes) -> int:
+def priority_of(format_: int, properties: bytes) -> int:
     """What the publisher said; 0 for nothing."""
-    text = next((value for name, value in users_of(properties) if name == b"priority"), b"0")
+    if format_ == FORMAT_AMQP091:
+        return int(properties_of(properties).get("priority", 0))
+    names = (b"priority", b"amqp-priority")
+    text = next((value for name, value in users_of(properties) if name in names), b"0")
     return min(int(text), 255) if text.isdigit() else 0
 
 
 def death_properties(*, queue: str, partition: int, offset: int, topic: bytes, group: bytes, deliveries: int,
-                     reason: str, time_ms: int, now_ms: int) -> bytes:
+                     reason: str, time_ms: int, now_ms: int) -> list[tuple[str, str]]:
     """What a dead letter tells of itself. Times are milliseconds since the epoch."""
-    return encode_users([
+    return [
         ("x-death-reason", reason), ("x-death-queue", queue), ("x-death-message-id", f"{partition}:{offset}"),
         ("x-death-topic", topic.decode("utf-8", "replace")), ("x-death-group", group.decode("utf-8", "replace")),
-        ("x-death-count", str(deliveries)), ("x-death-published", str(time_ms)), ("x-death-time", str(now_ms))])
+        ("x-death-count", str(deliveries)), ("x-death-published", str(time_ms)), ("x-death-time", str(now_ms))]

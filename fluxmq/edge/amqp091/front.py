@@ -59,6 +59,9 @@ class ChannelVerbs(Protocol):
     def on_channel_error(self, client: Client, number: int, code: int, text: str, method: int, /) -> None:
         """An error that ends a channel and not the connection. method: class << 16 | method."""
 
+    def may_publish(self, client: Client, exchange: bytes, key: bytes, /) -> bool:
+        """Whether this client may publish so; asked once for each pair."""
+
     def on_end(self, client: Client, /) -> None:
         """The connection has ended, and with it its channels and what is exclusive to it."""
 
@@ -129,6 +132,10 @@ class Front:
     def on_channel_error(self, connection: AmqpConnection, channel: int, code: int, text: str, method: int) -> None:
         """An error that ends a channel and not the connection."""
         self.channels.on_channel_error(connection.state, channel, code, text, method)
+
+    def may_publish(self, connection: AmqpConnection, exchange: bytes, key: bytes) -> bool:
+        """Asked by the hot path once for each exchange and routing key, and generation of the permissions."""
+        return self.channels.may_publish(connection.state, exchange, key)
 
     def on_error(self, connection: AmqpConnection, code: int, text: str) -> None:
         """The peer broke the protocol: tell it, if it has shown that it speaks it, and the log. The caller ends."""

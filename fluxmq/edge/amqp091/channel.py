@@ -1,0 +1,354 @@
+"""The cold methods of channels, classes 20 to 90: each method has its function here, named as the specification does.
+
+What is hot (Basic.Publish, Ack, Nack, Reject, Deliver) is in _core/amqp091_connection and amqp091_channel. What a method
+asks of exchanges and queues is decided in the engine; here it is taken apart, and answered when it is on disk.
+"""
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fluxmq._core import amqp091_methods as m
+from fluxmq._core.amqp091_channel import Channel, ChannelMember, ChannelReader
+from fluxmq._core.amqp091_fields import encode_table
+from fluxmq._core.errors import ProtocolError
+from fluxmq._core.hub import Hub
+from fluxmq._core.queue import Queue
+from fluxmq.edge.amqp091.consumers import Consumer, Consumers, text, wire
+from fluxmq.edge.amqp091.permissions import Permissions
+from fluxmq.edge.amqp091.reply import reply_text
+from fluxmq.engine.amqp_queues import AmqpQueues
+from fluxmq.engine.exchanges import ExchangeManager
+from fluxmq.engine.ports_access import Authority
+from fluxmq.model.amqp import ReplyCode
+
+if TYPE_CHECKING:
+    from fluxmq.edge.amqp091.client import Client
+
+__all__ = ["ChannelMethods", "ChannelState"]
+
+TAG_BYTES = 16
+CANCEL_NOTIFY = "consumer_cancel_notify"
+
+
+class ChannelState:
+    """What the edge keeps with a channel. last_queue: what an empty queue name means."""
+
+    __slots__ = ("channel", "client", "consumers", "getters", "last_queue")
+
+    def __init__(self, client: Client, channel: Channel) -> None:
+        self.client = client
+        self.channel = channel
+        self.consumers: dict[str, Consumer] = {}
+        self.getters: dict[tuple[Queue, bool], ChannelMember] = {}  # who Basic.Get asks with
+        self.last_queue = b""
+
+
+class ChannelMethods:
+    """Handler of everything that is not class 10, for all connections of a node: see ChannelVerbs of front.py.
+
+    later: schedules a call after some seconds. consumer_timeout_ms: 0 = none.
+    """
+
+    def __init__(self, hub: Hub, exchanges: ExchangeManager, queues: AmqpQueues, authority: Authority, *,
+                 later: Callable[[float, Callable[[], None]], Any], consumer_timeout_ms: int,
+                 on_log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+        self.hub = hub
+        self.exchanges = exchanges
+        self.queues = queues
+        self.permissions = Permissions(authority)
+        self.consumers = Consumers(hub, queues, later)
+        self.consumer_timeout_ms = consumer_timeout_ms
+        self.on_log = on_log
+        queues.manager.on_deleted.append(self._queue_deleted)
+        self._verbs: dict[type[m.Method], Callable[[Client, ChannelState, Any], None]] = {
+            m.ChannelFlow: self.channel_flow, m.ChannelFlowOk: self.nothing,
+            m.ExchangeDeclare: self.exchange_declare, m.ExchangeDelete: self.exchange_delete,
+            m.ExchangeBind: self.exchange_bind, m.ExchangeUnbind: self.exchange_unbind,
+            m.QueueDeclare: self.queue_declare, m.QueueBind: self.queue_bind, m.QueueUnbind: self.queue_unbind,
+            m.QueuePurge: self.queue_purge, m.QueueDelete: self.queue_delete,
+            m.BasicQos: self.basic_qos, m.BasicConsume: self.basic_consume, m.BasicCancel: self.basic_cancel,
+            m.BasicCancelOk: self.nothing, m.BasicGet: self.basic_get, m.BasicRecover: self.basic_recover,
+            m.BasicRecoverAsync: self.basic_recover_async, m.ConfirmSelect: self.confirm_select,
+            m.TxSelect: self.tx_select, m.TxCommit: self.tx_commit, m.TxRollback: self.tx_rollback,
+        }
+
+    # ------------------------------------------------------------------ channels
+
+    def on_method(self, client: Client, number: int, payload: bytes) -> None:
+        """A method on channel `number`, above 0. Raises ProtocolError."""
+        method = m.decode_method(payload)
+        if isinstance(method, m.ChannelOpen):
+            channel = client.connection.open_channel(number)
+            channel.state = ChannelState(client, channel)
+            channel.on_emptied = self.consumers.emptied
+            client.connection.write(m.ChannelOpenOk().frame(number))
+            return
+        channel = client.connection.channels.get(number)
+        if isinstance(method, m.ChannelClose):
+            if channel is not None:
+                self.end_channel(channel)
+            client.connection.close_channel(number, await_ok=False)
+            client.connection.write(m.ChannelCloseOk().frame(number))
+            return
+        if isinstance(method, m.ChannelCloseOk):
+            client.connection.close_channel(number, await_ok=False)
+            return
+        verb = self._verbs.get(type(method))
+        if verb is None or channel is None:
+            raise ProtocolError(ReplyCode.COMMAND_INVALID, f"{method.name} is not for a client to send here")
+        verb(client, channel.state, method)
+
+    def on_channel_error(self, client: Client, number: int, code: int, why: str, method: int) -> None:
+        """A soft error: the channel ends, the connection goes on."""
+        channel = client.connection.channels[number]
+        self.on_log("warning", f"channel {client.client_id}", why, client.fields() | {"channel": number, "code": code})
+        self.end_channel(channel)
+        client.connection.close_channel(number, await_ok=True)
+        client.connection.write(m.ChannelClose(reply_code=code, reply_text=reply_text(code, why), class_id=method >> 16,
+                                               method_id=method & 0xFFFF).frame(number))
+
+    def on_end(self, client: Client) -> None:
+        """The connection has ended: its channels have, and what is exclusive to it is no more."""
+        for channel in list(client.connection.channels.values()):
+            self.end_channel(channel)
+        self.queues.connection_gone(client)
+
+    def may_publish(self, client: Client, exchange: bytes, key: bytes) -> bool:
+        """See ChannelVerbs."""
+        allowed = self.permissions.may_publish(client.identity, client.client_id, client.vhost, text(exchange),
+                                               text(key))
+        if not allowed:
+            self.on_log("warning", f"acl {client.client_id}", "publish denied",
+                        client.fields() | {"user": client.identity, "exchange": text(exchange), "key": text(key)})
+        return allowed
+
+    def end_channel(self, channel: Channel) -> None:
+        """What it had is ready again; its consumers are no more."""
+        state: ChannelState | None = channel.state
+        if state is None:
+            return
+        channel.state = None
+        channel.begin_closing()
+        for consumer in state.consumers.values():
+            self.consumers.leave(consumer)
+        self.consumers.leave_rest(channel, state)
+        channel.close()
+
+    def tick(self, client: Client) -> None:
+        """Ends channels whose consumers have not acknowledged for too long (consumer_timeout)."""
+        if not self.consumer_timeout_ms:
+            return
+        for channel in list(client.connection.channels.values()):
+            oldest = channel.oldest_ms() if not channel.closing else None
+            if oldest is not None and oldest > self.consumer_timeout_ms:
+                self.on_channel_error(client, channel.number, ReplyCode.PRECONDITION_FAILED,
+                                      f"delivery acknowledgement on channel {channel.number} timed out. Timeout value "
+                                      f"used: {self.consumer_timeout_ms} ms", 0)
+
+    def _queue_deleted(self, queue: Queue, members: list[Any]) -> None:
+        """Its consumers are told, where they have said that they understand it."""
+        for member in members:
+            if not isinstance(member, ChannelMember | ChannelReader) or member.tag is None:
+                continue
+            state: ChannelState | None = member.channel.state
+            tag = text(member.tag)
+            if state is None or state.consumers.pop(tag, None) is None:
+                continue
+            if member in member.channel.consumers:
+                member.channel.consumers.remove(member)
+            if CANCEL_NOTIFY in state.client.capabilities:
+                state.client.connection.write(m.BasicCancel(consumer_tag=tag, no_wait=True).frame(member.channel.number))
+
+    def nothing(self, client: Client, state: ChannelState, method: Any) -> None:
+        """An answer to which there is nothing to say."""
+
+    def channel_flow(self, client: Client, state: ChannelState, method: m.ChannelFlow) -> None:
+        state.channel.stopped = not method.active
+        if method.active:
+            state.channel.start()
+        client.connection.write(m.ChannelFlowOk(active=method.active).frame(state.channel.number))
+
+    def answer(self, state: ChannelState, method: m.Method, records: int, *, no_wait: bool = False) -> None:
+        """method: an answer; it leaves when what was recorded since `records` is on disk."""
+        if not no_wait:
+            state.client.connection.write_when_durable(method.frame(state.channel.number), records)
+
+    # ------------------------------------------------------------------ exchanges
+
+    def _use_exchange(self, client: Client, exchange: str) -> None:
+        if not self.permissions.may_use_exchange(client.identity, client.client_id, client.vhost, exchange):
+            raise ProtocolError(ReplyCode.ACCESS_REFUSED, f"access to exchange '{exchange}' in vhost '{client.vhost}' "
+                                                          f"refused for user '{client.identity or ''}'")
+
+    def _bind_from(self, client: Client, source: str, key: str) -> None:
+        if not self.permissions.may_bind(client.identity, client.client_id, client.vhost, source, key):
+            raise ProtocolError(ReplyCode.ACCESS_REFUSED, f"access to bind to exchange '{source}' in vhost "
+                                                          f"'{client.vhost}' refused for user '{client.identity or ''}'")
+
+    def exchange_declare(self, client: Client, state: ChannelState, method: m.ExchangeDeclare) -> None:
+        if not method.passive:
+            self._use_exchange(client, method.exchange)
+        records = self.hub.ledger.records
+        self.exchanges.declare(wire(client.vhost), wire(method.exchange), wire(method.type), passive=method.passive,
+                               durable=method.durable, auto_delete=method.auto_delete, internal=method.internal,
+                               arguments=encode_table(method.arguments))
+        self.answer(state, m.ExchangeDeclareOk(), records, no_wait=method.no_wait)
+
+    def exchange_delete(self, client: Client, state: ChannelState, method: m.ExchangeDelete) -> None:
+        self._use_exchange(client, method.exchange)
+        records = self.hub.ledger.records
+        self.exchanges.delete(wire(client.vhost), wire(method.exchange), method.if_unused)
+        self.answer(state, m.ExchangeDeleteOk(), records, no_wait=method.no_wait)
+
+    def exchange_bind(self, client: Client, state: ChannelState, method: m.ExchangeBind) -> None:
+        self._bind_from(client, method.source, method.routing_key)
+        self._use_exchange(client, method.destination)
+        records = self.hub.ledger.records
+        self.exchanges.bind(wire(client.vhost), wire(method.source), wire(method.destination),
+                            wire(method.routing_key), encode_table(method.arguments), to_exchange=True)
+        self.answer(state, m.ExchangeBindOk(), records, no_wait=method.no_wait)
+
+    def exchange_unbind(self, client: Client, state: ChannelState, method: m.ExchangeUnbind) -> None:
+        self._use_exchange(client, method.destination)
+        records = self.hub.ledger.records
+        self.exchanges.unbind(wire(client.vhost), wire(method.source), wire(method.destination),
+                              wire(method.routing_key), encode_table(method.arguments), to_exchange=True)
+        self.answer(state, m.ExchangeUnbindOk(), records, no_wait=method.no_wait)
+
+    # ------------------------------------------------------------------ queues
+
+    def _named(self, client: Client, state: ChannelState, name: str) -> bytes:
+        """The queue that a method is about; an empty name is the one declared last on this channel."""
+        found = wire(name) or state.last_queue
+        if not found:
+            raise ProtocolError(ReplyCode.NOT_FOUND, "no previously declared queue")
+        self._use_queue(client, text(found))
+        return found
+
+    def _use_queue(self, client: Client, name: str) -> None:
+        if not self.permissions.may_use_queue(client.identity, client.client_id, client.vhost, name):
+            raise ProtocolError(ReplyCode.ACCESS_REFUSED, f"access to queue '{name}' in vhost '{client.vhost}' refused "
+                                                          f"for user '{client.identity or ''}'")
+
+    def queue_declare(self, client: Client, state: ChannelState, method: m.QueueDeclare) -> None:
+        if method.queue and not method.passive:
+            self._use_queue(client, method.queue)
+        name = wire(method.queue)
+        if not name and method.passive:
+            name = self._named(client, state, "")
+        records = self.hub.ledger.records
+        declared = self.queues.declare(wire(client.vhost), name, passive=method.passive, durable=method.durable,
+                                       exclusive_owner=client if method.exclusive else None, owner=client,
+                                       auto_delete=method.auto_delete, arguments=method.arguments)
+        state.last_queue = declared.name
+        self.answer(state, m.QueueDeclareOk(queue=text(declared.name), message_count=declared.messages,
+                                            consumer_count=declared.consumers), records, no_wait=method.no_wait)
+
+    def queue_bind(self, client: Client, state: ChannelState, method: m.QueueBind) -> None:
+        name = self._named(client, state, method.queue)
+        key = wire(method.routing_key)
+        if not method.queue and not key:
+            key = name
+        self._bind_from(client, method.exchange, text(key))
+        self.queues.find(wire(client.vhost), name, client)
+        records = self.hub.ledger.records
+        self.exchanges.bind(wire(client.vhost), wire(method.exchange), name, key, encode_table(method.arguments))
+        self.answer(state, m.QueueBindOk(), records, no_wait=method.no_wait)
+
+    def queue_unbind(self, client: Client, state: ChannelState, method: m.QueueUnbind) -> None:
+        name = self._named(client, state, method.queue)
+        records = self.hub.ledger.records
+        self.exchanges.unbind(wire(client.vhost), wire(method.exchange), name, wire(method.routing_key),
+                              encode_table(method.arguments))
+        self.answer(state, m.QueueUnbindOk(), records)
+
+    def queue_purge(self, client: Client, state: ChannelState, method: m.QueuePurge) -> None:
+        records = self.hub.ledger.records
+        purged = self.queues.purge(wire(client.vhost), self._named(client, state, method.queue), client)
+        self.hub.wake_up()
+        self.answer(state, m.QueuePurgeOk(message_count=purged), records, no_wait=method.no_wait)
+
+    def queue_delete(self, client: Client, state: ChannelState, method: m.QueueDelete) -> None:
+        records = self.hub.ledger.records
+        messages = self.queues.delete(wire(client.vhost), self._named(client, state, method.queue), client,
+                                      if_unused=method.if_unused, if_empty=method.if_empty)
+        self.answer(state, m.QueueDeleteOk(message_count=messages), records, no_wait=method.no_wait)
+
+    # ------------------------------------------------------------------ basic
+
+    def basic_qos(self, client: Client, state: ChannelState, method: m.BasicQos) -> None:
+        """RabbitMQ's meaning: global is of the channel, else of the consumers that come after."""
+        if method.prefetch_size:
+            raise ProtocolError(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+        if method.global_:
+            state.channel.prefetch_all = method.prefetch_count
+            state.channel.start()
+        else:
+            state.channel.prefetch = method.prefetch_count
+        client.connection.write(m.BasicQosOk().frame(state.channel.number))
+
+    def basic_consume(self, client: Client, state: ChannelState, method: m.BasicConsume) -> None:
+        name = self._named(client, state, method.queue)
+        tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(TAG_BYTES)}"
+        if tag in state.consumers:
+            raise ProtocolError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+        queue = self.queues.find(wire(client.vhost), name, client)
+        records = self.hub.ledger.records
+        state.consumers[tag] = self.consumers.join(client, state.channel, queue, tag, no_ack=method.no_ack,
+                                                   exclusive=method.exclusive, arguments=method.arguments)
+        # What it gets comes with the end of this turn, or later: behind this.
+        self.answer(state, m.BasicConsumeOk(consumer_tag=tag), records, no_wait=method.no_wait)
+
+    def basic_cancel(self, client: Client, state: ChannelState, method: m.BasicCancel) -> None:
+        consumer = state.consumers.pop(method.consumer_tag, None)
+        if consumer is not None:
+            self.consumers.cancel(consumer)
+        if not method.no_wait:
+            client.connection.write(m.BasicCancelOk(consumer_tag=method.consumer_tag).frame(state.channel.number))
+
+    def basic_get(self, client: Client, state: ChannelState, method: m.BasicGet) -> None:
+        name = self._named(client, state, method.queue)
+        queue = self.queues.find(wire(client.vhost), name, client)
+        self.consumers.get_one(state, queue, no_ack=method.no_ack)
+
+    def basic_recover(self, client: Client, state: ChannelState, method: m.BasicRecover) -> None:
+        self.basic_recover_async(client, state, method)
+        client.connection.write(m.BasicRecoverOk().frame(state.channel.number))
+
+    def basic_recover_async(self, client: Client, state: ChannelState, method: Any) -> None:
+        if not method.requeue:
+            raise ProtocolError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
+        state.channel.recover()
+
+    # ------------------------------------------------------------------ confirms and transactions
+
+    def confirm_select(self, client: Client, state: ChannelState, method: m.ConfirmSelect) -> None:
+        if state.channel.transactional:
+            raise ProtocolError(ReplyCode.PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
+        state.channel.confirming = True
+        if not method.no_wait:
+            client.connection.write(m.ConfirmSelectOk().frame(state.channel.number))
+
+    def tx_select(self, client: Client, state: ChannelState, method: m.TxSelect) -> None:
+        if state.channel.confirming:
+            raise ProtocolError(ReplyCode.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+        state.channel.select_tx()
+        client.connection.write(m.TxSelectOk().frame(state.channel.number))
+
+    def tx_commit(self, client: Client, state: ChannelState, method: m.TxCommit) -> None:
+        self._transactional(state)
+        records = self.hub.ledger.records
+        client.connection.commit(state.channel)
+        self.answer(state, m.TxCommitOk(), records)
+
+    def tx_rollback(self, client: Client, state: ChannelState, method: m.TxRollback) -> None:
+        self._transactional(state)
+        state.channel.rollback()
+        client.connection.write(m.TxRollbackOk().frame(state.channel.number))
+
+    @staticmethod
+    def _transactional(state: ChannelState) -> None:
+        if not state.channel.transactional:
+            raise ProtocolError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")

@@ -1,0 +1,181 @@
+"""Consumers of channels: Basic.Consume becomes a member of a group, or readers of a stream; and Basic.Get."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fluxmq._core import amqp091_methods as m
+from fluxmq._core.amqp091_channel import Channel, ChannelMember, ChannelReader
+from fluxmq._core.amqp091_fields import Timestamp
+from fluxmq._core.errors import ProtocolError
+from fluxmq._core.hub import Hub
+from fluxmq._core.queue import QUEUE_STREAM, Queue
+from fluxmq._core.queue_heads import PULL_GIVEN, PULL_STALLED
+from fluxmq.engine.amqp_queues import AmqpQueues
+from fluxmq.model.amqp import ReplyCode
+
+if TYPE_CHECKING:
+    from fluxmq.edge.amqp091.channel import ChannelState
+    from fluxmq.edge.amqp091.client import Client
+
+__all__ = ["Consumer", "Consumers", "stream_position", "text", "wire"]
+
+UNITS_S = {"Y": 365 * 86400, "M": 30 * 86400, "D": 86400, "h": 3600, "m": 60, "s": 1}
+PRIORITY_MAX = 2**31 - 1
+AGAIN_S = 0.002  # a message that Basic.Get asks for is read from disk: look again
+
+
+def wire(name: str) -> bytes:
+    """A short string as it came."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+def text(name: bytes) -> str:
+    """The same the other way round."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+class Consumer:
+    """One consumer tag: a member of a group, or a reader for each partition of a stream."""
+
+    __slots__ = ("channel", "group", "members", "queue", "tag")
+
+    def __init__(self, channel: Channel, queue: Queue, tag: str) -> None:
+        self.channel = channel
+        self.queue = queue
+        self.tag = tag
+        self.group: Any = None  # None: a stream that is read without a group
+        self.members: list[Any] = []
+
+
+class Consumers:
+    """Machine. later: schedules a call after some seconds."""
+
+    def __init__(self, hub: Hub, queues: AmqpQueues, later: Callable[[float, Callable[[], None]], Any]) -> None:
+        self.hub = hub
+        self.queues = queues
+        self.later = later
+
+    def join(self, client: Client, channel: Channel, queue: Queue, tag: str, *, no_ack: bool, exclusive: bool,
+             arguments: dict[str, Any]) -> Consumer:
+        """Basic.Consume. Raises ProtocolError: 406 for arguments that make no sense; 403 and 405 as AmqpQueues."""
+        group = arguments.get("x-consumer-group", "")
+        if not isinstance(group, str):
+            raise ProtocolError(ReplyCode.PRECONDITION_FAILED, "invalid arg 'x-consumer-group': it is a name")
+        priority = arguments.get("x-priority", 0)
+        if not isinstance(priority, int) or isinstance(priority, bool):
+            raise ProtocolError(ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-priority': {priority!r}")
+        consumer = Consumer(channel, queue, tag)
+        if queue.kind == QUEUE_STREAM:
+            self._read(consumer, wire(group), no_ack, arguments.get("x-stream-offset"))
+        else:
+            member = ChannelMember(channel, queue, wire(tag), no_ack=no_ack, prefetch=channel.prefetch)
+            consumer.group = self.queues.consume(queue, member, exclusive=exclusive, owner=client, group=wire(group),
+                                                 priority=max(-PRIORITY_MAX, min(PRIORITY_MAX, priority)))
+            consumer.members = [member]
+        channel.consumers.extend(consumer.members)
+        queue.notify()
+        return consumer
+
+    def _read(self, consumer: Consumer, name: bytes, no_ack: bool, offset: Any) -> None:
+        queue, channel, manager = consumer.queue, consumer.channel, self.queues.manager
+        position = stream_position(offset, self.hub.now_ms)
+        consumer.group = group = manager.group(queue, name) if name else None
+        for log in queue.logs:
+            reader = ChannelReader(channel, queue, log, wire(consumer.tag),
+                                   manager.position(queue, log, position, group), no_ack=no_ack,
+                                   prefetch=channel.prefetch, group=group)
+            if group is not None and position:
+                reader.commit(reader.next)  # whoever resumes goes on from where this one began
+            queue.add_reader(reader)
+            consumer.members.append(reader)
+
+    def leave(self, consumer: Consumer) -> None:
+        """The channel ends: what the consumer has is ready again."""
+        for member in consumer.members:
+            if isinstance(member, ChannelReader):
+                self._leave_stream(consumer, member)
+            else:
+                self.queues.left(consumer.queue, member)
+        consumer.queue.notify()
+
+    def cancel(self, consumer: Consumer) -> None:
+        """Basic.Cancel: what it was sent may still be settled, until its channel closes."""
+        for member in consumer.members:
+            if isinstance(member, ChannelReader):
+                self._leave_stream(consumer, member)
+                continue
+            member.cancel()
+            if member.group is not None:
+                member.channel.withdraw(member)
+                self.queues.cancel(consumer.queue, member)
+            if not member.held:
+                self.emptied(member)
+        consumer.queue.notify()
+
+    def _leave_stream(self, consumer: Consumer, reader: ChannelReader) -> None:
+        reader.auto_commit()
+        reader.leave()
+        consumer.queue.remove_reader(reader)
+        consumer.channel.consumers.remove(reader)
+        self.queues.manager.left(consumer.queue, consumer.group)
+
+    def emptied(self, member: ChannelMember) -> None:
+        """A cancelled consumer has settled its last."""
+        self.queues.left(member.queue, member)
+        if member in member.channel.consumers:
+            member.channel.consumers.remove(member)
+
+    def leave_rest(self, channel: Channel, state: ChannelState) -> None:
+        """The channel ends: consumers that were cancelled before, and who asked by Basic.Get."""
+        for member in [*channel.consumers, *state.getters.values()]:
+            if isinstance(member, ChannelMember):
+                self.queues.left(member.queue, member)
+                member.queue.notify()
+        channel.consumers.clear()
+        state.getters.clear()
+
+    def get_one(self, state: ChannelState, queue: Queue, *, no_ack: bool, waited: bool = False) -> None:
+        """Basic.Get: a message that is ready now, or Basic.Get-Empty."""
+        channel, connection = state.channel, state.client.connection
+        member = state.getters.get((queue, no_ack))
+        if member is None or member.group is None:
+            member = ChannelMember(channel, queue, None, no_ack=no_ack)
+            self.queues.guest(queue, member)
+            state.getters[queue, no_ack] = member
+        member.remaining = max(self.queues.counts(queue)[0] - 1, 0)
+        outcome = self.queues.ask(queue, member)
+        if outcome == PULL_STALLED:
+            # It lies on the disk: nothing else of this connection is handled until it is there.
+            if not waited:
+                connection.pause()
+            self.later(AGAIN_S, lambda: self._get_again(state, queue, no_ack))
+            return
+        if outcome != PULL_GIVEN:
+            connection.write_when_durable(m.BasicGetEmpty().frame(channel.number), self.hub.ledger.records)
+        if waited:
+            connection.resume()
+
+    def _get_again(self, state: ChannelState, queue: Queue, no_ack: bool) -> None:
+        if state.client.connection.ended or state.channel.closing:
+            return
+        if queue not in self.queues.manager.states:
+            state.client.connection.write(m.BasicGetEmpty().frame(state.channel.number))
+            state.client.connection.resume()
+            return
+        self.get_one(state, queue, no_ack=no_ack, waited=True)
+
+
+def stream_position(offset: Any, now_ms: int) -> str:
+    """x-stream-offset as a position of ours: first, last, next, a number, a time, or so long ago (7D, 1h)."""
+    if offset is None:
+        return ""
+    if isinstance(offset, Timestamp):
+        return f"timestamp={int(offset) * 1000}"
+    if isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0:
+        return f"offset={offset}"
+    if offset in ("first", "last", "next"):
+        return str(offset)
+    if isinstance(offset, str) and offset[:-1].isdigit() and offset[-1] in UNITS_S:
+        return f"timestamp={max(0, now_ms - int(offset[:-1]) * UNITS_S[offset[-1]] * 1000)}"
+    raise ProtocolError(ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-stream-offset': {offset!r}")

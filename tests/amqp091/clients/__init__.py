@@ -1,0 +1,19 @@
+"""The libraries, by name. Words in `lacks`, and what a test with `without=` them asks for:
+
+    no_local            basic.consume with no-local
+    nack                basic.nack
+    internal            exchange.declare with internal
+    tx                  transactions
+    publish_all         many publishes on their way before the first confirm
+    returned_body       the message that basic.return brings
+"""
+from amqp091.clients.aio import AioPika
+from amqp091.clients.base import Client
+from amqp091.clients.node import AmqpLib
+from amqp091.clients.pika_ import Pika
+from amqp091.clients.pyamqp import Kombu, PyAmqp
+from amqp091.clients.storm import Storm
+
+CLIENTS: tuple[type[Client], ...] = (Pika, AioPika, Storm, PyAmqp, Kombu, AmqpLib)
+
+__all__ = ["CLIENTS"]

@@ -1,0 +1,272 @@
+"""amqplib, of npm: one node process serves all connections (amqplib.js). The package is installed into a cache, once."""
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import queue
+import subprocess
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from amqp091.clients.base import (
+    TIMEOUT,
+    AmqpError,
+    Channel,
+    Client,
+    Connection,
+    Declared,
+    Message,
+    Publication,
+    Returned,
+    Table,
+    Where,
+)
+from kit.tools import missing_tool, require_tool
+
+__all__ = ["AmqpLib"]
+
+PACKAGE = "amqplib@2"
+INSTALL_SECONDS = 120
+SCRIPT = Path(__file__).with_name("amqplib.js")
+# The specification's names of properties and amqplib's
+CAMEL = {"content_type": "contentType", "content_encoding": "contentEncoding", "headers": "headers",
+         "delivery_mode": "deliveryMode", "priority": "priority", "correlation_id": "correlationId",
+         "reply_to": "replyTo", "expiration": "expiration", "message_id": "messageId", "timestamp": "timestamp",
+         "type": "type", "user_id": "userId", "app_id": "appId"}
+
+
+class Node:
+    """The process and the two streams. events: by channel and kind, what the broker sent by itself."""
+
+    def __init__(self, program: str, modules: Path) -> None:
+        self.events: dict[tuple[str, str], queue.Queue[dict[str, Any]]] = defaultdict(queue.Queue)
+        self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
+        self._numbers = itertools.count(1)
+        self.names = (f"n{number}" for number in itertools.count(1))
+        self._process = subprocess.Popen([program, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                         env=dict(os.environ, NODE_PATH=str(modules)))
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def ask(self, on: str, verb: str, **arguments: Any) -> Any:
+        number = next(self._numbers)
+        answer = self._answers[number] = queue.Queue()
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"id": number, "on": on, "do": verb, **arguments}) + "\n")
+        self._process.stdin.flush()
+        try:
+            found = answer.get(timeout=2 * TIMEOUT)
+        except queue.Empty:
+            raise AssertionError(f"amqplib did not end {verb}") from None
+        finally:
+            del self._answers[number]
+        if "error" in found:
+            raise AmqpError(found["code"] if isinstance(found["code"], int) else 0, found["error"])
+        return found["value"]
+
+    def next(self, on: str, event: str) -> dict[str, Any]:
+        try:
+            return self.events[on, event].get(timeout=TIMEOUT)
+        except queue.Empty:
+            raise AssertionError(f"{event} did not come") from None
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(TIMEOUT)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            found = json.loads(line)
+            if "id" in found:
+                self._answers[found["id"]].put(found)
+            else:
+                self.events[found["on"], found["event"]].put(found)
+
+
+def _message(found: dict[str, Any]) -> Message:
+    fields, given = found["fields"], found["properties"]
+    return Message(base64.b64decode(found["body"]),
+                   {name: given[camel] for name, camel in CAMEL.items() if given.get(camel) is not None},
+                   fields["exchange"], fields["routingKey"], fields.get("deliveryTag", 0),
+                   fields.get("redelivered", False), fields.get("consumerTag") or "", fields.get("messageCount", -1))
+
+
+class NodeChannel(Channel):
+    def __init__(self, node: Node, connection: str, *, confirms: bool) -> None:
+        self._node, self._name, self._confirms = node, next(node.names), confirms
+        node.ask(connection, "channel", name=self._name, confirms=confirms)
+
+    def translate(self, error: BaseException) -> AmqpError | None:
+        return None
+
+    def _ask(self, verb: str, **arguments: Any) -> Any:
+        return self._node.ask(self._name, verb, **arguments)
+
+    def exchange_declare(self, name: str, type_: str = "direct", *, durable: bool = False, auto_delete: bool = False,
+                         internal: bool = False, passive: bool = False, arguments: Table = None) -> None:
+        self._ask("exchange_declare", name=name, type=type_, passive=passive,
+                  options={"durable": durable, "autoDelete": auto_delete, "internal": internal,
+                           "arguments": arguments or {}})
+
+    def exchange_delete(self, name: str, *, if_unused: bool = False) -> None:
+        self._ask("exchange_delete", name=name, options={"ifUnused": if_unused})
+
+    def exchange_bind(self, destination: str, source: str, key: str = "", arguments: Table = None) -> None:
+        self._ask("exchange_bind", destination=destination, source=source, key=key, arguments=arguments or {})
+
+    def exchange_unbind(self, destination: str, source: str, key: str = "", arguments: Table = None) -> None:
+        self._ask("exchange_unbind", destination=destination, source=source, key=key, arguments=arguments or {})
+
+    def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False, auto_delete: bool = False,
+                      passive: bool = False, arguments: Table = None) -> Declared:
+        found = self._ask("queue_declare", name=name, passive=passive,
+                          options={"durable": durable, "exclusive": exclusive, "autoDelete": auto_delete,
+                                   "arguments": arguments or {}})
+        return Declared(found["queue"], found["messageCount"], found["consumerCount"])
+
+    def queue_bind(self, queue: str, exchange: str, key: str = "", arguments: Table = None) -> None:
+        self._ask("queue_bind", queue=queue, exchange=exchange, key=key, arguments=arguments or {})
+
+    def queue_unbind(self, queue: str, exchange: str, key: str = "", arguments: Table = None) -> None:
+        self._ask("queue_unbind", queue=queue, exchange=exchange, key=key, arguments=arguments or {})
+
+    def queue_purge(self, queue: str) -> int:
+        return self._ask("queue_purge", queue=queue)["messageCount"]
+
+    def queue_delete(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        return self._ask("queue_delete", queue=queue, options={"ifUnused": if_unused, "ifEmpty": if_empty})["messageCount"]
+
+    def qos(self, count: int, *, everybody: bool = False) -> None:
+        self._ask("qos", count=count, everybody=everybody)
+
+    def consume(self, queue: str, *, tag: str = "", no_ack: bool = False, exclusive: bool = False,
+                no_local: bool = False, arguments: Table = None) -> str:
+        return self._ask("consume", queue=queue,
+                         options={"consumerTag": tag, "noAck": no_ack, "exclusive": exclusive, "noLocal": no_local,
+                                  "arguments": arguments or {}})
+
+    def cancel(self, tag: str) -> None:
+        self._ask("cancel", tag=tag)
+
+    def receive(self) -> Message:
+        return _message(self._node.next(self._name, "message"))
+
+    def get(self, queue: str, *, no_ack: bool = True) -> Message | None:
+        found = self._ask("get", queue=queue, no_ack=no_ack)
+        return None if found is None else _message(found)
+
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
+        self._ask("ack", tag=tag, multiple=multiple)
+
+    def nack(self, tag: int, *, multiple: bool = False, requeue: bool = True) -> None:
+        self._ask("nack", tag=tag, multiple=multiple, requeue=requeue)
+
+    def reject(self, tag: int, *, requeue: bool = True) -> None:
+        self._ask("reject", tag=tag, requeue=requeue)
+
+    def recover(self) -> None:
+        self._ask("recover")
+
+    def _publication(self, publication: Publication, *, mandatory: bool = False) -> dict[str, Any]:
+        exchange, key, body, properties = publication
+        options = {CAMEL[name]: value for name, value in properties.items()} | {"mandatory": mandatory}
+        return {"exchange": exchange, "key": key, "body": base64.b64encode(body).decode(), "options": options,
+                "confirms": self._confirms}
+
+    def publish(self, exchange: str, key: str, body: bytes = b"", properties: Table = None, *,
+                mandatory: bool = False) -> bool:
+        return self._ask("publish", **self._publication(Publication(exchange, key, body, properties or {}),
+                                                        mandatory=mandatory))
+
+    def publish_all(self, publications: Sequence[Publication]) -> list[bool]:
+        return self._ask("publish_all", all=[self._publication(publication) for publication in publications])
+
+    def returned(self) -> Returned:
+        found = self._node.next(self._name, "returned")
+        fields = found["fields"]
+        return Returned(fields["replyCode"], fields["replyText"], fields["exchange"], fields["routingKey"],
+                        base64.b64decode(found["body"]))
+
+    def cancelled(self) -> str:
+        return self._node.next(self._name, "cancelled")["tag"]
+
+    def tx_select(self) -> None:
+        raise AssertionError("amqplib has none")
+
+    tx_commit = tx_rollback = tx_select
+
+    def closed(self) -> AmqpError:
+        found = self._node.next(self._name, "closed")
+        return AmqpError(found["code"], found["text"])
+
+    def close(self) -> None:
+        self._ask("close")
+
+
+class NodeConnection(Connection):
+    def __init__(self, node: Node, where: Where) -> None:
+        self._node, self._name = node, next(node.names)
+        self._capabilities = node.ask(self._name, "connect", options={
+            "protocol": "amqp", "hostname": where.host, "port": where.port, "vhost": where.vhost,
+            "username": where.user, "password": where.password, "heartbeat": where.heartbeat})
+
+    def translate(self, error: BaseException) -> AmqpError | None:
+        return None
+
+    def channel(self, *, confirms: bool = False) -> Channel:
+        return NodeChannel(self._node, self._name, confirms=confirms)
+
+    def close(self) -> None:
+        try:
+            self._node.ask(self._name, "close")
+        except AmqpError as error:
+            if error.code != 0:
+                raise
+
+    def drop(self) -> None:
+        self._node.ask(self._name, "drop")
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        return self._capabilities
+
+
+class AmqpLib(Client):
+    name = "amqplib"
+    lacks = frozenset({"tx"})
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self._node: Node | None = None
+
+    def need(self) -> None:
+        require_tool("node", package="nodejs")
+        package = self._cache / "node_modules" / "amqplib" / "package.json"
+        if package.exists():
+            return
+        npm = require_tool("npm", package="npm")
+        self._cache.mkdir(parents=True, exist_ok=True)
+        command = [npm, "install", "--no-audit", "--no-fund", "--no-save", "--ignore-scripts", "--prefix",
+                   str(self._cache), PACKAGE]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+            problem = done.stderr.strip() if done.returncode or not package.exists() else ""
+        except subprocess.TimeoutExpired:
+            problem = f"took longer than {INSTALL_SECONDS} s"
+        if problem:
+            missing_tool(f"the npm package {PACKAGE} cannot be installed: {problem[-500:]}")
+
+    def connect(self, where: Where) -> Connection:
+        if self._node is None:
+            self._node = Node(require_tool("node", package="nodejs"), self._cache / "node_modules")
+        return NodeConnection(self._node, where)
+
+    def stop(self) -> None:
+        if self._node is not None:
+            self._node.stop()

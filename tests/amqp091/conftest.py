@@ -1,0 +1,219 @@
+"""Fixtures of the AMQP 0-9-1 tests: a broker (FluxMQ, or RabbitMQ by --amqp-broker=rabbitmq), and clients of it.
+
+One broker serves all tests of a session that need none of their own, so every name is new in every test (`name`).
+After each test the brokers it used must be alive and must not have had an accident.
+"""
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from amqp091.clients import CLIENTS
+from amqp091.clients.base import Channel, Client, Connection, Where
+from amqp091.clients.node import AmqpLib
+from kit.amqp_wire import Wire
+from kit.broker import Broker, free_port
+from kit.rabbitmq import RabbitNode
+
+from fluxmq.model.config import Server
+
+SPOKEN = "amqp091" in Server.__struct_fields__
+_counter = itertools.count(1)
+_used: list[tuple[Any, int]] = []               # brokers of the test that runs, and where their stderr stood
+
+
+class AmqpBroker(Protocol):
+    """kind: fluxmq or rabbitmq. amqp: where it listens."""
+
+    kind: str
+
+    @property
+    def amqp(self) -> tuple[str, int]: ...
+    def start(self) -> Any: ...
+    def restart(self) -> None: ...
+    def kill(self) -> None: ...
+    def stop(self) -> None: ...
+    def check(self) -> None: ...
+    def stderr(self, since: int = 0) -> str: ...
+    def stderr_size(self) -> int: ...
+
+
+class FluxNode(Broker):
+    """`fluxmq run` with an AMQP listener."""
+
+    kind = "fluxmq"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, {"server.amqp091.plain.addr": f"127.0.0.1:{free_port()}",
+                                     "broker.max_message_size": 32 << 20})
+
+    @property
+    def amqp(self) -> tuple[str, int]:
+        return self.addresses["amqp091/plain"]
+
+
+def make_broker(config: pytest.Config, directory: Path) -> AmqpBroker:
+    if config.getoption("--amqp-broker") == "rabbitmq":
+        return RabbitNode(directory)
+    return FluxNode(directory)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Nothing here runs against a FluxMQ whose configuration has no server.amqp091."""
+    if SPOKEN or config.getoption("--amqp-broker") == "rabbitmq":
+        return
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason="this version has no AMQP listener yet"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    if report.failed:
+        for number, (broker, since) in enumerate(_used, 1):
+            if said := broker.stderr(since):
+                report.sections.append((f"stderr of broker {number}", said))
+    return report
+
+
+@pytest.fixture
+def _brokers() -> Iterator[list[tuple[Any, int]]]:
+    _used.clear()
+    yield _used
+    for broker, _ in _used:
+        broker.check()
+
+
+@pytest.fixture(scope="session")
+def session_amqp_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpBroker]:
+    broker = make_broker(request.config, tmp_path_factory.mktemp("amqp-broker"))
+    try:
+        yield broker.start()
+    finally:
+        broker.stop()
+
+
+@pytest.fixture
+def amqp_broker(session_amqp_broker: AmqpBroker, _brokers: list[tuple[Any, int]]) -> AmqpBroker:
+    """The session's broker."""
+    _brokers.append((session_amqp_broker, session_amqp_broker.stderr_size()))
+    return session_amqp_broker
+
+
+@pytest.fixture
+def own_broker(request: pytest.FixtureRequest, tmp_path: Path, _brokers: list[tuple[Any, int]]) -> Iterator[AmqpBroker]:
+    """A broker of the test's own, to restart and to kill."""
+    broker = make_broker(request.config, tmp_path / "broker")
+    try:
+        broker.start()
+        _brokers.append((broker, 0))
+        yield broker
+    finally:
+        broker.stop()
+
+
+@pytest.fixture(scope="session")
+def libraries(request: pytest.FixtureRequest) -> Iterator[Callable[[type[Client]], Client]]:
+    """One of each library, made when it is first asked for."""
+    made: dict[type[Client], Client] = {}
+
+    def library(kind: type[Client]) -> Client:
+        if kind not in made:
+            if kind is AmqpLib:
+                made[kind] = AmqpLib(Path(os.environ.get("FLUXMQ_NPM_CACHE") or request.config.cache.mkdir("npm")))
+            else:
+                made[kind] = kind()
+        made[kind].need()
+        return made[kind]
+
+    yield library
+    for one in made.values():
+        one.stop()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes `client` runs once for each library that has what `@pytest.mark.needs(…)` names."""
+    if "client" in metafunc.fixturenames:
+        needed = {word for mark in metafunc.definition.iter_markers("needs") for word in mark.args}
+        metafunc.parametrize("client", [kind for kind in CLIENTS if not needed & kind.lacks], indirect=True,
+                             ids=lambda kind: kind.name)
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest, libraries: Callable[[type[Client]], Client]) -> Client:
+    return libraries(request.param)
+
+
+@pytest.fixture
+def where(amqp_broker: AmqpBroker) -> Where:
+    return Where(*amqp_broker.amqp)
+
+
+@pytest.fixture
+def connect(client: Client, where: Where) -> Iterator[Callable[..., Connection]]:
+    """Connections of the library, closed at the end: connect(), connect(another)."""
+    opened: list[Connection] = []
+
+    def open_(to: Where = where) -> Connection:
+        opened.append(client.connect(to))
+        return opened[-1]
+
+    yield open_
+    for connection in opened:
+        if not connection.dropped:
+            connection.close()
+
+
+@pytest.fixture
+def connection(connect: Callable[..., Connection]) -> Connection:
+    return connect()
+
+
+@pytest.fixture
+def channel(connection: Connection) -> Channel:
+    return connection.channel()
+
+
+@pytest.fixture
+def open_wire(amqp_broker: AmqpBroker) -> Iterator[Callable[[], Wire]]:
+    """Bare connections, of which nothing was sent yet; closed at the end."""
+    opened: list[Wire] = []
+
+    def open_() -> Wire:
+        opened.append(Wire(amqp_broker.amqp))
+        return opened[-1]
+
+    yield open_
+    for wire in opened:
+        wire.drop()
+
+
+@pytest.fixture
+def login(open_wire: Callable[[], Wire]) -> Callable[..., Wire]:
+    """Bare connections with channel 1 open: login(), login(channel_max=5)."""
+    def opened(**how: Any) -> Wire:
+        wire = open_wire().login(**how)
+        wire.open_channel(1)
+        return wire
+
+    return opened
+
+
+@pytest.fixture
+def wire(login: Callable[..., Wire]) -> Wire:
+    return login()
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Names that no other test uses: name("q") → "work-queues-pika-12-3-q"."""
+    stem = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name.removeprefix("test_"))[:50].strip("-")
+    base = f"{stem}-{os.getpid()}-{next(_counter)}"
+    return lambda role: f"{base}-{role}"

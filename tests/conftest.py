@@ -1,0 +1,9 @@
+"""Options of pytest that tests of more than one folder read."""
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--amqp-broker", choices=("fluxmq", "rabbitmq"), default="fluxmq",
+                     help="what tests/amqp091 speaks to: fluxmq, or Debian's RabbitMQ, to see whether a test is sound")
