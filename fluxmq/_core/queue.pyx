@@ -492,6 +492,8 @@ cdef class Queue(GroupOwner):
             kept = 0
             for i in range(self.partitions):
                 log = <Log>self.logs[i * self.lanes + lane]
+                if log.first == log.next and not self.busy_lanes:
+                    continue
                 first = self.lowest_floor(i * self.lanes + lane, log)
                 kept = kept or first < log.next         # also a group that has not seen yet that all is gone
                 if first > log.first:
