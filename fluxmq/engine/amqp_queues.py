@@ -220,6 +220,11 @@ class AmqpQueues:
         ready = ready_of(group)
         return ready, max(group.lag - ready, 0), consumers
 
+    def tells_deliveries(self, queue: Queue) -> bool:
+        """Whether a redelivery says how many there were before (x-delivery-count): those of quorum queues do."""
+        terms = self.manager.states[queue].terms
+        return terms is not None and terms.kind == "quorum"
+
     # ------------------------------------------------------------------ consumers
 
     def consume(self, queue: Queue, member: Member, *, exclusive: bool = False, owner: object = None,
