@@ -489,15 +489,18 @@ cdef class AmqpConnection(Transport):
         sent.properties = <const uint8_t*><const char*><bytes>written
         sent.properties_length = <uint32_t>len(<bytes>written)
         properties_read(sent.properties, sent.properties + sent.properties_length, &properties)
-        found = dict.fromkeys(route.queues)
         for key in keys:
             address = exchange + <bytes>key[:255]
             other.topic = <const uint8_t*><const char*>address
             other.topic_length = <uint32_t>len(address)
-            found.update(dict.fromkeys(self.route_of(&other, &properties).queues))
-        for queue in found:
+            if not self.hub.open_publish:
+                self.check_access(&other)
+        keys = [(<const char*>body.topic)[len(exchange):body.topic_length], *keys]
+        route = self.exchanges.find_keys(body.topic + 1, body.topic[0], keys, properties.headers.at,
+                                         properties.headers.length)
+        for queue in route.queues:
             refused[0] = queue.put(&sent, 1) != 0 or refused[0]
-        return len(found) != 0
+        return route.routed
 
     cdef int check_access(self, const body_t* body) except -1:
         cdef bytes topic = (<const char*>body.topic)[:body.topic_length]
