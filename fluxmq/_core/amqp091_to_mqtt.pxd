@@ -8,5 +8,5 @@ from fluxmq._core.message cimport body_t
 # format of `amqp`: FORMAT_AMQP091. topic_length of `mqtt` is 0 where no topic can be: the routing key is empty, not
 # UTF-8, or has a wildcard in it. qos: 1 of what is persistent, else 0. retain: the header x-mqtt-retain says so.
 cdef int to_mqtt(const body_t* amqp, room_t* room, body_t* mqtt, uint8_t* qos, bint* retain) except -1
-# Whether the header x-mqtt-retain says that a message is to be retained.
-cdef bint wants_retain(const body_t* amqp) noexcept nogil
+# The same qos and retain, without the message.
+cdef void read_wishes(const body_t* amqp, uint8_t* qos, bint* retain) noexcept nogil

@@ -35,16 +35,17 @@ cdef struct marks_t:            # headers by which something of MQTT comes back;
     entry_t retain
 
 
-cdef bint wants_retain(const body_t* amqp) noexcept nogil:
+cdef void read_wishes(const body_t* amqp, uint8_t* qos, bint* retain) noexcept nogil:
     cdef props_t props
     cdef entry_t entry
     cdef const uint8_t* at
     props_read(amqp.properties, amqp.properties_length, &props)
+    qos[0] = props.of[DELIVERY_MODE].at != NULL and props.of[DELIVERY_MODE].at[0] == 2
+    retain[0] = 0
     at = props.of[HEADERS].at
     while at != NULL and next_entry(&at, props.of[HEADERS].at + props.of[HEADERS].n, &entry):
         if entry.kind == c"t" and named(entry.name, entry.name_length, MARK_RETAIN):
-            return entry.value[0] != 0
-    return 0
+            retain[0] = entry.value[0] != 0
 
 
 cdef bint is_pairs(const entry_t* mark) noexcept nogil:

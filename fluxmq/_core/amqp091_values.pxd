@@ -46,5 +46,7 @@ cdef int value_text(room_t* out, const entry_t* entry, char* code) except -1
 # Writes letter and value. 0: the text is not one of that code, nothing is written.
 cdef bint text_value(room_t* out, const uint8_t* code, uint32_t code_length, const uint8_t* text,
                      uint32_t length) except -1
+# Of every integer type but T.
+cdef bint read_integer(const entry_t* entry, int64_t* value) noexcept nogil
 # Decimal digits without leading zeros, at most `most`.
 cdef bint read_decimal(const uint8_t* text, uint32_t length, uint64_t most, uint64_t* out) noexcept nogil

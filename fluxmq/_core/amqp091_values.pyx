@@ -179,8 +179,7 @@ cdef inline uint64_t peek_u64(const uint8_t* at) noexcept nogil:
     return <uint64_t>peek_u32(at) << 32 | peek_u32(at + 4)
 
 
-cdef bint integer_of(const entry_t* entry, int64_t* value) noexcept nogil:
-    """Of every integer type but T."""
+cdef bint read_integer(const entry_t* entry, int64_t* value) noexcept nogil:
     cdef const uint8_t* at = entry.value
     if entry.kind == c"I":
         value[0] = <int32_t>peek_u32(at)
@@ -253,7 +252,7 @@ cdef int value_text(room_t* out, const entry_t* entry, char* code) except -1:
         value = snprintf(digits, 32, b"%llu", <unsigned long long>peek_u64(entry.value))
         room_put(out, digits, <size_t>value)
         return 1
-    if integer_of(entry, &value):
+    if read_integer(entry, &value):
         value = snprintf(digits, 32, b"%lld", <long long>value)
         room_put(out, digits, <size_t>value)
         return 1
@@ -397,7 +396,7 @@ cdef object plain(const entry_t* entry, int depth):
         return {"x": b2a_base64(raw, newline=False).decode()}
     if kind == c"T":
         return {"T": int.from_bytes(raw, "big")}
-    if not integer_of(entry, &value):
+    if not read_integer(entry, &value):
         raise ValueError
     return value if kind == c"l" else {chr(kind): value}
 

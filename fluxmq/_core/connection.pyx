@@ -329,6 +329,8 @@ cdef class Connection(Transport):
         pub.body.format = FORMAT_MQTT
         pub.source = <void*>self.session
         pub.owned = NULL
+        pub.amqp = NULL
+        pub.passing = 0
         pub.refused = 0
         pub.qos = qos
         pub.retain = first & 1

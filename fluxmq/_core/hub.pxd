@@ -62,6 +62,7 @@ cdef class Hub:
     cdef readonly list resumed                  # connections that go on with what waited in them
     cdef readonly list closed                   # connections whose descriptor is closed; dropped at the end of the turn
     cdef readonly dict queues                   # Queue -> its filters: what keeps them alive while the index knows them
+    cdef dict bindings                          # Queue -> filter -> [bindings that it is, bindings that it is wider than]
     cdef readonly list throttled                # connections not read because the disk is behind
     cdef readonly uint64_t retained_refused
     cdef readonly set retained_dirty            # topics whose retained message changed since the last checkpoint
@@ -72,4 +73,5 @@ cdef class Hub:
     cdef bint is_ahead(self) noexcept
     cdef int release(self) except -1
     cdef int pump_queues(self) except -1
+    cdef int index_queue(self, Queue queue, bytes filter) except -1
     cdef void touch(self)

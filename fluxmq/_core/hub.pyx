@@ -4,6 +4,7 @@ cimport cython
 from cpython.ref cimport Py_DECREF, PyObject
 from libc.string cimport memcmp, memcpy, memset
 
+from fluxmq._core.amqp091_topics import filter_of
 from fluxmq._core.errors import UsageError
 from fluxmq._core.journal cimport Journal
 from fluxmq._core.ledger cimport HELD_ACK, HELD_BYTES, HELD_CALL, HELD_SEND, HELD_TOLD, Waiter, held_t
@@ -14,7 +15,9 @@ from fluxmq._core.message cimport (
 from fluxmq._core.mqtt_consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
 from fluxmq._core.routes cimport ShareGroup, hop_t
 from fluxmq._core.text cimport TEXT_OK, topic_valid
-from fluxmq._core.trie cimport SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_QUEUE, SUB_RETAIN_AS_PUBLISHED
+from fluxmq._core.trie cimport (
+    SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_QUEUE, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE,
+)
 from fluxmq._core.wire cimport varint_size
 
 __all__ = ["Hub", "Retained"]
@@ -88,6 +91,7 @@ cdef class Hub:
         self.closed = []
         self.throttled = []
         self.queues = {}
+        self.bindings = {}
 
     # ---------------------------------------------------------------- clock and wake
 
@@ -161,7 +165,7 @@ cdef class Hub:
             if hop.options & SUB_GROUP:
                 return (<ShareGroup>hop.target).deliver(pub)
             if hop.options & SUB_QUEUE:
-                pub.refused = <uint8_t>(<Queue>hop.target).take(pub)
+                pub.refused = <uint8_t>(<Queue>hop.target).take(pub, hop.options & SUB_WIDE)
                 return 0
             return (<Session>hop.target).deliver(pub, hop.options, hop.ids)
         for i in range(route.count):
@@ -170,7 +174,7 @@ cdef class Hub:
                 (<ShareGroup>hop.target).deliver(pub)
                 continue
             if hop.options & SUB_QUEUE:
-                reason = <uint8_t>(<Queue>hop.target).take(pub)
+                reason = <uint8_t>(<Queue>hop.target).take(pub, hop.options & SUB_WIDE)
                 if reason:
                     pub.refused = reason
                 continue
@@ -285,16 +289,65 @@ cdef class Hub:
         self.trie.remove(<const uint8_t*><const char*>group.filter, len(group.filter), <void*>group)
 
     def add_queue(self, Queue queue not None, filters):
-        """Puts a queue into the index under its filters (bytes, valid): what matches any of them is appended, once."""
+        """Puts a queue into the index under its filters (bytes, valid): what matches any of them is appended, once.
+
+        A queue that is there already has these instead of its former ones; its bindings stay."""
+        cdef list former = self.queues.get(queue, [])
         self.queues[queue] = list(filters)
         queue.wake = self.wake_up
+        for filter in former:
+            self.index_queue(queue, filter)
         for filter in self.queues[queue]:
-            self.trie.add(<const uint8_t*><const char*><bytes>filter, len(filter), <void*>queue, 0, SUB_QUEUE)
+            self.index_queue(queue, filter)
 
     def remove_queue(self, Queue queue not None):
-        for filter in self.queues.pop(queue):
-            self.trie.remove(<const uint8_t*><const char*><bytes>filter, len(filter), <void*>queue)
+        """With its bindings."""
+        cdef list filters = self.queues.pop(queue)
+        queue.bindings = 0
+        queue.patterns = []
+        for filter in filters + list(self.bindings.pop(queue, {})):
+            self.index_queue(queue, filter)
         queue.wake = None
+
+    def bind_queue(self, Queue queue not None, bytes binding_key not None):
+        """A queue that has been added is bound to amq.topic: what MQTT clients publish to a topic that the key matches
+        is appended to it, and their acknowledgements wait for that. As often as it is bound it must be unbound."""
+        found = filter_of(binding_key)
+        queue.bindings += 1
+        if found is None:
+            return                          # no topic can match it
+        counts = self.bindings.setdefault(queue, {}).setdefault(found[0], [0, 0])
+        counts[found[1] != b""] += 1
+        if found[1]:
+            queue.patterns.append(found[1])
+        self.index_queue(queue, found[0])
+
+    def unbind_queue(self, Queue queue not None, bytes binding_key not None):
+        """The end of one bind_queue. Raises UsageError when there was none."""
+        found = filter_of(binding_key)
+        counts = None if found is None else self.bindings.get(queue, {}).get(found[0])
+        if queue.bindings == 0 or (found is not None and (counts is None or not counts[found[1] != b""])):
+            raise UsageError(f"queue {queue.name!r} is not bound with {binding_key!r}")
+        queue.bindings -= 1
+        if found is None:
+            return
+        counts[found[1] != b""] -= 1
+        if found[1]:
+            queue.patterns.remove(found[1])
+        if counts == [0, 0]:
+            del self.bindings[queue][found[0]]
+        self.index_queue(queue, found[0])
+
+    cdef int index_queue(self, Queue queue, bytes filter) except -1:
+        """Puts one filter of a queue into the trie or takes it out, as it is wanted now."""
+        cdef list counts = (<dict>self.bindings.get(queue, {})).get(filter, [0, 0])
+        cdef const uint8_t* at = <const uint8_t*><const char*>filter
+        cdef bint exact = counts[0] != 0 or filter in self.queues.get(queue, ())
+        if exact or counts[1]:
+            self.trie.add(at, len(filter), <void*>queue, 0, SUB_QUEUE if exact else SUB_QUEUE | SUB_WIDE)
+        else:
+            self.trie.remove(at, len(filter), <void*>queue)
+        return 0
 
     def wake_up(self):
         """Asks for a turn, if none is under way."""

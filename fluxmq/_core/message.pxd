@@ -50,6 +50,9 @@ cdef struct pub_t:
     body_t body
     void* source            # the publishing Session (No Local, [MQTT-3.8.3-3]); NULL: the broker itself
     msg_t* owned            # made by pub_own on first need; the publisher drops its reference at the end
+    const body_t* amqp      # as an AMQP 0-9-1 client published it: what queues keep. body is its translation, or, where
+                            # only queues will see it, but the topic and the payload. NULL: it came by MQTT
+    uint64_t passing        # queues that have passed this number have got it already; 0: none has
     uint8_t qos
     uint8_t retain
     uint8_t refused         # a queue did not take it: the MQTT 5 reason code to answer with

@@ -6,6 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fluxmq._core.ledger cimport Ledger
 from fluxmq._core.message cimport body_t, pub_t
+from fluxmq._core.queue_asked cimport asked_t
 from fluxmq._core.queue_claim cimport GroupOwner
 from fluxmq._core.queue_cursor cimport Cursor
 from fluxmq._core.queue_delay cimport Delays
@@ -16,19 +17,6 @@ cdef enum:
     QUEUE_CLASSIC = 0
     QUEUE_STREAM = 1
     QUEUE_EPHEMERAL = 2
-
-cdef struct asked_t:            # what a publisher asks of a queue, in the user properties of its PUBLISH
-    const uint8_t* key          # partition-key; NULL: none
-    const uint8_t* producer     # producer-id; NULL: none
-    uint64_t sequence           # producer-sequence
-    int64_t not_before          # x-delay, not-before: wall clock, ms; 0: at once
-    uint32_t key_length
-    uint32_t producer_length
-    int64_t lifetime_ms         # AMQP's expiration, if has_lifetime: from when it is in the queue
-    uint8_t has_lifetime
-    uint8_t priority            # 0 … 255
-    uint8_t has_sequence
-    uint8_t forced              # it must be kept: no limit refuses it
 
 cdef class LogNeeds(Needed):
     """Which messages of one log some group has not settled."""
@@ -74,13 +62,18 @@ cdef class Queue(GroupOwner):
     cdef Ledger ledger
     cdef uint32_t turn_partition
     cdef uint32_t* behind                   # by log: the group that had settled least when it was looked for last
+    # bindings of amq.topic, kept by Hub.bind_queue
+    cdef uint32_t bindings                  # how many
+    cdef list patterns                      # bytes: of those whose filter matches more than they, as levels_match has them
+    cdef uint64_t passed                    # the publish that it has got by another way (pub_t.passing)
     cdef bint news                          # in ledger.news
     cdef public bint stirred                # in ledger.stirred
 
-    # A publish arrived here. Returns 0, or the MQTT 5 reason code with which it is refused. captured: its topic is not
-    # an address of this queue.
-    cdef int take(self, pub_t* pub) except -1
+    # A publish arrived here. Returns 0, or the MQTT 5 reason code with which it is refused. wide: it matches filters of
+    # bindings only, which match more than they (SUB_WIDE).
+    cdef int take(self, pub_t* pub, bint wide) except -1
     cdef int put(self, const body_t* body, uint8_t qos) except -1
+    cdef bint is_bound(self, const body_t* body) noexcept
     cdef int no_space(self) noexcept
     cdef int append(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
     cdef int pump(self) except -1
@@ -91,6 +84,8 @@ cdef class Queue(GroupOwner):
     cdef uint64_t unsettled(self)
     cdef bint is_address(self, const body_t* body) noexcept
     cdef bint is_full(self, const body_t* body)
+    cdef int note_ready(self, body_t* kept) except -1
+    cdef int overflowed(self, const body_t* body) except -1
     cdef bint is_over_ready(self, const body_t* body) except -1
     cdef bint make_room(self, const body_t* body) except -1
     cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1

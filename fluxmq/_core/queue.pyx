@@ -1,67 +1,36 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Machine. Takes publishes into logs, hands news to groups. See queue.pxd, docs/internals/queues.md.
 
-A publisher asks by user properties of its PUBLISH (MQTT 5.0 section 3.3.2.3.7):
-
-    partition-key       messages of one key are in one partition, in order
-    priority            0 to 255; of a queue with fewer levels the highest is the most
-    x-delay             milliseconds; not before that
-    not-before          the same as a point in time, milliseconds since the epoch
-    producer-id, producer-sequence      a pair is appended once, however often it is published
-
-A message in AMQP's form asks by its properties priority and expiration, and the others by headers.
+What a publisher asks is in queue_asked.pxd.
 """
 cimport cython
-from libc.stdint cimport uint16_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memset
 
 from fluxmq._core.errors import UsageError
-from fluxmq._core.amqp091_consts cimport PROPERTY_EXPIRATION
-from fluxmq._core.amqp091_fields cimport table_find
-from fluxmq._core.amqp091_properties cimport amqp_properties_t, octets_t, properties_read
+from fluxmq._core.amqp091_topics cimport levels_match
 from fluxmq._core.message cimport FORMAT_AMQP091
-from fluxmq._core.mqtt_consts cimport (
-    REASON_IMPLEMENTATION_SPECIFIC_ERROR, REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED,
-)
+from fluxmq._core.mqtt_consts cimport REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED
+from fluxmq._core.queue_asked cimport asked_t, read_asked
 from fluxmq._core.queue_cursor cimport Cursor as GroupCursor
 from fluxmq._core.queue_delay cimport ROUND_MAX, Delays
 from fluxmq._core.queue_group cimport Group
 from fluxmq._core.queue_heads cimport drop_heads, expire_heads, ready_count
 from fluxmq._core.queue_log cimport Log, Needed, record_body, record_t
 from fluxmq._core.queue_stream cimport StreamReader
-from fluxmq._core.wire cimport Cursor, take_bytes16, take_u8
 
 __all__ = ["LogNeeds", "QUEUE_CLASSIC", "QUEUE_EPHEMERAL", "QUEUE_STREAM", "Queue"]
 
 globals().update(QUEUE_CLASSIC=QUEUE_CLASSIC, QUEUE_STREAM=QUEUE_STREAM, QUEUE_EPHEMERAL=QUEUE_EPHEMERAL)
 
 cdef enum:
-    USER_PROPERTY = 0x26
     ADDRESS_PREFIX_BYTES = 7        # "$queue/"
     MOVE_BYTES_MAX = 4194304        # of due messages in one turn
-    BAD = REASON_IMPLEMENTATION_SPECIFIC_ERROR
 
 
-cdef int64_t DELAY_MS_MAX = 1 << 47     # a heap of due times has 48 bits
-
-
-cdef inline bint is_key(const uint8_t* key, uint32_t length, const char* name, uint32_t n) noexcept nogil:
-    return length == n and memcmp(key, name, n) == 0
-
-
-cdef bint read_number(const uint8_t* text, uint32_t length, uint64_t* out) noexcept nogil:
-    """Decimal digits, at most 18 of them."""
-    cdef uint64_t value = 0
-    cdef uint32_t i
-    if length == 0 or length > 18:
-        return 0
-    for i in range(length):
-        if text[i] < 48 or text[i] > 57:
-            return 0
-        value = value * 10 + text[i] - 48
-    out[0] = value
-    return 1
+cdef inline int64_t sooner(int64_t known, int64_t other) noexcept nogil:
+    """Of two times at which a message expires; known may be 0: never."""
+    return other if known == 0 or other < known else known
 
 
 cdef inline uint32_t hash_key(const uint8_t* key, uint32_t length) noexcept nogil:
@@ -71,70 +40,6 @@ cdef inline uint32_t hash_key(const uint8_t* key, uint32_t length) noexcept nogi
     for i in range(length):
         h = (h ^ key[i]) * 16777619
     return h ^ h >> 15
-
-
-cdef inline uint32_t property_bytes(uint8_t identifier) noexcept nogil:
-    """Of the fixed-size properties that a PUBLISH may forward, MQTT 5.0 section 2.2.2.2; 0: length-prefixed."""
-    if identifier == 0x01:
-        return 1
-    return 4 if identifier == 0x02 else 0
-
-
-cdef bint header_number(const octets_t* headers, const char* name, uint32_t n, int64_t* out) noexcept nogil:
-    """An integer of any width, or decimal digits."""
-    cdef uint8_t kind = 0
-    cdef const uint8_t* at = NULL
-    cdef uint32_t length = 0
-    cdef uint32_t i
-    cdef uint64_t bits = 0
-    if headers.length == 0 or not table_find(headers.at, headers.length, name, n, &kind, &at, &length):
-        return 0
-    if kind == c'S':
-        if not read_number(at, length, &bits):
-            return 0
-        out[0] = <int64_t>bits
-        return 1
-    if kind not in (c'b', c'B', c's', c'u', c'U', c'I', c'i', c'l', c'L') or length == 0:
-        return 0
-    if at[0] & 0x80 and kind not in (c'B', c'u', c'i'):
-        bits = ~bits                            # negative
-    for i in range(length):
-        bits = bits << 8 | at[i]
-    out[0] = <int64_t>bits
-    return 1
-
-
-cdef bint header_text(const octets_t* headers, const char* name, uint32_t n, const uint8_t** out,
-                      uint32_t* length) noexcept nogil:
-    cdef uint8_t kind = 0
-    return (headers.length != 0 and table_find(headers.at, headers.length, name, n, &kind, out, length)
-            and kind == c'S')
-
-
-cdef void read_asked_amqp(const body_t* body, int64_t now_ms, asked_t* asked) noexcept nogil:
-    """What makes no sense was not meant for us: the channel has refused what AMQP says must be refused."""
-    cdef amqp_properties_t found
-    cdef const uint8_t* at = NULL
-    cdef uint32_t n = 0
-    cdef int64_t number = 0
-    cdef uint64_t lifetime = 0
-    if properties_read(body.properties, body.properties + body.properties_length, &found) != 0:
-        return
-    asked.priority = found.priority
-    if found.flags & PROPERTY_EXPIRATION and read_number(found.expiration.at, found.expiration.length, &lifetime):
-        asked.has_lifetime = 1
-        asked.lifetime_ms = <int64_t>lifetime
-    if header_number(&found.headers, b"x-delay", 7, &number) and 0 < number < DELAY_MS_MAX:
-        asked.not_before = now_ms + number
-    if header_text(&found.headers, b"partition-key", 13, &at, &n):
-        asked.key = at
-        asked.key_length = n
-    if header_text(&found.headers, b"producer-id", 11, &at, &n):
-        asked.producer = at
-        asked.producer_length = n
-    if header_number(&found.headers, b"producer-sequence", 17, &number) and number >= 0:
-        asked.sequence = <uint64_t>number
-        asked.has_sequence = 1
 
 
 @cython.final
@@ -177,6 +82,7 @@ cdef class Queue(GroupOwner):
         self.readers = []
         self.ready_max = self.ready_bytes_max = -1
         self.expiring = any((<Log>log).next > (<Log>log).first for log in logs)
+        self.patterns = []
         self.behind = <uint32_t*>calloc(len(logs), sizeof(uint32_t))
         if self.behind == NULL:
             raise MemoryError()
@@ -203,6 +109,12 @@ cdef class Queue(GroupOwner):
     def notify(self):
         """As touch, for the cold half: members came or went, something was loaded, time has passed."""
         self.touch()
+
+    def settle_news(self):
+        """Pumps it now, not at the end of the turn: what is asked next is to see what came before."""
+        if self.news:
+            self.pump()
+            self.touch()
 
     def add_group(self, Group group not None):
         group.owner = self
@@ -239,21 +151,30 @@ cdef class Queue(GroupOwner):
 
     # ---------------------------------------------------------------- a publish arrives
 
-    cdef int take(self, pub_t* pub) except -1:
+    cdef int take(self, pub_t* pub, bint wide) except -1:
+        cdef const body_t* body = &pub.body
         cdef asked_t asked
-        cdef bint addressed = self.is_address(&pub.body)
-        cdef int reason = self.read_asked(&pub.body, &asked)
+        cdef bint addressed
+        cdef int reason
         cdef uint64_t records = self.ledger.records
+        if (pub.passing and self.passed == pub.passing) or (wide and not self.is_bound(&pub.body)):
+            return 0
+        if pub.amqp != NULL:
+            body = pub.amqp
+        addressed = self.is_address(&pub.body)
+        reason = self.read_asked(body, &asked)
         if reason:
             self.counts.refused_properties += 1
         else:
             reason = self.no_space()
         if reason == 0:
-            reason = self.append(&pub.body, pub.qos, &asked)
-        if addressed or self.capture_confirmed:
+            reason = self.append(body, pub.qos, &asked)
+        if addressed or self.capture_confirmed or (pub.amqp != NULL and self.bindings):
             return reason
         if reason:
             self.counts.capture_lost += 1
+        elif self.bindings:
+            return 0                        # who binds a queue expects that what was acknowledged is in it
         self.ledger.records = records       # nobody waits for a capture
         return 0
 
@@ -266,6 +187,15 @@ cdef class Queue(GroupOwner):
         else:
             reason = self.no_space()
         return reason if reason else self.append(body, qos, &asked)
+    cdef bint is_bound(self, const body_t* body) noexcept:
+        """Whether a binding that is no filter matches the topic."""
+        cdef bytes pattern
+        cdef const uint8_t* at
+        for pattern in self.patterns:
+            at = <const uint8_t*><const char*>pattern
+            if levels_match(at, at + len(pattern), body.topic, body.topic + body.topic_length):
+                return 1
+        return 0
 
     cdef int no_space(self) noexcept:
         """0, or the reason to refuse what is new while the disk is full."""
@@ -283,54 +213,7 @@ cdef class Queue(GroupOwner):
                 and (body.topic_length == end or body.topic[end] == 47))
 
     cdef int read_asked(self, const body_t* body, asked_t* asked) except -1:
-        """0, or the reason to refuse: a property that is meant for us and makes no sense."""
-        cdef Cursor c
-        cdef uint8_t identifier = 0
-        cdef const uint8_t* key = NULL
-        cdef const uint8_t* value = NULL
-        cdef uint16_t n = 0
-        cdef uint16_t m = 0
-        cdef uint64_t number = 0
-        cdef uint32_t skip
-        memset(asked, 0, sizeof(asked_t))
-        if body.format == FORMAT_AMQP091:
-            read_asked_amqp(body, self.ledger.node.now_ms, asked)
-            return 0
-        c.at = body.properties
-        c.end = c.at + body.properties_length
-        while take_u8(&c, &identifier):
-            if identifier != USER_PROPERTY:
-                skip = property_bytes(identifier)
-                if skip:
-                    c.at += skip
-                elif not take_bytes16(&c, &key, &n):
-                    return BAD
-                continue
-            if not take_bytes16(&c, &key, &n) or not take_bytes16(&c, &value, &m):
-                return BAD
-            if is_key(key, n, b"partition-key", 13):
-                asked.key = value
-                asked.key_length = m
-            elif is_key(key, n, b"producer-id", 11):
-                asked.producer = value
-                asked.producer_length = m
-            elif is_key(key, n, b"producer-sequence", 17):
-                if not read_number(value, m, &asked.sequence):
-                    return BAD
-                asked.has_sequence = 1
-            elif is_key(key, n, b"priority", 8):
-                if not read_number(value, m, &number) or number > 255:
-                    return BAD
-                asked.priority = <uint8_t>number
-            elif is_key(key, n, b"x-delay", 7):
-                if not read_number(value, m, &number):
-                    return BAD
-                asked.not_before = self.ledger.node.now_ms + <int64_t>number if number else 0
-            elif is_key(key, n, b"not-before", 10):
-                if not read_number(value, m, &number):
-                    return BAD
-                asked.not_before = <int64_t>number
-        return 0
+        return read_asked(body, self.ledger.node.now_ms, asked)
 
     cdef int append(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1:
         """0, or the reason to refuse it."""
@@ -338,7 +221,6 @@ cdef class Queue(GroupOwner):
         cdef uint32_t partition = 0
         cdef uint32_t lane
         cdef bytes producer = None
-        cdef Group group
         cdef Log log
         if self.payload_max and body.payload_length > self.payload_max and not asked.forced:
             self.counts.refused_too_large += 1
@@ -351,33 +233,22 @@ cdef class Queue(GroupOwner):
         if not asked.forced and self.prompt:
             if not self.drop_head and self.is_over_ready(body):
                 self.counts.refused_full += 1
-                if self.on_overflow is not None:
-                    self.on_overflow((<const char*>body.topic)[:body.topic_length],
-                                     (<const char*>body.properties)[:body.properties_length],
-                                     (<const char*>body.payload)[:body.payload_length], body.format)
+                self.overflowed(body)
                 return REASON_QUOTA_EXCEEDED
         elif not asked.forced and self.is_full(body) and not self.make_room(body):
             self.counts.refused_full += 1
             return REASON_QUOTA_EXCEEDED
-        if not self.prompt and self.ttl_ms and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms + self.ttl_ms):
-            kept.expires_at = self.ledger.node.now_ms + self.ttl_ms
+        if not self.prompt and self.ttl_ms:
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.now_ms + self.ttl_ms)
         if asked.not_before > self.ledger.node.now_ms and self.on_delayed is not None:
             self.delay(&kept, qos, asked)
             if producer is not None:
                 self.on_produced(producer, asked.sequence)
             return 0
-        if asked.has_lifetime and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms
-                                   + asked.lifetime_ms):
-            kept.expires_at = self.ledger.node.now_ms + asked.lifetime_ms
+        if asked.has_lifetime:
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.now_ms + asked.lifetime_ms)
         if self.prompt:
-            if (self.ttl_ms or self.at_once) and (kept.expires_at == 0 or kept.expires_at > self.ledger.node.now_ms
-                                                  + self.ttl_ms):
-                kept.expires_at = self.ledger.node.now_ms + self.ttl_ms
-            if kept.expires_at:
-                self.expiring = True
-            if self.ready_bytes_max >= 0:
-                for group in self.groups:
-                    group.ready_bytes += kept.payload_length
+            self.note_ready(&kept)
         if self.partitions > 1:
             if asked.key != NULL:
                 partition = hash_key(asked.key, asked.key_length) % self.partitions
@@ -393,6 +264,25 @@ cdef class Queue(GroupOwner):
         if producer is not None:
             self.on_produced(producer, asked.sequence)
         self.touch()
+        return 0
+
+    cdef int note_ready(self, body_t* kept) except -1:
+        """AMQP: the time that a message may be here, which begins now; and its size."""
+        cdef Group group
+        if self.ttl_ms or self.at_once:
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.now_ms + self.ttl_ms)
+        if kept.expires_at:
+            self.expiring = True
+        if self.ready_bytes_max >= 0:
+            for group in self.groups:
+                group.ready_bytes += kept.payload_length
+        return 0
+
+    cdef int overflowed(self, const body_t* body) except -1:
+        if self.on_overflow is not None:
+            self.on_overflow((<const char*>body.topic)[:body.topic_length],
+                             (<const char*>body.properties)[:body.properties_length],
+                             (<const char*>body.payload)[:body.payload_length], body.format)
         return 0
 
     cdef bint is_full(self, const body_t* body):
@@ -519,8 +409,8 @@ cdef class Queue(GroupOwner):
         """Appends for the cold half (dead letters, delayed messages that are due, other protocols), also when the disk
         is full.
 
-        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: whatever the limits are. format: FORMAT_*.
-        Returns 0, or the MQTT 5 reason code of the refusal.
+        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: whatever the limits are. format: FORMAT_* of
+        topic and properties. Returns 0, or the MQTT 5 reason code of the refusal.
         """
         cdef body_t body
         cdef asked_t asked

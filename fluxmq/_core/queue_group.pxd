@@ -37,7 +37,7 @@ cdef class Group:
     cdef public GroupOwner owner
     cdef readonly uint32_t claims           # HELD, READY and WAITING
     cdef readonly bint stalled              # something must be read from disk before it can go on
-    cdef public int64_t ready_bytes         # of bodies of what is ready, as far as known; only Queue.ready_bytes_max asks
+    cdef public int64_t ready_bytes         # of bodies of what is ready, where somebody asks (Queue.ready_bytes_max)
     cdef readonly bint dirty                # changed since the last export_state
     cdef Ledger ledger
     cdef list order                         # lists of cursors, the highest lane first
@@ -81,6 +81,7 @@ cdef class Group:
     cdef Member member_with_credit(self)
     cdef Member ranked_with_credit(self)
     cdef int rank(self) except -1
+    cdef int left(self, Member member) except -1
     cdef bint is_free(self, Cursor cursor)
     cdef Cursor cursor_of(self, uint64_t log_number)
     cdef int balance(self) except -1

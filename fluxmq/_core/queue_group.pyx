@@ -101,17 +101,11 @@ cdef class Group:
 
     def rest(self, Member member not None):
         """It gets nothing more, and keeps what it has; others need not wait for that."""
-        cdef Cursor cursor
         if member not in self.members:
             return
         self.members.remove(member)
         self.guests.append(member)
-        for cursor in self.cursors:
-            if cursor.holder is member:
-                cursor.holder = None
-        self.rank()
-        self.balance()
-        self.touch()
+        self.left(member)
 
     def leave(self, Member member not None):
         """What it has is ready again at once."""
@@ -122,9 +116,16 @@ cdef class Group:
             self.give_back(member.oldest, 0, True)
         (self.members if member in self.members else self.guests).remove(member)
         member.group = None
+        self.left(member)
+
+    cdef int left(self, Member member) except -1:
+        cdef Cursor cursor
+        for cursor in self.cursors:
+            if cursor.holder is member:         # what it may still have keeps nobody waiting
+                cursor.holder = None
         self.rank()
         self.balance()
-        self.touch()
+        return self.touch()
 
     def disband(self):
         """All leave, whether they take messages or not."""

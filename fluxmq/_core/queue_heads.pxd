@@ -21,5 +21,5 @@ cdef int pull_one(Group group, Member member) except -1
 cdef uint64_t ready_count(Group group)
 # The oldest die ("maxlen") until no more are ready than that, in number and bytes of bodies; -1: any.
 cdef int drop_heads(Group group, int64_t ready_max, int64_t bytes_max) except -1
-# What has expired at the heads dies. Returns when the next one does, wall clock ms; 0: none that is known.
+# What has expired at the head dies. Returns when the next one does, wall clock ms; 0: none that is known.
 cdef int64_t expire_heads(Group group) except? -1

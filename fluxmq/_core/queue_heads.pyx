@@ -154,25 +154,31 @@ cdef int64_t expire_heads(Group group) except? -1:
     cdef int64_t now = group.ledger.node.now_ms
     cdef int64_t due = 0
     cdef uint64_t at
-    for cursor in group.cursors:
-        while not is_empty(cursor):
-            at = cursor.ready.items[0].offset if cursor.ready.count else cursor.next
-            if at != cursor.head_at or (cursor.head_expires and cursor.head_expires <= now):
-                if killed >= EXPIRE_MAX:
-                    group.touch()
-                    return due
-                head = head_of(group, cursor, &deliveries)
-                if head == NULL:
-                    break
-                if head.expires_at and head.expires_at <= now:
-                    killed += 1
-                    kill_head(group, cursor, head, deliveries, "expired")
-                    continue
-                cursor.head_at = head.offset
-                cursor.head_expires = head.expires_at
-            if cursor.head_expires and (due == 0 or cursor.head_expires < due):
-                due = cursor.head_expires
-            break
+    cdef bint met = 0
+    for lane in group.order:
+        for cursor in lane:
+            while not is_empty(cursor):
+                at = cursor.ready.items[0].offset if cursor.ready.count else cursor.next
+                if at != cursor.head_at or (cursor.head_expires and cursor.head_expires <= now):
+                    if killed >= EXPIRE_MAX:
+                        group.touch()
+                        return due
+                    head = head_of(group, cursor, &deliveries)
+                    if head == NULL:
+                        met = met or group.stalled
+                        break
+                    if head.expires_at and head.expires_at <= now:
+                        killed += 1
+                        kill_head(group, cursor, head, deliveries, "expired")
+                        continue
+                    cursor.head_at = head.offset
+                    cursor.head_expires = head.expires_at
+                if cursor.head_expires and (due == 0 or cursor.head_expires < due):
+                    due = cursor.head_expires
+                met = 1
+                break
+        if met:
+            break                       # what is behind the head waits for its turn, as in RabbitMQ
     return due
 
 

@@ -2,6 +2,7 @@
 """Machine. Queues for MQTT clients: what a consumer's PUBLISH looks like, and what its acknowledgement means.
 
     topic           `$queue/<name>/<rest>` as it was published; of a captured topic `$queue/<name>/<topic>`
+    of AMQP         what amqp091_translate makes of it; without a topic it comes at `$queue/<name>`
     MQTT 5          user properties behind the publisher's own:
                     queue, message-id (`<partition>:<offset>`), offset, group-id, delivery-count, from the second
                     time on redelivered; of a captured message x-source-topic. In 3.1.1 there is but the topic.
@@ -16,6 +17,9 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset, strlen
 
+from fluxmq._core.amqp091_topics cimport TOPIC_BYTES_MAX
+from fluxmq._core.amqp091_translate cimport to_mqtt, topic_of
+from fluxmq._core.amqp091_values cimport room_t
 from fluxmq._core.message cimport FORMAT_AMQP091, body_t, ids_drop, ids_new, msg_drop, msg_new
 from fluxmq._core.mqtt_consts cimport PUBLISH
 from fluxmq._core.link cimport link_publish
@@ -36,6 +40,8 @@ cdef enum:
 # One per process, as in transport.pyx: filled and copied within one call.
 cdef uint8_t* scratch = NULL
 cdef size_t scratch_room = 0
+cdef room_t translated
+cdef uint8_t[TOPIC_BYTES_MAX] topic_room
 
 
 cdef uint8_t* room_for(size_t size) except NULL:
@@ -56,6 +62,18 @@ cdef inline uint8_t* put_user(uint8_t* at, const char* key, const void* value, s
     return put_bytes16(at, value, <unsigned short>n)
 
 
+cdef int of_amqp(body_t* body, bint v5) except -1:
+    """Makes a message of AMQP one of MQTT; of 3.1.1 the topic is all."""
+    cdef body_t amqp = body[0]
+    cdef uint8_t qos
+    cdef bint retain
+    if v5:
+        return to_mqtt(&amqp, &translated, body, &qos, &retain)
+    body.topic_length = topic_of(amqp.topic, amqp.topic_length, topic_room)
+    body.topic = topic_room
+    return 0
+
+
 cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint32_t partition, uint32_t deliveries,
                           uint8_t qos, bint v5) except NULL:
     cdef body_t body
@@ -66,20 +84,26 @@ cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint
     cdef uint8_t* at
     cdef uint8_t* topic
     cdef bint captured
+    cdef uint32_t told = 0              # bytes of the topic that it gets
     cdef size_t body_start
     memset(&body, 0, sizeof(body))
     record_body(record, &body)
-    captured = not (body.topic_length >= prefix and memcmp(body.topic, <const char*>b"$queue/", 7) == 0
+    if body.format == FORMAT_AMQP091:
+        of_amqp(&body, v5)
+    captured = body.topic_length != 0 and not (body.topic_length >= prefix and memcmp(body.topic, <const char*>b"$queue/", 7) == 0
                     and memcmp(body.topic + 7, <const char*>queue.name, name_length) == 0
                     and (body.topic_length == prefix or body.topic[prefix] == 47))
     size = prefix + 1 + 2 * <size_t>body.topic_length + body.properties_length + name_length + len(group) + 320
     at = topic = room_for(size)
-    if captured and prefix + 1 + body.topic_length <= 65535:
+    if (captured or body.topic_length == 0) and prefix + 1 + body.topic_length <= 65535:
         memcpy(at, <const char*>b"$queue/", 7)
         memcpy(at + 7, <const char*>queue.name, name_length)
-        at[prefix] = 47
-        memcpy(at + prefix + 1, body.topic, body.topic_length)
-        at += prefix + 1 + body.topic_length
+        at += prefix
+        if captured:
+            at[0] = 47
+            memcpy(at + 1, body.topic, body.topic_length)
+            at += 1 + body.topic_length
+        told = <uint32_t>(at - topic)
     if v5:
         body_start = <size_t>(at - topic)
         if body.properties_length:
@@ -103,9 +127,9 @@ cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint
         body.properties_length = <uint32_t>(at - topic - body_start)
     else:
         body.properties_length = 0
-    if captured and prefix + 1 + body.topic_length <= 65535:
+    if told:
         body.topic = topic
-        body.topic_length = prefix + 1 + body.topic_length
+        body.topic_length = told
     return msg_new(&body, qos)
 
 
@@ -147,16 +171,11 @@ cdef class TopicFilter(Filter):
         cdef body_t body
         cdef uint32_t prefix = 7 + <uint32_t>len(self.queue.name)
         cdef const uint8_t* pattern = <const uint8_t*><const char*>self.pattern
-        cdef uint8_t[256] levels
-        cdef uint32_t i
+        cdef uint8_t[TOPIC_BYTES_MAX] topic
         record_body(record, &body)
-        if body.format == FORMAT_AMQP091:       # a routing key's words are levels
-            prefix = 1 + body.topic[0]
-            for i in range(min(body.topic_length - prefix, <uint32_t>256)):
-                levels[i] = body.topic[prefix + i]
-                levels[i] = c'/' if levels[i] == c'.' else c'.' if levels[i] == c'/' else levels[i]
-            return pattern_matches(pattern, pattern + len(self.pattern), levels,
-                                   levels + min(body.topic_length - prefix, <uint32_t>256))
+        if body.format == FORMAT_AMQP091:
+            body.topic_length = topic_of(body.topic, body.topic_length, topic)
+            body.topic = topic
         if not self.queue.is_address(&body):
             prefix = 0
         elif body.topic_length == prefix:

@@ -44,11 +44,19 @@ def as_message(message: dict[str, Any], *, properties: bool = False) -> str:
     payload = message.get("payload", "")
     shown = plain(payload) if message.get("encoding") != "base64" else f"base64:{payload}"
     lines = [f"{message.get('partition', 0)}:{message.get('offset', 0)}  {as_time(message.get('time_ms'))}  "
-             f"{plain(message.get('topic'))}  {shown if payload else ''}".rstrip()]
+             f"{place_of(message)}  {shown if payload else ''}".rstrip()]
     if properties:
         pairs = [*message.get("properties", {}).items(), *message.get("user_properties", [])]
         lines += [f"    {plain(name)}: {plain(value)}" for name, value in pairs]
     return "\n".join(lines)
+
+
+def place_of(message: dict[str, Any]) -> str:
+    """Where it was published: its topic, of one that came by AMQP exchange and routing key."""
+    told = message.get("properties", {})
+    if "exchange" not in told:
+        return plain(message.get("topic"))
+    return f"{plain(told['exchange']) or '(default)'}:{plain(told.get('routing-key'))}"
 
 
 def as_queue(queue: dict[str, Any]) -> str:

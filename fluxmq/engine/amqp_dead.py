@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.amqp091_fields import Integer, Timestamp, encode_table
 from fluxmq._core.amqp091_properties import decode_properties, encode_properties
-from fluxmq._core.mqtt_props import decode_properties as decode_mqtt
+from fluxmq._core.amqp091_translate import mqtt_to_amqp
 from fluxmq._core.queue import Queue
 from fluxmq._core.queue_log import Log
-from fluxmq.engine.queue_properties import FORMAT_AMQP091, with_length
 from fluxmq.model.amqp_queues import internal_name, split_name
-from fluxmq.model.mqtt import PacketType, Property
 
 if TYPE_CHECKING:
     from fluxmq.engine.queues import QueueManager, QueueState
@@ -29,10 +27,9 @@ __all__ = ["DeadLetterer", "Route", "is_cycle", "with_death"]
 # (virtual host, exchange, routing key, header table without its length) -> queues, each once
 Route = Callable[[bytes, bytes, bytes, bytes], list[Queue]]
 
+FORMAT_AMQP091 = 1  # of Record.format; _core/message.pxd
 REASONS = {"expired": "expired", "maxlen": "maxlen", "max_retries": "delivery_limit"}
 QOS = 1
-MQTT_NAMES = {Property.CONTENT_TYPE: "content_type", Property.RESPONSE_TOPIC: "reply_to",
-              Property.CORRELATION_DATA: "correlation_id"}
 
 
 class DeadLetterer:
@@ -64,7 +61,9 @@ class DeadLetterer:
                  reason: str) -> None:
         assert state.terms is not None and state.terms.dead_exchange is not None
         vhost, name = split_name(state.queue.name)
-        exchange, key, told = origin_of(name, topic, properties, format_)
+        if format_ != FORMAT_AMQP091:
+            topic, properties = mqtt_to_amqp(topic, properties, QOS)
+        exchange, key, told = topic[1:1 + topic[0]], topic[1 + topic[0]:], decode_properties(properties)
         headers = told.pop("headers", {})
         keys = [key, *carbon_copies(headers)]
         headers = with_death(headers, name=text(name), reason=reason, exchange=text(exchange),
@@ -89,23 +88,6 @@ def text(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
-def origin_of(name: bytes, topic: bytes, properties: bytes, format_: int) -> tuple[bytes, bytes, dict[str, Any]]:
-    """(exchange, routing key, properties) of a message of the queue `name`."""
-    if format_ == FORMAT_AMQP091:
-        return topic[1:1 + topic[0]], topic[1 + topic[0]:], decode_properties(properties)
-    told: dict[str, Any] = {}
-    headers: dict[str, Any] = {}
-    for identifier, value in decode_mqtt(with_length(properties), PacketType.PUBLISH):
-        if identifier == Property.USER_PROPERTY:
-            assert isinstance(value, tuple)
-            headers[value[0][:127]] = value[1]
-        elif identifier in MQTT_NAMES:
-            said = text(value) if isinstance(value, bytes) else str(value)
-            if len(said.encode("utf-8", "surrogateescape")) <= 255:
-                told[MQTT_NAMES[Property(identifier)]] = said
-    return b"", name, told | {"headers": headers}
-
-
 def carbon_copies(headers: dict[str, Any]) -> list[bytes]:
     """Further routing keys, of which the publisher spoke in the header CC."""
     said = headers.get("CC")
@@ -123,7 +105,10 @@ def with_death(headers: dict[str, Any], *, name: str, reason: str, exchange: str
     if expiration is not None:
         entry["original-expiration"] = expiration
     deaths = headers.get("x-death")
-    if not isinstance(deaths, list):
+    if deaths is not None and not isinstance(deaths, list):
+        found["x-death"] = [entry]  # somebody else wrote that
+        return found
+    if deaths is None:
         found |= {"x-first-death-reason": reason, "x-first-death-queue": name, "x-first-death-exchange": exchange,
                   "x-death": [entry]}
         return found
@@ -133,7 +118,8 @@ def with_death(headers: dict[str, Any], *, name: str, reason: str, exchange: str
             continue
         if death.get("queue") == name and death.get("reason") == reason:
             count = death.get("count")
-            entry = death | {"count": Integer((count if isinstance(count, int) else 0) + 1, "l")}
+            told = death | {"count": Integer((count if isinstance(count, int) else 0) + 1, "l")}
+            entry = {field: told[field] for field in sorted(told)}
         else:
             others.append(death)
     found["x-death"] = [entry, *others]

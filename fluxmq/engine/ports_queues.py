@@ -45,7 +45,8 @@ class QueueMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     properties: those of MQTT 5 that travel, by their names in the specification in lower case with dashes
     (content-type, response-topic, …), values of JSON. user_properties: in order, names may repeat. A dead letter has
-    reason, origin, count and times among them.
+    reason, origin, count and times among them. Of a message that came by AMQP the topic is that of its routing key, ""
+    where none can be; properties are `exchange`, `routing-key` and AMQP's own, user_properties its headers.
     """
 
     partition: int

@@ -4,15 +4,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from fluxmq._core.amqp091_edit import headers_of, properties_of, split_address
+from fluxmq._core.amqp091_topics import topic_of_address
 from fluxmq._core.errors import StorageError
 from fluxmq._core.mqtt_props import decode_properties
 from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Record
+from fluxmq.engine.amqp_admin import declared_of, named
 from fluxmq.engine.ports_queues import Browsed, Moved, Publish, QueueMessage, QueueRefused, QueuesPort
 from fluxmq.engine.queue_contract import SILENT
 from fluxmq.engine.queue_numbers import counts_of, numbers_of
-from fluxmq.engine.amqp_admin import amqp_message_of, declared_of, named
 from fluxmq.engine.queue_properties import FORMAT_AMQP091, encode_users, with_length
 from fluxmq.engine.queue_replay import Replay, comes_from, is_kept
 from fluxmq.engine.queues import NOTHING, PREFIX, QueueManager, QueueState
@@ -76,7 +78,8 @@ class QueueAdmin:
                           "messages": sum(log.next - log.first for log in logs),
                           "bytes": sum(log.kept_bytes for log in logs)})
         return self._short(state) | declared_of(state) | {
-            "spec": write_spec(state.spec) | {"name": state.spec.shown}, "partition_list": parts, "group_list": self.groups(name),
+            "spec": write_spec(state.spec) | {"name": state.spec.shown}, "partition_list": parts,
+            "group_list": self.groups(name),
             "dead_letter_queue": state.spec.dead_letter_queue, "counts": counts_of(state)}
 
     def declare(self, spec: dict[str, Any]) -> Literal["created", "unchanged", "changed"]:
@@ -287,10 +290,10 @@ def client_of(member: Any) -> str:
 
 def message_of(record: Record, partition: int) -> QueueMessage:
     """A message of a log in the port's words."""
-    named: dict[str, Any] = {}
-    users: list[tuple[str, str]] = []
     if record.format == FORMAT_AMQP091:
         return amqp_message_of(record, partition)
+    named: dict[str, Any] = {}
+    users: list[tuple[str, str]] = []
     for identifier, value in decode_properties(with_length(record.properties), PacketType.PUBLISH):
         if identifier == USER_PROPERTY:
             users.append(value)  # type: ignore[arg-type]
@@ -300,6 +303,18 @@ def message_of(record: Record, partition: int) -> QueueMessage:
     return QueueMessage(
         partition=partition, offset=record.offset, topic=record.topic.decode(), payload=record.payload,
         time_ms=record.time_ms, expires_at=record.expires_at, priority=record.priority, properties=named,
+        user_properties=users)
+
+
+def amqp_message_of(record: Record, partition: int) -> QueueMessage:
+    """One that came by AMQP: its properties by their names there, its headers as user properties."""
+    exchange, key = (part.decode("utf-8", "backslashreplace") for part in split_address(record.topic))
+    users = [(name.decode("utf-8", "backslashreplace"), value.decode("utf-8", "backslashreplace"))
+             for name, value in headers_of(record.properties)]
+    return QueueMessage(
+        partition=partition, offset=record.offset, topic=topic_of_address(record.topic).decode(), payload=record.payload,
+        time_ms=record.time_ms, expires_at=record.expires_at, priority=record.priority,
+        properties={"exchange": exchange, "routing-key": key, **properties_of(record.properties)},
         user_properties=users)
 
 

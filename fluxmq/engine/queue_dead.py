@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fluxmq._core.amqp091_topics import topic_of_address
 from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_log import Log
 from fluxmq.engine.queue_positions import NOTHING
-from fluxmq.engine.queue_properties import DEATHS, FORMAT_AMQP091, death_pairs, with_users
+from fluxmq.engine.queue_properties import DEATHS, FORMAT_AMQP091, death_properties, with_deaths
 
 if TYPE_CHECKING:
     from fluxmq.engine.queues import QueueManager, QueueState
@@ -43,7 +44,7 @@ def bury(manager: QueueManager, state: QueueState, log: Log, offset: int, delive
          group: bytes) -> None:
     """Copies a message, which is in memory, to the dead letters. Their limits do not count: it would be lost."""
     state.died[DEATHS.get(reason, "rejected")] += 1
-    if state.terms is not None:
+    if state.terms is not None:  # its dead letters go to an exchange, or nowhere
         if manager.on_amqp_dead is not None:
             manager.on_amqp_dead(state, log, offset, reason)
         return
@@ -55,10 +56,11 @@ def bury(manager: QueueManager, state: QueueState, log: Log, offset: int, delive
         return
     target = manager.dead_letter_queue(state.spec)
     at = state.queue.logs.index(log) if log in state.queue.logs else 0
-    told = death_pairs(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
-                       topic=message.topic, group=group, deliveries=deliveries, reason=reason,
-                       time_ms=message.time_ms, now_ms=manager.hub.now_ms)
-    topic = message.topic if message.format == FORMAT_AMQP091 else PREFIX + target.name
-    target.append_message(topic, message.payload, properties=with_users(message.properties, told, message.format),
-                          qos=message.qos, format=message.format, forced=True)
+    of_amqp = message.format == FORMAT_AMQP091
+    told = death_properties(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
+                            topic=topic_of_address(message.topic) if of_amqp else message.topic, group=group, deliveries=deliveries, reason=reason,
+                            time_ms=message.time_ms, now_ms=manager.hub.now_ms)
+    target.append_message(message.topic if of_amqp else PREFIX + target.name, message.payload,
+                          properties=with_deaths(message.format, message.properties, told), qos=message.qos,
+                          forced=True, format=message.format)
     state.dead_lettered += 1

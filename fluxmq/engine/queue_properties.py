@@ -1,20 +1,17 @@
-"""What queues read from and write into the properties of a message, in whichever form these are (FORMAT_* of
-_core/message.pxd): user properties as MQTT 5 wire bytes (MQTT 5.0 section 2.2.2.2), or headers of AMQP 0-9-1.
-"""
+"""User properties that queues read and write, as MQTT 5 wire bytes (MQTT 5.0 section 2.2.2.2); of a message that came by
+AMQP its headers."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from fluxmq._core.amqp091_properties import decode_properties, encode_properties
+from fluxmq._core.amqp091_edit import headers_of, properties_of, with_headers
 
-__all__ = ["DEATHS", "FORMAT_AMQP091", "FORMAT_MQTT", "death_pairs", "encode_users", "partition_key_of", "priority_of",
-           "users_of", "with_length", "with_users", "without_users"]
+__all__ = ["DEATHS", "FORMAT_AMQP091", "death_properties", "encode_users", "partition_key_of", "priority_of", "told_in",
+           "users_of", "with_deaths", "with_length", "without_deaths", "without_users"]
 
-FORMAT_MQTT = 0
-FORMAT_AMQP091 = 1
-
+FORMAT_AMQP091 = 1  # of Record.format; _core/message.pxd
 USER_PROPERTY = 0x26
+DEATH = b"x-death-"
 # What a dead letter's reason is counted as; what a consumer gave as its reason is "rejected".
 DEATHS = {"max_retries": "max_retries", "expired": "expired", "maxlen": "overflow"}
 FIXED_BYTES = {0x01: 1, 0x02: 4}
@@ -57,54 +54,51 @@ def _each(properties: bytes) -> Iterator[tuple[bytes, tuple[bytes, bytes] | None
         yield properties[start:at], (found[0], found[1]) if len(found) == 2 else None
 
 
-def users_of(properties: bytes, form: int = FORMAT_MQTT) -> Iterator[tuple[bytes, bytes]]:
-    """The user properties among the properties of a message; of AMQP the headers that are texts or numbers."""
-    if form == FORMAT_AMQP091:
-        return ((_raw(name), _raw(str(value))) for name, value in _headers(decode_properties(properties)).items()
-                if isinstance(value, str | int) and not isinstance(value, bool))
+def users_of(properties: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The user properties among the properties of a message."""
     return (pair for _, pair in _each(properties) if pair is not None)
 
 
-def with_users(properties: bytes, pairs: list[tuple[str, str]], form: int = FORMAT_MQTT) -> bytes:
-    """The properties, and these user properties behind them; headers of the same name are replaced."""
-    if form == FORMAT_AMQP091:
-        told = decode_properties(properties)
-        return encode_properties(told | {"headers": _headers(told) | dict(pairs)})
-    return properties + encode_users(pairs)
-
-
-def without_users(properties: bytes, prefix: bytes, form: int = FORMAT_MQTT) -> bytes:
+def without_users(properties: bytes, prefix: bytes) -> bytes:
     """The properties without user properties whose names begin so."""
-    if form == FORMAT_AMQP091:
-        told = decode_properties(properties)
-        headers = {name: value for name, value in _headers(told).items() if not _raw(name).startswith(prefix)}
-        return encode_properties(told | {"headers": headers or None})
     return b"".join(raw for raw, pair in _each(properties) if pair is None or not pair[0].startswith(prefix))
 
 
-def partition_key_of(properties: bytes, form: int = FORMAT_MQTT) -> bytes:
+def told_in(format_: int, properties: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """What a message tells queues: user properties, or headers, whose values are text."""
+    return iter(headers_of(properties)) if format_ == FORMAT_AMQP091 else users_of(properties)
+
+
+def without_deaths(format_: int, properties: bytes) -> bytes:
+    """The properties without what death_properties wrote."""
+    if format_ == FORMAT_AMQP091:
+        return with_headers(properties, [], DEATH)
+    return without_users(properties, DEATH)
+
+
+def with_deaths(format_: int, properties: bytes, told: list[tuple[str, str]]) -> bytes:
+    """With what death_properties said."""
+    if format_ == FORMAT_AMQP091:
+        return with_headers(properties, [(name.encode(), value.encode()) for name, value in told])
+    return properties + encode_users(told)
+
+
+def partition_key_of(format_: int, properties: bytes) -> bytes:
     """What the publisher said; b"" for nothing."""
-    return next((value for name, value in users_of(properties, form) if name == b"partition-key"), b"")
+    return next((value for name, value in told_in(format_, properties) if name == b"partition-key"), b"")
 
 
-def priority_of(properties: bytes, form: int = FORMAT_MQTT) -> int:
+def priority_of(format_: int, properties: bytes) -> int:
     """What the publisher said; 0 for nothing."""
-    if form == FORMAT_AMQP091:
-        return int(decode_properties(properties).get("priority", 0))
-    text = next((value for name, value in users_of(properties) if name == b"priority"), b"0")
+    if format_ == FORMAT_AMQP091:
+        return int(properties_of(properties).get("priority", 0))
+    names = (b"priority", b"amqp-priority")
+    text = next((value for name, value in users_of(properties) if name in names), b"0")
     return min(int(text), 255) if text.isdigit() else 0
 
 
-def _headers(told: dict[str, Any]) -> dict[str, Any]:
-    return told.get("headers") or {}
-
-
-def _raw(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def death_pairs(*, queue: str, partition: int, offset: int, topic: bytes, group: bytes, deliveries: int,
-                reason: str, time_ms: int, now_ms: int) -> list[tuple[str, str]]:
+def death_properties(*, queue: str, partition: int, offset: int, topic: bytes, group: bytes, deliveries: int,
+                     reason: str, time_ms: int, now_ms: int) -> list[tuple[str, str]]:
     """What a dead letter tells of itself. Times are milliseconds since the epoch."""
     return [
         ("x-death-reason", reason), ("x-death-queue", queue), ("x-death-message-id", f"{partition}:{offset}"),

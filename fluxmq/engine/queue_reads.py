@@ -64,7 +64,7 @@ class QueueReader:
             self._sequential[log.number] = (covers, size)
             log.load(min(first, offset), covers, blocks)
         except FluxError as error:
-            self._log.error(f"messages cannot be read: {error}", extra={"queue": queue.name.decode("utf-8", "replace"), "offset": offset})
+            self._log.error(f"messages cannot be read: {error}", extra={"queue": shown(queue), "offset": offset})
             self.on_fail(error)
             return
         finally:
@@ -86,7 +86,7 @@ class QueueReader:
             delays.found(await asyncio.get_running_loop().run_in_executor(
                 None, self.segments.pick, delays.log.number, delays.missing(), PICK_BYTES))
         except FluxError as error:
-            self._log.error(f"delayed messages cannot be read: {error}", extra={"queue": queue.name.decode("utf-8", "replace")})
+            self._log.error(f"delayed messages cannot be read: {error}", extra={"queue": shown(queue)})
             self.on_fail(error)
             return
         finally:
@@ -105,7 +105,7 @@ class QueueReader:
             log.restore_sizes(first, end, await asyncio.get_running_loop().run_in_executor(
                 None, self.segments.spans, log.number, first, end))
         except FluxError as error:
-            self._log.error(f"messages cannot be read: {error}", extra={"queue": queue.name.decode("utf-8", "replace"), "offset": first})
+            self._log.error(f"messages cannot be read: {error}", extra={"queue": shown(queue), "offset": first})
             self.on_fail(error)
         finally:
             self._measured.discard(log.number)
@@ -141,3 +141,8 @@ class QueueReader:
                 return max(found, log.first)
         found = log.position_of_time(time_ms)
         return max(found, log.first) if found is not None else log.next
+
+
+def shown(queue: Queue) -> str:
+    """Its name for a log: AMQP's names need be no text."""
+    return queue.name.decode("utf-8", "replace")

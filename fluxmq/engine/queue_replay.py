@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_log import Log, Record
 from fluxmq.engine.ports_queues import Moved, QueueRefused
-from fluxmq.engine.queue_properties import FORMAT_MQTT, partition_key_of, priority_of, users_of, without_users
+from fluxmq.engine.queue_properties import FORMAT_AMQP091, partition_key_of, priority_of, told_in, without_deaths
 from fluxmq.model.mqtt import ReasonCode
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ __all__ = ["REPLAY_STEP", "Replay", "comes_from", "is_kept"]
 
 REPLAY_STEP = 500  # messages moved in one call
 NOTHING = 0xFFFFFFFFFFFFFFFF
-DEATH = b"x-death-"
 
 
 def is_kept(state: QueueState, log: Log, offset: int) -> bool:
@@ -34,7 +33,7 @@ def is_kept(state: QueueState, log: Log, offset: int) -> bool:
 def comes_from(record: Record, name: str) -> bool:
     """Whether a dead letter is of this queue; what does not say is anybody's."""
     origin = None
-    for key, value in users_of(record.properties, record.format):
+    for key, value in told_in(record.format, record.properties):
         if key == b"x-death-queue":
             origin = value  # the last one is ours: its publisher may have said anything before
     return origin is None or origin == name.encode()
@@ -112,12 +111,13 @@ class Replay:
     def _back(self, state: QueueState, dead: QueueState, log: Log, record: Record, moved: int) -> bool:
         """One dead letter goes back, without what was said of its death. False: the queue takes no more; raises
         QueueRefused when it has not taken any."""
-        form = record.format
-        told = dict(users_of(record.properties, form)) if form == FORMAT_MQTT else {b"x-death-topic": record.topic}
+        said = record.format, record.properties
+        topic = record.topic  # of AMQP: exchange and routing key, which it kept
+        if record.format != FORMAT_AMQP091:
+            topic = dict(told_in(*said)).get(b"x-death-topic", b"$queue/" + state.queue.name)
         reason = state.queue.append_message(
-            told.get(b"x-death-topic", b"$queue/" + state.queue.name), record.payload, qos=record.qos,
-            properties=without_users(record.properties, DEATH, form), priority=priority_of(record.properties, form),
-            partition_key=partition_key_of(record.properties, form), format=form)
+            topic, record.payload, qos=record.qos, properties=without_deaths(*said), priority=priority_of(*said),
+            partition_key=partition_key_of(*said), format=record.format)
         if reason:
             if moved:
                 return False

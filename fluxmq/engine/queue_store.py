@@ -23,7 +23,7 @@ from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_state import export_state, replay, restore_state
 from fluxmq.engine.ports import SegmentFiles
 from fluxmq.engine.queue_delays import adopt_delays
-from fluxmq.engine.queue_properties import users_of
+from fluxmq.engine.queue_properties import told_in
 from fluxmq.engine.queue_reads import QueueReader
 from fluxmq.engine.queue_records import GroupRecord, QueueRecord, RecordKind
 from fluxmq.engine.queue_sequences import with_sequence
@@ -32,7 +32,6 @@ from fluxmq.engine.queues import KINDS, QueueManager, QueueState
 __all__ = ["QueueExport", "QueueKeeper"]
 
 OFFSET_BYTES_AT = 8  # of the offset in a message
-QOS_AT = 46  # of QoS and form
 
 
 class LogMeta(msgspec.Struct, array_like=True):
@@ -191,7 +190,7 @@ class QueueKeeper:
         state, log = found
         log.replay(body)
         if b"producer-id" in body:
-            told = dict(users_of(log_properties(body), body[QOS_AT] >> 4))
+            told = dict(told_in(body[46] >> 4, log_properties(body)))
             sequence = told.get(b"producer-sequence", b"")
             if b"producer-id" in told and sequence.isdigit():
                 producer = told[b"producer-id"]

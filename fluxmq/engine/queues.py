@@ -79,13 +79,13 @@ class QueueManager:
         self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): what the view must forget
         self.on_stalled: Callable[[Queue], None] | None = None
         self.on_missing: Callable[[Queue], None] | None = None
+        self.on_queue: Callable[[Queue, bool], None] = lambda queue, there: None  # one is made, or no more
         # AMQP: (state, log, offset, reason), a message of a queue that AMQP declared has died
         self.on_amqp_dead: Callable[[QueueState, Log, int, str], None] | None = None
         # (state, topic, properties, body, format): such a queue is full, and said that this is to go to dead letters
         self.on_amqp_refused: Callable[[QueueState, bytes, bytes, bytes, int], None] | None = None
         # (queue, its members): it is no more, and its groups neither
         self.on_deleted: list[Callable[[Queue, list[Member]], None]] = []
-        self.on_queue: Callable[[Queue, bool], None] = lambda queue, there: None  # one is made, or no more
         self.refused_unknown = 0  # publishes to queues that are not there
         self.counted: Counter[str] = Counter()  # what deleted queues had counted (queue_numbers.counts_of)
         self.on_uncertain: Callable[[Queue, Log], None] | None = None
@@ -152,7 +152,6 @@ class QueueManager:
 
     def change(self, state: QueueState, spec: QueueSpec) -> None:
         """Its limits and patterns are those of `spec` from now on; in what is FIXED it is the same."""
-        self.hub.remove_queue(state.queue)
         state.spec = spec
         configure(self, state)
         self.hub.add_queue(state.queue, filters_of(spec))

@@ -1,11 +1,11 @@
-"""AMQP 0-9-1's reply codes, how a refusal carries one, and what the engine calls a queue of a virtual host."""
+"""AMQP 0-9-1's reply codes, and how a refusal carries one."""
 from __future__ import annotations
 
 import enum
 
 from fluxmq._core.errors import ProtocolError
 
-__all__ = ["AmqpRefused", "ReplyCode", "internal_name", "shown", "split_name"]
+__all__ = ["AmqpRefused", "ReplyCode", "shown"]
 
 
 class ReplyCode(enum.IntEnum):
@@ -49,21 +49,6 @@ class AmqpRefused(ProtocolError):
 
     def __reduce__(self) -> tuple[type, tuple[int, str]]:
         return type(self), (self.reason, self.said)
-
-
-def internal_name(vhost: bytes, name: bytes) -> bytes:
-    """What the engine calls a queue: its name in "/", elsewhere NUL, virtual host, NUL, name."""
-    if vhost == b"/" and not name.startswith(b"\0"):
-        return name
-    return b"\0" + vhost + b"\0" + name
-
-
-def split_name(internal: bytes) -> tuple[bytes, bytes]:
-    """(virtual host, name) of what the engine calls a queue."""
-    if not internal.startswith(b"\0"):
-        return b"/", internal
-    vhost, _, name = internal[1:].partition(b"\0")
-    return vhost, name
 
 
 def shown(name: bytes) -> str:

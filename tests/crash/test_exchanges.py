@@ -20,7 +20,8 @@ from oracle.exchange import table
 
 from fluxmq._core.exchange import Binding
 from fluxmq.engine.exchanges import PREDECLARED
-from fluxmq.model.amqp import AmqpRefused, internal_name
+from fluxmq.model.amqp import AmqpRefused
+from fluxmq.model.amqp_queues import internal_name
 from fluxmq.model.queues import QueueSpec
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

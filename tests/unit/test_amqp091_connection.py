@@ -35,7 +35,7 @@ class Handler:
 
     def on_greeting(self, connection: AmqpConnection) -> None:
         connection.tune(4096, 10, 0)
-        connection.accept(self.exchanges, True)
+        connection.accept(self.exchanges, "/", True)
 
     def on_method(self, connection: AmqpConnection, number: int, payload: bytes) -> None:
         method = m.decode_method(payload)
@@ -308,7 +308,7 @@ def test_what_ends_the_connection(sent: bytes, code: int) -> None:
 
 def test_what_ends_the_channel(bench: Bench) -> None:
     bench.send(publish("nowhere", "k", b"x"), publish("", "q", b"ignored"))
-    assert bench.handler.channel_errors == [(1, 404, "no exchange 'nowhere'")]
+    assert bench.handler.channel_errors == [(1, 404, "no exchange 'nowhere' in vhost '/'")]
     bench.hub.open_publish = False
     bench.send(m.ChannelOpen().frame(2), publish("", "forbidden", b"x", 2))
     assert bench.handler.channel_errors[1][1] == 403

@@ -1,5 +1,5 @@
-"""Queues as AMQP declares them: arguments, equivalence, exclusive, auto-delete, expiry. The texts are those that RabbitMQ
-3.10 answered the same declarations with."""
+"""Queues as AMQP declares them: arguments, equivalence, exclusive, auto-delete, expiry. The texts are those that
+RabbitMQ 3.10 answered the same declarations with."""
 from __future__ import annotations
 
 from typing import Any
@@ -35,14 +35,17 @@ LOCKED = ("RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'q' 
     ({"max_length_bytes": -5}, "invalid arg 'x-max-length-bytes' " + NAMED + "{value_negative,-5}"),
     ({"overflow": "foo"}, "invalid arg 'x-overflow' " + NAMED + "invalid_overflow"),
     ({"overflow": 5}, "invalid arg 'x-overflow' " + NAMED + "{unacceptable_type,signedint}"),
-    ({"dead_letter_exchange": 5}, "invalid type 'signedint' for arg 'x-dead-letter-exchange' in queue 'q' in vhost '/'"),
+    ({"dead_letter_exchange": 5},
+     "invalid type 'signedint' for arg 'x-dead-letter-exchange' in queue 'q' in vhost '/'"),
     ({"dead_letter_routing_key": "k"},
      "invalid arg 'x-dead-letter-routing-key' " + NAMED + "routing_key_but_no_dlx_defined"),
-    ({"dead_letter_routing_key": 5}, "invalid arg 'x-dead-letter-routing-key' " + NAMED + "{unacceptable_type,signedint}"),
+    ({"dead_letter_routing_key": 5},
+     "invalid arg 'x-dead-letter-routing-key' " + NAMED + "{unacceptable_type,signedint}"),
     ({"max_priority": 256}, "invalid arg 'x-max-priority' " + NAMED + "{max_value_exceeded,256}"),
     ({"max_priority": -1}, "invalid arg 'x-max-priority' " + NAMED + "{value_negative,-1}"),
     ({"max_priority": "x"}, "invalid arg 'x-max-priority' " + NAMED + '"expected integer, got longstr"'),
-    ({"single_active_consumer": 1}, "invalid arg 'x-single-active-consumer' " + NAMED + "{unacceptable_type,signedint}"),
+    ({"single_active_consumer": 1},
+     "invalid arg 'x-single-active-consumer' " + NAMED + "{unacceptable_type,signedint}"),
     ({"delivery_limit": 3}, "invalid arg 'x-delivery-limit' for queue 'q' in vhost '/' of queue type "
                             "rabbit_classic_queue"),
     ({"queue_type": "foo"}, "invalid arg 'x-queue-type' " + NAMED + "\"unsupported queue type 'foo'\""),
@@ -77,8 +80,9 @@ def test_arguments_that_are_refused(given: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize("given", [
     {"message_ttl": 0}, {"message_ttl": 2**32}, {"max_length": 0}, {"max_priority": 0}, {"max_priority": 255},
     {"overflow": "reject-publish-dlx"}, {"dead_letter_exchange": "amq.direct", "dead_letter_routing_key": "k"},
-    {"single_active_consumer": True}, {"queue_mode": "lazy"}, {"queue_version": 2}, {"queue_master_locator": "min-masters"},
-    {"foo": {"a": [1, None]}}, {"ha_policy": "all"}, {**QUORUM, "delivery_limit": 0}, {**QUORUM, "delivery_limit": -3},
+    {"single_active_consumer": True}, {"queue_mode": "lazy"}, {"queue_version": 2},
+    {"queue_master_locator": "min-masters"}, {"foo": {"a": [1, None]}}, {"ha_policy": "all"},
+    {**QUORUM, "delivery_limit": 0}, {**QUORUM, "delivery_limit": -3},
     {**QUORUM, "queue_leader_locator": "client-local"}, {**QUORUM, "max_in_memory_length": 4},
     {**STREAM, "max_age": "7D", "max_length_bytes": 500, "stream_max_segment_size_bytes": 500},
 ])

@@ -42,7 +42,7 @@ DEFAULT_VIRTUAL_HOST = "/"
 # What this broker does beyond the specification, by the names that RabbitMQ gave it: clients ask for some of them.
 CAPABILITIES = (
     "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
-    "consumer_priorities", "authentication_failure_close", "per_consumer_qos")
+    "consumer_priorities", "authentication_failure_close", "per_consumer_qos", "direct_reply_to")
 
 
 def server_properties() -> dict[str, Any]:
@@ -97,6 +97,7 @@ class Handshake:
         if method.mechanism not in mechanisms(certificate is not None):
             raise ProtocolError(ReplyCode.COMMAND_INVALID, f"mechanism {method.mechanism!r} was not offered")
         claim = read_response(method.mechanism, method.response)
+        client.connection.user = claim.username.encode() if claim.username is not None else None
         client.expects = None
         self._prove(client, claim, certificate, self._tune, self.front.login_refused)
 
@@ -139,6 +140,8 @@ class Handshake:
 
     def _tune(self, client: Client, identity: str | None) -> None:
         client.identity = identity
+        if identity is not None:
+            client.connection.user = identity.encode()
         client.expects = ConnectionTuneOk
         options = self.front.options
         client.connection.write(ConnectionTune(
@@ -178,7 +181,7 @@ class Handshake:
         connection.user = client.identity.encode() if client.identity is not None else None
         connection.write(ConnectionOpenOk().frame(0))
         connection.deadline_ms = 0
-        connection.accept(exchanges, name == DEFAULT_VIRTUAL_HOST)
+        connection.accept(exchanges, name, name == DEFAULT_VIRTUAL_HOST)
         if front.log_connections():
             front.on_log("debug", "", "connected", client.fields() | {
                 "user": client.identity, "virtual_host": name, "mechanism": client.mechanism})

@@ -1,0 +1,84 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Publishes of AMQP 0-9-1 to the topics of MQTT. See amqp091_bridge.pxd."""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from fluxmq._core.amqp091_topics cimport TOPIC_BYTES_MAX
+from fluxmq._core.amqp091_translate cimport read_wishes, to_mqtt, topic_of
+from fluxmq._core.amqp091_values cimport room_t
+from fluxmq._core.message cimport FORMAT_AMQP091, FORMAT_MQTT, pub_t
+from fluxmq._core.queue cimport Queue
+from fluxmq._core.routes cimport route_t
+from fluxmq._core.trie cimport SUB_QUEUE
+
+from fluxmq._core.amqp091_topics import address_of
+
+__all__ = ["publish_amqp"]
+
+cdef room_t room                # of the translation, for one publish
+cdef uint64_t passing = 0
+
+
+cdef int hub_publish_amqp(Hub hub, const body_t* amqp, list taken, uint8_t* refused) except -1:
+    global passing
+    cdef uint8_t[TOPIC_BYTES_MAX] topic
+    cdef uint32_t length = topic_of(amqp.topic, amqp.topic_length, topic)
+    cdef uint32_t i
+    cdef bint queues_only = 1
+    cdef bint retain = 0
+    cdef Queue queue
+    cdef route_t* route
+    cdef pub_t pub
+    cdef int matched
+    refused[0] = 0
+    if length == 0 or topic[0] == 36:
+        return 0
+    route = hub.routes.find(topic, length)
+    memset(&pub, 0, sizeof(pub))
+    read_wishes(amqp, &pub.qos, &retain)
+    if route.count == 0 and not retain:
+        return 0
+    for i in range(route.count):
+        if not route.hops[i].options & SUB_QUEUE:
+            queues_only = 0
+    if queues_only and not retain:
+        pub.body = amqp[0]
+        pub.body.format = FORMAT_MQTT
+        pub.body.topic = topic
+        pub.body.topic_length = length
+        pub.body.properties_length = 0
+    else:
+        to_mqtt(amqp, &room, &pub.body, &pub.qos, &retain)
+        pub.retain = retain
+    pub.amqp = amqp
+    if taken:
+        passing += 1
+        pub.passing = passing
+        for queue in taken:
+            queue.passed = passing
+    matched = hub.publish(&pub, route)
+    refused[0] = pub.refused
+    return matched
+
+
+def publish_amqp(Hub hub not None, bytes exchange not None, bytes routing_key not None, bytes payload not None,
+                 bytes properties=b"", int64_t expires_at=0, list taken=None) -> tuple[int, int]:
+    """hub_publish_amqp for the cold half: (how many matched, 0 or the reason code of a refusal).
+
+    properties: of the content header, flags in front. expires_at: wall clock, ms; 0 = never.
+    """
+    cdef bytes address = address_of(exchange, routing_key)
+    cdef uint8_t refused = 0
+    cdef body_t body
+    memset(&body, 0, sizeof(body))
+    body.format = FORMAT_AMQP091
+    body.topic = <const uint8_t*><const char*>address
+    body.topic_length = <uint32_t>len(address)
+    body.properties = <const uint8_t*><const char*>properties
+    body.properties_length = <uint32_t>len(properties)
+    body.payload = <const uint8_t*><const char*>payload
+    body.payload_length = <uint32_t>len(payload)
+    body.expires_at = expires_at
+    matched = hub_publish_amqp(hub, &body, taken, &refused)
+    hub.wake_up()
+    return matched, refused

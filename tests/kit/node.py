@@ -1,0 +1,72 @@
+"""A whole broker in a thread of this process, for tests that must reach what no client can: `call` runs something on the
+loop's thread, where the broker lives."""
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TypeVar
+
+from fluxmq.app.config import load
+from fluxmq.app.server import Server
+
+__all__ = ["Node"]
+
+PATIENCE_S = 20.0  # only a failing test needs it
+T = TypeVar("T")
+
+
+class Node:
+    """directory: where data goes. settings: `key.path` → value, as for `fluxmq run --set`."""
+
+    def __init__(self, directory: Path, settings: dict[str, object] | None = None) -> None:
+        given = {"server.mqtt.tcp.plain.addr": "127.0.0.1:0", "server.health_enabled": "false",
+                 "storage.dir": directory / "data", "broker.sys_interval": "0"} | (settings or {})
+        self.directory = directory
+        self.config, _ = load(sets=[f"{name}={value}" for name, value in given.items()])
+        self.server: Server
+        self._loop: asyncio.AbstractEventLoop
+        self._ready: Future[None] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+        self._thread.start()
+        self._ready.result(PATIENCE_S)
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.server = Server(self.config)
+        try:
+            self.server.initialize()
+            await self.server.start()
+            self._ready.set_result(None)
+            await self.server.stopped.wait()
+        except BaseException as error:
+            if not self._ready.done():
+                self._ready.set_exception(error)
+            raise
+        finally:
+            await self.server.stop()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.server.listeners[0][2][0]
+
+    def call(self, what: Callable[[Server], T]) -> T:
+        """Runs it on the loop's thread; its result."""
+        result: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(what(self.server))
+            except BaseException as error:
+                result.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return result.result(PATIENCE_S)
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self.server.stopped.set)
+            self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
