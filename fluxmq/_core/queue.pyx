@@ -115,6 +115,12 @@ cdef class Queue(GroupOwner):
         memset(self.busy, 0xFF, sizeof(self.busy))
         self.touch()
 
+    def settle_news(self):
+        """Pumps it now, not at the end of the turn: what is asked next is to see what came before."""
+        if self.news:
+            self.pump()
+            self.touch()
+
     def add_group(self, Group group not None):
         group.owner = self
         self.groups.append(group)

@@ -36,6 +36,7 @@ __all__ = ["AmqpQueues", "QueueDeclared"]
 GROUP = b"default"
 RESERVED = b"amq."
 GENERATED = b"amq.gen-"
+REPLY_PREFIX = b"amq.rabbitmq.reply-to."
 RANDOM_BYTES = 16
 
 
@@ -98,8 +99,11 @@ class AmqpQueues:
         Raises AmqpRefused: 403, 404, 405, 406.
         """
         if passive:
+            # No use of it, unlike a declaration (x-expires).
             state = self._state(vhost, name, exclusive_owner if exclusive_owner is not None else owner)
-            return self._told(state, name)
+            state.queue.settle_news()
+            ready, _, consumers = self.counts(state.queue)
+            return QueueDeclared(state.queue, name, ready, consumers)
         name = name.translate(None, b"\r\n")
         exclusive = exclusive_owner is not None
         said = Declared(vhost, name, durable, exclusive, auto_delete, kept_arguments(arguments or {}))
@@ -124,6 +128,17 @@ class AmqpQueues:
             self._owners[queue] = exclusive_owner
         if queue.kind != QUEUE_STREAM:
             self._group(queue)
+        return self._told(state, name)
+
+    def reply_queue(self, vhost: bytes, owner: object) -> QueueDeclared:
+        """A queue for direct replies: nobody has declared it, one consumer has it, with whom it goes."""
+        name = REPLY_PREFIX + urlsafe_b64encode(self._random(RANDOM_BYTES)).rstrip(b"=")
+        said = Declared(vhost, name, False, True, True, {})
+        queue = self.manager.make(spec_of(said, read_arguments(said)), said)
+        state = self.manager.states[queue]
+        state.owner = owner
+        self._owned.setdefault(id(owner), set()).add(state)
+        self._group(queue)
         return self._told(state, name)
 
     def _generate(self, vhost: bytes) -> bytes:
@@ -166,6 +181,7 @@ class AmqpQueues:
         if internal_name(vhost, name) not in self.manager.queues:
             return 0
         state = self._state(vhost, name, owner)
+        state.queue.settle_news()
         ready, _, consumers = self.counts(state.queue)
         # RabbitMQ asks for emptiness first.
         if if_empty and ready:
@@ -185,6 +201,7 @@ class AmqpQueues:
         if state.queue.kind == QUEUE_STREAM:
             raise AmqpRefused(ReplyCode.NOT_IMPLEMENTED,
                               f"queue.purge not supported by stream queues {where(vhost, name)}")
+        state.queue.settle_news()
         purged = purge_ready(self._group(state.queue))
         state.queue.notify()
         return purged

@@ -9,13 +9,13 @@ arguments are field tables as they came, without their length.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 import msgspec
 
 from fluxmq._core.exchange import TYPES, Binding, Destination, Exchange, Exchanges, QueueEnd
-from fluxmq._core.exchange_headers import read_headers, sorted_table
+from fluxmq._core.exchange_headers import KIND_NAMES, read_headers, sorted_table
 from fluxmq._core.hub import Hub
 from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind, ExchangeRecord, view_key
 from fluxmq.engine.queue_records import record
@@ -31,9 +31,6 @@ PREDECLARED = {b"": b"direct", b"amq.direct": b"direct", b"amq.fanout": b"fanout
 MQTT_EXCHANGE = b"amq.topic"  # of "/": its other half are MQTT topics
 RESERVED = b"amq."
 ALTERNATE = b"alternate-exchange"
-KIND_NAMES = {"S": "longstr", "x": "binary", "I": "signedint", "i": "unsignedint", "t": "bool", "l": "long",
-              "L": "long", "d": "double", "f": "float", "b": "byte", "B": "unsignedbyte", "s": "short", "U": "short",
-              "u": "unsignedshort", "D": "decimal", "T": "timestamp", "F": "table", "A": "array", "V": "void"}
 X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 
 
@@ -92,6 +89,8 @@ class ExchangeManager:
         # What the view must hear of, by its keys. A key is in one of them.
         self.puts: dict[bytes, bytes] = {}
         self.deletes: set[bytes] = set()
+        # (queue, key, bound): a queue is bound to amq.topic of "/", or no more; not told when the queue is deleted.
+        self.on_topic: Callable[[Any, bytes, bool], None] = lambda queue, key, bound: None
         self._entries, self._seed = entries, seed
         for name in (DEFAULT_VHOST, *vhosts):
             self.add_vhost(name)
@@ -203,12 +202,19 @@ class ExchangeManager:
         if begin.data.type == b"headers":
             _check_match(arguments)
         durable = begin.durable and end.durable
-        made = self.vhosts[vhost].bind(begin, end, routing_key, sorted_table(arguments),
-                                       self._number() if durable else 0)
+        made = self.adopt_binding(begin, end, routing_key, sorted_table(arguments), self._number() if durable else 0)
         if made is not None and made.number:
             self._record(ExchangeKind.BIND, made.number, msgspec.msgpack.encode(BindingRecord(
                 self._number_of(begin), self._number_of(end), to_exchange, made.key, made.arguments)))
         return made is not None
+
+    def adopt_binding(self, source: Exchange, destination: Destination, key: bytes, arguments: bytes,
+                      number: int) -> Binding | None:
+        """Puts a binding to work that is new, or comes from disk; None: there is one like it. arguments: sorted."""
+        made = self.vhosts[source.data.vhost].bind(source, destination, key, arguments, number)
+        if made is not None and source.is_mqtt and isinstance(destination, QueueEnd):
+            self.on_topic(destination.queue, key, True)
+        return made
 
     def unbind(self, vhost: bytes, source: bytes, destination: bytes, routing_key: bytes = b"",
                arguments: bytes = b"", *, to_exchange: bool = False) -> bool:
@@ -221,6 +227,8 @@ class ExchangeManager:
             return False
         if gone.number:
             self._record(ExchangeKind.UNBIND, gone.number, None)
+        if begin.is_mqtt and isinstance(end, QueueEnd):
+            self.on_topic(end.queue, routing_key, False)
         self._gone(vhost, [gone])
         return True
 

@@ -28,6 +28,7 @@ from fluxmq._core.errors import AuthError, ProtocolError
 from fluxmq.edge.amqp091.client import HOLD_LOGIN, Client
 from fluxmq.edge.amqp091.sasl import Claim, mechanisms, read_response
 from fluxmq.model import limits
+from fluxmq.model.amqp import ReplyCode
 
 if TYPE_CHECKING:
     from fluxmq._core.amqp091_connection import AmqpConnection
@@ -37,13 +38,11 @@ __all__ = ["Handshake", "server_properties"]
 
 Proved = Callable[[Client, "str | None"], None]
 Refused = Callable[[Client, Claim, AuthError], None]
-COMMAND_INVALID = 503
-NOT_ALLOWED = 530
 DEFAULT_VIRTUAL_HOST = "/"
 # What this broker does beyond the specification, by the names that RabbitMQ gave it: clients ask for some of them.
 CAPABILITIES = (
     "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
-    "consumer_priorities", "authentication_failure_close", "per_consumer_qos")
+    "consumer_priorities", "authentication_failure_close", "per_consumer_qos", "direct_reply_to")
 
 
 def server_properties() -> dict[str, Any]:
@@ -73,9 +72,12 @@ class Handshake:
 
     def on_method(self, client: Client, method: Method) -> None:
         """The next one of the handshake; anything else is out of turn."""
+        if not method.by_client:
+            raise ProtocolError(ReplyCode.COMMAND_INVALID, f"{method.name} is for servers to send")
         if client.expects is None or type(method) is not client.expects:
-            wanted = client.expects.name if client.expects is not None else "nothing"
-            raise ProtocolError(COMMAND_INVALID, f"{method.name} where {wanted} was expected")
+            # 503 is what the specification has for this; 504 is what clients of RabbitMQ see.
+            wanted = f"where {client.expects.name} was expected" if client.expects is not None else "out of turn"
+            raise ProtocolError(ReplyCode.CHANNEL_ERROR, f"{method.name} {wanted}")
         if isinstance(method, ConnectionStartOk):
             self._start_ok(client, method)
         elif isinstance(method, ConnectionTuneOk):
@@ -93,8 +95,9 @@ class Handshake:
         certificate = self._certificate(client.connection)
         client.mechanism = method.mechanism
         if method.mechanism not in mechanisms(certificate is not None):
-            raise ProtocolError(COMMAND_INVALID, f"mechanism {method.mechanism!r} was not offered")
+            raise ProtocolError(ReplyCode.COMMAND_INVALID, f"mechanism {method.mechanism!r} was not offered")
         claim = read_response(method.mechanism, method.response)
+        client.connection.user = claim.username.encode() if claim.username is not None else None
         client.expects = None
         self._prove(client, claim, certificate, self._tune, self.front.login_refused)
 
@@ -137,6 +140,8 @@ class Handshake:
 
     def _tune(self, client: Client, identity: str | None) -> None:
         client.identity = identity
+        if identity is not None:
+            client.connection.user = identity.encode()
         client.expects = ConnectionTuneOk
         options = self.front.options
         client.connection.write(ConnectionTune(
@@ -148,12 +153,13 @@ class Handshake:
         """The client chooses, within what was offered; 0 is "no limit of mine"."""
         options = self.front.options
         frame_max, channel_max = method.frame_max or options.frame_max, method.channel_max or options.channel_max
-        if not limits.AMQP_FRAME_BYTES_MIN <= frame_max <= options.frame_max:
-            raise ProtocolError(NOT_ALLOWED, f"frame_max {frame_max} is not between {limits.AMQP_FRAME_BYTES_MIN} and "
-                                             f"{options.frame_max}, which was offered")
+        least = limits.AMQP_FRAME_BYTES_MIN
+        if not least <= frame_max <= options.frame_max:
+            raise ProtocolError(ReplyCode.NOT_ALLOWED, f"frame_max {frame_max} is not between {least} and "
+                                                       f"{options.frame_max}, which was offered")
         if channel_max > options.channel_max:
-            raise ProtocolError(NOT_ALLOWED, f"channel_max {channel_max} is above {options.channel_max}, which was "
-                                             f"offered")
+            raise ProtocolError(ReplyCode.NOT_ALLOWED, f"channel_max {channel_max} is above {options.channel_max}, "
+                                                       f"which was offered")
         client.expects = ConnectionOpen
         client.connection.tune(frame_max, channel_max, method.heartbeat)
 
@@ -161,7 +167,10 @@ class Handshake:
         front, connection, name = self.front, client.connection, method.virtual_host
         exchanges = front.find_virtual_host(name)
         if exchanges is None:
-            raise ProtocolError(NOT_ALLOWED, f"vhost '{name}' not found")
+            raise ProtocolError(ReplyCode.NOT_ALLOWED, f"vhost {name} not found")
+        if not front.permissions.may_open(client.identity, client.client_id, name):
+            raise ProtocolError(ReplyCode.NOT_ALLOWED, f"access to vhost '{name}' refused for user "
+                                                       f"'{client.identity or ''}'")
         client.expects = None
         client.vhost = name
         client.open = True
@@ -169,9 +178,10 @@ class Handshake:
         front.clients.open[client.client_id] = client
         front.tally.accepted += 1
         connection.write_timeout_ms = front.options.write_timeout_ms
+        connection.user = client.identity.encode() if client.identity is not None else None
         connection.write(ConnectionOpenOk().frame(0))
         connection.deadline_ms = 0
-        connection.accept(exchanges, name == DEFAULT_VIRTUAL_HOST)
+        connection.accept(exchanges, name, name == DEFAULT_VIRTUAL_HOST)
         if front.log_connections():
             front.on_log("debug", "", "connected", client.fields() | {
                 "user": client.identity, "virtual_host": name, "mechanism": client.mechanism})
@@ -194,4 +204,4 @@ class Handshake:
     def _secret_refused(self, client: Client, _: Claim, error: AuthError) -> None:
         self.front.tally.auth_failures += 1
         client.number = ConnectionUpdateSecret.number
-        client.connection.fail(ProtocolError(NOT_ALLOWED, f"the new secret was refused: {error.text}"))
+        client.connection.fail(ProtocolError(ReplyCode.NOT_ALLOWED, f"the new secret was refused: {error.text}"))
