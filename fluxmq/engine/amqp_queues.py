@@ -169,10 +169,8 @@ class AmqpQueues:
         return QueueDeclared(state.queue, name, ready, consumers)
 
     def _group(self, queue: Queue, name: bytes = GROUP) -> Group:
-        terms = self.manager.states[queue].terms
-        mode = "single" if terms is not None and terms.single else "shared"
         known = self.manager.states[queue].groups.get((name, b""))
-        return known if known is not None else self.manager.group(queue, name, mode=mode)
+        return known if known is not None else self.manager.group(queue, name)
 
     # ------------------------------------------------------------------ delete, purge, count
 
