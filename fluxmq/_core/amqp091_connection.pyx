@@ -18,6 +18,8 @@ from libc.string cimport memcmp, memcpy, memset
 
 from fluxmq._core.errors import ProtocolError
 
+from fluxmq._core.amqp091_bridge cimport hub_publish_amqp
+from fluxmq._core.amqp091_topics cimport ADDRESS_BYTES_MAX, reply_route
 from fluxmq._core.amqp091_properties cimport amqp_properties_t, properties_read
 from fluxmq._core.exchange cimport Route
 from fluxmq._core.hub cimport Hub
@@ -450,7 +452,19 @@ cdef class AmqpConnection(Transport):
         cdef uint64_t records = self.hub.ledger.records
         cdef Route route
         cdef Queue queue
+        cdef body_t moved
+        cdef uint8_t[ADDRESS_BYTES_MAX] address
         cdef bint refused = 0
+        cdef bint heard = 0
+        cdef uint8_t reason = 0
+        if n == 0 and self.mqtt_space:      # an answer to an MQTT client: reply_to was `amq.topic/` and the routing key
+            moved = body[0]
+            moved.topic_length = reply_route(key, body.topic_length - 1, address)
+            if moved.topic_length:
+                moved.topic = address
+                body = &moved
+                n = address[0]
+                key = address + 1 + n
         properties_read(body.properties, body.properties + body.properties_length, &properties)
         route = self.exchanges.find(body.topic + 1, n, key, body.topic_length - 1 - n, properties.headers.at,
                                     properties.headers.length)
@@ -464,7 +478,10 @@ cdef class AmqpConnection(Transport):
         self.hub.node.counters.messages_received[1] += 1
         for queue in route.queues:
             refused = queue.put(body, 1) != 0 or refused
-        if mandatory and not route.routed:
+        if route.mqtt:
+            heard = hub_publish_amqp(self.hub, body, route.queues, &reason) != 0
+            refused = refused or reason != 0
+        if mandatory and not route.routed and not heard:
             channel.write_return(body, NO_ROUTE, b"NO_ROUTE")
         if self.hub.ledger.records != records:
             self.recorded = True

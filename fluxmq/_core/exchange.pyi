@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any, Self, final
 
 __all__ = ["TYPES", "Binding", "Destination", "Exchange", "Exchanges", "QueueEnd", "Route"]
@@ -71,6 +72,7 @@ class Binding:
 
 @final
 class Exchanges:
+    on_mqtt: Callable[[Binding, bool], None] | None
     def __new__(cls, entries: int = 4096, seed: int = 0) -> Self: ...
     @property
     def exchanges(self) -> dict[bytes, Exchange]: ...

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from fluxmq._core.amqp091_bridge import ExchangeRelay
 from fluxmq._core.exchange import TYPES, Binding, Destination, Exchange, Exchanges, QueueEnd
 from fluxmq._core.exchange_headers import read_headers, sorted_table
 from fluxmq._core.hub import Hub
@@ -107,7 +108,18 @@ class ExchangeManager:
         for exchange, type_ in PREDECLARED.items():
             it = made.declare(exchange, type_, durable=True, mqtt=(name, exchange) == (DEFAULT_VHOST, MQTT_EXCHANGE))
             it.data = ExchangeRecord(name, exchange, type_)
+        if name == DEFAULT_VHOST:
+            relay = ExchangeRelay(self.hub, made)
+            made.on_mqtt = lambda binding, there: self._topics(relay, binding, there)
         return made
+
+    def _topics(self, relay: ExchangeRelay, binding: Binding, there: bool) -> None:
+        """amq.topic of "/" has a binding, or has it no more: what MQTT clients publish goes there too."""
+        end = binding.destination
+        if not isinstance(end, QueueEnd):
+            (self.hub.bind_relay if there else self.hub.unbind_relay)(relay, binding.key)
+        elif end.queue in self.hub.queues:  # a queue that ends took its filters along
+            (self.hub.bind_queue if there else self.hub.unbind_queue)(end.queue, binding.key)
 
     def open_vhost(self, name: bytes) -> Exchanges:
         """For who connects. Raises AmqpRefused: 530."""
