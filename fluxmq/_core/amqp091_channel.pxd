@@ -62,6 +62,7 @@ cdef class Channel(Waiter):
     cdef readonly bint closed
     cdef public bint confirming             # Confirm.Select
     cdef readonly bint transactional        # Tx.Select
+    cdef public bytes reply_to              # where answers to "amq.rabbitmq.reply-to" go; None: nowhere
     cdef public bint stopped                # Channel.Flow: deliver nothing
     cdef public uint32_t prefetch           # of consumers that are still to come
     cdef public uint32_t prefetch_all       # of all consumers together; 0: any number

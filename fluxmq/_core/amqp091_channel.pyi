@@ -51,6 +51,7 @@ class ChannelReader(StreamReader):
 class Channel(Waiter):
     confirming: bool
     stopped: bool
+    reply_to: bytes | None
     prefetch: int
     prefetch_all: int
     state: Any

@@ -10,7 +10,8 @@ Basic.Publish with its content, Basic.Ack, Nack and Reject are handled here; eve
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.amqp091_channel cimport Channel
-from fluxmq._core.exchange cimport Exchanges
+from fluxmq._core.amqp091_properties cimport amqp_properties_t
+from fluxmq._core.exchange cimport Exchanges, Route
 from fluxmq._core.message cimport body_t
 from fluxmq._core.transport cimport Transport
 
@@ -50,6 +51,7 @@ cdef class AmqpConnection(Transport):
     cdef readonly bint mqtt_space       # amq.topic is where MQTT topics are
     cdef readonly dict channels         # number -> Channel
     cdef readonly bint published        # it is not only a consumer
+    cdef readonly str vhost
     cdef public bytes user              # user-id may only be this one; None: anybody's
     cdef dict contents                  # number -> Content
     cdef Content last                   # of the frame before
@@ -71,6 +73,8 @@ cdef class AmqpConnection(Transport):
     cdef int on_body(self, Content content, const uint8_t* at, uint32_t size) except -1
     cdef int complete(self, Content content, const uint8_t* payload) except -1
     cdef int publish(self, Channel channel, const body_t* body, bint mandatory) except -1
+    cdef Route route_of(self, const body_t* body, const amqp_properties_t* properties)
+    cdef bint publish_copies(self, const body_t* body, Route route, bint* refused) except? 0
     cdef int check_end(self, const uint8_t* at, uint32_t size) except -1
     cdef int check_access(self, const body_t* body) except -1
     cdef int end_read(self) except -1

@@ -19,8 +19,14 @@ from libc.string cimport memcmp, memcpy, memset
 from fluxmq._core.errors import ProtocolError
 
 from fluxmq._core.amqp091_bridge cimport hub_publish_amqp
-from fluxmq._core.amqp091_topics cimport ADDRESS_BYTES_MAX, reply_route
+from fluxmq._core.amqp091_consts cimport (
+    BASIC_ACK, BASIC_NACK, BASIC_PUBLISH, BASIC_REJECT, CHANNEL_CLOSE, CHANNEL_CLOSE_OK, CHANNEL_OPEN, FRAME_BODY,
+    FRAME_END, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, REPLY_ACCESS_REFUSED, REPLY_CHANNEL_ERROR, REPLY_COMMAND_INVALID, REPLY_FRAME_ERROR, REPLY_NOT_FOUND,
+    REPLY_NOT_IMPLEMENTED, REPLY_NO_ROUTE, REPLY_PRECONDITION_FAILED, REPLY_SYNTAX_ERROR, REPLY_UNEXPECTED_FRAME,
+)
 from fluxmq._core.amqp091_properties cimport amqp_properties_t, properties_read
+from fluxmq._core.amqp091_telling cimport TELLING, copies, has_copies, judge
+from fluxmq._core.amqp091_topics cimport ADDRESS_BYTES_MAX, reply_route
 from fluxmq._core.exchange cimport Route
 from fluxmq._core.hub cimport Hub
 from fluxmq._core.link cimport link_write
@@ -38,33 +44,11 @@ PROTOCOL[:] = [65, 77, 81, 80, 0, 0, 9, 1]
 PROTOCOL_HEADER = PROTOCOL[:8]
 
 cdef enum:
-    FRAME_METHOD = 1
-    FRAME_HEADER = 2
-    FRAME_BODY = 3
-    FRAME_HEARTBEAT = 8
-    FRAME_END = 0xCE
-    FRAME_EXTRA = 8
+    FRAME_HEAD = 7                  # type, channel, size
+    FRAME_EXTRA = 8                 # and the end
     FRAME_MAX_UNTUNED = 131072      # before Connection.TuneOk: client properties may be long
-    CHANNEL_OPEN = 20 << 16 | 10
-    CHANNEL_CLOSE = 20 << 16 | 40
-    CHANNEL_CLOSE_OK = 20 << 16 | 41
-    BASIC_PUBLISH = 60 << 16 | 40
-    BASIC_ACK = 60 << 16 | 80
-    BASIC_REJECT = 60 << 16 | 90
-    BASIC_NACK = 60 << 16 | 120
-    FRAME_ERROR = 501
-    SYNTAX_ERROR = 502
-    COMMAND_INVALID = 503
-    CHANNEL_ERROR = 504
-    UNEXPECTED_FRAME = 505
-    NOT_IMPLEMENTED = 540
-    ACCESS_REFUSED = 403
-    NOT_FOUND = 404
-    PRECONDITION_FAILED = 406
-    NO_ROUTE = 312
     OWN_BODY_KEPT_MAX = 262144      # a larger one is given back when it was published
     ALLOWED_MAX = 1024
-
 SOFT_CODES = frozenset({311, 313, 403, 404, 405, 406})      # they close a channel, section 1.1 of the specification
 
 cdef uint8_t[8] HEARTBEAT_FRAME
@@ -145,9 +129,10 @@ cdef class AmqpConnection(Transport):
         self.channel_max = channel_max
         self.heartbeat_s = heartbeat_s
 
-    def accept(self, Exchanges exchanges not None, bint mqtt_space):
-        """Connection.Open was answered: channels may be opened."""
+    def accept(self, Exchanges exchanges not None, str vhost not None, bint mqtt_space):
+        """Connection.Open was answered: channels may be opened. vhost: the virtual host's name, for texts."""
         if self.phase == PHASE_CONNECT:
+            self.vhost = vhost
             self.exchanges = exchanges
             self.mqtt_space = mqtt_space
             self.phase = PHASE_OPEN
@@ -161,9 +146,9 @@ cdef class AmqpConnection(Transport):
         """Raises ProtocolError 504 for one that is open, or over channel_max."""
         cdef Content content
         if number in self.channels:
-            raise ProtocolError(CHANNEL_ERROR, "second 'channel.open' seen")
+            raise ProtocolError(REPLY_CHANNEL_ERROR, "second 'channel.open' seen")
         if self.channel_max and number > <int>self.channel_max:
-            raise ProtocolError(CHANNEL_ERROR, f"channel {number} is over channel_max {self.channel_max}")
+            raise ProtocolError(REPLY_CHANNEL_ERROR, f"channel {number} is over channel_max {self.channel_max}")
         content = Content()
         content.channel = Channel(self, number, self.frame_max)
         self.channels[number] = content.channel
@@ -210,7 +195,9 @@ cdef class AmqpConnection(Transport):
     # ---------------------------------------------------------------- frames
 
     cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept:
-        return 0 if n < 7 else <size_t>peek_u32(data + 3) + FRAME_EXTRA
+        if n < FRAME_HEAD or not self.greeted:   # seven bytes of a protocol header look like a frame of a gigabyte
+            return 0
+        return <size_t>peek_u32(data + 3) + FRAME_EXTRA
 
     cdef int dispatch_big(self) except -1:
         cdef blob_t* blob = self.big
@@ -226,7 +213,7 @@ cdef class AmqpConnection(Transport):
 
     cdef int check_end(self, const uint8_t* at, uint32_t size) except -1:
         if at[7 + size] != FRAME_END:
-            raise ProtocolError(FRAME_ERROR, f"a frame of type {at[0]} ends with 0x{at[7 + size]:02x}, not 0xce")
+            raise ProtocolError(REPLY_FRAME_ERROR, f"a frame of type {at[0]} ends with 0x{at[7 + size]:02x}, not 0xce")
         return 0
 
     cdef ssize_t parse(self, uint8_t* data, size_t n) except -1:
@@ -246,10 +233,11 @@ cdef class AmqpConnection(Transport):
             self.greeted = True
             self.handler.on_greeting(self)
             at += 8
-        while end - at >= FRAME_EXTRA and not self.paused and self.phase < PHASE_DRAINING:
+        while end - at >= FRAME_HEAD and not self.paused and self.phase < PHASE_DRAINING:
             size = peek_u32(at + 3)
-            if size > self.frame_max - FRAME_EXTRA:
-                raise ProtocolError(FRAME_ERROR, f"a frame of {<uint64_t>size + FRAME_EXTRA} bytes is over frame_max "
+            # Some clients count the eight bytes around the payload wrongly.
+            if size > self.frame_max:
+                raise ProtocolError(REPLY_FRAME_ERROR, f"a frame of {<uint64_t>size + FRAME_EXTRA} bytes is over frame_max "
                                                  f"{self.frame_max}")
             if end - at - FRAME_EXTRA < <ssize_t>size:
                 break
@@ -284,20 +272,20 @@ cdef class AmqpConnection(Transport):
         cdef uint32_t method
         if kind == FRAME_HEARTBEAT:
             if number or size:
-                raise ProtocolError(FRAME_ERROR, "a heartbeat is empty and on channel 0")
+                raise ProtocolError(REPLY_FRAME_ERROR, "a heartbeat is empty and on channel 0")
             return 0
         if kind < FRAME_METHOD or kind > FRAME_BODY:
-            raise ProtocolError(FRAME_ERROR, f"there is no frame of type {kind}")
+            raise ProtocolError(REPLY_FRAME_ERROR, f"there is no frame of type {kind}")
         if kind == FRAME_METHOD and size < 4:
-            raise ProtocolError(SYNTAX_ERROR, "a method frame is shorter than a method's number")
+            raise ProtocolError(REPLY_SYNTAX_ERROR, "a method frame is shorter than a method's number")
         if number == 0:
             if kind != FRAME_METHOD:
-                raise ProtocolError(UNEXPECTED_FRAME, "content on channel 0")
+                raise ProtocolError(REPLY_UNEXPECTED_FRAME, "content on channel 0")
             self.hub.cold = True
             self.handler.on_method(self, 0, PyBytes_FromStringAndSize(<const char*>at, size))
             return 0
         if self.phase != PHASE_OPEN:
-            raise ProtocolError(COMMAND_INVALID, f"a frame on channel {number} before connection.open")
+            raise ProtocolError(REPLY_COMMAND_INVALID, f"a frame on channel {number} before connection.open")
         content = self.last
         if content is None or content.channel.number != number:
             content = self.content_of(number)
@@ -307,7 +295,7 @@ cdef class AmqpConnection(Transport):
                     self.hub.cold = True
                     self.handler.on_method(self, number, PyBytes_FromStringAndSize(<const char*>at, size))
                     return 0
-                raise ProtocolError(CHANNEL_ERROR, f"expected 'channel.open' on channel {number}")
+                raise ProtocolError(REPLY_CHANNEL_ERROR, f"expected 'channel.open' on channel {number}")
             self.last = content
         try:
             self.on_channel_frame(kind, content, at, size)
@@ -329,17 +317,17 @@ cdef class AmqpConnection(Transport):
             if content.channel.closing and method != CHANNEL_CLOSE and method != CHANNEL_CLOSE_OK:
                 return 0
             if content.expects != EXPECT_METHOD:
-                raise ProtocolError(UNEXPECTED_FRAME, f"expected content for class 60, got method "
+                raise ProtocolError(REPLY_UNEXPECTED_FRAME, f"expected content for class 60, got method "
                                                       f"{method >> 16}.{method & 0xFFFF} instead")
             return self.on_method(content, method, at + 4, at + size)
         if content.channel.closing:
             return 0
         if kind == FRAME_HEADER:
             if content.expects != EXPECT_HEADER:
-                raise ProtocolError(UNEXPECTED_FRAME, "a content header where none was expected")
+                raise ProtocolError(REPLY_UNEXPECTED_FRAME, "a content header where none was expected")
             return self.on_header(content, at, size)
         if content.expects != EXPECT_BODY:
-            raise ProtocolError(UNEXPECTED_FRAME, "a content body where none was expected")
+            raise ProtocolError(REPLY_UNEXPECTED_FRAME, "a content body where none was expected")
         return self.on_body(content, at, size)
 
     cdef int on_method(self, Content content, uint32_t method, const uint8_t* at, const uint8_t* end) except -1:
@@ -354,7 +342,7 @@ cdef class AmqpConnection(Transport):
     cdef int on_settle(self, Channel channel, uint32_t method, const uint8_t* at, const uint8_t* end) except -1:
         """Basic.Ack: tag, multiple. Basic.Reject: tag, requeue. Basic.Nack: tag, multiple and requeue."""
         if end - at != 9:
-            raise ProtocolError(SYNTAX_ERROR, "an acknowledgement is a delivery tag and one octet of bits")
+            raise ProtocolError(REPLY_SYNTAX_ERROR, "an acknowledgement is a delivery tag and one octet of bits")
         if method == BASIC_ACK:
             return channel.settle(peek_u64(at), at[8] & 1, 0)
         if method == BASIC_REJECT:
@@ -367,28 +355,28 @@ cdef class AmqpConnection(Transport):
         """Basic.Publish: ticket, exchange, routing key, mandatory and immediate."""
         cdef uint32_t n, m
         if end - at < 5:
-            raise ProtocolError(SYNTAX_ERROR, "basic.publish is too short")
+            raise ProtocolError(REPLY_SYNTAX_ERROR, "basic.publish is too short")
         at += 2
         n = at[0]
         if end - at < 3 + <ssize_t>n:
-            raise ProtocolError(SYNTAX_ERROR, "basic.publish is shorter than the name of its exchange")
+            raise ProtocolError(REPLY_SYNTAX_ERROR, "basic.publish is shorter than the name of its exchange")
         memcpy(content.topic, at, 1 + n)
         at += 1 + n
         m = at[0]
         if end - at != 2 + <ssize_t>m:
-            raise ProtocolError(SYNTAX_ERROR, "basic.publish does not end behind its routing key and one octet of bits")
+            raise ProtocolError(REPLY_SYNTAX_ERROR, "basic.publish does not end behind its routing key and one octet of bits")
         memcpy(content.topic + 1 + n, at + 1, m)
         content.topic_length = 1 + n + m
         at += 1 + m
         content.mandatory = at[0] & 1
         if at[0] & 2:
-            raise ProtocolError(NOT_IMPLEMENTED, "immediate=true")
+            raise ProtocolError(REPLY_NOT_IMPLEMENTED, "immediate=true")
         content.expects = EXPECT_HEADER
         return 0
 
     cdef int on_header(self, Content content, const uint8_t* at, uint32_t size) except -1:
         if size < 14 or peek_u16(at) != 60:
-            raise ProtocolError(SYNTAX_ERROR if size < 14 else UNEXPECTED_FRAME,
+            raise ProtocolError(REPLY_SYNTAX_ERROR if size < 14 else REPLY_UNEXPECTED_FRAME,
                                 "expected a content header of class 60 with its property flags")
         content.body_size = peek_u64(at + 4)
         content.body_have = 0
@@ -397,7 +385,7 @@ cdef class AmqpConnection(Transport):
         content.kept = False
         content.expects = EXPECT_BODY
         if content.body_size > self.hub.payload_bytes_max:
-            raise ProtocolError(PRECONDITION_FAILED, f"message size {content.body_size} is larger than configured max "
+            raise ProtocolError(REPLY_PRECONDITION_FAILED, f"message size {content.body_size} is larger than configured max "
                                                      f"size {self.hub.payload_bytes_max}")
         if content.body_size == 0:
             return self.complete(content, at)
@@ -406,7 +394,7 @@ cdef class AmqpConnection(Transport):
 
     cdef int on_body(self, Content content, const uint8_t* at, uint32_t size) except -1:
         if content.body_have + size > content.body_size:
-            raise ProtocolError(FRAME_ERROR, f"a body of more than the {content.body_size} bytes of its header")
+            raise ProtocolError(REPLY_FRAME_ERROR, f"a body of more than the {content.body_size} bytes of its header")
         if content.body_have == 0 and size == content.body_size:
             return self.complete(content, at)
         content.add(at, size)
@@ -433,6 +421,11 @@ cdef class AmqpConnection(Transport):
         code = properties_read(body.properties, body.properties + body.properties_length, &properties)
         if code:
             raise ProtocolError(code, "the properties of a content header cannot be read")
+        if properties.flags & TELLING:
+            other = judge(&body, &properties, self.user, channel.reply_to)
+            if other is not None:
+                body.properties = <const uint8_t*><const char*><bytes>other
+                body.properties_length = <uint32_t>len(<bytes>other)
         if channel.transactional:
             channel.tx_publishes.append((
                 PyBytes_FromStringAndSize(<const char*>body.topic, body.topic_length),
@@ -446,43 +439,34 @@ cdef class AmqpConnection(Transport):
     cdef int publish(self, Channel channel, const body_t* body, bint mandatory) except -1:
         """Routes one message. Raises ProtocolError 404 for an exchange that is not there, 403 for one that is not for
         this user."""
-        cdef uint32_t n = body.topic[0]
-        cdef const uint8_t* key = body.topic + 1 + n
-        cdef amqp_properties_t properties
         cdef uint64_t records = self.hub.ledger.records
-        cdef Route route
+        cdef amqp_properties_t properties
+        cdef Route route = None
         cdef Queue queue
         cdef body_t moved
         cdef uint8_t[ADDRESS_BYTES_MAX] address
         cdef bint refused = 0
-        cdef bint heard = 0
-        cdef uint8_t reason = 0
-        if n == 0 and self.mqtt_space:      # an answer to an MQTT client: reply_to was `amq.topic/` and the routing key
+        cdef bint routed
+        if body.topic[0] == 0 and self.mqtt_space:      # an answer to an MQTT client, whose topic reply_to was
             moved = body[0]
-            moved.topic_length = reply_route(key, body.topic_length - 1, address)
+            moved.topic = address
+            moved.topic_length = reply_route(body.topic + 1, body.topic_length - 1, address)
             if moved.topic_length:
-                moved.topic = address
                 body = &moved
-                n = address[0]
-                key = address + 1 + n
         properties_read(body.properties, body.properties + body.properties_length, &properties)
-        route = self.exchanges.find(body.topic + 1, n, key, body.topic_length - 1 - n, properties.headers.at,
-                                    properties.headers.length)
-        if route is None:
-            raise ProtocolError(NOT_FOUND, f"no exchange '{name_text(body.topic + 1, n)}'")
-        if route.internal:
-            raise ProtocolError(ACCESS_REFUSED, f"cannot publish to internal exchange '{name_text(body.topic + 1, n)}'")
-        if not self.hub.open_publish:
-            self.check_access(body)
+        route = self.route_of(body, &properties)
         self.published = True
         self.hub.node.counters.messages_received[1] += 1
-        for queue in route.queues:
-            refused = queue.put(body, 1) != 0 or refused
-        if route.mqtt:
-            heard = hub_publish_amqp(self.hub, body, route.queues, &reason) != 0
-            refused = refused or reason != 0
-        if mandatory and not route.routed and not heard:
-            channel.write_return(body, NO_ROUTE, b"NO_ROUTE")
+        if properties.headers.length and has_copies(&properties):
+            routed = self.publish_copies(body, route, &refused)
+        else:
+            routed = route.routed
+            for queue in route.queues:
+                refused = queue.put(body, 1) != 0 or refused
+            if route.mqtt:
+                routed = self.publish_topic(body, route.queues, &refused) or routed
+        if mandatory and not routed:
+            channel.write_return(body, REPLY_NO_ROUTE, b"NO_ROUTE")
         if self.hub.ledger.records != records:
             self.recorded = True
         if channel.confirming:
@@ -490,6 +474,61 @@ cdef class AmqpConnection(Transport):
                 self.answering.append(channel)
             channel.answer(refused, self.hub.ledger.records != records)
         return 0
+
+    cdef Route route_of(self, const body_t* body, const amqp_properties_t* properties):
+        """Where the exchange that is named sends it."""
+        cdef uint32_t n = body.topic[0]
+        cdef Route route = self.exchanges.find(body.topic + 1, n, body.topic + 1 + n, body.topic_length - 1 - n,
+                                               properties.headers.at, properties.headers.length)
+        if route is None:
+            raise ProtocolError(REPLY_NOT_FOUND, f"no exchange '{name_text(body.topic + 1, n)}' in vhost '{self.vhost}'")
+        if route.internal:
+            raise ProtocolError(REPLY_ACCESS_REFUSED, f"cannot publish to internal exchange "
+                                                      f"'{name_text(body.topic + 1, n)}' in vhost '{self.vhost}'")
+        if not self.hub.open_publish:
+            self.check_access(body)
+        return route
+
+    cdef bint publish_copies(self, const body_t* body, Route route, bint* refused) except? 0:
+        """Headers CC and BCC: the same message by further routing keys, in each queue once. Whether it went anywhere."""
+        cdef body_t sent = body[0]
+        cdef body_t other = body[0]
+        cdef amqp_properties_t properties
+        cdef Queue queue
+        cdef bytes address
+        cdef bint routed
+        cdef bytes exchange = (<const char*>body.topic)[:1 + body.topic[0]]
+        keys, written = copies(body)
+        sent.properties = <const uint8_t*><const char*><bytes>written
+        sent.properties_length = <uint32_t>len(<bytes>written)
+        properties_read(sent.properties, sent.properties + sent.properties_length, &properties)
+        found = dict.fromkeys(route.queues)
+        topics = [(<const char*>body.topic)[:body.topic_length]] if route.mqtt else []
+        for key in keys:
+            address = exchange + <bytes>key[:255]
+            other.topic = <const uint8_t*><const char*>address
+            other.topic_length = <uint32_t>len(address)
+            route = self.route_of(&other, &properties)
+            found.update(dict.fromkeys(route.queues))
+            if route.mqtt:
+                topics.append(address)
+        for queue in found:
+            refused[0] = queue.put(&sent, 1) != 0 or refused[0]
+        routed = len(found) != 0
+        for address in topics:
+            other = sent
+            other.topic = <const uint8_t*><const char*>address
+            other.topic_length = <uint32_t>len(address)
+            routed = self.publish_topic(&other, list(found), refused) or routed
+        return routed
+
+    cdef bint publish_topic(self, const body_t* body, list queues, bint* refused) except? 0:
+        """It came to amq.topic: to MQTT clients, and queues that capture its topic. queues: those that have it. Whether
+        it went anywhere."""
+        cdef uint8_t reason = 0
+        cdef int matched = hub_publish_amqp(self.hub, body, queues, &reason)
+        refused[0] = refused[0] or reason != 0
+        return matched != 0
 
     cdef int check_access(self, const body_t* body) except -1:
         cdef bytes topic = (<const char*>body.topic)[:body.topic_length]
@@ -503,7 +542,7 @@ cdef class AmqpConnection(Transport):
             allowed = self.allowed[topic] = self.handler.may_publish(self, topic[1:1 + n], topic[1 + n:])
         if not allowed:
             self.hub.node.counters.publish_denied += 1
-            raise ProtocolError(ACCESS_REFUSED, f"access to publish to exchange '{topic[1:1 + topic[0]].decode()}' "
+            raise ProtocolError(REPLY_ACCESS_REFUSED, f"access to publish to exchange '{topic[1:1 + topic[0]].decode()}' "
                                                 f"refused")
         return 0
 

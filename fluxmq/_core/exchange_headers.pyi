@@ -1,4 +1,6 @@
-__all__ = ["read_headers", "sorted_table"]
+__all__ = ["KIND_NAMES", "read_headers", "sorted_table"]
+
+KIND_NAMES: dict[str, str]
 
 def read_headers(table: bytes) -> list[tuple[bytes, str, bytes]]: ...
 def sorted_table(table: bytes) -> bytes: ...

@@ -13,7 +13,6 @@ from fluxmq.edge.amqp091.tally import Tally
 from fluxmq.engine.amqp_queues import AmqpQueues
 from fluxmq.engine.exchange_store import ExchangeKeeper
 from fluxmq.engine.exchanges import ExchangeManager
-from fluxmq.model.amqp import AmqpRefused
 
 if TYPE_CHECKING:
     from fluxmq._core.exchange import Exchanges
@@ -59,10 +58,9 @@ class Amqp091:
 
     def find_virtual_host(self, name: str) -> Exchanges | None:
         """None: it is not among amqp091.virtual_hosts."""
-        try:
-            return self.exchanges.open_vhost(name.encode("utf-8", "surrogateescape"))
-        except AmqpRefused:
+        if name not in self._server.config.amqp091.virtual_hosts:   # "/" is always there, but not always for AMQP
             return None
+        return self.exchanges.open_vhost(name.encode())
 
     def tick(self) -> None:
         """The clock has moved."""

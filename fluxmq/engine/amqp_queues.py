@@ -1,6 +1,6 @@
 """Queues as AMQP 0-9-1 clients have them: declared with arguments, exclusive to a connection, deleted when unused.
 
-What a refusal says is RabbitMQ's text; `reason` of the ProtocolError is the reply code. All names are bytes. What
+What a refusal says is RabbitMQ's text; `reason` of the AmqpRefused is the reply code. All names are bytes. What
 dies in such a queue is amqp_dead.py's business, what becomes due in it queue_clock.py's.
 """
 from __future__ import annotations
@@ -11,20 +11,16 @@ from typing import Any
 
 import msgspec
 
-from fluxmq._core.errors import ProtocolError
 from fluxmq._core.queue import QUEUE_STREAM, Queue
 from fluxmq._core.queue_claim import Member
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_heads import pull, purge_ready, ready_of
 from fluxmq.engine.amqp_dead import DeadLetterer, Route
+from fluxmq.engine.exchanges import no_queue
 from fluxmq.engine.queues import QueueManager, QueueState
+from fluxmq.model.amqp import AmqpRefused, ReplyCode, shown
 from fluxmq.model.amqp_queues import (
-    ACCESS_REFUSED,
     NAME_BYTES_MAX,
-    NOT_FOUND,
-    NOT_IMPLEMENTED,
-    PRECONDITION_FAILED,
-    RESOURCE_LOCKED,
     Declared,
     difference,
     internal_name,
@@ -40,6 +36,7 @@ __all__ = ["AmqpQueues", "QueueDeclared"]
 GROUP = b"default"
 RESERVED = b"amq."
 GENERATED = b"amq.gen-"
+REPLY_PREFIX = b"amq.rabbitmq.reply-to."
 RANDOM_BYTES = 16
 
 
@@ -72,7 +69,7 @@ class AmqpQueues:
     # ------------------------------------------------------------------ find
 
     def find(self, vhost: bytes, name: bytes, owner: object = None) -> Queue:
-        """The queue for whoever wants to use it. Raises ProtocolError: 404; 405, it is another connection's."""
+        """The queue for whoever wants to use it. Raises AmqpRefused: 404; 405, it is another connection's."""
         return self._state(vhost, name, owner).queue
 
     def get(self, vhost: bytes, name: bytes) -> Queue | None:
@@ -87,8 +84,7 @@ class AmqpQueues:
     def _state(self, vhost: bytes, name: bytes, owner: object) -> QueueState:
         state = self.manager.queues.get(internal_name(vhost, name))
         if state is None:
-            named = where(vhost, name).removeprefix("queue ")
-            raise ProtocolError(NOT_FOUND, f"NOT_FOUND - no queue {named}")
+            raise no_queue(vhost, name)
         if state.declared is not None and state.declared.exclusive and state.owner is not owner:
             raise locked(vhost, name)
         return state
@@ -100,11 +96,15 @@ class AmqpQueues:
                 owner: object = None) -> QueueDeclared:
         """exclusive_owner: the connection, where the queue is to be exclusive. owner: who asks, of a passive one.
 
-        Raises ProtocolError: 403, 404, 405, 406.
+        Raises AmqpRefused: 403, 404, 405, 406.
         """
         if passive:
+            # No use of it, unlike a declaration (x-expires).
             state = self._state(vhost, name, exclusive_owner if exclusive_owner is not None else owner)
-            return self._told(state, name)
+            state.queue.settle_news()
+            ready, _, consumers = self.counts(state.queue)
+            return QueueDeclared(state.queue, name, ready, consumers)
+        name = name.translate(None, b"\r\n")
         exclusive = exclusive_owner is not None
         said = Declared(vhost, name, durable, exclusive, auto_delete, kept_arguments(arguments or {}))
         if not name:
@@ -114,21 +114,34 @@ class AmqpQueues:
             self._check_same(known, said, exclusive_owner)
             return self._told(known, name)
         elif name.startswith(RESERVED):
-            raise ProtocolError(ACCESS_REFUSED, f"ACCESS_REFUSED - queue name '{name.decode('utf-8', 'replace')}' "
-                                                f"contains reserved prefix 'amq.*'")
+            raise AmqpRefused(ReplyCode.ACCESS_REFUSED,
+                              f"queue name '{shown(name)}' contains reserved prefix 'amq.*'")
         elif len(name) > NAME_BYTES_MAX:
-            raise ProtocolError(PRECONDITION_FAILED, "PRECONDITION_FAILED - queue name is longer than 255 bytes")
+            raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, "queue name is longer than 255 bytes")
         # The values are judged as they came; what is kept of them means the same.
         terms = read_arguments(msgspec.structs.replace(said, arguments=dict(arguments or {})))
         queue = self.manager.make(spec_of(said, terms), said)
         state = self.manager.states[queue]
         if exclusive:
-            state.owner = exclusive_owner
-            self._owned.setdefault(id(exclusive_owner), set()).add(queue)
-            self._owners[queue] = exclusive_owner
+            self._own(state, exclusive_owner)
         if queue.kind != QUEUE_STREAM:
             self._group(queue)
         return self._told(state, name)
+
+    def reply_queue(self, vhost: bytes, owner: object) -> QueueDeclared:
+        """A queue for direct replies: nobody has declared it, one consumer has it, with whom it goes."""
+        name = REPLY_PREFIX + urlsafe_b64encode(self._random(RANDOM_BYTES)).rstrip(b"=")
+        said = Declared(vhost, name, False, True, True, {})
+        queue = self.manager.make(spec_of(said, read_arguments(said)), said)
+        state = self.manager.states[queue]
+        self._own(state, owner)
+        self._group(queue)
+        return self._told(state, name)
+
+    def _own(self, state: QueueState, owner: object) -> None:
+        state.owner = owner
+        self._owned.setdefault(id(owner), set()).add(state.queue)
+        self._owners[state.queue] = owner
 
     def _generate(self, vhost: bytes) -> bytes:
         while True:
@@ -148,7 +161,7 @@ class AmqpQueues:
             raise locked(said.vhost, said.name)
         differs = difference(known, said, lenient=state.declared is None)
         if differs:
-            raise ProtocolError(PRECONDITION_FAILED, f"PRECONDITION_FAILED - {differs}")
+            raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, differs)
 
     def _told(self, state: QueueState, name: bytes) -> QueueDeclared:
         state.idle_since_ms = self.manager.hub.now_ms
@@ -165,30 +178,32 @@ class AmqpQueues:
 
     def delete(self, vhost: bytes, name: bytes, owner: object = None, *, if_unused: bool = False,
                if_empty: bool = False) -> int:
-        """Returns how many messages were ready. One that is not there is deleted already. Raises ProtocolError: 405,
+        """Returns how many messages were ready. One that is not there is deleted already. Raises AmqpRefused: 405,
         406."""
         if internal_name(vhost, name) not in self.manager.queues:
             return 0
         state = self._state(vhost, name, owner)
+        state.queue.settle_news()
         ready, _, consumers = self.counts(state.queue)
         # RabbitMQ asks for emptiness first.
         if if_empty and ready:
-            raise ProtocolError(PRECONDITION_FAILED, f"PRECONDITION_FAILED - {where(vhost, name)} not empty")
+            raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, f"{where(vhost, name)} not empty")
         if if_unused and consumers:
-            raise ProtocolError(PRECONDITION_FAILED, f"PRECONDITION_FAILED - {where(vhost, name)} in use")
+            raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, f"{where(vhost, name)} in use")
         if state.configured:
-            raise ProtocolError(PRECONDITION_FAILED, f"PRECONDITION_FAILED - {where(vhost, name)} stands in the "
-                                                     f"configuration, and would be made again")
+            raise AmqpRefused(ReplyCode.PRECONDITION_FAILED,
+                              f"{where(vhost, name)} stands in the configuration, and would be made again")
         self.manager.delete(state.queue.name)
         return ready
 
     def purge(self, vhost: bytes, name: bytes, owner: object = None) -> int:
-        """What is ready is gone; what consumers have, and what is delayed, is not. Raises ProtocolError: 404, 405,
+        """What is ready is gone; what consumers have, and what is delayed, is not. Raises AmqpRefused: 404, 405,
         540."""
         state = self._state(vhost, name, owner)
         if state.queue.kind == QUEUE_STREAM:
-            raise ProtocolError(NOT_IMPLEMENTED, f"NOT_IMPLEMENTED - queue.purge not supported by stream queues "
-                                                 f"{where(vhost, name)}")
+            raise AmqpRefused(ReplyCode.NOT_IMPLEMENTED,
+                              f"queue.purge not supported by stream queues {where(vhost, name)}")
+        state.queue.settle_news()
         purged = purge_ready(self._group(state.queue))
         state.queue.notify()
         return purged
@@ -208,9 +223,9 @@ class AmqpQueues:
     # ------------------------------------------------------------------ consumers
 
     def consume(self, queue: Queue, member: Member, *, exclusive: bool = False, owner: object = None,
-                priority: int = 0, group: bytes = b"") -> Group:
+                 priority: int = 0, group: bytes = b"") -> Group:
         """The member gets messages from now on, as one of the group that it names. Not of streams. Raises
-        ProtocolError: 403; 405."""
+        AmqpRefused: 403; 405."""
         state = self.manager.states[queue]
         vhost, name = split_name(queue.name)
         if state.declared is not None and state.declared.exclusive and state.owner is not owner:
@@ -218,7 +233,7 @@ class AmqpQueues:
         joined = self._group(queue, group or GROUP)
         single = state.terms is not None and state.terms.single
         if queue in self._leaders or (exclusive and (joined.members or single)):
-            raise ProtocolError(ACCESS_REFUSED, f"ACCESS_REFUSED - {where(vhost, name)} in exclusive use")
+            raise AmqpRefused(ReplyCode.ACCESS_REFUSED, f"{where(vhost, name)} in exclusive use")
         member.lease_ms = 0
         member.priority = priority
         joined.join(member)
@@ -263,10 +278,10 @@ class AmqpQueues:
         return pull(member.group, member)
 
     def guest(self, queue: Queue, member: Member) -> Group:
-        """The member may ask (`ask`, queue_heads.pull_one). Raises ProtocolError 540: of a stream nobody does."""
+        """The member may ask (`ask`, queue_heads.pull_one). Raises AmqpRefused 540: of a stream nobody does."""
         if queue.kind == QUEUE_STREAM:
-            raise ProtocolError(NOT_IMPLEMENTED, f"NOT_IMPLEMENTED - basic.get not supported by stream queues "
-                                                 f"{where(*split_name(queue.name))}")
+            raise AmqpRefused(ReplyCode.NOT_IMPLEMENTED,
+                              f"basic.get not supported by stream queues {where(*split_name(queue.name))}")
         group = self._group(queue)
         group.attach(member)
         return group
@@ -287,8 +302,8 @@ class AmqpQueues:
                 del self._owned[owner]
 
 
-def locked(vhost: bytes, name: bytes) -> ProtocolError:
-    return ProtocolError(RESOURCE_LOCKED, (
-        f"RESOURCE_LOCKED - cannot obtain exclusive access to locked {where(vhost, name)}. It could be originally "
+def locked(vhost: bytes, name: bytes) -> AmqpRefused:
+    return AmqpRefused(ReplyCode.RESOURCE_LOCKED, (
+        f"cannot obtain exclusive access to locked {where(vhost, name)}. It could be originally "
         f"declared on another connection or the exclusive property value does not match that of the original "
         f"declaration."))

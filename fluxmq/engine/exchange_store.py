@@ -81,7 +81,7 @@ class ExchangeKeeper:
         for number, record in sorted(self._bindings.items()):
             source = made.get(record.source)
             end: Destination | None = (made if record.to_exchange else ends).get(record.destination)
-            if source is None or end is None or self.manager.vhosts[source.data.vhost].bind(
+            if source is None or end is None or self.manager.adopt_binding(
                     source, end, record.key, record.arguments, number) is None:
                 # An end of it ended with the journal not saying more, or a crash came between two of the same.
                 self.manager.note(view_key(ExchangeKind.BIND, number), None)

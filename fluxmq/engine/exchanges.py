@@ -16,7 +16,7 @@ import msgspec
 
 from fluxmq._core.amqp091_bridge import ExchangeRelay
 from fluxmq._core.exchange import TYPES, Binding, Destination, Exchange, Exchanges, QueueEnd
-from fluxmq._core.exchange_headers import read_headers, sorted_table
+from fluxmq._core.exchange_headers import KIND_NAMES, read_headers, sorted_table
 from fluxmq._core.hub import Hub
 from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind, ExchangeRecord, view_key
 from fluxmq.engine.queue_records import record
@@ -32,9 +32,6 @@ PREDECLARED = {b"": b"direct", b"amq.direct": b"direct", b"amq.fanout": b"fanout
 MQTT_EXCHANGE = b"amq.topic"  # of "/": its other half are MQTT topics
 RESERVED = b"amq."
 ALTERNATE = b"alternate-exchange"
-KIND_NAMES = {"S": "longstr", "x": "binary", "I": "signedint", "i": "unsignedint", "t": "bool", "l": "long",
-              "L": "long", "d": "double", "f": "float", "b": "byte", "B": "unsignedbyte", "s": "short", "U": "short",
-              "u": "unsignedshort", "D": "decimal", "T": "timestamp", "F": "table", "A": "array", "V": "void"}
 X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 
 
@@ -215,12 +212,16 @@ class ExchangeManager:
         if begin.data.type == b"headers":
             _check_match(arguments)
         durable = begin.durable and end.durable
-        made = self.vhosts[vhost].bind(begin, end, routing_key, sorted_table(arguments),
-                                       self._number() if durable else 0)
+        made = self.adopt_binding(begin, end, routing_key, sorted_table(arguments), self._number() if durable else 0)
         if made is not None and made.number:
             self._record(ExchangeKind.BIND, made.number, msgspec.msgpack.encode(BindingRecord(
                 self._number_of(begin), self._number_of(end), to_exchange, made.key, made.arguments)))
         return made is not None
+
+    def adopt_binding(self, source: Exchange, destination: Destination, key: bytes, arguments: bytes,
+                      number: int) -> Binding | None:
+        """Puts a binding to work that is new, or comes from disk; None: there is one like it. arguments: sorted."""
+        return self.vhosts[source.data.vhost].bind(source, destination, key, arguments, number)
 
     def unbind(self, vhost: bytes, source: bytes, destination: bytes, routing_key: bytes = b"",
                arguments: bytes = b"", *, to_exchange: bool = False) -> bool:

@@ -207,8 +207,8 @@ class QueueManager:
         self.queues.pop(state.queue.name, None)
         self.states.pop(state.queue, None)
         self.changed.discard(state)
-        self.on_queue(state.queue, False)
         self.hub.remove_queue(state.queue)
+        self.on_queue(state.queue, False)
         self.ended += [("q", state.queue.number), ("d", state.queue.number),
                        *(("g", group.number) for group in state.groups.values())]
         self.ended += [("l", log.number) for log in state.queue.logs]

@@ -11,19 +11,13 @@ from typing import Any
 
 import msgspec
 
-from fluxmq._core.errors import ProtocolError
+from fluxmq._core.amqp091_fields import Timestamp
+from fluxmq.model.amqp import AmqpRefused, ReplyCode
+from fluxmq.model.amqp import shown as text_of
 from fluxmq.model.queues import DeadLetters, QueueLimits, QueueSpec, Retention, Retry
 
-__all__ = ["ACCESS_REFUSED", "NAME_BYTES_MAX", "NOT_FOUND", "NOT_IMPLEMENTED", "PRECONDITION_FAILED", "RESOURCE_LOCKED",
-           "Declared", "QueueTerms", "difference", "internal_name", "kept_arguments", "read_arguments", "spec_of",
-           "split_name", "where"]
-
-# Reply codes, AMQP 0-9-1 section 1.3 "Constants".
-ACCESS_REFUSED = 403
-NOT_FOUND = 404
-RESOURCE_LOCKED = 405
-PRECONDITION_FAILED = 406
-NOT_IMPLEMENTED = 540
+__all__ = ["NAME_BYTES_MAX", "Declared", "QueueTerms", "difference", "internal_name", "kept_arguments",
+           "read_arguments", "spec_of", "split_name", "where"]
 
 NAME_BYTES_MAX = 255
 PRIORITY_MAX = 255
@@ -76,9 +70,6 @@ class QueueTerms(msgspec.Struct, frozen=True, kw_only=True):
     age_s: int = 0
 
 
-# ---------------------------------------------------------------- names
-
-
 def internal_name(vhost: bytes, name: bytes) -> bytes:
     """What the engine calls a queue: its name in "/", elsewhere NUL, virtual host, NUL, name."""
     if vhost == b"/" and not name.startswith(b"\0"):
@@ -99,10 +90,6 @@ def where(vhost: bytes, name: bytes) -> str:
     return f"queue '{text_of(name)}' in vhost '{text_of(vhost)}'"
 
 
-def text_of(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
-
-
 # ---------------------------------------------------------------- values
 
 
@@ -110,6 +97,8 @@ def type_of(value: object) -> str:
     """RabbitMQ's name for the type of a field's value."""
     if isinstance(value, bool):
         return "bool"
+    if isinstance(value, Timestamp):
+        return "timestamp"
     if isinstance(value, int):
         return "signedint" if -(1 << 31) <= value < 1 << 31 else "long"
     if isinstance(value, str | bytes | bytearray):
@@ -118,7 +107,7 @@ def type_of(value: object) -> str:
         return "double"
     if value is None:
         return "void"
-    return "array" if isinstance(value, list | tuple) else "table" if isinstance(value, Mapping) else "timestamp"
+    return "array" if isinstance(value, list | tuple) else "table" if isinstance(value, Mapping) else "decimal"
 
 
 def shown(value: object) -> str:
@@ -138,8 +127,10 @@ def kept_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Those that go on disk: text as bytes, and of what nobody knows what is plain."""
     found: dict[str, Any] = {}
     for name, value in arguments.items():
-        if isinstance(value, bool | int | float) and (not isinstance(value, int) or abs(value) < 1 << 63):
+        if isinstance(value, bool | float):
             found[name] = value
+        elif isinstance(value, int) and abs(value) < 1 << 63:
+            found[name] = int(value)
         elif (raw := octets(value)) is not None:
             found[name] = raw
     return found
@@ -255,7 +246,7 @@ READ: dict[str, tuple[Callable[[object], Any], str]] = {
 
 
 def read_arguments(declared: Declared) -> QueueTerms:
-    """What a declaration means. Raises ProtocolError 406."""
+    """What a declaration means. Raises AmqpRefused: 406."""
     named = where(declared.vhost, declared.name)
     given = declared.arguments
     found: dict[str, Any] = {}
@@ -266,30 +257,28 @@ def read_arguments(declared: Declared) -> QueueTerms:
             value = read(given[name])
         except Wrong as wrong:
             if name == "x-dead-letter-exchange":
-                raise ProtocolError(PRECONDITION_FAILED, f"PRECONDITION_FAILED - invalid type "
-                                    f"'{type_of(given[name])}' for arg '{name}' in {named}") from None
-            raise ProtocolError(PRECONDITION_FAILED,
-                                f"PRECONDITION_FAILED - invalid arg '{name}' for {named}: {wrong.text}") from None
+                raise refusal(f"invalid type '{type_of(given[name])}' for arg '{name}' in {named}") from None
+            raise refusal(f"invalid arg '{name}' for {named}: {wrong.text}") from None
         if field:
             found[field] = value
     terms = QueueTerms(**found)
     for name in given:
         if name in ANY_KNOWN and name not in KNOWN[terms.kind] and name not in EVERY_TYPE:
-            raise ProtocolError(PRECONDITION_FAILED, f"PRECONDITION_FAILED - invalid arg '{name}' for {named} of queue "
-                                                     f"type rabbit_{terms.kind}_queue")
+            raise refusal(f"invalid arg '{name}' for {named} of queue type rabbit_{terms.kind}_queue")
     if "x-dead-letter-routing-key" in given and terms.dead_exchange is None:
-        raise ProtocolError(PRECONDITION_FAILED, f"PRECONDITION_FAILED - invalid arg 'x-dead-letter-routing-key' for "
-                                                 f"{named}: routing_key_but_no_dlx_defined")
+        raise refusal(f"invalid arg 'x-dead-letter-routing-key' for {named}: routing_key_but_no_dlx_defined")
     if given.get("x-stream-max-segment-size-bytes", 0) > SEGMENT_BYTES_MAX:
-        raise ProtocolError(PRECONDITION_FAILED,
-                            "PRECONDITION_FAILED - Exceeded max value for x-stream-max-segment-size-bytes")
+        raise refusal("Exceeded max value for x-stream-max-segment-size-bytes")
     if terms.kind != "classic":
         for wrong_, what in ((not declared.durable, "non-durable"), (declared.exclusive, "exclusive-owner"),
                              (declared.auto_delete, "auto-delete")):
             if wrong_:
-                raise ProtocolError(PRECONDITION_FAILED,
-                                    f"PRECONDITION_FAILED - invalid property '{what}' for {named}")
+                raise refusal(f"invalid property '{what}' for {named}")
     return terms
+
+
+def refusal(text: str) -> AmqpRefused:
+    return AmqpRefused(ReplyCode.PRECONDITION_FAILED, text)
 
 
 def difference(known: Declared, said: Declared, lenient: bool = False) -> str:

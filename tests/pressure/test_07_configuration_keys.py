@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.amqp import AmqpClient, capabilities
 from kit.broker import Broker, BrokerDied, add_user
 from kit.certs import issue, make_ca
 from kit.client import KEPT, TIMEOUT, Client, Unexpected
@@ -29,11 +30,16 @@ from fluxmq.app.admin_client import AdminClient
 from fluxmq.model.config_keys import KEYS
 
 PLAIN, TLS = ("plain", "v3", "v5"), ("tls", "mtls")
+AMQP = ("plain", *TLS)
 VERSIONS = {"v3": 4}
 
 
+def key_of(transport: str, slot: str) -> str:
+    return f"server.amqp091.{slot}" if transport == "amqp091" else f"server.mqtt.{transport}.{slot}"
+
+
 class Slots:
-    """A broker with all ten listeners on, and clients for them."""
+    """A broker with all thirteen listeners on, and clients for them. transport: tcp and websocket are MQTT's."""
 
     def __init__(self, directory: Path, extra: Callable[[str, str], dict[str, object]],
                  settings: dict[str, object] | None = None) -> None:
@@ -42,9 +48,9 @@ class Slots:
         self.client = issue(self.ca, "by common name", dns=["by.alternative.name"])
         values: dict[str, object] = {"storage.type": "memory", "server.mqtt.tcp.plain.addr": "127.0.0.1:0",
                                      "auth.allow_anonymous": True} | (settings or {})
-        for transport in ("tcp", "websocket"):
-            for slot in PLAIN + TLS:
-                path = f"server.mqtt.{transport}.{slot}"
+        for transport in ("tcp", "websocket", "amqp091"):
+            for slot in PLAIN + TLS if transport != "amqp091" else AMQP:
+                path = key_of(transport, slot)
                 own: dict[str, object] = {"addr": "127.0.0.1:0"}
                 if slot in TLS:
                     own |= {"cert_file": server[0], "key_file": server[1]}
@@ -52,9 +58,11 @@ class Slots:
                 values |= {f"{path}.{key}": value for key, value in (own | extra(transport, slot)).items()}
         self.broker = Broker(directory / "broker", values).start()
 
+    def address(self, transport: str, slot: str) -> tuple[str, int]:
+        return self.broker.addresses[key_of(transport, slot).removeprefix("server.").replace(".", "/")]
+
     def raw(self, transport: str, slot: str, *, certificate: bool = True, **tls: Any) -> socket.socket:
-        address = self.broker.addresses[f"mqtt/{transport}/{slot}"]
-        raw = socket.create_connection(address, TIMEOUT)
+        raw = socket.create_connection(self.address(transport, slot), TIMEOUT)
         raw.settimeout(TIMEOUT)
         if slot not in TLS:
             return raw
@@ -102,7 +110,7 @@ def tight(transport: str, slot: str) -> dict[str, object]:
     if slot in TLS:
         values |= {"min_version": "tls1.3", "username_from": "cn"}
     if slot == "tls":
-        values |= {"protocol": "v5", "client_auth": "request"}
+        values |= {"client_auth": "request"} | ({"protocol": "v5"} if transport != "amqp091" else {})
     return values
 
 
@@ -112,7 +120,7 @@ def wide_and_tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[S
     acl = directory / "acl.yaml"
     acl.write_text("version: 1\nrules:\n  - {allow: all, user: by common name, topics: ['cn/#']}\n"
                    "  - {allow: all, user: by.alternative.name, topics: ['san/#']}\n"
-                   "  - {allow: all, topics: ['free/#']}\n")
+                   "  - {allow: all, topics: ['free/#', '$queue/#']}\n")
 
     def wide(transport: str, slot: str) -> dict[str, object]:
         found: dict[str, object] = {}
@@ -135,6 +143,12 @@ def own_path(slots: Slots, wide: Slots) -> dict[str, Any]:
 
 def connects(slots: Slots, transport: str, slot: str, **how: Any) -> bool:
     try:
+        if transport == "amqp091":
+            how.pop("path", None)
+            known = slot in TLS and how.get("certificate", True)
+            AmqpClient(slots.raw(transport, slot, **how)).greet().log_in(
+                mechanism="EXTERNAL" if known else "PLAIN", response=b"" if known else None).open().disconnect()
+            return True
         client = slots.open(transport, slot, **how)
         client.connect()
         client.disconnect()
@@ -144,20 +158,19 @@ def connects(slots: Slots, transport: str, slot: str, **how: Any) -> bool:
 
 
 def addr(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
-    name = f"mqtt/{transport}/{slot}"
-    assert wide.broker.addresses[name] != tight.broker.addresses[name]
+    assert wide.address(transport, slot) != tight.address(transport, slot)
     assert connects(wide, transport, slot) and connects(tight, transport, slot, path="/other")
 
 
 def max_connections(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
     for slots, enough in ((wide, True), (tight, False)):
-        before = metric(slots.broker, "fluxmq_connect_refused_total", reason="max_connections")
-        opened = [socket.create_connection(slots.broker.addresses[f"mqtt/{transport}/{slot}"]) for _ in range(4)]
+        counter = "fluxmq_amqp_refused_total" if transport == "amqp091" else "fluxmq_connect_refused_total"
+        before = metric(slots.broker, counter, reason="max_connections")
+        opened = [socket.create_connection(slots.address(transport, slot)) for _ in range(4)]
         if not enough:
-            wait_until(lambda: metric(slots.broker, "fluxmq_connect_refused_total",     # noqa: B023
-                                      reason="max_connections") == before + 1)          # noqa: B023
+            wait_until(lambda: metric(slots.broker, counter, reason="max_connections") == before + 1)   # noqa: B023
         else:
-            assert metric(slots.broker, "fluxmq_connect_refused_total", reason="max_connections") == before
+            assert metric(slots.broker, counter, reason="max_connections") == before
         for raw in opened:
             raw.shutdown(socket.SHUT_WR)
         for raw in opened:
@@ -179,6 +192,8 @@ def read_timeout(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
 
 def write_timeout(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
     """Who does not take what was sent is closed on the tight broker; the other one waits for a minute."""
+    if transport == "amqp091":
+        amqp_write_timeout(wide, tight, slot)
     if (transport, slot) not in (("tcp", "plain"), ("websocket", "plain"), ("tcp", "tls")):
         return                                  # one handler for all; three of its ways are enough to fill sockets for
     for slots, ends in ((tight, True), (wide, False)):
@@ -196,6 +211,32 @@ def write_timeout(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
         else:
             assert not metric(slots.broker, "fluxmq_disconnections_total", reason="write_timeout")
         client.close()
+
+
+def amqp_write_timeout(wide: Slots, tight: Slots, slot: str) -> None:
+    """Who asks again and again, and reads no answer."""
+    if slot != "plain":
+        return                                  # see below
+    for slots, ends in ((tight, True), (wide, False)):
+        before = metric(slots.broker, "fluxmq_amqp_disconnections_total", reason="write_timeout")
+        client = AmqpClient(slots.raw("amqp091", slot)).connect()
+        channel = client.channel()
+        client.send("queue.declare", 0, b"work", False, False, False, True, False, [], channel=channel)
+        client.expect("queue.declare-ok", channel)
+        client.send("basic.consume", 0, b"work", b"tag", False, True, False, False, [], channel=channel)
+        client.expect("basic.consume-ok", channel)
+        publisher = AmqpClient(slots.raw("amqp091", slot)).connect()
+        publisher.channel()
+        for _ in range(200):
+            publisher.publish(1, b"work", bytes(60_000))
+        publisher.disconnect()
+        if ends:
+            wait_until(lambda: metric(
+                slots.broker, "fluxmq_amqp_disconnections_total", reason="write_timeout") == before + 1)  # noqa: B023
+        else:
+            assert metric(slots.broker, "fluxmq_amqp_disconnections_total", reason="write_timeout") == before
+        client.close()
+        publisher.close()
 
 
 def protocol(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
@@ -248,11 +289,23 @@ def cipher_suites(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
 
 
 def username_from(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
+    if transport == "amqp091":
+        amqp_username_from(wide, tight, slot)
+        return
     for slots, mine, others in ((wide, "san/x", "cn/x"), (tight, "cn/x", "san/x")):
         client = slots.open(transport, slot, **own_path(slots, wide))
         client.connect()
         client.subscribe(mine, others, expect=[0, 0x87])
         client.disconnect()
+
+
+def amqp_username_from(wide: Slots, tight: Slots, slot: str) -> None:
+    """PLAIN may repeat the name that the certificate has, and no other."""
+    for slots, mine, others in ((wide, "by.alternative.name", "by common name"),
+                                (tight, "by common name", "by.alternative.name")):
+        AmqpClient(slots.raw("amqp091", slot)).greet().log_in(mechanism="EXTERNAL", response=b"").open().disconnect()
+        AmqpClient(slots.raw("amqp091", slot)).greet().log_in(mine, "").open().disconnect()
+        AmqpClient(slots.raw("amqp091", slot)).greet().log_in(others, "").expect_end()
 
 
 LISTENER: dict[str, Callable[[Slots, Slots, str, str], None]] = {
@@ -261,14 +314,14 @@ LISTENER: dict[str, Callable[[Slots, Slots, str, str], None]] = {
     "key_file": cert_file, "ca_file": ca_file, "client_auth": client_auth, "min_version": min_version,
     "cipher_suites": cipher_suites, "username_from": username_from,
 }
-SLOT = re.compile(r"server\.mqtt\.(tcp|websocket)\.(\w+)\.(\w+)")
+SLOT = re.compile(r"server\.(mqtt\.tcp|mqtt\.websocket|amqp091)\.(\w+)\.(\w+)")
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if SLOT.fullmatch(key)])
 def test_a_key_of_a_listener(wide_and_tight: tuple[Slots, Slots], key: str) -> None:
     match = SLOT.fullmatch(key)
     assert match is not None
-    transport, slot, name = match.groups()
+    transport, slot, name = match[1].removeprefix("mqtt."), match[2], match[3]
     assert name in LISTENER, f"{key} needs an entry in LISTENER that shows what it does"
     LISTENER[name](*wide_and_tight, transport, slot)
 
@@ -705,6 +758,62 @@ def compression(pair: Pair) -> None:
     assert sum(segments(packed)) < 1 << 20
 
 
+def amqp(broker: Broker, **options: Any) -> AmqpClient:
+    return AmqpClient(broker.addresses["amqp091/plain"]).connect(**options)
+
+
+def virtual_hosts(pair: Pair) -> None:
+    for value, opens in (("[/]", False), ("[/, prod]", True)):
+        client = AmqpClient(pair.start(value).addresses["amqp091/plain"]).greet().log_in()
+        client.expect("connection.tune")
+        client.send("connection.tune-ok", 0, 0, 0)
+        client.send("connection.open", b"prod", b"", False)
+        client.expect("connection.open-ok") if opens else client.expect_close(530)
+
+
+def tuned(place: int, values: tuple[object, object], seen: tuple[int, int]) -> Observe:
+    """What connection.tune offers: channel_max, frame_max, heartbeat."""
+    def observe(pair: Pair) -> None:
+        for value, wanted in zip(values, seen, strict=True):
+            assert amqp(pair.start(value)).tuned[place] == wanted
+    return observe
+
+
+def consumer_timeout(pair: Pair) -> None:
+    for value, ends in (("1s", True), ("0s", False)):
+        client = amqp(pair.start(value))
+        client.channel()
+        client.send("queue.declare", 0, b"work", False, False, False, True, False, [], channel=1)
+        client.expect("queue.declare-ok", 1)
+        client.publish(1, b"work")
+        client.send("basic.consume", 0, b"work", b"tag", False, False, False, False, [], channel=1)
+        for name in ("basic.consume-ok", "basic.deliver", "header", "body"):
+            client.expect(name, 1)
+        if ends:
+            assert client.expect("channel.close", 1)[0] == 406
+        else:
+            client.raw.settimeout(2)
+            with pytest.raises(TimeoutError):
+                client.recv()
+
+
+def memory_high(pair: Pair) -> None:
+    """A broker with 80 MiB of retained messages blocks who publishes, or has room for more."""
+    for value, blocks in (("64MiB", True), ("1TiB", False)):
+        broker = pair.start(value)
+        publisher = pair.client(broker)
+        for number in range(80):
+            publisher.publish(f"t{number}", bytes(1 << 20), 1, retain=True)
+            publisher.transcript.clear()
+        client = amqp(broker, properties=capabilities("connection.blocked"))
+        client.channel()
+        client.publish(1, b"nowhere", bytes(64 << 10))
+        if blocks:
+            assert client.expect("connection.blocked") == [b"low on memory"]
+        else:
+            client.disconnect()
+
+
 def cache_size(pair: Pair) -> None:
     noise = random.Random(1).randbytes(100_000)
     grown = []
@@ -726,6 +835,12 @@ OTHERS: dict[str, Observe] = {
     "queue_manager.segment_size": segment_size,
     "queue_manager.compression": compression,
     "queues": queues,
+    "amqp091.virtual_hosts": virtual_hosts,
+    "amqp091.frame_max": tuned(1, ("4KiB", "1MiB"), (4096, 1 << 20)),
+    "amqp091.channel_max": tuned(0, (5, 65535), (5, 65535)),
+    "amqp091.heartbeat": tuned(2, ("30s", "0s"), (30, 0)),
+    "amqp091.memory_high": memory_high,
+    "amqp091.consumer_timeout": consumer_timeout,
     "server.health_addr": health_addr,
     "server.shutdown_timeout": shutdown_timeout,
     "broker.max_message_size": ends(Publish(topic="t", payload=bytes(2000)), 1024, 4096, 0x95),

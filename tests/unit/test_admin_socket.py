@@ -207,7 +207,8 @@ def test_a_socket_that_was_asked_for_and_cannot_be_ends_the_start(run: Callable[
 
 def broker(*sets: str) -> Server:
     config, _ = load(sets=["server.mqtt.tcp.plain.addr=127.0.0.1:0", "server.mqtt.websocket.plain.addr=",
-                           "server.amqp091.plain.addr=", "server.health_enabled=false", "server.shutdown_timeout=1s", *sets])
+                           "server.amqp091.plain.addr=", "server.health_enabled=false", "server.shutdown_timeout=1s",
+                           *sets])
     return Server(config)
 
 

@@ -35,7 +35,7 @@ class Handler:
 
     def on_greeting(self, connection: AmqpConnection) -> None:
         connection.tune(4096, 10, 0)
-        connection.accept(self.exchanges, True)
+        connection.accept(self.exchanges, "/", True)
 
     def on_method(self, connection: AmqpConnection, number: int, payload: bytes) -> None:
         method = m.decode_method(payload)
@@ -296,7 +296,7 @@ def test_who_leaves_gives_back(bench: Bench) -> None:
     (m.BasicPublish().frame(1) + frame(HEADER, 1, b"\x00\x32" + bytes(12)), 505),
     (publish("", "q", b"12345", size=4), 501), (m.BasicPublish(immediate=True).frame(1), 540),
     (m.BasicAck(delivery_tag=1).frame(3), 504), (m.ChannelOpen().frame(11), 504), (m.ChannelOpen().frame(1), 504),
-    (b"\x01\x00\x01\x7f\xff\xff\xff", 0), (b"\x01\x00\x01\x7f\xff\xff\xffx", 501),
+    (b"\x01\x00\x01\x7f\xff\xff\xff", 501), (b"\x01\x00\x01\x7f\xff\xff\xffx", 501),
     (m.BasicPublish().frame(1) + frame(HEADER, 1, (60 << 16).to_bytes(4, "big") + bytes(8) + b"\x80\x00\x05ab"), 502),
 ])
 def test_what_ends_the_connection(sent: bytes, code: int) -> None:
@@ -308,7 +308,7 @@ def test_what_ends_the_connection(sent: bytes, code: int) -> None:
 
 def test_what_ends_the_channel(bench: Bench) -> None:
     bench.send(publish("nowhere", "k", b"x"), publish("", "q", b"ignored"))
-    assert bench.handler.channel_errors == [(1, 404, "no exchange 'nowhere'")]
+    assert bench.handler.channel_errors == [(1, 404, "no exchange 'nowhere' in vhost '/'")]
     bench.hub.open_publish = False
     bench.send(m.ChannelOpen().frame(2), publish("", "forbidden", b"x", 2))
     assert bench.handler.channel_errors[1][1] == 403

@@ -56,6 +56,7 @@ class Wire:
         self.channels: dict[int, Any] = {}
         self.frame_max, self.heartbeat_s, self.deadline_ms, self.write_timeout_ms = 4096, 0, 1, 0
         self.ended = self.paused = self.published = False
+        self.user: bytes | None = None
         self.out = b""
         self.tuned: tuple[int, int, int] | None = None
         self.accepted: tuple[Any, bool] | None = None
@@ -134,6 +135,10 @@ class Channels:
 
     def tick(self, client: Client) -> None:
         """Not asked here."""
+
+    def may_publish(self, client: Client, exchange: bytes, routing_key: bytes) -> bool:
+        self.seen.append((exchange, routing_key))
+        return exchange == b"free"
 
 
 class Node:
@@ -277,7 +282,8 @@ def test_an_unknown_virtual_host(node: Node, vhost: str) -> None:
 
 
 @pytest.mark.parametrize(("asked", "wanted"), [
-    ((0, 0, 0), (131_072, 2047, 0)), ((65, 4096, 65535), (4096, 65, 65535)), ((2047, 131_072, 60), (131_072, 2047, 60))])
+    ((0, 0, 0), (131_072, 2047, 0)), ((65, 4096, 65535), (4096, 65, 65535)),
+    ((2047, 131_072, 60), (131_072, 2047, 60))])
 def test_what_the_client_chooses_counts(node: Node, asked: tuple[int, int, int], wanted: tuple[int, int, int]) -> None:
     wire = node.greeted()
     wire.send(start_ok(GUEST))
@@ -302,7 +308,7 @@ STEPS = (start_ok(GUEST), ConnectionTuneOk(), ConnectionOpen(virtual_host="/"))
 @pytest.mark.parametrize("method", [*STEPS, ConnectionCloseOk(), ConnectionStart(), ConnectionUpdateSecret(),
                                     ConnectionBlocked(), ConnectionOpenOk()], ids=lambda method: method.name)
 def test_out_of_turn(node: Node, done: int, method: Method) -> None:
-    if done < 3 and method is STEPS[done] or done == 3 and isinstance(method, ConnectionUpdateSecret):
+    if method in STEPS[done:done + 1] or (done == 3 and isinstance(method, ConnectionUpdateSecret)):
         return
     wire = node.greeted()
     for step in STEPS[:done]:
@@ -372,6 +378,9 @@ def test_the_password_counts(authority: Authority, mechanism: str) -> None:
     assert isinstance(wire.received()[0], ConnectionTune) and wire.state.identity == "anna"
     again = login(node, written("secret"), mechanism)       # remembered: nothing is waited for
     assert isinstance(again.received()[0], ConnectionTune)
+    for step in STEPS[1:]:
+        again.send(step)
+    assert again.user == b"anna"
     wire = login(node, written("not hers"), mechanism, CLOSES)
     close = close_of(wire)
     assert close.reply_code == 403 and close.reply_text.startswith("ACCESS_REFUSED - ") and not close.class_id
@@ -443,6 +452,8 @@ def test_methods_of_channels_go_to_the_channels(node: Node) -> None:
     wire.send(ChannelOpen(), 5)
     node.front.on_channel_error(wire, 5, 404, "no queue", 60 << 16 | 20)  # type: ignore[arg-type]
     assert node.channels.seen == [(5, ChannelOpen()), (5, 404, "no queue", 60 << 16 | 20)] and not wire.ended
+    assert [node.front.may_publish(wire, name, b"k") for name in (b"free", b"other")] == [  # type: ignore[arg-type]
+        True, False]
     wire.send(BasicQos(), 5)
     close = close_of(wire)
     assert (close.reply_code, close.class_id, close.method_id) == (540, 60, 10)

@@ -17,7 +17,7 @@ def test_between_the_two_edges_nothing_changes(steps: list[int]) -> None:
     now = 0
     alarm = MemoryAlarm(MARK, lambda: now)
     wanted = False
-    for now in steps:  # noqa: B007 the alarm reads it
+    for now in steps:
         was = wanted
         if now >= MARK:
             wanted = True

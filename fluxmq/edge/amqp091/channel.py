@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ChannelMethods", "ChannelState"]
 
 TAG_BYTES = 16
+DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
 CANCEL_NOTIFY = "consumer_cancel_notify"
 
 
@@ -236,6 +237,9 @@ class ChannelMethods:
         if method.queue and not method.passive:
             self._use_queue(client, method.queue)
         name = wire(method.queue)
+        if method.passive and method.queue == DIRECT_REPLY_TO:
+            self.answer(state, m.QueueDeclareOk(queue=method.queue), self.hub.ledger.records, no_wait=method.no_wait)
+            return
         if not name and method.passive:
             name = self._named(client, state, "")
         records = self.hub.ledger.records
@@ -290,21 +294,34 @@ class ChannelMethods:
         client.connection.write(m.BasicQosOk().frame(state.channel.number))
 
     def basic_consume(self, client: Client, state: ChannelState, method: m.BasicConsume) -> None:
-        name = self._named(client, state, method.queue)
+        reply = method.queue == DIRECT_REPLY_TO
+        name = b"" if reply else self._named(client, state, method.queue)
         tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(TAG_BYTES)}"
         if tag in state.consumers:
             raise ProtocolError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
-        queue = self.queues.find(wire(client.vhost), name, client)
+        queue = self._reply_queue(state, method) if reply else self.queues.find(wire(client.vhost), name, client)
         records = self.hub.ledger.records
         state.consumers[tag] = self.consumers.join(client, state.channel, queue, tag, no_ack=method.no_ack,
                                                    exclusive=method.exclusive, arguments=method.arguments)
         # What it gets comes with the end of this turn, or later: behind this.
         self.answer(state, m.BasicConsumeOk(consumer_tag=tag), records, no_wait=method.no_wait)
 
+    def _reply_queue(self, state: ChannelState, method: m.BasicConsume) -> Queue:
+        """Answers come to a queue that nobody has declared; its name stands for "amq.rabbitmq.reply-to" in reply-to."""
+        if not method.no_ack:
+            raise ProtocolError(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+        if state.channel.reply_to is not None:
+            raise ProtocolError(ReplyCode.PRECONDITION_FAILED, "reply consumer already set")
+        declared = self.queues.reply_queue(wire(state.client.vhost), state.client)
+        state.channel.reply_to = declared.name
+        return declared.queue
+
     def basic_cancel(self, client: Client, state: ChannelState, method: m.BasicCancel) -> None:
         consumer = state.consumers.pop(method.consumer_tag, None)
         if consumer is not None:
             self.consumers.cancel(consumer)
+            if state.channel.reply_to is not None and self.queues.name_of(consumer.queue)[1] == state.channel.reply_to:
+                state.channel.reply_to = None
         if not method.no_wait:
             client.connection.write(m.BasicCancelOk(consumer_tag=method.consumer_tag).frame(state.channel.number))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fluxmq._core.amqp091_fields import decode_table
 from fluxmq.edge.amqp091.reply import close_frame
 from fluxmq.engine.ports_clients import ClientInfo
+from fluxmq.model.amqp import ReplyCode
 
 if TYPE_CHECKING:
     from fluxmq._core.amqp091_connection import AmqpConnection
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["HOLD_LOGIN", "HOLD_MEMORY", "Client"]
 
-CONNECTION_FORCED = 320
 # Why a connection is not read.
 HOLD_LOGIN = 1  # a password is being checked
 HOLD_MEMORY = 2  # memory is short, and it publishes
@@ -77,12 +77,12 @@ class Client:
         """The broker stops."""
         self.ended_by = "shutdown"
         if not self.connection.ended:
-            self.say_goodbye(CONNECTION_FORCED, "the broker is shutting down")
+            self.say_goodbye(ReplyCode.CONNECTION_FORCED, "the broker is shutting down")
 
     def displaced(self, text: str) -> None:
         """An administrator wants this connection gone."""
         self.ended_by = "not_authorized"
-        self.say_goodbye(CONNECTION_FORCED, text)
+        self.say_goodbye(ReplyCode.CONNECTION_FORCED, text)
         self.connection.end()
 
     def info(self) -> ClientInfo:

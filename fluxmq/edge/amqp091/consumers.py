@@ -96,6 +96,8 @@ class Consumers:
             if isinstance(member, ChannelReader):
                 self._leave_stream(consumer, member)
             else:
+                if member.group is not None:
+                    member.channel.withdraw(member)  # what has not been sent is not delivered again
                 self.queues.left(consumer.queue, member)
         consumer.queue.notify()
 
@@ -143,6 +145,7 @@ class Consumers:
             member = ChannelMember(channel, queue, None, no_ack=no_ack)
             self.queues.guest(queue, member)
             state.getters[queue, no_ack] = member
+        queue.settle_news()
         member.remaining = max(self.queues.counts(queue)[0] - 1, 0)
         outcome = self.queues.ask(queue, member)
         if outcome == PULL_STALLED:

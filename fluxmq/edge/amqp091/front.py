@@ -25,6 +25,7 @@ from fluxmq.edge.amqp091.reply import close_frame
 from fluxmq.edge.amqp091.sasl import Claim
 from fluxmq.edge.amqp091.tally import Tally
 from fluxmq.engine.ports_access import Authority
+from fluxmq.model.amqp import ReplyCode
 
 if TYPE_CHECKING:
     from fluxmq._core.amqp091_connection import AmqpConnection
@@ -32,15 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ChannelVerbs", "Front"]
 
-REPLY_SUCCESS = 200
-ACCESS_REFUSED = 403
-COMMAND_INVALID = 503
-RESOURCE_ERROR = 506
-INTERNAL_ERROR = 541
 CLASS_CONNECTION = 10
 PHASE_TLS = 0  # of _core/transport.pxd
 # Reasons of an AuthError that are not about who the client is: too many logins at once, the broker is stopping.
-NOT_HIS_FAULT = {0x89: RESOURCE_ERROR, 0x88: INTERNAL_ERROR}
+NOT_HIS_FAULT = {0x89: ReplyCode.RESOURCE_ERROR, 0x88: ReplyCode.INTERNAL_ERROR}
 
 # Why the clock ended a connection -> (what the log says, label of its metric).
 LATE = {
@@ -108,7 +104,7 @@ class Front:
         if channel and client.number >> 16 != CLASS_CONNECTION:
             self.channels.on_method(client, channel, payload)
         elif channel or client.number >> 16 != CLASS_CONNECTION:
-            raise ProtocolError(COMMAND_INVALID, "methods of the connection, and only they, belong on channel 0")
+            raise ProtocolError(ReplyCode.COMMAND_INVALID, "methods of the connection, and only they, belong on channel 0")
         else:
             self._on_connection(client, payload)
         client.number = 0
@@ -124,7 +120,7 @@ class Front:
 
     def _on_close(self, client: Client, method: ConnectionClose) -> None:
         client.ended_by = "client"
-        if method.reply_code not in (0, REPLY_SUCCESS):
+        if method.reply_code not in (0, ReplyCode.REPLY_SUCCESS):
             self.on_log("info", f"close {method.reply_code}", "the client closed the connection for a reason",
                         client.fields() | {"code": method.reply_code, "text": method.reply_text})
         client.connection.close_after(ConnectionCloseOk().frame(0))
@@ -155,14 +151,14 @@ class Front:
     def login_refused(self, client: Client, claim: Claim, error: AuthError) -> None:
         """Ends a connection that could not prove its user. The client learns that much only if it has asked for it, for
         the specification knows no other answer than a closed socket; the reason is for the log alone."""
-        code = NOT_HIS_FAULT.get(error.reason, ACCESS_REFUSED)
+        code = NOT_HIS_FAULT.get(error.reason, ReplyCode.ACCESS_REFUSED)
         self.on_log("warning", f"login {self.name}", f"login refused: {error.text}",
                     client.fields() | {"user": claim.username, "mechanism": client.mechanism, "peer": client.peer})
         self.tally.auth_failures += 1
         self.tally.refusals["credentials"] += 1
         connection = client.connection
         if "authentication_failure_close" in client.capabilities:
-            text = ("too many logins at once, or the broker is stopping; try again" if code != ACCESS_REFUSED else
+            text = ("too many logins at once, or the broker is stopping; try again" if code != ReplyCode.ACCESS_REFUSED else
                     f"login by {client.mechanism} was refused; the broker's log says why")
             connection.write(close_frame(code, text))
         connection.end()
@@ -175,7 +171,7 @@ class Front:
             if not client.open:
                 self.tally.refusals["error"] += 1
             client.ended_by = "error"
-            client.say_goodbye(INTERNAL_ERROR, "internal error; the broker's log has more")
+            client.say_goodbye(ReplyCode.INTERNAL_ERROR, "internal error; the broker's log has more")
 
     def on_end(self, connection: AmqpConnection) -> None:
         """The connection has ended, one way or the other."""

@@ -28,6 +28,7 @@ from fluxmq._core.errors import AuthError, ProtocolError
 from fluxmq.edge.amqp091.client import HOLD_LOGIN, Client
 from fluxmq.edge.amqp091.sasl import Claim, mechanisms, read_response
 from fluxmq.model import limits
+from fluxmq.model.amqp import ReplyCode
 
 if TYPE_CHECKING:
     from fluxmq._core.amqp091_connection import AmqpConnection
@@ -37,13 +38,11 @@ __all__ = ["Handshake", "server_properties"]
 
 Proved = Callable[[Client, "str | None"], None]
 Refused = Callable[[Client, Claim, AuthError], None]
-COMMAND_INVALID = 503
-NOT_ALLOWED = 530
 DEFAULT_VIRTUAL_HOST = "/"
 # What this broker does beyond the specification, by the names that RabbitMQ gave it: clients ask for some of them.
 CAPABILITIES = (
     "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
-    "consumer_priorities", "authentication_failure_close", "per_consumer_qos")
+    "consumer_priorities", "authentication_failure_close", "per_consumer_qos", "direct_reply_to")
 
 
 def server_properties() -> dict[str, Any]:
@@ -75,7 +74,7 @@ class Handshake:
         """The next one of the handshake; anything else is out of turn."""
         if client.expects is None or type(method) is not client.expects:
             wanted = client.expects.name if client.expects is not None else "nothing"
-            raise ProtocolError(COMMAND_INVALID, f"{method.name} where {wanted} was expected")
+            raise ProtocolError(ReplyCode.COMMAND_INVALID, f"{method.name} where {wanted} was expected")
         if isinstance(method, ConnectionStartOk):
             self._start_ok(client, method)
         elif isinstance(method, ConnectionTuneOk):
@@ -93,8 +92,9 @@ class Handshake:
         certificate = self._certificate(client.connection)
         client.mechanism = method.mechanism
         if method.mechanism not in mechanisms(certificate is not None):
-            raise ProtocolError(COMMAND_INVALID, f"mechanism {method.mechanism!r} was not offered")
+            raise ProtocolError(ReplyCode.COMMAND_INVALID, f"mechanism {method.mechanism!r} was not offered")
         claim = read_response(method.mechanism, method.response)
+        client.connection.user = claim.username.encode() if claim.username is not None else None
         client.expects = None
         self._prove(client, claim, certificate, self._tune, self.front.login_refused)
 
@@ -137,6 +137,8 @@ class Handshake:
 
     def _tune(self, client: Client, identity: str | None) -> None:
         client.identity = identity
+        if identity is not None:
+            client.connection.user = identity.encode()
         client.expects = ConnectionTuneOk
         options = self.front.options
         client.connection.write(ConnectionTune(
@@ -149,10 +151,10 @@ class Handshake:
         options = self.front.options
         frame_max, channel_max = method.frame_max or options.frame_max, method.channel_max or options.channel_max
         if not limits.AMQP_FRAME_BYTES_MIN <= frame_max <= options.frame_max:
-            raise ProtocolError(NOT_ALLOWED, f"frame_max {frame_max} is not between {limits.AMQP_FRAME_BYTES_MIN} and "
+            raise ProtocolError(ReplyCode.NOT_ALLOWED, f"frame_max {frame_max} is not between {limits.AMQP_FRAME_BYTES_MIN} and "
                                              f"{options.frame_max}, which was offered")
         if channel_max > options.channel_max:
-            raise ProtocolError(NOT_ALLOWED, f"channel_max {channel_max} is above {options.channel_max}, which was "
+            raise ProtocolError(ReplyCode.NOT_ALLOWED, f"channel_max {channel_max} is above {options.channel_max}, which was "
                                              f"offered")
         client.expects = ConnectionOpen
         client.connection.tune(frame_max, channel_max, method.heartbeat)
@@ -161,7 +163,7 @@ class Handshake:
         front, connection, name = self.front, client.connection, method.virtual_host
         exchanges = front.find_virtual_host(name)
         if exchanges is None:
-            raise ProtocolError(NOT_ALLOWED, f"vhost '{name}' not found")
+            raise ProtocolError(ReplyCode.NOT_ALLOWED, f"vhost '{name}' not found")
         client.expects = None
         client.vhost = name
         client.open = True
@@ -171,7 +173,7 @@ class Handshake:
         connection.write_timeout_ms = front.options.write_timeout_ms
         connection.write(ConnectionOpenOk().frame(0))
         connection.deadline_ms = 0
-        connection.accept(exchanges, name == DEFAULT_VIRTUAL_HOST)
+        connection.accept(exchanges, name, name == DEFAULT_VIRTUAL_HOST)
         if front.log_connections():
             front.on_log("debug", "", "connected", client.fields() | {
                 "user": client.identity, "virtual_host": name, "mechanism": client.mechanism})
@@ -194,4 +196,4 @@ class Handshake:
     def _secret_refused(self, client: Client, _: Claim, error: AuthError) -> None:
         self.front.tally.auth_failures += 1
         client.number = ConnectionUpdateSecret.number
-        client.connection.fail(ProtocolError(NOT_ALLOWED, f"the new secret was refused: {error.text}"))
+        client.connection.fail(ProtocolError(ReplyCode.NOT_ALLOWED, f"the new secret was refused: {error.text}"))

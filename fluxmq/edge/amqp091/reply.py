@@ -6,21 +6,15 @@ from __future__ import annotations
 
 from fluxmq._core.amqp091_methods import ConnectionClose
 from fluxmq.model import limits
+from fluxmq.model.amqp import ReplyCode
 
-__all__ = ["NAMES", "close_frame", "reply_text"]
-
-# Section 1.2 of the specification's reference: the codes that end a connection, and those that end a channel.
-NAMES = {
-    311: "CONTENT_TOO_LARGE", 312: "NO_ROUTE", 313: "NO_CONSUMERS", 320: "CONNECTION_FORCED", 402: "INVALID_PATH",
-    403: "ACCESS_REFUSED", 404: "NOT_FOUND", 405: "RESOURCE_LOCKED", 406: "PRECONDITION_FAILED", 501: "FRAME_ERROR",
-    502: "SYNTAX_ERROR", 503: "COMMAND_INVALID", 504: "CHANNEL_ERROR", 505: "UNEXPECTED_FRAME",
-    506: "RESOURCE_ERROR", 530: "NOT_ALLOWED", 540: "NOT_IMPLEMENTED", 541: "INTERNAL_ERROR",
-}
+__all__ = ["close_frame", "reply_text"]
 
 
 def reply_text(code: int, text: str) -> str:
-    """"NAME - text", cut between two characters to what a short string holds."""
-    whole = f"{NAMES[code]} - {text}".encode("utf-8", "replace")
+    """"NAME - text", cut between two characters to what a short string holds. text: with the name in front, or not."""
+    name = f"{ReplyCode(code).name} - "
+    whole = (text if text.startswith(name) else name + text).encode("utf-8", "replace")
     return whole[:limits.AMQP_SHORT_STRING_BYTES_MAX].decode("utf-8", "ignore")
 
 

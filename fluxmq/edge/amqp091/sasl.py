@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from fluxmq._core.amqp091_fields import decode_table
 from fluxmq._core.errors import ProtocolError
+from fluxmq.model.amqp import ReplyCode
 
 __all__ = ["Claim", "mechanisms", "read_response"]
 
-SYNTAX_ERROR = 502
 
 
 class Claim(NamedTuple):
@@ -41,9 +41,9 @@ def read_response(mechanism: str, response: bytes) -> Claim:
 def _plain(response: bytes) -> Claim:
     parts = response.split(b"\0")
     if len(parts) != 3:
-        raise ProtocolError(SYNTAX_ERROR, "a response of PLAIN is NUL, user name, NUL, password")
+        raise ProtocolError(ReplyCode.SYNTAX_ERROR, "a response of PLAIN is NUL, user name, NUL, password")
     if parts[0] not in (b"", parts[1]):
-        raise ProtocolError(SYNTAX_ERROR, "PLAIN asks to act as another user, and nobody may")
+        raise ProtocolError(ReplyCode.SYNTAX_ERROR, "PLAIN asks to act as another user, and nobody may")
     return _claim(_name(parts[1], "PLAIN"), parts[2])
 
 
@@ -51,7 +51,7 @@ def _amqplain(response: bytes) -> Claim:
     table = decode_table(response)
     login, password = (_octets(table.get(key)) for key in ("LOGIN", "PASSWORD"))
     if login is None or password is None:
-        raise ProtocolError(SYNTAX_ERROR, "a response of AMQPLAIN is a table with the texts LOGIN and PASSWORD")
+        raise ProtocolError(ReplyCode.SYNTAX_ERROR, "AMQPLAIN wants a table with the texts LOGIN and PASSWORD")
     return _claim(_name(login, "AMQPLAIN"), password)
 
 
@@ -70,4 +70,4 @@ def _name(octets: bytes, mechanism: str) -> str:
     try:
         return octets.decode()
     except UnicodeDecodeError:
-        raise ProtocolError(SYNTAX_ERROR, f"the user name in the response of {mechanism} is not UTF-8") from None
+        raise ProtocolError(ReplyCode.SYNTAX_ERROR, f"the user name that {mechanism} gives is not UTF-8") from None

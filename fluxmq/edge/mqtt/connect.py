@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["Connecting"]
 
 CONNECT = 1
+# How the client identifiers of other protocols begin: logs and access lists must not take one for the other.
+OTHERS_CLIENT_IDS = ("amqp091-", "amqp:")
 PACKET_SIZE_UNLIMITED = 0xFFFFFFFF
 # MQTT 5 reason -> CONNACK return code of 3.1.1, section 3.2.2.3; any other reason closes without an answer.
 RETURN_CODE_311 = {
@@ -43,8 +45,6 @@ RETURN_CODE_311 = {
     ReasonCode.NOT_AUTHORIZED: 5,
     ReasonCode.BANNED: 5,
 }
-# Names that the broker gives to connections of AMQP clients.
-RESERVED_CLIENT_IDS = ("amqp091-", "amqp:")
 # Properties of a will that travel with the message; the others are the broker's (MQTT 5.0 section 3.1.3.2).
 WILL_OWN = (Property.WILL_DELAY_INTERVAL, Property.MESSAGE_EXPIRY_INTERVAL)
 
@@ -87,10 +87,9 @@ class Connecting:
         if len(packet.client_id.encode()) > limits.CLIENT_ID_BYTES_MAX:
             raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
                                 f"the client identifier is longer than {limits.CLIENT_ID_BYTES_MAX} bytes")
-        if packet.client_id.startswith(RESERVED_CLIENT_IDS):
+        if packet.client_id.startswith(OTHERS_CLIENT_IDS):
             raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
-                                f"a client identifier may not begin with {' or '.join(RESERVED_CLIENT_IDS)}: so do those of "
-                                f"AMQP connections")
+                                f"what begins with {' or '.join(OTHERS_CLIENT_IDS)} is a client identifier of AMQP")
         most = self.front.hub.user_properties_max
         of_will = user_properties(packet.will.properties if packet.will else ())
         if max(user_properties(packet.properties), of_will) > most:

@@ -1,0 +1,272 @@
+"""From the first byte to connection.open-ok, and what ends a connection, over sockets."""
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kit.amqp import HEADER, AmqpClient, capabilities
+from kit.broker import Broker, add_user
+from kit.client import Client
+from kit.watch import metric, wait_until
+from oracle.amqp091 import build_table
+from oracle.mqtt import Connack, Connect
+
+Start = Callable[..., Broker]
+Open = Callable[..., AmqpClient]
+
+
+def refused(broker: Broker, reason: str) -> float:
+    return metric(broker, "fluxmq_amqp_refused_total", reason=reason)
+
+
+def ended(broker: Broker, reason: str) -> float:
+    return metric(broker, "fluxmq_amqp_disconnections_total", reason=reason)
+
+
+def test_a_connection(broker: Broker, client: Open) -> None:
+    accepted = metric(broker, "fluxmq_amqp_connections_total")
+    one = client(broker).greet()
+    assert one.server is not None and one.server.arguments[:2] == [0, 9] and one.server.arguments[4] == b"en_US"
+    properties = dict(one.server.arguments[2])
+    assert properties[b"product"] == ("S", b"FluxMQ") and properties[b"version"][0] == "S"
+    assert {name for name, value in properties[b"capabilities"][1] if value == ("t", 1)} >= {
+        b"basic.nack", b"publisher_confirms", b"connection.blocked", b"exchange_exchange_bindings",
+        b"consumer_cancel_notify", b"authentication_failure_close", b"per_consumer_qos", b"consumer_priorities"}
+    assert one.mechanisms == ["PLAIN", "AMQPLAIN"]
+    one.log_in().open()
+    assert one.tuned == [2047, 131_072, 60]
+    assert metric(broker, "fluxmq_amqp_connections") == 1
+    one.disconnect()
+    assert metric(broker, "fluxmq_amqp_connections_total") == accepted + 1
+    wait_until(lambda: metric(broker, "fluxmq_amqp_connections") == 0)
+
+
+def test_in_one_piece_and_byte_by_byte(broker: Broker, client: Open) -> None:
+    """Everything that a client has to say comes ahead of what the broker answers."""
+    probe = AmqpClient(("127.0.0.1", broker.addresses["amqp091/plain"][1]))
+    said = (HEADER + probe.method("connection.start-ok", [], b"PLAIN", b"\0guest\0guest", b"en_US")
+            + probe.method("connection.tune-ok", 0, 0, 0) + probe.method("connection.open", b"/", b"", False))
+    probe.close()
+    for pieces in ([said], [said[i:i + 1] for i in range(len(said))]):
+        one = client(broker)
+        for piece in pieces:
+            one.send_bytes(piece)
+        for name in ("connection.start", "connection.tune", "connection.open-ok"):
+            one.expect(name)
+        one.disconnect()
+
+
+@pytest.mark.parametrize("header", [b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00", b"AMQP\x01\x01\x00\x09",
+                                    b"GET / HTTP/1.1\r\n\r\n", bytes.fromhex("100c00044d5154540402003c0000")])
+def test_another_protocol_hears_which_is_spoken(broker: Broker, client: Open, header: bytes) -> None:
+    before = refused(broker, "protocol")
+    one = client(broker)
+    one.send_bytes(header)
+    answer = b""
+    while data := one.raw.recv(100):
+        answer += data
+    assert answer == HEADER
+    assert refused(broker, "protocol") == before + 1
+
+
+@pytest.mark.parametrize("vhost", ["nowhere", "", "//"])
+def test_a_virtual_host_that_is_not_there(broker: Broker, client: Open, vhost: str) -> None:
+    one = client(broker).greet().log_in()
+    one.expect("connection.tune")
+    one.send("connection.tune-ok", 0, 0, 0)
+    one.send("connection.open", vhost.encode(), b"", False)
+    assert one.expect_close(530, class_id=10, method_id=40) == f"NOT_ALLOWED - vhost '{vhost}' not found"
+
+
+def test_virtual_hosts_of_the_configuration(start_broker: Start, client: Open) -> None:
+    broker = start_broker({"amqp091.virtual_hosts": '[prod, "ünter/haltung"]'})
+    client(broker).connect("prod").disconnect()
+    client(broker).connect("ünter/haltung").disconnect()
+    one = client(broker).greet().log_in()
+    one.expect("connection.tune")
+    one.send("connection.tune-ok", 0, 0, 0)
+    one.send("connection.open", b"/", b"", False)
+    one.expect_close(530)
+
+
+def test_what_is_tuned_is_enforced(start_broker: Start, client: Open) -> None:
+    broker = start_broker({"amqp091.frame_max": 8192, "amqp091.channel_max": 3, "amqp091.heartbeat": "7s"})
+    one = client(broker).greet().log_in().open(frame_max=4096, channel_max=2)
+    assert one.tuned == [3, 8192, 7]
+    one.send_bytes(one.frame(1, 0, bytes(4096 - 7)))
+    one.expect_close(501, class_id=0, method_id=0)
+    for channel_max, frame_max in ((4, 0), (0, 8193), (0, 4095)):
+        one = client(broker).greet().log_in()
+        one.expect("connection.tune")
+        one.send("connection.tune-ok", channel_max, frame_max, 0)
+        one.expect_close(530, class_id=10, method_id=31)
+
+
+def test_frames_before_the_client_is_known_are_bounded(broker: Broker, client: Open) -> None:
+    one = client(broker).greet()
+    one.send_bytes(bytes((1, 0, 0)) + (200_000).to_bytes(4, "big"))
+    one.expect_close(501)
+
+
+def test_out_of_turn(broker: Broker, client: Open) -> None:
+    before = refused(broker, "malformed")
+    one = client(broker).greet()
+    one.send("connection.tune-ok", 0, 0, 0)
+    one.expect_close(503, class_id=10, method_id=31)
+    one = client(broker).greet().log_in()
+    one.expect("connection.tune")
+    one.send("channel.open", b"", channel=1)
+    one.expect_close(503)
+    assert refused(broker, "malformed") == before + 2
+    one = client(broker).connect()
+    one.send("connection.open", b"/", b"", False)
+    one.expect_close(503, class_id=10, method_id=40)
+    wait_until(lambda: ended(broker, "protocol_error") == 1)
+
+
+@pytest.mark.parametrize(("payload", "code"), [
+    (b"\0\x0a\0\x0b\xff\xff\xff\xff", 502), (b"\0\x0a\0\x0b", 502), (b"\0\x0a\0\x63", 503), (b"\0\x63\0\x0a", 503)])
+def test_malformed_methods(broker: Broker, client: Open, payload: bytes, code: int) -> None:
+    one = client(broker).greet()
+    one.send_bytes(one.frame(1, 0, payload))
+    one.expect_close(code)
+
+
+def test_garbage_ends_with_an_answer_or_the_end(broker: Broker, client: Open) -> None:
+    """After the header, before and after the login: whatever comes, the broker closes, and lives."""
+    rng = random.Random(7)
+    for round_ in range(60):
+        one = client(broker)
+        if round_ % 3:
+            one.greet()
+            if round_ % 3 == 2:
+                one.log_in().open()
+        one.send_bytes(bytes(rng.choices((0, 1, 2, 3, 8, 10, 255), k=60)) + bytes(20) + rng.randbytes(200_000))
+        one.raw.shutdown(socket.SHUT_WR)
+        try:
+            while one.raw.recv(65536):
+                pass
+        except ConnectionError:
+            pass
+    client(broker).connect().disconnect()
+
+
+# ── who it is ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Broker:
+    folder = tmp_path_factory.mktemp("guarded")
+    add_user(folder / "users", "anna", "secret")
+    broker = Broker(folder / "broker", {"storage.type": "memory", "auth.users_file": folder / "users"}).start()
+    yield broker  # type: ignore[misc]
+    broker.check()
+    broker.stop()
+
+
+def amqplain(user: str, password: str) -> bytes:
+    return build_table([(b"LOGIN", ("S", user.encode())), (b"PASSWORD", ("S", password.encode()))])
+
+
+def test_without_users_everybody_is_let_in(broker: Broker, client: Open) -> None:
+    client(broker).connect(user="guest", password="guest").disconnect()
+    client(broker).connect(user="", password="").disconnect()
+    client(broker).greet().log_in(mechanism="AMQPLAIN", response=amqplain("anna", "x")).open().disconnect()
+
+
+def test_passwords(guarded: Broker, client: Open) -> None:
+    closes = capabilities("authentication_failure_close")
+    client(guarded).connect(user="anna", password="secret").disconnect()
+    client(guarded).greet().log_in(mechanism="AMQPLAIN", response=amqplain("anna", "secret")).open().disconnect()
+    failures = metric(guarded, "fluxmq_auth_failures_total")
+    for user, password in (("anna", "Secret"), ("bert", "secret"), ("", ""), ("anna", "")):
+        one = client(guarded).greet().log_in(user, password, properties=closes)
+        assert "login by PLAIN was refused" in one.expect_close(403, class_id=0, method_id=0)
+        client(guarded).greet().log_in(user, password).expect_end()
+    assert metric(guarded, "fluxmq_auth_failures_total") == failures + 8
+    assert "login refused" in guarded.stderr() and "Secret" not in guarded.stderr()
+
+
+def test_what_comes_ahead_of_the_answer_waits(guarded: Broker, client: Open) -> None:
+    """While a password is checked nothing behind it is looked at."""
+    one = client(guarded).greet()
+    one.send_bytes(one.method("connection.start-ok", [], b"PLAIN", b"\0anna\0wrong", b"en_US")
+                   + one.method("connection.tune-ok", 0, 0, 0) + one.method("connection.open", b"/", b"", False))
+    one.expect_end()
+    one = client(guarded).greet()
+    one.send_bytes(one.method("connection.start-ok", [], b"PLAIN", b"\0anna\0secret", b"en_US")
+                   + one.method("connection.tune-ok", 0, 0, 0) + one.method("connection.open", b"/", b"", False))
+    one.expect("connection.tune")
+    one.expect("connection.open-ok")
+    one.disconnect()
+
+
+def test_a_new_secret(guarded: Broker, client: Open) -> None:
+    one = client(guarded).connect(user="anna", password="secret")
+    one.send("connection.update-secret", b"secret", b"hourly")
+    one.expect("connection.update-secret-ok")
+    one.send("connection.update-secret", b"stolen", b"hourly")
+    assert "NOT_ALLOWED - the new secret was refused" in one.expect_close(530, class_id=10, method_id=70)
+
+
+def test_users_that_are_gone_are_closed(tmp_path: Path, start_broker: Start, client: Open) -> None:
+    for user in ("anna", "bert"):
+        add_user(tmp_path / "users", user, "secret")
+    broker = start_broker({"auth.users_file": tmp_path / "users"})
+    anna, bert = (client(broker).connect(user=user, password="secret") for user in ("anna", "bert"))
+    lines = (tmp_path / "users").read_text().splitlines(keepends=True)
+    (tmp_path / "users").write_text("".join(line for line in lines if not line.startswith("anna")))
+    broker.reload()
+    assert anna.expect_close(320) == "CONNECTION_FORCED - the user was removed"
+    bert.disconnect()
+
+
+@pytest.mark.parametrize("client_id", ["amqp091-127.0.0.1:5-1", "amqp091-", "amqp:x"])
+def test_mqtt_clients_do_not_pass_for_ours(broker: Broker, client_id: str) -> None:
+    one = Client(broker.address)
+    one.send(Connect(client_id=client_id))
+    one.expect(Connack, reason=0x85)
+    one.close()
+
+
+# ── ends ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_broker_says_goodbye(start_broker: Start, client: Open) -> None:
+    broker = start_broker()
+    opened, greeted, silent = client(broker).connect(), client(broker).greet(), client(broker)
+    ending = threading.Thread(target=broker.terminate)
+    ending.start()
+    for one in (opened, greeted):
+        assert one.expect_close(320) == "CONNECTION_FORCED - the broker is shutting down"
+    silent.expect_end()
+    ending.join()
+
+
+def test_a_client_that_closes_says_why(broker: Broker, client: Open) -> None:
+    one = client(broker).connect()
+    one.send("connection.close", 541, b"I am broken", 0, 0)
+    one.expect("connection.close-ok")
+    one.expect_end()
+    wait_until(lambda: "I am broken" in broker.stderr())
+
+
+def test_a_lost_connection(broker: Broker, client: Open) -> None:
+    before = ended(broker, "lost")
+    client(broker).connect().close()
+    wait_until(lambda: ended(broker, "lost") == before + 1)
+
+
+def test_nobody_gets_more_connections_than_allowed(start_broker: Start, client: Open) -> None:
+    broker = start_broker({"server.amqp091.plain.max_connections": 2})
+    first, second = client(broker).connect(), client(broker).connect()
+    client(broker).expect_end()
+    assert refused(broker, "max_connections") == 1
+    first.disconnect()
+    wait_until(lambda: metric(broker, "fluxmq_amqp_connections") == 1)
+    client(broker).connect().disconnect()
+    second.disconnect()
