@@ -84,6 +84,7 @@ cdef class Exchanges:
     cdef readonly dict exchanges            # name -> Exchange
     cdef readonly dict queues               # name -> QueueEnd
     cdef readonly Exchange mqtt             # the one with is_mqtt, or None
+    cdef public object on_mqtt              # (Binding of it, whether there is one now or no more); None: nobody asks
     cdef readonly uint64_t generation       # any change of what is bound, or there
     cdef readonly uint64_t hits
     cdef readonly uint64_t misses

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any, Self, final
 
 from typing_extensions import disjoint_base
@@ -74,6 +75,7 @@ class Binding:
 
 @final
 class Exchanges:
+    on_mqtt: Callable[[Binding, bool], None] | None
     def __new__(cls, entries: int = 4096, seed: int = 0) -> Self: ...
     @property
     def exchanges(self) -> dict[bytes, Exchange]: ...

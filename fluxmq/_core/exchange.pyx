@@ -294,6 +294,8 @@ cdef class Exchanges:
         source.outbound[binding] = binding
         destination.inbound.add(binding)
         self.generation += 1
+        if source.is_mqtt and self.on_mqtt is not None:
+            self.on_mqtt(binding, True)
         return binding
 
     def unbind(self, Exchange source not None, Destination destination not None, bytes key not None,
@@ -314,6 +316,8 @@ cdef class Exchanges:
         del source.outbound[binding]
         binding.destination.inbound.discard(binding)
         self.generation += 1
+        if source.is_mqtt and self.on_mqtt is not None:
+            self.on_mqtt(binding, False)
 
     # ---- the hot verb ----
 

@@ -65,7 +65,7 @@ cdef class Queue(GroupOwner):
     # bindings of amq.topic, kept by Hub.bind_queue
     cdef uint32_t bindings                  # how many
     cdef list patterns                      # bytes: of those whose filter matches more than they, as levels_match has them
-    cdef uint64_t passed                    # the publish that it has got by another way (pub_t.passing)
+    cdef uint64_t passed                    # the last publish that it has got (pub_t.passing)
     cdef bint news                          # in ledger.news
     cdef public bint stirred                # in ledger.stirred
 
