@@ -12,6 +12,7 @@ from fluxmq._core.amqp091_topics cimport levels_match
 from fluxmq._core.message cimport FORMAT_AMQP091
 from fluxmq._core.mqtt_consts cimport REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED
 from fluxmq._core.queue_asked cimport asked_t, read_asked
+from fluxmq._core.queue_claim cimport busy_lane
 from fluxmq._core.queue_cursor cimport Cursor as GroupCursor
 from fluxmq._core.queue_delay cimport ROUND_MAX, Delays
 from fluxmq._core.queue_group cimport Group
@@ -80,6 +81,8 @@ cdef class Queue(GroupOwner):
         self.partitions = <uint32_t>len(logs) // lanes
         self.groups = []
         self.readers = []
+        self.busy_lanes = lanes if 1 < lanes <= 256 else 0
+        memset(self.busy, 0xFF, sizeof(self.busy))
         self.ready_max = self.ready_bytes_max = -1
         self.expiring = any((<Log>log).next > (<Log>log).first for log in logs)
         self.patterns = []
@@ -107,7 +110,9 @@ cdef class Queue(GroupOwner):
         return 0
 
     def notify(self):
-        """As touch, for the cold half: members came or went, something was loaded, time has passed."""
+        """As touch, for the cold half: members came or went, something was loaded, trimmed or replayed, time has
+        passed. So all lanes are looked at."""
+        memset(self.busy, 0xFF, sizeof(self.busy))
         self.touch()
 
     def settle_news(self):
@@ -258,6 +263,7 @@ cdef class Queue(GroupOwner):
         lane = asked.priority if asked.priority < self.lanes else self.lanes - 1
         log = <Log>self.logs[partition * self.lanes + lane]
         log.append(&kept, qos, asked.priority, 0)
+        self.busy[lane >> 6] |= <uint64_t>1 << (lane & 63)
         if self.durable:
             self.ledger.records += 1        # so the publisher's acknowledgement waits
         self.counts.appended += 1
@@ -477,18 +483,30 @@ cdef class Queue(GroupOwner):
 
     cdef int trim_settled(self) except -1:
         """What every group has settled is gone; with no group yet, nothing is."""
+        cdef int lane = <int>self.lanes - 1
         cdef uint32_t i
         cdef uint64_t first
+        cdef bint kept
         cdef Log log
         if not self.groups:
             return 0
-        for i in range(<uint32_t>len(self.logs)):
-            log = <Log>self.logs[i]
-            if log.first == log.next:
-                continue
-            first = self.lowest_floor(i, log)
-            if first > log.first:
-                log.trim(first)
+        while lane >= 0:
+            if self.busy_lanes:
+                lane = busy_lane(self.busy, lane)
+                if lane < 0:
+                    return 0
+            kept = 0
+            for i in range(self.partitions):
+                log = <Log>self.logs[i * self.lanes + lane]
+                if log.first == log.next and not self.busy_lanes:
+                    continue
+                first = self.lowest_floor(i * self.lanes + lane, log)
+                kept = kept or first < log.next         # also a group that has not seen yet that all is gone
+                if first > log.first:
+                    log.trim(first)
+            if not kept:
+                self.busy[lane >> 6] &= ~(<uint64_t>1 << (lane & 63))
+            lane -= 1
         return 0
 
     cdef uint64_t lowest_floor(self, uint32_t at, Log log):

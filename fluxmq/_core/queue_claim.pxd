@@ -46,6 +46,9 @@ cdef struct queue_counts_t:     # of one queue since it was made, or since the s
 cdef class GroupOwner:
     """Whoever must be told that a group or reader has something to do; and where they count what they do."""
     cdef queue_counts_t counts
+    # Of a queue with several lanes, or 0: how many, and a bit for each that may have messages, or claims. At most 256.
+    cdef uint32_t busy_lanes
+    cdef uint64_t[4] busy
     cdef int touch(self) except -1
 
 cdef class Member:
@@ -71,6 +74,17 @@ cdef class Member:
 cdef class Filter:
     """Which messages a group is for. Without a subclass: all."""
     cdef bint wants(self, const record_t* record) noexcept
+
+# The highest lane at or below this one whose bit is set; -1: none.
+cdef inline int busy_lane(const uint64_t* busy, int lane) noexcept nogil:
+    while lane >= 0:
+        if busy[lane >> 6] & (<uint64_t>1 << (lane & 63)):
+            return lane
+        if busy[lane >> 6] << (63 - (lane & 63)) == 0:
+            lane = (lane & ~63) - 1         # nothing in the rest of this word
+        else:
+            lane -= 1
+    return -1
 
 cdef claim_t* claim_new() except NULL
 cdef void claim_free(claim_t* claim) noexcept

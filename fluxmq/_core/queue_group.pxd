@@ -40,6 +40,7 @@ cdef class Group:
     cdef public int64_t ready_bytes         # of bodies of what is ready, where somebody asks (Queue.ready_bytes_max)
     cdef readonly bint dirty                # changed since the last export_state
     cdef Ledger ledger
+    cdef uint32_t order_count
     cdef list order                         # lists of cursors, the highest lane first
     cdef bint ranked                        # its members differ in priority
     cdef dict lanes                         # partition -> its cursors
@@ -66,6 +67,8 @@ cdef class Group:
     cdef int note(self, uint8_t kind, uint64_t log, uint64_t offset, uint16_t deliveries) except -1
     cdef int write_return(self, Cursor cursor, claim_t* claim) except -1
     cdef int pump_cursor(self, Cursor cursor, Member only, uint32_t* handed) except -1
+    # From this place in `order` on, the first lane that may have anything; its length: none.
+    cdef uint32_t busy_from(self, uint32_t at) noexcept
     cdef int pump_order(self, uint32_t* handed) except -1
     cdef int pump_one(self, Cursor cursor, uint32_t* handed) except -1
     cdef int skip_to(self, Cursor cursor, uint64_t first) except -1

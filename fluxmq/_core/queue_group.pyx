@@ -10,7 +10,7 @@ from libc.stdlib cimport free
 
 from fluxmq._core.errors import UsageError
 
-from fluxmq._core.queue_claim cimport CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, heap_push, heap_remove
+from fluxmq._core.queue_claim cimport CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, busy_lane, heap_push, heap_remove
 from fluxmq._core.queue_cursor cimport PAGE_BITS
 from fluxmq._core.queue_log cimport NOTHING_WANTED, chunk_drop, chunk_hold
 from fluxmq._core.wire cimport put_u16, put_u32
@@ -27,9 +27,11 @@ cdef enum:
     SCAN_MAX = 10000            # messages that one pump looks at for one cursor without handing any out
 
 
-cdef inline bint is_over(const record_t* record, int64_t now) noexcept:
-    """Its time has passed. What came in this very instant may still go out: a time to live of 0 says so."""
-    return record.expires_at != 0 and (record.expires_at < now or (record.expires_at == now and record.time_ms != now))
+cdef inline bint is_over(const record_t* record, int64_t now, bint prompt) noexcept:
+    """Its time has passed. prompt: what came in this very instant may still go out, or dies at the end of this pump: so
+    AMQP's time to live of 0."""
+    return record.expires_at != 0 and (record.expires_at < now or (
+        record.expires_at == now and not (prompt and record.time_ms == now)))
 
 
 cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept:
@@ -78,6 +80,7 @@ cdef class Group:
         self.lanes.setdefault(partition, []).append(cursor)
         lanes = sorted({c.log.first >> LANE_SHIFT for c in self.cursors}, reverse=True)
         self.order = [[c for c in self.cursors if c.log.first >> LANE_SHIFT == lane] for lane in lanes]
+        self.order_count = <uint32_t>len(lanes)
         self.balance()
         self.touch()
 
@@ -240,22 +243,32 @@ cdef class Group:
 
     cdef int pump(self) except -1:
         cdef uint32_t handed = 0
+        cdef uint32_t at = self.busy_from(0)
         cdef Cursor cursor
         self.stalled = False
         self.pumps += 1
-        for cursor in self.cursors:
-            if cursor.floor < cursor.log.first:
-                self.skip_to(cursor, cursor.log.first)
+        while at < self.order_count:
+            for cursor in <list>self.order[at]:
+                if cursor.floor < cursor.log.first:
+                    self.skip_to(cursor, cursor.log.first)
+            at = self.busy_from(at + 1)
         if not self.members:
             return 0
         if self.mode == "shared":
             self.pump_order(&handed)
             return handed
-        for lane in self.order:
-            for cursor in lane:
+        at = self.busy_from(0)
+        while at < self.order_count:
+            for cursor in <list>self.order[at]:
                 if cursor.owner is not None and self.is_free(cursor):
                     self.pump_cursor(cursor, cursor.owner, &handed)
+            at = self.busy_from(at + 1)
         return handed
+
+    cdef uint32_t busy_from(self, uint32_t at) noexcept:
+        if self.owner is None or self.owner.busy_lanes != self.order_count or at >= self.order_count:
+            return at
+        return self.order_count - 1 - busy_lane(self.owner.busy, <int>(self.order_count - 1 - at))
 
     cdef bint is_free(self, Cursor cursor):
         """Exclusive groups: nobody but its owner has messages of the partition, in any lane."""
@@ -268,15 +281,18 @@ cdef class Group:
     cdef int pump_order(self, uint32_t* handed) except -1:
         """Lanes from the highest, in each one message of a partition after the other."""
         cdef uint32_t i, count, before
+        cdef uint32_t next_at = 0
         cdef Cursor cursor
         cdef list lane
-        for lane in self.order:
+        while True:
+            next_at = self.busy_from(next_at)
+            if next_at >= self.order_count:
+                return 0
+            lane = self.order[next_at]
+            next_at += 1
             count = <uint32_t>len(lane)
             if count == 1:
-                cursor = <Cursor>lane[0]
-                if cursor.ready.count == 0 and cursor.next >= cursor.log.next:
-                    continue                            # of many lanes most are empty
-                if self.pump_cursor(cursor, None, handed):
+                if self.pump_cursor(<Cursor>lane[0], None, handed):
                     return 0
                 continue
             before = handed[0] + 1
@@ -287,7 +303,6 @@ cdef class Group:
                     if self.pump_one(cursor, handed):
                         return 0
                 self.turn_cursor += 1
-        return 0
 
     cdef int pump_one(self, Cursor cursor, uint32_t* handed) except -1:
         """At most one message. 1: no member has credit."""
@@ -356,7 +371,7 @@ cdef class Group:
             if self.deliveries_max and claim.deliveries >= self.deliveries_max:
                 self.kill(cursor, offset, claim.deliveries, "max_retries")
                 continue
-            if is_over(found, self.ledger.node.now_ms):
+            if is_over(found, self.ledger.node.now_ms, self.prompt):
                 self.kill(cursor, offset, claim.deliveries, "expired")
                 continue
             heap_remove(&cursor.ready, claim)
@@ -383,7 +398,7 @@ cdef class Group:
                 cursor.mark(cursor.next)
                 cursor.next = max(cursor.next + 1, cursor.floor)
             self.ready_bytes -= found.payload_length
-            if is_over(found, self.ledger.node.now_ms):
+            if is_over(found, self.ledger.node.now_ms, self.prompt):
                 cursor.next = found.offset + 1
                 self.kill(cursor, found.offset, 0, "expired")
                 continue

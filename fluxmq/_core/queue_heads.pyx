@@ -26,10 +26,13 @@ cdef uint64_t ready_count(Group group):
     cdef Cursor cursor
     cdef uint64_t held = 0
     cdef uint64_t found = group.claims
-    for cursor in group.cursors:
-        held += cursor.held
-        if cursor.log.next > max(cursor.next, cursor.log.first):
-            found += cursor.log.next - max(cursor.next, cursor.log.first)
+    cdef uint32_t at_lane = group.busy_from(0)
+    while at_lane < group.order_count:
+        for cursor in <list>group.order[at_lane]:
+            held += cursor.held
+            if cursor.log.next > max(cursor.next, cursor.log.first):
+                found += cursor.log.next - max(cursor.next, cursor.log.first)
+        at_lane = group.busy_from(at_lane + 1)
     return found - min(held, found)
 
 
@@ -48,14 +51,14 @@ cdef int pull_one(Group group, Member member) except -1:
     cdef Member holder
     cdef bint stop = 0
     cdef int given
+    cdef uint32_t at_lane = group.busy_from(0)
     if member.group is not group:
         raise UsageError("who asks a group for a message is in it")
     group.touch()
-    for cursor in group.cursors:
-        if cursor.floor < cursor.log.first:
-            group.skip_to(cursor, cursor.log.first)
-    for lane in group.order:
-        for cursor in lane:
+    while at_lane < group.order_count:
+        for cursor in <list>group.order[at_lane]:
+            if cursor.floor < cursor.log.first:
+                group.skip_to(cursor, cursor.log.first)
             if is_empty(cursor):
                 continue
             claim = group.ready_claim(cursor, &record, &chunk, &stop)
@@ -70,6 +73,7 @@ cdef int pull_one(Group group, Member member) except -1:
             given = group.hand(cursor, claim, record, chunk, member)
             cursor.holder = holder                      # nor does a partition become somebody's
             return PULL_GIVEN if given else PULL_EMPTY
+        at_lane = group.busy_from(at_lane + 1)
     return PULL_EMPTY
 
 
@@ -128,10 +132,11 @@ cdef int drop_heads(Group group, int64_t ready_max, int64_t bytes_max) except -1
     cdef const record_t* head
     cdef uint16_t deliveries = 0
     cdef uint64_t ready = ready_count(group)
+    cdef uint32_t at_lane = group.busy_from(0)
     if ready == 0:
         group.ready_bytes = 0
-    for lane in group.order:
-        for cursor in lane:
+    while at_lane < group.order_count:
+        for cursor in <list>group.order[at_lane]:
             while ready and ((ready_max >= 0 and ready > <uint64_t>ready_max)
                              or (bytes_max >= 0 and group.ready_bytes > bytes_max)):
                 if is_empty(cursor):
@@ -143,6 +148,7 @@ cdef int drop_heads(Group group, int64_t ready_max, int64_t bytes_max) except -1
                     break
                 kill_head(group, cursor, head, deliveries, "maxlen")
                 ready = ready_count(group)
+        at_lane = group.busy_from(at_lane + 1)
     return 0
 
 
@@ -155,8 +161,9 @@ cdef int64_t expire_heads(Group group) except? -1:
     cdef int64_t due = 0
     cdef uint64_t at
     cdef bint met = 0
-    for lane in group.order:
-        for cursor in lane:
+    cdef uint32_t at_lane = group.busy_from(0)
+    while at_lane < group.order_count and not met:      # what is behind the head waits for its turn, as in RabbitMQ
+        for cursor in <list>group.order[at_lane]:
             while not is_empty(cursor):
                 at = cursor.ready.items[0].offset if cursor.ready.count else cursor.next
                 if at != cursor.head_at or (cursor.head_expires and cursor.head_expires <= now):
@@ -177,8 +184,7 @@ cdef int64_t expire_heads(Group group) except? -1:
                     due = cursor.head_expires
                 met = 1
                 break
-        if met:
-            break                       # what is behind the head waits for its turn, as in RabbitMQ
+        at_lane = group.busy_from(at_lane + 1)
     return due
 
 

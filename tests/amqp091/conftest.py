@@ -17,7 +17,7 @@ from amqp091.clients import CLIENTS
 from amqp091.clients.base import Channel, Client, Connection, Where
 from amqp091.clients.node import AmqpLib
 from kit.amqp_wire import Wire
-from kit.broker import Broker, free_port
+from kit.broker import Broker, add_user, free_port
 from kit.rabbitmq import RabbitNode
 
 from fluxmq.model.config import Server
@@ -48,9 +48,9 @@ class FluxNode(Broker):
 
     kind = "fluxmq"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **settings: object) -> None:
         super().__init__(directory, {"server.amqp091.plain.addr": f"127.0.0.1:{free_port()}",
-                                     "broker.max_message_size": 32 << 20})
+                                     "broker.max_message_size": 32 << 20, **settings})
 
     @property
     def amqp(self) -> tuple[str, int]:
@@ -115,6 +115,22 @@ def own_broker(request: pytest.FixtureRequest, tmp_path: Path, _brokers: list[tu
         broker.start()
         _brokers.append((broker, 0))
         yield broker
+    finally:
+        broker.stop()
+
+
+@pytest.fixture(scope="session")
+def guarded_broker(request: pytest.FixtureRequest, session_amqp_broker: AmqpBroker,
+                   tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpBroker]:
+    """One that knows users: guest with the password guest. RabbitMQ always does."""
+    if session_amqp_broker.kind == "rabbitmq":
+        yield session_amqp_broker
+        return
+    directory = tmp_path_factory.mktemp("guarded")
+    add_user(directory / "users", "guest", "guest")
+    broker = FluxNode(directory / "broker", **{"auth.users_file": str(directory / "users")})
+    try:
+        yield broker.start()
     finally:
         broker.stop()
 

@@ -76,10 +76,9 @@ def test_an_unknown_delivery_tag(connection: Connection, client, name: Name, set
     assert connection.channel().queue_declare(exclusive=True).messages == 0
 
 
-def test_an_ack_twice(connection: Connection, client, name: Name) -> None:
+@pytest.mark.needs("double_ack")
+def test_an_ack_twice(connection: Connection, name: Name) -> None:
     """The second ack of a delivery is one of an unknown tag; so is an ack of what was delivered without."""
-    if client.name == "aiopika":
-        pytest.skip("aio-pika does not send the second")
     channel = connection.channel()
     queue = fill(channel, 1)
     message = channel.get(queue, no_ack=False)
@@ -167,7 +166,9 @@ def test_what_a_closed_channel_held_comes_back_in_order(connection: Connection, 
     holder.close()
     found = [reader.get(queue) for _ in range(9)]
     assert bodies(found) == [0, 1, 3, 4, 5, 6, 7, 8, 9]
-    assert [message.redelivered for message in found if message] == [True] * 5 + [False] * 4
+    # message 6 may have been delivered for the one that was acknowledged, or not yet
+    redelivered = [message.redelivered for message in found if message]
+    assert redelivered[:5] == [True] * 5 and redelivered[6:] == [False] * 3
 
 
 def test_cancel_keeps_what_is_held(channel: Channel, name: Name) -> None:

@@ -182,7 +182,6 @@ class Handshake:
         front.clients.open[client.client_id] = client
         front.tally.accepted += 1
         connection.write_timeout_ms = front.options.write_timeout_ms
-        connection.user = client.identity.encode() if client.identity is not None else None
         connection.write(ConnectionOpenOk().frame(0))
         connection.deadline_ms = 0
         connection.accept(exchanges, name, name == DEFAULT_VIRTUAL_HOST)

@@ -6,6 +6,10 @@
     tx                  transactions
     publish_all         many publishes on their way before the first confirm
     returned_body       the message that basic.return brings
+    amq_names           declaring a name that begins with amq.
+    raw_expiration      an expiration that is no number
+    double_ack          a second ack of the same delivery
+    mode_switch         tx.select on a channel with confirms
 """
 from amqp091.clients.aio import AioPika
 from amqp091.clients.base import Client

@@ -74,8 +74,8 @@ class AioChannel(Channel):
 
         async def listen() -> Any:
             channel.close_callbacks.add(lambda _, error: self._closed.put(error))
-            channel.return_callbacks.add(self._on_return)
             underlay = await channel.get_underlay_channel()
+            underlay.on_return_callbacks.add(self._on_return)
             underlay.on_consumer_cancel_callbacks.add(lambda frame: self._cancelled.put(frame.consumer_tag))
             return underlay
 
@@ -84,7 +84,7 @@ class AioChannel(Channel):
     def translate(self, error: BaseException) -> AmqpError | None:
         return _error(error)
 
-    def _on_return(self, _: Any, message: Any) -> None:
+    def _on_return(self, message: Any) -> None:
         info = message.delivery
         self._returned.put(Returned(info.reply_code, info.reply_text, info.exchange, info.routing_key, message.body))
 
@@ -205,6 +205,9 @@ class AioChannel(Channel):
     def returned(self) -> Returned:
         return self._next(self._returned, "a return")
 
+    def was_returned(self) -> bool:
+        return not self._returned.empty()
+
     def cancelled(self) -> str:
         return self._next(self._cancelled, "a cancellation")
 
@@ -265,7 +268,7 @@ class AioConnection(Connection):
 
 class AioPika(Client):
     name = "aiopika"
-    lacks = frozenset({"no_local"})
+    lacks = frozenset({"no_local", "mode_switch", "raw_expiration", "double_ack"})
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -197,6 +197,10 @@ class Channel(_Translates, ABC):
         """The next basic.return."""
 
     @abstractmethod
+    def was_returned(self) -> bool:
+        """Whether `returned` has one already."""
+
+    @abstractmethod
     def cancelled(self) -> str:
         """The tag of the next consumer that the broker cancels."""
 

@@ -193,6 +193,9 @@ class NodeChannel(Channel):
         return Returned(fields["replyCode"], fields["replyText"], fields["exchange"], fields["routingKey"],
                         base64.b64decode(found["body"]))
 
+    def was_returned(self) -> bool:
+        return not self._node.events[self._name, "returned"].empty()
+
     def cancelled(self) -> str:
         return self._node.next(self._name, "cancelled")["tag"]
 
@@ -239,7 +242,7 @@ class NodeConnection(Connection):
 
 class AmqpLib(Client):
     name = "amqplib"
-    lacks = frozenset({"tx"})
+    lacks = frozenset({"tx", "mode_switch"})
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache

@@ -165,6 +165,9 @@ class PikaChannel(Channel):
         self._wait(lambda: self._returned, "a return")
         return self._returned.popleft()
 
+    def was_returned(self) -> bool:
+        return bool(self._returned)
+
     def cancelled(self) -> str:
         self._wait(lambda: self._cancelled, "a cancellation")
         return self._cancelled.popleft()
@@ -217,7 +220,7 @@ class _Asynchronous:
 
     def _on_confirm(self, frame: Any) -> None:
         tag, acked = frame.method.delivery_tag, isinstance(frame.method, pika.spec.Basic.Ack)
-        for number in range(max(self._outcomes, default=0) + 1 if frame.method.multiple else tag, tag + 1):
+        for number in range(1 if frame.method.multiple else tag, tag + 1):
             self._outcomes.setdefault(number, acked)
         if len(self._outcomes) == len(self._publications):
             self._connection.add_on_close_callback(lambda *_: self._connection.ioloop.stop())

@@ -63,7 +63,7 @@ def _bytes(body: Any) -> bytes:
 class PyAmqpChannel(Channel):
     def __init__(self, connection: PyAmqpConnection, *, confirms: bool) -> None:
         self._connection = connection
-        self._channel = connection.open_channel()
+        self._channel = connection._open_channel()
         self._inbox: deque[Message] = deque()
         self._returned: deque[Returned] = deque()
         self._cancelled: deque[str] = deque()
@@ -99,7 +99,7 @@ class PyAmqpChannel(Channel):
         while not done():
             assert time.monotonic() < deadline, f"{what} did not come"
             with contextlib.suppress(TimeoutError, socket.timeout):
-                self._connection.drain(1.0)
+                self._connection._drain(1.0)
 
     def exchange_declare(self, name: str, type_: str = "direct", *, durable: bool = False, auto_delete: bool = False,
                          internal: bool = False, passive: bool = False, arguments: Table = None) -> None:
@@ -188,6 +188,9 @@ class PyAmqpChannel(Channel):
         self._wait(lambda: self._returned, "a return")
         return self._returned.popleft()
 
+    def was_returned(self) -> bool:
+        return bool(self._returned)
+
     def cancelled(self) -> str:
         self._wait(lambda: self._cancelled, "a cancellation")
         return self._cancelled.popleft()
@@ -208,7 +211,7 @@ class PyAmqpChannel(Channel):
             found = _error(error)
             assert found is not None
             return found
-        raise AssertionError
+        raise AssertionError("it was not closed")
 
     def close(self) -> None:
         self._channel.close()
@@ -232,10 +235,10 @@ class PyAmqpConnection(Connection):
     def channel(self, *, confirms: bool = False) -> Channel:
         return PyAmqpChannel(self, confirms=confirms)
 
-    def open_channel(self) -> Any:
+    def _open_channel(self) -> Any:
         return self._connection.channel()
 
-    def drain(self, seconds: float) -> None:
+    def _drain(self, seconds: float) -> None:
         self._connection.drain_events(seconds)
 
     def close(self) -> None:
@@ -292,6 +295,8 @@ class KombuChannel(PyAmqpChannel):
 
     def _publish(self, exchange: str, key: str, body: bytes, properties: Table, *, mandatory: bool = False) -> None:
         given = dict(properties or {})
+        if "expiration" in given:
+            given["expiration"] = int(given["expiration"]) / 1000
         # kombu says persistent unless told otherwise, and that bytes are bytes
         kombu.Producer(self._channel, auto_declare=False).publish(
             body, key, exchange=exchange, mandatory=mandatory, delivery_mode=given.pop("delivery_mode", 1),
@@ -304,11 +309,11 @@ class KombuChannel(PyAmqpChannel):
 
     def consume(self, queue: str, *, tag: str = "", no_ack: bool = False, exclusive: bool = False,
                 no_local: bool = False, arguments: Table = None) -> str:
-        if no_local or not tag:
+        if no_local or exclusive or not tag:
             return super().consume(queue, tag=tag, no_ack=no_ack, exclusive=exclusive, no_local=no_local,
                                    arguments=arguments)
-        kombu.Queue(queue, channel=self._channel, no_ack=no_ack, exclusive=exclusive, no_declare=True,
-                    consumer_arguments=arguments).consume(tag, self._on_message, no_ack)
+        kombu.Queue(queue, channel=self._channel, no_declare=True, consumer_arguments=arguments).consume(
+            tag, self._on_message, no_ack, on_cancel=self._cancelled.append)
         return tag
 
 
@@ -324,13 +329,14 @@ class KombuConnection(PyAmqpConnection):
     def channel(self, *, confirms: bool = False) -> Channel:
         return KombuChannel(self, confirms=confirms)
 
-    def open_channel(self) -> Any:
+    def _open_channel(self) -> Any:
         return self._kombu.channel()
 
-    def drain(self, seconds: float) -> None:
+    def _drain(self, seconds: float) -> None:
         self._kombu.drain_events(timeout=seconds)
 
 
 class Kombu(PyAmqp):
     name = "kombu"
+    lacks = PyAmqp.lacks | {"amq_names", "raw_expiration"}
     connection = KombuConnection

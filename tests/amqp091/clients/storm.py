@@ -161,6 +161,9 @@ class StormChannel(Channel):
             return Returned(error.error_code or 0, str(error), "", "")
         return self._returned.popleft()
 
+    def was_returned(self) -> bool:
+        return bool(self._returned)
+
     def cancelled(self) -> str:
         def gone() -> set[str]:
             return set(self._tags) - set(self._channel.consumer_tags)
