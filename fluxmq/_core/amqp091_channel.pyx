@@ -15,6 +15,7 @@ from libc.string cimport memcpy, memset
 
 from fluxmq._core.errors import ProtocolError
 
+from fluxmq._core.amqp091_header cimport header_add
 from fluxmq._core.amqp091_translate cimport to_amqp
 from fluxmq._core.amqp091_values cimport room_t
 from fluxmq._core.link cimport link_commit, link_drop, link_hold, link_room
@@ -48,6 +49,7 @@ cdef enum:
 
 # One per process, as in transport.pyx: filled and copied within one call.
 cdef room_t translation
+cdef room_t header_room
 
 
 cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept:
@@ -430,10 +432,14 @@ cdef class Channel(Waiter):
             body = translated
         if delivery.reads:
             consumer_tag = (<ChannelReader>delivery.consumer).tag
+            header_add(&body, b"x-stream-offset", <int64_t>delivery.record.offset, &header_room)
         else:
             member = <ChannelMember>delivery.consumer
             consumer_tag = member.tag
             redelivered = delivery.claim.deliveries > 1
+            # RabbitMQ tells consumers of a quorum queue from the second time on, and whoever asks always.
+            if member.queue.counts_deliveries and (redelivered or consumer_tag is None):
+                header_add(&body, b"x-delivery-count", <int64_t>delivery.claim.deliveries - 1, &header_room)
         if consumer_tag is None:
             at = put_u64(put_u32(method, BASIC_GET_OK), tag)
         else:

@@ -41,6 +41,7 @@ cdef class Queue(GroupOwner):
     cdef public bint drop_head              # full: the oldest gives way; else the new one is refused
     # AMQP's contract; the above but for bytes_max, messages_max then stay 0
     cdef public bint prompt                 # what is too old or too much dies when the queue is pumped
+    cdef public bint counts_deliveries      # AMQP's consumers hear how often they got a message: a quorum queue's
     cdef public bint at_once                # a time to live of 0: who has credit now gets it, or nobody
     cdef public int64_t ready_max           # messages that nobody has; -1: any number
     cdef public int64_t ready_bytes_max     # bytes of their bodies; -1: any number
