@@ -503,24 +503,24 @@ cdef class AmqpConnection(Transport):
         sent.properties = <const uint8_t*><const char*><bytes>written
         sent.properties_length = <uint32_t>len(<bytes>written)
         properties_read(sent.properties, sent.properties + sent.properties_length, &properties)
-        found = dict.fromkeys(route.queues)
         topics = [(<const char*>body.topic)[:body.topic_length]] if route.mqtt else []
         for key in keys:
             address = exchange + <bytes>key[:255]
             other.topic = <const uint8_t*><const char*>address
             other.topic_length = <uint32_t>len(address)
-            route = self.route_of(&other, &properties)
-            found.update(dict.fromkeys(route.queues))
-            if route.mqtt:
+            if self.route_of(&other, &properties).mqtt:
                 topics.append(address)
-        for queue in found:
+        keys = [(<const char*>body.topic)[len(exchange):body.topic_length], *keys]
+        route = self.exchanges.find_keys(body.topic + 1, body.topic[0], keys, properties.headers.at,
+                                         properties.headers.length)
+        for queue in route.queues:
             refused[0] = queue.put(&sent, 1) != 0 or refused[0]
-        routed = len(found) != 0
+        routed = route.routed
         for address in topics:
             other = sent
             other.topic = <const uint8_t*><const char*>address
             other.topic_length = <uint32_t>len(address)
-            routed = self.publish_topic(&other, list(found), refused) or routed
+            routed = self.publish_topic(&other, route.queues, refused) or routed
         return routed
 
     cdef bint publish_topic(self, const body_t* body, list queues, bint* refused) except? 0:

@@ -111,7 +111,8 @@ class Wire:
     def tune(self, frame_max: int, channel_max: int, heartbeat_s: int) -> None:
         self.tuned = self.frame_max, _, self.heartbeat_s = frame_max, channel_max, heartbeat_s
 
-    def accept(self, exchanges: Any, mqtt_space: bool) -> None:
+    def accept(self, exchanges: Any, vhost: str, mqtt_space: bool) -> None:
+        assert vhost == self.state.vhost  # type: ignore[attr-defined]
         self.accepted = exchanges, mqtt_space
 
 
@@ -276,9 +277,28 @@ def test_an_unknown_virtual_host(node: Node, vhost: str) -> None:
     wire.received()
     wire.send(ConnectionOpen(virtual_host=vhost))
     close = close_of(wire)
-    assert close.reply_code == 530 and close.reply_text == f"NOT_ALLOWED - vhost '{vhost}' not found"
+    assert close.reply_code == 530 and close.reply_text == f"NOT_ALLOWED - vhost {vhost} not found"
     assert (close.class_id, close.method_id) == (10, 40)
     assert node.tally.refusals["malformed"] == 1 and not node.tally.accepted
+
+
+def test_a_virtual_host_may_be_closed_to_a_client(tmp_path: Path) -> None:
+    acl = tmp_path / "acl"
+    for rules, opens in (("[]", False), ("[{allow: publish, topics: ['#', '$vhost/others']}]", False),
+                         ("[{allow: subscribe, topics: [$vhost/other]}]", True),
+                         ("[{allow: publish, topics: ['$vhost/other/#']}]", True)):
+        acl.write_text(f"version: 1\nrules: {rules}\n")
+        node = Node(Authority(acl_file=str(acl)))
+        assert node.opened().accepted, "everybody may open /"
+        wire = node.greeted()
+        for step in (*STEPS[:2], ConnectionOpen(virtual_host="other")):
+            wire.received()
+            wire.send(step)
+        assert bool(wire.accepted) == opens
+        if not opens:
+            close = close_of(wire)
+            assert (close.reply_code, close.class_id, close.method_id) == (530, 10, 40)
+            assert close.reply_text == "NOT_ALLOWED - access to vhost 'other' refused for user ''"
 
 
 @pytest.mark.parametrize(("asked", "wanted"), [
@@ -316,7 +336,8 @@ def test_out_of_turn(node: Node, done: int, method: Method) -> None:
     wire.received()
     wire.send(method)
     close = close_of(wire)
-    assert close.reply_code == 503 and close.class_id << 16 | close.method_id == method.number
+    assert close.reply_code == (504 if method.by_client else 503)
+    assert close.class_id << 16 | close.method_id == method.number
     assert node.tally.disconnections["protocol_error"] == (done == 3)
 
 
@@ -348,6 +369,16 @@ def test_whatever_a_client_says_about_itself(properties: dict[str, Any]) -> None
     wire.send(ConnectionOpen(virtual_host="/"))
     [info] = node.clients.clients()
     assert info.properties == properties
+
+
+def test_a_client_may_not_tell_stories(node: Node) -> None:
+    for length, answer in ((16_000, ConnectionTune), (17_000, ConnectionClose)):
+        wire = node.greeted()
+        wire.received()
+        wire.send(ConnectionStartOk(client_properties={"connection_name": "x" * length}, mechanism="PLAIN",
+                                    response=GUEST))
+        assert [type(method) for method in wire.received()] == [answer]
+        assert wire.state.name == "x" * 255 * (answer is ConnectionTune)
 
 
 # ── who it is ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -460,11 +491,11 @@ def test_methods_of_channels_go_to_the_channels(node: Node) -> None:
     assert close.reply_text == "NOT_IMPLEMENTED - not here"
 
 
-@pytest.mark.parametrize(("method", "channel"), [(ChannelOpen(), 0), (ConnectionClose(), 1)])
-def test_methods_on_the_wrong_channel(node: Node, method: Method, channel: int) -> None:
+@pytest.mark.parametrize(("method", "channel", "code"), [(ChannelOpen(), 0, 504), (ConnectionClose(), 1, 503)])
+def test_methods_on_the_wrong_channel(node: Node, method: Method, channel: int, code: int) -> None:
     wire = node.opened()
     wire.send(method, channel)
-    assert close_of(wire).reply_code == 503
+    assert close_of(wire).reply_code == code
 
 
 def test_what_is_wrong_with_a_frame_names_no_method(node: Node) -> None:

@@ -21,6 +21,7 @@ from fluxmq.edge.amqp091.client import Client
 from fluxmq.edge.amqp091.clients import Clients
 from fluxmq.edge.amqp091.handshake import Handshake
 from fluxmq.edge.amqp091.options import FrontOptions
+from fluxmq.edge.amqp091.permissions import Permissions
 from fluxmq.edge.amqp091.reply import close_frame
 from fluxmq.edge.amqp091.sasl import Claim
 from fluxmq.edge.amqp091.tally import Tally
@@ -88,6 +89,7 @@ class Front:
         self.on_log = on_log
         self.log_connections = log_connections  # asked before the fields of a line per connection are gathered
         self.connections = 0
+        self.permissions = Permissions(authority)
         self.handshake = Handshake(self, username_from)
 
     # ------------------------------------------------------------------ the handler's verbs
@@ -101,12 +103,15 @@ class Front:
         client: Client = connection.state
         # When it raises, number stays, and connection.close names the method.
         client.number = int.from_bytes(payload[:4], "big") if len(payload) >= 4 else 0
-        if channel and client.number >> 16 != CLASS_CONNECTION:
+        of_connection = client.number >> 16 == CLASS_CONNECTION
+        if channel and of_connection:
+            raise ProtocolError(ReplyCode.COMMAND_INVALID, f"a method of the connection on channel {channel}")
+        if channel:
             self.channels.on_method(client, channel, payload)
-        elif channel or client.number >> 16 != CLASS_CONNECTION:
-            raise ProtocolError(ReplyCode.COMMAND_INVALID, "methods of the connection, and only they, belong on channel 0")
-        else:
+        elif of_connection:
             self._on_connection(client, payload)
+        else:
+            raise ProtocolError(ReplyCode.CHANNEL_ERROR, "a method of a channel on channel 0")
         client.number = 0
 
     def _on_connection(self, client: Client, payload: bytes) -> None:
@@ -158,8 +163,8 @@ class Front:
         self.tally.refusals["credentials"] += 1
         connection = client.connection
         if "authentication_failure_close" in client.capabilities:
-            text = ("too many logins at once, or the broker is stopping; try again" if code != ReplyCode.ACCESS_REFUSED else
-                    f"login by {client.mechanism} was refused; the broker's log says why")
+            text = (f"login by {client.mechanism} was refused; the broker's log says why"
+                    if code == ReplyCode.ACCESS_REFUSED else "no login can be looked at now; try again")
             connection.write(close_frame(code, text))
         connection.end()
 

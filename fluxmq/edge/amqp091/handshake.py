@@ -39,6 +39,7 @@ __all__ = ["Handshake", "server_properties"]
 Proved = Callable[[Client, "str | None"], None]
 Refused = Callable[[Client, Claim, AuthError], None]
 DEFAULT_VIRTUAL_HOST = "/"
+NAME_LENGTH_MAX = 255  # characters of connection_name that logs and lists show; all of it is among the properties
 # What this broker does beyond the specification, by the names that RabbitMQ gave it: clients ask for some of them.
 CAPABILITIES = (
     "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
@@ -72,9 +73,12 @@ class Handshake:
 
     def on_method(self, client: Client, method: Method) -> None:
         """The next one of the handshake; anything else is out of turn."""
+        if not method.by_client:
+            raise ProtocolError(ReplyCode.COMMAND_INVALID, f"{method.name} is for servers to send")
         if client.expects is None or type(method) is not client.expects:
-            wanted = client.expects.name if client.expects is not None else "nothing"
-            raise ProtocolError(ReplyCode.COMMAND_INVALID, f"{method.name} where {wanted} was expected")
+            # 503 is what the specification has for this; 504 is what clients of RabbitMQ see.
+            wanted = f"where {client.expects.name} was expected" if client.expects is not None else "out of turn"
+            raise ProtocolError(ReplyCode.CHANNEL_ERROR, f"{method.name} {wanted}")
         if isinstance(method, ConnectionStartOk):
             self._start_ok(client, method)
         elif isinstance(method, ConnectionTuneOk):
@@ -85,8 +89,11 @@ class Handshake:
     def _start_ok(self, client: Client, method: ConnectionStartOk) -> None:
         properties = method.client_properties
         client.properties = encode_table(properties)
+        if len(client.properties) > limits.AMQP_CLIENT_PROPERTIES_BYTES_MAX:
+            raise ProtocolError(ReplyCode.RESOURCE_ERROR, f"client properties of {len(client.properties)} bytes are "
+                                                          f"more than {limits.AMQP_CLIENT_PROPERTIES_BYTES_MAX}")
         name, capabilities = properties.get("connection_name"), properties.get("capabilities")
-        client.name = name if isinstance(name, str) else ""
+        client.name = name[:NAME_LENGTH_MAX] if isinstance(name, str) else ""
         if isinstance(capabilities, dict):
             client.capabilities = frozenset(name for name, has in capabilities.items() if has is True)
         certificate = self._certificate(client.connection)
@@ -150,12 +157,13 @@ class Handshake:
         """The client chooses, within what was offered; 0 is "no limit of mine"."""
         options = self.front.options
         frame_max, channel_max = method.frame_max or options.frame_max, method.channel_max or options.channel_max
-        if not limits.AMQP_FRAME_BYTES_MIN <= frame_max <= options.frame_max:
-            raise ProtocolError(ReplyCode.NOT_ALLOWED, f"frame_max {frame_max} is not between {limits.AMQP_FRAME_BYTES_MIN} and "
-                                             f"{options.frame_max}, which was offered")
+        least = limits.AMQP_FRAME_BYTES_MIN
+        if not least <= frame_max <= options.frame_max:
+            raise ProtocolError(ReplyCode.NOT_ALLOWED, f"frame_max {frame_max} is not between {least} and "
+                                                       f"{options.frame_max}, which was offered")
         if channel_max > options.channel_max:
-            raise ProtocolError(ReplyCode.NOT_ALLOWED, f"channel_max {channel_max} is above {options.channel_max}, which was "
-                                             f"offered")
+            raise ProtocolError(ReplyCode.NOT_ALLOWED, f"channel_max {channel_max} is above {options.channel_max}, "
+                                                       f"which was offered")
         client.expects = ConnectionOpen
         client.connection.tune(frame_max, channel_max, method.heartbeat)
 
@@ -163,7 +171,10 @@ class Handshake:
         front, connection, name = self.front, client.connection, method.virtual_host
         exchanges = front.find_virtual_host(name)
         if exchanges is None:
-            raise ProtocolError(ReplyCode.NOT_ALLOWED, f"vhost '{name}' not found")
+            raise ProtocolError(ReplyCode.NOT_ALLOWED, f"vhost {name} not found")
+        if not front.permissions.may_open(client.identity, client.client_id, name):
+            raise ProtocolError(ReplyCode.NOT_ALLOWED, f"access to vhost '{name}' refused for user "
+                                                       f"'{client.identity or ''}'")
         client.expects = None
         client.vhost = name
         client.open = True

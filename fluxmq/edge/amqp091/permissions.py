@@ -4,12 +4,13 @@
     Basic.Publish to amq.topic of "/"           publish to the topic that the routing key is
     Basic.Publish to any other exchange         publish to `$exchange/<exchange>/<routing key as topic>`
     Basic.Consume, Basic.Get, purge             subscribe to `$queue/<queue>`
-    bind, unbind                                subscribe to what is bound: the filter that the key is (amq.topic of "/"),
-                                                or `$exchange/<source>/<key as filter>`
+    bind, unbind                                subscribe to what is bound: the filter that the key is (amq.topic of
+                                                "/"), or `$exchange/<source>/<key as filter>`
     declare, delete of a queue                  subscribe to `$queue/<queue>`
     declare, delete of an exchange              publish to `$exchange/<exchange>`
 
-In a virtual host other than "/" all of these begin with `$vhost/<virtual host>/`.
+In a virtual host other than "/" all of these begin with `$vhost/<virtual host>/`, and to open it takes publish or
+subscribe to `$vhost/<virtual host>` itself, which a rule for `$vhost/<virtual host>/#` gives, too. "/" is open to all.
 """
 from __future__ import annotations
 
@@ -35,6 +36,13 @@ class Permissions:
     @staticmethod
     def _key(key: str, *, pattern: bool) -> str:
         return key.translate(AS_FILTER if pattern else AS_TOPIC)
+
+    def may_open(self, identity: str | None, client_id: str, vhost: str) -> bool:
+        """Whether this client may open the virtual host; what it may do there is asked again for each thing."""
+        authority, topic = self.authority, f"$vhost/{vhost}"
+        return (vhost == "/" or authority.open_publish or authority.open_subscribe
+                or authority.may_publish(identity, client_id, topic)
+                or authority.may_subscribe(identity, client_id, topic))
 
     def exchange_topic(self, vhost: str, exchange: str, key: str, *, pattern: bool = False) -> str:
         if exchange == "" and not pattern:
