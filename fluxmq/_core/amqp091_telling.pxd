@@ -2,8 +2,6 @@
 
 None of it is on the way of a message that has none of them.
 """
-from libc.stdint cimport uint16_t
-
 from fluxmq._core.amqp091_consts cimport PROPERTY_EXPIRATION, PROPERTY_REPLY_TO, PROPERTY_USER_ID
 from fluxmq._core.amqp091_properties cimport amqp_properties_t
 from fluxmq._core.message cimport body_t

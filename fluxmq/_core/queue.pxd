@@ -41,7 +41,6 @@ cdef class Queue(GroupOwner):
     cdef public bint drop_head              # full: the oldest gives way; else the new one is refused
     # AMQP's contract; the above but for bytes_max, messages_max then stay 0
     cdef public bint prompt                 # what is too old or too much dies when the queue is pumped
-    cdef public bint counts_deliveries      # AMQP's consumers hear how often they got a message: a quorum queue's
     cdef public bint at_once                # a time to live of 0: who has credit now gets it, or nobody
     cdef public int64_t ready_max           # messages that nobody has; -1: any number
     cdef public int64_t ready_bytes_max     # bytes of their bodies; -1: any number
@@ -65,8 +64,8 @@ cdef class Queue(GroupOwner):
     cdef uint32_t* behind                   # by log: the group that had settled least when it was looked for last
     # bindings of amq.topic, kept by Hub.bind_queue
     cdef uint32_t bindings                  # how many
-    cdef list patterns                      # bytes: of those whose filter matches more than they, as levels_match has them
-    cdef uint64_t passed                    # the publish that it has got by another way (pub_t.passing)
+    cdef list patterns                      # bytes, for levels_match: of those whose filter matches more than they
+    cdef uint64_t passed                    # the last publish that it has got (pub_t.passing)
     cdef bint news                          # in ledger.news
     cdef public bint stirred                # in ledger.stirred
 

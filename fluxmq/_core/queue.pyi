@@ -26,7 +26,6 @@ class Queue(GroupOwner):
     drop_head: bool
     prompt: bool
     at_once: bool
-    counts_deliveries: bool
     ready_max: int
     ready_bytes_max: int
     on_overflow: Callable[[bytes, bytes, bytes, int], None] | None

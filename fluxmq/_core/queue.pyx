@@ -162,8 +162,9 @@ cdef class Queue(GroupOwner):
         cdef bint addressed
         cdef int reason
         cdef uint64_t records = self.ledger.records
-        if (pub.passing and self.passed == pub.passing) or (wide and not self.is_bound(&pub.body)):
+        if self.passed == pub.passing or (wide and not self.is_bound(&pub.body)):
             return 0
+        self.passed = pub.passing
         if pub.amqp != NULL:
             body = pub.amqp
         addressed = self.is_address(&pub.body)

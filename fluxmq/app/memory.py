@@ -54,5 +54,8 @@ class MemoryAlarm:
     def look(self) -> bool:
         """Whether memory is short; True when that has changed since the last look."""
         was = self.on
-        self.on = self._resident() >= (RELEASE * self.mark if was else self.mark)
+        try:
+            self.on = self._resident() >= (RELEASE * self.mark if was else self.mark)
+        except OSError:  # no descriptor is left to look with: it stays as it was
+            return False
         return self.on != was

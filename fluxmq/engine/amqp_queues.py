@@ -123,9 +123,7 @@ class AmqpQueues:
         queue = self.manager.make(spec_of(said, terms), said)
         state = self.manager.states[queue]
         if exclusive:
-            state.owner = exclusive_owner
-            self._owned.setdefault(id(exclusive_owner), set()).add(queue)
-            self._owners[queue] = exclusive_owner
+            self._own(state, exclusive_owner)
         if queue.kind != QUEUE_STREAM:
             self._group(queue)
         return self._told(state, name)
@@ -136,10 +134,14 @@ class AmqpQueues:
         said = Declared(vhost, name, False, True, True, {})
         queue = self.manager.make(spec_of(said, read_arguments(said)), said)
         state = self.manager.states[queue]
-        state.owner = owner
-        self._owned.setdefault(id(owner), set()).add(state)
+        self._own(state, owner)
         self._group(queue)
         return self._told(state, name)
+
+    def _own(self, state: QueueState, owner: object) -> None:
+        state.owner = owner
+        self._owned.setdefault(id(owner), set()).add(state.queue)
+        self._owners[state.queue] = owner
 
     def _generate(self, vhost: bytes) -> bytes:
         while True:
@@ -215,6 +217,11 @@ class AmqpQueues:
             return queue.depth, 0, consumers
         ready = ready_of(group)
         return ready, max(group.lag - ready, 0), consumers
+
+    def tells_deliveries(self, queue: Queue) -> bool:
+        """Whether a redelivery says how many there were before (x-delivery-count): those of quorum queues do."""
+        terms = self.manager.states[queue].terms
+        return terms is not None and terms.kind == "quorum"
 
     # ------------------------------------------------------------------ consumers
 

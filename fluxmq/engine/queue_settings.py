@@ -40,7 +40,6 @@ def configure(manager: QueueManager, state: QueueState) -> None:
     if terms is not None and queue.kind != QUEUE_STREAM:
         # What counts is what is ready, and what is too much or too old goes when the queue is pumped.
         queue.prompt = True
-        queue.counts_deliveries = terms.kind == "quorum"
         queue.ready_max = terms.length_max
         queue.ready_bytes_max = terms.bytes_max
         queue.drop_head = terms.overflow == "drop-head"

@@ -11,6 +11,7 @@ __all__ = [
     "ADMIN_HANDLE_SECONDS_MAX",
     "ADMIN_MESSAGES_MAX",
     "ADMIN_REPLAY_MAX",
+    "AMQP_CLIENT_PROPERTIES_BYTES_MAX",
     "AMQP_FRAME_BYTES_MAX",
     "AMQP_FRAME_BYTES_MIN",
     "AMQP_MEMORY_HIGH_BYTES_MIN",
@@ -68,6 +69,9 @@ JOURNAL_AHEAD_TIMES_MAX = 4
 # each, until a checkpoint lets go of what they settled.
 QUEUE_RESERVE_BYTES = 4 << 20
 
+# What a client says about itself is kept as long as it is connected. Libraries say half a KiB; this is room for a name,
+# a team and a build, and not for a payload.
+AMQP_CLIENT_PROPERTIES_BYTES_MAX = 16 << 10
 # Every peer must take frames of this size (AMQP 0-9-1, section 4.2.3): nothing larger is sent before both have agreed.
 AMQP_FRAME_BYTES_MIN = 4096
 # A frame is whole in memory before it is looked at, for each connection; what is larger gains nothing any more.

@@ -14,15 +14,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kit.amqp import AmqpClient
 from kit.certs import issue, make_ca
 from kit.client import KEPT, Client
 from kit.websocket import PING, WebSocket
 from oracle.mqtt import Puback, Publish, Pubrec
 
+from fluxmq._core.amqp091_connection import AmqpConnection
 from fluxmq._core.session import Session
 from fluxmq._core.testing import DEBUG_BUILD, live_objects
 from fluxmq.app.config import load
 from fluxmq.app.server import Server
+from fluxmq.edge.amqp091.client import Client as AmqpState
 
 pytestmark = pytest.mark.skipif(
     not DEBUG_BUILD, reason="this build of the core does not count: build with FLUXMQ_DEBUG=1"
@@ -137,6 +140,33 @@ def test_messages_of_every_kind(node: Node) -> None:
     reset(clients[0])
     clients[1].close()
     clients[2].drop()
+
+
+def test_amqp_connections_that_end_in_every_way(node: Node) -> None:
+    """At each step of the handshake, and behind it: by the client, by the broker, by a reset."""
+    steps: list[Callable[[AmqpClient], object]] = [
+        lambda one: None,
+        lambda one: one.send_bytes(b"AMQP"),
+        lambda one: one.send_bytes(b"HTTP/1.1"),
+        lambda one: one.greet(),
+        lambda one: one.greet().log_in(),
+        lambda one: one.greet().log_in(mechanism="NONE"),
+        lambda one: one.connect(),
+        lambda one: one.connect().channel(),
+        lambda one: one.connect().disconnect(),
+        lambda one: one.connect().send_bytes(bytes(50)),
+        lambda one: one.connect().send_bytes(one.method("basic.publish", 0, b"", b"q", False, False, channel=1)),
+    ]
+    for step in steps:
+        for ends in ("close", "reset"):
+            client = AmqpClient(node.address("amqp091.plain"))
+            step(client)
+            if ends == "reset" and client.raw.fileno() >= 0:
+                client.raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+    node.wait_until(lambda server: not server.poller.connections and not server.amqp091.clients.open)
+    gc.collect()
+    assert not [item for item in gc.get_objects() if isinstance(item, AmqpConnection | AmqpState)]
 
 
 def test_kept_sessions_with_messages_that_end(node: Node) -> None:

@@ -11,7 +11,8 @@ from fluxmq._core.amqp091_header import with_number
 from fluxmq._core.amqp091_properties import decode_properties, encode_properties
 
 names = st.one_of(st.sampled_from(("a", "x-stream-offset", "x-stream", "x-stream-offsets", "zz")), st.text(max_size=20))
-values = st.one_of(st.integers(-5, 5), st.text(max_size=9), st.booleans(), st.none(), st.lists(st.booleans(), max_size=3))
+values = st.one_of(st.integers(-5, 5), st.text(max_size=9), st.booleans(), st.none(),
+                   st.lists(st.booleans(), max_size=3))
 properties = st.fixed_dictionaries({}, optional={
     "content_type": st.text(max_size=9), "content_encoding": st.text(max_size=9),
     "headers": st.dictionaries(names, values, max_size=6), "delivery_mode": st.integers(0, 255),

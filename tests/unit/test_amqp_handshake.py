@@ -111,7 +111,8 @@ class Wire:
     def tune(self, frame_max: int, channel_max: int, heartbeat_s: int) -> None:
         self.tuned = self.frame_max, _, self.heartbeat_s = frame_max, channel_max, heartbeat_s
 
-    def accept(self, exchanges: Any, mqtt_space: bool) -> None:
+    def accept(self, exchanges: Any, vhost: str, mqtt_space: bool) -> None:
+        assert vhost == self.state.vhost  # type: ignore[attr-defined]
         self.accepted = exchanges, mqtt_space
 
 
@@ -368,6 +369,16 @@ def test_whatever_a_client_says_about_itself(properties: dict[str, Any]) -> None
     wire.send(ConnectionOpen(virtual_host="/"))
     [info] = node.clients.clients()
     assert info.properties == properties
+
+
+def test_a_client_may_not_tell_stories(node: Node) -> None:
+    for length, answer in ((16_000, ConnectionTune), (17_000, ConnectionClose)):
+        wire = node.greeted()
+        wire.received()
+        wire.send(ConnectionStartOk(client_properties={"connection_name": "x" * length}, mechanism="PLAIN",
+                                    response=GUEST))
+        assert [type(method) for method in wire.received()] == [answer]
+        assert wire.state.name == "x" * 255 * (answer is ConnectionTune)
 
 
 # ── who it is ────────────────────────────────────────────────────────────────────────────────────────────────

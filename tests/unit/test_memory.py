@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,16 @@ def test_between_the_two_edges_nothing_changes(steps: list[int]) -> None:
         elif now < 0.9 * MARK:
             wanted = False
         assert alarm.look() == (wanted != was) and alarm.on == wanted
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_who_cannot_look_changes_nothing(on: bool) -> None:
+    def blind() -> int:
+        raise OSError(24, "Too many open files")
+
+    alarm = MemoryAlarm(MARK, blind)
+    alarm.on = on
+    assert not alarm.look() and alarm.on is on
 
 
 def test_what_this_process_has() -> None:

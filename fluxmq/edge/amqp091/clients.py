@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fluxmq._core.amqp091_methods import ConnectionBlocked, ConnectionUnblocked
 from fluxmq.edge.amqp091.client import HOLD_MEMORY
-from fluxmq.engine.ports_clients import ClientInfo
+from fluxmq.engine.ports_clients import ClientInfo, ClientsPort
 
 if TYPE_CHECKING:
     from fluxmq.edge.amqp091.client import Client
@@ -22,7 +22,7 @@ CAPABILITY = "connection.blocked"
 
 
 class Clients:
-    """Machine; it holds the clients of all listeners, the engine's ClientsPort among its callers."""
+    """Machine. The clients of all listeners; a ClientsPort."""
 
     def __init__(self) -> None:
         self.serials = count(1)
@@ -59,3 +59,8 @@ class Clients:
             client.hold(HOLD_MEMORY)
         else:
             client.release(HOLD_MEMORY)
+
+
+if TYPE_CHECKING:
+    # mypy holds the class against the port here.
+    _port: type[ClientsPort] = Clients

@@ -39,6 +39,7 @@ __all__ = ["Handshake", "server_properties"]
 Proved = Callable[[Client, "str | None"], None]
 Refused = Callable[[Client, Claim, AuthError], None]
 DEFAULT_VIRTUAL_HOST = "/"
+NAME_LENGTH_MAX = 255  # characters of connection_name that logs and lists show; all of it is among the properties
 # What this broker does beyond the specification, by the names that RabbitMQ gave it: clients ask for some of them.
 CAPABILITIES = (
     "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
@@ -88,8 +89,11 @@ class Handshake:
     def _start_ok(self, client: Client, method: ConnectionStartOk) -> None:
         properties = method.client_properties
         client.properties = encode_table(properties)
+        if len(client.properties) > limits.AMQP_CLIENT_PROPERTIES_BYTES_MAX:
+            raise ProtocolError(ReplyCode.RESOURCE_ERROR, f"client properties of {len(client.properties)} bytes are "
+                                                          f"more than {limits.AMQP_CLIENT_PROPERTIES_BYTES_MAX}")
         name, capabilities = properties.get("connection_name"), properties.get("capabilities")
-        client.name = name if isinstance(name, str) else ""
+        client.name = name[:NAME_LENGTH_MAX] if isinstance(name, str) else ""
         if isinstance(capabilities, dict):
             client.capabilities = frozenset(name for name, has in capabilities.items() if has is True)
         certificate = self._certificate(client.connection)
@@ -178,7 +182,6 @@ class Handshake:
         front.clients.open[client.client_id] = client
         front.tally.accepted += 1
         connection.write_timeout_ms = front.options.write_timeout_ms
-        connection.user = client.identity.encode() if client.identity is not None else None
         connection.write(ConnectionOpenOk().frame(0))
         connection.deadline_ms = 0
         connection.accept(exchanges, name, name == DEFAULT_VIRTUAL_HOST)
