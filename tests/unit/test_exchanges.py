@@ -259,3 +259,24 @@ def test_queues_are_known_from_when_they_are_made_until_they_are_deleted() -> No
     for exchange, key in ((b"", b"after"), (b"amq.fanout", b"")):
         route = lookup(exchange, key)
         assert route is not None and not route.routed
+
+
+def test_what_mqtt_clients_publish_reaches_queues_bound_to_amq_topic() -> None:
+    from fluxmq.engine.exchange_store import ExchangeKeeper
+
+    hub = Hub(None)
+    queues, manager = QueueManager(hub), ExchangeManager(hub, [b"v"])
+    ExchangeKeeper(manager, queues)
+    for vhost in (b"/", b"v"):
+        queues.declare(QueueSpec(name=internal_name(vhost, b"q").decode()))
+        manager.bind(vhost, b"amq.topic", b"q", b"a.#.z")
+    queue, other = queues.queues[b"q"].queue, queues.queues[b"\0v\0q"].queue
+    for topic in (b"a/b/z", b"a/b", b"a.b.z"):
+        hub.publish_message(topic, b"")
+    assert (queue.depth, other.depth) == (1, 0)
+    manager.unbind(b"/", b"amq.topic", b"q", b"a.#.z")
+    hub.publish_message(b"a/z", b"")
+    assert queue.depth == 1
+    manager.bind(b"/", b"amq.topic", b"q", b"#")
+    queues.delete(b"q")
+    hub.publish_message(b"a/z", b"")
