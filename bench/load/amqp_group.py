@@ -1,8 +1,8 @@
 """The rows of the side-by-side table in which both sides speak AMQP 0-9-1: the same client against FluxMQ and RabbitMQ.
 
 Where FluxMQ syncs, RabbitMQ's side is its quorum queue: its classic queue confirms before anything is on the disk.
-FluxMQ takes `x-queue-type: quorum` for a durable queue, so the load is the same on both sides. See scenarios.py for what a
-row is, amqp_options.py for the fields of a load.
+FluxMQ takes `x-queue-type: quorum` for a durable queue, so the load is the same on both sides. See scenarios.py for
+what a row is, amqp_options.py for the fields of a load.
 """
 from __future__ import annotations
 

@@ -25,12 +25,12 @@ __all__ = ["BROKERS", "MQTT_BROKERS", "Broker", "BrokerError", "Needs", "find_mo
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
 SLOTS = {"tcp": "server.mqtt.tcp.plain", "tls": "server.mqtt.tcp.tls",
-         "ws": "server.mqtt.websocket.plain", "wss": "server.mqtt.websocket.tls"}
+         "ws": "server.mqtt.websocket.plain", "wss": "server.mqtt.websocket.tls", "amqp": "server.amqp091.plain"}
 # The start message names each slot, as its key or its end, and on the same line HOST:PORT.
-SLOT_IN_LINE = re.compile(r"\b(tcp|websocket)[./](plain|tls)\b")
+SLOT_IN_LINE = re.compile(r"\b(tcp|websocket|amqp091)[./](plain|tls)\b")
 ADDRESS_IN_LINE = re.compile(r"(\d+\.\d+\.\d+\.\d+|\[[0-9a-fA-F:]+\]):(\d+)")
 TRANSPORT_OF = {("tcp", "plain"): "tcp", ("tcp", "tls"): "tls", ("websocket", "plain"): "ws",
-                ("websocket", "tls"): "wss"}
+                ("websocket", "tls"): "wss", ("amqp091", "plain"): "amqp"}
 
 
 class BrokerError(RuntimeError):
@@ -132,7 +132,7 @@ def read_lines(broker: Broker, needs: Needs, take: Callable[[str], bool]) -> Non
 def start_fluxmq(needs: Needs) -> Broker:
     """FluxMQ as it ships, but for what is needed: default settings, ports of its own choosing, data in the folder."""
     settings = {"storage.dir": str(needs.folder / "data"), "server.health_enabled": "false",
-                "server.amqp091.plain.addr": "", "server.admin_socket": "", "queue_manager.auto_create": needs.queue,
+                "server.admin_socket": "", "queue_manager.auto_create": needs.queue,
                 "queue_manager.compression": "zstd" if needs.compress else "none"}
     for transport, slot in SLOTS.items():
         settings[f"{slot}.addr"] = "127.0.0.1:0" if transport in needs.transports else ""

@@ -119,7 +119,7 @@ class Comparison:
         self.certificates: Certificates | None = None
 
     def needs(self, kind: Kind, load: dict[str, Any], folder: Path) -> Needs:
-        transport = load.get("transport", "tcp")
+        transport = "amqp" if kind == "amqp" else load.get("transport", "tcp")
         if transport in ("tls", "wss") and self.certificates is None:
             self.certificates = make_certificates(self.folder)
         return Needs(folder=folder, transports=(transport,), certificates=self.certificates,

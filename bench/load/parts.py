@@ -15,7 +15,7 @@ Metric = Literal["rate", "confirmed", "cpu", "p50", "p99", "ack_p99", "storm", "
 # What runs: the MQTT generator, a storm of connections, the AMQP generator, a replay from disk, a backlog that waits,
 # or the disk alone.
 Kind = Literal["load", "storm", "amqp", "replay", "backlog", "fsync"]
-Group = Literal["topics", "queues"]
+Group = Literal["topics", "queues", "amqp"]
 
 # metric → (its unit in a goal, what it is called in a table)
 METRICS: dict[Metric, tuple[str, str]] = {

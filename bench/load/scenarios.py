@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fluxmq.bench.load.amqp_group import AMQP_GROUP
 from fluxmq.bench.load.parts import Goal, Row, Side
 from fluxmq.bench.load.queue_rows import QUEUE_ROWS
 
@@ -73,4 +74,5 @@ ROWS: tuple[Row, ...] = (
         goals=(Goal(metric="idle_bytes", of="ours", at_least=False, bound=3072),
                Goal(metric="storm", of="ours", bound=10_000))),
     *QUEUE_ROWS,
+    *AMQP_GROUP,
 )

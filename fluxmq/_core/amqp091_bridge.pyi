@@ -1,7 +1,14 @@
-from fluxmq._core.hub import Hub
+from typing import final
+
+from fluxmq._core.exchange import Exchanges
+from fluxmq._core.hub import Hub, TopicRelay
 from fluxmq._core.queue import Queue
 
-__all__ = ["publish_amqp"]
+__all__ = ["ExchangeRelay", "publish_amqp"]
+
+@final
+class ExchangeRelay(TopicRelay):
+    def __init__(self, hub: Hub, exchanges: Exchanges) -> None: ...
 
 def publish_amqp(
     hub: Hub,

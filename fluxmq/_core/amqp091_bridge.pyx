@@ -1,11 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Publishes of AMQP 0-9-1 to the topics of MQTT. See amqp091_bridge.pxd."""
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+cimport cython
+from libc.stdint cimport int64_t, uint32_t
 from libc.string cimport memset
 
+from fluxmq._core.amqp091_names cimport HEADERS, props_read, props_t
 from fluxmq._core.amqp091_topics cimport TOPIC_BYTES_MAX
-from fluxmq._core.amqp091_translate cimport read_wishes, to_mqtt, topic_of
+from fluxmq._core.amqp091_translate cimport read_wishes, to_amqp, to_mqtt, topic_of, wishes_t
 from fluxmq._core.amqp091_values cimport room_t
+from fluxmq._core.exchange cimport Exchanges, Route
+from fluxmq._core.hub cimport TopicRelay
 from fluxmq._core.message cimport FORMAT_AMQP091, FORMAT_MQTT, pub_t
 from fluxmq._core.queue cimport Queue
 from fluxmq._core.routes cimport route_t
@@ -13,19 +17,20 @@ from fluxmq._core.trie cimport SUB_QUEUE
 
 from fluxmq._core.amqp091_topics import address_of
 
-__all__ = ["publish_amqp"]
+__all__ = ["ExchangeRelay", "publish_amqp"]
 
 cdef room_t room                # of the translation, for one publish
-cdef uint64_t passing = 0
+cdef room_t way_back            # the same, of an MQTT client's
 
 
 cdef int hub_publish_amqp(Hub hub, const body_t* amqp, list taken, uint8_t* refused) except -1:
-    global passing
     cdef uint8_t[TOPIC_BYTES_MAX] topic
     cdef uint32_t length = topic_of(amqp.topic, amqp.topic_length, topic)
     cdef uint32_t i
     cdef bint queues_only = 1
     cdef bint retain = 0
+    cdef wishes_t wishes
+    cdef body_t timed
     cdef Queue queue
     cdef route_t* route
     cdef pub_t pub
@@ -35,7 +40,9 @@ cdef int hub_publish_amqp(Hub hub, const body_t* amqp, list taken, uint8_t* refu
         return 0
     route = hub.routes.find(topic, length)
     memset(&pub, 0, sizeof(pub))
-    read_wishes(amqp, &pub.qos, &retain)
+    read_wishes(amqp, &wishes)
+    pub.qos = wishes.qos
+    retain = wishes.retain
     if route.count == 0 and not retain:
         return 0
     for i in range(route.count):
@@ -48,17 +55,54 @@ cdef int hub_publish_amqp(Hub hub, const body_t* amqp, list taken, uint8_t* refu
         pub.body.topic_length = length
         pub.body.properties_length = 0
     else:
-        to_mqtt(amqp, &room, &pub.body, &pub.qos, &retain)
+        timed = amqp[0]
+        if timed.expires_at == 0 and wishes.lifetime_ms >= 0:
+            timed.expires_at = hub.node.now_ms + max(wishes.lifetime_ms, 1)
+        to_mqtt(&timed, &room, &pub.body, &pub.qos, &retain)
         pub.retain = retain
     pub.amqp = amqp
     if taken:
-        passing += 1
-        pub.passing = passing
+        pub.passing = hub.next_passing()
         for queue in taken:
-            queue.passed = passing
+            queue.passed = pub.passing
     matched = hub.publish(&pub, route)
     refused[0] = pub.refused
     return matched
+
+
+@cython.final
+cdef class ExchangeRelay(TopicRelay):
+    """Machine. From the topics of MQTT to the exchanges that are bound to amq.topic, and on to their queues.
+
+    exchanges: of virtual host "/". Queues keep the message as the MQTT client sent it.
+    """
+    cdef Hub hub
+    cdef Exchanges exchanges
+
+    def __init__(self, Hub hub not None, Exchanges exchanges not None):
+        self.hub = hub
+        self.exchanges = exchanges
+
+    cdef int relay(self, pub_t* pub) except -1:
+        cdef body_t amqp
+        cdef props_t props
+        cdef Route route
+        cdef Queue queue
+        cdef uint32_t n
+        if pub.amqp != NULL:
+            return 0                    # it came from there
+        to_amqp(&pub.body, pub.qos, self.hub.node.now_ms, &way_back, &amqp)
+        props_read(amqp.properties, amqp.properties_length, &props)
+        n = amqp.topic[0]
+        route = self.exchanges.find(amqp.topic + 1, n, amqp.topic + 1 + n, amqp.topic_length - 1 - n,
+                                    props.of[HEADERS].at, props.of[HEADERS].n)
+        if route is None:
+            return 0
+        for queue in route.queues:
+            if queue.passed != pub.passing:
+                queue.passed = pub.passing
+                queue.put(&pub.body, pub.qos)       # refused: counted, and nothing that its publisher should hear
+        return 0
 
 
 def publish_amqp(Hub hub not None, bytes exchange not None, bytes routing_key not None, bytes payload not None,

@@ -15,6 +15,11 @@ from libc.string cimport memcpy, memset
 
 from fluxmq._core.errors import ProtocolError
 
+from fluxmq._core.amqp091_consts cimport (
+    BASIC_ACK, BASIC_DELIVER, BASIC_GET_OK, BASIC_NACK, BASIC_RETURN, FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD,
+    REPLY_PRECONDITION_FAILED,
+)
+from fluxmq._core.amqp091_telling cimport with_delivery_count
 from fluxmq._core.amqp091_translate cimport to_amqp
 from fluxmq._core.amqp091_values cimport room_t
 from fluxmq._core.link cimport link_commit, link_drop, link_hold, link_room
@@ -32,18 +37,7 @@ cdef enum:
     REQUEUE = 1
     DISCARD = 2
     NO_ACK_MAX = 8192               # deliveries of a consumer without acknowledgements that have not left yet
-    READ_BURST = 4096               # the same of a stream
     METHOD_BYTES_MAX = 1024         # of Basic.Deliver and its kin: three short strings and some numbers
-    PRECONDITION_FAILED = 406
-    BASIC_RETURN = 60 << 16 | 50
-    BASIC_DELIVER = 60 << 16 | 60
-    BASIC_GET_OK = 60 << 16 | 71
-    BASIC_ACK = 60 << 16 | 80
-    BASIC_NACK = 60 << 16 | 120
-    FRAME_METHOD = 1
-    FRAME_HEADER = 2
-    FRAME_BODY = 3
-    FRAME_END = 0xCE
     FRAME_EXTRA = 8                 # type, channel, size, end
 
 # One per process, as in transport.pyx: filled and copied within one call.
@@ -434,6 +428,10 @@ cdef class Channel(Waiter):
             member = <ChannelMember>delivery.consumer
             consumer_tag = member.tag
             redelivered = delivery.claim.deliveries > 1
+            if redelivered and member.counts:
+                counted = with_delivery_count(&body, delivery.claim.deliveries - 1)
+                body.properties = <const uint8_t*><const char*><bytes>counted
+                body.properties_length = <uint32_t>len(<bytes>counted)
         if consumer_tag is None:
             at = put_u64(put_u32(method, BASIC_GET_OK), tag)
         else:
@@ -521,7 +519,7 @@ cdef class Channel(Waiter):
         return 0
 
     def unknown(self, tag):
-        raise ProtocolError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+        raise ProtocolError(REPLY_PRECONDITION_FAILED, f"unknown delivery tag {tag}")
 
     cdef int forget_claim(self, claim_t* claim) noexcept:
         """It is not this channel's any more. Claims are lost from the oldest on, so it is found soon."""

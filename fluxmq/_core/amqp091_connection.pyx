@@ -18,6 +18,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from fluxmq._core.errors import ProtocolError
 
+from fluxmq._core.amqp091_bridge cimport hub_publish_amqp
 from fluxmq._core.amqp091_consts cimport (
     BASIC_ACK, BASIC_NACK, BASIC_PUBLISH, BASIC_REJECT, CHANNEL_CLOSE, CHANNEL_CLOSE_OK, CHANNEL_OPEN, FRAME_BODY,
     FRAME_END, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, REPLY_ACCESS_REFUSED, REPLY_CHANNEL_ERROR, REPLY_COMMAND_INVALID, REPLY_FRAME_ERROR, REPLY_NOT_FOUND,
@@ -25,6 +26,7 @@ from fluxmq._core.amqp091_consts cimport (
 )
 from fluxmq._core.amqp091_properties cimport amqp_properties_t, properties_read
 from fluxmq._core.amqp091_telling cimport TELLING, copies, has_copies, judge
+from fluxmq._core.amqp091_topics cimport ADDRESS_BYTES_MAX, reply_route
 from fluxmq._core.exchange cimport Route
 from fluxmq._core.hub cimport Hub
 from fluxmq._core.link cimport link_write
@@ -441,8 +443,16 @@ cdef class AmqpConnection(Transport):
         cdef amqp_properties_t properties
         cdef Route route = None
         cdef Queue queue
+        cdef body_t moved
+        cdef uint8_t[ADDRESS_BYTES_MAX] address
         cdef bint refused = 0
         cdef bint routed
+        if body.topic[0] == 0 and self.mqtt_space:      # an answer to an MQTT client, whose topic reply_to was
+            moved = body[0]
+            moved.topic = address
+            moved.topic_length = reply_route(body.topic + 1, body.topic_length - 1, address)
+            if moved.topic_length:
+                body = &moved
         properties_read(body.properties, body.properties + body.properties_length, &properties)
         route = self.route_of(body, &properties)
         self.published = True
@@ -453,6 +463,8 @@ cdef class AmqpConnection(Transport):
             routed = route.routed
             for queue in route.queues:
                 refused = queue.put(body, 1) != 0 or refused
+            if route.mqtt:
+                routed = self.publish_topic(body, route.queues, &refused) or routed
         if mandatory and not routed:
             channel.write_return(body, REPLY_NO_ROUTE, b"NO_ROUTE")
         if self.hub.ledger.records != records:
@@ -484,20 +496,39 @@ cdef class AmqpConnection(Transport):
         cdef amqp_properties_t properties
         cdef Queue queue
         cdef bytes address
+        cdef bint routed
         cdef bytes exchange = (<const char*>body.topic)[:1 + body.topic[0]]
         keys, written = copies(body)
         sent.properties = <const uint8_t*><const char*><bytes>written
         sent.properties_length = <uint32_t>len(<bytes>written)
         properties_read(sent.properties, sent.properties + sent.properties_length, &properties)
-        found = dict.fromkeys(route.queues)
+        topics = [(<const char*>body.topic)[:body.topic_length]] if route.mqtt else []
         for key in keys:
             address = exchange + <bytes>key[:255]
             other.topic = <const uint8_t*><const char*>address
             other.topic_length = <uint32_t>len(address)
-            found.update(dict.fromkeys(self.route_of(&other, &properties).queues))
-        for queue in found:
+            if self.route_of(&other, &properties).mqtt:
+                topics.append(address)
+        keys = [(<const char*>body.topic)[len(exchange):body.topic_length], *keys]
+        route = self.exchanges.find_keys(body.topic + 1, body.topic[0], keys, properties.headers.at,
+                                         properties.headers.length)
+        for queue in route.queues:
             refused[0] = queue.put(&sent, 1) != 0 or refused[0]
-        return len(found) != 0
+        routed = route.routed
+        for address in topics:
+            other = sent
+            other.topic = <const uint8_t*><const char*>address
+            other.topic_length = <uint32_t>len(address)
+            routed = self.publish_topic(&other, route.queues, refused) or routed
+        return routed
+
+    cdef bint publish_topic(self, const body_t* body, list queues, bint* refused) except? 0:
+        """It came to amq.topic: to MQTT clients, and queues that capture its topic. queues: those that have it. Whether
+        it went anywhere."""
+        cdef uint8_t reason = 0
+        cdef int matched = hub_publish_amqp(self.hub, body, queues, &reason)
+        refused[0] = refused[0] or reason != 0
+        return matched != 0
 
     cdef int check_access(self, const body_t* body) except -1:
         cdef bytes topic = (<const char*>body.topic)[:body.topic_length]

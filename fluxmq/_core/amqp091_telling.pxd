@@ -18,3 +18,5 @@ cdef bytes judge(const body_t* body, const amqp_properties_t* properties, bytes 
 cdef bint has_copies(const amqp_properties_t* properties) noexcept
 # ([routing key, …], properties without BCC). Raises ProtocolError 406 where they are no lists of strings.
 cdef tuple copies(const body_t* body)
+# Properties with the header x-delivery-count: how often it was delivered before.
+cdef bytes with_delivery_count(const body_t* body, uint16_t count)

@@ -3,7 +3,7 @@
 """Messages of AMQP 0-9-1 as MQTT 5 has them. amqp091_translate.pxd has the rules, docs/interop.md the table."""
 from binascii import b2a_base64
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcmp, memcpy, memset, strlen
 
@@ -16,7 +16,7 @@ from fluxmq._core.amqp091_names cimport (
 from fluxmq._core.amqp091_topics cimport (
     ADDRESS_BYTES_MAX, SHORTSTR_MAX, TOPIC_BYTES_MAX, address_of_topic, reply_topic, slice_t, split_address, topic_of,
 )
-from fluxmq._core.amqp091_values cimport entry_t, next_entry, next_item, put_entry, room_more, room_put, value_text
+from fluxmq._core.amqp091_values cimport entry_t, next_entry, next_item, put_entry, read_decimal, room_more, room_put, value_text
 from fluxmq._core.message cimport FORMAT_MQTT
 from fluxmq._core.text cimport TEXT_OK, text_valid, topic_valid
 from fluxmq._core.wire cimport peek_u32, put_bytes16, put_u8
@@ -24,6 +24,7 @@ from fluxmq._core.wire cimport peek_u32, put_bytes16, put_u8
 cdef enum:
     PIECE_BYTES = 49149         # of an entry, in 65 532 characters of base64
     NUMBER_BYTES = 24
+    LIFETIME_MS_MAX = 0xFFFFFFFF
 
 cdef struct marks_t:            # headers by which something of MQTT comes back; name NULL: there is none
     entry_t topic
@@ -35,17 +36,22 @@ cdef struct marks_t:            # headers by which something of MQTT comes back;
     entry_t retain
 
 
-cdef void read_wishes(const body_t* amqp, uint8_t* qos, bint* retain) noexcept nogil:
+cdef void read_wishes(const body_t* amqp, wishes_t* wishes) noexcept nogil:
     cdef props_t props
     cdef entry_t entry
     cdef const uint8_t* at
+    cdef uint64_t lifetime = 0
     props_read(amqp.properties, amqp.properties_length, &props)
-    qos[0] = props.of[DELIVERY_MODE].at != NULL and props.of[DELIVERY_MODE].at[0] == 2
-    retain[0] = 0
+    wishes.qos = props.of[DELIVERY_MODE].at != NULL and props.of[DELIVERY_MODE].at[0] == 2
+    wishes.retain = 0
+    wishes.lifetime_ms = -1
+    if props.of[EXPIRATION].at != NULL and read_decimal(props.of[EXPIRATION].at, props.of[EXPIRATION].n,
+                                                        LIFETIME_MS_MAX, &lifetime):
+        wishes.lifetime_ms = <int64_t>lifetime
     at = props.of[HEADERS].at
     while at != NULL and next_entry(&at, props.of[HEADERS].at + props.of[HEADERS].n, &entry):
         if entry.kind == c"t" and named(entry.name, entry.name_length, MARK_RETAIN):
-            retain[0] = entry.value[0] != 0
+            wishes.retain = entry.value[0] != 0
 
 
 cdef bint is_pairs(const entry_t* mark) noexcept nogil:

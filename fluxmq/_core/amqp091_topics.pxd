@@ -38,6 +38,9 @@ cdef uint32_t address_of_topic(const uint8_t* topic, uint32_t n, uint8_t* out) n
 cdef bint is_queue(const uint8_t* topic, uint32_t n) noexcept nogil
 # reply_to as a response topic: the queue of that name, or of `amq.topic/<routing key>` the topic. 0: neither.
 cdef uint32_t reply_topic(const slice_t* reply_to, uint8_t* out) noexcept nogil
+# A key of the default exchange that reply_topic understands as a topic, as an address of amq.topic; returns its bytes,
+# at most ADDRESS_BYTES_MAX. 0: it is a queue's name like any other.
+cdef uint32_t reply_route(const uint8_t* key, uint32_t n, uint8_t* out) noexcept nogil
 # A response topic as reply_to, at most 255 bytes. 0: it is longer.
 cdef uint32_t reply_address(const slice_t* topic, uint8_t* out) noexcept nogil
 # A topic against a filter in which `#` may stand anywhere, for any number of levels, also none. `$` is not looked at.

@@ -88,6 +88,15 @@ cdef uint32_t reply_topic(const slice_t* reply_to, uint8_t* out) noexcept nogil:
     return 7 + reply_to.n
 
 
+cdef uint32_t reply_route(const uint8_t* key, uint32_t n, uint8_t* out) noexcept nogil:
+    if n <= 10 or n > SHORTSTR_MAX or memcmp(key, b"amq.topic/", 10) != 0:
+        return 0
+    out[0] = 9
+    memcpy(out + 1, b"amq.topic", 9)
+    memcpy(out + 10, key + 10, n - 10)
+    return n
+
+
 cdef uint32_t reply_address(const slice_t* topic, uint8_t* out) noexcept nogil:
     """reply_topic's other way; 0: too long."""
     if is_queue(topic.at, topic.n):

@@ -16,7 +16,7 @@ docs/interop.md has the table; what is behind it:
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-from fluxmq._core.amqp091_to_mqtt cimport read_wishes, to_mqtt
+from fluxmq._core.amqp091_to_mqtt cimport read_wishes, to_mqtt, wishes_t
 from fluxmq._core.amqp091_topics cimport topic_of
 from fluxmq._core.amqp091_values cimport room_t
 from fluxmq._core.message cimport body_t

@@ -84,6 +84,7 @@ cdef class Exchanges:
     cdef readonly dict exchanges            # name -> Exchange
     cdef readonly dict queues               # name -> QueueEnd
     cdef readonly Exchange mqtt             # the one with is_mqtt, or None
+    cdef public object on_mqtt              # (Binding of it, whether there is one now or no more); None: nobody asks
     cdef readonly uint64_t generation       # any change of what is bound, or there
     cdef readonly uint64_t hits
     cdef readonly uint64_t misses
@@ -104,11 +105,12 @@ cdef class Exchanges:
     # None: there is no such exchange. headers: a table without its length, valid. Lengths: as on the wire, up to 255.
     cdef Route find(self, const uint8_t* name, uint32_t n, const uint8_t* key, uint32_t key_length,
                     const uint8_t* headers, uint32_t headers_length)
-    # The same for a message of a client: its headers `CC` and `BCC` may name further keys. Raises ProtocolError (406).
-    cdef Route find_message(self, const uint8_t* name, uint32_t n, const uint8_t* key, uint32_t key_length,
-                            const uint8_t* headers, uint32_t headers_length)
+    # The same for one message under several keys (bytes), which is not remembered: an alternate is for what none of
+    # them leads anywhere.
+    cdef Route find_keys(self, const uint8_t* name, uint32_t n, list keys, const uint8_t* headers,
+                         uint32_t headers_length)
     cdef Route walk(self, Exchange first, const uint8_t* key, uint32_t key_length, const uint8_t* headers,
-                    uint32_t headers_length, list more)
+                    uint32_t headers_length, list keys)
     cdef size_t visit(self, Exchange exchange, const uint8_t* key, uint32_t key_length, const uint8_t* headers,
                       uint32_t headers_length) except? 0xFFFFFFFF
     cdef size_t visit_headers(self, Exchange exchange, const uint8_t* headers, uint32_t length) except? 0xFFFFFFFF

@@ -8,7 +8,7 @@ from libc.string cimport memcmp, memcpy
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.exchange_headers cimport (
-    MATCH_ALL, header_hash, headers_copies, headers_free, headers_match, headers_pattern, headers_read,
+    MATCH_ALL, header_hash, headers_free, headers_match, headers_pattern, headers_read,
 )
 from fluxmq._core.exchange_table cimport (
     KEY_BYTES_MAX, etable_add, etable_find, etable_free, etable_init, etable_match, etable_pattern, etable_prune,
@@ -294,6 +294,8 @@ cdef class Exchanges:
         source.outbound[binding] = binding
         destination.inbound.add(binding)
         self.generation += 1
+        if source.is_mqtt and self.on_mqtt is not None:
+            self.on_mqtt(binding, True)
         return binding
 
     def unbind(self, Exchange source not None, Destination destination not None, bytes key not None,
@@ -314,6 +316,8 @@ cdef class Exchanges:
         del source.outbound[binding]
         binding.destination.inbound.discard(binding)
         self.generation += 1
+        if source.is_mqtt and self.on_mqtt is not None:
+            self.on_mqtt(binding, False)
 
     # ---- the hot verb ----
 
@@ -358,24 +362,17 @@ cdef class Exchanges:
             self.keep(oldest, hash, name, n, key, key_length, route)
         return route
 
-    def lookup_message(self, bytes name not None, bytes key not None, bytes headers=b""):
-        """find_message, for Python."""
-        return self.find_message(<const uint8_t*><const char*>name, <uint32_t>len(name),
-                                 <const uint8_t*><const char*>key, <uint32_t>len(key),
-                                 <const uint8_t*><const char*>headers, <uint32_t>len(headers))
+    def lookup_keys(self, bytes name not None, list keys not None, bytes headers=b""):
+        """find_keys, for Python."""
+        return self.find_keys(<const uint8_t*><const char*>name, <uint32_t>len(name), keys,
+                              <const uint8_t*><const char*>headers, <uint32_t>len(headers))
 
-    cdef Route find_message(self, const uint8_t* name, uint32_t n, const uint8_t* key, uint32_t key_length,
-                            const uint8_t* headers, uint32_t headers_length):
-        cdef Exchange exchange
-        cdef list more = None
-        if headers_length:
-            more = headers_copies(headers, headers_length)
-            if more:
-                exchange = <Exchange>self.exchanges.get(PyBytes_FromStringAndSize(<const char*>name, n))
-                if exchange is None:
-                    return None
-                return self.walk(exchange, key, key_length, headers, headers_length, more)
-        return self.find(name, n, key, key_length, headers, headers_length)
+    cdef Route find_keys(self, const uint8_t* name, uint32_t n, list keys, const uint8_t* headers,
+                         uint32_t headers_length):
+        cdef Exchange exchange = <Exchange>self.exchanges.get(PyBytes_FromStringAndSize(<const char*>name, n))
+        if exchange is None:
+            return None
+        return self.walk(exchange, NULL, 0, headers, headers_length, keys)
 
     cdef int keep(self, entry_t** way, uint64_t hash, const uint8_t* name, uint32_t n, const uint8_t* key,
                   uint32_t key_length, Route route) except -1:
@@ -392,9 +389,9 @@ cdef class Exchanges:
         return 0
 
     cdef Route walk(self, Exchange first, const uint8_t* key, uint32_t key_length, const uint8_t* headers,
-                    uint32_t headers_length, list more):
-        """Where a message goes that comes to this exchange. more: further keys. Not reentrant: it runs no code of
-        others."""
+                    uint32_t headers_length, list keys):
+        """Where a message goes that comes to this exchange. keys: instead of the one. Not reentrant: it runs no code
+        of others."""
         cdef Route route = Route.__new__(Route)
         cdef bytes another
         cdef size_t ways
@@ -411,9 +408,11 @@ cdef class Exchanges:
                 at += 1
                 route.mqtt |= exchange.is_mqtt
                 route.by_headers |= exchange.kind == EXCHANGE_HEADERS
-                ways = self.visit(exchange, key, key_length, headers, headers_length)
-                if more is not None and exchange.kind != EXCHANGE_HEADERS:
-                    for another in more:
+                ways = 0
+                if keys is None:
+                    ways = self.visit(exchange, key, key_length, headers, headers_length)
+                else:
+                    for another in keys:
                         ways += self.visit(exchange, <const uint8_t*><const char*>another, <uint32_t>len(another),
                                            headers, headers_length)
                 if ways == 0:
@@ -425,7 +424,7 @@ cdef class Exchanges:
                             self.reach(alternate)
         finally:
             self.work.clear()
-        route.by_headers |= more is not None
+        route.by_headers |= keys is not None
         route.queues = self.met_queues()
         route.routed = self.met_count > 0
         route.internal = first.internal

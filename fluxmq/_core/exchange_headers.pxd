@@ -31,8 +31,5 @@ cdef void headers_free(headers_t* headers) noexcept
 # What a binding asks for, of its arguments: `x-match` and what it leaves out are gone. Returns MATCH_*.
 cdef uint8_t headers_pattern(headers_t* arguments) noexcept
 cdef bint headers_match(const headers_t* pattern, uint8_t how, const headers_t* headers) noexcept
-# Routing keys beside the message's own: the strings in the arrays `CC` and `BCC`. None: neither is there. Raises
-# ProtocolError (406) for one that is no array.
-cdef list headers_copies(const uint8_t* table, uint32_t length)
 # Equal headers have equal hashes. presence: of the name alone, what a binding without a value looks for.
 cdef uint64_t header_hash(const header_t* header, bint presence, uint64_t seed) noexcept

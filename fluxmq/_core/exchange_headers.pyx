@@ -19,7 +19,6 @@ KIND_NAMES = {"S": "longstr", "x": "binary", "I": "signedint", "i": "unsignedint
 
 cdef enum:
     DEPTH_MAX = 32              # of tables in tables; what is deeper is compared byte for byte
-    PRECONDITION_FAILED = 406
     SYNTAX_ERROR = 502
 
 cdef enum kind_class:           # kinds of one class may be equal
@@ -304,43 +303,6 @@ cdef const uint8_t* entry_read(header_t* header, const uint8_t* at, const uint8_
     if at != NULL:
         header.value_length = <uint32_t>(at - header.value)
     return at
-
-
-cdef list headers_copies(const uint8_t* table, uint32_t length):
-    cdef const uint8_t* end = table + length
-    cdef header_t header
-    cdef list found = None
-    cdef bint known = False, known_blind = False
-    while table != end and table != NULL:
-        table = field_read(&header, table, end)
-        if table == NULL:
-            break
-        if header.name_length == 2 and not known and memcmp(header.name, b"CC", 2) == 0:
-            known = True
-        elif header.name_length == 3 and not known_blind and memcmp(header.name, b"BCC", 3) == 0:
-            known_blind = True
-        else:
-            continue
-        found = [] if found is None else found
-        take_strings(found, &header)
-    return found
-
-
-cdef int take_strings(list found, const header_t* array) except -1:
-    cdef const uint8_t* at = array.value + 4
-    cdef const uint8_t* end = array.value + array.value_length
-    cdef header_t one
-    if array.kind != c"A":
-        raise ProtocolError(PRECONDITION_FAILED, f"invalid message: {{unacceptable_type_in_header,"
-                                                 f"\"{array.name[:array.name_length].decode()}\","
-                                                 f"{KIND_NAMES[chr(array.kind)]}}}")
-    while at != end:
-        at = entry_read(&one, at, end, False)
-        if at == NULL:
-            break
-        if one.kind == c"S":
-            found.append(PyBytes_FromStringAndSize(<const char*>one.value + 4, one.value_length - 4))
-    return 0
 
 
 cdef uint64_t header_hash(const header_t* header, bint presence, uint64_t seed) noexcept:

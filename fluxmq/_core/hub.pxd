@@ -23,6 +23,10 @@ cdef class Retained:
     cdef node_t* node
     cdef readonly bint volatile         # never journalled: $SYS
 
+cdef class TopicRelay:
+    """Whoever takes publishes of MQTT clients further: bindings of amq.topic to other exchanges."""
+    cdef int relay(self, pub_t* pub) except -1
+
 cdef class Hub:
     cdef readonly Ledger ledger
     cdef readonly Trie trie
@@ -62,12 +66,15 @@ cdef class Hub:
     cdef readonly list resumed                  # connections that go on with what waited in them
     cdef readonly list closed                   # connections whose descriptor is closed; dropped at the end of the turn
     cdef readonly dict queues                   # Queue -> its filters: what keeps them alive while the index knows them
+    cdef uint64_t passing                       # publishes so far (pub_t.passing)
+    cdef dict relays                            # TopicRelay -> filter -> bindings
     cdef dict bindings                          # Queue -> filter -> [bindings that it is, bindings that it is wider than]
     cdef readonly list throttled                # connections not read because the disk is behind
     cdef readonly uint64_t retained_refused
     cdef readonly set retained_dirty            # topics whose retained message changed since the last checkpoint
 
     cdef int publish(self, pub_t* pub, route_t* route) except -1
+    cdef uint64_t next_passing(self) noexcept
     cdef int deliver_all(self, pub_t* pub, route_t* route) except -1
     cdef int retain(self, pub_t* pub) except -1
     cdef bint is_ahead(self) noexcept

@@ -16,11 +16,11 @@ from fluxmq._core.mqtt_consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
 from fluxmq._core.routes cimport ShareGroup, hop_t
 from fluxmq._core.text cimport TEXT_OK, topic_valid
 from fluxmq._core.trie cimport (
-    SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_QUEUE, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE,
+    SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_QUEUE, SUB_RELAY, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE,
 )
 from fluxmq._core.wire cimport varint_size
 
-__all__ = ["Hub", "Retained"]
+__all__ = ["Hub", "Retained", "TopicRelay"]
 
 
 @cython.final
@@ -52,6 +52,13 @@ cdef class Retained:
     def expires_at(self) -> int:
         """Wall clock, ms since the epoch; 0 = never."""
         return self.msg.body.expires_at
+
+
+cdef class TopicRelay:
+    """Machine. A base class."""
+
+    cdef int relay(self, pub_t* pub) except -1:
+        return 0
 
 
 # Connections and sessions point into its ledger until they are freed, also when the collector frees them all at once.
@@ -92,6 +99,7 @@ cdef class Hub:
         self.throttled = []
         self.queues = {}
         self.bindings = {}
+        self.relays = {}
 
     # ---------------------------------------------------------------- clock and wake
 
@@ -117,12 +125,18 @@ cdef class Hub:
 
     # ---------------------------------------------------------------- publish
 
+    cdef uint64_t next_passing(self) noexcept:
+        self.passing += 1
+        return self.passing
+
     cdef int publish(self, pub_t* pub, route_t* route) except -1:
         """Everything that a PUBLISH causes. Returns how many subscriptions (merged) or groups it matched.
 
         Afterwards pub.owned has been given back; the bytes that pub.body points to are the caller's again.
         """
         cdef bint own_blob = 0
+        if pub.passing == 0:
+            pub.passing = self.next_passing()
         if pub.body.payload_length >= BLOB_BYTES_MIN and pub.body.blob == NULL and (route.count or pub.retain):
             pub.body.blob = blob_copy(pub.body.payload, pub.body.payload_length)
             pub.body.payload = pub.body.blob.data
@@ -164,6 +178,8 @@ cdef class Hub:
             hop = &route.hops[0]
             if hop.options & SUB_GROUP:
                 return (<ShareGroup>hop.target).deliver(pub)
+            if hop.options & SUB_RELAY:
+                return (<TopicRelay>hop.target).relay(pub)
             if hop.options & SUB_QUEUE:
                 pub.refused = <uint8_t>(<Queue>hop.target).take(pub, hop.options & SUB_WIDE)
                 return 0
@@ -172,6 +188,9 @@ cdef class Hub:
             hop = &route.hops[i]
             if hop.options & SUB_GROUP:
                 (<ShareGroup>hop.target).deliver(pub)
+                continue
+            if hop.options & SUB_RELAY:
+                (<TopicRelay>hop.target).relay(pub)
                 continue
             if hop.options & SUB_QUEUE:
                 reason = <uint8_t>(<Queue>hop.target).take(pub, hop.options & SUB_WIDE)
@@ -348,6 +367,31 @@ cdef class Hub:
         else:
             self.trie.remove(at, len(filter), <void*>queue)
         return 0
+
+    def bind_relay(self, TopicRelay relay not None, bytes binding_key not None):
+        """What MQTT clients publish to a topic that the key may match goes to the relay too, which finds out whether it
+        does. As often as it is bound it must be unbound."""
+        cdef dict counts = self.relays.setdefault(relay, {})
+        cdef bytes filter
+        found = filter_of(binding_key)
+        if found is None:
+            return
+        filter = found[0]
+        counts[filter] = counts.get(filter, 0) + 1
+        self.trie.add(<const uint8_t*><const char*>filter, len(filter), <void*>relay, 0, SUB_QUEUE | SUB_RELAY)
+
+    def unbind_relay(self, TopicRelay relay not None, bytes binding_key not None):
+        """The end of one bind_relay."""
+        cdef dict counts = self.relays[relay]
+        cdef bytes filter
+        found = filter_of(binding_key)
+        if found is None:
+            return
+        filter = found[0]
+        counts[filter] -= 1
+        if counts[filter] == 0:
+            del counts[filter]
+            self.trie.remove(<const uint8_t*><const char*>filter, len(filter), <void*>relay)
 
     def wake_up(self):
         """Asks for a turn, if none is under way."""

@@ -52,7 +52,7 @@ cdef struct pub_t:
     msg_t* owned            # made by pub_own on first need; the publisher drops its reference at the end
     const body_t* amqp      # as an AMQP 0-9-1 client published it: what queues keep. body is its translation, or, where
                             # only queues will see it, but the topic and the payload. NULL: it came by MQTT
-    uint64_t passing        # queues that have passed this number have got it already; 0: none has
+    uint64_t passing        # its number, by which a queue knows that it has got it already; 0: Hub.publish gives it one
     uint8_t qos
     uint8_t retain
     uint8_t refused         # a queue did not take it: the MQTT 5 reason code to answer with

@@ -47,7 +47,7 @@ cdef class Queue(GroupOwner):
     cdef readonly int64_t expiry_ms         # when the next one at a head expires: wall clock; 0: none
     cdef public object on_overflow          # (topic, properties, body, format): refused, for it is full
     cdef bint expiring                      # a message may be here that expires
-    cdef bint pumping
+    cdef bint pumping                       # within pump()
     cdef public bint capture_confirmed      # an ordinary topic's publisher waits for the append, and is refused with it
     # the cold half; None = not in use
     cdef public object on_full              # (queue): the oldest goes, or will when it is read; False: none does
@@ -65,7 +65,7 @@ cdef class Queue(GroupOwner):
     # bindings of amq.topic, kept by Hub.bind_queue
     cdef uint32_t bindings                  # how many
     cdef list patterns                      # bytes: of those whose filter matches more than they, as levels_match has them
-    cdef uint64_t passed                    # the publish that it has got by another way (pub_t.passing)
+    cdef uint64_t passed                    # the last publish that it has got (pub_t.passing)
     cdef bint news                          # in ledger.news
     cdef public bint stirred                # in ledger.stirred
 
@@ -77,7 +77,7 @@ cdef class Queue(GroupOwner):
     cdef int no_space(self) noexcept
     cdef int append(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
     cdef int pump(self) except -1
-    cdef int pump_group(self, Group group) except -1
+    cdef int tidy_heads(self, Group group) except -1
     cdef int stir(self) except -1
     cdef uint64_t kept(self)
     cdef uint64_t kept_bytes(self)

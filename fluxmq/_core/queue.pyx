@@ -162,8 +162,9 @@ cdef class Queue(GroupOwner):
         cdef bint addressed
         cdef int reason
         cdef uint64_t records = self.ledger.records
-        if (pub.passing and self.passed == pub.passing) or (wide and not self.is_bound(&pub.body)):
+        if self.passed == pub.passing or (wide and not self.is_bound(&pub.body)):
             return 0
+        self.passed = pub.passing
         if pub.amqp != NULL:
             body = pub.amqp
         addressed = self.is_address(&pub.body)
@@ -285,7 +286,7 @@ cdef class Queue(GroupOwner):
         return 0
 
     cdef int overflowed(self, const body_t* body) except -1:
-        if self.on_overflow is not None:
+        if self.on_overflow is not None and not self.pumping:   # what was delayed stays, and is tried again
             self.on_overflow((<const char*>body.topic)[:body.topic_length],
                              (<const char*>body.properties)[:body.properties_length],
                              (<const char*>body.payload)[:body.payload_length], body.format)
@@ -300,6 +301,8 @@ cdef class Queue(GroupOwner):
         cdef Group group
         cdef bint over = 0
         for group in self.groups:
+            if self.ready_bytes_max >= 0 and ready_count(group) == 0:
+                group.ready_bytes = 0
             over = over or ((self.ready_max >= 0 and ready_count(group) >= <uint64_t>self.ready_max)
                             or (self.ready_bytes_max >= 0
                                 and group.ready_bytes + <int64_t>body.payload_length > self.ready_bytes_max))
@@ -446,39 +449,38 @@ cdef class Queue(GroupOwner):
         cdef StreamReader reader
         cdef bint stalled = 0
         self.news = False
-        self.stir()
-        if self.delays is not None:
-            self.move_due()
-        self.expiry_ms = 0
-        for group in self.groups:
-            self.pump_group(group)
-            stalled = stalled or group.stalled
-        for reader in self.readers:
-            reader.pump()
-            stalled = stalled or reader.stalled
-        if self.kind != QUEUE_STREAM:
-            self.trim_settled()
+        self.pumping = True
+        try:
+            self.stir()
+            if self.delays is not None:
+                self.move_due()
+            self.expiry_ms = 0
+            for group in self.groups:
+                group.pump()
+                if self.prompt:
+                    self.tidy_heads(group)
+                group.write_records()
+                stalled = stalled or group.stalled
+            for reader in self.readers:
+                reader.pump()
+                stalled = stalled or reader.stalled
+            if self.kind != QUEUE_STREAM:
+                self.trim_settled()
+        finally:
+            self.pumping = False
         if stalled and self.on_stalled is not None:
             self.on_stalled(self)
         return 0
 
-    cdef int pump_group(self, Group group) except -1:
+    cdef int tidy_heads(self, Group group) except -1:
+        """AMQP: what is too much or too old, now that all who wait have got what they can take."""
         cdef int64_t due
-        if self.pumping:
-            return 0
-        self.pumping = True
-        try:
-            group.pump()
-            if self.prompt:
-                if self.drop_head and (self.ready_max >= 0 or self.ready_bytes_max >= 0):
-                    drop_heads(group, self.ready_max, self.ready_bytes_max)
-                if self.expiring:
-                    due = expire_heads(group)
-                    if due and (self.expiry_ms == 0 or due < self.expiry_ms):
-                        self.expiry_ms = due
-            group.write_records()
-        finally:
-            self.pumping = False
+        if self.drop_head and (self.ready_max >= 0 or self.ready_bytes_max >= 0):
+            drop_heads(group, self.ready_max, self.ready_bytes_max)
+        if self.expiring:
+            due = expire_heads(group)
+            if due and (self.expiry_ms == 0 or due < self.expiry_ms):
+                self.expiry_ms = due
         return 0
 
     cdef int trim_settled(self) except -1:

@@ -8,7 +8,7 @@ from fluxmq._core.debug cimport check, count_live
 from fluxmq._core.hash cimport hash_bytes
 from fluxmq._core.message cimport ids_drop, ids_hold, ids_new, live
 from fluxmq._core.trie cimport (
-    SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_QUEUE, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE, sub_t, subs_free,
+    SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_QUEUE, SUB_RELAY, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE, sub_t, subs_free,
 )
 
 __all__ = ["Routes", "ShareGroup"]
@@ -168,7 +168,7 @@ cdef uint8_t merged(uint8_t a, uint8_t b) noexcept:
     cdef uint8_t qos = a & SUB_QOS_MASK
     if (b & SUB_QOS_MASK) > qos:
         qos = b & SUB_QOS_MASK
-    return qos | (a & b & (SUB_NO_LOCAL | SUB_WIDE)) | ((a | b) & (SUB_RETAIN_AS_PUBLISHED | SUB_QUEUE))
+    return qos | (a & b & (SUB_NO_LOCAL | SUB_WIDE)) | ((a | b) & (SUB_RETAIN_AS_PUBLISHED | SUB_QUEUE | SUB_RELAY))
 
 
 # Its end needs the list of sessions.

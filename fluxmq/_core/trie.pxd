@@ -22,6 +22,7 @@ cdef enum:
     SUB_RETAIN_AS_PUBLISHED = 0x08
     SUB_GROUP = 0x80            # target is a share group, not a session
     SUB_QUEUE = 0x40            # target is a queue
+    SUB_RELAY = 0x10            # with SUB_QUEUE: target is no queue but a TopicRelay
     SUB_WIDE = 0x20             # of a queue: the filter matches more than the binding that it stands for
 
 cdef struct sub_t:

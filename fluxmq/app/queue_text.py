@@ -72,9 +72,13 @@ def as_queue(queue: dict[str, Any]) -> str:
                  if number or key in ("appended", "delivered", "settled")]
         out += ["", "since it was made, or the broker started"]
         out += [f"  {plain(key).replace('_', ' ')}: {plain(number)}" for key, number in shown]
+    amqp = queue.get("amqp")
+    if isinstance(amqp, dict):
+        out += ["", "as an AMQP client declared it"]
+        out += [f"  {plain(key)}: {plain(value)}" for key, value in _flat(amqp)]
     spec = queue.get("spec")
     if isinstance(spec, dict):
-        out += ["", "as configured"]
+        out += ["", "as configured" if amqp is None else "which means"]
         out += [f"  {plain(key)}: {plain(value)}" for key, value in _flat(spec) if key not in ("name", "type")]
     text = "\n".join(out) + "\n"
     if queue.get("partition_list"):

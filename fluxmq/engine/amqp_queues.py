@@ -169,10 +169,8 @@ class AmqpQueues:
         return QueueDeclared(state.queue, name, ready, consumers)
 
     def _group(self, queue: Queue, name: bytes = GROUP) -> Group:
-        terms = self.manager.states[queue].terms
-        mode = "single" if terms is not None and terms.single else "shared"
         known = self.manager.states[queue].groups.get((name, b""))
-        return known if known is not None else self.manager.group(queue, name, mode=mode)
+        return known if known is not None else self.manager.group(queue, name)
 
     # ------------------------------------------------------------------ delete, purge, count
 
@@ -219,6 +217,11 @@ class AmqpQueues:
             return queue.depth, 0, consumers
         ready = ready_of(group)
         return ready, max(group.lag - ready, 0), consumers
+
+    def tells_deliveries(self, queue: Queue) -> bool:
+        """Whether a redelivery says how many there were before (x-delivery-count): those of quorum queues do."""
+        terms = self.manager.states[queue].terms
+        return terms is not None and terms.kind == "quorum"
 
     # ------------------------------------------------------------------ consumers
 

@@ -9,11 +9,12 @@ arguments are field tables as they came, without their length.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
 import msgspec
 
+from fluxmq._core.amqp091_bridge import ExchangeRelay
 from fluxmq._core.exchange import TYPES, Binding, Destination, Exchange, Exchanges, QueueEnd
 from fluxmq._core.exchange_headers import KIND_NAMES, read_headers, sorted_table
 from fluxmq._core.hub import Hub
@@ -89,8 +90,6 @@ class ExchangeManager:
         # What the view must hear of, by its keys. A key is in one of them.
         self.puts: dict[bytes, bytes] = {}
         self.deletes: set[bytes] = set()
-        # (queue, key, bound): a queue is bound to amq.topic of "/", or no more; not told when the queue is deleted.
-        self.on_topic: Callable[[Any, bytes, bool], None] = lambda queue, key, bound: None
         self._entries, self._seed = entries, seed
         for name in (DEFAULT_VHOST, *vhosts):
             self.add_vhost(name)
@@ -106,7 +105,18 @@ class ExchangeManager:
         for exchange, type_ in PREDECLARED.items():
             it = made.declare(exchange, type_, durable=True, mqtt=(name, exchange) == (DEFAULT_VHOST, MQTT_EXCHANGE))
             it.data = ExchangeRecord(name, exchange, type_)
+        if name == DEFAULT_VHOST:
+            relay = ExchangeRelay(self.hub, made)
+            made.on_mqtt = lambda binding, there: self._topics(relay, binding, there)
         return made
+
+    def _topics(self, relay: ExchangeRelay, binding: Binding, there: bool) -> None:
+        """amq.topic of "/" has a binding, or has it no more: what MQTT clients publish goes there too."""
+        end = binding.destination
+        if not isinstance(end, QueueEnd):
+            (self.hub.bind_relay if there else self.hub.unbind_relay)(relay, binding.key)
+        elif end.queue in self.hub.queues:  # a queue that ends took its filters along
+            (self.hub.bind_queue if there else self.hub.unbind_queue)(end.queue, binding.key)
 
     def open_vhost(self, name: bytes) -> Exchanges:
         """For who connects. Raises AmqpRefused: 530."""
@@ -211,10 +221,7 @@ class ExchangeManager:
     def adopt_binding(self, source: Exchange, destination: Destination, key: bytes, arguments: bytes,
                       number: int) -> Binding | None:
         """Puts a binding to work that is new, or comes from disk; None: there is one like it. arguments: sorted."""
-        made = self.vhosts[source.data.vhost].bind(source, destination, key, arguments, number)
-        if made is not None and source.is_mqtt and isinstance(destination, QueueEnd):
-            self.on_topic(destination.queue, key, True)
-        return made
+        return self.vhosts[source.data.vhost].bind(source, destination, key, arguments, number)
 
     def unbind(self, vhost: bytes, source: bytes, destination: bytes, routing_key: bytes = b"",
                arguments: bytes = b"", *, to_exchange: bool = False) -> bool:
@@ -227,8 +234,6 @@ class ExchangeManager:
             return False
         if gone.number:
             self._record(ExchangeKind.UNBIND, gone.number, None)
-        if begin.is_mqtt and isinstance(end, QueueEnd):
-            self.on_topic(end.queue, routing_key, False)
         self._gone(vhost, [gone])
         return True
 

@@ -19,6 +19,7 @@ from fluxmq._core.errors import CorruptError, FluxError
 from fluxmq._core.queue import Queue
 from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_group import Group
+from fluxmq._core.queue_heads import guess_ready_bytes
 from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_state import export_state, replay, restore_state
 from fluxmq.engine.ports import SegmentFiles
@@ -243,6 +244,8 @@ class QueueKeeper:
                     delays.restore_pairs(pairs)
                 delays.restored()
             state.queue.notify()
+            for group in state.groups.values() if state.queue.ready_bytes_max >= 0 else ():
+                guess_ready_bytes(group)
         known = set(self.logs)
         for number in self._files:
             if number not in known:

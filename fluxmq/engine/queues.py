@@ -189,6 +189,7 @@ class QueueManager:
         members: list[Member] = list(queue.readers)  # type: ignore[arg-type]
         for group in state.groups.values():
             members += group.members
+            group.on_dead = None  # what goes with its queue is no dead letter
             group.disband()
         for log in queue.logs:
             log.trim(log.next)
@@ -268,7 +269,8 @@ class QueueManager:
         state = self.states[queue]
         key = (name, pattern)
         group = state.groups.get(key)
-        mode = mode or ("exclusive" if exclusive else "shared")
+        single = state.terms is not None and state.terms.single
+        mode = "single" if single else mode or ("exclusive" if exclusive else "shared")
         if group is not None and not group.members and group.mode != mode:
             group.set_mode(mode)
             self._record_group(state, group, pattern)

@@ -373,7 +373,7 @@ def test_every_property_and_every_type_of_header_byte_for_byte(login: Login) -> 
     queue = wire.call(1, "queue.declare", exclusive=True)["queue"]
     every = {
         "bool": True, "no": False, "b": Field("b", -7), "B": Field("B", 200), "s": Field("s", -30000),
-        "u": Field("u", 60000), "I": Field("I", -2**31), "i": Field("i", 2**32 - 1), "l": Field("l", -2**63),
+        "u": Field("u", 60000), "I": Field("I", -2**31), "i": Field("i", 2**32 - 1), "l": Field("l", -2**63), "L": Field("L", 2**40),
         "f": Field("f", 0.5), "d": Field("d", 1e300), "D": Field("D", (2, 314)), "S": Field("S", b"\xff\xfe not text"),
         "text": "grüße", "x": Field("x", bytes(range(256))), "T": Field("T", 1_700_000_000), "V": None,
         "A": [1, "two", [3.0, {"four": None}], True], "F": {"a": {"b": {"c": [Field("l", 1)]}}}, "empty": {}, "none": [],

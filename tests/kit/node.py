@@ -22,7 +22,8 @@ class Node:
     """directory: where data goes. settings: `key.path` → value, as for `fluxmq run --set`."""
 
     def __init__(self, directory: Path, settings: dict[str, object] | None = None) -> None:
-        given = {"server.mqtt.tcp.plain.addr": "127.0.0.1:0", "server.health_enabled": "false",
+        given = {"server.mqtt.tcp.plain.addr": "127.0.0.1:0", "server.mqtt.websocket.plain.addr": "",
+                 "server.amqp091.plain.addr": "", "server.health_enabled": "false",
                  "storage.dir": directory / "data", "broker.sys_interval": "0"} | (settings or {})
         self.directory = directory
         self.config, _ = load(sets=[f"{name}={value}" for name, value in given.items()])

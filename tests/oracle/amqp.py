@@ -101,8 +101,9 @@ PROPERTIES = {"content_type": "s", "content_encoding": "s", "headers": "t", "del
               "user_id": "s", "app_id": "s", "cluster_id": "s"}
 
 NUMBERS = {"o": ">B", "h": ">H", "l": ">I", "q": ">Q"}
-# Of field tables, as RabbitMQ and every client of today write them (the specification's own letters differ)
-FIELD_NUMBERS = {"b": ">b", "B": ">B", "s": ">h", "u": ">H", "I": ">i", "i": ">I", "l": ">q", "f": ">f", "d": ">d",
+# Of field tables, as RabbitMQ and every client of today write them (the specification's own letters differ). L is how
+# py-amqp writes large integers; RabbitMQ reads it, and writes l where it writes a table anew.
+FIELD_NUMBERS = {"b": ">b", "B": ">B", "s": ">h", "u": ">H", "I": ">i", "i": ">I", "l": ">q", "L": ">q", "f": ">f", "d": ">d",
                  "T": ">Q"}
 
 

@@ -12,7 +12,7 @@ from kit.client import Client
 from kit.node import Node
 from oracle.amqp_mqtt import encode_amqp
 from oracle.mqtt import Publish
-from queues.conftest import ack, consume, users
+from queues.conftest import ack, consume, order, users
 
 from fluxmq._core.amqp091_bridge import publish_amqp
 from fluxmq._core.amqp091_topics import address_of
@@ -152,20 +152,25 @@ def test_a_binding_makes_publishers_wait_for_the_disk_and_outlives_what_is_full(
     assert node.call(lambda server: server.queue_manager.queues[b"full"].queue.depth) == 1
 
 
-def test_dead_letters_and_tail_show_it_readably(node: Node, connect: Connect, tmp_path: Path) -> None:
+def test_an_operator_sees_it_as_amqp_does_alive_and_dead(node: Node, connect: Connect, tmp_path: Path) -> None:
     put(node, "q", b"orders", b"eu.west", b"poison")
-    client = connect(node)
-    consume(client, "q")
-    ack(client, client.receive(), reason=0x99)
     admin = AdminClient(tmp_path / "s")
     try:
         message, = admin.ask("GET", "queues", "q", "messages", query={"from": "first"})["messages"]
-        assert (message["topic"], message["properties"]["exchange"], message["properties"]["routing-key"]) == (
-            "eu/west", "orders", "eu.west")
-        assert message["properties"]["timestamp"] == 1_700_000_000
-        assert message["user_properties"] == [["shop", "7"], ["count", "5"]]
+        client = connect(node)
+        consume(client, "q", ack="manual")
+        order(client, "reject", client.receive())
+        dead, = admin.ask("GET", "queues", "q", "dlq")["messages"]
     finally:
         admin.close()
+    for one in (message, dead):
+        assert (one["properties"]["exchange"], one["properties"]["routing-key"]) == ("orders", "eu.west")
+        assert one["properties"]["timestamp"] == 1_700_000_000
+        assert one["user_properties"][:2] == [["shop", "7"], ["count", "5"]]
+    assert dict(dead["user_properties"])["x-death-queue"] == "q"
+    consume(client, "q.dlq")
+    told = users(client.receive("$queue/q.dlq/eu/west", b"poison"))
+    assert (told["amqp-exchange"], told["x-death-queue"], told["x-death-topic"]) == ("orders", "q", "eu/west")
 
 
 @pytest.mark.parametrize("name", ["amqp091-guest", "amqp:container"])

@@ -265,3 +265,41 @@ def test_a_single_active_consumer_and_its_hand_over() -> None:
     assert third.take() == ["2", "4"] and second.take() == []
     third.leave()
     assert sorted(second.take()) == ["2", "4", "5"]
+
+
+def test_a_client_of_mqtt_does_not_make_a_single_active_consumer_one_of_many() -> None:
+    world = World()
+    queue = world.declare(single_active_consumer=True).queue
+    assert world.manager.group(queue, b"default", exclusive=True).mode == "single"
+    assert Consumer(world).group.mode == "single"
+
+
+def test_what_is_deleted_with_its_queue_is_no_dead_letter() -> None:
+    world = World()
+    world.declare(**QUORUM, delivery_limit=0, dead_letter_exchange="", dead_letter_routing_key="dead")
+    world.declare("dead")
+    world.put("1", "2")
+    consumer = Consumer(world, room=1)
+    world.amqp.delete(b"/", b"q")
+    assert consumer.held == {} and world.bodies("dead") == []
+
+
+def test_delayed_messages_and_a_queue_that_refuses() -> None:
+    world = World()
+    world.declare(max_length=1, overflow="reject-publish-dlx", dead_letter_exchange="", dead_letter_routing_key="dead")
+    world.declare("dead")
+    assert world.put("1", "2", "3", headers={"x-delay": 1000}) == [0, 0, 0]
+    world.after(1.5)
+    assert world.bodies() == ["1"] and world.bodies("dead") == []
+    consumer = Consumer(world, room=2)
+    world.after(0.5)
+    assert consumer.take() == ["1", "2"] and world.bodies() == ["1", "2", "3"]
+
+
+def test_an_operator_purges_what_has_a_limit_of_bytes() -> None:
+    world = World()
+    world.declare(max_length_bytes=5, overflow="reject-publish")
+    assert world.put("1234", "56") == [0, FULL]
+    assert world.admin.purge("q") == 1
+    world.turn()
+    assert world.put("1234", "56") == [0, FULL]

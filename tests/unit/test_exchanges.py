@@ -259,16 +259,3 @@ def test_queues_are_known_from_when_they_are_made_until_they_are_deleted() -> No
     for exchange, key in ((b"", b"after"), (b"amq.fanout", b"")):
         route = lookup(exchange, key)
         assert route is not None and not route.routed
-
-
-def test_whoever_indexes_mqtt_topics_hears_of_bindings() -> None:
-    manager, told = made(b"v"), []
-    manager.on_topic = lambda queue, key, bound: told.append((queue.number, key, bound))
-    for vhost in (b"/", b"v"):
-        manager.queue_made(vhost, b"q", Queue(1 if vhost == b"/" else 2))
-        manager.bind(vhost, b"amq.topic", b"q", b"a.#")
-        manager.bind(vhost, b"amq.topic", b"q", b"a.#")
-        manager.bind(vhost, b"amq.direct", b"q", b"k")
-        manager.unbind(vhost, b"amq.topic", b"q", b"a.#")
-        manager.unbind(vhost, b"amq.topic", b"q", b"a.#")
-    assert told == [(1, b"a.#", True), (1, b"a.#", False)]

@@ -256,7 +256,8 @@ class ChannelMethods:
         if not method.queue and not key:
             key = name
         self._bind_from(client, method.exchange, text(key))
-        self.queues.find(wire(client.vhost), name, client)
+        if method.exchange and wire(method.exchange) in self.exchanges.vhosts[wire(client.vhost)].exchanges:
+            self.queues.find(wire(client.vhost), name, client)  # an exchange that is wrong is told first
         records = self.hub.ledger.records
         self.exchanges.bind(wire(client.vhost), wire(method.exchange), name, key, encode_table(method.arguments))
         self.answer(state, m.QueueBindOk(), records, no_wait=method.no_wait)

@@ -70,6 +70,7 @@ class Consumers:
             self._read(consumer, wire(group), no_ack, arguments.get("x-stream-offset"))
         else:
             member = ChannelMember(channel, queue, wire(tag), no_ack=no_ack, prefetch=channel.prefetch)
+            member.counts = self.queues.tells_deliveries(queue)
             consumer.group = self.queues.consume(queue, member, exclusive=exclusive, owner=client, group=wire(group),
                                                  priority=max(-PRIORITY_MAX, min(PRIORITY_MAX, priority)))
             consumer.members = [member]
@@ -143,6 +144,7 @@ class Consumers:
         member = state.getters.get((queue, no_ack))
         if member is None or member.group is None:
             member = ChannelMember(channel, queue, None, no_ack=no_ack)
+            member.counts = self.queues.tells_deliveries(queue)
             self.queues.guest(queue, member)
             state.getters[queue, no_ack] = member
         queue.settle_news()

@@ -6,7 +6,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import amqp
@@ -38,12 +37,10 @@ def _error(error: BaseException) -> AmqpError | None:
 
 
 def _given(properties: Table) -> dict[str, Any]:
-    """As py-amqp names them: headers are application_headers, and a timestamp is a date."""
+    """As py-amqp names them: headers are application_headers."""
     found = dict(properties or {})
     if "headers" in found:
         found["application_headers"] = found.pop("headers")
-    if "timestamp" in found:
-        found["timestamp"] = datetime.fromtimestamp(found["timestamp"], UTC).replace(tzinfo=None)
     return found
 
 
@@ -51,8 +48,6 @@ def _found(properties: dict[str, Any]) -> dict[str, Any]:
     found = dict(properties)
     if "application_headers" in found:
         found["headers"] = found.pop("application_headers")
-    if isinstance(found.get("timestamp"), datetime):
-        found["timestamp"] = int(found["timestamp"].replace(tzinfo=UTC).timestamp())
     return found
 
 
