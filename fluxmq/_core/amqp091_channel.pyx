@@ -19,7 +19,7 @@ from fluxmq._core.amqp091_consts cimport (
     BASIC_ACK, BASIC_DELIVER, BASIC_GET_OK, BASIC_NACK, BASIC_RETURN, FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD,
     REPLY_PRECONDITION_FAILED,
 )
-from fluxmq._core.amqp091_telling cimport with_delivery_count
+from fluxmq._core.amqp091_header cimport header_add
 from fluxmq._core.amqp091_translate cimport to_amqp
 from fluxmq._core.amqp091_values cimport room_t
 from fluxmq._core.link cimport link_commit, link_drop, link_hold, link_room
@@ -42,6 +42,7 @@ cdef enum:
 
 # One per process, as in transport.pyx: filled and copied within one call.
 cdef room_t translation
+cdef room_t header_room
 
 
 cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept:
@@ -424,14 +425,14 @@ cdef class Channel(Waiter):
             body = translated
         if delivery.reads:
             consumer_tag = (<ChannelReader>delivery.consumer).tag
+            header_add(&body, b"x-stream-offset", <int64_t>delivery.record.offset, &header_room)
         else:
             member = <ChannelMember>delivery.consumer
             consumer_tag = member.tag
             redelivered = delivery.claim.deliveries > 1
-            if redelivered and member.counts:
-                counted = with_delivery_count(&body, delivery.claim.deliveries - 1)
-                body.properties = <const uint8_t*><const char*><bytes>counted
-                body.properties_length = <uint32_t>len(<bytes>counted)
+            # RabbitMQ tells consumers of a quorum queue from the second time on, and whoever asks always.
+            if member.counts and (redelivered or consumer_tag is None):
+                header_add(&body, b"x-delivery-count", <int64_t>delivery.claim.deliveries - 1, &header_room)
         if consumer_tag is None:
             at = put_u64(put_u32(method, BASIC_GET_OK), tag)
         else:

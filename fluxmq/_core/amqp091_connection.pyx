@@ -493,7 +493,8 @@ cdef class AmqpConnection(Transport):
         return route
 
     cdef bint publish_copies(self, const body_t* body, Route route, bint* refused) except? 0:
-        """Headers CC and BCC: the same message by further routing keys, in each queue once. Whether it went anywhere."""
+        """Headers CC and BCC: the same message by further routing keys, in each queue once. Whether it went
+        anywhere."""
         cdef body_t sent = body[0]
         cdef body_t other = body[0]
         cdef amqp_properties_t properties

@@ -72,6 +72,7 @@ class DeadLetterer:
         if state.terms.dead_key is not None:
             keys = [state.terms.dead_key]
             headers.pop("CC", None)
+        headers = dict(sorted(headers.items()))  # as RabbitMQ writes them
         target = state.terms.dead_exchange
         table = encode_table(headers)
         found = {queue: None for one in keys for queue in self.route(vhost, target, one, table)}

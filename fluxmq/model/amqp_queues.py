@@ -250,6 +250,10 @@ def read_arguments(declared: Declared) -> QueueTerms:
     named = where(declared.vhost, declared.name)
     given = declared.arguments
     found: dict[str, Any] = {}
+    kind = shown(given.get("x-queue-type", "classic"))
+    for name in given:
+        if kind in KNOWN and name in ANY_KNOWN and name not in KNOWN[kind] and name not in EVERY_TYPE:
+            raise refusal(f"invalid arg '{name}' for {named} of queue type rabbit_{kind}_queue")
     for name, (read, field) in READ.items():
         if name not in given:
             continue
@@ -262,9 +266,6 @@ def read_arguments(declared: Declared) -> QueueTerms:
         if field:
             found[field] = value
     terms = QueueTerms(**found)
-    for name in given:
-        if name in ANY_KNOWN and name not in KNOWN[terms.kind] and name not in EVERY_TYPE:
-            raise refusal(f"invalid arg '{name}' for {named} of queue type rabbit_{terms.kind}_queue")
     if "x-dead-letter-routing-key" in given and terms.dead_exchange is None:
         raise refusal(f"invalid arg 'x-dead-letter-routing-key' for {named}: routing_key_but_no_dlx_defined")
     if given.get("x-stream-max-segment-size-bytes", 0) > SEGMENT_BYTES_MAX:
