@@ -71,7 +71,8 @@ class RabbitNode:
             self._process = None
 
     def check(self) -> None:
-        if self._process is None or self._process.process.poll() is not None:
+        """Raise BrokerError when it ended by itself."""
+        if self._process is not None and self._process.process.poll() is not None:
             raise BrokerError("rabbitmq ended by itself")
 
     def stderr(self, since: int = 0) -> str:
