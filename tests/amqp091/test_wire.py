@@ -14,7 +14,18 @@ from typing import Any
 
 import pytest
 from kit.amqp_wire import CAPABILITIES, Closed, Refused, Wire
-from oracle.amqp import BODY, HEADER, HEARTBEAT, METHOD, PROTOCOL, Field, encode_frame, encode_header, encode_method, encode_table
+from oracle.amqp import (
+    BODY,
+    HEADER,
+    HEARTBEAT,
+    METHOD,
+    PROTOCOL,
+    Field,
+    encode_frame,
+    encode_header,
+    encode_method,
+    encode_table,
+)
 
 Login = Callable[..., Wire]
 Open = Callable[[], Wire]
