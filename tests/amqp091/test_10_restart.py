@@ -1,5 +1,5 @@
-"""What a restart of the broker leaves: durable queues, exchanges, bindings, persistent messages and their order; nothing
-else."""
+"""What a restart of the broker leaves: durable queues, exchanges, bindings, persistent messages and their order;
+nothing else."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -57,8 +57,8 @@ def prepare(wire: Wire) -> None:
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
 def test_what_is_durable_is_there_again(own_broker: Any, how: str) -> None:
-    """Ended in order, or killed: what was declared durable and published persistent and confirmed is there, in its order,
-    with its headers; what was transient is not. What was acknowledged stays away, what was held comes back."""
+    """Ended in order, or killed: what was declared durable and published persistent and confirmed is there, in its
+    order, with its headers; what was transient is not. What was acknowledged stays away, what was held comes back."""
     wire = connect(own_broker)
     prepare(wire)
     headers = {"headers": {"k": "v"}, "delivery_mode": 2, "message_id": "m"}
@@ -94,9 +94,10 @@ def test_what_is_durable_is_there_again(own_broker: Any, how: str) -> None:
     assert all(message.properties["message_id"] == "m" for message in found)
     dead = wire.get(1, "q-dead") or wire.get(1, "q-dying")      # RabbitMQ may forget the rejection when it is killed
     assert dead is not None and dead.body == b"dies"
-    # A message of a quorum queue is durable whatever its delivery mode. (RabbitMQ 3.10 cannot open a quorum queue that was
-    # declared shortly before it was killed.)
-    assert (own_broker.kind, how) == ("rabbitmq", "kill") or [wire.get(1, "q-quorum").body for _ in range(3)] == [b"0", b"1", b"2"]       # type: ignore[union-attr]
+    # A message of a quorum queue is durable whatever its delivery mode. (RabbitMQ 3.10 cannot open a quorum queue that
+    # was declared shortly before it was killed.)
+    if (own_broker.kind, how) != ("rabbitmq", "kill"):
+        assert [wire.get(1, "q-quorum").body for _ in range(3)] == [b"0", b"1", b"2"]       # type: ignore[union-attr]
     publish_confirmed(wire, ("x-kept", "a.b.c", b"by the binding", {}), ("amq.topic", "b.x", b"goes nowhere", {}),
                       ("amq.topic", "b.a", b"by two", {}))
     assert wire.get(1, "q-kept").body == b"by the binding"      # type: ignore[union-attr]

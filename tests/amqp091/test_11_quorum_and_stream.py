@@ -1,7 +1,7 @@
 """Queues of type quorum and stream, with every library.
 
-Quorum is here what it is on one node: a classic queue whose messages are all durable, with counts of deliveries and limits.
-(In FluxMQ it is an alias of `replicated` once that exists.)
+Quorum is here what it is on one node: a classic queue whose messages are all durable, with counts of deliveries and
+limits. (In FluxMQ it is an alias of `replicated` once that exists.)
 """
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def test_delivery_count(connection: Connection, quorum: Callable[..., str]) -> N
 
 
 def test_delivery_limit(connection: Connection, quorum: Callable[..., str]) -> None:
-    """`x-delivery-limit` ends a poison message: with 2 it is delivered three times, then it is a dead letter with the reason
-    delivery_limit."""
+    """`x-delivery-limit` ends a poison message: with 2 it is delivered three times, then it is a dead letter with the
+    reason delivery_limit."""
     channel = connection.channel(confirms=True)
     dead = channel.queue_declare(exclusive=True).name
     queue = quorum(x_delivery_limit=2, x_dead_letter_exchange="", x_dead_letter_routing_key=dead)
@@ -125,7 +125,8 @@ def test_what_they_cannot_be(connection: Connection, name: Name, kind: str, give
 def stream(connect: Connect, name: Name) -> Iterator[str]:
     """A stream with the messages 0 to 9, each in a chunk of its own."""
     channel = connect().channel(confirms=True)
-    channel.queue_declare(name("s"), durable=True, arguments={"x-queue-type": "stream", "x-max-length-bytes": 20_000_000})
+    channel.queue_declare(name("s"), durable=True,
+                          arguments={"x-queue-type": "stream", "x-max-length-bytes": 20_000_000})
     for number in range(10):
         channel.publish("", name("s"), b"%d" % number, {"headers": {"n": number}})
     yield name("s")
@@ -206,7 +207,8 @@ def test_stream_by_an_exchange(connection: Connection, stream: str, name: Name) 
 
 
 def test_stream_keeps_what_max_length_bytes_says(connection: Connection, name: Name) -> None:
-    """`x-max-length-bytes` takes whole segments from the front, in time; a reader from the first begins at what is left."""
+    """`x-max-length-bytes` takes whole segments from the front, in time; a reader from the first begins at what is
+    left."""
     channel = connection.channel(confirms=True)
     channel.queue_declare(name("s"), durable=True, arguments={
         "x-queue-type": "stream", "x-max-length-bytes": 200_000, "x-stream-max-segment-size-bytes": 100_000})

@@ -67,8 +67,8 @@ def test_consume_by_an_exchange(tool: Tool, wire: Wire, amqp_broker, name: Name)
     host, port = amqp_broker.amqp
     wire.call(1, "exchange.declare", exchange=name("x"), type="topic")
     program = require_tool("amqp-consume", package="amqp-tools")
-    with subprocess.Popen([program, f"--url=amqp://guest:guest@{host}:{port}/%2f", "-e", name("x"), "-r", "a.#", "-c", "1",
-                           "cat"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as consumer:
+    with subprocess.Popen([program, f"--url=amqp://guest:guest@{host}:{port}/%2f", "-e", name("x"), "-r", "a.#", "-c",
+                           "1", "cat"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as consumer:
         def taken() -> bool:
             """Whether the tool's queue is bound by now: else the message comes back."""
             wire.publish(1, name("x"), "b", mandatory=True)

@@ -1,4 +1,5 @@
-"""Celery: a worker and a thousand tasks, with results over AMQP (rpc://). Nothing about the broker is configured but its URL."""
+"""Celery: a worker and a thousand tasks, with results over AMQP (rpc://). Nothing about the broker is configured but
+its URL."""
 from __future__ import annotations
 
 import importlib
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kit.python import TESTS
+from kit.python import TESTS, environment
 from kit.watch import wait_until
 
 SECONDS = 60.0          # only a failing test waits for it
@@ -25,9 +26,9 @@ def celery(session_amqp_broker: Any, tmp_path_factory: pytest.TempPathFactory) -
     path = tmp_path_factory.mktemp("celery") / "worker.log"
     with path.open("wb") as log:
         worker = subprocess.Popen(
-            [sys.executable, "-P", "-m", "celery", "-A", "amqp091.celery_app", "worker", "--concurrency=2", "--pool=prefork",
-             "--loglevel=INFO"],
-            env=os.environ | {"PYTHONPATH": str(TESTS)}, cwd=path.parent, stdout=log, stderr=subprocess.STDOUT)
+            [sys.executable, "-P", "-m", "celery", "-A", "amqp091.celery_app", "worker", "--concurrency=2",
+             "--pool=prefork", "--loglevel=INFO"],
+            env=environment(TESTS, **given), cwd=path.parent, stdout=log, stderr=subprocess.STDOUT)
     application = importlib.import_module("amqp091.celery_app")
     try:
         wait_until(lambda: b" ready." in path.read_bytes() or worker.poll() is not None, SECONDS)

@@ -89,6 +89,6 @@ class RabbitNode:
         assert self._epmd is not None
         given = environment(self.directory, self._dist_port, int(self._epmd.addresses["epmd"].rpartition(":")[2]))
         program = Path(self._program).with_name("rabbitmqctl")
-        done = subprocess.run([str(program), "-n", given["RABBITMQ_NODENAME"], *arguments], capture_output=True, text=True,
-                              env=os.environ | given, timeout=START_SECONDS, check=True)
+        done = subprocess.run([str(program), "-n", given["RABBITMQ_NODENAME"], *arguments], capture_output=True,
+                              text=True, env=os.environ | given, timeout=START_SECONDS, check=True)
         return done.stdout
