@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from fluxmq.bench.load.brokers import Broker as Process
 from fluxmq.bench.load.brokers import BrokerError, Needs, free_port, ready, spawn, wait_listening
 from fluxmq.bench.load.rabbitmq import CONFIG, environment, find_rabbitmq, start_epmd
@@ -71,7 +72,8 @@ class RabbitNode:
             self._process = None
 
     def check(self) -> None:
-        if self._process is None or self._process.process.poll() is not None:
+        """Raise BrokerError when it ended by itself."""
+        if self._process is not None and self._process.process.poll() is not None:
             raise BrokerError("rabbitmq ended by itself")
 
     def stderr(self, since: int = 0) -> str:
@@ -87,6 +89,6 @@ class RabbitNode:
         assert self._epmd is not None
         given = environment(self.directory, self._dist_port, int(self._epmd.addresses["epmd"].rpartition(":")[2]))
         program = Path(self._program).with_name("rabbitmqctl")
-        done = subprocess.run([str(program), "-n", given["RABBITMQ_NODENAME"], *arguments], capture_output=True, text=True,
-                              env=os.environ | given, timeout=START_SECONDS, check=True)
+        done = subprocess.run([str(program), "-n", given["RABBITMQ_NODENAME"], *arguments], capture_output=True,
+                              text=True, env=os.environ | given, timeout=START_SECONDS, check=True)
         return done.stdout
