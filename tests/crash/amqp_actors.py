@@ -127,7 +127,8 @@ class Publisher(Actor):
                 tag += 1
                 under_way[tag] = key, number
                 self.book.sent.setdefault(key, set()).add(number)
-                made.append(wire.encode_publish(1, "in", f"{key}.{number}", body_of(number), PERSISTENT, mandatory=True))
+                made.append(wire.encode_publish(1, "in", f"{key}.{number}", body_of(number), PERSISTENT,
+                                                mandatory=True))
             wire.send_raw(b"".join(made))
             while wire.ready(0.02):
                 name, found = wire.next(1)
