@@ -189,6 +189,14 @@ def _text(value: object) -> bytes:
     return raw
 
 
+def _name(value: object) -> bytes:
+    """What becomes a short string on the wire."""
+    raw = _text(value)
+    if len(raw) > NAME_BYTES_MAX:
+        raise Wrong(f"{{value_too_long,{len(raw)}}}")
+    return raw
+
+
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise Wrong(f"{{unacceptable_type,{type_of(value)}}}")
@@ -223,8 +231,8 @@ READ: dict[str, tuple[Callable[[object], Any], str]] = {
     "x-queue-type": (_one_of("queue type", *KNOWN), "kind"),
     "x-expires": (_expiry, "expires_ms"),
     "x-message-ttl": (_time, "ttl_ms"),
-    "x-dead-letter-exchange": (_text, "dead_exchange"),
-    "x-dead-letter-routing-key": (_text, "dead_key"),
+    "x-dead-letter-exchange": (_name, "dead_exchange"),
+    "x-dead-letter-routing-key": (_name, "dead_key"),
     "x-max-length": (_count, "length_max"),
     "x-max-length-bytes": (_count, "bytes_max"),
     "x-max-priority": (_priority, "priority_max"),
