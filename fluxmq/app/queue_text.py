@@ -56,7 +56,7 @@ def place_of(message: dict[str, Any]) -> str:
     told = message.get("properties", {})
     if "exchange" not in told:
         return plain(message.get("topic"))
-    return f"{plain(told['exchange']) or '(default)'}:{plain(told.get('routing-key'))}"
+    return f"{plain(told['exchange'] or '(default)')}:{plain(told.get('routing-key'))}"
 
 
 def as_queue(queue: dict[str, Any]) -> str:
