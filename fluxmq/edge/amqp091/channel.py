@@ -1,7 +1,7 @@
 """The cold methods of channels, classes 20 to 90: each method has its function here, named as the specification does.
 
-What is hot (Basic.Publish, Ack, Nack, Reject, Deliver) is in _core/amqp091_connection and amqp091_channel. What a method
-asks of exchanges and queues is decided in the engine; here it is taken apart, and answered when it is on disk.
+What is hot (Basic.Publish, Ack, Nack, Reject, Deliver) is in _core/amqp091_connection and amqp091_channel. What a
+method asks of exchanges and queues is decided in the engine; here it is taken apart, and answered when it is on disk.
 """
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ class ChannelMethods:
         """A method on channel `number`, above 0. Raises ProtocolError."""
         method = m.decode_method(payload)
         if isinstance(method, m.ChannelOpen):
-            channel = client.connection.open_channel(number)
-            channel.state = ChannelState(client, channel)
-            channel.on_emptied = self.consumers.emptied
+            opened = client.connection.open_channel(number)
+            opened.state = ChannelState(client, opened)
+            opened.on_emptied = self.consumers.emptied
             client.connection.write(m.ChannelOpenOk().frame(number))
             return
         channel = client.connection.channels.get(number)
@@ -160,7 +160,8 @@ class ChannelMethods:
             if member in member.channel.consumers:
                 member.channel.consumers.remove(member)
             if CANCEL_NOTIFY in state.client.capabilities:
-                state.client.connection.write(m.BasicCancel(consumer_tag=tag, no_wait=True).frame(member.channel.number))
+                told = m.BasicCancel(consumer_tag=tag, no_wait=True)
+                state.client.connection.write(told.frame(member.channel.number))
 
     def nothing(self, client: Client, state: ChannelState, method: Any) -> None:
         """An answer to which there is nothing to say."""
@@ -183,14 +184,27 @@ class ChannelMethods:
             raise ProtocolError(ReplyCode.ACCESS_REFUSED, f"access to exchange '{exchange}' in vhost '{client.vhost}' "
                                                           f"refused for user '{client.identity or ''}'")
 
+    def _lead_to(self, client: Client, exchange: object, key: object) -> None:
+        """Messages will go to this exchange by themselves: who arranges that may publish there."""
+        if exchange == "":
+            # The default exchange: to the queue of that name, or to any.
+            if not self.permissions.may_publish(client.identity, client.client_id, client.vhost, "",
+                                                key if isinstance(key, str) else "#"):
+                raise ProtocolError(ReplyCode.ACCESS_REFUSED, "access to dead letters by the default exchange refused "
+                                                              f"for user '{client.identity or ''}'")
+        elif isinstance(exchange, str):
+            self._use_exchange(client, exchange)
+
     def _bind_from(self, client: Client, source: str, key: str) -> None:
         if not self.permissions.may_bind(client.identity, client.client_id, client.vhost, source, key):
             raise ProtocolError(ReplyCode.ACCESS_REFUSED, f"access to bind to exchange '{source}' in vhost "
-                                                          f"'{client.vhost}' refused for user '{client.identity or ''}'")
+                                                          f"'{client.vhost}' refused for user "
+                                                          f"'{client.identity or ''}'")
 
     def exchange_declare(self, client: Client, state: ChannelState, method: m.ExchangeDeclare) -> None:
         if not method.passive:
             self._use_exchange(client, method.exchange)
+            self._lead_to(client, method.arguments.get("alternate-exchange"), None)
         records = self.hub.ledger.records
         self.exchanges.declare(wire(client.vhost), wire(method.exchange), wire(method.type), passive=method.passive,
                                durable=method.durable, auto_delete=method.auto_delete, internal=method.internal,
@@ -234,8 +248,11 @@ class ChannelMethods:
                                                           f"for user '{client.identity or ''}'")
 
     def queue_declare(self, client: Client, state: ChannelState, method: m.QueueDeclare) -> None:
-        if method.queue and not method.passive:
-            self._use_queue(client, method.queue)
+        if not method.passive:
+            if method.queue:
+                self._use_queue(client, method.queue)
+            self._lead_to(client, method.arguments.get("x-dead-letter-exchange"),
+                          method.arguments.get("x-dead-letter-routing-key"))
         name = wire(method.queue)
         if method.passive and method.queue == DIRECT_REPLY_TO:
             self.answer(state, m.QueueDeclareOk(queue=method.queue), self.hub.ledger.records, no_wait=method.no_wait)
