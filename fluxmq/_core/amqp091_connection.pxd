@@ -52,6 +52,7 @@ cdef class AmqpConnection(Transport):
     cdef readonly dict channels         # number -> Channel
     cdef readonly bint published        # it is not only a consumer
     cdef readonly str vhost
+    cdef readonly uint32_t method       # class << 16 | method of the one that ended the connection; 0: it was none
     cdef public bytes user              # user-id may only be this one; None: anybody's
     cdef dict contents                  # number -> Content
     cdef Content last                   # of the frame before

@@ -22,7 +22,7 @@ from fluxmq._core.amqp091_bridge cimport hub_publish_amqp
 from fluxmq._core.amqp091_consts cimport (
     BASIC_ACK, BASIC_NACK, BASIC_PUBLISH, BASIC_REJECT, CHANNEL_CLOSE, CHANNEL_CLOSE_OK, CHANNEL_OPEN, FRAME_BODY,
     FRAME_END, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, REPLY_ACCESS_REFUSED, REPLY_CHANNEL_ERROR, REPLY_COMMAND_INVALID, REPLY_FRAME_ERROR, REPLY_NOT_FOUND,
-    REPLY_NOT_IMPLEMENTED, REPLY_NO_ROUTE, REPLY_PRECONDITION_FAILED, REPLY_SYNTAX_ERROR, REPLY_UNEXPECTED_FRAME,
+    REPLY_NOT_ALLOWED, REPLY_NOT_IMPLEMENTED, REPLY_NO_ROUTE, REPLY_PRECONDITION_FAILED, REPLY_SYNTAX_ERROR, REPLY_UNEXPECTED_FRAME,
 )
 from fluxmq._core.amqp091_properties cimport amqp_properties_t, properties_read
 from fluxmq._core.amqp091_telling cimport TELLING, copies, has_copies, judge
@@ -148,7 +148,7 @@ cdef class AmqpConnection(Transport):
         if number in self.channels:
             raise ProtocolError(REPLY_CHANNEL_ERROR, "second 'channel.open' seen")
         if self.channel_max and number > <int>self.channel_max:
-            raise ProtocolError(REPLY_CHANNEL_ERROR, f"channel {number} is over channel_max {self.channel_max}")
+            raise ProtocolError(REPLY_NOT_ALLOWED, f"channel {number} is over channel_max {self.channel_max}")
         content = Content()
         content.channel = Channel(self, number, self.frame_max)
         self.channels[number] = content.channel
@@ -295,12 +295,14 @@ cdef class AmqpConnection(Transport):
                     self.hub.cold = True
                     self.handler.on_method(self, number, PyBytes_FromStringAndSize(<const char*>at, size))
                     return 0
+                self.method = method
                 raise ProtocolError(REPLY_CHANNEL_ERROR, f"expected 'channel.open' on channel {number}")
             self.last = content
         try:
             self.on_channel_frame(kind, content, at, size)
         except ProtocolError as error:
             if error.reason not in SOFT_CODES:
+                self.method = peek_u32(at) if kind == FRAME_METHOD else 0
                 raise
             content.done()
             self.handler.on_channel_error(self, number, error.reason, error.text,
@@ -394,7 +396,7 @@ cdef class AmqpConnection(Transport):
 
     cdef int on_body(self, Content content, const uint8_t* at, uint32_t size) except -1:
         if content.body_have + size > content.body_size:
-            raise ProtocolError(REPLY_FRAME_ERROR, f"a body of more than the {content.body_size} bytes of its header")
+            raise ProtocolError(REPLY_UNEXPECTED_FRAME, f"a body of more than the {content.body_size} bytes of its header")
         if content.body_have == 0 and size == content.body_size:
             return self.complete(content, at)
         content.add(at, size)
@@ -427,6 +429,7 @@ cdef class AmqpConnection(Transport):
                 body.properties = <const uint8_t*><const char*><bytes>other
                 body.properties_length = <uint32_t>len(<bytes>other)
         if channel.transactional:
+            self.route_of(&body, &properties)       # what is wrong is said now, not with the commit
             channel.tx_publishes.append((
                 PyBytes_FromStringAndSize(<const char*>body.topic, body.topic_length),
                 PyBytes_FromStringAndSize(<const char*>body.properties, body.properties_length),

@@ -99,7 +99,9 @@ class AmqpQueues:
         Raises AmqpRefused: 403, 404, 405, 406.
         """
         if passive:
-            # No use of it, unlike a declaration (x-expires).
+            # No use of it, unlike a declaration (x-expires). Whether somebody still waits for an answer, all may ask.
+            if name.startswith(REPLY_PREFIX) and (queue := self.get(vhost, name)) is not None:
+                return QueueDeclared(queue, name, 0, 1)
             state = self._state(vhost, name, exclusive_owner if exclusive_owner is not None else owner)
             state.queue.settle_news()
             ready, _, consumers = self.counts(state.queue)
@@ -159,6 +161,8 @@ class AmqpQueues:
             known = Declared(said.vhost, said.name, spec.type != "ephemeral", arguments=arguments)
         if known.exclusive != said.exclusive or (known.exclusive and state.owner is not owner):
             raise locked(said.vhost, said.name)
+        if said.exclusive:  # it goes with its connection, whatever is said
+            said = msgspec.structs.replace(said, durable=known.durable)
         differs = difference(known, said, lenient=state.declared is None)
         if differs:
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, differs)

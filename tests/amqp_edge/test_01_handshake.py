@@ -97,7 +97,7 @@ def test_what_is_tuned_is_enforced(start_broker: Start, client: Open) -> None:
     broker = start_broker({"amqp091.frame_max": 8192, "amqp091.channel_max": 3, "amqp091.heartbeat": "7s"})
     one = client(broker).greet().log_in().open(frame_max=4096, channel_max=2)
     assert one.tuned == [3, 8192, 7]
-    one.send_bytes(one.frame(1, 0, bytes(4097)))        # RabbitMQ, too, counts the payload alone
+    one.send_bytes(one.frame(1, 0, bytes(4096 + 1)))  # payloads up to frame_max are forgiven: some clients count so
     one.expect_close(501, class_id=0, method_id=0)
     for channel_max, frame_max in ((4, 0), (0, 8193), (0, 4095)):
         one = client(broker).greet().log_in()
@@ -185,7 +185,7 @@ def test_passwords(guarded: Broker, client: Open) -> None:
     failures = metric(guarded, "fluxmq_auth_failures_total")
     for user, password in (("anna", "Secret"), ("bert", "secret"), ("", ""), ("anna", "")):
         one = client(guarded).greet().log_in(user, password, properties=closes)
-        assert "login by PLAIN was refused" in one.expect_close(403, class_id=0, method_id=0)
+        assert "Login was refused using authentication mechanism PLAIN" in one.expect_close(403, class_id=0, method_id=0)
         client(guarded).greet().log_in(user, password).expect_end()
     assert metric(guarded, "fluxmq_auth_failures_total") == failures + 8
     assert "login refused" in guarded.stderr() and "Secret" not in guarded.stderr()

@@ -157,6 +157,22 @@ def test_exchanges_between(broker: Broker, channel: Any, connect: Connect) -> No
     assert [channel.basic_get(queue)[2] for queue in ("q", "r")] == [b"4", None]
 
 
+def test_dead_letters_may_go_to_topics(broker: Broker, channel: Any, connect: Connect) -> None:
+    client = connect(broker)
+    client.subscribe("dead/#")
+    channel.queue_declare("q", arguments={"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": "dead.q"})
+    channel.queue_declare("kept")
+    channel.queue_bind("kept", "amq.topic", "dead.*")
+    channel.confirm_delivery()
+    channel.basic_publish("", "q", b"x", pika.BasicProperties(type="t"))
+    method, _, _ = channel.basic_get("q")
+    channel.basic_reject(method.delivery_tag, requeue=False)
+    told = users(client.receive("dead/q", b"x"))
+    assert (told["amqp-type"], told["x-first-death-queue"], told["x-first-death-reason"]) == ("t", "q", "rejected")
+    _, properties, body = get(channel, "kept")
+    assert (body, properties.headers["x-death"][0]["queue"]) == (b"x", "q")
+
+
 def test_bindings_are_there_after_a_restart(broker: Broker, connect: Connect) -> None:
     connection = pika.BlockingConnection(pika.ConnectionParameters(*broker.addresses["amqp091/plain"]))
     channel = connection.channel()

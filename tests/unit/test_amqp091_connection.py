@@ -189,7 +189,7 @@ def test_contents_of_two_channels_may_interleave(bench: Bench) -> None:
     bench.send(m.ChannelOpen().frame(2))
     one = publish("", "q", b"1" * 10, 1, part=4)
     two = publish("", "q", b"2" * 10, 2, part=4)
-    parts = [[], []]  # type: list[list[bytes]]
+    parts: list[list[bytes]] = [[], []]
     for which, data in enumerate((one, two)):
         while data:
             n = 8 + int.from_bytes(data[3:7], "big")
@@ -242,7 +242,7 @@ def test_without_acknowledgements_a_message_goes_when_it_is_sent(bench: Bench) -
 
 
 def test_confirms_returns_and_refusals(bench: Bench) -> None:
-    queue = bench.queue(b"q", limits={"max_depth": 2}) if False else bench.queue(b"q")
+    queue = bench.queue(b"q")
     queue.messages_max = 2
     bench.exchanges.bind(bench.exchanges.exchanges[b"fan"], bench.exchanges.queues[b"q"], b"")
     bench.send(m.ConfirmSelect().frame(1))
@@ -294,11 +294,11 @@ def test_who_leaves_gives_back(bench: Bench) -> None:
     (frame(HEADER, 1, bytes(14)), 505), (frame(BODY, 1, b"x"), 505), (frame(HEADER, 0, bytes(14)), 505),
     (m.BasicPublish().frame(1) + m.BasicPublish().frame(1), 505),
     (m.BasicPublish().frame(1) + frame(HEADER, 1, b"\x00\x32" + bytes(12)), 505),
-    (publish("", "q", b"12345", size=4), 501), (m.BasicPublish(immediate=True).frame(1), 540),
-    (m.BasicAck(delivery_tag=1).frame(3), 504), (m.ChannelOpen().frame(11), 504), (m.ChannelOpen().frame(1), 504),
+    (publish("", "q", b"12345", size=4), 505), (m.BasicPublish(immediate=True).frame(1), 540),
+    (m.BasicAck(delivery_tag=1).frame(3), 504), (m.ChannelOpen().frame(11), 530), (m.ChannelOpen().frame(1), 504),
     (b"\x01\x00\x01\x7f\xff\xff\xff", 501), (b"\x01\x00\x01\x7f\xff\xff\xffx", 501),
     (m.BasicPublish().frame(1) + frame(HEADER, 1, (60 << 16).to_bytes(4, "big") + bytes(8) + b"\x80\x00\x05ab"), 502),
-])
+], ids=[str(number) for number in range(18)])
 def test_what_ends_the_connection(sent: bytes, code: int) -> None:
     bench = Bench()
     bench.send(PROTOCOL_HEADER, m.ChannelOpen().frame(1), sent)

@@ -296,10 +296,15 @@ def test_power_loss_loses_nothing_durable(tmp_path: Path) -> None:
 
 def test_power_loss_in_buffered_mode_loses_the_interval_and_leaves_no_damage(tmp_path: Path) -> None:
     """The other half of the test above: this disk does forget. And a gap among unsynced batches is not corruption."""
-    cut = PowerCut(tmp_path / "cut")
-    said = killed(cut.live, "buffered", 15, cut.env)
-    assert said >= 15
-    assert recover(cut.restore(tmp_path / "after")).last < said
+    for number in range(5):
+        cut = PowerCut(tmp_path / f"cut{number}")
+        said = killed(cut.live, "buffered", 15, cut.env)
+        assert said >= 15
+        # A new file begins with a sync of the one before: who is killed just then has lost nothing, and does it again.
+        if recover(cut.restore(tmp_path / f"after{number}")).last < said:
+            break
+    else:
+        pytest.fail("five times this disk forgot nothing")
     for attempt in range(20):
         torn = cut.restore(tmp_path / f"torn{attempt}", random.Random(attempt))
         assert_holds(torn, 0)

@@ -151,6 +151,7 @@ class Front:
             client.ended_by = "protocol_error"
         else:
             self.tally.refusals["malformed"] += 1
+        client.number = client.number or connection.method
         client.say_goodbye(code, text)
 
     def login_refused(self, client: Client, claim: Claim, error: AuthError) -> None:
@@ -163,7 +164,8 @@ class Front:
         self.tally.refusals["credentials"] += 1
         connection = client.connection
         if "authentication_failure_close" in client.capabilities:
-            text = (f"login by {client.mechanism} was refused; the broker's log says why"
+            text = (f"Login was refused using authentication mechanism {client.mechanism}. For details see the "
+                    "broker logfile."
                     if code == ReplyCode.ACCESS_REFUSED else "no login can be looked at now; try again")
             connection.write(close_frame(code, text))
         connection.end()
