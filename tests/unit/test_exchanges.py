@@ -9,6 +9,7 @@ from oracle.exchange import table
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub import Hub
+from fluxmq.engine.exchange_store import ExchangeKeeper
 from fluxmq.engine.exchanges import PREDECLARED, ExchangeManager, internal_exchange
 from fluxmq.engine.queues import QueueManager
 from fluxmq.model.amqp import AmqpRefused, ReplyCode
@@ -243,8 +244,6 @@ def test_codes_close_what_they_must() -> None:
 
 
 def test_queues_are_known_from_when_they_are_made_until_they_are_deleted() -> None:
-    from fluxmq.engine.exchange_store import ExchangeKeeper
-
     hub = Hub(None)
     queues, manager = QueueManager(hub), ExchangeManager(hub)
     before = queues.declare(QueueSpec(name="before"))[0]
@@ -262,8 +261,6 @@ def test_queues_are_known_from_when_they_are_made_until_they_are_deleted() -> No
 
 
 def test_what_mqtt_clients_publish_reaches_queues_bound_to_amq_topic() -> None:
-    from fluxmq.engine.exchange_store import ExchangeKeeper
-
     hub = Hub(None)
     queues, manager = QueueManager(hub), ExchangeManager(hub, [b"v"])
     ExchangeKeeper(manager, queues)
