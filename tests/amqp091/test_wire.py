@@ -253,8 +253,8 @@ def test_frames_in_pieces(login: Login) -> None:
         "body-of-nothing", "header-on-0", "body-on-unopened"])
 def test_malformed_frames(login: Login, frame: bytes, code: int) -> None:
     """A client with a fault hears which: 501 what cannot be read, 505 what must not come now. Where RabbitMQ says 501
-    for the arguments of a method, 502 is what the specification has for it; where it says 505, the frame itself (501) or
-    its channel (504) may be what is wrong."""
+    for the arguments of a method, 502 is what the specification has for it; where it says 505, the frame itself (501)
+    or its channel (504) may be what is wrong."""
     wire = login()
     wire.send_raw(frame)
     expect_close(wire, code, *((502,) if code == 501 else (501, 504)))
