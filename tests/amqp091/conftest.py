@@ -49,12 +49,16 @@ class FluxNode(Broker):
     kind = "fluxmq"
 
     def __init__(self, directory: Path, **settings: object) -> None:
-        super().__init__(directory, {"server.amqp091.plain.addr": f"127.0.0.1:{free_port()}",
-                                     "broker.max_message_size": 32 << 20, **settings})
+        super().__init__(directory, {"broker.max_message_size": 32 << 20, **settings})
 
     @property
     def amqp(self) -> tuple[str, int]:
         return self.addresses["amqp091/plain"]
+
+    def _start(self) -> Broker:
+        if not self.addresses:
+            self.settings["server.amqp091.plain.addr"] = f"127.0.0.1:{free_port()}"
+        return super()._start()
 
 
 def make_broker(config: pytest.Config, directory: Path) -> AmqpBroker:

@@ -165,7 +165,11 @@ class Reader:
 
     def argument(self, kind: str) -> Any:
         if kind == "s":
-            return self.take(self.number(">B")).decode()
+            raw = self.take(self.number(">B"))
+            try:
+                return raw.decode()
+            except UnicodeDecodeError:
+                raise Malformed(f"a short string that is not UTF-8: {raw!r}") from None
         if kind == "S":
             return self.take(self.number(">I"))
         if kind == "t":
@@ -210,8 +214,8 @@ class Reader:
 def encode_value(value: Any) -> bytes:
     if isinstance(value, Field):
         return value.kind.encode() + _encode_field(value.kind, value.value)
-    for type_, kind in ((bool, "t"), (float, "d"), (str, "S"), (bytes, "x"), (dict, "F"), (list, "A"), (type(None),
-                                                                                                        "V")):
+    for type_, kind in ((bool, "t"), (float, "d"), (str, "S"), (bytes, "x"), (dict, "F"), (list, "A"),
+                        (type(None), "V")):
         if isinstance(value, type_):
             return encode_value(Field(kind, value))
     return encode_value(Field("I" if -2**31 <= value < 2**31 else "l", value))
