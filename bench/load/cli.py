@@ -180,7 +180,8 @@ def backlog_command(folder: Path | None, smoke: bool, as_json: bool, **given: An
 
 @bench.command(name="compare")
 @click.option("--only", multiple=True, metavar="ROW", help="Run this row only; may be repeated. --list names them.")
-@click.option("--group", type=click.Choice(["topics", "queues", "amqp"]), default=None, help="Run the rows of this group only.")
+@click.option("--group", type=click.Choice(["topics", "queues", "amqp"]), default=None,
+              help="Run the rows of this group only.")
 @click.option("--list", "list_rows", is_flag=True, help="Name the rows and stop.")
 @click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="Times that each row is run.")
 @click.option("--duration", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,

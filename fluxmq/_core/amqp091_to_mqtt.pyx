@@ -16,7 +16,9 @@ from fluxmq._core.amqp091_names cimport (
 from fluxmq._core.amqp091_topics cimport (
     ADDRESS_BYTES_MAX, SHORTSTR_MAX, TOPIC_BYTES_MAX, address_of_topic, reply_topic, slice_t, split_address, topic_of,
 )
-from fluxmq._core.amqp091_values cimport entry_t, next_entry, next_item, put_entry, read_decimal, room_more, room_put, value_text
+from fluxmq._core.amqp091_values cimport (
+    entry_t, next_entry, next_item, put_entry, read_decimal, room_more, room_put, value_text,
+)
 from fluxmq._core.message cimport FORMAT_MQTT
 from fluxmq._core.text cimport TEXT_OK, text_valid, topic_valid
 from fluxmq._core.wire cimport peek_u32, put_bytes16, put_u8

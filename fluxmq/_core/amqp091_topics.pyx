@@ -166,8 +166,8 @@ cdef bytes SWAPPED = bytes.maketrans(b"./", b"/.")
 
 
 def filter_of(bytes binding_key not None) -> tuple[bytes, bytes] | None:
-    """(filter, pattern): the topic filter that a binding key of amq.topic is, and b"", or a filter that matches more and
-    what `matches` then asks. None: no topic can match, it has a word with a wildcard in it, or begins with `$`."""
+    """(filter, pattern): the topic filter that a binding key of amq.topic is, and b"", or a filter that matches more
+    and what `matches` then asks. None: no topic can match, it has a word with a wildcard in it, or begins with `$`."""
     swapped = binding_key.translate(SWAPPED)
     levels = []
     last = None

@@ -2,8 +2,8 @@
 # cython: embedsignature=True, auto_pickle=False
 """Messages of MQTT 5 as AMQP 0-9-1 has them, and both ways for Python. See amqp091_translate.pxd.
 
-That the way back leads to where a message came from is not argued but tried: one with user properties that mean something
-here is translated back, and where that differs, x-mqtt-user-properties goes along.
+That the way back leads to where a message came from is not argued but tried: one with user properties that mean
+something here is translated back, and where that differs, x-mqtt-user-properties goes along.
 """
 from binascii import a2b_base64
 

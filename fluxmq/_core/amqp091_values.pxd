@@ -1,17 +1,17 @@
 # cython: language_level=3
 """One value of an AMQP field table as the text of an MQTT user property, and back in the same bytes.
 
-A code says what the text is: the letter of the type (t b B s U u I i l L f d T D S A F V), or that letter and `64`: then
-the text is base64 of the value's bytes, for what has no text of its own. Strings need no code.
+A code says what the text is: the letter of the type (t b B s U u I i l L f d T D S A F V), or that letter and `64`:
+then the text is base64 of the value's bytes, for what has no text of its own. Strings need no code.
 
     t       true, false                     A F     JSON, see below
     f d     as short as it can be           D       unscaled value, `e-`, scale: 1250e-2
     V       nothing                         others  decimal digits
     x64     byte arrays; S64 what is no UTF-8; d64 what is no number; A64 F64 what JSON cannot say
 
-JSON of what is nested: a string is S, true and false are t, null is V, an integer is l, a number with a point d, an array
-A, an object F. Whatever else is an object with one member, its type: {"T": 1700000000}. A table that looks like this is
-{"F": {…}}.
+JSON of what is nested: a string is S, true and false are t, null is V, an integer is l, a number with a point d, an
+array A, an object F. Whatever else is an object with one member, its type: {"T": 1700000000}. A table that looks like
+this is {"F": {…}}.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 

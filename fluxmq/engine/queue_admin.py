@@ -312,8 +312,8 @@ def amqp_message_of(record: Record, partition: int) -> QueueMessage:
     users = [(name.decode("utf-8", "backslashreplace"), value.decode("utf-8", "backslashreplace"))
              for name, value in headers_of(record.properties)]
     return QueueMessage(
-        partition=partition, offset=record.offset, topic=topic_of_address(record.topic).decode(), payload=record.payload,
-        time_ms=record.time_ms, expires_at=record.expires_at, priority=record.priority,
+        partition=partition, offset=record.offset, topic=topic_of_address(record.topic).decode(),
+        payload=record.payload, time_ms=record.time_ms, expires_at=record.expires_at, priority=record.priority,
         properties={"exchange": exchange, "routing-key": key, **properties_of(record.properties)},
         user_properties=users)
 

@@ -58,8 +58,8 @@ def bury(manager: QueueManager, state: QueueState, log: Log, offset: int, delive
     at = state.queue.logs.index(log) if log in state.queue.logs else 0
     of_amqp = message.format == FORMAT_AMQP091
     told = death_properties(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
-                            topic=topic_of_address(message.topic) if of_amqp else message.topic, group=group, deliveries=deliveries, reason=reason,
-                            time_ms=message.time_ms, now_ms=manager.hub.now_ms)
+                            topic=topic_of_address(message.topic) if of_amqp else message.topic, group=group,
+                            deliveries=deliveries, reason=reason, time_ms=message.time_ms, now_ms=manager.hub.now_ms)
     target.append_message(message.topic if of_amqp else PREFIX + target.name, message.payload,
                           properties=with_deaths(message.format, message.properties, told), qos=message.qos,
                           forced=True, format=message.format)

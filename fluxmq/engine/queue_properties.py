@@ -1,5 +1,5 @@
-"""User properties that queues read and write, as MQTT 5 wire bytes (MQTT 5.0 section 2.2.2.2); of a message that came by
-AMQP its headers."""
+"""User properties that queues read and write, as MQTT 5 wire bytes (MQTT 5.0 section 2.2.2.2); of a message that came
+by AMQP its headers."""
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -92,7 +92,8 @@ def _brokers() -> Iterator[list[tuple[Any, int]]]:
 
 
 @pytest.fixture(scope="session")
-def session_amqp_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpBroker]:
+def session_amqp_broker(request: pytest.FixtureRequest,
+                        tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpBroker]:
     broker = make_broker(request.config, tmp_path_factory.mktemp("amqp-broker"))
     try:
         yield broker.start()

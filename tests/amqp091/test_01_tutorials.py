@@ -73,7 +73,8 @@ def test_2_a_worker_that_dies_loses_nothing(connect: Connect, name: Name) -> Non
 
 
 def test_3_publish_subscribe(connect: Connect, name: Name) -> None:
-    """Everything that is published to a fanout exchange comes to each program that listens, and to none that came late."""
+    """Everything that is published to a fanout exchange comes to each program that listens, and to none that came
+    late."""
     emitter = connect().channel(confirms=True)
     emitter.exchange_declare(name("logs"), "fanout")
     emitter.publish(name("logs"), "", b"nobody hears")

@@ -11,7 +11,8 @@ Name = Callable[[str], str]
 
 
 def test_mandatory_without_a_queue_comes_back(connection: Connection, name: Name) -> None:
-    """Who publishes with `mandatory` to where no queue is gets the message back: 312 NO_ROUTE, and its confirm is an ack."""
+    """Who publishes with `mandatory` to where no queue is gets the message back: 312 NO_ROUTE, and its confirm is an
+    ack."""
     channel = connection.channel(confirms=True)
     channel.exchange_declare(name("x"), "direct", auto_delete=True)
     assert channel.publish(name("x"), "nobody", b"come back", {"message_id": "m"}, mandatory=True) is True
@@ -84,7 +85,8 @@ def test_bodies_of_every_size(connection: Connection, name: Name, size: int) -> 
 
 
 def test_reject_publish_is_a_nack(connection: Connection, name: Name) -> None:
-    """A queue that is full and refuses (`x-overflow: reject-publish`) makes the confirm a nack; the rest stays as it is."""
+    """A queue that is full and refuses (`x-overflow: reject-publish`) makes the confirm a nack; the rest stays as it
+    is."""
     channel = connection.channel(confirms=True)
     queue = channel.queue_declare(exclusive=True, arguments={"x-max-length": 2, "x-overflow": "reject-publish"}).name
     assert [channel.publish("", queue, body) for body in (b"1", b"2")] == [True, True]
@@ -98,7 +100,8 @@ def test_reject_publish_is_a_nack(connection: Connection, name: Name) -> None:
 def test_confirms_of_many_queues(connection: Connection, name: Name) -> None:
     """Acks and nacks belong to their messages, however they are mixed."""
     channel = connection.channel(confirms=True)
-    channel.queue_declare(name("full"), auto_delete=False, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    channel.queue_declare(name("full"), auto_delete=False,
+                          arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     channel.queue_declare(name("open"))
     channel.publish("", name("full"), b"first")
     outcomes = channel.publish_all([Publication("", name("full" if number % 3 == 0 else "open"), b"%d" % number)

@@ -57,7 +57,8 @@ def test_rejected(channel: Channel, name: Name) -> None:
     message = receive_dead(channel, dead)
     assert (message.body, message.exchange, message.key, message.redelivered) == (b"bad", name("dlx"), queue, False)
     assert message.properties["message_id"] == "m" and text(message.headers)["mine"] == "kept"
-    assert deaths(message) == [{"reason": "rejected", "queue": queue, "exchange": "", "routing-keys": [queue], "count": 1}]
+    assert deaths(message) == [{"reason": "rejected", "queue": queue, "exchange": "", "routing-keys": [queue],
+                                "count": 1}]
     headers = text(message.headers)
     assert (headers["x-first-death-reason"], headers["x-first-death-queue"], headers["x-first-death-exchange"]) == \
         ("rejected", queue, "")
@@ -98,7 +99,8 @@ def test_expired_in_the_queue(channel: Channel, name: Name) -> None:
     channel.publish("", queue, b"late")
     message = receive_dead(channel, dead)
     assert message.body == b"late"
-    assert deaths(message) == [{"reason": "expired", "queue": queue, "exchange": "", "routing-keys": [queue], "count": 1}]
+    assert deaths(message) == [{"reason": "expired", "queue": queue, "exchange": "", "routing-keys": [queue],
+                                "count": 1}]
 
 
 def test_expired_by_its_own_expiration(channel: Channel, name: Name) -> None:
@@ -107,7 +109,8 @@ def test_expired_by_its_own_expiration(channel: Channel, name: Name) -> None:
     channel.publish("", queue, b"late", {"expiration": "30"})
     message = receive_dead(channel, dead)
     assert "expiration" not in message.properties
-    assert deaths(message) == [{"reason": "expired", "queue": queue, "exchange": "", "routing-keys": [queue], "count": 1,
+    assert deaths(message) == [{"reason": "expired", "queue": queue, "exchange": "", "routing-keys": [queue],
+                                "count": 1,
                                 "original-expiration": "30"}]
 
 
@@ -149,8 +152,10 @@ def test_retry_by_a_waiting_room(channel: Channel, name: Name) -> None:
     """The well-known retry: work rejects into a queue with a time to live, which dead-letters back into work. x-death
     counts, one entry for each queue and reason, the latest first; the first death stays what it was."""
     work, wait = name("work"), name("wait")
-    channel.queue_declare(work, exclusive=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": wait})
-    channel.queue_declare(wait, exclusive=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": work,
+    channel.queue_declare(work, exclusive=True, arguments={"x-dead-letter-exchange": "",
+                                                           "x-dead-letter-routing-key": wait})
+    channel.queue_declare(wait, exclusive=True, arguments={"x-dead-letter-exchange": "",
+                                                           "x-dead-letter-routing-key": work,
                                                            "x-message-ttl": 20})
     channel.publish("", work, b"try me")
     channel.consume(work)

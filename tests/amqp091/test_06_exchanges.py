@@ -28,7 +28,8 @@ def exists(connection: Connection, exchange: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("exchange", "kind"), [("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"),
+@pytest.mark.parametrize(("exchange", "kind"), [("amq.direct", "direct"), ("amq.fanout", "fanout"),
+                                                ("amq.topic", "topic"),
                                                 ("amq.headers", "headers"), ("amq.match", "headers")])
 def test_those_that_are_there(connection: Connection, name: Name, exchange: str, kind: str) -> None:
     """Every virtual host has the amq.* exchanges; they cannot be deleted, and route as their type does."""
@@ -67,9 +68,10 @@ def test_the_default_exchange_is_not_touched(connection: Connection, name: Name)
     ({"a": True}, {"a": True}, True),
     ({"a": "1"}, {"a": 1}, False),
 ], ids=str)
-def test_headers(channel: Channel, name: Name, arguments: dict[str, Any], headers: dict[str, Any], wanted: bool) -> None:
-    """A headers exchange compares values: all of a binding's arguments or any of them; names that begin with x- only with
-    the -with-x forms."""
+def test_headers(channel: Channel, name: Name, arguments: dict[str, Any], headers: dict[str, Any],
+                 wanted: bool) -> None:
+    """A headers exchange compares values: all of a binding's arguments or any of them; names that begin with x- only
+    with the -with-x forms."""
     channel.exchange_declare(name("x"), "headers", auto_delete=True)
     queue = channel.queue_declare(exclusive=True).name
     channel.queue_bind(queue, name("x"), "", arguments)

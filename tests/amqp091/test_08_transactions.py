@@ -1,4 +1,5 @@
-"""Transactions, with every library that has them: publishes and acknowledgements happen at the commit, or not at all."""
+"""Transactions, with every library that has them: publishes and acknowledgements happen at the commit, or not at
+all."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""Details of channels, consumers and queues that libraries hide, over bare sockets: orders, ranges, names, exact headers."""
+"""Details of channels, consumers and queues that libraries hide, over bare sockets: orders, ranges, names, exact
+headers."""
 from __future__ import annotations
 
 import socket
@@ -134,7 +135,8 @@ def test_get_does_not_count_for_prefetch(wire: Wire) -> None:
 
 
 def test_ack_zero_is_everything(wire: Wire) -> None:
-    """Tag 0 with multiple is all that the channel holds, and no error when that is nothing; without multiple it is 406."""
+    """Tag 0 with multiple is all that the channel holds, and no error when that is nothing; without multiple it is
+    406."""
     queue = declare(wire)
     wire.send(1, "basic.ack", delivery_tag=0, multiple=True)
     for _ in range(3):
@@ -195,7 +197,8 @@ def test_cancelling_what_is_not_there(wire: Wire) -> None:
 
 
 def test_cancel_notification_needs_the_capability(login: Login) -> None:
-    """A client that does not say consumer_cancel_notify sees nothing when its queue goes; one that does, basic.cancel."""
+    """A client that does not say consumer_cancel_notify sees nothing when its queue goes; one that does,
+    basic.cancel."""
     told, untold, deleter = login(), login(capabilities={}), login()
     queue = declare(deleter, exclusive=False, queue="cancel-needs-the-capability")
     for wire in (told, untold):
@@ -228,7 +231,8 @@ def test_priorities_of_consumers_by_turns(login: Login) -> None:
 
 def test_arguments_are_compared_by_value(wire: Wire) -> None:
     """A number is the same whatever its type on the wire; unknown arguments are not compared."""
-    wire.call(1, "queue.declare", queue="compared-by-value", exclusive=True, arguments={"x-message-ttl": 60000, "x-foo": 1})
+    wire.call(1, "queue.declare", queue="compared-by-value", exclusive=True,
+              arguments={"x-message-ttl": 60000, "x-foo": 1})
     for kind in "liu":
         wire.call(1, "queue.declare", queue="compared-by-value", exclusive=True,
                   arguments={"x-message-ttl": Field(kind, 60000), "x-foo": 2})
@@ -240,7 +244,8 @@ def test_texts_of_inequivalence(wire: Wire, login: Login) -> None:
     """What a person reads who declared a queue with two programs that disagree."""
     wire.call(1, "queue.declare", queue="inequivalent", exclusive=True, arguments={"x-message-ttl": 1000})
     found = refusal(wire, "queue.declare", queue="inequivalent", exclusive=True, arguments={"x-message-ttl": 2000})
-    assert found.text == ("PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'inequivalent' in vhost '/': "
+    assert found.text == ("PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'inequivalent' "
+                          "in vhost '/': "
                           "received '2000' but current is '1000'")
     assert found.method == (50, 10)
 
@@ -275,8 +280,10 @@ def test_routing_keys_are_any_text(wire: Wire, key: str) -> None:
 
 
 @pytest.mark.parametrize(("binding", "key", "wanted"), [
-    ("a.*.b", "a..b", True), ("*", "", False), ("#", "", True), ("#.#", "", True), ("*.*", ".", True), ("a.#", "a", True),
-    ("a.#", "a.", True), ("#.a.#", "a", True), ("#.a.#", "b.a.c.d", True), ("a.*.#", "a", False), ("a.b", "a.b.", False),
+    ("a.*.b", "a..b", True), ("*", "", False), ("#", "", True), ("#.#", "", True), ("*.*", ".", True),
+    ("a.#", "a", True),
+    ("a.#", "a.", True), ("#.a.#", "a", True), ("#.a.#", "b.a.c.d", True), ("a.*.#", "a", False),
+    ("a.b", "a.b.", False),
     ("a*", "ab", False), ("a#", "a#", True), ("a.#.b.#.c", "a.x.b.b.y.c", True), ("*.#.*", "a", False),
     ("*.#.*", "a.b", True), ("A.b", "a.b", False),
 ], ids=str)
@@ -315,13 +322,15 @@ def test_requeued_messages_keep_their_priority(wire: Wire) -> None:
     assert wire.get(1, queue, no_ack=False).body == b"first 3"      # type: ignore[union-attr]
     wire.publish(1, "", queue, b"a 5", {"priority": 5})
     wire.send(1, "basic.reject", delivery_tag=1, requeue=True)
-    assert [wire.get(1, queue).body for _ in range(3)] == [b"a 5", b"first 3", b"second 3"]     # type: ignore[union-attr]
+    found = [wire.get(1, queue).body for _ in range(3)]     # type: ignore[union-attr]
+    assert found == [b"a 5", b"first 3", b"second 3"]
 
 
 def test_ttl_shorter_of_queue_and_message(wire: Wire) -> None:
     """The smaller of `x-message-ttl` and `expiration` counts."""
     wire.call(1, "confirm.select")
-    long_queue, short_queue = declare(wire, arguments={"x-message-ttl": 60000}), declare(wire, arguments={"x-message-ttl": 30})
+    long_queue = declare(wire, arguments={"x-message-ttl": 60000})
+    short_queue = declare(wire, arguments={"x-message-ttl": 30})
     wire.publish(1, "", long_queue, b"x", {"expiration": "30"})
     wire.publish(1, "", short_queue, b"x", {"expiration": "60000"})
     while wire.expect(1, "basic.ack")["delivery_tag"] != 2:

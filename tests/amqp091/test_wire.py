@@ -1,7 +1,7 @@
 """AMQP 0-9-1 byte by byte: the handshake, what is malformed, and what a broker answers to it.
 
-What RabbitMQ answers is written down in docs/internals/amqp-0-9-1.md, "What RabbitMQ does". Where it breaks a connection
-without a word, we say what was wrong; such tests accept both.
+What RabbitMQ answers is written down in docs/internals/amqp-0-9-1.md, "What RabbitMQ does". Where it breaks a
+connection without a word, we say what was wrong; such tests accept both.
 """
 from __future__ import annotations
 
@@ -14,7 +14,18 @@ from typing import Any
 
 import pytest
 from kit.amqp_wire import CAPABILITIES, Closed, Refused, Wire
-from oracle.amqp import BODY, HEADER, HEARTBEAT, METHOD, PROTOCOL, Field, encode_frame, encode_header, encode_method, encode_table
+from oracle.amqp import (
+    BODY,
+    HEADER,
+    HEARTBEAT,
+    METHOD,
+    PROTOCOL,
+    Field,
+    encode_frame,
+    encode_header,
+    encode_method,
+    encode_table,
+)
 
 Login = Callable[..., Wire]
 Open = Callable[[], Wire]
@@ -50,10 +61,12 @@ def close_or_end(wire: Wire, *codes: int) -> None:
 
 
 @pytest.mark.parametrize("header", [b"AMQP\x00\x01\x00\x00", b"AMQP\x00\x00\x09\x00", b"AMQP\x00\x00\x09\x02",
-                                    b"AMQP\x00\x00\x0a\x01", b"AMQP\x02\x01\x00\x00", b"GET / HT", b"\x10\x0c\x00\x04MQTT"],
+                                    b"AMQP\x00\x00\x0a\x01", b"AMQP\x02\x01\x00\x00", b"GET / HT",
+                                    b"\x10\x0c\x00\x04MQTT"],
                          ids=repr)
 def test_another_protocol(open_wire: Open, header: bytes) -> None:
-    """Who speaks something else is told what is spoken here, and cut. (AMQP 1.0 will share the port in a later version.)"""
+    """Who speaks something else is told what is spoken here, and cut. (AMQP 1.0 will share the port in a later
+    version.)"""
     wire = open_wire()
     wire.send_raw(header)
     assert wire.read_raw(8) == PROTOCOL
@@ -108,7 +121,8 @@ def test_wrong_password(guarded_broker: Any, mechanism: str) -> None:
     assert refused.text.startswith(f"ACCESS_REFUSED - Login was refused using authentication mechanism {mechanism}.")
 
 
-@pytest.mark.parametrize(("mechanism", "response"), [("DIGEST", b""), ("PLAIN", b"no zeros"), ("plain", b"\0guest\0guest"),
+@pytest.mark.parametrize(("mechanism", "response"),
+                         [("DIGEST", b""), ("PLAIN", b"no zeros"), ("plain", b"\0guest\0guest"),
                                                      ("AMQPLAIN", b"\x05LOGIN?")])
 def test_login_that_makes_no_sense(open_wire: Open, mechanism: str, response: bytes) -> None:
     """An unknown mechanism or a malformed response does not get in. RabbitMQ cuts; a word about it is welcome."""
@@ -126,8 +140,8 @@ def test_unknown_virtual_host(open_wire: Open) -> None:
 
 
 def test_wrong_password_without_the_capability(guarded_broker: Any) -> None:
-    """A client that does not say `authentication_failure_close` sees the end of the connection, as the specification has
-    it."""
+    """A client that does not say `authentication_failure_close` sees the end of the connection, as the specification
+    has it."""
     wire = Wire(guarded_broker.amqp)
     wire.start_ok(password="wrong", capabilities={})
     wire.expect_end()
@@ -193,7 +207,8 @@ def test_a_channel_that_was_closed_can_be_opened_again(login: Login) -> None:
 def test_everything_in_one_write(open_wire: Open) -> None:
     """A client need not wait for the answers of the handshake, nor for those of its first methods."""
     wire = open_wire()
-    wire.send_raw(PROTOCOL + method(0, "connection.start-ok", mechanism="PLAIN", response=b"\0guest\0guest", locale="en_US",
+    wire.send_raw(PROTOCOL + method(0, "connection.start-ok", mechanism="PLAIN", response=b"\0guest\0guest",
+                                    locale="en_US",
                                     client_properties={"capabilities": CAPABILITIES})
                   + method(0, "connection.tune-ok", channel_max=5, frame_max=131072, heartbeat=0)
                   + method(0, "connection.open", virtual_host="/") + method(1, "channel.open")
@@ -233,7 +248,8 @@ def test_frames_in_pieces(login: Login) -> None:
     (encode_frame(BODY, 1, b"abc"), 505),
     (encode_frame(HEADER, 0, encode_header(3)), 505),
     (encode_frame(BODY, 9, b"abc"), 505),
-], ids=["frame-end", "type-4", "type-255", "no-method", "half-a-method", "cut-short", "too-long", "not-utf8", "table-2GiB",
+], ids=["frame-end", "type-4", "type-255", "no-method", "half-a-method", "cut-short", "too-long", "not-utf8",
+        "table-2GiB",
         "table-4GiB", "heartbeat-with-payload", "heartbeat-on-channel", "header-of-nothing", "body-of-nothing",
         "header-on-0", "body-on-unopened"])
 def test_malformed_frames(login: Login, frame: bytes, code: int) -> None:
@@ -245,8 +261,8 @@ def test_malformed_frames(login: Login, frame: bytes, code: int) -> None:
 
 @pytest.mark.parametrize("size", [131072 + 1, 1 << 20, 0x7FFFFFFF, 0xFFFFFFFF])
 def test_a_frame_larger_than_was_agreed(login: Login, size: int) -> None:
-    """It is refused at its first bytes: nobody waits for two gigabytes to come, or makes room for them. (RabbitMQ forgives
-    payloads of up to eight bytes more than frame_max allows.)"""
+    """It is refused at its first bytes: nobody waits for two gigabytes to come, or makes room for them. (RabbitMQ
+    forgives payloads of up to eight bytes more than frame_max allows.)"""
     wire = login()
     wire.send_raw(struct.pack(">BHI", METHOD, 1, size))
     expect_close(wire, 501)
@@ -325,8 +341,8 @@ def test_content_out_of_order(login: Login, frames: list[bytes]) -> None:
 ], ids=["short-string-lies", "nothing-there", "left-over", "table-2GiB", "string-2GiB", "array-2GiB", "unknown-type",
         "more-flags"])
 def test_properties_that_cannot_be_read(login: Login, payload: bytes) -> None:
-    """A content header that lies ends the connection: 501, 502 or 505 here, 541 in RabbitMQ. No memory is taken for what
-    is announced and never came."""
+    """A content header that lies ends the connection: 501, 502 or 505 here, 541 in RabbitMQ. No memory is taken for
+    what is announced and never came."""
     wire = login()
     wire.send_raw(encode_frame(METHOD, 1, PUBLISH) + encode_frame(HEADER, 1, payload) + method(1, "tx.select"))
     close_or_end(wire, 501, 502, 505, 541)
@@ -334,8 +350,8 @@ def test_properties_that_cannot_be_read(login: Login, payload: bytes) -> None:
 
 @pytest.mark.parametrize("size", [2**31, 2**63, 2**64 - 1])
 def test_a_body_size_is_only_a_promise(login: Login, size: int) -> None:
-    """A header that announces exabytes costs no memory. RabbitMQ waits for them; to refuse at once (with 501, 502, or 406 or
-    311 on the channel, for it is more than is allowed) is as good."""
+    """A header that announces exabytes costs no memory. RabbitMQ waits for them; to refuse at once (with 501, 502, or
+    406 or 311 on the channel, for it is more than is allowed) is as good."""
     wire = login()
     wire.send_raw(encode_frame(METHOD, 1, PUBLISH) + encode_frame(HEADER, 1, encode_header(size))
                   + encode_frame(BODY, 1, b"x" * 1000) + method(1, "tx.select"))
@@ -373,16 +389,18 @@ def test_every_property_and_every_type_of_header_byte_for_byte(login: Login) -> 
     queue = wire.call(1, "queue.declare", exclusive=True)["queue"]
     every = {
         "bool": True, "no": False, "b": Field("b", -7), "B": Field("B", 200), "s": Field("s", -30000),
-        "u": Field("u", 60000), "I": Field("I", -2**31), "i": Field("i", 2**32 - 1), "l": Field("l", -2**63), "L": Field("L", 2**40),
+        "u": Field("u", 60000), "I": Field("I", -2**31), "i": Field("i", 2**32 - 1), "l": Field("l", -2**63),
+        "L": Field("L", 2**40),
         "f": Field("f", 0.5), "d": Field("d", 1e300), "D": Field("D", (2, 314)), "S": Field("S", b"\xff\xfe not text"),
         "text": "grüße", "x": Field("x", bytes(range(256))), "T": Field("T", 1_700_000_000), "V": None,
-        "A": [1, "two", [3.0, {"four": None}], True], "F": {"a": {"b": {"c": [Field("l", 1)]}}}, "empty": {}, "none": [],
+        "A": [1, "two", [3.0, {"four": None}], True], "F": {"a": {"b": {"c": [Field("l", 1)]}}},
+        "empty": {}, "none": [],
         "": "an empty name", "n" * 128: "a long name",
     }
     properties = {
-        "content_type": "application/json", "content_encoding": "gzip", "headers": every, "delivery_mode": 2, "priority": 9,
-        "correlation_id": "c", "reply_to": "r", "expiration": "60000", "message_id": "m", "timestamp": 1_700_000_000,
-        "type": "t", "user_id": "guest", "app_id": "a", "cluster_id": "cl"}
+        "content_type": "application/json", "content_encoding": "gzip", "headers": every, "delivery_mode": 2,
+        "priority": 9, "correlation_id": "c", "reply_to": "r", "expiration": "60000", "message_id": "m",
+        "timestamp": 1_700_000_000, "type": "t", "user_id": "guest", "app_id": "a", "cluster_id": "cl"}
     header = encode_header(4, properties)
     wire.send_raw(method(1, "basic.publish", routing_key=queue) + encode_frame(HEADER, 1, header)
                   + encode_frame(BODY, 1, b"body"))

@@ -1,5 +1,5 @@
-"""A whole broker in a thread of this process, for tests that must reach what no client can: `call` runs something on the
-loop's thread, where the broker lives."""
+"""A whole broker in a thread of this process, for tests that must reach what no client can: `call` runs something on
+the loop's thread, where the broker lives."""
 from __future__ import annotations
 
 import asyncio

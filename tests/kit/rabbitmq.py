@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from fluxmq.bench.load.brokers import Broker as Process
 from fluxmq.bench.load.brokers import BrokerError, Needs, free_port, ready, spawn, wait_listening
 from fluxmq.bench.load.rabbitmq import CONFIG, environment, find_rabbitmq, start_epmd
@@ -87,6 +88,7 @@ class RabbitNode:
         assert self._epmd is not None
         given = environment(self.directory, self._dist_port, int(self._epmd.addresses["epmd"].rpartition(":")[2]))
         program = Path(self._program).with_name("rabbitmqctl")
-        done = subprocess.run([str(program), "-n", given["RABBITMQ_NODENAME"], *arguments], capture_output=True, text=True,
+        done = subprocess.run([str(program), "-n", given["RABBITMQ_NODENAME"], *arguments], capture_output=True,
+                              text=True,
                               env=os.environ | given, timeout=START_SECONDS, check=True)
         return done.stdout

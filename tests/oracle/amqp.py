@@ -1,7 +1,8 @@
-"""Naive codec of AMQP 0-9-1, from the specification's facts: builds anything, also what is malformed, and parses strictly.
+"""Naive codec of AMQP 0-9-1, from the specification's facts: builds anything, also what is malformed, and parses
+strictly.
 
-It shares nothing with the broker's codec. A method is its name and a dict of arguments, named as the specification names
-them, with `_` for `-`:
+It shares nothing with the broker's codec. A method is its name and a dict of arguments, named as the specification
+names them, with `_` for `-`:
 
     encode_method("queue.declare", queue="q", durable=True) → payload of a method frame; what is not given is zero
     decode_method(payload) → ("queue.declare-ok", {"queue": "q", "message_count": 0, "consumer_count": 0})
@@ -46,7 +47,8 @@ METHODS: dict[str, tuple[int, int, str]] = {
     "channel.flow-ok": (20, 21, "active:b"),
     "channel.close": (20, 40, "reply_code:h reply_text:s class_id:h method_id:h"),
     "channel.close-ok": (20, 41, ""),
-    "exchange.declare": (40, 10, "reserved_1:h exchange:s type:s passive:b durable:b auto_delete:b internal:b no_wait:b "
+    "exchange.declare": (40, 10,
+                         "reserved_1:h exchange:s type:s passive:b durable:b auto_delete:b internal:b no_wait:b "
                                  "arguments:t"),
     "exchange.declare-ok": (40, 11, ""),
     "exchange.delete": (40, 20, "reserved_1:h exchange:s if_unused:b no_wait:b"),
@@ -55,7 +57,8 @@ METHODS: dict[str, tuple[int, int, str]] = {
     "exchange.bind-ok": (40, 31, ""),
     "exchange.unbind": (40, 40, "reserved_1:h destination:s source:s routing_key:s no_wait:b arguments:t"),
     "exchange.unbind-ok": (40, 51, ""),
-    "queue.declare": (50, 10, "reserved_1:h queue:s passive:b durable:b exclusive:b auto_delete:b no_wait:b arguments:t"),
+    "queue.declare": (50, 10,
+                      "reserved_1:h queue:s passive:b durable:b exclusive:b auto_delete:b no_wait:b arguments:t"),
     "queue.declare-ok": (50, 11, "queue:s message_count:l consumer_count:l"),
     "queue.bind": (50, 20, "reserved_1:h queue:s exchange:s routing_key:s no_wait:b arguments:t"),
     "queue.bind-ok": (50, 21, ""),
@@ -97,13 +100,14 @@ NAMES = {(class_id, method_id): name for name, (class_id, method_id, _) in METHO
 
 # In the order of their flags, from bit 15 downwards; T is a timestamp
 PROPERTIES = {"content_type": "s", "content_encoding": "s", "headers": "t", "delivery_mode": "o", "priority": "o",
-              "correlation_id": "s", "reply_to": "s", "expiration": "s", "message_id": "s", "timestamp": "q", "type": "s",
-              "user_id": "s", "app_id": "s", "cluster_id": "s"}
+              "correlation_id": "s", "reply_to": "s", "expiration": "s", "message_id": "s", "timestamp": "q",
+              "type": "s", "user_id": "s", "app_id": "s", "cluster_id": "s"}
 
 NUMBERS = {"o": ">B", "h": ">H", "l": ">I", "q": ">Q"}
 # Of field tables, as RabbitMQ and every client of today write them (the specification's own letters differ). L is how
 # py-amqp writes large integers; RabbitMQ reads it, and writes l where it writes a table anew.
-FIELD_NUMBERS = {"b": ">b", "B": ">B", "s": ">h", "u": ">H", "I": ">i", "i": ">I", "l": ">q", "L": ">q", "f": ">f", "d": ">d",
+FIELD_NUMBERS = {"b": ">b", "B": ">B", "s": ">h", "u": ">H", "I": ">i", "i": ">I", "l": ">q", "L": ">q", "f": ">f",
+                 "d": ">d",
                  "T": ">Q"}
 
 
@@ -207,7 +211,8 @@ class Reader:
 def encode_value(value: Any) -> bytes:
     if isinstance(value, Field):
         return value.kind.encode() + _encode_field(value.kind, value.value)
-    for type_, kind in ((bool, "t"), (float, "d"), (str, "S"), (bytes, "x"), (dict, "F"), (list, "A"), (type(None), "V")):
+    for type_, kind in ((bool, "t"), (float, "d"), (str, "S"), (bytes, "x"), (dict, "F"), (list, "A"),
+                        (type(None), "V")):
         if isinstance(value, type_):
             return encode_value(Field(kind, value))
     return encode_value(Field("I" if -2**31 <= value < 2**31 else "l", value))

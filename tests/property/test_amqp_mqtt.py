@@ -8,11 +8,21 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from oracle.amqp_mqtt import (
-    decode_amqp, decode_mqtt, encode_amqp, encode_item, encode_mqtt, encode_table, swapped,
+    decode_amqp,
+    decode_mqtt,
+    encode_amqp,
+    encode_item,
+    encode_mqtt,
+    encode_table,
+    swapped,
 )
 
 from fluxmq._core.amqp091_topics import (
-    address_of, address_of_publish, filter_of, matches, topic_of_address,
+    address_of,
+    address_of_publish,
+    filter_of,
+    matches,
+    topic_of_address,
 )
 from fluxmq._core.amqp091_translate import amqp_to_mqtt, mqtt_to_amqp
 from fluxmq._core.amqp091_values import read_text, write_text
@@ -61,10 +71,12 @@ amqp_properties = st.fixed_dictionaries({}, optional={
     "user_id": shorts, "app_id": shorts, "cluster_id": shorts, "expiration": shorts})
 
 topics = st.one_of(
-    st.text(st.sampled_from("ab./$é"), min_size=1, max_size=8), st.sampled_from(["$queue/q", "$queue/a.b", "$queue/q/x"]),
+    st.text(st.sampled_from("ab./$é"), min_size=1, max_size=8), st.sampled_from(["$queue/q", "$queue/a.b",
+                                                                                 "$queue/q/x"]),
     st.sampled_from(["é" * 200, "$queue/" + "q" * 300, "a/" * 300])).map(str.encode)
 user_names = st.one_of(texts, st.sampled_from([b"a", b"b", b"a" * 300, *(name.encode() for name in OURS)]))
-user_values = st.one_of(texts, st.sampled_from([b"1", b"I", b"S", b"007", b"x", b"YQ==", b"/w==", b"q", b"2", b"A", b"[]",
+user_values = st.one_of(texts, st.sampled_from([b"1", b"I", b"S", b"007", b"x", b"YQ==", b"/w==", b"q", b"2", b"A",
+                                                b"[]",
                                                 b"[1, 2]", b"t", b"true", b"AWFJAAAABQ==", b"a" * 300]))
 mqtt_properties = st.fixed_dictionaries({"users": st.lists(st.tuples(user_names, user_values), max_size=8)}, optional={
     "payload_format": st.integers(0, 1), "content_type": texts | st.just(b"t" * 300), "response_topic": topics,

@@ -70,7 +70,8 @@ def test_an_answer_finds_its_way_in_both_directions(broker: Broker, channel: Any
     channel.queue_bind("requests", "amq.topic", "requests")
     client = connect(broker)
     client.subscribe("answers/7", qos=1)
-    client.publish("requests", b"?", 1, expect=0, properties=[("response_topic", "answers/7"), ("correlation_data", b"1")])
+    client.publish("requests", b"?", 1, expect=0, properties=[("response_topic", "answers/7"), ("correlation_data",
+                                                                                                b"1")])
     _, properties, _ = get(channel, "requests")
     channel.basic_publish("", properties.reply_to, b"!", pika.BasicProperties(correlation_id=properties.correlation_id))
     answer = client.receive("answers/7", b"!")
@@ -87,7 +88,8 @@ def test_an_answer_finds_its_way_in_both_directions(broker: Broker, channel: Any
 
 
 def test_what_amqp_publishes_to_amq_topic_reaches_mqtt(broker: Broker, channel: Any, connect: Connect) -> None:
-    new, old, away = connect(broker), connect(broker, version=4), connect(broker, "away", clean_start=False, properties={
+    new, old, away = connect(broker), connect(broker, version=4), connect(broker, "away", clean_start=False,
+                                                                          properties={
         "session_expiry_interval": 100})
     for client in (new, old, away):
         client.subscribe("a/+", qos=1)
@@ -212,7 +214,7 @@ def test_the_page_in_its_order(broker: Broker) -> None:
     printed = []
     for language, block in blocks():
         if language == "python":
-            program = block.replace('"127.0.0.1", 5672', '"127.0.0.1", %d' % broker.addresses["amqp091/plain"][1])
+            program = block.replace('"127.0.0.1", 5672', f'"127.0.0.1", {broker.addresses["amqp091/plain"][1]}')
             words = [[sys.executable, "-P", "-c", program]]
         else:
             words = [[*shlex.split(line), "-p", str(broker.address[1])] for line in block.splitlines()]

@@ -1,7 +1,7 @@
 """The cold methods of channels, classes 20 to 90: each method has its function here, named as the specification does.
 
-What is hot (Basic.Publish, Ack, Nack, Reject, Deliver) is in _core/amqp091_connection and amqp091_channel. What a method
-asks of exchanges and queues is decided in the engine; here it is taken apart, and answered when it is on disk.
+What is hot (Basic.Publish, Ack, Nack, Reject, Deliver) is in _core/amqp091_connection and amqp091_channel. What a
+method asks of exchanges and queues is decided in the engine; here it is taken apart, and answered when it is on disk.
 """
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ class ChannelMethods:
         """A method on channel `number`, above 0. Raises ProtocolError."""
         method = m.decode_method(payload)
         if isinstance(method, m.ChannelOpen):
-            channel = client.connection.open_channel(number)
-            channel.state = ChannelState(client, channel)
-            channel.on_emptied = self.consumers.emptied
+            opened = client.connection.open_channel(number)
+            opened.state = ChannelState(client, opened)
+            opened.on_emptied = self.consumers.emptied
             client.connection.write(m.ChannelOpenOk().frame(number))
             return
         channel = client.connection.channels.get(number)
@@ -160,7 +160,8 @@ class ChannelMethods:
             if member in member.channel.consumers:
                 member.channel.consumers.remove(member)
             if CANCEL_NOTIFY in state.client.capabilities:
-                state.client.connection.write(m.BasicCancel(consumer_tag=tag, no_wait=True).frame(member.channel.number))
+                state.client.connection.write(
+                    m.BasicCancel(consumer_tag=tag, no_wait=True).frame(member.channel.number))
 
     def nothing(self, client: Client, state: ChannelState, method: Any) -> None:
         """An answer to which there is nothing to say."""
@@ -185,8 +186,9 @@ class ChannelMethods:
 
     def _bind_from(self, client: Client, source: str, key: str) -> None:
         if not self.permissions.may_bind(client.identity, client.client_id, client.vhost, source, key):
-            raise ProtocolError(ReplyCode.ACCESS_REFUSED, f"access to bind to exchange '{source}' in vhost "
-                                                          f"'{client.vhost}' refused for user '{client.identity or ''}'")
+            raise ProtocolError(
+                ReplyCode.ACCESS_REFUSED, f"access to bind to exchange '{source}' in vhost '{client.vhost}' refused "
+                                          f"for user '{client.identity or ''}'")
 
     def exchange_declare(self, client: Client, state: ChannelState, method: m.ExchangeDeclare) -> None:
         if not method.passive:

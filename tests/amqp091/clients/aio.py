@@ -122,7 +122,8 @@ class AioChannel(Channel):
     def exchange_unbind(self, destination: str, source: str, key: str = "", arguments: Table = None) -> None:
         self._run(self._exchange(destination).unbind(source, key, arguments=arguments))
 
-    def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False, auto_delete: bool = False,
+    def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
+                      auto_delete: bool = False,
                       passive: bool = False, arguments: Table = None) -> Declared:
         found = self._run(self._channel.declare_queue(name, durable=durable, exclusive=exclusive, passive=passive,
                                                       auto_delete=auto_delete, arguments=arguments))

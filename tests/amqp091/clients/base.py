@@ -8,8 +8,8 @@
     channel.receive().body
 
 Properties are dicts with the names of the specification (`_` for `-`), `timestamp` in seconds; only those that are set.
-What the broker refuses is AmqpError, whatever the library calls it. What must come is waited for TIMEOUT seconds, so that
-only a failing test waits.
+What the broker refuses is AmqpError, whatever the library calls it. What must come is waited for TIMEOUT seconds, so
+that only a failing test waits.
 """
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ class Channel(_Translates, ABC):
     def exchange_unbind(self, destination: str, source: str, key: str = "", arguments: Table = None) -> None: ...
 
     @abstractmethod
-    def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False, auto_delete: bool = False,
+    def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
+                      auto_delete: bool = False,
                       passive: bool = False, arguments: Table = None) -> Declared: ...
 
     @abstractmethod
@@ -256,7 +257,8 @@ class Connection(_Translates, ABC):
 
 
 class Client(ABC):
-    """A library. lacks: what it has no way to do or to show, by the word that tests ask for (see clients/__init__.py)."""
+    """A library. lacks: what it has no way to do or to show, by the word that tests ask for (see
+    clients/__init__.py)."""
 
     name: ClassVar[str]
     lacks: ClassVar[frozenset[str]] = frozenset()

@@ -1,4 +1,5 @@
-"""amqplib, of npm: one node process serves all connections (amqplib.js). The package is installed into a cache, once."""
+"""amqplib, of npm: one node process serves all connections (amqplib.js). The package is installed into a cache,
+once."""
 from __future__ import annotations
 
 import base64
@@ -48,7 +49,8 @@ class Node:
         self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
         self._numbers = itertools.count(1)
         self.names = (f"n{number}" for number in itertools.count(1))
-        self._process = subprocess.Popen([program, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        self._process = subprocess.Popen([program, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                         text=True,
                                          env=dict(os.environ, NODE_PATH=str(modules)))
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -123,7 +125,8 @@ class NodeChannel(Channel):
     def exchange_unbind(self, destination: str, source: str, key: str = "", arguments: Table = None) -> None:
         self._ask("exchange_unbind", destination=destination, source=source, key=key, arguments=arguments or {})
 
-    def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False, auto_delete: bool = False,
+    def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
+                      auto_delete: bool = False,
                       passive: bool = False, arguments: Table = None) -> Declared:
         found = self._ask("queue_declare", name=name, passive=passive,
                           options={"durable": durable, "exclusive": exclusive, "autoDelete": auto_delete,
@@ -140,7 +143,8 @@ class NodeChannel(Channel):
         return self._ask("queue_purge", queue=queue)["messageCount"]
 
     def queue_delete(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        return self._ask("queue_delete", queue=queue, options={"ifUnused": if_unused, "ifEmpty": if_empty})["messageCount"]
+        return self._ask("queue_delete", queue=queue,
+                         options={"ifUnused": if_unused, "ifEmpty": if_empty})["messageCount"]
 
     def qos(self, count: int, *, everybody: bool = False) -> None:
         self._ask("qos", count=count, everybody=everybody)

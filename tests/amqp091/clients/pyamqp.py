@@ -110,7 +110,8 @@ class PyAmqpChannel(Channel):
     def exchange_unbind(self, destination: str, source: str, key: str = "", arguments: Table = None) -> None:
         self._channel.exchange_unbind(destination, source, key, arguments=arguments)
 
-    def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False, auto_delete: bool = False,
+    def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
+                      auto_delete: bool = False,
                       passive: bool = False, arguments: Table = None) -> Declared:
         return Declared(*self._channel.queue_declare(name, passive, durable, exclusive, auto_delete,
                                                      arguments=arguments))
@@ -274,7 +275,8 @@ class KombuChannel(PyAmqpChannel):
         kombu.Exchange(name, type_, self._channel, durable=durable, auto_delete=auto_delete,
                        arguments=arguments).declare(passive=passive)
 
-    def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False, auto_delete: bool = False,
+    def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
+                      auto_delete: bool = False,
                       passive: bool = False, arguments: Table = None) -> Declared:
         queue = kombu.Queue(name, channel=self._channel, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
                             queue_arguments=arguments)

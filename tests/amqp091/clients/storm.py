@@ -84,7 +84,8 @@ class StormChannel(Channel):
     def exchange_unbind(self, destination: str, source: str, key: str = "", arguments: Table = None) -> None:
         self._channel.exchange.unbind(destination, source, key, arguments)
 
-    def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False, auto_delete: bool = False,
+    def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
+                      auto_delete: bool = False,
                       passive: bool = False, arguments: Table = None) -> Declared:
         found = self._channel.queue.declare(name, passive, durable, exclusive, auto_delete, arguments)
         return Declared(found["queue"], found["message_count"], found["consumer_count"])
