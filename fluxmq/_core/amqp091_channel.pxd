@@ -1,7 +1,7 @@
 """One AMQP 0-9-1 channel: what it publishes is confirmed, what it was given is settled. See amqp091_channel.pyx.
 
     Channel ── deliveries ──► a ring by delivery tag, from the oldest that is not settled to the newest
-       │            │             consumer, claim, record         sent: everything up to `sent`; the rest waits for the disk
+       │            │             consumer, claim, record     sent: everything up to `sent`; the rest waits for the disk
        │            └── marks ──► (batch, tag): when the batch is durable, everything up to the tag is sent
        ├── confirms ─── marks ──► the same for Basic.Ack
        └── consumers: ChannelMember of a group, ChannelReader of a stream's partition
@@ -120,5 +120,6 @@ cdef class Channel(Waiter):
     cdef int feed(self) except -1
     cdef int write_return(self, const body_t* body, uint16_t code, const char* text) except -1
 
-cdef int write_content(link_t* link, uint32_t frame_max, uint16_t channel, const uint8_t* method, uint32_t method_length,
+cdef int write_content(link_t* link, uint32_t frame_max, uint16_t channel, const uint8_t* method,
+                       uint32_t method_length,
                        const body_t* body) except -1

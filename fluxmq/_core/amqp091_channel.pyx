@@ -6,8 +6,8 @@
        │                        └──the same without requeue──► dead letter, or gone
        └──channel closes, at any time──► ready again, in its place
 
-A consumer without acknowledgements has settled a message once its bytes are in the socket's buffer (RabbitMQ: as soon as
-it is on its way). Basic.Recover gives back what is not settled.
+A consumer without acknowledgements has settled a message once its bytes are in the socket's buffer (RabbitMQ: as soon
+as it is on its way). Basic.Recover gives back what is not settled.
 """
 cimport cython
 from libc.stdlib cimport calloc, free, realloc
@@ -59,7 +59,8 @@ cdef inline uint8_t* put_head(uint8_t* at, uint8_t kind, uint16_t channel, uint3
     return put_u32(put_u16(put_u8(at, kind), channel), size)
 
 
-cdef int write_content(link_t* link, uint32_t frame_max, uint16_t channel, const uint8_t* method, uint32_t method_length,
+cdef int write_content(link_t* link, uint32_t frame_max, uint16_t channel, const uint8_t* method,
+                       uint32_t method_length,
                        const body_t* body) except -1:
     """A method and its content: three frames, more where the payload is longer than one takes (section 4.2.6 of the
     specification). frame_max: of a frame with everything, at least 4096."""
@@ -597,7 +598,8 @@ cdef class Channel(Waiter):
             self.first += 1
 
     def withdraw(self, ChannelMember member not None):
-        """What it was given and has not been sent yet is ready again, as if it never had it: its consumer is cancelled."""
+        """What it was given and has not been sent yet is ready again, as if it never had it: its consumer is
+        cancelled."""
         cdef uint64_t tag = max(self.sent + 1, self.first)
         cdef delivery_t* delivery
         while tag < self.next:

@@ -22,8 +22,8 @@ from fluxmq._core.amqp091_bridge cimport hub_publish_amqp
 from fluxmq._core.amqp091_consts cimport (
     BASIC_ACK, BASIC_NACK, BASIC_PUBLISH, BASIC_REJECT, CHANNEL_CLOSE, CHANNEL_CLOSE_OK, CHANNEL_OPEN, FRAME_BODY,
     FRAME_END, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, REPLY_ACCESS_REFUSED, REPLY_CHANNEL_ERROR,
-    REPLY_COMMAND_INVALID, REPLY_FRAME_ERROR, REPLY_NOT_FOUND,
-    REPLY_NOT_ALLOWED, REPLY_NOT_IMPLEMENTED, REPLY_NO_ROUTE, REPLY_PRECONDITION_FAILED, REPLY_RESOURCE_ERROR,
+    REPLY_COMMAND_INVALID, REPLY_FRAME_ERROR, REPLY_NOT_ALLOWED, REPLY_NOT_FOUND, REPLY_NOT_IMPLEMENTED, REPLY_NO_ROUTE,
+    REPLY_PRECONDITION_FAILED, REPLY_RESOURCE_ERROR,
     REPLY_SYNTAX_ERROR, REPLY_UNEXPECTED_FRAME,
 )
 from fluxmq._core.amqp091_properties cimport amqp_properties_t, properties_read
@@ -241,7 +241,8 @@ cdef class AmqpConnection(Transport):
             size = peek_u32(at + 3)
             # Some clients count the eight bytes around the payload wrongly.
             if size > self.frame_max:
-                raise ProtocolError(REPLY_FRAME_ERROR, f"a frame of {<uint64_t>size + FRAME_EXTRA} bytes is over frame_max "
+                raise ProtocolError(REPLY_FRAME_ERROR,
+                                    f"a frame of {<uint64_t>size + FRAME_EXTRA} bytes is over frame_max "
                                                  f"{self.frame_max}")
             if end - at - FRAME_EXTRA < <ssize_t>size:
                 break
@@ -352,7 +353,8 @@ cdef class AmqpConnection(Transport):
         if method == BASIC_ACK or method == BASIC_NACK or method == BASIC_REJECT:
             return self.on_settle(content.channel, method, at, end)
         self.hub.cold = True
-        self.handler.on_method(self, content.channel.number, PyBytes_FromStringAndSize(<const char*>at - 4, end - at + 4))
+        self.handler.on_method(self, content.channel.number,
+                               PyBytes_FromStringAndSize(<const char*>at - 4, end - at + 4))
         return 0
 
     cdef int on_settle(self, Channel channel, uint32_t method, const uint8_t* at, const uint8_t* end) except -1:
@@ -380,7 +382,8 @@ cdef class AmqpConnection(Transport):
         at += 1 + n
         m = at[0]
         if end - at != 2 + <ssize_t>m:
-            raise ProtocolError(REPLY_SYNTAX_ERROR, "basic.publish does not end behind its routing key and one octet of bits")
+            raise ProtocolError(REPLY_SYNTAX_ERROR,
+                                "basic.publish does not end behind its routing key and one octet of bits")
         memcpy(content.topic + 1 + n, at + 1, m)
         content.topic_length = 1 + n + m
         at += 1 + m
@@ -401,7 +404,8 @@ cdef class AmqpConnection(Transport):
         content.kept = False
         content.expects = EXPECT_BODY
         if content.body_size > self.hub.payload_bytes_max:
-            raise ProtocolError(REPLY_PRECONDITION_FAILED, f"message size {content.body_size} is larger than configured max "
+            raise ProtocolError(REPLY_PRECONDITION_FAILED,
+                                f"message size {content.body_size} is larger than configured max "
                                                      f"size {self.hub.payload_bytes_max}")
         if content.body_size == 0:
             return self.complete(content, at)
@@ -410,7 +414,8 @@ cdef class AmqpConnection(Transport):
 
     cdef int on_body(self, Content content, const uint8_t* at, uint32_t size) except -1:
         if content.body_have + size > content.body_size:
-            raise ProtocolError(REPLY_UNEXPECTED_FRAME, f"a body of more than the {content.body_size} bytes of its header")
+            raise ProtocolError(REPLY_UNEXPECTED_FRAME,
+                                f"a body of more than the {content.body_size} bytes of its header")
         if content.body_have == 0 and size == content.body_size:
             return self.complete(content, at)
         content.add(at, size)
@@ -507,7 +512,8 @@ cdef class AmqpConnection(Transport):
         cdef Route route = self.exchanges.find(body.topic + 1, n, body.topic + 1 + n, body.topic_length - 1 - n,
                                                properties.headers.at, properties.headers.length)
         if route is None:
-            raise ProtocolError(REPLY_NOT_FOUND, f"no exchange '{name_text(body.topic + 1, n)}' in vhost '{self.vhost}'")
+            raise ProtocolError(REPLY_NOT_FOUND,
+                                f"no exchange '{name_text(body.topic + 1, n)}' in vhost '{self.vhost}'")
         if route.internal:
             raise ProtocolError(REPLY_ACCESS_REFUSED, f"cannot publish to internal exchange "
                                                       f"'{name_text(body.topic + 1, n)}' in vhost '{self.vhost}'")
@@ -569,7 +575,8 @@ cdef class AmqpConnection(Transport):
             allowed = self.allowed[topic] = self.handler.may_publish(self, topic[1:1 + n], topic[1 + n:])
         if not allowed:
             self.hub.node.counters.publish_denied += 1
-            raise ProtocolError(REPLY_ACCESS_REFUSED, f"access to publish to exchange '{topic[1:1 + topic[0]].decode()}' "
+            raise ProtocolError(REPLY_ACCESS_REFUSED,
+                                f"access to publish to exchange '{topic[1:1 + topic[0]].decode()}' "
                                                 f"refused")
         return 0
 

@@ -9,8 +9,10 @@ from fluxmq._core.amqp091_properties cimport octets_t
 from libc.stdint cimport uint8_t, uint32_t
 
 # What a client consumes from, and writes into reply-to, for answers without a queue of its own.
-DIRECT_REPLY_TO = b"amq.rabbitmq.reply-to"
-EXPIRATION_DIGITS_MAX = 15
+cdef bytes DIRECT_REPLY_TO = b"amq.rabbitmq.reply-to"
+
+cdef enum:
+    EXPIRATION_DIGITS_MAX = 15
 
 
 cdef bytes bytes_of(octets_t text):
