@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -83,12 +82,3 @@ class RabbitNode:
     def stderr_size(self) -> int:
         path = self.directory / "stderr.txt"
         return path.stat().st_size if path.exists() else 0
-
-    def control(self, *arguments: str) -> str:
-        """rabbitmqctl."""
-        assert self._epmd is not None
-        given = environment(self.directory, self._dist_port, int(self._epmd.addresses["epmd"].rpartition(":")[2]))
-        program = Path(self._program).with_name("rabbitmqctl")
-        done = subprocess.run([str(program), "-n", given["RABBITMQ_NODENAME"], *arguments], capture_output=True,
-                              text=True, env=os.environ | given, timeout=START_SECONDS, check=True)
-        return done.stdout
