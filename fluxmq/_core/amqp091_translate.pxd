@@ -22,8 +22,7 @@ from fluxmq._core.amqp091_values cimport room_t
 from fluxmq._core.message cimport body_t
 
 # to_mqtt is cimported from here too. Both leave the payload, its blob and expires_at as they are; topic and properties
-# are in the room, until it is written
-# again, and every byte given is borrowed that long.
+# are in the room, until it is written again, and every byte given is borrowed that long.
 
 # format of `mqtt`: FORMAT_MQTT. qos: from 1 on it is persistent. now_ms: `expiration` is what is left of expires_at.
 cdef int to_amqp(const body_t* mqtt, uint8_t qos, int64_t now_ms, room_t* room, body_t* amqp) except -1

@@ -17,6 +17,7 @@ from fluxmq._core.amqp091_properties import decode_properties, encode_properties
 from fluxmq._core.amqp091_translate import mqtt_to_amqp
 from fluxmq._core.queue import Queue
 from fluxmq._core.queue_log import Log
+from fluxmq.model.amqp import text
 from fluxmq.model.amqp_queues import internal_name, split_name
 
 if TYPE_CHECKING:
@@ -82,10 +83,6 @@ class DeadLetterer:
             if queue.append_message(bytes((len(target),)) + target + keys[0], payload, properties=written, qos=QOS,
                                     priority=told.get("priority", 0), format=FORMAT_AMQP091) == 0:
                 state.dead_lettered += 1
-
-
-def text(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogateescape")
 
 
 def carbon_copies(headers: dict[str, Any]) -> list[bytes]:
