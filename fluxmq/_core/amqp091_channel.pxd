@@ -35,7 +35,9 @@ cdef struct delivery_t:
     const record_t* record      # good until the claim is settled; a reader's: until it was sent
     void* consumer              # Consumer's half: ChannelMember or ChannelReader, borrowed
     int64_t at_ms               # monotonic, when it was given
+    uint32_t awaited            # its bytes in link.awaited: it waits for the disk
     uint8_t reads               # a reader's
+    uint8_t asked               # settled in a transaction that is not committed yet
 
 cdef class ChannelMember(Member):
     """A consumer of a queue, or (tag None) who asks by Basic.Get (queue_heads.pull_one)."""
@@ -80,8 +82,9 @@ cdef class Channel(Waiter):
     cdef uint64_t confirmed                 # all up to it are answered
     cdef uint64_t confirm_now               # may be answered at the end of this read
     cdef marks_t confirms
-    cdef list tx_publishes
-    cdef list tx_settles
+    cdef list tx_publishes                  # (address, properties, payload, mandatory)
+    cdef list tx_settles                    # (tag, how)
+    cdef uint64_t tx_bytes                  # of tx_publishes
     # deliveries
     cdef delivery_t* ring
     cdef uint32_t ring_room                 # a power of two
@@ -106,9 +109,12 @@ cdef class Channel(Waiter):
     # Basic.Ack (0), Basic.Nack and Reject with requeue (1), without (2).
     cdef int settle(self, uint64_t tag, bint multiple, int how) except -1
     cdef int settle_now(self, uint64_t tag, bint multiple, int how) except -1
+    cdef int check_tag(self, uint64_t tag, bint multiple) except -1
+    cdef int settle_kept(self) except -1
     cdef int settle_one(self, delivery_t* delivery, int how) except -1
     cdef int write(self, const uint8_t* data, uint32_t n) except -1
     cdef int forget_claim(self, claim_t* claim) noexcept
+    cdef void awaits_no_more(self, delivery_t* delivery) noexcept
     cdef void advance(self) noexcept
     cdef uint32_t room(self, bint no_ack, uint32_t prefetch, uint32_t held) noexcept
     cdef int feed(self) except -1

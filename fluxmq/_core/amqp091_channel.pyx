@@ -19,10 +19,10 @@ from fluxmq._core.amqp091_consts cimport (
     BASIC_ACK, BASIC_DELIVER, BASIC_GET_OK, BASIC_NACK, BASIC_RETURN, FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD,
     REPLY_PRECONDITION_FAILED,
 )
-from fluxmq._core.amqp091_telling cimport with_delivery_count
+from fluxmq._core.amqp091_header cimport header_add
 from fluxmq._core.amqp091_translate cimport to_amqp
 from fluxmq._core.amqp091_values cimport room_t
-from fluxmq._core.link cimport link_commit, link_drop, link_hold, link_room
+from fluxmq._core.link cimport link_commit, link_drop, link_hold, link_mark, link_room
 from fluxmq._core.ledger cimport HELD_TOLD
 from fluxmq._core.message cimport FORMAT_AMQP091
 from fluxmq._core.queue_group cimport Group
@@ -42,6 +42,7 @@ cdef enum:
 
 # One per process, as in transport.pyx: filled and copied within one call.
 cdef room_t translation
+cdef room_t header_room
 
 
 cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept:
@@ -233,8 +234,13 @@ cdef class Channel(Waiter):
 
     def rollback(self):
         """Tx.Rollback: what was published and settled since the last commit is forgotten."""
+        cdef uint64_t tag
+        for tag, _ in self.tx_settles:
+            if self.first <= tag < self.next:
+                self.ring[tag & (self.ring_room - 1)].asked = 0
         self.tx_publishes = []
         self.tx_settles = []
+        self.tx_bytes = 0
 
     def begin_closing(self):
         """Channel.Close was sent: whatever comes before its answer is ignored."""
@@ -242,11 +248,15 @@ cdef class Channel(Waiter):
 
     def close(self):
         """Its consumers are the caller's to take out of their groups, now or before."""
+        cdef uint64_t tag
         self.closed = self.closing = True
+        for tag in range(max(self.sent + 1, self.first), self.next):
+            self.awaits_no_more(&self.ring[tag & (self.ring_room - 1)])
         self.first = self.next
         self.unacknowledged = 0
         self.tx_publishes = []
         self.tx_settles = []
+        self.tx_bytes = 0
 
     def select_tx(self):
         """Tx.Select: publishes and acknowledgements are kept until commit."""
@@ -333,7 +343,8 @@ cdef class Channel(Waiter):
     cdef uint32_t room(self, bint no_ack, uint32_t prefetch, uint32_t held) noexcept:
         """How many more a consumer takes."""
         cdef uint32_t limit = 0xFFFFFFFF
-        if self.closing or self.stopped or self.link.pending > self.link.high or not self.link.open:
+        if (self.closing or self.stopped or self.link.pending + self.link.awaited > self.link.high
+                or not self.link.open):
             self.starved = True
             return 0
         if no_ack:
@@ -386,9 +397,13 @@ cdef class Channel(Waiter):
         delivery.record = record
         delivery.consumer = consumer
         delivery.reads = reads
+        delivery.asked = 0
+        delivery.awaited = 0
         delivery.at_ms = self.ledger.node.mono_ms
         self.unacknowledged += not acknowledges_itself(delivery)
         if batch or self.deliveries.count:
+            delivery.awaited = record.size
+            self.link.awaited += delivery.awaited
             self.wait_for(batch)
             return 1 + add_mark(&self.deliveries, batch, tag)
         self.sent = tag
@@ -404,6 +419,7 @@ cdef class Channel(Waiter):
         while tag <= last:
             delivery = &self.ring[tag & (self.ring_room - 1)]
             if delivery.consumer != NULL:
+                self.awaits_no_more(delivery)
                 self.send_one(delivery, tag)
             tag += 1
         self.sent = last
@@ -425,14 +441,14 @@ cdef class Channel(Waiter):
             body = translated
         if delivery.reads:
             consumer_tag = (<ChannelReader>delivery.consumer).tag
+            header_add(&body, b"x-stream-offset", <int64_t>delivery.record.offset, &header_room)
         else:
             member = <ChannelMember>delivery.consumer
             consumer_tag = member.tag
             redelivered = delivery.claim.deliveries > 1
-            if redelivered and member.counts:
-                counted = with_delivery_count(&body, delivery.claim.deliveries - 1)
-                body.properties = <const uint8_t*><const char*><bytes>counted
-                body.properties_length = <uint32_t>len(<bytes>counted)
+            # RabbitMQ tells consumers of a quorum queue from the second time on, and whoever asks always.
+            if member.counts and (redelivered or consumer_tag is None):
+                header_add(&body, b"x-delivery-count", <int64_t>delivery.claim.deliveries - 1, &header_room)
         if consumer_tag is None:
             at = put_u64(put_u32(method, BASIC_GET_OK), tag)
         else:
@@ -464,30 +480,64 @@ cdef class Channel(Waiter):
 
     cdef int settle(self, uint64_t tag, bint multiple, int how) except -1:
         """Raises ProtocolError 406 for a tag that is not waited for."""
-        if self.transactional:
-            if tag >= self.next and tag:
-                self.unknown(tag)
-            self.tx_settles.append((tag, multiple, how))
-            return 0
-        return self.settle_now(tag, multiple, how)
-
-    cdef int settle_now(self, uint64_t tag, bint multiple, int how) except -1:
-        cdef uint64_t at = tag
-        cdef uint64_t last = tag if tag else self.next - 1
+        cdef uint64_t at
+        cdef uint64_t last = tag if tag else self.sent
         cdef delivery_t* delivery
-        if tag and (tag < self.first or tag >= self.next or tag > self.sent):
-            self.unknown(tag)
-        if tag:
-            delivery = &self.ring[tag & (self.ring_room - 1)]
-            if delivery.consumer == NULL or acknowledges_itself(delivery):
-                self.unknown(tag)
-        elif not multiple:
-            self.unknown(tag)
-        if multiple:
-            at = self.first
+        if not self.transactional:
+            return self.settle_now(tag, multiple, how)
+        self.check_tag(tag, multiple)
+        at = self.first if multiple else tag
         while at <= last:
             delivery = &self.ring[at & (self.ring_room - 1)]
-            if delivery.consumer != NULL and not acknowledges_itself(delivery):
+            if is_waited_for(delivery):
+                delivery.asked = 1
+                self.tx_settles.append((at, how))
+            at += 1
+        return 0
+
+    cdef int settle_kept(self) except -1:
+        """Tx.Commit. What is no longer this channel's (its queue was deleted) is nobody's to settle. It is recorded
+        when this returns, so that who asks Ledger.records knows that there is something to wait for."""
+        cdef uint64_t tag
+        cdef int how
+        cdef delivery_t* delivery
+        cdef Group group
+        cdef set groups = set()
+        settles, self.tx_settles = self.tx_settles, []
+        for tag, how in settles:
+            if tag < self.first or tag >= self.next:
+                continue
+            delivery = &self.ring[tag & (self.ring_room - 1)]
+            if delivery.consumer != NULL and delivery.asked:
+                if not delivery.reads:
+                    groups.add((<ChannelMember>delivery.consumer).group)
+                self.settle_one(delivery, how)
+        for group in groups:
+            if group is not None:
+                group.write_records()
+        self.advance()
+        if self.starved:
+            self.feed()
+        return 0
+
+    cdef int check_tag(self, uint64_t tag, bint multiple) except -1:
+        if tag == 0:
+            if not multiple:
+                self.unknown(tag)
+        elif (tag < self.first or tag >= self.next or tag > self.sent
+              or not is_waited_for(&self.ring[tag & (self.ring_room - 1)])):
+            self.unknown(tag)
+        return 0
+
+    cdef int settle_now(self, uint64_t tag, bint multiple, int how) except -1:
+        cdef uint64_t at
+        cdef uint64_t last = tag if tag else self.sent     # nobody has seen what waits for the disk: it is not settled
+        cdef delivery_t* delivery
+        self.check_tag(tag, multiple)
+        at = self.first if multiple else tag
+        while at <= last:
+            delivery = &self.ring[at & (self.ring_room - 1)]
+            if is_waited_for(delivery):
                 self.settle_one(delivery, how)
             at += 1
         self.advance()
@@ -529,12 +579,19 @@ cdef class Channel(Waiter):
         while tag < self.next:
             delivery = &self.ring[tag & (self.ring_room - 1)]
             if delivery.consumer != NULL and delivery.claim == claim:
+                self.awaits_no_more(delivery)
                 self.unacknowledged -= not acknowledges_itself(delivery)
                 delivery.consumer = NULL
                 break
             tag += 1
         self.advance()
         return 0
+
+    cdef void awaits_no_more(self, delivery_t* delivery) noexcept:
+        if delivery.awaited:
+            self.link.awaited -= delivery.awaited
+            delivery.awaited = 0
+            link_mark(self.link)            # who is not read because of it may be read again
 
     cdef void advance(self) noexcept:
         while self.first < self.next and self.ring[self.first & (self.ring_room - 1)].consumer == NULL:
@@ -548,6 +605,7 @@ cdef class Channel(Waiter):
         while tag < self.next:
             delivery = &self.ring[tag & (self.ring_room - 1)]
             if delivery.consumer == <void*>member:
+                self.awaits_no_more(delivery)
                 self.unacknowledged -= not member.no_ack
                 delivery.consumer = NULL
                 (<Group>member.group).give_back(delivery.claim, 0, False)
@@ -575,3 +633,8 @@ cdef inline bint acknowledges_itself(const delivery_t* delivery) noexcept:
     if delivery.reads:
         return (<ChannelReader>delivery.consumer).no_ack
     return (<ChannelMember>delivery.consumer).no_ack
+
+
+cdef inline bint is_waited_for(const delivery_t* delivery) noexcept:
+    """Whether a delivery that was sent may be settled."""
+    return delivery.consumer != NULL and not delivery.asked and not acknowledges_itself(delivery)

@@ -73,10 +73,14 @@ cdef class AmqpConnection(Transport):
     cdef int on_header(self, Content content, const uint8_t* at, uint32_t size) except -1
     cdef int on_body(self, Content content, const uint8_t* at, uint32_t size) except -1
     cdef int complete(self, Content content, const uint8_t* payload) except -1
+    cdef int keep_publish(self, Channel channel, const body_t* body, const amqp_properties_t* properties,
+                          bint mandatory) except -1
+    # 1: a queue has refused it.
     cdef int publish(self, Channel channel, const body_t* body, bint mandatory) except -1
     cdef Route route_of(self, const body_t* body, const amqp_properties_t* properties)
     cdef bint publish_topic(self, const body_t* body, list queues, bint* refused) except? 0
     cdef bint publish_copies(self, const body_t* body, Route route, bint* refused) except? 0
     cdef int check_end(self, const uint8_t* at, uint32_t size) except -1
     cdef int check_access(self, const body_t* body) except -1
+    cdef bint answers_pile_up(self) noexcept
     cdef int end_read(self) except -1

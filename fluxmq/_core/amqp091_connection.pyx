@@ -22,8 +22,9 @@ from fluxmq._core.amqp091_bridge cimport hub_publish_amqp
 from fluxmq._core.amqp091_consts cimport (
     BASIC_ACK, BASIC_NACK, BASIC_PUBLISH, BASIC_REJECT, CHANNEL_CLOSE, CHANNEL_CLOSE_OK, CHANNEL_OPEN, FRAME_BODY,
     FRAME_END, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, REPLY_ACCESS_REFUSED, REPLY_CHANNEL_ERROR,
-    REPLY_COMMAND_INVALID, REPLY_FRAME_ERROR, REPLY_NOT_FOUND, REPLY_NOT_ALLOWED, REPLY_NOT_IMPLEMENTED, REPLY_NO_ROUTE,
-    REPLY_PRECONDITION_FAILED, REPLY_SYNTAX_ERROR, REPLY_UNEXPECTED_FRAME,
+    REPLY_COMMAND_INVALID, REPLY_FRAME_ERROR, REPLY_NOT_ALLOWED, REPLY_NOT_FOUND, REPLY_NOT_IMPLEMENTED, REPLY_NO_ROUTE,
+    REPLY_PRECONDITION_FAILED, REPLY_RESOURCE_ERROR,
+    REPLY_SYNTAX_ERROR, REPLY_UNEXPECTED_FRAME,
 )
 from fluxmq._core.amqp091_properties cimport amqp_properties_t, properties_read
 from fluxmq._core.amqp091_telling cimport TELLING, copies, has_copies, judge
@@ -34,7 +35,7 @@ from fluxmq._core.link cimport link_write
 from fluxmq._core.message cimport FORMAT_AMQP091, blob_drop, blob_t
 from fluxmq._core.queue cimport Queue
 from fluxmq._core.transport cimport (
-    PAUSE_DISK, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN,
+    PAUSE_ANSWERS, PAUSE_DISK, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN,
 )
 from fluxmq._core.wire cimport peek_u16, peek_u32
 
@@ -50,6 +51,8 @@ cdef enum:
     FRAME_MAX_UNTUNED = 131072      # before Connection.TuneOk: client properties may be long
     OWN_BODY_KEPT_MAX = 262144      # a larger one is given back when it was published
     ALLOWED_MAX = 1024
+    TX_BYTES_MAX = 268435456        # of one transaction: a batch of the journal holds four times that
+    KEPT_BYTES = 256                # what a publish takes that waits for its commit, beside its bytes
 SOFT_CODES = frozenset({311, 313, 403, 404, 405, 406})      # they close a channel, section 1.1 of the specification
 
 cdef uint8_t[8] HEARTBEAT_FRAME
@@ -246,9 +249,17 @@ cdef class AmqpConnection(Transport):
             self.check_end(at, size)
             self.on_frame(at[0], peek_u16(at + 1), at + 7, size)
             at += size + FRAME_EXTRA
+            # Per frame: a few bytes (Basic.Get) may ask for as much as a message has.
+            if self.link.pending + self.link.awaited > 2 * self.link.high:
+                self.pause_for(PAUSE_ANSWERS)
         if self.phase < PHASE_DRAINING:
             self.end_read()
         return at - data
+
+    cdef bint answers_pile_up(self) noexcept:
+        """Whether it sends and does not read. Each of its channels may wait for two batches: that is no pile."""
+        return (self.link.pending + self.link.awaited > 2 * self.link.high
+                or self.link.held > self.hub.receive_max + 2 * <uint32_t>len(self.channels))
 
     cdef int end_read(self) except -1:
         """Before the read buffer goes to somebody else."""
@@ -262,6 +273,8 @@ cdef class AmqpConnection(Transport):
             channel.flush_confirms()
         if self.answering:
             self.answering = []
+        if self.answers_pile_up():
+            self.pause_for(PAUSE_ANSWERS)
         if self.recorded:
             self.recorded = False
             if self.hub.ledger.journal.backlog() > self.hub.backlog_max or self.hub.is_ahead():
@@ -435,14 +448,23 @@ cdef class AmqpConnection(Transport):
                 body.properties = <const uint8_t*><const char*><bytes>other
                 body.properties_length = <uint32_t>len(<bytes>other)
         if channel.transactional:
-            self.route_of(&body, &properties)       # what is wrong is said now, not with the commit
-            channel.tx_publishes.append((
-                PyBytes_FromStringAndSize(<const char*>body.topic, body.topic_length),
-                PyBytes_FromStringAndSize(<const char*>body.properties, body.properties_length),
-                PyBytes_FromStringAndSize(<const char*>body.payload, body.payload_length), content.mandatory))
+            self.keep_publish(channel, &body, &properties, content.mandatory)
         else:
             self.publish(channel, &body, content.mandatory)
         content.done()
+        return 0
+
+    cdef int keep_publish(self, Channel channel, const body_t* body, const amqp_properties_t* properties,
+                          bint mandatory) except -1:
+        """Until Tx.Commit. What would be refused is refused now: a commit is all or nothing."""
+        self.route_of(body, properties)
+        channel.tx_bytes += KEPT_BYTES + body.topic_length + body.properties_length + body.payload_length
+        if channel.tx_bytes > TX_BYTES_MAX:
+            raise ProtocolError(REPLY_RESOURCE_ERROR, f"a transaction of more than {TX_BYTES_MAX} bytes")
+        channel.tx_publishes.append((
+            PyBytes_FromStringAndSize(<const char*>body.topic, body.topic_length),
+            PyBytes_FromStringAndSize(<const char*>body.properties, body.properties_length),
+            PyBytes_FromStringAndSize(<const char*>body.payload, body.payload_length), mandatory))
         return 0
 
     cdef int publish(self, Channel channel, const body_t* body, bint mandatory) except -1:
@@ -482,7 +504,7 @@ cdef class AmqpConnection(Transport):
             if channel.confirm_now == 0:
                 self.answering.append(channel)
             channel.answer(refused, self.hub.ledger.records != records)
-        return 0
+        return refused
 
     cdef Route route_of(self, const body_t* body, const amqp_properties_t* properties):
         """Where the exchange that is named sends it."""
@@ -559,12 +581,13 @@ cdef class AmqpConnection(Transport):
         return 0
 
     def commit(self, Channel channel not None):
-        """Tx.Commit: everything that was published and settled since the last one, in one batch of the journal."""
+        """Tx.Commit: everything that was published and settled since the last one, in one batch of the journal. Raises
+        ProtocolError 406, and has done all the same, when a queue took no more."""
         cdef body_t body
+        cdef bint refused = 0
         publishes, channel.tx_publishes = channel.tx_publishes, []
-        settles, channel.tx_settles = channel.tx_settles, []
-        for tag, multiple, how in settles:
-            channel.settle_now(tag, multiple, how)
+        channel.tx_bytes = 0
+        channel.settle_kept()
         for topic, properties, payload, mandatory in publishes:
             memset(&body, 0, sizeof(body))
             body.format = FORMAT_AMQP091
@@ -574,9 +597,15 @@ cdef class AmqpConnection(Transport):
             body.properties_length = <uint32_t>len(properties)
             body.payload = <const uint8_t*><const char*><bytes>payload
             body.payload_length = <uint32_t>len(payload)
-            self.publish(channel, &body, mandatory)
+            try:
+                refused = self.publish(channel, &body, mandatory) or refused
+            except ProtocolError:               # its exchange has been deleted since
+                if mandatory:
+                    channel.write_return(&body, REPLY_NO_ROUTE, b"NO_ROUTE")
         self.recorded = self.hub.ledger.active()
         self.end_read()
+        if refused:
+            raise ProtocolError(REPLY_PRECONDITION_FAILED, "partial tx completion")
 
     # ---------------------------------------------------------------- Transport
 

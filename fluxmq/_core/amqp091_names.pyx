@@ -9,13 +9,21 @@ NAMES[:] = [
     b"amqp-content-type", b"amqp-content-encoding", b"", b"amqp-delivery-mode", b"amqp-priority",
     b"amqp-correlation-id", b"amqp-reply-to", b"amqp-expiration", b"amqp-message-id", b"amqp-timestamp", b"amqp-type",
     b"amqp-user-id", b"amqp-app-id", b"amqp-cluster-id"]
-MARK_TOPIC = b"x-mqtt-topic"
-MARK_CONTENT_TYPE = b"x-mqtt-content-type"
-MARK_RESPONSE_TOPIC = b"x-mqtt-response-topic"
-MARK_CORRELATION = b"x-mqtt-correlation-data"
-MARK_PAYLOAD_FORMAT = b"x-mqtt-payload-format"
-MARK_USERS = b"x-mqtt-user-properties"
-MARK_RETAIN = b"x-mqtt-retain"
+
+
+cdef void name_marks() noexcept:
+    global MARK_TOPIC, MARK_CONTENT_TYPE, MARK_RESPONSE_TOPIC, MARK_CORRELATION
+    global MARK_PAYLOAD_FORMAT, MARK_USERS, MARK_RETAIN
+    MARK_TOPIC = b"x-mqtt-topic"
+    MARK_CONTENT_TYPE = b"x-mqtt-content-type"
+    MARK_RESPONSE_TOPIC = b"x-mqtt-response-topic"
+    MARK_CORRELATION = b"x-mqtt-correlation-data"
+    MARK_PAYLOAD_FORMAT = b"x-mqtt-payload-format"
+    MARK_USERS = b"x-mqtt-user-properties"
+    MARK_RETAIN = b"x-mqtt-retain"
+
+
+name_marks()
 
 
 cdef void props_read(const uint8_t* at, uint32_t length, props_t* props) noexcept nogil:

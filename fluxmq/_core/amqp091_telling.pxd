@@ -2,8 +2,6 @@
 
 None of it is on the way of a message that has none of them.
 """
-from libc.stdint cimport uint16_t
-
 from fluxmq._core.amqp091_consts cimport PROPERTY_EXPIRATION, PROPERTY_REPLY_TO, PROPERTY_USER_ID
 from fluxmq._core.amqp091_properties cimport amqp_properties_t
 from fluxmq._core.message cimport body_t
@@ -18,5 +16,3 @@ cdef bytes judge(const body_t* body, const amqp_properties_t* properties, bytes 
 cdef bint has_copies(const amqp_properties_t* properties) noexcept
 # ([routing key, …], properties without BCC). Raises ProtocolError 406 where they are no lists of strings.
 cdef tuple copies(const body_t* body)
-# Properties with the header x-delivery-count: how often it was delivered before.
-cdef bytes with_delivery_count(const body_t* body, uint16_t count)

@@ -68,11 +68,5 @@ cdef tuple copies(const body_t* body):
     return keys, properties_of(body)
 
 
-cdef bytes with_delivery_count(const body_t* body, uint16_t count):
-    found = decode_properties(properties_of(body))
-    found["headers"] = found.get("headers", {}) | {"x-delivery-count": count}
-    return encode_properties(found)
-
-
 cdef str shown(bytes name):
     return name.decode("utf-8", "replace")

@@ -68,8 +68,7 @@ cdef class Hub:
     cdef readonly dict queues                   # Queue -> its filters: what keeps them alive while the index knows them
     cdef uint64_t passing                       # publishes so far (pub_t.passing)
     cdef dict relays                            # TopicRelay -> filter -> bindings
-    # Queue -> filter -> [bindings that it is, bindings that it is wider than]
-    cdef dict bindings
+    cdef dict bindings                          # Queue -> filter -> [bindings that it is, those that it is wider than]
     cdef readonly list throttled                # connections not read because the disk is behind
     cdef readonly uint64_t retained_refused
     cdef readonly set retained_dirty            # topics whose retained message changed since the last checkpoint

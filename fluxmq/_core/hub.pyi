@@ -1,6 +1,8 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Self, final
 
+from typing_extensions import disjoint_base
+
 from fluxmq._core.connection import Connection
 from fluxmq._core.journal import Journal
 from fluxmq._core.ledger import Ledger
@@ -12,6 +14,7 @@ from fluxmq._core.trie import Trie
 
 __all__ = ["Hub", "Retained", "TopicRelay"]
 
+@disjoint_base
 class TopicRelay: ...
 
 @final

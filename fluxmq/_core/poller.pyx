@@ -275,7 +275,10 @@ cdef class Poller:
         return 0
 
     cdef int journal_turn(self) except -1:
-        """A batch is durable: lets go what waited for it."""
+        """A batch is durable: lets go what waited for it. The next one is handed over, in the middle of a turn: what
+        queues have settled in it is recorded at the end of their pump, and belongs with what is recorded already (a
+        dead letter, the other half of a transaction)."""
+        self.hub.pump_queues()
         self.hub.ledger.journal.poll()
         self.hub.release()
         return 0

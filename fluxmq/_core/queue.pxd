@@ -64,8 +64,7 @@ cdef class Queue(GroupOwner):
     cdef uint32_t* behind                   # by log: the group that had settled least when it was looked for last
     # bindings of amq.topic, kept by Hub.bind_queue
     cdef uint32_t bindings                  # how many
-    # bytes: of those whose filter matches more than they, as levels_match has them
-    cdef list patterns
+    cdef list patterns                      # bytes, for levels_match: of those whose filter matches more than they
     cdef uint64_t passed                    # the last publish that it has got (pub_t.passing)
     cdef bint news                          # in ledger.news
     cdef public bint stirred                # in ledger.stirred

@@ -216,13 +216,24 @@ def purge_ready(Group group not None) -> int:
     return count
 
 
-def guess_ready_bytes(Group group not None):
-    """After a start: bodies are not looked at, so what the log keeps is taken for them, less what each message has
-    besides. Exact again as soon as the queue was empty."""
+def guess_ready_bytes(Group group not None, int64_t most):
+    """After a start: bodies of what is in memory are known; of what only segments have, their bytes there are taken for
+    them, less what each message has besides. Not above `most`, for a start is no reason to drop anything."""
     cdef Cursor cursor
+    cdef const record_t* record
+    cdef chunk_t* chunk = NULL
+    cdef uint64_t offset
     cdef int64_t found = 0
-    cdef uint64_t kept
+    cdef int64_t kept
     for cursor in group.cursors:
-        kept = cursor.log.next - cursor.log.first
-        found += max(<int64_t>cursor.log.kept_bytes - <int64_t>(kept * RECORD_BYTES), 0)
-    group.ready_bytes = found
+        kept = <int64_t>(cursor.log.kept_bytes - cursor.log.unflushed_bytes)
+        offset = max(cursor.log.flushed, cursor.log.first)
+        found += max(kept - <int64_t>((offset - cursor.log.first) * RECORD_BYTES), 0)
+        while offset < cursor.log.next:
+            record = cursor.log.find(offset, &chunk)
+            if record == NULL:
+                break
+            if not cursor.is_settled(record.offset):
+                found += record.payload_length
+            offset = record.offset + 1
+    group.ready_bytes = min(found, most)

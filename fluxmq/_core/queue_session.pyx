@@ -90,10 +90,7 @@ cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint
     record_body(record, &body)
     if body.format == FORMAT_AMQP091:
         of_amqp(&body, v5)
-    captured = body.topic_length != 0 and not (body.topic_length >= prefix
-                                               and memcmp(body.topic, <const char*>b"$queue/", 7) == 0
-                    and memcmp(body.topic + 7, <const char*>queue.name, name_length) == 0
-                    and (body.topic_length == prefix or body.topic[prefix] == 47))
+    captured = body.topic_length != 0 and not queue.is_address(&body)
     size = prefix + 1 + 2 * <size_t>body.topic_length + body.properties_length + name_length + len(group) + 320
     at = topic = room_for(size)
     if (captured or body.topic_length == 0) and prefix + 1 + body.topic_length <= 65535:

@@ -527,7 +527,8 @@ cdef class Transport:
         elif self.link.pending <= self.link.low:
             self.link.choked = 0
             # Deliveries end at the high water mark, so what was over twice that were answers.
-            if self.paused & PAUSE_ANSWERS and 2 * self.link.held <= self.hub.receive_max:
+            if (self.paused & PAUSE_ANSWERS and 2 * self.link.held <= self.hub.receive_max
+                    and self.link.awaited <= self.link.high):
                 self.resume_from(PAUSE_ANSWERS)
             if self.ws != NULL:
                 ws_answer(self.ws, self.link, 0)

@@ -5,6 +5,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
+from fluxmq._core.amqp091_bridge import publish_amqp
 from fluxmq.app.logs import Notes
 from fluxmq.app.memory import MemoryAlarm, high_mark
 from fluxmq.edge.amqp091.channel import ChannelMethods
@@ -45,10 +46,20 @@ class Amqp091:
         self.exchanges = ExchangeManager(server.hub, [name.encode() for name in config.virtual_hosts],
                                          seed=secrets.randbits(64))
         self.queues = AmqpQueues(server.queue_manager, secrets.token_bytes, self._route)
+        self.queues.dead.on_published = self._dead_letter
         server.keeper.exchanges = ExchangeKeeper(self.exchanges, server.queue_manager)
         self.channels = ChannelMethods(server.hub, self.exchanges, self.queues, server.authority,
                                        later=server.loop.call_later,
                                        consumer_timeout_ms=int(config.consumer_timeout * 1000), on_log=self.notes.say)
+
+    def _dead_letter(self, vhost: bytes, exchange: bytes, key: bytes, headers: bytes, properties: bytes,
+                     payload: bytes, queues: list[Queue]) -> None:
+        """To MQTT, where amq.topic leads. A little later: a message may die while another is being published."""
+        exchanges = self.exchanges.vhosts.get(vhost)
+        route = exchanges.lookup(exchange, key, headers) if exchanges is not None else None
+        if route is not None and route.mqtt:
+            self._server.loop.call_soon(
+                lambda: publish_amqp(self._server.hub, exchange, key, payload, properties, taken=queues))
 
     def _route(self, vhost: bytes, exchange: bytes, key: bytes, headers: bytes) -> list[Queue]:
         """Where a dead letter goes."""

@@ -39,6 +39,9 @@ class DeadLetterer:
     def __init__(self, manager: QueueManager, route: Route | None = None) -> None:
         self.manager = manager
         self.route = route or self._default
+        # (virtual host, exchange, routing key, headers, properties, payload, queues that have it); amq.topic of "/"
+        # leads to MQTT clients as well
+        self.on_published: Callable[[bytes, bytes, bytes, bytes, bytes, bytes, list[Queue]], None] | None = None
 
     def _default(self, vhost: bytes, exchange: bytes, key: bytes, headers: bytes) -> list[Queue]:
         state = self.manager.queues.get(internal_name(vhost, key)) if not exchange else None
@@ -73,6 +76,7 @@ class DeadLetterer:
         if state.terms.dead_key is not None:
             keys = [state.terms.dead_key]
             headers.pop("CC", None)
+        headers = dict(sorted(headers.items()))  # as RabbitMQ writes them
         target = state.terms.dead_exchange
         table = encode_table(headers)
         found = {queue: None for one in keys for queue in self.route(vhost, target, one, table)}
@@ -83,6 +87,8 @@ class DeadLetterer:
             if queue.append_message(bytes((len(target),)) + target + keys[0], payload, properties=written, qos=QOS,
                                     priority=told.get("priority", 0), format=FORMAT_AMQP091) == 0:
                 state.dead_lettered += 1
+        if self.on_published is not None:
+            self.on_published(vhost, target, keys[0], table, written, payload, list(found))
 
 
 def carbon_copies(headers: dict[str, Any]) -> list[bytes]:

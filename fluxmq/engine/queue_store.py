@@ -245,7 +245,7 @@ class QueueKeeper:
                 delays.restored()
             state.queue.notify()
             for group in state.groups.values() if state.queue.ready_bytes_max >= 0 else ():
-                guess_ready_bytes(group)
+                guess_ready_bytes(group, state.queue.ready_bytes_max)
         known = set(self.logs)
         for number in self._files:
             if number not in known:

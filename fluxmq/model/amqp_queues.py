@@ -189,6 +189,14 @@ def _text(value: object) -> bytes:
     return raw
 
 
+def _name(value: object) -> bytes:
+    """What becomes a short string on the wire."""
+    raw = _text(value)
+    if len(raw) > NAME_BYTES_MAX:
+        raise Wrong(f"{{value_too_long,{len(raw)}}}")
+    return raw
+
+
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise Wrong(f"{{unacceptable_type,{type_of(value)}}}")
@@ -223,8 +231,8 @@ READ: dict[str, tuple[Callable[[object], Any], str]] = {
     "x-queue-type": (_one_of("queue type", *KNOWN), "kind"),
     "x-expires": (_expiry, "expires_ms"),
     "x-message-ttl": (_time, "ttl_ms"),
-    "x-dead-letter-exchange": (_text, "dead_exchange"),
-    "x-dead-letter-routing-key": (_text, "dead_key"),
+    "x-dead-letter-exchange": (_name, "dead_exchange"),
+    "x-dead-letter-routing-key": (_name, "dead_key"),
     "x-max-length": (_count, "length_max"),
     "x-max-length-bytes": (_count, "bytes_max"),
     "x-max-priority": (_priority, "priority_max"),
@@ -250,6 +258,10 @@ def read_arguments(declared: Declared) -> QueueTerms:
     named = where(declared.vhost, declared.name)
     given = declared.arguments
     found: dict[str, Any] = {}
+    kind = shown(given.get("x-queue-type", "classic"))
+    for name in given:
+        if kind in KNOWN and name in ANY_KNOWN and name not in KNOWN[kind] and name not in EVERY_TYPE:
+            raise refusal(f"invalid arg '{name}' for {named} of queue type rabbit_{kind}_queue")
     for name, (read, field) in READ.items():
         if name not in given:
             continue
@@ -262,9 +274,6 @@ def read_arguments(declared: Declared) -> QueueTerms:
         if field:
             found[field] = value
     terms = QueueTerms(**found)
-    for name in given:
-        if name in ANY_KNOWN and name not in KNOWN[terms.kind] and name not in EVERY_TYPE:
-            raise refusal(f"invalid arg '{name}' for {named} of queue type rabbit_{terms.kind}_queue")
     if "x-dead-letter-routing-key" in given and terms.dead_exchange is None:
         raise refusal(f"invalid arg 'x-dead-letter-routing-key' for {named}: routing_key_but_no_dlx_defined")
     if given.get("x-stream-max-segment-size-bytes", 0) > SEGMENT_BYTES_MAX:

@@ -100,8 +100,7 @@ def test_reject_publish_is_a_nack(connection: Connection, name: Name) -> None:
 def test_confirms_of_many_queues(connection: Connection, name: Name) -> None:
     """Acks and nacks belong to their messages, however they are mixed."""
     channel = connection.channel(confirms=True)
-    channel.queue_declare(name("full"), auto_delete=False,
-                          arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    channel.queue_declare(name("full"), arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     channel.queue_declare(name("open"))
     channel.publish("", name("full"), b"first")
     outcomes = channel.publish_all([Publication("", name("full" if number % 3 == 0 else "open"), b"%d" % number)

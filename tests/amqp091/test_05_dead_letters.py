@@ -110,8 +110,7 @@ def test_expired_by_its_own_expiration(channel: Channel, name: Name) -> None:
     message = receive_dead(channel, dead)
     assert "expiration" not in message.properties
     assert deaths(message) == [{"reason": "expired", "queue": queue, "exchange": "", "routing-keys": [queue],
-                                "count": 1,
-                                "original-expiration": "30"}]
+                                "count": 1, "original-expiration": "30"}]
 
 
 def test_dropped_for_length(channel: Channel, name: Name) -> None:
@@ -155,8 +154,7 @@ def test_retry_by_a_waiting_room(channel: Channel, name: Name) -> None:
     channel.queue_declare(work, exclusive=True, arguments={"x-dead-letter-exchange": "",
                                                            "x-dead-letter-routing-key": wait})
     channel.queue_declare(wait, exclusive=True, arguments={"x-dead-letter-exchange": "",
-                                                           "x-dead-letter-routing-key": work,
-                                                           "x-message-ttl": 20})
+                                                           "x-dead-letter-routing-key": work, "x-message-ttl": 20})
     channel.publish("", work, b"try me")
     channel.consume(work)
     for count in range(4):

@@ -128,11 +128,16 @@ def test_returns_come_at_the_commit(wire: Wire) -> None:
     assert (returned.reply_code, returned.reply_text, returned.body) == (312, "NO_ROUTE", b"x")
 
 
-def test_an_unknown_exchange_is_noticed_at_once(wire: Wire) -> None:
-    """404 when it is published, not at the commit."""
+def test_an_unknown_exchange_is_noticed(wire: Wire) -> None:
+    """404, at the commit at the latest (RabbitMQ: when it is published), and nothing of the transaction happens."""
+    queue = wire.call(1, "queue.declare", exclusive=True)["queue"]
     wire.call(1, "tx.select")
+    wire.publish(1, "", queue, b"not to be seen")
     wire.publish(1, "missing-in-tx", "k", b"x")
+    wire.send(1, "tx.commit")
     assert wire.expect_refusal(1).code == 404
+    wire.open_channel(1)
+    assert wire.get(1, queue) is None
 
 
 def test_select_twice_is_once(wire: Wire) -> None:

@@ -244,9 +244,8 @@ def test_texts_of_inequivalence(wire: Wire, login: Login) -> None:
     """What a person reads who declared a queue with two programs that disagree."""
     wire.call(1, "queue.declare", queue="inequivalent", exclusive=True, arguments={"x-message-ttl": 1000})
     found = refusal(wire, "queue.declare", queue="inequivalent", exclusive=True, arguments={"x-message-ttl": 2000})
-    assert found.text == ("PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'inequivalent' "
-                          "in vhost '/': "
-                          "received '2000' but current is '1000'")
+    assert found.text == ("PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'inequivalent' in vhost "
+                          "'/': received '2000' but current is '1000'")
     assert found.method == (50, 10)
 
 
@@ -322,15 +321,14 @@ def test_requeued_messages_keep_their_priority(wire: Wire) -> None:
     assert wire.get(1, queue, no_ack=False).body == b"first 3"      # type: ignore[union-attr]
     wire.publish(1, "", queue, b"a 5", {"priority": 5})
     wire.send(1, "basic.reject", delivery_tag=1, requeue=True)
-    found = [wire.get(1, queue).body for _ in range(3)]     # type: ignore[union-attr]
+    found = [wire.get(1, queue).body for _ in range(3)]         # type: ignore[union-attr]
     assert found == [b"a 5", b"first 3", b"second 3"]
 
 
 def test_ttl_shorter_of_queue_and_message(wire: Wire) -> None:
     """The smaller of `x-message-ttl` and `expiration` counts."""
     wire.call(1, "confirm.select")
-    long_queue = declare(wire, arguments={"x-message-ttl": 60000})
-    short_queue = declare(wire, arguments={"x-message-ttl": 30})
+    long_queue, short_queue = (declare(wire, arguments={"x-message-ttl": ttl}) for ttl in (60000, 30))
     wire.publish(1, "", long_queue, b"x", {"expiration": "30"})
     wire.publish(1, "", short_queue, b"x", {"expiration": "60000"})
     while wire.expect(1, "basic.ack")["delivery_tag"] != 2:

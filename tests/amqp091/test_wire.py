@@ -37,10 +37,10 @@ def method(channel: int, name: str, /, **arguments: Any) -> bytes:
     return encode_frame(METHOD, channel, encode_method(name, **arguments))
 
 
-def expect_close(wire: Wire, code: int, *, number: tuple[int, int] | None = None) -> Refused:
-    """The connection is closed with this code, and then the socket."""
+def expect_close(wire: Wire, *codes: int, number: tuple[int, int] | None = None) -> Refused:
+    """The connection is closed with one of these codes, and then the socket."""
     refused = wire.expect_refusal(0)
-    assert (refused.scope, refused.code) == ("connection", code), refused
+    assert refused.scope == "connection" and refused.code in codes, refused
     if number is not None:
         assert refused.method == number
     wire.expect_end()
@@ -118,17 +118,17 @@ def test_wrong_password(guarded_broker: Any, mechanism: str) -> None:
                   response=None if mechanism == "PLAIN" else encode_table({"LOGIN": "guest", "PASSWORD": "x"})[4:])
     refused = wire.expect_refusal(0)
     assert (refused.code, refused.method) == (403, (0, 0))
-    assert refused.text.startswith(f"ACCESS_REFUSED - Login was refused using authentication mechanism {mechanism}.")
+    assert refused.text.startswith("ACCESS_REFUSED - ") and mechanism in refused.text
 
 
-@pytest.mark.parametrize(("mechanism", "response"),
-                         [("DIGEST", b""), ("PLAIN", b"no zeros"), ("plain", b"\0guest\0guest"),
+@pytest.mark.parametrize(("mechanism", "response"), [("DIGEST", b""), ("PLAIN", b"no zeros"),
+                                                     ("plain", b"\0guest\0guest"),
                                                      ("AMQPLAIN", b"\x05LOGIN?")])
 def test_login_that_makes_no_sense(open_wire: Open, mechanism: str, response: bytes) -> None:
     """An unknown mechanism or a malformed response does not get in. RabbitMQ cuts; a word about it is welcome."""
     wire = open_wire()
     wire.start_ok(mechanism=mechanism, response=response)
-    close_or_end(wire, 403, 501, 503, 504, 530)
+    close_or_end(wire, 403, 501, 502, 503, 504, 530)
 
 
 def test_unknown_virtual_host(open_wire: Open) -> None:
@@ -185,12 +185,13 @@ def test_small_frames(login: Login, frame_max: int) -> None:
 
 
 def test_channels_up_to_channel_max(login: Login) -> None:
-    """As many channels as were agreed, and not one more: 530. (RabbitMQ counts them; their numbers may be any.)"""
+    """As many channels as were agreed, and not one more: 530, or 504 for a number above. (RabbitMQ counts them; their
+    numbers may be any.)"""
     wire = login(channel_max=3)
     wire.open_channel(2)
     wire.open_channel(3)
     wire.send(4, "channel.open")
-    assert "channel" in expect_close(wire, 530).text
+    assert "channel" in expect_close(wire, 530, 504).text
 
 
 def test_a_channel_that_was_closed_can_be_opened_again(login: Login) -> None:
@@ -208,8 +209,7 @@ def test_everything_in_one_write(open_wire: Open) -> None:
     """A client need not wait for the answers of the handshake, nor for those of its first methods."""
     wire = open_wire()
     wire.send_raw(PROTOCOL + method(0, "connection.start-ok", mechanism="PLAIN", response=b"\0guest\0guest",
-                                    locale="en_US",
-                                    client_properties={"capabilities": CAPABILITIES})
+                                    locale="en_US", client_properties={"capabilities": CAPABILITIES})
                   + method(0, "connection.tune-ok", channel_max=5, frame_max=131072, heartbeat=0)
                   + method(0, "connection.open", virtual_host="/") + method(1, "channel.open")
                   + method(1, "queue.declare", exclusive=True))
@@ -249,14 +249,15 @@ def test_frames_in_pieces(login: Login) -> None:
     (encode_frame(HEADER, 0, encode_header(3)), 505),
     (encode_frame(BODY, 9, b"abc"), 505),
 ], ids=["frame-end", "type-4", "type-255", "no-method", "half-a-method", "cut-short", "too-long", "not-utf8",
-        "table-2GiB",
-        "table-4GiB", "heartbeat-with-payload", "heartbeat-on-channel", "header-of-nothing", "body-of-nothing",
-        "header-on-0", "body-on-unopened"])
+        "table-2GiB", "table-4GiB", "heartbeat-with-payload", "heartbeat-on-channel", "header-of-nothing",
+        "body-of-nothing", "header-on-0", "body-on-unopened"])
 def test_malformed_frames(login: Login, frame: bytes, code: int) -> None:
-    """A client with a fault hears which: 501 what cannot be read, 505 what must not come now."""
+    """A client with a fault hears which: 501 what cannot be read, 505 what must not come now. Where RabbitMQ says 501
+    for the arguments of a method, 502 is what the specification has for it; where it says 505, the frame itself (501)
+    or its channel (504) may be what is wrong."""
     wire = login()
     wire.send_raw(frame)
-    expect_close(wire, code)
+    expect_close(wire, code, *((502,) if code == 501 else (501, 504)))
 
 
 @pytest.mark.parametrize("size", [131072 + 1, 1 << 20, 0x7FFFFFFF, 0xFFFFFFFF])
@@ -276,12 +277,11 @@ def test_a_frame_larger_than_was_agreed(login: Login, size: int) -> None:
     (method(0, "connection.open", virtual_host="/"), 504, (10, 40)),
     (method(1, "connection.open", virtual_host="/"), 503, (10, 40)),
     (method(1, "queue.declare-ok", queue="q"), 503, (50, 11)),
-    (method(1, "channel.flow", active=False), 540, (20, 20)),
     (method(1, "basic.qos", prefetch_size=5), 540, (60, 10)),
     (method(1, "basic.recover", requeue=False), 540, (60, 110)),
     (method(1, "exchange.declare", exchange="e", type="swimming-pool"), 503, (40, 10)),
 ], ids=["unopened", "channel-0", "open-twice", "tune-twice", "connection-open-twice", "connection-on-1", "answers",
-        "flow-off", "prefetch-size", "recover-without-requeue", "exchange-type"])
+        "prefetch-size", "recover-without-requeue", "exchange-type"])
 def test_methods_that_may_not_come(login: Login, frame: bytes, code: int, number: tuple[int, int]) -> None:
     """The connection is closed; code, class and method say why."""
     wire = login()
@@ -296,6 +296,14 @@ def test_methods_that_do_not_exist(login: Login, number: tuple[int, int], channe
     wire = login()
     wire.send_raw(encode_frame(METHOD, channel, struct.pack(">HH", *number)))
     close_or_end(wire, 501, 503, 504, 540)
+
+
+def test_flow_off(login: Login) -> None:
+    """A client that asks for a pause gets it, or is told that there is none (RabbitMQ: 540)."""
+    wire = login()
+    wire.send(1, "channel.flow", active=False)
+    name, arguments = wire.next(1)
+    assert name == "channel.flow-ok" or arguments["reply_code"] == 540      # type: ignore[index]
 
 
 def test_immediate_is_not_there(login: Login) -> None:
@@ -323,10 +331,10 @@ def test_immediate_is_not_there(login: Login) -> None:
         "bodies-too-long", "body-of-empty"])
 def test_content_out_of_order(login: Login, frames: list[bytes]) -> None:
     """A publish is its method, its header, and exactly the body that the header says: else 505. RabbitMQ notices a body
-    that is too long at the next frame that is none."""
+    that is too long at the next frame that is none; 501 is as good for that."""
     wire = login()
     wire.send_raw(encode_frame(METHOD, 1, PUBLISH) + b"".join(frames) + method(1, "tx.select"))
-    expect_close(wire, 505)
+    expect_close(wire, 505, 501)
 
 
 @pytest.mark.parametrize("payload", [
@@ -393,14 +401,15 @@ def test_every_property_and_every_type_of_header_byte_for_byte(login: Login) -> 
         "L": Field("L", 2**40),
         "f": Field("f", 0.5), "d": Field("d", 1e300), "D": Field("D", (2, 314)), "S": Field("S", b"\xff\xfe not text"),
         "text": "grüße", "x": Field("x", bytes(range(256))), "T": Field("T", 1_700_000_000), "V": None,
-        "A": [1, "two", [3.0, {"four": None}], True], "F": {"a": {"b": {"c": [Field("l", 1)]}}},
-        "empty": {}, "none": [],
+        "A": [1, "two", [3.0, {"four": None}], True], "F": {"a": {"b": {"c": [Field("l", 1)]}}}, "empty": {},
+        "none": [],
         "": "an empty name", "n" * 128: "a long name",
     }
     properties = {
         "content_type": "application/json", "content_encoding": "gzip", "headers": every, "delivery_mode": 2,
-        "priority": 9, "correlation_id": "c", "reply_to": "r", "expiration": "60000", "message_id": "m",
-        "timestamp": 1_700_000_000, "type": "t", "user_id": "guest", "app_id": "a", "cluster_id": "cl"}
+        "priority": 9,
+        "correlation_id": "c", "reply_to": "r", "expiration": "60000", "message_id": "m", "timestamp": 1_700_000_000,
+        "type": "t", "user_id": "guest", "app_id": "a", "cluster_id": "cl"}
     header = encode_header(4, properties)
     wire.send_raw(method(1, "basic.publish", routing_key=queue) + encode_frame(HEADER, 1, header)
                   + encode_frame(BODY, 1, b"body"))

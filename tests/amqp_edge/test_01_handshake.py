@@ -185,8 +185,7 @@ def test_passwords(guarded: Broker, client: Open) -> None:
     failures = metric(guarded, "fluxmq_auth_failures_total")
     for user, password in (("anna", "Secret"), ("bert", "secret"), ("", ""), ("anna", "")):
         one = client(guarded).greet().log_in(user, password, properties=closes)
-        text = one.expect_close(403, class_id=0, method_id=0)
-        assert "Login was refused using authentication mechanism PLAIN" in text
+        assert "using authentication mechanism PLAIN." in one.expect_close(403, class_id=0, method_id=0)
         client(guarded).greet().log_in(user, password).expect_end()
     assert metric(guarded, "fluxmq_auth_failures_total") == failures + 8
     assert "login refused" in guarded.stderr() and "Secret" not in guarded.stderr()

@@ -265,6 +265,34 @@ def test_any_instant(steps: list[tuple[Any, ...]], seed: int) -> None:
     check(FIRST + steps, seed, 8)
 
 
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_limit_of_bytes_after_a_restart(checkpoint: bool, tmp_path: Path) -> None:
+    """What is in the journal is known to the byte; of what a checkpoint took over nothing is dropped by a start."""
+    history = History(tmp_path, 1, 1)
+    try:
+        history.run("declare", b"/", b"q", "durable", {"x-max-length-bytes": 500}, False)
+        for number in range(7):
+            queue = history.life.amqp.get(b"/", b"q")
+            assert queue is not None
+            history.do(lambda queue=queue, number=number: queue.publish(  # type: ignore[misc]
+                b"\0q", str(number).encode() * 100, encode_properties({"message_id": "x" * 50}), format=AMQP))
+        history.run("sync")
+        if checkpoint:
+            history.run("finish")
+        history.run("crash", 0.999, "kill")
+        queue = history.life.amqp.get(b"/", b"q")
+        assert queue is not None
+        history.do(lambda: None)
+        assert [letter[0][:1] for letter in history.life.letters(queue)] == [b"2", b"3", b"4", b"5", b"6"]
+        history.do(lambda: queue.publish(b"\0q", b"7" * 100, encode_properties({}), format=AMQP))
+        history.run("sync")
+        history.life.node.settle_reads()
+        history.do(lambda: None)
+        assert [letter[0][:1] for letter in history.life.letters(queue)] == [b"3", b"4", b"5", b"6", b"7"]
+    finally:
+        history.close()
+
+
 @pytest.mark.soak
 @settings(SMOKE, max_examples=1000)
 @given(st.lists(step, min_size=30, max_size=120), st.integers(0, 1 << 30))

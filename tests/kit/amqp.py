@@ -75,6 +75,7 @@ class AmqpClient:
     def __init__(self, raw: socket.socket | ssl.SSLSocket | tuple[str, int]) -> None:
         self.raw = socket.create_connection(raw, TIMEOUT) if isinstance(raw, tuple) else raw
         self.raw.settimeout(TIMEOUT)
+        self.raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
         self._frames: deque[Frame] = deque()
         self.server: Frame | None = None  # Start

@@ -8,6 +8,7 @@
 """
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from typing import Any
@@ -79,6 +80,10 @@ class Wire:
             self._read += got
         taken, self._read = self._read[:size], self._read[size:]
         return taken
+
+    def ready(self, seconds: float) -> bool:
+        """Whether something comes, or has come, within a time."""
+        return bool(self._waiting or self._read or select.select([self.socket], [], [], seconds)[0])
 
     def read_frame(self) -> Frame:
         kind, channel, size = struct.unpack(">BHI", self.read_raw(7))

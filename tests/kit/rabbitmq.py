@@ -72,7 +72,8 @@ class RabbitNode:
             self._process = None
 
     def check(self) -> None:
-        if self._process is None or self._process.process.poll() is not None:
+        """Raise BrokerError when it ended by itself."""
+        if self._process is not None and self._process.process.poll() is not None:
             raise BrokerError("rabbitmq ended by itself")
 
     def stderr(self, since: int = 0) -> str:
@@ -89,6 +90,5 @@ class RabbitNode:
         given = environment(self.directory, self._dist_port, int(self._epmd.addresses["epmd"].rpartition(":")[2]))
         program = Path(self._program).with_name("rabbitmqctl")
         done = subprocess.run([str(program), "-n", given["RABBITMQ_NODENAME"], *arguments], capture_output=True,
-                              text=True,
-                              env=os.environ | given, timeout=START_SECONDS, check=True)
+                              text=True, env=os.environ | given, timeout=START_SECONDS, check=True)
         return done.stdout

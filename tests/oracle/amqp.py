@@ -107,8 +107,7 @@ NUMBERS = {"o": ">B", "h": ">H", "l": ">I", "q": ">Q"}
 # Of field tables, as RabbitMQ and every client of today write them (the specification's own letters differ). L is how
 # py-amqp writes large integers; RabbitMQ reads it, and writes l where it writes a table anew.
 FIELD_NUMBERS = {"b": ">b", "B": ">B", "s": ">h", "u": ">H", "I": ">i", "i": ">I", "l": ">q", "L": ">q", "f": ">f",
-                 "d": ">d",
-                 "T": ">Q"}
+                 "d": ">d", "T": ">Q"}
 
 
 class Malformed(AssertionError):
@@ -166,7 +165,11 @@ class Reader:
 
     def argument(self, kind: str) -> Any:
         if kind == "s":
-            return self.take(self.number(">B")).decode()
+            raw = self.take(self.number(">B"))
+            try:
+                return raw.decode()
+            except UnicodeDecodeError:
+                raise Malformed(f"a short string that is not UTF-8: {raw!r}") from None
         if kind == "S":
             return self.take(self.number(">I"))
         if kind == "t":

@@ -71,13 +71,13 @@ amqp_properties = st.fixed_dictionaries({}, optional={
     "user_id": shorts, "app_id": shorts, "cluster_id": shorts, "expiration": shorts})
 
 topics = st.one_of(
-    st.text(st.sampled_from("ab./$é"), min_size=1, max_size=8), st.sampled_from(["$queue/q", "$queue/a.b",
-                                                                                 "$queue/q/x"]),
+    st.text(st.sampled_from("ab./$é"), min_size=1, max_size=8),
+    st.sampled_from(["$queue/q", "$queue/a.b", "$queue/q/x"]),
     st.sampled_from(["é" * 200, "$queue/" + "q" * 300, "a/" * 300])).map(str.encode)
 user_names = st.one_of(texts, st.sampled_from([b"a", b"b", b"a" * 300, *(name.encode() for name in OURS)]))
-user_values = st.one_of(texts, st.sampled_from([b"1", b"I", b"S", b"007", b"x", b"YQ==", b"/w==", b"q", b"2", b"A",
-                                                b"[]",
-                                                b"[1, 2]", b"t", b"true", b"AWFJAAAABQ==", b"a" * 300]))
+user_values = st.one_of(texts, st.sampled_from([
+    b"1", b"I", b"S", b"007", b"x", b"YQ==", b"/w==", b"q", b"2", b"A", b"[]", b"[1, 2]", b"t", b"true",
+    b"AWFJAAAABQ==", b"a" * 300]))
 mqtt_properties = st.fixed_dictionaries({"users": st.lists(st.tuples(user_names, user_values), max_size=8)}, optional={
     "payload_format": st.integers(0, 1), "content_type": texts | st.just(b"t" * 300), "response_topic": topics,
     "correlation_data": st.binary(max_size=12) | texts | st.just(b"c" * 300)})

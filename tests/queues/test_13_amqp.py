@@ -12,7 +12,7 @@ from kit.client import Client
 from kit.node import Node
 from oracle.amqp_mqtt import encode_amqp
 from oracle.mqtt import Publish
-from queues.conftest import ack, consume, order, users
+from queues.conftest import consume, order, users
 
 from fluxmq._core.amqp091_bridge import publish_amqp
 from fluxmq._core.amqp091_topics import address_of
@@ -71,7 +71,6 @@ def test_a_consumer_of_mqtt_5_gets_everything(node: Node, connect: Connect) -> N
         "application/json", b"c-1", "$queue/replies")
     assert published(packet) == [("amqp-exchange", "orders"), *TOLD]
     assert users(packet)["x-source-topic"] == "eu/west"
-    ack(client, packet)
     client.expect_quiet()
 
 
@@ -99,7 +98,6 @@ def test_consumers_of_routing_keys_and_readers_of_streams(node: Node, connect: C
     for payload in (b"eu.west", b"eu.east"):
         packet = europe.receive(payload=payload)
         assert published(packet) == [("amqp-exchange", "orders"), *TOLD]
-        ack(europe, packet)
     europe.expect_quiet()
 
 

@@ -13,7 +13,7 @@ from kit.broker import ROOT, Broker
 from kit.client import Client
 from kit.python import environment
 from kit.tools import require_tool
-from queues.conftest import ack, consume, users
+from queues.conftest import ack, consume, take, users
 
 pika = pytest.importorskip("pika")
 
@@ -70,8 +70,8 @@ def test_an_answer_finds_its_way_in_both_directions(broker: Broker, channel: Any
     channel.queue_bind("requests", "amq.topic", "requests")
     client = connect(broker)
     client.subscribe("answers/7", qos=1)
-    client.publish("requests", b"?", 1, expect=0, properties=[("response_topic", "answers/7"), ("correlation_data",
-                                                                                                b"1")])
+    client.publish("requests", b"?", 1, expect=0,
+                   properties=[("response_topic", "answers/7"), ("correlation_data", b"1")])
     _, properties, _ = get(channel, "requests")
     channel.basic_publish("", properties.reply_to, b"!", pika.BasicProperties(correlation_id=properties.correlation_id))
     answer = client.receive("answers/7", b"!")
@@ -88,9 +88,8 @@ def test_an_answer_finds_its_way_in_both_directions(broker: Broker, channel: Any
 
 
 def test_what_amqp_publishes_to_amq_topic_reaches_mqtt(broker: Broker, channel: Any, connect: Connect) -> None:
-    new, old, away = connect(broker), connect(broker, version=4), connect(broker, "away", clean_start=False,
-                                                                          properties={
-        "session_expiry_interval": 100})
+    new, old = connect(broker), connect(broker, version=4)
+    away = connect(broker, "away", clean_start=False, properties={"session_expiry_interval": 100})
     for client in (new, old, away):
         client.subscribe("a/+", qos=1)
     away.disconnect()
@@ -158,6 +157,22 @@ def test_exchanges_between(broker: Broker, channel: Any, connect: Connect) -> No
     assert [channel.basic_get(queue)[2] for queue in ("q", "r")] == [b"4", None]
 
 
+def test_dead_letters_may_go_to_topics(broker: Broker, channel: Any, connect: Connect) -> None:
+    client = connect(broker)
+    client.subscribe("dead/#")
+    channel.queue_declare("q", arguments={"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": "dead.q"})
+    channel.queue_declare("kept")
+    channel.queue_bind("kept", "amq.topic", "dead.*")
+    channel.confirm_delivery()
+    channel.basic_publish("", "q", b"x", pika.BasicProperties(type="t"))
+    method, _, _ = channel.basic_get("q")
+    channel.basic_reject(method.delivery_tag, requeue=False)
+    told = users(client.receive("dead/q", b"x"))
+    assert (told["amqp-type"], told["x-first-death-queue"], told["x-first-death-reason"]) == ("t", "q", "rejected")
+    _, properties, body = get(channel, "kept")
+    assert (body, properties.headers["x-death"][0]["queue"]) == (b"x", "q")
+
+
 def test_bindings_are_there_after_a_restart(broker: Broker, connect: Connect) -> None:
     connection = pika.BlockingConnection(pika.ConnectionParameters(*broker.addresses["amqp091/plain"]))
     channel = connection.channel()
@@ -189,14 +204,12 @@ def test_one_queue_two_kinds_of_consumers(broker: Broker, channel: Any, connect:
     assert (body, method.routing_key) == (b"by amqp", "jobs")
     channel.basic_nack(method.delivery_tag, requeue=True)
     consume(client, "jobs")
-    packet = client.receive("$queue/jobs", b"by amqp")
+    packet, _ = take(client, b"by amqp", b"by mqtt")
     assert (users(packet)["n"], users(packet)["amqp-is:n"], packet.prop("response_topic")) == ("1", "I", "$queue/back")
     assert users(packet)["redelivered"] == "true"
-    other = client.receive("$queue/jobs", b"by mqtt")
     ack(client, packet)
     client.disconnect()
-    assert other is not None
-    method, properties, body = get(channel, "jobs")
+    method, properties, body = next(channel.consume("jobs", auto_ack=True, inactivity_timeout=SECONDS))
     assert (body, method.exchange, method.routing_key, properties.headers, method.redelivered) == (
         b"by mqtt", "", "jobs", {"n": "1"}, True)
 
@@ -214,7 +227,7 @@ def test_the_page_in_its_order(broker: Broker) -> None:
     printed = []
     for language, block in blocks():
         if language == "python":
-            program = block.replace('"127.0.0.1", 5672', f'"127.0.0.1", {broker.addresses["amqp091/plain"][1]}')
+            program = block.replace("5672", str(broker.addresses["amqp091/plain"][1]))
             words = [[sys.executable, "-P", "-c", program]]
         else:
             words = [[*shlex.split(line), "-p", str(broker.address[1])] for line in block.splitlines()]

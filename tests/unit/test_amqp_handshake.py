@@ -57,6 +57,7 @@ class Wire:
         self.frame_max, self.heartbeat_s, self.deadline_ms, self.write_timeout_ms = 4096, 0, 1, 0
         self.ended = self.paused = self.published = False
         self.user: bytes | None = None
+        self.method = 0
         self.out = b""
         self.tuned: tuple[int, int, int] | None = None
         self.accepted: tuple[Any, bool] | None = None
@@ -398,6 +399,14 @@ def login(node: Node, response: bytes, mechanism: str = "PLAIN", capabilities: d
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "AMQPLAIN"])
+def test_a_response_that_nobody_can_read(node: Node, mechanism: str) -> None:
+    close = close_of(login(node, b"\x05LOGIN?", mechanism, CLOSES))
+    assert (close.reply_code, close.class_id) == (403, 0)
+    wire = login(node, b"\x05LOGIN?", mechanism)
+    assert wire.ended and wire.received() == [] and node.tally.refusals["credentials"] == 2
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "AMQPLAIN"])
 def test_the_password_counts(authority: Authority, mechanism: str) -> None:
     node = Node(authority)
 
@@ -503,6 +512,10 @@ def test_what_is_wrong_with_a_frame_names_no_method(node: Node) -> None:
     wire.fail(ProtocolError(501, "no end"))
     close = close_of(wire)
     assert (close.reply_code, close.class_id, close.method_id) == (501, 0, 0)
+    wire = node.opened()
+    wire.method = 60 << 16 | 40                 # a hot one, which only the connection has seen
+    wire.fail(ProtocolError(502, "no key"))
+    assert close_of(wire).method_id == 40
 
 
 def test_errors_before_the_protocol_header(node: Node) -> None:

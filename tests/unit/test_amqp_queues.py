@@ -8,6 +8,7 @@ import pytest
 from unit.amqp_world import Consumer, World, refused
 
 from fluxmq._core.queue_heads import PULL_EMPTY, PULL_GIVEN
+from fluxmq.app.queue_text import as_queue
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.model.amqp_queues import Declared, QueueTerms, internal_name, read_arguments, split_name
 
@@ -186,6 +187,7 @@ def test_an_operator_sees_what_was_declared() -> None:
     assert found["amqp"] == {"vhost": "v", "durable": True, "exclusive": False, "auto_delete": False,
                              "arguments": {"x-max-length": 5, "x-overflow": "reject-publish"}}
     assert found["spec"]["limits"] == {"max_depth": 5}
+    assert "as an AMQP client declared it\n  vhost: v\n  durable: yes" in as_queue(found)
     with pytest.raises(QueueRefused, match="AMQP client"):
         world.declare("p")
         world.admin.declare({"name": "p", "type": "ephemeral"})

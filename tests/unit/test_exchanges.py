@@ -9,6 +9,7 @@ from oracle.exchange import table
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub import Hub
+from fluxmq.engine.exchange_store import ExchangeKeeper
 from fluxmq.engine.exchanges import PREDECLARED, ExchangeManager, internal_exchange
 from fluxmq.engine.queues import QueueManager
 from fluxmq.model.amqp import AmqpRefused, ReplyCode
@@ -243,8 +244,6 @@ def test_codes_close_what_they_must() -> None:
 
 
 def test_queues_are_known_from_when_they_are_made_until_they_are_deleted() -> None:
-    from fluxmq.engine.exchange_store import ExchangeKeeper
-
     hub = Hub(None)
     queues, manager = QueueManager(hub), ExchangeManager(hub)
     before = queues.declare(QueueSpec(name="before"))[0]
@@ -259,3 +258,22 @@ def test_queues_are_known_from_when_they_are_made_until_they_are_deleted() -> No
     for exchange, key in ((b"", b"after"), (b"amq.fanout", b"")):
         route = lookup(exchange, key)
         assert route is not None and not route.routed
+
+
+def test_what_mqtt_clients_publish_reaches_queues_bound_to_amq_topic() -> None:
+    hub = Hub(None)
+    queues, manager = QueueManager(hub), ExchangeManager(hub, [b"v"])
+    ExchangeKeeper(manager, queues)
+    for vhost in (b"/", b"v"):
+        queues.declare(QueueSpec(name=internal_name(vhost, b"q").decode()))
+        manager.bind(vhost, b"amq.topic", b"q", b"a.#.z")
+    queue, other = queues.queues[b"q"].queue, queues.queues[b"\0v\0q"].queue
+    for topic in (b"a/b/z", b"a/b", b"a.b.z"):
+        hub.publish_message(topic, b"")
+    assert (queue.depth, other.depth) == (1, 0)
+    manager.unbind(b"/", b"amq.topic", b"q", b"a.#.z")
+    hub.publish_message(b"a/z", b"")
+    assert queue.depth == 1
+    manager.bind(b"/", b"amq.topic", b"q", b"#")
+    queues.delete(b"q")
+    hub.publish_message(b"a/z", b"")

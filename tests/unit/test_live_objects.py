@@ -18,6 +18,7 @@ SMALL, LARGE = b"x" * 100, b"x" * 100_000
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
+    gc.collect()                    # what other tests have left
     before = live_objects()
     yield
     gc.collect()

@@ -160,8 +160,8 @@ class ChannelMethods:
             if member in member.channel.consumers:
                 member.channel.consumers.remove(member)
             if CANCEL_NOTIFY in state.client.capabilities:
-                state.client.connection.write(
-                    m.BasicCancel(consumer_tag=tag, no_wait=True).frame(member.channel.number))
+                told = m.BasicCancel(consumer_tag=tag, no_wait=True)
+                state.client.connection.write(told.frame(member.channel.number))
 
     def nothing(self, client: Client, state: ChannelState, method: Any) -> None:
         """An answer to which there is nothing to say."""
@@ -184,15 +184,27 @@ class ChannelMethods:
             raise ProtocolError(ReplyCode.ACCESS_REFUSED, f"access to exchange '{exchange}' in vhost '{client.vhost}' "
                                                           f"refused for user '{client.identity or ''}'")
 
+    def _lead_to(self, client: Client, exchange: object, key: object) -> None:
+        """Messages will go to this exchange by themselves: who arranges that may publish there."""
+        if exchange == "":
+            # The default exchange: to the queue of that name, or to any.
+            if not self.permissions.may_publish(client.identity, client.client_id, client.vhost, "",
+                                                key if isinstance(key, str) else "#"):
+                raise ProtocolError(ReplyCode.ACCESS_REFUSED, "access to dead letters by the default exchange refused "
+                                                              f"for user '{client.identity or ''}'")
+        elif isinstance(exchange, str):
+            self._use_exchange(client, exchange)
+
     def _bind_from(self, client: Client, source: str, key: str) -> None:
         if not self.permissions.may_bind(client.identity, client.client_id, client.vhost, source, key):
-            raise ProtocolError(
-                ReplyCode.ACCESS_REFUSED, f"access to bind to exchange '{source}' in vhost '{client.vhost}' refused "
-                                          f"for user '{client.identity or ''}'")
+            raise ProtocolError(ReplyCode.ACCESS_REFUSED, f"access to bind to exchange '{source}' in vhost "
+                                                          f"'{client.vhost}' refused for user "
+                                                          f"'{client.identity or ''}'")
 
     def exchange_declare(self, client: Client, state: ChannelState, method: m.ExchangeDeclare) -> None:
         if not method.passive:
             self._use_exchange(client, method.exchange)
+            self._lead_to(client, method.arguments.get("alternate-exchange"), None)
         records = self.hub.ledger.records
         self.exchanges.declare(wire(client.vhost), wire(method.exchange), wire(method.type), passive=method.passive,
                                durable=method.durable, auto_delete=method.auto_delete, internal=method.internal,
@@ -236,8 +248,11 @@ class ChannelMethods:
                                                           f"for user '{client.identity or ''}'")
 
     def queue_declare(self, client: Client, state: ChannelState, method: m.QueueDeclare) -> None:
-        if method.queue and not method.passive:
-            self._use_queue(client, method.queue)
+        if not method.passive:
+            if method.queue:
+                self._use_queue(client, method.queue)
+            self._lead_to(client, method.arguments.get("x-dead-letter-exchange"),
+                          method.arguments.get("x-dead-letter-routing-key"))
         name = wire(method.queue)
         if method.passive and method.queue == DIRECT_REPLY_TO:
             self.answer(state, m.QueueDeclareOk(queue=method.queue), self.hub.ledger.records, no_wait=method.no_wait)

@@ -100,7 +100,12 @@ class Handshake:
         client.mechanism = method.mechanism
         if method.mechanism not in mechanisms(certificate is not None):
             raise ProtocolError(ReplyCode.COMMAND_INVALID, f"mechanism {method.mechanism!r} was not offered")
-        claim = read_response(method.mechanism, method.response)
+        try:
+            claim = read_response(method.mechanism, method.response)
+        except ProtocolError as error:
+            # Whoever cannot say who he is learns no more than who says it wrongly.
+            self.front.login_refused(client, Claim(None, None), AuthError(error.reason, error.text))
+            return
         client.connection.user = claim.username.encode() if claim.username is not None else None
         client.expects = None
         self._prove(client, claim, certificate, self._tune, self.front.login_refused)

@@ -123,8 +123,7 @@ class AioChannel(Channel):
         self._run(self._exchange(destination).unbind(source, key, arguments=arguments))
 
     def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
-                      auto_delete: bool = False,
-                      passive: bool = False, arguments: Table = None) -> Declared:
+                      auto_delete: bool = False, passive: bool = False, arguments: Table = None) -> Declared:
         found = self._run(self._channel.declare_queue(name, durable=durable, exclusive=exclusive, passive=passive,
                                                       auto_delete=auto_delete, arguments=arguments))
         self._queues[found.name] = found

@@ -137,8 +137,7 @@ class Channel(_Translates, ABC):
 
     @abstractmethod
     def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
-                      auto_delete: bool = False,
-                      passive: bool = False, arguments: Table = None) -> Declared: ...
+                      auto_delete: bool = False, passive: bool = False, arguments: Table = None) -> Declared: ...
 
     @abstractmethod
     def queue_bind(self, queue: str, exchange: str, key: str = "", arguments: Table = None) -> None: ...

@@ -50,8 +50,7 @@ class Node:
         self._numbers = itertools.count(1)
         self.names = (f"n{number}" for number in itertools.count(1))
         self._process = subprocess.Popen([program, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         text=True,
-                                         env=dict(os.environ, NODE_PATH=str(modules)))
+                                         text=True, env=dict(os.environ, NODE_PATH=str(modules)))
         threading.Thread(target=self._read, daemon=True).start()
 
     def ask(self, on: str, verb: str, **arguments: Any) -> Any:
@@ -126,8 +125,7 @@ class NodeChannel(Channel):
         self._ask("exchange_unbind", destination=destination, source=source, key=key, arguments=arguments or {})
 
     def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
-                      auto_delete: bool = False,
-                      passive: bool = False, arguments: Table = None) -> Declared:
+                      auto_delete: bool = False, passive: bool = False, arguments: Table = None) -> Declared:
         found = self._ask("queue_declare", name=name, passive=passive,
                           options={"durable": durable, "exclusive": exclusive, "autoDelete": auto_delete,
                                    "arguments": arguments or {}})
@@ -143,8 +141,8 @@ class NodeChannel(Channel):
         return self._ask("queue_purge", queue=queue)["messageCount"]
 
     def queue_delete(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        return self._ask("queue_delete", queue=queue,
-                         options={"ifUnused": if_unused, "ifEmpty": if_empty})["messageCount"]
+        found = self._ask("queue_delete", queue=queue, options={"ifUnused": if_unused, "ifEmpty": if_empty})
+        return found["messageCount"]
 
     def qos(self, count: int, *, everybody: bool = False) -> None:
         self._ask("qos", count=count, everybody=everybody)

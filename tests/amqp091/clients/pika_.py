@@ -97,8 +97,7 @@ class PikaChannel(Channel):
         self._channel.exchange_unbind(destination, source, key, arguments)
 
     def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
-                      auto_delete: bool = False,
-                      passive: bool = False, arguments: Table = None) -> Declared:
+                      auto_delete: bool = False, passive: bool = False, arguments: Table = None) -> Declared:
         found = self._channel.queue_declare(name, passive, durable, exclusive, auto_delete, arguments).method
         return Declared(found.queue, found.message_count, found.consumer_count)
 

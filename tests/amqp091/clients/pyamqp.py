@@ -111,8 +111,7 @@ class PyAmqpChannel(Channel):
         self._channel.exchange_unbind(destination, source, key, arguments=arguments)
 
     def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
-                      auto_delete: bool = False,
-                      passive: bool = False, arguments: Table = None) -> Declared:
+                      auto_delete: bool = False, passive: bool = False, arguments: Table = None) -> Declared:
         return Declared(*self._channel.queue_declare(name, passive, durable, exclusive, auto_delete,
                                                      arguments=arguments))
 
@@ -276,8 +275,7 @@ class KombuChannel(PyAmqpChannel):
                        arguments=arguments).declare(passive=passive)
 
     def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
-                      auto_delete: bool = False,
-                      passive: bool = False, arguments: Table = None) -> Declared:
+                      auto_delete: bool = False, passive: bool = False, arguments: Table = None) -> Declared:
         queue = kombu.Queue(name, channel=self._channel, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
                             queue_arguments=arguments)
         # kombu makes every exclusive queue auto-delete

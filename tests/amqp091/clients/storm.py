@@ -85,8 +85,7 @@ class StormChannel(Channel):
         self._channel.exchange.unbind(destination, source, key, arguments)
 
     def queue_declare(self, name: str = "", *, durable: bool = False, exclusive: bool = False,
-                      auto_delete: bool = False,
-                      passive: bool = False, arguments: Table = None) -> Declared:
+                      auto_delete: bool = False, passive: bool = False, arguments: Table = None) -> Declared:
         found = self._channel.queue.declare(name, passive, durable, exclusive, auto_delete, arguments)
         return Declared(found["queue"], found["message_count"], found["consumer_count"])
 

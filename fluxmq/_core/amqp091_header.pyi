@@ -1,0 +1,3 @@
+__all__ = ["with_number"]
+
+def with_number(properties: bytes, name: bytes, value: int) -> bytes: ...

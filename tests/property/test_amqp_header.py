@@ -1,0 +1,38 @@
+"""One header more in a property list, beside the codec that knows all of it."""
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fluxmq._core.amqp091_fields import Integer
+from fluxmq._core.amqp091_header import with_number
+from fluxmq._core.amqp091_properties import decode_properties, encode_properties
+
+names = st.one_of(st.sampled_from(("a", "x-stream-offset", "x-stream", "x-stream-offsets", "zz")), st.text(max_size=20))
+values = st.one_of(st.integers(-5, 5), st.text(max_size=9), st.booleans(), st.none(),
+                   st.lists(st.booleans(), max_size=3))
+properties = st.fixed_dictionaries({}, optional={
+    "content_type": st.text(max_size=9), "content_encoding": st.text(max_size=9),
+    "headers": st.dictionaries(names, values, max_size=6), "delivery_mode": st.integers(0, 255),
+    "priority": st.integers(0, 255), "reply_to": st.text(max_size=9), "timestamp": st.integers(0, 2**60),
+    "cluster_id": st.text(max_size=9)})
+
+
+@given(properties, st.integers(-2**63, 2**63 - 1))
+@example({}, 0)
+@example({"headers": {"x-stream-offset": "mine"}, "content_type": "t"}, 7)
+def test_the_header_is_added_and_nothing_else_changes(told: dict[str, Any], number: int) -> None:
+    found = decode_properties(with_number(encode_properties(told), b"x-stream-offset", number))
+    assert found == told | {"headers": told.get("headers", {}) | {"x-stream-offset": number}}
+    added = found["headers"]["x-stream-offset"]
+    assert not isinstance(added, Integer) or added.kind == "l"
+
+
+@given(st.dictionaries(names, values, max_size=8))
+def test_it_stands_where_it_belongs(headers: dict[str, Any]) -> None:
+    in_order = dict(sorted(headers.items(), key=lambda item: item[0].encode()))
+    written = with_number(encode_properties({"headers": in_order}), b"x-stream-offset", 1)
+    names_found = [name.encode() for name in decode_properties(written)["headers"]]
+    assert names_found == sorted(names_found)

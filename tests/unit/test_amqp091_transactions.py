@@ -1,0 +1,128 @@
+"""Tx.Select: what would be refused is refused when it is asked for; a commit does all of the rest, or says so."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from unit.test_amqp091_connection import Bench, publish
+
+from fluxmq._core import amqp091_methods as m
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    one = Bench()
+    one.send(b"AMQP\x00\x00\x09\x01", m.ChannelOpen().frame(1), m.TxSelect().frame(1))
+    yield one
+    assert not one.handler.crashes
+    one.connection.abort()
+    one.client.close()
+
+
+def ack(tag: int, multiple: bool = False) -> bytes:
+    return m.BasicAck(delivery_tag=tag, multiple=multiple).frame(1)
+
+
+COMMIT = m.TxCommit().frame(1)
+
+
+def test_an_exchange_that_is_not_there_is_told_at_the_publish(bench: Bench) -> None:
+    queue = bench.queue(b"q")
+    bench.send(publish("", "q", b"1"), publish("nope", "q", b"2"))
+    assert [code for _, code, _ in bench.handler.channel_errors] == [404]
+    bench.send(COMMIT)
+    assert queue.depth == 0
+
+
+def test_an_exchange_that_was_deleted_since_takes_nothing_else_with_it(bench: Bench) -> None:
+    queue = bench.queue(b"q")
+    bench.send(publish("", "q", b"1"), publish("fan", "", b"2", mandatory=True), publish("", "q", b"3"))
+    bench.exchanges.delete(b"fan")
+    bench.send(COMMIT)
+    assert queue.depth == 2
+    assert not bench.handler.channel_errors
+    returned = [found for found in bench.methods() if isinstance(found, m.BasicReturn)]
+    assert [(one.reply_code, one.exchange) for one in returned] == [(312, "fan")]
+
+
+def test_an_unknown_tag_is_told_when_it_is_acknowledged(bench: Bench) -> None:
+    queue = bench.queue(b"q")
+    bench.send(*(publish("", "q", b"%d" % n) for n in range(3)), COMMIT)
+    bench.consume(queue)
+    bench.send(ack(1), ack(1))
+    assert [(code, text) for _, code, text in bench.handler.channel_errors] == [(406, "unknown delivery tag 1")]
+    assert queue.waiting == 3
+
+
+@pytest.mark.parametrize("asked", [(1, False), (2, True), (0, True)])
+def test_what_was_rolled_back_can_be_acknowledged_again(bench: Bench, asked: tuple[int, bool]) -> None:
+    queue = bench.queue(b"q")
+    bench.send(*(publish("", "q", b"%d" % n) for n in range(3)), COMMIT)
+    bench.consume(queue)
+    for _ in range(2):
+        bench.send(ack(*asked))
+        bench.connection.channels[1].rollback()
+    bench.send(COMMIT)
+    assert queue.waiting == 3
+    bench.send(ack(*asked), COMMIT)
+    assert queue.waiting == 3 - (asked[0] or 3)
+    assert not bench.handler.channel_errors
+
+
+def test_multiple_means_what_was_delivered_then(bench: Bench) -> None:
+    queue = bench.queue(b"q")
+    bench.send(publish("", "q", b"1"), COMMIT)
+    bench.consume(queue)
+    bench.send(ack(0, True), publish("", "q", b"2"), COMMIT)
+    assert queue.waiting == 1
+    bench.send(ack(0, True), COMMIT)
+    assert queue.waiting == 0
+
+
+def test_recover_leaves_what_the_transaction_has(bench: Bench) -> None:
+    queue = bench.queue(b"q")
+    bench.send(publish("", "q", b"1"), publish("", "q", b"2"), COMMIT)
+    bench.consume(queue)
+    bench.send(ack(1))
+    bench.connection.channels[1].recover()
+    bench.turn()
+    bench.send(COMMIT)
+    assert queue.waiting == 1
+
+
+def test_a_consumer_whose_messages_are_gone_does_not_stop_a_commit(bench: Bench) -> None:
+    one, other = bench.queue(b"q"), bench.queue(b"r")
+    bench.send(publish("", "q", b"1"), publish("", "r", b"2"), COMMIT)
+    bench.consume(one)
+    bench.consume(other, b"d")
+    bench.send(ack(0, True))
+    bench.manager.delete(b"q")
+    bench.send(publish("", "r", b"3"), COMMIT)
+    assert other.waiting == 1
+    assert not bench.handler.channel_errors
+
+
+def test_a_queue_that_is_full_is_told(bench: Bench) -> None:
+    queue = bench.queue(b"q")
+    queue.messages_max = 1
+    bench.send(publish("", "q", b"1"), publish("", "q", b"2"), COMMIT)
+    assert [(code, text) for _, code, text in bench.handler.channel_errors] == [(406, "partial tx completion")]
+    assert queue.depth == 1
+
+
+def test_a_transaction_has_an_end(bench: Bench) -> None:
+    """256 MiB: what a batch of the journal holds is not far."""
+    bench.hub.payload_bytes_max = 1 << 30
+    bench.hub.buffer_high = 1 << 40
+    bench.connection.tune(1 << 27, 10, 0)
+    assert not bench.handler.errors
+    bench.queue(b"q")
+    part = publish("", "q", bytes(40 << 20), part=40 << 20)
+    for _ in range(7):
+        at = 0
+        while at < len(part) and not bench.handler.errors:
+            with suppress(BlockingIOError, BrokenPipeError):
+                at += bench.client.send(part[at:at + (1 << 20)])
+            bench.turn()
+    assert [code for code, _ in bench.handler.errors] == [506]
