@@ -1,8 +1,8 @@
 """Tx.Select: what would be refused is refused when it is asked for; a commit does all of the rest, or says so."""
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 from unit.test_amqp091_connection import Bench, publish
@@ -122,7 +122,7 @@ def test_a_transaction_has_an_end(bench: Bench) -> None:
     for _ in range(7):
         at = 0
         while at < len(part) and not bench.handler.errors:
-            with suppress(BlockingIOError, BrokenPipeError):
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):
                 at += bench.client.send(part[at:at + (1 << 20)])
             bench.turn()
     assert [code for code, _ in bench.handler.errors] == [506]
