@@ -79,7 +79,10 @@ def as_queue(queue: dict[str, Any]) -> str:
     spec = queue.get("spec")
     if isinstance(spec, dict):
         out += ["", "as configured" if amqp is None else "which means"]
-        out += [f"  {plain(key)}: {plain(value)}" for key, value in _flat(spec) if key not in ("name", "type")]
+        # of an AMQP client's queue, dead letters and redelivery are in its arguments
+        unsaid = ("retry.", "dlq.") if amqp is not None else ()
+        out += [f"  {plain(key)}: {plain(value)}" for key, value in _flat(spec)
+                if key not in ("name", "type") and not key.startswith(unsaid)]
     text = "\n".join(out) + "\n"
     if queue.get("partition_list"):
         text += "\n" + as_table(queue["partition_list"], {"partition": "PARTITION", "first": "FIRST", "next": "NEXT",

@@ -17,6 +17,7 @@ from fluxmq._core.amqp091_properties import decode_properties, encode_properties
 from fluxmq._core.amqp091_translate import mqtt_to_amqp
 from fluxmq._core.queue import Queue
 from fluxmq._core.queue_log import Log
+from fluxmq.model.amqp import text
 from fluxmq.model.amqp_queues import internal_name, split_name
 
 if TYPE_CHECKING:
@@ -88,10 +89,6 @@ class DeadLetterer:
                 state.dead_lettered += 1
         if self.on_published is not None:
             self.on_published(vhost, target, keys[0], table, written, payload, list(found))
-
-
-def text(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogateescape")
 
 
 def carbon_copies(headers: dict[str, Any]) -> list[bytes]:

@@ -5,7 +5,7 @@ import enum
 
 from fluxmq._core.errors import ProtocolError
 
-__all__ = ["AmqpRefused", "ReplyCode", "shown"]
+__all__ = ["AmqpRefused", "ReplyCode", "shown", "text", "wire"]
 
 
 class ReplyCode(enum.IntEnum):
@@ -49,6 +49,16 @@ class AmqpRefused(ProtocolError):
 
     def __reduce__(self) -> tuple[type, tuple[int, str]]:
         return type(self), (self.reason, self.said)
+
+
+def wire(name: str) -> bytes:
+    """A short string as it came."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+def text(name: bytes) -> str:
+    """The same the other way round: any bytes survive."""
+    return name.decode("utf-8", "surrogateescape")
 
 
 def shown(name: bytes) -> str:

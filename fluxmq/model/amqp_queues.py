@@ -16,8 +16,8 @@ from fluxmq.model.amqp import AmqpRefused, ReplyCode
 from fluxmq.model.amqp import shown as text_of
 from fluxmq.model.queues import DeadLetters, QueueLimits, QueueSpec, Retention, Retry
 
-__all__ = ["NAME_BYTES_MAX", "Declared", "QueueTerms", "difference", "internal_name", "kept_arguments",
-           "read_arguments", "spec_of", "split_name", "where"]
+__all__ = ["AGE_SECONDS", "ANY_KNOWN", "NAME_BYTES_MAX", "Declared", "QueueTerms", "difference", "internal_name",
+           "kept_arguments", "read_arguments", "spec_of", "split_name", "where"]
 
 NAME_BYTES_MAX = 255
 PRIORITY_MAX = 255

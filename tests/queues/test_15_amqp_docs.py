@@ -236,6 +236,7 @@ def test_what_an_operator_sees(broker: Broker, channel: Any) -> None:
     told = environment(FLUXMQ__SERVER__ADMIN_SOCKET=str(broker.settings["server.admin_socket"]))
     described, tailed = (subprocess.run([sys.executable, "-P", "-m", "fluxmq", "queue", *words], env=told, text=True,
                                         capture_output=True, timeout=SECONDS, check=True).stdout
-                         for words in (("describe", "q"), ("tail", "q")))
+                         for words in (("describe", "q"), ("tail", "q", "--properties")))
     assert "as an AMQP client declared it" in described and "  arguments.x-max-length: 7\n" in described
-    assert tailed.rstrip().endswith("  (default):q  by default")
+    assert "retry." not in described
+    assert tailed.splitlines()[0].endswith("  (default):q  by default")

@@ -15,13 +15,13 @@ from fluxmq._core.amqp091_fields import encode_table
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import Queue
-from fluxmq.edge.amqp091.consumers import Consumer, Consumers, text, wire
+from fluxmq.edge.amqp091.consumers import Consumer, Consumers
 from fluxmq.edge.amqp091.permissions import Permissions
 from fluxmq.edge.amqp091.reply import reply_text
 from fluxmq.engine.amqp_queues import AmqpQueues
 from fluxmq.engine.exchanges import ExchangeManager
 from fluxmq.engine.ports_access import Authority
-from fluxmq.model.amqp import ReplyCode
+from fluxmq.model.amqp import ReplyCode, text, wire
 
 if TYPE_CHECKING:
     from fluxmq.edge.amqp091.client import Client

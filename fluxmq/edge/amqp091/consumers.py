@@ -12,27 +12,17 @@ from fluxmq._core.hub import Hub
 from fluxmq._core.queue import QUEUE_STREAM, Queue
 from fluxmq._core.queue_heads import PULL_GIVEN, PULL_STALLED
 from fluxmq.engine.amqp_queues import AmqpQueues
-from fluxmq.model.amqp import ReplyCode
+from fluxmq.model.amqp import ReplyCode, wire
+from fluxmq.model.amqp_queues import AGE_SECONDS
 
 if TYPE_CHECKING:
     from fluxmq.edge.amqp091.channel import ChannelState
     from fluxmq.edge.amqp091.client import Client
 
-__all__ = ["Consumer", "Consumers", "stream_position", "text", "wire"]
+__all__ = ["Consumer", "Consumers", "stream_position"]
 
-UNITS_S = {"Y": 365 * 86400, "M": 30 * 86400, "D": 86400, "h": 3600, "m": 60, "s": 1}
 PRIORITY_MAX = 2**31 - 1
 AGAIN_S = 0.002  # a message that Basic.Get asks for is read from disk: look again
-
-
-def wire(name: str) -> bytes:
-    """A short string as it came."""
-    return name.encode("utf-8", "surrogateescape")
-
-
-def text(name: bytes) -> str:
-    """The same the other way round."""
-    return name.decode("utf-8", "surrogateescape")
 
 
 class Consumer:
@@ -181,6 +171,6 @@ def stream_position(offset: Any, now_ms: int) -> str:
         return f"offset={offset}"
     if offset in ("first", "last", "next"):
         return str(offset)
-    if isinstance(offset, str) and offset[:-1].isdigit() and offset[-1] in UNITS_S:
-        return f"timestamp={max(0, now_ms - int(offset[:-1]) * UNITS_S[offset[-1]] * 1000)}"
+    if isinstance(offset, str) and offset[:-1].isdigit() and offset[-1] in AGE_SECONDS:
+        return f"timestamp={max(0, now_ms - int(offset[:-1]) * AGE_SECONDS[offset[-1]] * 1000)}"
     raise ProtocolError(ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-stream-offset': {offset!r}")
