@@ -181,9 +181,10 @@ def test_commit_is_answered_when_it_is_on_disk(slow: tuple[SlowDisk, Broker], pu
     wire = connect(broker.addresses["amqp091/plain"])
     fill(wire, "q", 3, b"", durable=True)
     wire.call(1, "tx.select")
-    tag = [wire.get(1, "q", no_ack=False) for _ in range(3)][-1].arguments["delivery_tag"]      # type: ignore[union-attr]
+    last = [wire.get(1, "q", no_ack=False) for _ in range(3)][-1]
+    assert last is not None
     with disk.held():
-        wire.send(1, "basic.ack", delivery_tag=tag, multiple=True)
+        wire.send(1, "basic.ack", delivery_tag=last.arguments["delivery_tag"], multiple=True)
         for _ in range(publishes):
             wire.publish(1, "", "q", b"new", PERSISTENT)
         wire.send(1, "tx.commit")
