@@ -119,4 +119,4 @@ cdef class Exchanges:
     cdef list met_queues(self)
     cdef int keep(self, entry_t** way, uint64_t hash, const uint8_t* name, uint32_t n, const uint8_t* key,
                   uint32_t key_length, Route route) except -1
-    cdef int let_go(self) except -1
+    cpdef int let_go(self) except -1

@@ -266,7 +266,7 @@ cdef class Exchanges:
             self.let_go()
         return self.drop_inbound(end)
 
-    cdef int let_go(self) except -1:
+    cpdef int let_go(self) except -1:
         """Stale routes go, which keep queues alive that nobody knows any more."""
         cdef uint64_t i
         self.removed = 0

@@ -198,6 +198,7 @@ class QueueManager:
             record(self.hub.ledger, RecordKind.QUEUE_END, queue.number)
         for told in self.on_deleted:
             told(queue, members)
+        state.owner = None  # a route that is stale may remember the queue for a while, and not a connection with it
         return depth
 
     def forget(self, state: QueueState) -> None:

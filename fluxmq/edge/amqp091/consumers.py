@@ -11,6 +11,7 @@ from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import QUEUE_STREAM, Queue
 from fluxmq._core.queue_heads import PULL_GIVEN, PULL_STALLED
+from fluxmq.edge.amqp091.client import HOLD_GET
 from fluxmq.engine.amqp_queues import AmqpQueues
 from fluxmq.model.amqp import ReplyCode, wire
 from fluxmq.model.amqp_queues import AGE_SECONDS
@@ -143,20 +144,23 @@ class Consumers:
         if outcome == PULL_STALLED:
             # It lies on the disk: nothing else of this connection is handled until it is there.
             if not waited:
-                connection.pause()
+                state.client.hold(HOLD_GET)
             self.later(AGAIN_S, lambda: self._get_again(state, queue, no_ack))
             return
         if outcome != PULL_GIVEN:
             connection.write_when_durable(m.BasicGetEmpty().frame(channel.number), self.hub.ledger.records)
         if waited:
-            connection.resume()
+            state.client.release(HOLD_GET)
 
     def _get_again(self, state: ChannelState, queue: Queue, no_ack: bool) -> None:
-        if state.client.connection.ended or state.channel.closing:
+        if state.client.connection.ended:
+            return
+        if state.channel.closing:  # its consumers took too long, say
+            state.client.release(HOLD_GET)
             return
         if queue not in self.queues.manager.states:
             state.client.connection.write(m.BasicGetEmpty().frame(state.channel.number))
-            state.client.connection.resume()
+            state.client.release(HOLD_GET)
             return
         self.get_one(state, queue, no_ack=no_ack, waited=True)
 
