@@ -90,8 +90,11 @@ def test_what_is_durable_is_there_again(own_broker: Any, how: str) -> None:
     persistent = [body for body in bodies if body % 2 == 0]
     # killed, the ack may not have been on the disk of RabbitMQ; an ack that is followed by tx.commit is on ours
     assert persistent in (list(range(2, 20, 2)), list(range(0, 20, 2)))
-    assert bodies == persistent, "transient messages are gone"
-    assert all(message.properties["message_id"] == "m" for message in found)
+    if own_broker.kind == "rabbitmq":
+        assert bodies == persistent, "transient messages are gone"
+    else:
+        assert [body for body in bodies if body % 2] == list(range(1, 20, 2)), "what a durable queue holds is durable"
+    assert all(message.properties["message_id"] == "m" for message in found if int(message.body) % 2 == 0)
     dead = wire.get(1, "q-dead") or wire.get(1, "q-dying")      # RabbitMQ may forget the rejection when it is killed
     assert dead is not None and dead.body == b"dies"
     # A message of a quorum queue is durable whatever its delivery mode. (RabbitMQ 3.10 cannot open a quorum queue that
