@@ -198,7 +198,7 @@ class QueueManager:
             record(self.hub.ledger, RecordKind.QUEUE_END, queue.number)
         for told in self.on_deleted:
             told(queue, members)
-        state.owner = None  # a route that is stale may remember the queue for a while, and not a connection with it
+        state.owner = None  # stale routes may remember the queue for a while, and not a connection with it
         return depth
 
     def forget(self, state: QueueState) -> None:
@@ -212,8 +212,8 @@ class QueueManager:
         self.hub.remove_queue(state.queue)
         self.on_queue(state.queue, False)
         self.ended += [("q", state.queue.number), ("d", state.queue.number),
-                       *(("g", group.number) for group in state.groups.values())]
-        self.ended += [("l", log.number) for log in state.queue.logs]
+                       *(("g", group.number) for group in state.groups.values()),
+                       *(("l", log.number) for log in state.queue.logs)]
         delays = state.queue.delays
         if delays is not None:
             self.ended += [("l", delays.log.number), ("g", delays.group.number)]

@@ -86,7 +86,12 @@ class GmqttSession(Session):
     def publish_all(self, topic: str, payloads: Sequence[bytes], qos: int, *, wait: bool = True) -> None:
         async def publish() -> None:
             for payload in payloads:
-                self._client.publish(topic, payload, qos)
+                while True:
+                    try:
+                        self._client.publish(topic, payload, qos)
+                        break
+                    except OverflowError:  # as many as the broker's Receive Maximum are on their way
+                        await asyncio.sleep(0.01)
                 await asyncio.sleep(0)
             await self._storage.wait_empty()
 
