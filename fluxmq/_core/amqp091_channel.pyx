@@ -496,8 +496,8 @@ cdef class Channel(Waiter):
         return 0
 
     cdef int settle_kept(self) except -1:
-        """Tx.Commit. What is no longer this channel's (its queue was deleted) is nobody's to settle. It is recorded when
-        this returns, so that who asks Ledger.records knows that there is something to wait for."""
+        """Tx.Commit. What is no longer this channel's (its queue was deleted) is nobody's to settle. It is recorded
+        when this returns, so that who asks Ledger.records knows that there is something to wait for."""
         cdef uint64_t tag
         cdef int how
         cdef delivery_t* delivery

@@ -1,6 +1,7 @@
 """Tx.Select: what would be refused is refused when it is asked for; a commit does all of the rest, or says so."""
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -121,9 +122,7 @@ def test_a_transaction_has_an_end(bench: Bench) -> None:
     for _ in range(7):
         at = 0
         while at < len(part) and not bench.handler.errors:
-            try:
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):
                 at += bench.client.send(part[at:at + (1 << 20)])
-            except (BlockingIOError, BrokenPipeError):
-                pass
             bench.turn()
     assert [code for code, _ in bench.handler.errors] == [506]

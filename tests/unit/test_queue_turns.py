@@ -1,5 +1,5 @@
-"""What queues decide in one turn is in one batch of the journal, also when the disk is done in the middle of the turn and
-takes the next batch over: the two halves of a transaction, a dead letter and its end where it was."""
+"""What queues decide in one turn is in one batch of the journal, also when the disk is done in the middle of the turn
+and takes the next batch over: the two halves of a transaction, a dead letter and its end where it was."""
 from __future__ import annotations
 
 from pathlib import Path
