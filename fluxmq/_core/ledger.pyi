@@ -1,11 +1,14 @@
 from typing import Self, final
 
+from typing_extensions import disjoint_base
+
 from fluxmq._core.journal import Journal
 from fluxmq._core.queue import Queue
 from fluxmq._core.session import Session
 
 __all__ = ["Ledger", "Waiter"]
 
+@disjoint_base
 class Waiter: ...
 
 @final

@@ -84,8 +84,7 @@ class QueueManager:
         self.on_amqp_dead: Callable[[QueueState, Log, int, str], None] | None = None
         # (state, topic, properties, body, format): such a queue is full, and said that this is to go to dead letters
         self.on_amqp_refused: Callable[[QueueState, bytes, bytes, bytes, int], None] | None = None
-        # (queue, its members): it is no more, and its groups neither
-        self.on_deleted: list[Callable[[Queue, list[Member]], None]] = []
+        self.on_deleted: list[Callable[[Queue, list[Member]], None]] = []  # (queue, its members): it is no more
         self.refused_unknown = 0  # publishes to queues that are not there
         self.counted: Counter[str] = Counter()  # what deleted queues had counted (queue_numbers.counts_of)
         self.on_uncertain: Callable[[Queue, Log], None] | None = None
