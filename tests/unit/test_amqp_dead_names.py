@@ -1,4 +1,4 @@
-"""Where dead letters go is named by the queue's arguments; exchange and routing key become short strings on the wire."""
+"""Where dead letters go is named by a queue's arguments; exchange and routing key become short strings."""
 from __future__ import annotations
 
 import pytest
@@ -10,5 +10,5 @@ def test_where_dead_letters_go_fits_the_wire(name: str) -> None:
     world = World()
     given = {"dead_letter_exchange": "x", "dead_letter_routing_key": "k"}
     world.declare(**given | {name: "n" * 255})      # type: ignore[arg-type]
-    with refused(406, "value_too_long"):
+    with refused(406):
         world.declare("other", **given | {name: "n" * 256})     # type: ignore[arg-type]
