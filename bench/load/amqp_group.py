@@ -51,4 +51,8 @@ AMQP_GROUP: tuple[Row, ...] = (
     Row(key="amqp-fanout", work="AMQP 0-9-1, transient, 256 B, a fanout exchange to 100 queues; rate of deliveries",
         group="amqp", kind="amqp", load=TRANSIENT | {"queues": "fanout", "subs": 100, "ack_every": 0},
         smoke={"subs": 8}, sides=BOTH, goals=(faster(10), LOWER_P99)),
+    Row(key="amqp-idle", work="1 000 idle AMQP connections with a channel each; 1 000 channels of one connection",
+        group="amqp", kind="amqp-idle", load={}, smoke={"connections": 50, "channels": 50, "first": 10}, sides=BOTH,
+        goals=(Goal(metric="idle_bytes", of="ours", to="theirs", at_least=False, bound=1),
+               Goal(metric="channel_bytes", of="ours", to="theirs", at_least=False, bound=1))),
 )

@@ -45,13 +45,15 @@ class SessionError(OSError):
 class Session:
     """A connection whose handshake is done and whose channel is open.
 
-    server: what it calls itself and its version. frame_max: octets of the largest frame, as agreed.
+    channel_max: the highest channel that will be opened. server: what it calls itself and its version. frame_max: octets
+    of the largest frame, as agreed.
     Raises OSError when there is no connection, SessionError when the broker refuses it.
     """
 
     def __init__(self, options: AmqpOptions, context: ssl.SSLContext | None,
-                 source: tuple[str, int] | None = None) -> None:
+                 source: tuple[str, int] | None = None, channel_max: int = CHANNEL) -> None:
         self.options = options
+        self.channel_max = channel_max
         self.buffer = bytearray()
         self.frame_max = DEFAULT_FRAME_MAX
         self.server = ""
@@ -115,7 +117,7 @@ class Session:
         offered = tune.number(4) or DEFAULT_FRAME_MAX
         self.frame_max = max(min(offered, DEFAULT_FRAME_MAX), FRAME_MAX_MIN)
         # One channel; no heartbeats: the engine has no timer for them, and a dead broker shows as silence.
-        self.sock.sendall(method(0, CONNECTION, 31, struct.pack(">HIH", CHANNEL, self.frame_max, 0)))
+        self.sock.sendall(method(0, CONNECTION, 31, struct.pack(">HIH", self.channel_max, self.frame_max, 0)))
         self.call(CONNECTION, 40, shortstr(self.options.vhost), shortstr(""), b"\x00", channel=0)
         self.call(CHANNELS, 10, shortstr(""))
 

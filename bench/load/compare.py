@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from fluxmq.bench.load.amqp_idle import IdleOptions, run_amqp_idle
 from fluxmq.bench.load.amqp_options import AmqpOptions
 from fluxmq.bench.load.amqp_rows import AMQP_ROWS, AMQP_SMOKE
 from fluxmq.bench.load.amqp_runner import run_amqp
@@ -84,6 +85,7 @@ def metric_of(metric: Metric, figures: Figures) -> float | None:
         "confirmed": figures.get("acked_per_second"),
         "storm": figures.get("per_second"),
         "idle_bytes": (figures.get("broker_memory") or {}).get("bytes_per_connection"),
+        "channel_bytes": (figures.get("broker_memory") or {}).get("bytes_per_channel"),
         "megabytes": figures.get("megabytes_per_second"),
         "of_disk": figures.get("of_disk"),
         "bytes_each": figures.get("bytes_per_message"),
@@ -119,7 +121,7 @@ class Comparison:
         self.certificates: Certificates | None = None
 
     def needs(self, kind: Kind, load: dict[str, Any], folder: Path) -> Needs:
-        transport = "amqp" if kind == "amqp" else load.get("transport", "tcp")
+        transport = "amqp" if kind in ("amqp", "amqp-idle") else load.get("transport", "tcp")
         if transport in ("tls", "wss") and self.certificates is None:
             self.certificates = make_certificates(self.folder)
         return Needs(folder=folder, transports=(transport,), certificates=self.certificates,
@@ -155,6 +157,8 @@ class Comparison:
         load = load | {"broker_pid": broker.pid}
         if kind == "storm":
             return run_storm(StormOptions(addr=broker.addresses["tcp"], **load))
+        if kind == "amqp-idle":
+            return run_amqp_idle(IdleOptions(addr=broker.addresses["amqp"], **load))
         if kind == "amqp":
             return run_amqp(AmqpOptions(addr=broker.addresses["amqp"], duration=seconds,
                                         warmup=self.options.warmup, batch=self.options.batch, **load))

@@ -11,10 +11,10 @@ from typing import Any, Literal
 __all__ = ["METRICS", "Goal", "Group", "Kind", "Metric", "Row", "Side"]
 
 Metric = Literal["rate", "confirmed", "cpu", "p50", "p99", "ack_p99", "storm", "idle_bytes", "megabytes", "of_disk",
-                 "bytes_each", "restart"]
-# What runs: the MQTT generator, a storm of connections, the AMQP generator, a replay from disk, a backlog that waits,
-# or the disk alone.
-Kind = Literal["load", "storm", "amqp", "replay", "backlog", "fsync"]
+                 "bytes_each", "restart", "channel_bytes"]
+# What runs: the MQTT generator, a storm of connections, the AMQP generator, idle AMQP connections, a replay from disk,
+# a backlog that waits, or the disk alone.
+Kind = Literal["load", "storm", "amqp", "amqp-idle", "replay", "backlog", "fsync"]
 Group = Literal["topics", "queues", "amqp"]
 
 # metric → (its unit in a goal, what it is called in a table)
@@ -23,6 +23,7 @@ METRICS: dict[Metric, tuple[str, str]] = {
     "p99": (" µs", "p99"), "ack_p99": (" µs", "confirm p99"), "storm": ("/s", "storm"),
     "idle_bytes": (" B", "bytes each"),
     "megabytes": (" MB/s", "MB/s"), "of_disk": (" ×", "of the disk's own rate"),
+    "channel_bytes": (" B", "bytes per channel"),
     "bytes_each": (" B", "bytes per message"), "restart": (" s", "restart"),
 }
 
