@@ -23,7 +23,7 @@ KIND = "-".join(name for name, on in SWITCHES.items() if on) or "plain"
 
 PACKAGES = [
     "fluxmq", "fluxmq._core", "fluxmq.model", "fluxmq.engine", "fluxmq.storage", "fluxmq.access",
-    "fluxmq.edge", "fluxmq.edge.mqtt", "fluxmq.admin", "fluxmq.app",
+    "fluxmq.edge", "fluxmq.edge.amqp091", "fluxmq.edge.mqtt", "fluxmq.admin", "fluxmq.app",
     "fluxmq.bench", "fluxmq.bench.load", "fluxmq.bench.micro",
 ]
 # bench/ and spark/ stand at top level in the tree and ship inside the package, so `fluxmq bench` works from a wheel.

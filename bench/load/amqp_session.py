@@ -45,8 +45,8 @@ class SessionError(OSError):
 class Session:
     """A connection whose handshake is done and whose channel is open.
 
-    channel_max: the highest channel that will be opened. server: what it calls itself and its version. frame_max: octets
-    of the largest frame, as agreed.
+    channel_max: the highest channel that will be opened. server: what it calls itself and its version. frame_max:
+    octets of the largest frame, as agreed.
     Raises OSError when there is no connection, SessionError when the broker refuses it.
     """
 
