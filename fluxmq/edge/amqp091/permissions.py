@@ -7,7 +7,9 @@
     bind, unbind                                subscribe to what is bound: the filter that the key is (amq.topic of
                                                 "/"), or `$exchange/<source>/<key as filter>`
     declare, delete of a queue                  subscribe to `$queue/<queue>`
-    declare, delete of an exchange              publish to `$exchange/<exchange>`
+    declare, delete of an exchange; messages    publish to `$exchange/<exchange>`
+    go there by themselves (alternate, dead
+    letters, bound to another exchange)
 
 In a virtual host other than "/" all of these begin with `$vhost/<virtual host>/`, and to open it takes publish or
 subscribe to `$vhost/<virtual host>` itself, which a rule for `$vhost/<virtual host>/#` gives, too. "/" is open to all.

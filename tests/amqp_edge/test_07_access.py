@@ -1,0 +1,80 @@
+"""What the access list allows clients of AMQP: to publish, to bind, and to arrange where messages go by themselves."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from amqp_edge.conftest import PLAIN, Start
+from kit.amqp_wire import Refused, Wire
+
+RULES = """version: 1
+rules:
+  - {allow: all, topics: ["$queue/mine", "$exchange/own", "$exchange/own/#", "free/#"]}
+"""
+
+
+@pytest.fixture
+def wire(tmp_path: Path, start_broker: Start) -> Iterator[Callable[[], Wire]]:
+    """wire(): a connection with channel 1; one for each refusal, which closes the channel."""
+    rules = tmp_path / "acl.yaml"
+    rules.write_text(RULES)
+    broker = start_broker({"auth.acl_file": rules})
+    opened: list[Wire] = []
+
+    def connect() -> Wire:
+        opened.append(Wire(broker.addresses[PLAIN]).login())
+        opened[-1].open_channel(1)
+        return opened[-1]
+
+    yield connect
+    for one in opened:
+        one.drop()
+
+
+def own_things(wire: Wire) -> Wire:
+    wire.call(1, "queue.declare", queue="mine")
+    wire.call(1, "exchange.declare", exchange="own", type="topic")
+    return wire
+
+
+@pytest.mark.parametrize(("method", "arguments"), [
+    ("queue.declare", {"queue": "other"}),
+    ("exchange.declare", {"exchange": "other", "type": "fanout"}), ("exchange.delete", {"exchange": "other"}),
+    ("queue.bind", {"queue": "mine", "exchange": "amq.topic", "routing_key": "secret.#"}),
+    ("queue.bind", {"queue": "mine", "exchange": "amq.topic", "routing_key": "#"}),
+    ("queue.bind", {"queue": "mine", "exchange": "amq.direct", "routing_key": "a"}),
+    ("exchange.bind", {"destination": "amq.topic", "source": "own", "routing_key": "#"}),
+    ("exchange.bind", {"destination": "own", "source": "amq.topic", "routing_key": "secret.a"}),
+    ("queue.declare", {"queue": "mine", "arguments": {"x-dead-letter-exchange": "amq.topic"}}),
+    ("queue.declare", {"queue": "mine", "arguments": {"x-dead-letter-exchange": ""}}),
+    ("queue.declare", {"queue": "mine", "arguments": {"x-dead-letter-exchange": "",
+                                                      "x-dead-letter-routing-key": "other"}}),
+    ("exchange.declare", {"exchange": "own", "type": "topic", "arguments": {"alternate-exchange": "amq.topic"}}),
+    ("basic.get", {"queue": "other"}), ("basic.consume", {"queue": "other"}), ("queue.purge", {"queue": "other"}),
+], ids=lambda given: given if isinstance(given, str) else "-".join(str(one) for one in given.values())[:40])
+def test_what_is_refused(wire: Callable[[], Wire], method: str, arguments: dict[str, Any]) -> None:
+    """403, and the channel is closed; the connection is not."""
+    own_things(wire())
+    with pytest.raises(Refused) as refused:
+        wire().call(1, method, **arguments)
+    assert refused.value.code == 403
+
+
+@pytest.mark.parametrize(("exchange", "key"), [("", "other"), ("amq.topic", "secret.a"), ("amq.fanout", "")])
+def test_where_nothing_may_be_published(wire: Callable[[], Wire], exchange: str, key: str) -> None:
+    one = wire()
+    one.publish(1, exchange, key, b"x")
+    assert one.expect_refusal(1).code == 403
+
+
+def test_what_is_allowed(wire: Callable[[], Wire]) -> None:
+    one = own_things(wire())
+    one.call(1, "queue.bind", queue="mine", exchange="amq.topic", routing_key="free.*")
+    one.call(1, "queue.bind", queue="mine", exchange="own", routing_key="a.#")
+    for exchange, key in (("", "mine"), ("amq.topic", "free.a"), ("own", "a.b")):
+        one.publish(1, exchange, key, key.encode())
+    assert [one.get(1, "mine").body for _ in range(3)] == [b"mine", b"free.a", b"a.b"]  # type: ignore[union-attr]
+    one.call(1, "queue.delete", queue="mine")
+    one.call(1, "queue.declare", queue="mine", arguments={"x-dead-letter-exchange": "own"})
