@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from fluxmq._core.amqp091_bridge import publish_amqp
+from fluxmq.app.heap import trim
 from fluxmq.app.logs import Notes
 from fluxmq.app.memory import MemoryAlarm, high_mark
 from fluxmq.edge.amqp091.channel import ChannelMethods
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Amqp091"]
 
+TRIM_TICKS = 4  # a second between attempts to give memory back while it is short
 CHANNEL_TICKS = 4  # a second between looks at what is not settled
 
 
@@ -79,6 +81,8 @@ class Amqp091:
         if self._memory.look():
             text = "memory is short: who publishes is blocked" if self._memory.on else "memory is no longer short"
             self.notes.say("warning", "", text, {"amqp091.memory_high": self._memory.mark})
+        if self._memory.on and self._ticks % TRIM_TICKS == 0:
+            self._server.loop.run_in_executor(None, trim)  # what nobody uses any more must not keep it on
         space = self._server.queue_space
         self.clients.tick(memory=self._memory.on, disk=space is not None and space.full)
         if self._ticks % CHANNEL_TICKS == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 
-__all__ = ["HeapKeeper", "settle_heap"]
+__all__ = ["HeapKeeper", "settle_heap", "trim"]
 
 # Of <malloc.h>. Left alone, glibc raises both with the largest block that was ever freed, up to 32 and 64 MiB, and then
 # each thread's heap may keep as much that nobody uses.

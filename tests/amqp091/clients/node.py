@@ -27,12 +27,11 @@ from amqp091.clients.base import (
     Table,
     Where,
 )
-from kit.tools import missing_tool, require_tool
+from kit.tools import npm_modules, require_tool
 
 __all__ = ["AmqpLib"]
 
 PACKAGE = "amqplib@2"
-INSTALL_SECONDS = 120
 SCRIPT = Path(__file__).with_name("amqplib.js")
 # The specification's names of properties and amqplib's
 CAMEL = {"content_type": "contentType", "content_encoding": "contentEncoding", "headers": "headers",
@@ -247,29 +246,15 @@ class AmqpLib(Client):
     lacks = frozenset({"tx", "mode_switch"})
 
     def __init__(self, cache: Path) -> None:
-        self._cache = cache
+        self._cache = self._modules = cache
         self._node: Node | None = None
 
     def need(self) -> None:
-        require_tool("node", package="nodejs")
-        package = self._cache / "node_modules" / "amqplib" / "package.json"
-        if package.exists():
-            return
-        npm = require_tool("npm", package="npm")
-        self._cache.mkdir(parents=True, exist_ok=True)
-        command = [npm, "install", "--no-audit", "--no-fund", "--no-save", "--ignore-scripts", "--prefix",
-                   str(self._cache), PACKAGE]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
-            problem = done.stderr.strip() if done.returncode or not package.exists() else ""
-        except subprocess.TimeoutExpired:
-            problem = f"took longer than {INSTALL_SECONDS} s"
-        if problem:
-            missing_tool(f"the npm package {PACKAGE} cannot be installed: {problem[-500:]}")
+        self._modules = npm_modules(self._cache, PACKAGE)
 
     def connect(self, where: Where) -> Connection:
         if self._node is None:
-            self._node = Node(require_tool("node", package="nodejs"), self._cache / "node_modules")
+            self._node = Node(require_tool("node", package="nodejs"), self._modules)
         return NodeConnection(self._node, where)
 
     def stop(self) -> None:

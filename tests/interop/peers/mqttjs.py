@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from interop.peers.base import TIMEOUT, Endpoint, Library, Message, Options, Properties, Refused, Session
-from kit.tools import missing_tool, require_tool
+from kit.tools import npm_modules, require_tool
 
 PACKAGE = "mqtt@5"
-INSTALL_SECONDS = 120
 SCRIPT = Path(__file__).with_suffix(".js")
 SCHEMES = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
 
@@ -156,42 +155,16 @@ class MqttJs(Library):
     returns = exactly_once = resumes = True
 
     def __init__(self, cache: Path) -> None:
-        self._cache = cache
+        self._cache = self._modules = cache
         self._node: Node | None = None
         self._names = itertools.count(1)
 
     def need(self) -> None:
-        require_tool("node", package="nodejs")
-        if self._package.exists():
-            return
-        npm = require_tool("npm", package="npm")
-        self._cache.mkdir(parents=True, exist_ok=True)
-        command = [
-            npm,
-            "install",
-            "--no-audit",
-            "--no-fund",
-            "--no-save",
-            "--ignore-scripts",
-            "--prefix",
-            str(self._cache),
-            PACKAGE,
-        ]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
-            problem = done.stderr.strip() if done.returncode or not self._package.exists() else ""
-        except subprocess.TimeoutExpired:
-            problem = f"took longer than {INSTALL_SECONDS} s"
-        if problem:
-            missing_tool(f"the npm package {PACKAGE} cannot be installed: {problem[-500:]}")
-
-    @property
-    def _package(self) -> Path:
-        return self._cache / "node_modules" / "mqtt" / "package.json"
+        self._modules = npm_modules(self._cache, PACKAGE)
 
     def open(self, where: Endpoint, options: Options) -> Session:
         if self._node is None:
-            self._node = Node(require_tool("node", package="nodejs"), self._cache / "node_modules")
+            self._node = Node(require_tool("node", package="nodejs"), self._modules)
         return MqttJsSession(self._node, f"s{next(self._names)}", where, options)
 
     def stop(self) -> None:
