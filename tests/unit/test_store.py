@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,17 @@ from kit import journals
 from kit.journals import Ops, body_of, commit, wait_event
 from kit.powercut import PowerCut
 from kit.python import TESTS, environment
+from kit.watch import wait_until
 
 from fluxmq._core.errors import CorruptError, StorageError, UsageError
+from fluxmq._core.journal import Journal
 from fluxmq._core.journal_format import file_name, iter_records
 from fluxmq.engine.ports import StateStore
 from fluxmq.storage.memory import MemoryStore
 from fluxmq.storage.store import RocksStore
 
 Reopen = Callable[[], StateStore]
+NEARLY_NOTHING = 100  # bytes: a journal file's header, and no batch
 
 
 @pytest.fixture(params=["memory", "fsync", "buffered"])
@@ -47,12 +51,19 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reopen]:
         store.close()
 
 
+def is_new_file(journal: Journal) -> bool:
+    """Whether the writer has begun the file that rotate() asks for: nothing but a header is in it."""
+    journal.poll()
+    return journal.file_bytes < NEARLY_NOTHING
+
+
 def checkpoint(store: StateStore, puts: dict[bytes, bytes], deletes: list[bytes] | None = None) -> int:
     """One batch, so that there is something to reach, then a checkpoint at it."""
     upto = store.applied + 1
     if store.journal is not None:
         commit(store.journal, (1, b"batch"))
         upto = store.journal.rotate()
+        wait_until(partial(is_new_file, store.journal))     # until then the old file is not one that can go
     asyncio.run(store.checkpoint(puts.items(), deletes or [], upto))
     return upto
 
