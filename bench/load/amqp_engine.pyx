@@ -217,8 +217,8 @@ cdef class AmqpEngine:
     def drain(self, double seconds) -> bool:
         """Publish no more; turn until everything in flight is delivered and confirmed, while there is progress.
 
-        seconds: how long without progress is given up. True when nothing is left in flight. In the end consumers
-        acknowledge what they have not yet.
+        seconds: how long without progress is given up. True when nothing is left in flight, and nothing ever had to
+        be written off. In the end consumers acknowledge what they have not yet.
         """
         cdef uint64_t before
         cdef uint32_t i
@@ -234,7 +234,7 @@ cdef class AmqpEngine:
             if p.unacked:
                 amqp_acknowledge(&self.loop, p, True)
         self.slice(0.0, True)
-        return bool(amqp_idle(&self.loop))
+        return bool(amqp_idle(&self.loop)) and not self.loop.forgotten
 
     def disconnect(self, bytes packet not None) -> None:
         """Send this (a connection.close) on every connection. What the broker then does raises nothing."""
@@ -315,6 +315,7 @@ cdef class AmqpEngine:
             s.progress_at = s.now
             if s.sent * s.fanout > amqp_delivered(s):
                 s.written_off = s.sent * s.fanout - amqp_delivered(s)
+            s.forgotten += s.unconfirmed
             s.unconfirmed = 0
             for i in range(s.publishers):
                 p = s.peers + s.publisher_at[i]

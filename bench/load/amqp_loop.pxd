@@ -107,6 +107,7 @@ cdef struct AmqpLoop:
     uint64_t stall_ns
     uint64_t stalls
     uint64_t written_off        # deliveries that are no longer waited for
+    uint64_t forgotten          # publications whose confirm is no longer waited for
     uint64_t progress           # received + confirmed when they last changed, and when that was
     uint64_t progress_at
     # the first thing that went wrong ends the run
