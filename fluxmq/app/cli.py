@@ -160,18 +160,34 @@ def user_list(file: Path) -> None:
         click.echo(name)
 
 
-@cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+_PASSED_ON: Any = {"add_help_option": False, "context_settings": {
+    "ignore_unknown_options": True, "allow_interspersed_args": False}}
+
+
+@cli.command(**_PASSED_ON)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench(arguments: tuple[str, ...]) -> Any:
     """Load a broker and measure it; `fluxmq bench --help` says how."""
+    return _pass_on("bench", "fluxmq.bench.load.cli", "the load generator", arguments)
+
+
+@cli.command(**_PASSED_ON)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def replay(arguments: tuple[str, ...]) -> Any:
+    """Profile and replay recordings, judge the results; `fluxmq replay --help` says how."""
+    return _pass_on("replay", "fluxmq.spark.cli", "the replay", arguments)
+
+
+def _pass_on(name: str, module: str, what: str, arguments: tuple[str, ...]) -> Any:
+    """Runs the command `name` of a package that stands beside the broker's."""
     try:
-        load_bench = import_module("fluxmq.bench.load.cli").bench
+        command = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("fluxmq.bench"):
+        if not (error.name or "").startswith(module.rsplit(".", 1)[0]):
             raise
         raise click.ClickException(
-            "the load generator is not installed: it comes with the package (`pip install .` in a checkout)") from error
-    return load_bench.main(args=list(arguments), prog_name="fluxmq bench", standalone_mode=False)
+            f"{what} is not installed: it comes with the package (`pip install .` in a checkout)") from error
+    return command.main(args=list(arguments), prog_name=f"fluxmq {name}", standalone_mode=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

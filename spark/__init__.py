@@ -1,0 +1,1 @@
+"""Recordings and results in Spark: profile, replay, verify, compare, gate; and the data source `fluxmq`."""

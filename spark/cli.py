@@ -1,0 +1,48 @@
+"""`fluxmq replay …`, and what spark-submit runs (job.py): one command for each job. A job is imported when it runs."""
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+__all__ = ["replay"]
+
+# command: module of this package, the click command in it, what it does. The table, so that help imports nothing.
+JOBS: dict[str, tuple[str, str, str]] = {}
+
+
+@click.command("job-path")
+def job_path() -> None:
+    """Print the path of the file that spark-submit runs."""
+    click.echo(Path(__file__).with_name("job.py"))
+
+
+class Jobs(click.Group):
+    """Commands whose modules are imported when they are asked for."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return [*JOBS, "job-path"]
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name == "job-path":
+            return job_path
+        if name not in JOBS:
+            return None
+        module, attribute, _ = JOBS[name]
+        command: Any = getattr(import_module(f"fluxmq.spark.{module}"), attribute)
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in JOBS.items()]
+                               + [("job-path", job_path.get_short_help_str())])
+
+
+@click.group(cls=Jobs, context_settings={"help_option_names": ["-h", "--help"]})
+def replay() -> None:
+    """Profile recordings, replay them against a broker, and judge the results.
+
+    Needs `pip install 'fluxmq[spark]'`. Without --master a job runs in this process, on all processors.
+    """

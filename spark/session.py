@@ -1,0 +1,63 @@
+"""The Spark session of a job: the one `spark-submit` made, or a local one.
+
+Python workers must be the interpreter that runs this (PySpark takes `python3` from PATH otherwise, which lacks what we
+need), and a local driver listens on loopback only.
+"""
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from fluxmq._core.errors import FluxError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkMissing", "session"]
+
+LOOPBACK = "127.0.0.1"
+
+
+class SparkMissing(FluxError):
+    """PySpark or its Java is not installed."""
+
+
+def session(name: str, master: str | None = None, settings: dict[str, str] | None = None) -> SparkSession:
+    """The session that runs in this process, or a new one.
+
+    name: what Spark's pages call the application. master: as spark-submit's `--master`; None: what spark-submit said,
+    else `local[*]`. settings: of Spark, stronger than the defaults here. Raises SparkMissing.
+    """
+    try:
+        from pyspark.errors import PySparkRuntimeError
+        from pyspark.sql import SparkSession as Builder
+    except ImportError:
+        raise SparkMissing("PySpark is not installed: pip install 'fluxmq[spark]'") from None
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder: Any = Builder.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    if not _submitted():
+        if master is None:
+            builder = builder.master("local[*]")
+        if master is None or master.startswith("local") or LOOPBACK in master:
+            os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+            builder = builder.config("spark.driver.host", LOOPBACK)
+        builder = builder.config("spark.ui.enabled", "false")
+    defaults = {"spark.sql.session.timeZone": "UTC", "spark.sql.execution.arrow.pyspark.enabled": "true",
+                "spark.sql.shuffle.partitions": "8"}
+    for key, value in (defaults | (settings or {})).items():
+        builder = builder.config(key, value)
+    try:
+        made: SparkSession = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise SparkMissing(f"Spark does not start: {error}. It needs Java 17 or newer on PATH, or JAVA_HOME") from None
+    made.sparkContext.setLogLevel("ERROR")
+    return made
+
+
+def _submitted() -> bool:
+    """Whether spark-submit started this process: then master and settings are its."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
