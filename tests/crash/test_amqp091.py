@@ -1,4 +1,4 @@
-"""Who was promised what over AMQP 0-9-1, and what came of it, over kill -9 in a loop: sets of identities.
+"""Who was promised what over AMQP 0-9-1, and what came of it, over kill -9 and losses of power: sets of identities.
 
     confirmed − (delivered ∪ left over) = ∅, delivered − sent = ∅
     what was settled, and is on disk, never comes again; what comes again says so
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from crash.amqp_actors import Actor, Book, Mover, Publisher, Settler, Undertaker, drain, number_of
-from crash.process import CrashBroker
+from crash.process import CrashBroker, PoweredBroker
 from kit.amqp_wire import Wire
 
 PATIENCE_SECONDS = 40.0             # without anything new for anybody: only a test that fails needs them
@@ -111,7 +111,7 @@ def run(broker: CrashBroker, seed: int, kills: int) -> None:
             wait(everybody, book, 60)
             time.sleep(chance.uniform(0, 0.3))
             wire.drop()
-            broker.kill()
+            broker.crash()
             broker.start()
             check_declared(broker)
             wire = connect(broker)
@@ -120,7 +120,7 @@ def run(broker: CrashBroker, seed: int, kills: int) -> None:
         for actor in [*publishers, *consumers]:
             actor.finish()
         broker.check()
-        broker.kill()
+        broker.crash()
         broker.start()
         check_declared(broker)
         judge(broker, book)
@@ -164,6 +164,17 @@ def judge(broker: CrashBroker, book: Book) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_kill(tmp_path: Path, seed: int) -> None:
     run(CrashBroker(tmp_path), seed, 4)
+
+
+def test_loss_of_power(tmp_path: Path) -> None:
+    run(PoweredBroker(tmp_path, random.Random(3)), 3, 3)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_loss_of_power_for_long(tmp_path: Path, seed: int) -> None:
+    run(PoweredBroker(tmp_path, random.Random(seed)), seed, 40)
 
 
 @pytest.mark.soak

@@ -18,6 +18,7 @@ from oracle import amqp091 as oracle
 
 from fluxmq._core import amqp091_methods
 from fluxmq._core.amqp091_methods import Method, decode_method
+from fluxmq.model.amqp import ReplyCode
 
 CORE = ROOT / "fluxmq" / "_core"
 PROGRAM = [sys.executable, str(FOLDER / "generate.py")]
@@ -29,6 +30,13 @@ def test_the_files_are_what_the_generator_makes(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(MADE)
     for name in MADE:
         assert (tmp_path / name).read_bytes() == (CORE / name).read_bytes(), name
+
+
+def test_reply_codes_are_those_of_the_table() -> None:
+    """model/amqp.py names them for Python, in words that people look for; the table is what the codec has."""
+    assert {code.value: (code.name.lower().replace("_", "-"), "connection" if code.closes_connection else "channel")
+            for code in ReplyCode if code != ReplyCode.REPLY_SUCCESS} == {
+                reply.code: (reply.name, reply.closes) for reply in TABLE.REPLIES if reply.closes}
 
 
 def test_check_says_what_is_stale(tmp_path: Path) -> None:
