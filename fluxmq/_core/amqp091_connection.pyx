@@ -457,10 +457,12 @@ cdef class AmqpConnection(Transport):
     cdef int keep_publish(self, Channel channel, const body_t* body, const amqp_properties_t* properties,
                           bint mandatory) except -1:
         """Until Tx.Commit. What would be refused is refused now: a commit is all or nothing."""
-        self.route_of(body, properties)
-        channel.tx_bytes += KEPT_BYTES + body.topic_length + body.properties_length + body.payload_length
+        cdef Route route = self.route_of(body, properties)
+        channel.tx_bytes += (KEPT_BYTES + body.topic_length + body.properties_length + body.payload_length) * max(
+            <uint64_t>1, <uint64_t>len(route.queues))
         if channel.tx_bytes > TX_BYTES_MAX:
-            raise ProtocolError(REPLY_RESOURCE_ERROR, f"a transaction of more than {TX_BYTES_MAX} bytes")
+            raise ProtocolError(REPLY_RESOURCE_ERROR, f"a transaction of more than {TX_BYTES_MAX} bytes, counted for "
+                                                      f"each queue that gets them")
         channel.tx_publishes.append((
             PyBytes_FromStringAndSize(<const char*>body.topic, body.topic_length),
             PyBytes_FromStringAndSize(<const char*>body.properties, body.properties_length),

@@ -16,6 +16,7 @@ class Ledger:
     message_last: int
     records: int
     full: bool
+    batch_bytes_max: int
     def __new__(cls, journal: Journal | None) -> Self: ...
     @property
     def journal(self) -> Journal | None: ...

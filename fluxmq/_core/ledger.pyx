@@ -5,6 +5,7 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
+from fluxmq._core.journal_format cimport BATCH_BYTES_MAX
 from fluxmq._core.link cimport link_drop
 from fluxmq._core.message cimport msg_drop
 from fluxmq._core.wire cimport put_bytes16, put_u8, put_u16, put_u32
@@ -34,6 +35,7 @@ cdef class Ledger:
 
     def __cinit__(self, Journal journal):
         self.journal = journal
+        self.batch_bytes_max = BATCH_BYTES_MAX // 2     # the other half is for what must not be refused
         self.dead = []
         self.losing = []
         self.news = []

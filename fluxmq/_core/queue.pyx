@@ -193,6 +193,7 @@ cdef class Queue(GroupOwner):
         else:
             reason = self.no_space()
         return reason if reason else self.append(body, qos, &asked)
+
     cdef bint is_bound(self, const body_t* body) noexcept:
         """Whether a binding that is no filter matches the topic."""
         cdef bytes pattern
@@ -204,8 +205,11 @@ cdef class Queue(GroupOwner):
         return 0
 
     cdef int no_space(self) noexcept:
-        """0, or the reason to refuse what is new while the disk is full."""
-        if self.durable and self.ledger.full:
+        """0, or the reason to refuse what is new while the disk is full, or one turn has brought more than a batch of
+        the journal may hold (a large message for hundreds of queues)."""
+        if self.durable and (self.ledger.full or (
+                self.ledger.journal is not None
+                and self.ledger.journal.gather.length > self.ledger.batch_bytes_max)):
             self.counts.refused_disk += 1
             return REASON_QUOTA_EXCEEDED
         return 0

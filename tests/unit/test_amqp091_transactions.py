@@ -126,3 +126,16 @@ def test_a_transaction_has_an_end(bench: Bench) -> None:
                 at += bench.client.send(part[at:at + (1 << 20)])
             bench.turn()
     assert [code for code, _ in bench.handler.errors] == [506]
+
+
+def test_a_transaction_is_counted_for_each_queue_that_gets_it(bench: Bench) -> None:
+    fan = bench.exchanges.exchanges[b"fan"]
+    for number in range(400):
+        bench.queue(b"q%d" % number)
+        bench.exchanges.bind(fan, bench.exchanges.queues[b"q%d" % number], b"")
+    message = publish("fan", "", bytes(100_000))        # 40 MB for all of them, of 268
+    for _ in range(6):
+        bench.send(message)
+    assert not bench.handler.errors
+    bench.send(message)
+    assert [code for code, *_ in bench.handler.errors] == [506]

@@ -14,6 +14,7 @@ from fluxmq.engine.queues import QueueManager
 from fluxmq.model.queues import QueueSpec
 
 MOVED = b"this one is moved"
+QUOTA_EXCEEDED = 0x97
 
 
 def test_a_batch_that_is_handed_over_in_the_middle_of_a_turn(tmp_path: Path) -> None:
@@ -42,3 +43,23 @@ def test_a_batch_that_is_handed_over_in_the_middle_of_a_turn(tmp_path: Path) -> 
              if kind == RecordKind.SETTLE or MOVED in body]
     assert len(found) == 3
     assert found[1] == found[2] > found[0], "taken from one queue in another batch than put into the other"
+
+
+def test_a_batch_that_is_too_large_already_takes_nothing_new(tmp_path: Path) -> None:
+    """One large message for hundreds of queues: the last of them refuse it, and the node lives."""
+    with writing(tmp_path) as journal:
+        hub = Hub(journal, 64)
+        hub.ledger.batch_bytes_max = 100_000
+        poller, manager = Poller(hub, 0), QueueManager(hub)
+        queues = [manager.declare(QueueSpec(name=f"q{number}"))[0] for number in range(10)]
+        refused = [queue.publish(b"$queue/x", bytes(30_000)) for queue in queues]
+        assert refused[:3] == [0, 0, 0] and refused[5:] == [QUOTA_EXCEEDED] * 5
+        brief = manager.declare(QueueSpec(name="brief", type="ephemeral"))[0]
+        assert brief.publish(b"$queue/brief", bytes(30_000)) == 0, "what is not durable needs no room in a batch"
+        last = journal.gathering
+        poller.turn()
+        while journal.durable < last:
+            wait_event(journal)
+            poller.turn()
+        assert queues[9].publish(b"$queue/x", bytes(30_000)) == 0
+        journal.close()
