@@ -60,8 +60,8 @@ cdef class RingReader:
             store_release(self.word(RING_TAIL), self.tail)
 
     def take(self, uint64_t limit=1 << 20):
-        """Whole entries, in order, without fillers: a memoryview of at most `limit` bytes (but at least one entry), good
-        until the next take() or release(). Empty: nothing is there. Raises CorruptError for what is no entry.
+        """Whole entries, in order, without fillers: a memoryview of at most `limit` bytes (but at least one entry),
+        good until the next take() or release(). Empty: nothing is there. Raises CorruptError for what is no entry.
 
         What was lost at the very end, when there was no room to say so, comes as a last LOST entry (bytes)."""
         cdef uint8_t* data = <uint8_t*>self.view.buf + RING_DATA
