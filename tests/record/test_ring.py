@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.entries import IN, LOST, OUT, Entry, parse_entries
 
 from fluxmq._core.errors import CorruptError, FluxError, UsageError
 from fluxmq._core.record_ring import RingReader
 from fluxmq._core.tap import Tap
 from fluxmq.record.ring import RING_PAGE, make_ring, open_ring, ring_capacity
-from tests.kit.entries import IN, LOST, OUT, Entry, parse_entries
 
 CAPACITY = 4096
 
