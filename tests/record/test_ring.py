@@ -101,6 +101,22 @@ def test_take_gives_at_most_what_was_asked_for_but_one_entry_at_least(ring: Ring
     assert ring.tap.waiting == 136
 
 
+def test_what_is_discarded_is_counted_and_told_by_the_next_tap(ring: Ring) -> None:
+    for number in range(20):
+        ring.tap.write(IN, 1, 0, number, bytes(300))
+        if number == 9:
+            ring.take()
+    entries, size = ring.reader.discard()
+    assert (entries, size) == (ring.tap.entries - 10, ring.tap.bytes - 3000)
+    assert ring.tap.waiting == 0
+    other = Ring()
+    other.tap.lose(entries, size)
+    other.tap.write(IN, 1, 0, 1, b"")
+    assert [entry.kind for entry in other.drain()] == [LOST, IN]
+    assert (other.tap.lost_entries, other.tap.lost_bytes) == (entries, size)
+    other.close()
+
+
 def test_the_reader_says_that_it_takes_no_more(ring: Ring) -> None:
     assert not ring.tap.left
     ring.reader.stop()
