@@ -19,6 +19,7 @@ from fluxmq._core.errors import ConfigError, FluxError
 from fluxmq.app import exit_codes
 from fluxmq.app.log_commands import log
 from fluxmq.app.queue_cli import queue
+from fluxmq.app.record_cli import record
 
 __all__ = ["cli", "main"]
 
@@ -38,6 +39,7 @@ def cli() -> None:
 
 cli.add_command(log)
 cli.add_command(queue)
+cli.add_command(record)
 
 
 @cli.command()

@@ -23,7 +23,7 @@ from fluxmq.record.options import RecordOptions
 from fluxmq.record.recorder import Recorder, Recording
 from fluxmq.record.ring import open_ring
 
-__all__ = ["CAP_REACHED", "Supervisor", "disk_used", "recording_options"]
+__all__ = ["CAP_REACHED", "Supervisor", "disk_used", "recording_name", "recording_options"]
 
 CAP_REACHED = 3  # exit status of a writer that has filled what it may fill
 RETRY_SECONDS_MAX = 60.0
@@ -94,7 +94,7 @@ class Supervisor:
             recording.tap.lose(*self._unread)
             self._unread = (0, 0)
         self._recording = recording
-        self.directory = base / _name(time.time_ns())
+        self.directory = base / recording_name(time.time_ns())
         try:
             self.child = await asyncio.get_running_loop().run_in_executor(
                 None, self._spawn, recording, self.directory, cap)
@@ -190,6 +190,6 @@ class Supervisor:
         self._let_go()
 
 
-def _name(now_ns: int) -> str:
+def recording_name(now_ns: int) -> str:
     """A directory's, that sorts by time: 20251121T132400.123456Z."""
     return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(now_ns // 10**9))}.{now_ns // 1000 % 10**6:06d}Z"
