@@ -185,7 +185,7 @@ def _pass_on(name: str, module: str, what: str, arguments: tuple[str, ...]) -> A
     try:
         command = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        if not (error.name or "").startswith(module.rsplit(".", 1)[0]):
+        if not (error.name or "").startswith(".".join(module.split(".")[:2])):
             raise
         raise click.ClickException(
             f"{what} is not installed: it comes with the package (`pip install .` in a checkout)") from error
