@@ -98,6 +98,8 @@ cdef class RingReader:
         head = self.positions()
         start = end = self.tail
         while end != head:
+            if end != start and end & (self.capacity - 1) == 0:
+                break           # the last entry reached the ring's end to the byte: no filler stands between
             size = self.entry_at(end, head, &kind, &length)
             if kind == TAP_FILLER:
                 if end != start:

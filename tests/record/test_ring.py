@@ -70,6 +70,19 @@ def test_a_full_ring_loses_what_comes_and_says_so_as_soon_as_there_is_room(ring:
     assert (ring.tap.entries, ring.tap.bytes) == (5, 3605)
 
 
+def test_an_entry_may_reach_the_end_of_the_ring_to_the_byte(ring: Ring) -> None:
+    """Then no filler stands between it and the next lap, and what is taken must not reach beyond it."""
+    size = CAPACITY // 8 - 32
+    for n in range(6):
+        ring.tap.write(IN, 1, 0, n, content(n, size))
+    found = ring.take()
+    ring.reader.release()
+    for n in range(6, 10):
+        ring.tap.write(IN, 1, 0, n, content(n, size))
+    found += ring.drain()
+    assert [(entry.connection, entry.data) for entry in found] == [(n, content(n, size)) for n in range(10)]
+
+
 def test_an_entry_larger_than_a_quarter_is_lost(ring: Ring) -> None:
     ring.tap.write(IN, 1, 0, 1, bytes(CAPACITY // 4 - 31))
     ring.tap.write(IN, 1, 0, 1, bytes(CAPACITY // 4 - 32))
