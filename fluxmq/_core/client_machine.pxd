@@ -1,27 +1,18 @@
 # cython: language_level=3
 """The client's end of one MQTT connection: the protocol machine, without socket and clock.
 
-    NEW ──start──► CONNECTING ──CONNACK 0──► OPEN ──disconnect, DISCONNECT, a breach──► CLOSED
-                        └──CONNACK with an error, anything else──────────────────────────┘
+    NEW ──start──► CONNECTING ──CONNACK 0──► OPEN ──leave, DISCONNECT, a breach──► CLOSED
+                        └──CONNACK with an error, anything else────────────────────┘
 """
 from libc.stdint cimport uint8_t, uint32_t
 
 from fluxmq._core.client_session cimport Session, Slot
-from fluxmq._core.wire cimport Cursor
+from fluxmq._core.client_writer cimport ClientWriter
 
-cdef enum:
-    NEW = 0
-    CONNECTING = 1
-    OPEN = 2
-    CLOSED = 3
-
-
-cdef class ClientMachine:
+cdef class ClientMachine(ClientWriter):
     cdef object __weakref__
     cdef readonly Session session
     cdef public object on_message
-    cdef readonly int state
-    cdef readonly int version
     cdef readonly bint manual_ack
     cdef readonly bint republish        # session not there: unacknowledged publishes again, as new ones; else failed
     cdef readonly object told           # properties of the acknowledgement that a `done` hears of, [] before MQTT 5
@@ -30,8 +21,6 @@ cdef class ClientMachine:
     cdef readonly int receive_maximum
     cdef readonly int maximum_qos
     cdef readonly bint retain_available
-    cdef readonly size_t packet_bytes_max_out
-    cdef int alias_max_out
     # What we told the server that we take
     cdef int receive_maximum_in
     cdef size_t packet_bytes_max_in
@@ -41,28 +30,13 @@ cdef class ClientMachine:
     cdef set inbound            # identifiers of PUBLISH that count against our Receive Maximum
     cdef set unacknowledged     # of these QoS 2 that nobody acknowledged yet (manual_ack)
     cdef dict aliases_in
-    cdef dict aliases_out
     cdef object pings           # deque of what PINGRESP calls, None for nobody
-    cdef object topic_checked   # the last topic that was published to: the same object is not checked again
-    cdef object properties_checked
     cdef bytes topic_seen       # the last topic that came in: the same bytes are the same object
-    cdef bint feeding
-    # Bytes that went to nobody yet
-    cdef uint8_t* out
-    cdef size_t out_bytes
-    cdef size_t out_room
     # The packet that is not complete yet
     cdef uint8_t* carry
     cdef size_t carry_bytes
     cdef size_t carry_room
 
-    cdef uint8_t* room(self, size_t n) except NULL
-    cdef int appended(self, size_t n) except -1
-    cdef int write(self, bytes packet) except -1
-    cdef int write_ack(self, int kind, int packet_id, int reason) except -1
-    cdef int write_publish(self, object topic, object payload, bytes properties, int first, int packet_id) except -1
-    cdef bytes properties_of(self, object properties)
-    cdef int alias_for(self, object topic) except? -65536
     cdef object ask(self, int kind, int state, list parts, object done, object properties)
     cdef int take_in(self, const uint8_t* data, Py_ssize_t n) except -1
     cdef Py_ssize_t parse(self, const uint8_t* data, Py_ssize_t n) except -1

@@ -4,10 +4,9 @@
 
 The states of a connection are at the top of client_machine.pxd, those of a packet identifier of client_session.pxd.
 
-Whoever owns it feeds what the socket gave (`feed`), sends what `take_output` gives, and overrides:
+Whoever owns it feeds what the socket gave (`feed`), sends what `take_output` gives, and overrides, beside output_ready
+and output_full of ClientWriter:
 
-    output_ready()        there is something to take; called once until it is taken, not from within feed
-    output_full()         as much is waiting that it should be taken now
     connected(connack)    CONNACK, accepted or not
     dismissed(packet)     the server's DISCONNECT
 
@@ -17,7 +16,6 @@ Order: what is written goes out in the order of the calls; acknowledgements in t
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove
@@ -28,19 +26,17 @@ from fluxmq._core.client_message cimport Message
 from fluxmq._core.client_session cimport (
     FREE, RELEASED, SENT_1, SENT_2, SUBSCRIBING, UNSUBSCRIBING, WAITING, Session, Slot,
 )
+from fluxmq._core.client_writer cimport CLOSED, CONNECTING, NEW, OPEN, ClientWriter
 from fluxmq._core.errors import NotConnected, ProtocolError, UsageError, WindowFull
 from fluxmq._core.mqtt_consts cimport *
 from fluxmq._core.mqtt_decode import decode_packet
 from fluxmq._core.mqtt_encode import encode_packet
-from fluxmq._core.mqtt_fields cimport forbidden, malformed, write_binary, write_text, write_varint
-from fluxmq._core.mqtt_packets import Disconnect, PingReq
+from fluxmq._core.mqtt_fields cimport forbidden, malformed, write_text, write_varint
+from fluxmq._core.mqtt_packets import Disconnect
 from fluxmq._core.mqtt_props cimport publish_props_t, scan_publish_props, write_properties
 from fluxmq._core.mqtt_props import decode_properties
 from fluxmq._core.text cimport TEXT_OK, topic_valid
-from fluxmq._core.wire cimport (
-    VARINT_MAX, Cursor, peek_u16, put_bytes16, put_u8, put_u16, put_varint, take_bytes16, take_u16, take_varint,
-    varint_size,
-)
+from fluxmq._core.wire cimport VARINT_MAX, Cursor, peek_u16, take_bytes16, take_u16, take_varint
 
 __all__ = ["SESSION_LOST", "STATE_CLOSED", "STATE_CONNECTING", "STATE_NEW", "STATE_OPEN", "ClientMachine"]
 
@@ -51,28 +47,12 @@ STATE_CLOSED = CLOSED
 SESSION_LOST = -1       # reason that a `done` hears: the session is not there any more, and republish is off
 
 cdef enum:
-    OUT_BYTES_FULL = 131072     # so much is worth a system call of its own
-    OUT_BYTES_KEPT = 65536      # room that an idle connection may keep
+    CARRY_BYTES_KEPT = 65536    # room that a connection without an incomplete packet may keep
     FROM_SERVER = (1 << CONNACK | 1 << PUBLISH | 1 << PUBACK | 1 << PUBREC | 1 << PUBREL | 1 << PUBCOMP | 1 << SUBACK
                    | 1 << UNSUBACK | 1 << PINGRESP | 1 << DISCONNECT | 1 << AUTH)
 
 cdef unsigned long long machines = 0
 cdef object no_properties = []
-
-
-cdef int view_of(object value, const char** data, Py_ssize_t* n, str what) except -1:
-    """The bytes of a bytes or str, borrowed for as long as the object lives."""
-    if type(value) is bytes:
-        data[0] = PyBytes_AS_STRING(value)
-        n[0] = PyBytes_GET_SIZE(value)
-    elif isinstance(value, str):
-        try:
-            data[0] = PyUnicode_AsUTF8AndSize(value, n)
-        except UnicodeEncodeError:
-            raise UsageError(f"{what} holds a surrogate, which UTF-8 cannot carry") from None
-    else:
-        raise UsageError(f"{what} must be bytes or str, not {type(value).__name__}")
-    return 0
 
 
 cdef bytes filter_of(object text):
@@ -87,15 +67,7 @@ cdef bytes filter_of(object text):
     return write_text(text, "a topic filter")
 
 
-cdef bytes without_length(bytes encoded):
-    """Properties without the varint in front of them."""
-    cdef Py_ssize_t start = 1
-    while <uint8_t>encoded[start - 1] & 0x80:
-        start += 1
-    return encoded[start:]
-
-
-cdef class ClientMachine:
+cdef class ClientMachine(ClientWriter):
     """Machine. One connection of a client, for one CONNECT.
 
     on_message(message): called for every PUBLISH, in order. session: that of an earlier connection, to go on with; none:
@@ -106,7 +78,6 @@ cdef class ClientMachine:
     """
 
     def __cinit__(self, *args, **kwargs):
-        self.out = NULL
         self.carry = NULL
 
     def __init__(self, object on_message=None, *, Session session=None, bint manual_ack=False, bint republish=True,
@@ -122,185 +93,27 @@ cdef class ClientMachine:
         self.session = Session() if session is None else session
         self.manual_ack = manual_ack
         self.republish = republish
-        self.state = NEW
-        self.version = LEVEL_5
         self.receive_maximum = max_inflight
         self.maximum_qos = 2
         self.retain_available = True
-        self.packet_bytes_max_out = VARINT_MAX + 5
         self.packet_bytes_max_in = VARINT_MAX + 5
         self.alias_max_out = topic_aliases
         self.inbound = set()
         self.unacknowledged = set()
         self.aliases_in = {}
-        self.aliases_out = {}
         self.pings = deque()
         self.told = no_properties
 
     def __dealloc__(self):
-        free(self.out)
         free(self.carry)
 
     # What the owner overrides
-
-    def output_ready(self) -> None:
-        """There are bytes to take."""
-
-    def output_full(self) -> None:
-        """There are many bytes to take."""
 
     def connected(self, connack) -> None:
         """The server answered CONNECT; reason_code 0 or a refusal. What was resumed is written already."""
 
     def dismissed(self, disconnect) -> None:
         """The server sent DISCONNECT (MQTT 5 only)."""
-
-    # Bytes out
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes that take_output would give."""
-        return self.out_bytes
-
-    def take_output(self) -> bytes:
-        """What is to be sent, b"" when nothing is."""
-        cdef bytes taken = PyBytes_FromStringAndSize(<const char*>self.out, self.out_bytes)
-        self.out_bytes = 0
-        if self.out_room > OUT_BYTES_KEPT:
-            free(self.out)
-            self.out = NULL
-            self.out_room = 0
-        return taken
-
-    cdef uint8_t* room(self, size_t n) except NULL:
-        """Room for n bytes; `appended` says how many were written."""
-        cdef size_t wanted
-        cdef uint8_t* grown
-        if self.out_bytes + n > self.out_room:
-            wanted = self.out_room * 2 if self.out_room else 256
-            while wanted < self.out_bytes + n:
-                wanted *= 2
-            grown = <uint8_t*>realloc(self.out, wanted)
-            if grown == NULL:
-                raise MemoryError()
-            self.out = grown
-            self.out_room = wanted
-        return self.out + self.out_bytes
-
-    cdef int appended(self, size_t n) except -1:
-        cdef bint first = self.out_bytes == 0
-        self.out_bytes += n
-        if self.out_bytes >= OUT_BYTES_FULL:
-            self.output_full()
-        elif first and not self.feeding:
-            self.output_ready()
-        return 0
-
-    cdef int write(self, bytes packet) except -1:
-        cdef size_t n = PyBytes_GET_SIZE(packet)
-        memcpy(self.room(n), PyBytes_AS_STRING(packet), n)
-        self.appended(n)
-        return 0
-
-    cdef int write_ack(self, int kind, int packet_id, int reason) except -1:
-        cdef uint8_t* p
-        cdef bint with_reason = reason != 0 and self.version >= LEVEL_5
-        if self.state != OPEN:
-            return 0
-        p = self.room(5)
-        p[0] = <uint8_t>(kind << 4 | (2 if kind == PUBREL else 0))
-        p[1] = 3 if with_reason else 2
-        put_u16(p + 2, <uint16_t>packet_id)
-        if with_reason:
-            p[4] = <uint8_t>reason
-        self.appended(5 if with_reason else 4)
-        return 0
-
-    cdef int alias_for(self, object topic) except? -65536:
-        """The alias of a topic: > 0 it has one, < 0 it gets it now, 0 none."""
-        cdef object known
-        if self.alias_max_out == 0:
-            return 0
-        known = self.aliases_out.get(topic)
-        if known is not None:
-            return known
-        if len(self.aliases_out) >= self.alias_max_out:
-            return 0
-        self.aliases_out[topic] = len(self.aliases_out) + 1
-        return -<int>len(self.aliases_out)
-
-    cdef int write_publish(self, object topic, object payload, bytes properties, int first, int packet_id) except -1:
-        cdef const char* text = NULL
-        cdef const char* data = NULL
-        cdef Py_ssize_t text_bytes = 0, data_bytes = 0, property_bytes = 0
-        cdef size_t remaining, total
-        cdef int alias = 0
-        cdef uint8_t* p
-        view_of(topic, &text, &text_bytes, "topic")
-        view_of(payload, &data, &data_bytes, "payload")
-        if topic is not self.topic_checked:
-            if text_bytes > 65535 or topic_valid(<const uint8_t*>text, text_bytes, 0) != TEXT_OK:
-                raise UsageError(f"topic must be 1 to 65535 bytes of UTF-8 without wildcards: {topic!r}")
-            self.topic_checked = topic
-        if self.version >= LEVEL_5:
-            property_bytes = PyBytes_GET_SIZE(properties) if properties is not None else 0
-            alias = self.alias_for(topic)
-            if alias:
-                property_bytes += 3
-            if alias > 0:
-                text_bytes = 0
-        remaining = <size_t>(2 + text_bytes + data_bytes)
-        if packet_id:
-            remaining += 2
-        if self.version >= LEVEL_5:
-            remaining += <size_t>(varint_size(<uint32_t>property_bytes) + property_bytes)
-        total = 1 + varint_size(<uint32_t>min(remaining, VARINT_MAX)) + remaining
-        if remaining > VARINT_MAX or total > self.packet_bytes_max_out:
-            if alias < 0:
-                del self.aliases_out[topic]
-            raise UsageError(f"a PUBLISH of {total} bytes; the server takes {self.packet_bytes_max_out}")
-        p = put_u8(self.room(total), <uint8_t>first)
-        p = put_varint(p, <uint32_t>remaining)
-        p = put_bytes16(p, text, <uint16_t>text_bytes)
-        if packet_id:
-            p = put_u16(p, <uint16_t>packet_id)
-        if self.version >= LEVEL_5:
-            p = put_varint(p, <uint32_t>property_bytes)
-            if alias:
-                p = put_u16(put_u8(p, PROPERTY_TOPIC_ALIAS), <uint16_t>(alias if alias > 0 else -alias))
-                property_bytes -= 3
-            if property_bytes:
-                memcpy(p, PyBytes_AS_STRING(properties), property_bytes)
-                p += property_bytes
-        if data_bytes:
-            memcpy(p, data, data_bytes)
-        self.appended(total)
-        return 0
-
-    cdef bytes properties_of(self, object properties):
-        """Properties of a PUBLISH as the wire has them, without length; checked once per object."""
-        cdef publish_props_t seen
-        cdef uint8_t* scratch
-        cdef int reason
-        if self.version < LEVEL_5:
-            raise UsageError("properties need MQTT 5")
-        if type(properties) is not bytes:
-            properties = without_length(write_properties(list(properties), PUBLISH))
-        if properties is self.properties_checked:
-            return properties
-        scratch = <uint8_t*>malloc(PyBytes_GET_SIZE(properties) + 1)
-        if scratch == NULL:
-            raise MemoryError()
-        reason = scan_publish_props(<const uint8_t*>PyBytes_AS_STRING(properties),
-                                    <const uint8_t*>PyBytes_AS_STRING(properties) + PyBytes_GET_SIZE(properties), &seen,
-                                    scratch)
-        free(scratch)
-        if reason:
-            raise UsageError("properties must be those of a PUBLISH, as on the wire without their length")
-        if seen.topic_alias or seen.has_subscription_id:
-            raise UsageError("a client gives no topic_alias by hand (topic_aliases does) and no subscription_identifier")
-        self.properties_checked = properties
-        return properties
 
     # What a client does
 
@@ -379,7 +192,7 @@ cdef class ClientMachine:
         """
         cdef list parts = []
         for text, options in filters:
-            if not 0 <= options <= (0x2F if self.version >= LEVEL_5 else 2) or options & 3 == 3 or options & 0x30 == 0x30:
+            if not 0 <= options <= (0x2F if self.version >= LEVEL_5 else 2) or options & 3 == 3:
                 raise UsageError(f"0x{options:02X} is no options byte of a subscription in this version")
             parts.append(filter_of(text))
             parts.append(bytes((options,)))
@@ -521,7 +334,7 @@ cdef class ClientMachine:
         self.carry_bytes -= <size_t>used
         if self.carry_bytes:
             memmove(self.carry, self.carry + used, self.carry_bytes)
-        elif self.carry_room > OUT_BYTES_KEPT:
+        elif self.carry_room > CARRY_BYTES_KEPT:
             free(self.carry)
             self.carry = NULL
             self.carry_room = 0
@@ -691,7 +504,7 @@ cdef class ClientMachine:
         message.retain = first & 1
         message.dup = first >> 3 & 1
         message.packet_id = packet_id
-        message.properties = PyBytes_FromStringAndSize(<const char*>properties, property_bytes) if property_bytes else b""
+        message.properties = PyBytes_FromStringAndSize(<const char*>properties, property_bytes)
         message.connection = self.serial
         if self.on_message is not None:
             self.on_message(message)

@@ -44,6 +44,11 @@ class Properties(list[tuple[int, PropertyValue]]):
             raise AttributeError(f"there is no property {name!r}")
         return next((value for found, value in self if found == identifier), None)
 
+    def text(self, name: str) -> str:
+        """The value of a property that is text, "" when it is not there."""
+        value = getattr(self, name)
+        return value if isinstance(value, str) else ""
+
     @property
     def user(self) -> list[tuple[str, str]]:
         """The user properties, in order."""

@@ -1,14 +1,14 @@
 """Handle. One network connection of a client: the protocol machine with a socket, callbacks, no reconnect.
 
-What is written during a turn of the loop goes out in one piece at its end, earlier when it is much. Works on asyncio and
-on uvloop, over TCP, TLS and unix sockets.
+What is written during a turn of the loop goes out in one piece at its end, earlier when it is much. Works on asyncio
+and on uvloop, over TCP, TLS and unix sockets.
 """
 from __future__ import annotations
 
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Self, cast
+from typing import Self
 
 from fluxmq._core.client_machine import STATE_CLOSED, STATE_OPEN, ClientMachine
 from fluxmq._core.client_message import Message
@@ -81,15 +81,16 @@ class Connection(ClientMachine):
 
     @classmethod
     async def open(cls, address: str, options: ConnectOptions | None = None, *, on_message: OnMessage | None = None,
-                   on_closed: OnClosed | None = None, manual_ack: bool = False, tls: ssl.SSLContext | bool | None = None,
-                   server_name: str | None = None, session: Session | None = None, republish: bool = True,
+                   on_closed: OnClosed | None = None, manual_ack: bool = False,
+                   tls: ssl.SSLContext | bool | None = None, server_name: str | None = None,
+                   session: Session | None = None, republish: bool = True,
                    timeout_s: float = CONNECT_TIMEOUT_S) -> Self:
         """Connect, and wait for CONNACK.
 
         address: "host:port", "mqtts://host", "unix:/path". on_closed(error or None, reason): once, after open has
-        returned. manual_ack, session, republish: as ClientMachine. tls: a context, True for the default one; server_name:
-        what the certificate must say. Raises ConnectRefused, ProtocolError, ConnectionLost (the server hung up),
-        OSError (ssl.SSLError among them), TimeoutError, UsageError.
+        returned. manual_ack, session, republish: as ClientMachine. tls: a context, True for the default one;
+        server_name: what the certificate must say. Raises ConnectRefused, ProtocolError, ConnectionLost (the server
+        hung up), OSError (ssl.SSLError among them), TimeoutError, UsageError.
         """
         options = options or ConnectOptions()
         place = Address.of(address)
@@ -116,7 +117,7 @@ class Connection(ClientMachine):
         else:
             transport, _ = await self._loop.create_connection(lambda: _Wire(self), place.host, place.port, ssl=context,
                                                               server_hostname=name)
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = transport
         self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
 
     # State
@@ -134,8 +135,7 @@ class Connection(ClientMachine):
     @property
     def client_id(self) -> str:
         """The one that was asked for, or that the server gave."""
-        given = self.connack.properties.assigned_client_identifier
-        return given if isinstance(given, str) else self.options.client_id
+        return self.connack.properties.text("assigned_client_identifier") or self.options.client_id
 
     async def drain(self) -> None:
         """Send what was written, and wait until there is room for more. Raises ConnectionLost when there is no more."""
@@ -228,7 +228,7 @@ class Connection(ClientMachine):
         if self._answer.done():
             return
         if connack.reason_code:
-            said = properties.reason_string or reason_text(connack.reason_code, self.version)
+            said = properties.text("reason_string") or reason_text(connack.reason_code, self.version)
             self._error = ConnectRefused(connack.reason_code, f"the server refused the connection: {said}")
             self._answer.set_exception(self._error)
             return
@@ -238,7 +238,7 @@ class Connection(ClientMachine):
 
     def dismissed(self, disconnect: Disconnect) -> None:
         properties = Properties(disconnect.properties)
-        said = properties.reason_string or reason_text(disconnect.reason_code, self.version)
+        said = properties.text("reason_string") or reason_text(disconnect.reason_code, self.version)
         self._reason = disconnect.reason_code
         self._close(ConnectionLost(disconnect.reason_code, f"the server closed the connection: {said}"))
 
