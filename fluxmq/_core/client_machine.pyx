@@ -350,6 +350,8 @@ cdef class ClientMachine(ClientWriter):
         while at < end and self.state != CLOSED:
             if not FROM_SERVER >> (at[0] >> 4) & 1:
                 forbidden(f"a server sends no packet of type {at[0] >> 4}")
+            if at[0] >> 4 != PUBLISH and at[0] & 15 != (2 if at[0] >> 4 == PUBREL else 0):
+                malformed("reserved bits in the first byte of a packet")    # before its bytes are waited for
             c.at = at + 1
             c.end = end
             taken = take_varint(&c, &remaining)

@@ -25,7 +25,8 @@ def client_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture
 def address(client_broker: Broker) -> str:
     """host:port of a broker that all tests share: topics and client ids are the test's own (`topic`)."""
-    return "%s:%d" % client_broker.addresses["mqtt/tcp/plain"]
+    host, port = client_broker.addresses["mqtt/tcp/plain"]
+    return f"{host}:{port}"
 
 
 @pytest.fixture

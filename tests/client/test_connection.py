@@ -165,7 +165,7 @@ def test_tls_and_a_name_that_does_not_fit(run: Run, tmp_path: Path) -> None:
     context = ssl.create_default_context(cafile=str(authority.cert_file))
 
     async def body() -> None:
-        address = "mqtts://%s:%d" % broker.addresses["mqtt/tcp/tls"]
+        address = "mqtts://{}:{}".format(*broker.addresses["mqtt/tcp/tls"])
         inbox = Inbox()
         connection = await Connection.open(address, on_message=inbox, tls=context)
         await asked(connection.subscribe, [("tls", 1)])
@@ -255,7 +255,8 @@ def test_what_the_opening_raises(run: Run, address: str) -> None:
 
 
 @pytest.mark.parametrize(("given", "why"), [
-    (dict(topic="a/+"), "without wildcards"), (dict(topic=""), "without wildcards"), (dict(topic="\ud800"), "surrogate"),
+    (dict(topic="a/+"), "without wildcards"), (dict(topic=""), "without wildcards"),
+    (dict(topic="\ud800"), "surrogate"),
     (dict(topic=b"\xff"), "UTF-8"), (dict(qos=3), "qos must be"), (dict(qos=-1), "qos must be"),
     (dict(payload=5), "memoryview|bytes-like"), (dict(payload=bytes(2_000_000), qos=1), "server takes"),
 ])

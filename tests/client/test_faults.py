@@ -30,8 +30,8 @@ Ends = asyncio.Queue[tuple[BaseException | None, int]]
 
 async def opened(server: Scripted, options: ConnectOptions | None = None, **more: Any) -> tuple[Connection, Ends]:
     ends: Ends = asyncio.Queue()
-    connection = await Connection.open(server.address, options, on_closed=lambda error, why: ends.put_nowait((error, why)),
-                                       **more)
+    connection = await Connection.open(server.address, options, **more,
+                                       on_closed=lambda error, why: ends.put_nowait((error, why)))
     return connection, ends
 
 
@@ -88,13 +88,13 @@ def test_a_server_that_says_nothing(run: Run) -> None:
 
 
 BREACHES = {
-    "not MQTT": (b"HTTP/1.1 400 Bad Request\r\n\r\n", 0x82),
+    "not MQTT": (b"HTTP/1.1 400 Bad Request\r\n\r\n", 0x81),
     "no packet of servers": (b"\xc0\x00", 0x82),
     "connack again": (Connack().encode(), 0x82),
     "wrong flags": (b"\x41\x02\x00\x01", 0x81),
     "remaining length": (b"\x30\xff\xff\xff\xff\x01", 0x81),
     "qos 3": (Publish(topic="a", qos=3, packet_id=1).encode(), 0x81),
-    "packet id 0": (Publish(topic="a", qos=1, packet_id=0).encode(), 0x81),
+    "packet id 0": (Publish(topic="a", qos=1, packet_id=0).encode(), 0x82),
     "wildcard": (Publish(topic="a/+").encode(), None),
     "not UTF-8": (Publish(topic=b"\xff").encode(), 0x81),
     "alias nobody allowed": (Publish(topic="a", properties={"topic_alias": 3}).encode(), 0x94),

@@ -56,13 +56,10 @@ class Peer:
 
     async def accept(self, **connack: Any) -> Connect:
         """CONNECT, and CONNACK for it."""
-        first = await self.reader.readexactly(2)
-        self.data = first
-        while (found := parse(self.data, 5)) is None:
-            self.data += await self.reader.read(65536)
-        packet, self.data = found
-        assert isinstance(packet, Connect)
-        self.connect, self.version = packet, packet.level
+        while b"MQTT" not in self.data[:-4]:
+            self.data += await self.reader.readexactly(1)
+        self.version = self.data[self.data.index(b"MQTT") + 4]
+        self.connect = packet = await self.expect(Connect)
         self.send(Connack(**connack))
         return packet
 
@@ -85,7 +82,7 @@ class Scripted:
 
     async def __aenter__(self) -> Scripted:
         self._server = await asyncio.start_server(self._came, "127.0.0.1", 0)
-        self.address = "127.0.0.1:%d" % self._server.sockets[0].getsockname()[1]
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def _came(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
