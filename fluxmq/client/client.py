@@ -46,8 +46,8 @@ class Client(Publisher):
     Belongs to one event loop and one thread. address: "host:port", "mqtt://…", "mqtts://…", "unix:/path". client_id …
     will, session_expiry_s, receive_maximum: as ConnectOptions; options: in their place, for the rest. clean_start is
     about the first connection; with MQTT 5 those that follow ask for the session, before MQTT 5 they repeat it.
-    reconnect: None never connects again. lost: what becomes of unacknowledged publishes when the server has no session any more:
-    "republish" or "fail". manual_ack: messages are acknowledged by `message.ack()` alone. max_pending: publishes that
+    reconnect: None never connects again. lost: what becomes of unacknowledged publishes when the server has no session
+    any more: "republish" or "fail". manual_ack: messages are acknowledged by `message.ack()` alone. max_pending: publishes that
     wait for a connection or the server's window. max_queued: messages that wait to be read. tls, server_name: as
     Connection.open.
     """
@@ -271,8 +271,8 @@ class Client(Publisher):
 
     def _sort(self, delivery: Delivery) -> None:
         """To its handlers, else to `messages`."""
-        if self._queued >= self._max_queued and delivery.qos == 0:
-            self.dropped += 1
+        if self._queued >= self._max_queued and self._waiters and delivery.qos == 0:
+            self.dropped += 1       # it is read on only for the answer that somebody waits for
             return
         inboxes: Sequence[Inbox] = (self.messages,)
         if self._subscriptions.handled:

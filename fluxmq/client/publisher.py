@@ -1,4 +1,4 @@
-"""Machine. The half of a client that publishes: what waits for a connection or a window, and what waits for an answer."""
+"""Machine. The half of a client that publishes: what waits for a connection or a window, and for an answer."""
 from __future__ import annotations
 
 import asyncio
@@ -147,7 +147,7 @@ class Publisher(ABC):
             raise SessionLost("the server has no session any more; whether it took the message is not known")
         properties = Properties(publishing.told or ())
         if reason >= 0x80:
-            said = properties.text("reason_string") or reason_text(reason, LEVEL_5)
+            said = properties.text("reason_string") or reason_text(reason)
             raise PublishRefused(reason, f"the server did not take the message: {said}")
         return PublishResult(reason, properties)
 
