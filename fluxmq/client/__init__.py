@@ -1,1 +1,31 @@
-"""The public asyncio client."""
+"""The public asyncio client.
+
+`Client` comes back by itself; `Connection`, what it is built on, is one network connection with callbacks. See
+docs/client.md.
+"""
+from fluxmq._core.client_message import Message
+from fluxmq._core.client_properties import Properties
+from fluxmq._core.client_publishing import Publishing
+from fluxmq.client.backoff import Backoff
+from fluxmq.client.client import Client
+from fluxmq.client.connection import Connection
+from fluxmq.client.errors import (
+    ClientError,
+    ConnectionLost,
+    ConnectRefused,
+    NotConnected,
+    PublishRefused,
+    QueueFull,
+    SessionLost,
+    SubscribeRefused,
+    WindowFull,
+)
+from fluxmq.client.inbox import Delivery
+from fluxmq.client.options import ConnAck, ConnectOptions, Will
+from fluxmq.client.queues import Queue, QueueConsumer, QueueMessage
+from fluxmq.client.results import PublishResult
+
+__all__ = ["Backoff", "Client", "ClientError", "ConnAck", "ConnectOptions", "ConnectRefused", "Connection",
+           "ConnectionLost", "Delivery", "Message", "NotConnected", "Properties", "PublishRefused", "PublishResult",
+           "Publishing", "Queue", "QueueConsumer", "QueueFull", "QueueMessage", "SessionLost", "SubscribeRefused",
+           "Will", "WindowFull"]
