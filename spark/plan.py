@@ -9,14 +9,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluxmq._core.errors import FluxError
-from fluxmq.record.reading import Recording, open_recording
+from fluxmq.record.reading import Recording
 from fluxmq.spark.operations import ACK, KINDS, OPERATIONS, copy_of_client, copy_of_topic
 
 __all__ = ["ACKNOWLEDGEMENTS", "COLUMNS", "HELD_NS", "SESSION_ROWS", "ConnectionSeen", "Plan", "PlanError", "Survey",
@@ -28,6 +27,7 @@ SESSION_ROWS = ("CONNECT", "SUBSCRIBE", "UNSUBSCRIBE", "DISCONNECT")      # of d
 ACKNOWLEDGEMENTS = ("PUBACK", "PUBREC")
 AT_START = '"subscriptions"'        # in the detail of ACCEPTED: the connection was there when the recording began
 HELD_NS = 1_000_000_000             # an acknowledgement that comes later is one that the client held back
+BATCH_ROWS = 8192
 PUBLISHERS_MAX = 1 << 32            # numbers that a trace has room for
 
 
@@ -213,9 +213,8 @@ def _topics(topics: pa.ChunkedArray, copy: int) -> pa.ChunkedArray:
     return changed.take(coded.indices)
 
 
-def plain_plan(path: str | Path, *, copies: int = 1,
+def plain_plan(recording: Recording, *, copies: int = 1,
                partitions: int = 1) -> tuple[Plan, list[Iterator[pa.RecordBatch]]]:
     """The plan and the operations of each partition, without Spark. Raises RecordingError, PlanError."""
-    recording = open_recording(path)
     plan = plan_recording(plain_survey(recording), copies=copies, partitions=partitions)
-    return plan, [iter(part.to_batches(max_chunksize=8192)) for part in plain_operations(recording, plan)]
+    return plan, [iter(part.to_batches(max_chunksize=BATCH_ROWS)) for part in plain_operations(recording, plan)]
