@@ -74,10 +74,11 @@ class Link:
                  manual: bool) -> None:
         self.rows, self.client, self.options, self.changed = rows, client, options, changed
         self.clock = options.clock
-        self.lane = Lane(rows, client.played, client.connections, lambda: changed(self), bounded=options.speed is None)
+        self.lane = Lane(rows, client.played, client.connections, lambda: changed(self))
         client.connections += 1
         self.state = NEW
         self.connection: Any = None
+        self.subscribed = False
         self.asked = 0                      # SUBSCRIBE and UNSUBSCRIBE without an answer
         self.patience: asyncio.TimerHandle | None = None
         self.forced = False                 # what is open has had its time
@@ -124,7 +125,7 @@ class Link:
             self.state = CLOSED
             self.unreachable = str(error)
         else:
-            said["session_present"] = self.connection.connack.session_present
+            said["session_present"] = self.subscribed = self.connection.connack.session_present
             self.rows.acknowledge(row, self.clock(), detail=json.dumps(said))
             self.lane.attach(self.connection)
             self.state = OPEN
@@ -161,6 +162,7 @@ class Link:
 
         self.connection.subscribe(filters, answered, properties=properties or None)
         self.asked += 1
+        self.subscribed = True
         rows = []
         for name, options in filters:
             said = {"options": options, "requested": options & 3, "no_local": bool(options & 4),

@@ -25,6 +25,7 @@ class PlayOptions:
     instant (ns) that is T0. speed: of the recording; None, as fast as possible. username, password: instead of the
     recorded logins. quiet_s: how long no delivery must come after the last operation; quiet_max_s: how long that is
     waited for. patience_s: how long acknowledgements may stand still.
+    window: as fast as possible, publishes after which subscribers must have caught up.
 
     meet(word, now): "start" answers T0, ns since 1970; "sent" returns when every player has sent all. It may block.
     clock: ns since 1970. sleep, open_connection: for tests with a clock of their own.
@@ -39,6 +40,7 @@ class PlayOptions:
     quiet_s: float = 1.0
     quiet_max_s: float = 30.0
     patience_s: float = 10.0
+    window: int = 1000
     meet: Callable[[str, int], int] = _alone
     clock: Callable[[], int] = time.time_ns
     sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep

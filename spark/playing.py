@@ -5,7 +5,8 @@ behind it. Operations of different clients do not wait for each other, but
 
 - with a speed, each waits until it is due: T0 + (recorded time - first) / speed;
 - with `--fast`, session operations are barriers: what came before is acknowledged before them, and they before what
-  comes after. A run of them is one barrier, the order of each client kept.
+  comes after. A run of them is one barrier, the order of each client kept. And after every `window` publishes it waits
+  until they are acknowledged and subscribers have what came of them: a broker drops what waits for too long a line.
 """
 from __future__ import annotations
 
@@ -19,8 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from fluxmq._core.errors import FluxError
-from fluxmq._core.replay_rows import NO_VALUE, ReplayRows
-from fluxmq.client.options import Address
+from fluxmq._core.replay_rows import NO_VALUE
 from fluxmq.spark.event_batches import EventBatches
 from fluxmq.spark.links import CLOSED, OPEN, Link, Operation, PlayedClient
 from fluxmq.spark.operations import (
@@ -41,6 +41,7 @@ from fluxmq.spark.operations import (
     wire_properties,
 )
 from fluxmq.spark.play_options import PlayOptions, PlayStatus
+from fluxmq.spark.waits import Waits
 
 __all__ = ["Player"]
 
@@ -53,28 +54,17 @@ NANO = 1e9
 MQTT_5 = 5
 
 
-class Player:
+class Player(Waits):
     """emit(batch): takes rows of the result's schema. manual: links whose acknowledgements are operations."""
 
     def __init__(self, options: PlayOptions, status: PlayStatus, emit: Callable[[pa.RecordBatch], None],
                  manual: frozenset[int] = frozenset()) -> None:
-        self.options, self.status, self.emit, self.manual = options, status, emit, manual
-        self.clock = options.clock
-        self.rows = ReplayRows(options.run, options.clock)
+        super().__init__(options, status)
+        self.emit, self.manual = emit, manual
         self.batches = EventBatches(self.rows)
-        self.clients: dict[int, PlayedClient] = {}
         self.links: dict[int, Link] = {}
-        self.ready: list[PlayedClient] = []
-        self.at_the_door: list[PlayedClient] = []       # too many others are opening
-        self.waiting = 0
-        self.opening = 0
-        self.asked: set[Link] = set()
-        self.tasks: set[asyncio.Task[None]] = set()
-        self.changes = asyncio.Event()
-        self.stopped = False
         self.in_session_run = False
-        self.probing = False
-        self.loop = asyncio.get_running_loop()
+        self.reason = "their connections were gone"
 
     async def run(self, feed: AsyncIterator[pa.RecordBatch]) -> None:
         """Plays everything that `feed` gives. What goes wrong with the broker is told in the status."""
@@ -95,7 +85,7 @@ class Player:
             if not started:
                 await self._start()
             if not self.stopped:
-                await self._settle()
+                await self.settle()
             await self._meet("sent")
             if not self.stopped:
                 await self._quiet()
@@ -109,7 +99,7 @@ class Player:
             self._finish()
 
     async def _start(self) -> bool:
-        await self._settle()
+        await self.settle()
         self.status.started = await self._meet("start")
         await self._sleep_until(self.status.started)
         return True
@@ -137,7 +127,7 @@ class Player:
             at = end
             await asyncio.sleep(0)
             while self.waiting > WAITING_MAX and not self.stopped:
-                await self._change()
+                await self.change()
 
     def _send(self, columns: dict[str, Any], dues: list[int], at: int, end: int) -> None:
         """Sends, or puts into their client's line, the operations from `at` to `end`."""
@@ -171,12 +161,17 @@ class Player:
         quick = (PUBLISH, ACK)
         session = kinds[at] not in quick
         if session != self.in_session_run or kinds[at] == CLOSE:
-            await self._settle()
+            await self.settle()
+            if not session:
+                self.expect_from(link.lane for link in self.links.values() if link.subscribed and link.state == OPEN)
             self.in_session_run = session
+        elif self.rows.publishes - self.caught_up >= self.options.window:
+            await self.catch_up()
         while self.opening >= OPENING_MAX and not self.stopped:
-            await self._change()
+            await self.change()
         stop = at + 1
-        end = min(end, at + OPENING_MAX) if session else end
+        room = OPENING_MAX if session else self.options.window - (self.rows.publishes - self.caught_up)
+        end = min(end, at + max(room, 1))
         while stop < end and (kinds[stop] not in quick) == session and kinds[stop] != CLOSE:
             stop += 1
         return stop
@@ -197,7 +192,7 @@ class Player:
                 self.at_the_door.append(client)
                 return False
             asked = connect_asked(operation.detail, operation.properties, operation.version or MQTT_5, operation.copy)
-            self._spawn(self._open(self._new_link(client, operation), asked, operation.due))
+            self.spawn(self._open(self._new_link(client, operation), asked, operation.due))
             return True
         if link is None or link.state == CLOSED:
             if kind not in (CLOSE, DISCONNECT, ACK):
@@ -238,7 +233,7 @@ class Player:
         return True
 
     def _new_link(self, client: PlayedClient, operation: Operation) -> Link:
-        link = Link(self.rows, client, self.options, self._changed, manual=operation.link in self.manual)
+        link = Link(self.rows, client, self.options, self.changed, manual=operation.link in self.manual)
         self.links[operation.link] = link
         client.opening = True
         return link
@@ -250,13 +245,13 @@ class Player:
         finally:
             self.opening -= 1
             for client in self.at_the_door:
-                self._wake(client)
+                self.wake(client)
             self.at_the_door.clear()
         if link.state == CLOSED:
             self.status.refused_connections += not link.unreachable
             if link.unreachable:
-                self._probe(link.unreachable)
-        self._changed(link)
+                self.probe(link.unreachable)
+        self.changed(link)
 
     async def _set_up(self, operation: Operation) -> None:
         """A session that was there when the recording began, with nothing that an earlier replay may have left."""
@@ -268,7 +263,7 @@ class Player:
 
         async def open_and_subscribe() -> None:
             if asked.version < MQTT_5 and not asked.clean_start:
-                first = Link(self.rows, client, self.options, self._changed, manual=False)
+                first = Link(self.rows, client, self.options, self.changed, manual=False)
                 await self._open(first, clean, NO_VALUE)
                 if first.state == OPEN:
                     first.disconnect(0, None)
@@ -280,66 +275,9 @@ class Player:
 
         link = self._new_link(client, operation)
         while self.opening >= OPENING_MAX:
-            await self._change()
-        self._spawn(open_and_subscribe())
+            await self.change()
+        self.spawn(open_and_subscribe())
         await asyncio.sleep(0)
-
-    # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _changed(self, link: Link) -> None:
-        """Something of a link was answered, or it ended."""
-        self.changes.set()
-        if not link.asked:
-            self.asked.discard(link)
-        if link.client.waiting:
-            self._wake(link.client)
-        if link.state == CLOSED and link.connection is not None and not link.ending:
-            link.ending = True
-            self.status.lost_connections += 1
-            self._probe("the connections to it broke")
-
-    def _wake(self, client: PlayedClient) -> None:
-        if not client.ready:
-            client.ready = True
-            self.ready.append(client)
-            if len(self.ready) == 1:
-                self.loop.call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        """The lines of clients that may go on."""
-        ready, self.ready = self.ready, []
-        for client in ready:
-            client.ready = False
-            while client.waiting and self._attempt(client, client.waiting[0]):
-                client.waiting.popleft()
-                self.waiting -= 1
-        self.changes.set()
-
-    async def _change(self) -> bool:
-        """Until something was answered; False after NAP_S without."""
-        self.changes.clear()
-        try:
-            async with asyncio.timeout(NAP_S):
-                await self.changes.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    async def _settle(self) -> None:
-        """Until nothing waits and everything is acknowledged, or nothing has moved for patience_s."""
-        seen, patient = (-1, -1, -1), self.loop.time()
-        while not self.stopped:
-            busy = self.rows.prove()
-            for lane in busy:
-                lane.stalled = True
-            if not (busy or self.waiting or self.opening or self.asked or self.tasks):
-                return
-            now = (self.rows.unfinished, self.waiting, self.rows.deliveries)
-            if now != seen:
-                seen, patient = now, self.loop.time()
-            elif self.loop.time() - patient > self.options.patience_s:
-                return
-            await self._change()
 
     async def _sleep_until(self, instant: int) -> None:
         while not self.stopped and (left := instant - self.clock()) > 0:
@@ -389,8 +327,6 @@ class Player:
             status.why = f"{status.not_sent} operations were not sent: {self.reason}"
         status.complete = not status.why
 
-    reason = "their connections were gone"
-
     def _emit(self) -> None:
         for chunk in self.rows.take():
             self.emit(self.batches.batch(chunk))
@@ -403,40 +339,6 @@ class Player:
     def _not_sent(self, why: str) -> None:
         self.status.not_sent += 1
         self.reason = why
-
-    # ── the broker goes away ─────────────────────────────────────────────────────────────────────────────────
-
-    def _probe(self, what: str) -> None:
-        """A connection broke: is it one, or the broker?"""
-        if not (self.probing or self.stopped):
-            self.probing = True
-            self._spawn(self._look(what))
-
-    async def _look(self, what: str) -> None:
-        place = Address.of(self.options.address)
-        try:
-            async with asyncio.timeout(self.options.patience_s):
-                _, writer = await (asyncio.open_unix_connection(place.path) if place.path
-                                   else asyncio.open_connection(place.host, place.port))
-            writer.close()
-        except (OSError, TimeoutError) as error:
-            self.stopped = True
-            self.status.why = f"the broker at {self.options.address} went away: {error or what}"
-            self.changes.set()
-        finally:
-            self.probing = False
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
-        self.changes.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.stopped = True
-            self.status.why = self.status.why or f"the player failed: {error!r}"
 
 
 def _columns(batch: pa.RecordBatch) -> dict[str, Any]:

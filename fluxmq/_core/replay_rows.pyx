@@ -30,7 +30,6 @@ cdef enum:
     CHUNK_MASK = CHUNK_ROWS - 1
     TRACE = 16
     PING_EVERY = 256            # QoS 0 publishes of a connection between two round trips
-    UNPROVEN_MAX = 4096         # of a connection that sends as fast as it can
 
 cdef int64_t NONE = -0x7FFFFFFFFFFFFFFF - 1
 NO_VALUE = NONE
@@ -80,7 +79,7 @@ cdef class ReplayRows:
     cdef readonly int64_t unfinished, deliveries, publishes, late_max
     cdef readonly list clients, topics          # what the numbers in `client` and `topic` stand for
     cdef dict topic_numbers, chunks
-    cdef list finished, busy
+    cdef list finished, busy, listening
     cdef object clock
     cdef Chunk last
     cdef int64_t last_number
@@ -88,7 +87,7 @@ cdef class ReplayRows:
     def __init__(self, uint32_t run, clock):
         self.run = run
         self.clock = clock
-        self.clients, self.topics, self.finished, self.busy = [], [], [], []
+        self.clients, self.topics, self.finished, self.busy, self.listening = [], [], [], [], []
         self.topic_numbers, self.chunks = {}, {}
         self.last_number = -1
         self.late_max = 0
@@ -161,6 +160,13 @@ cdef class ReplayRows:
             (<Lane>lane).ping()
         return list(self.busy)
 
+    def heard(self):
+        """Lanes that got deliveries since this was asked last."""
+        for lane in self.listening:
+            (<Lane>lane).heard = False
+        found, self.listening = self.listening, []
+        return found
+
     def record(self, int event, Lane lane, int64_t op, bytes topic, int64_t sent, *, int64_t due=NONE, int qos=-1,
                bint retain=False, int64_t size=0, int reason=0, bint unfinished=False, str detail=None):
         """A row of a session operation; its number, for `acknowledge`. topic: of a subscription its filter, else None."""
@@ -207,24 +213,21 @@ cdef class ReplayClient:
 cdef class Lane:
     """One network connection of a replayed client: publishes go through it and deliveries arrive.
 
-    wake: called when something was acknowledged after `stalled` was set, which it clears. bounded: QoS 0 waits for
-    round trips, so that no connection runs ahead of the broker.
+    wake: called when something was acknowledged after `stalled` was set, which it clears.
     """
     cdef readonly ReplayRows rows
     cdef readonly ReplayClient client
     cdef readonly int32_t number
     cdef readonly int64_t unfinished
     cdef public bint stalled
-    cdef bint bounded, closed, listed, kept
+    cdef bint closed, listed, kept, heard
     cdef object connection, publish_on, wake, on_done, on_ping
     cdef dict pending               # packet identifier: row
     cdef list unproven              # rows of QoS 0 since the last PINGREQ
-    cdef int64_t unproven_count
     cdef object trips               # lists of rows, one for each PINGREQ on its way
 
-    def __init__(self, ReplayRows rows, ReplayClient client, int number, wake, *, bint bounded=False):
+    def __init__(self, ReplayRows rows, ReplayClient client, int number, wake):
         self.rows, self.client, self.number, self.wake = rows, client, number, wake
-        self.bounded = bounded
         self.pending, self.unproven, self.trips = {}, [], []
         self.on_done, self.on_ping = self.done, self.ping_done
         self.closed = True
@@ -247,9 +250,6 @@ cdef class Lane:
             if connection.window <= 0:
                 self.stalled = True
                 return False
-        elif self.bounded and self.unproven_count >= UNPROVEN_MAX:
-            self.stalled = True
-            return False
         if not connection.writable:
             self.stalled = True
             return False
@@ -278,7 +278,6 @@ cdef class Lane:
             self.pending[packet_id] = row
         else:
             self.unproven.append(row)
-            self.unproven_count += 1
             if len(self.unproven) >= PING_EVERY:
                 self.ping()
         return True
@@ -333,6 +332,14 @@ cdef class Lane:
             self.unproven = []
             self.connection.ping(self.on_ping)
 
+    def echo(self, done):
+        """A round trip of its own: done() when all before it was read, and what the broker had to send has come. False
+        when there is no connection."""
+        if self.closed:
+            return False
+        self.connection.ping(done)
+        return True
+
     def ping_done(self):
         """PINGRESP."""
         if not self.trips:
@@ -341,7 +348,6 @@ cdef class Lane:
         cdef list proven = self.trips.pop(0)
         for row in proven:
             self.rows.finish(row, now, 0)
-        self.unproven_count -= len(proven)
         self.unfinished -= len(proven)
         if self.stalled:
             self.stalled = False
@@ -363,6 +369,9 @@ cdef class Lane:
             chunk.publisher[at] = peek_u32(payload + 4)
             chunk.publisher_op[at] = <int64_t>(<uint64_t>peek_u32(payload + 8) << 32 | peek_u32(payload + 12))
         rows.deliveries += 1
+        if not self.heard:
+            self.heard = True
+            rows.listening.append(self)
 
     def close(self, bint keep=False):
         """The connection is gone. keep: the session lives on, and with it publishes that may be acknowledged later;
@@ -379,5 +388,5 @@ cdef class Lane:
                 self.rows.finish(row, NONE, 0)
             self.pending.clear()
         self.trips, self.unproven = [], []
-        self.unproven_count = self.unfinished = 0
+        self.unfinished = 0
         self.connection = self.publish_on = None
