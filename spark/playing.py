@@ -124,7 +124,7 @@ class Player(Waits):
         times, total, at = columns["time"], len(columns["kind"]), start
         dues: list[int] = []
         if speed is not None:
-            dues = (t0 + (np.array(times) - self.options.first) / speed).astype(np.int64).tolist()
+            dues = (t0 + ((np.array(times) - self.options.first) / speed).astype(np.int64)).tolist()
         while at < total and not self.stopped:
             if speed is None:
                 end = await self._reach(columns, at, min(total, at + TURN_OPERATIONS))
