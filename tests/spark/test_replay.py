@@ -4,6 +4,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,7 @@ def test_payloads_of_a_full_recording_come_back(tmp_path: Path, broker: Broker) 
     story.publish("pub", "full", 1, size=len(payload), payload=payload,
                   properties={"content_type": "text/x", "user_property": [["k", "v"]], "correlation_data": "AAE="})
     story.write(tmp_path / "recording")
-    with Client(broker.address) as client:
+    with closing(Client(broker.address)) as client:
         client.connect("seer")
         client.subscribe("full", qos=1)
         summary = replay_here(ReplayAsked(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
@@ -227,7 +228,7 @@ def test_a_broker_that_is_killed_leaves_a_partial_result(tmp_path: Path, broker:
         story.publish("pub", "t", 1, at=600.0 + number)
     story.write(tmp_path / "recording")
 
-    with Client(broker.address) as client:
+    with closing(Client(broker.address)) as client:
         client.connect("witness")
         client.subscribe("t", qos=0)
 
