@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
@@ -99,12 +100,13 @@ def _keys(partitions: int) -> list[int]:
 def spark_operations(spark: SparkSession, rows: DataFrame, plan: Plan) -> DataFrame:
     """The second pass: OPERATIONS in `plan.partitions` partitions, each sorted."""
     keys = F.array(*(F.lit(key).cast("int") for key in _keys(plan.partitions)))
-    who = spark.createDataFrame(
-        [(number, plan.numbers[number], plan.names[number], plan.places[number]) for number in plan.numbers],
-        "connection bigint, number bigint, name string, place int")
+    # As Arrow: rows of Python would start a Python process on each executor, only to hand them over.
+    who = spark.createDataFrame(pa.table({
+        "connection": pa.array(list(plan.numbers), pa.int64()), "number": pa.array(plan.numbers.values(), pa.int64()),
+        "name": pa.array(plan.names.values(), pa.string()), "place": pa.array(plan.places.values(), pa.int32())}))
     chosen = rows.where(_played()).withColumn("rank", F.lit(None).cast("bigint"))
     if plan.survey.manual:
-        manual = spark.createDataFrame([(number,) for number in plan.survey.manual], "connection bigint")
+        manual = spark.createDataFrame(pa.table({"connection": pa.array(plan.survey.manual, pa.int64())}))
         theirs = rows.where(F.col("protocol") == "mqtt").join(F.broadcast(manual), "connection", "left_semi")
         order = Window.partitionBy("connection").orderBy("seq")
         ranks = theirs.where(_delivered()).select(
