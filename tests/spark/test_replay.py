@@ -168,6 +168,22 @@ def test_retained_shared_and_queues(tmp_path: Path, broker: Broker) -> None:
     assert max(names(rows).values()) == 1
 
 
+def test_a_client_that_never_acknowledged_holds_back(replayed: Callable[..., tuple[Summary, Rows]]) -> None:
+    """Until the last operation; then it does, so that what waited for it comes too."""
+    story = Story()
+    story.connect("mute", properties={"receive_maximum": 2})
+    story.subscribe("mute", ("t", 1))
+    story.connect("pub")
+    for _ in range(5):
+        story.publish("pub", "t", 1)
+    for _ in range(2):
+        story.delivered("mute", "t", 1)
+    _, rows = replayed(story)
+    got = sorted(row["sent"] for row in of(rows, "delivery", "mute"))
+    assert len(got) == 5
+    assert got[2] > max(row["acked"] for row in of(rows, "publish"))
+
+
 def test_copies_do_the_same_work_apart(replayed: Callable[..., tuple[Summary, Rows]]) -> None:
     story = Story()
     story.connect("sub")

@@ -39,8 +39,8 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def crossing(*, there: bool = False) -> Story:
-    """Publishers and subscribers of which some must be in different partitions. there: when the recording began, so that
-    no speed brings a publish before the subscription of another player."""
+    """Publishers and subscribers of which some must be in different partitions. there: when the recording began, so
+    that no speed brings a publish before the subscription of another player."""
     story = Story()
     for number in range(4):
         if there:
