@@ -10,7 +10,9 @@ import click
 __all__ = ["replay"]
 
 # command: module of this package, the click command in it, what it does. The table, so that help imports nothing.
-JOBS: dict[str, tuple[str, str, str]] = {}
+JOBS: dict[str, tuple[str, str, str]] = {
+    "run": ("replay_job", "run", "Replay a recording against a broker."),
+}
 
 
 @click.command("job-path")
