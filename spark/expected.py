@@ -5,10 +5,12 @@ The truth table, and this module owns it. A publish was sent at s and acknowledg
 intervals include their ends; what was never answered ends NEVER.
 
     a < b                                    not yet                                   must not
-    a >= b and s < B                         they overlap                              may
-    s >= B and a <= e                        it held for as long as the publish took   owed
-    a > e and s <= E                         they overlap                              may
+    a >= b and s <= B                        they overlap                              may
+    s > B and a < e                          it held for as long as the publish took   owed
+    a >= e and s <= E                        they overlap                              may
     s > E                                    no more                                   must not
+
+Instants that are equal tell no order, so they overlap.
 
 Owed is **must** when all of these hold, else it is may:
 
@@ -43,7 +45,7 @@ from fluxmq.spark.sessions import DETAIL, NEVER
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["KEY", "expected", "group_expected", "meetings", "publishes", "queue_chances"]
+__all__ = ["KEY", "expected", "group_expected", "meetings", "met_chains", "publishes", "queue_chances"]
 
 # Names a publish: publisher is its client's number.
 KEY = ["run", "publisher", "publisher_op"]
@@ -112,11 +114,11 @@ def meetings(sent: DataFrame, subscribed: DataFrame) -> DataFrame:
                           "barred": F.col("no_local") & (F.col("publisher") == F.col("client_number"))}))
 
 
-def _chains(met: DataFrame) -> DataFrame:
+def met_chains(met: DataFrame) -> DataFrame:
     """meetings(), one row for each publish and subscription: its pieces put together."""
     granted = F.when(F.col("met"), F.least("p_qos", "granted"))
     may = F.col("met") & ~F.col("barred")
-    holds = (F.col("p_sent") >= F.col("sure_from")) & (F.col("p_acked") <= F.col("sure_to"))
+    holds = (F.col("p_sent") > F.col("sure_from")) & ((F.col("p_acked") < F.col("sure_to")) | (F.col("sure_to") >= NEVER))
     absent = F.exists("away", lambda gap: (F.col("p_acked") >= gap["since"]) & (F.col("p_sent") <= gap["back"]))
     return met.repartition(*KEY).groupBy(*KEY, "client_number", "session", "chain", "kind", "group").agg(
         F.bool_or(may).alias("may"),
@@ -129,8 +131,8 @@ def _chains(met: DataFrame) -> DataFrame:
         F.min("sure_from").alias("sure_from"))
 
 
-def expected(met: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """(by session, by group), of meetings().
+def expected(chains: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """(by session, by group), of met_chains().
 
     By session: KEY, client_number, session; plain (one delivery may come), owed (by a plain subscription with QoS 1 or 2
     at both ends), due (owed, and the session could still take it), owed_0 (of QoS 0, while connected), qos_low, qos_high
@@ -138,7 +140,6 @@ def expected(met: DataFrame) -> tuple[DataFrame, DataFrame]:
     queue_to (deliveries from queues may arrive then; null: none), barred (No Local).
     By group: the chains of `$share` and `$queue`.
     """
-    chains = _chains(met)
     plain, share, queue = (F.col("kind") == kind for kind in ("plain", "share", "queue"))
     due = plain & F.col("owed") & F.col("p_sure") & (F.col("qos_low") >= 1)
 
@@ -176,6 +177,6 @@ def group_expected(by_group: DataFrame, chances: DataFrame) -> DataFrame:
     share = F.col("kind") == "share"
     reached = F.col("may") & ~((F.col("qos_low") >= 1) & (F.col("chance") >= F.col("p_acked")))
     shared = F.bool_or(F.col("owed")) & ~F.bool_or(reached)
-    queued = F.bool_or(F.col("p_sent") >= F.col("sure_from")) & (F.max("group_chance") >= F.first("p_acked"))
+    queued = F.bool_or(F.col("p_sent") > F.col("sure_from")) & (F.max("group_chance") >= F.first("p_acked"))
     return chains.groupBy(*KEY, "kind", "group").agg(
         (F.first("p_sure") & F.when(F.first(share), shared).otherwise(F.coalesce(queued, F.lit(False)))).alias("must"))

@@ -62,7 +62,7 @@ def connections(events: DataFrame) -> DataFrame:
     """One row per connection that was accepted, or never answered: when it began and ended, and its session's number.
 
     run, client_number, connection, session, fresh (it began the session), began_from, began_to, end_from, end_to, clean
-    (it ended with DISCONNECT and no will), expiry_s, will, clean_start, present, answered, lost_from, lost_to (when the
+    (its DISCONNECT was taken, so it has no will), expiry_s, will, clean_start, present, answered, lost_from, lost_to (when the
     session ends for good, as far as this connection and the next know).
     """
     def of(name: str) -> Column:
@@ -87,7 +87,8 @@ def connections(events: DataFrame) -> DataFrame:
         *PERSON, "connection", began_from.alias("began_from"), began_to.alias("began_to"),
         _never(F.least("left.sent", broke, next_from)).alias("end_from"),
         _never(F.coalesce(F.least("left.acked", "lost.sent"), next_to)).alias("end_to"),
-        (F.col("left").isNotNull() & (F.coalesce(F.col("left.reason"), F.lit(0)) != 4)).alias("clean"),
+        (F.col("left").isNotNull() & (F.coalesce(F.col("left.reason"), F.lit(0)) != 4)
+         & F.coalesce(F.col("left.acked") <= _never(next_from), F.lit(False))).alias("clean"),
         F.coalesce("left.detail.session_expiry_s", "opened.detail.session_expiry_s", F.lit(0)).alias("expiry_s"),
         F.coalesce("opened.detail.clean_start", F.lit(True)).alias("clean_start"),
         F.coalesce("opened.detail.session_present", F.lit(False)).alias("present"),
@@ -96,7 +97,9 @@ def connections(events: DataFrame) -> DataFrame:
     expired = F.when(F.col("expiry_s") == 0, F.col("end_to")).otherwise(F.lit(NEVER))
     rows = rows.withColumns({"expires": expires, "expired": expired})
     before = F.lag("expires").over(order)
-    fresh = before.isNull() | F.col("clean_start") | (~F.col("present") & F.col("answered") & (F.col("began_to") >= before))
+    # Without an answer it may have begun one if the one before may have expired: then the new one is unknown.
+    gone = F.when(F.col("answered"), F.col("began_to") >= before).otherwise(before < NEVER)
+    fresh = before.isNull() | F.col("clean_start") | (~F.col("present") & gone)
     rows = rows.withColumn("fresh", fresh)
     follows, cleaned = F.lead("fresh").over(order), F.lead("clean_start").over(order)
     last = F.coalesce(follows, F.lit(True))
@@ -137,17 +140,19 @@ def pieces(events: DataFrame, linked: DataFrame, held: DataFrame) -> DataFrame:
     detail = F.from_json("detail", DETAIL)
     asked = events.where(F.col("event").isin("subscribe", "unsubscribe")).select(
         *PERSON, "connection", "op", F.col("topic").alias("filter"), "sent", "acked", "qos", detail.alias("detail"),
-        ((F.col("event") == "subscribe") & F.coalesce(F.col("reason") < 128, F.lit(True))).alias("taken"))
+        ((F.col("event") == "subscribe") & F.coalesce(F.col("reason") < 128, F.lit(True))).alias("taken"),
+        # A refused SUBSCRIBE may have ended the one before, or not.
+        F.coalesce(F.col("reason") < 128, F.lit(True)).alias("sure"))
     asked = asked.join(linked.select(*PERSON, "connection", "session"), [*PERSON, "connection"])
     asked = asked.join(held.select(*PERSON, "session", "lost_from", "lost_to", "chance", "away"), [*PERSON, "session"])
     of_filter = Window.partitionBy(*PERSON, "session", "filter")
     order = of_filter.orderBy("op")
+    behind = order.rowsBetween(1, Window.unboundedFollowing)
     first = F.col("taken") & ~F.coalesce(F.lag("taken").over(order), F.lit(False))
     asked = asked.withColumns({
         "first": first,
         "end_from": _never(F.least(F.lead("sent").over(order), F.col("lost_from"))),
-        "end_to": F.least(F.when(F.lead("sent").over(order).isNull(), F.lit(NEVER))
-                          .otherwise(_never(F.lead("acked").over(order))), F.col("lost_to")),
+        "end_to": _never(F.least(F.min(F.when(F.col("sure"), _never("acked"))).over(behind), F.col("lost_to"))),
         "run_of": F.sum(F.when(first, 1).otherwise(0)).over(order.rowsBetween(Window.unboundedPreceding, 0))})
     chain = Window.partitionBy(*PERSON, "session", "filter", "run_of")
     names = F.filter(F.col("detail.user_properties"), lambda pair: F.get(pair, F.lit(0)) == "consumer-group")

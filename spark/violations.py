@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from fluxmq.spark.expected import KEY, expected, group_expected, meetings, publishes, queue_chances
+from fluxmq.spark.expected import KEY, expected, group_expected, meetings, met_chains, publishes, queue_chances
 from fluxmq.spark.sessions import connections, pieces, sessions
 
 if TYPE_CHECKING:
@@ -50,11 +50,13 @@ def judged(events: DataFrame, *, settle_ns: int = 1_000_000_000, complete: bool 
     settle_ns: how long a session must have stayed connected for what was published before to have arrived. complete:
     whether all publishes are there; of a replay that broke off a delivery may name one that was not written down.
     """
-    linked = connections(events).persist()
-    held = sessions(linked, settle_ns).persist()
-    subscribed = pieces(events, linked, held).persist()
-    sent = publishes(events, linked).persist()
-    by_session, chains = expected(meetings(sent, subscribed))
+    # Every table that is read twice is computed here and now: Spark looks at the whole plan of a table for each step that
+    # is built on it, and these plans are large enough for that to take longer than the work itself.
+    linked = connections(events).localCheckpoint()
+    held = sessions(linked, settle_ns)
+    subscribed = pieces(events, linked, held).localCheckpoint()
+    sent = publishes(events, linked).localCheckpoint()
+    by_session, chains = expected(met_chains(meetings(sent, subscribed)).localCheckpoint())
     groups = group_expected(chains, queue_chances(subscribed, linked, settle_ns))
     shown = sent.select(*KEY, *PUBLISH)
     got = (_deliveries(events, linked)
@@ -67,7 +69,7 @@ def judged(events: DataFrame, *, settle_ns: int = 1_000_000_000, complete: bool 
                    ["run", "client_number", "session"], "left")
              .join(F.broadcast(queues), ["run", "client_number", "session"], "left"))
     names = events.groupBy("run", "client_number").agg(F.first("client").alias("client"))
-    return Judged(_explained(pairs).persist(), groups.persist(), strays, names)
+    return Judged(_explained(pairs).localCheckpoint(), groups.localCheckpoint(), strays, names)
 
 
 def _deliveries(events: DataFrame, linked: DataFrame) -> DataFrame:
@@ -110,7 +112,7 @@ def _explained(pairs: DataFrame) -> DataFrame:
     # What is missing would have come with qos_high.
     stream = Window.partitionBy("run", "client_number", "session", "publisher", "p_connection", "p_topic", "p_qos",
                                 F.coalesce(first["qos"], "qos_high"))
-    live = (F.size("got") > 0) & F.col("plain") & (F.col("kept") == 0)
+    live = (F.size("got") > 0) & F.col("plain") & (F.col("kept") == 0) & ~F.col("p_will")
     told = split.withColumns({
         "repeated": repeated, "captured": captured,
         "allowed": F.col("plain").cast("int") + F.size("groups") + F.col("kept"),

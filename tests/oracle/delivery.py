@@ -34,7 +34,7 @@ class Rules:
     """What a history may contain; probabilities are of a step."""
 
     clients: int = 4
-    steps: int = 90
+    steps: int = 200
     topics: tuple[str, ...] = ("a", "a/b", "a/b/c", "/a", "b/", "$x/a", "$queue/q", "$queue/q/k")
     filters: tuple[str, ...] = ("a", "a/b", "#", "+", "+/b", "a/#", "a/+/c", "/+", "b/+", "$x/#", "+/a", "$share/g/a/#",
                                 "$share/g/a/b", "$share/h/#", "$queue/q", "$queue/q/k", "$share/s/$queue/q")
@@ -82,7 +82,7 @@ class Session:
     sent: list[Copy] = field(default_factory=list)
     connection: Wire | None = None
     left: int = 0
-    taken: set[tuple[int, int]] = field(default_factory=set)        # QoS 2, the client's memory
+    taken: set[tuple[int, int, tuple[str, ...]]] = field(default_factory=set)    # QoS 2, the client's memory
 
 
 @dataclass(slots=True)
@@ -121,9 +121,9 @@ class Simulation:
 
     def run(self) -> History:
         for _ in range(self.rules.steps):
-            self.now += self.chance.choice((0, 0, 1, 1, 2, 5))
+            self.now += self.chance.choice((0, 0, 0, 1, 1, 2))
             self.overdue()
-            self.chance.choice((self.act, self.act, self.serve, self.serve, self.receive, self.receive))()
+            self.chance.choice((self.act, self.serve, self.serve, self.receive, self.receive))()
             if self.chance.random() < self.rules.breaks:
                 self.break_one()
         self.settle()
@@ -138,19 +138,26 @@ class Simulation:
             self.now += 1
             for wire in busy:
                 self.take(wire.to_broker)
-                self.take(wire.to_client)
+                self.reach(wire)
         raise AssertionError("the network does not come to rest")
 
     def overdue(self) -> None:
         for wires in self.wires:
             for wire in wires:
                 while wire.to_client and wire.to_client[0][0] + ARRIVES <= self.now:
-                    self.take(wire.to_client)
+                    self.reach(wire)
 
     @staticmethod
     def take(line: deque[tuple[int, Callable[[], None]]]) -> None:
         if line:
             line.popleft()[1]()
+
+    def reach(self, wire: Wire) -> None:
+        """The next thing for a client; nothing reaches one that has closed."""
+        if wire.open:
+            self.take(wire.to_client)
+        else:
+            wire.to_client.clear()
 
     def any_wire(self, line: str) -> Wire | None:
         busy = [wire for wires in self.wires for wire in wires if getattr(wire, line)]
@@ -164,7 +171,7 @@ class Simulation:
     def receive(self) -> None:
         wire = self.any_wire("to_client")
         if wire:
-            self.take(wire.to_client)
+            self.reach(wire)
 
     def row(self, event: str, client: int, connection: int, **more: Any) -> Row:
         made: Row = {"event": event, "client": f"c{client}", "client_number": client, "connection": connection,
@@ -221,7 +228,8 @@ class Simulation:
         wire.to_client.clear()
 
         def processed() -> None:
-            row["acked"] = BEGAN_NS + self.now * TICK_NS
+            if wire.served:
+                row["acked"] = BEGAN_NS + self.now * TICK_NS
             self.on_end(wire, clean=True)
         wire.to_broker.append((self.now, processed))
 
@@ -266,9 +274,9 @@ class Simulation:
     def arrived(self, wire: Wire, session: Session, copy: Copy) -> None:
         message = copy.message
         if copy.qos == 2:
-            if (message.publisher, message.op) in session.taken and copy.dup:
+            if (message.publisher, message.op, copy.way) in session.taken and copy.dup:
                 return
-            session.taken.add((message.publisher, message.op))
+            session.taken.add((message.publisher, message.op, copy.way))
         topic = message.topic if copy.way[0] != "queue" or message.topic.count("/") > 1 else message.topic + "/"
         self.rows.append({
             "event": "delivery", "client": f"c{wire.client}", "client_number": wire.client, "connection": wire.number,
