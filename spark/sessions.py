@@ -5,8 +5,10 @@ everything here begins and ends in an interval [from, to], ns since 1970, both e
 until the end of the run".
 
     connection   begins [CONNECT, CONNACK]
-                 ends   [DISCONNECT, closed]         sent by the client
-                        [last sign of life, noticed] a connection that broke; [broke, broke] when the player broke it
+                 ends   [DISCONNECT, closed]         the client's, when the broker closed upon it
+                        [last sign of life, noticed] a connection that broke, or was broken: the broker was done with it
+                                                     at any instant since. Signs of life are a request that was answered,
+                                                     when it was sent, and a delivery, when its message was published
                         [CONNECT, CONNACK]           of the same client's next one, when nothing else ended it
                         NEVER                        it stood when the run ended
     session      a connection begins a new one when it asks for a clean start, or the one before may have expired and
@@ -41,7 +43,7 @@ SECOND_NS = 1_000_000_000
 EXPIRY_NEVER_S = 0xFFFFFFFF
 
 # What `detail` may say, of all events.
-DETAIL = """clean_start boolean, session_present boolean, session_expiry_s bigint, `by` string,
+DETAIL = """clean_start boolean, session_present boolean, session_expiry_s bigint,
     will struct<topic: string, qos: int, retain: boolean>, no_local boolean, retain_handling int, requested_qos int,
     user_properties array<array<string>>, message_expiry_s bigint"""
 
@@ -71,21 +73,24 @@ def connections(events: DataFrame) -> DataFrame:
     detail = F.from_json("detail", DETAIL)
     asked = F.struct("sent", "acked", "reason", detail.alias("detail"))
     over = F.struct("sent", "acked", "reason", detail.alias("detail"))
-    alive = F.when(of("delivery"), F.col("sent")).when(~of("disconnect") & ~of("lost-connection"), F.col("acked"))
+    alive = F.when(~of("delivery") & ~of("disconnect") & ~of("lost-connection") & F.col("acked").isNotNull(),
+                   F.col("sent"))
     rows = events.groupBy(*PERSON, "connection").agg(
         F.first(F.when(of("connect"), asked), ignorenulls=True).alias("opened"),
         F.first(F.when(of("disconnect"), over), ignorenulls=True).alias("left"),
         F.first(F.when(of("lost-connection"), over), ignorenulls=True).alias("lost"),
         F.max(alive).alias("alive"))
     rows = rows.where(F.col("opened").isNotNull() & F.coalesce(F.col("opened.reason") < 128, F.lit(True)))
+    rows = rows.join(_heard(events, rows.where("lost is not null or left is not null")), [*PERSON, "connection"], "left")
     order = Window.partitionBy(*PERSON).orderBy("connection")
     began_from, began_to = F.col("opened.sent"), _never("opened.acked")
     next_from, next_to = F.lead(began_from).over(order), F.lead(began_to).over(order)
-    broke = F.when(F.col("lost.detail.by") == "client", F.col("lost.sent")).otherwise(
-        F.least(F.coalesce("alive", began_from), F.col("lost.sent")))
+    left = F.when(F.col("left.acked").isNotNull(), F.col("left.sent"))
+    broke = F.when(F.coalesce("lost", "left").isNotNull() & left.isNull(),
+                   F.least(F.greatest("alive", "heard", began_from), "lost.sent", "left.sent"))
     rows = rows.select(
         *PERSON, "connection", began_from.alias("began_from"), began_to.alias("began_to"),
-        _never(F.least("left.sent", broke, next_from)).alias("end_from"),
+        _never(F.least(left, broke, next_from)).alias("end_from"),
         _never(F.coalesce(F.least("left.acked", "lost.sent"), next_to)).alias("end_to"),
         (F.col("left").isNotNull() & (F.coalesce(F.col("left.reason"), F.lit(0)) != 4)
          & F.coalesce(F.col("left.acked") <= _never(next_from), F.lit(False))).alias("clean"),
@@ -110,6 +115,17 @@ def connections(events: DataFrame) -> DataFrame:
         "lost_from": F.when(last, F.least("expires", swept_from)),
         "lost_to": F.when(last, F.least("expired", F.lead("began_to").over(order)))})
     return rows.drop("expires", "expired")
+
+
+def _heard(events: DataFrame, ended: DataFrame) -> DataFrame:
+    """When the last of the messages that connections got was published: `heard`, of those that ended."""
+    got = (events.where("event = 'delivery' and publisher is not null")
+           .select(*PERSON, "connection", "publisher", "publisher_op")
+           .join(F.broadcast(ended.select(*PERSON, "connection")), [*PERSON, "connection"]))
+    sent = events.where("event = 'publish'").select("run", F.col("client_number").alias("publisher"),
+                                                    F.col("op").alias("publisher_op"), "sent")
+    return (got.join(sent, ["run", "publisher", "publisher_op"])
+            .groupBy(*PERSON, "connection").agg(F.max("sent").alias("heard")))
 
 
 def sessions(linked: DataFrame, settle_ns: int) -> DataFrame:

@@ -184,11 +184,11 @@ def _of_groups(found: Judged) -> list[DataFrame]:
     """`$share` and `$queue`: a group that got nothing, and a `$share` that got it twice."""
     members = found.pairs.select(
         *KEY, "client_number", "session", "got", *PUBLISH, F.size("groups").alias("k"),
-        F.when(F.size("got") > 0, 1 + F.size("repeated")).otherwise(0).alias("n"),
+        F.size("got").alias("n_all"), F.when(F.size("got") > 0, 1 + F.size("repeated")).otherwise(0).alias("n"),
         F.size("queued").alias("n_queued"), F.col("plain").cast("int").alias("p"), F.col("kept").alias("r"),
         F.col("must").cast("int").alias("must_plain"), F.explode(F.array_union("groups", "queues")).alias("group"))
     shared = F.col("group").isNotNull() & (F.col("k") > 0)
-    reached = ((F.col("n") > F.col("must_plain")) & shared) | (F.col("n_queued") > 0)
+    reached = ((F.col("n_all") > F.col("must_plain")) & shared) | (F.col("n_queued") > 0)
     got = members.groupBy(*KEY, "group").agg(F.bool_or(reached).alias("reached"),
                                              *[F.first(name).alias(name) for name in PUBLISH])
     lost = found.groups.where("must").join(got, [*KEY, "group"]).where("not reached")

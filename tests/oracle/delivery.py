@@ -453,18 +453,18 @@ class Simulation:
         if self.chance.random() < 0.5:
             self.on_end(wire, clean=False)
             return
-        self.lose(wire, by="client")
+        self.lose(wire)
         lost = self.chance.randrange(len(wire.to_broker) + 1)
         for _ in range(lost):
             wire.to_broker.pop()
         wire.to_broker.append((self.now, lambda: self.on_end(wire, clean=False)))
 
-    def lose(self, wire: Wire, by: str = "broker") -> None:
+    def lose(self, wire: Wire) -> None:
         """The client sees that the connection is gone."""
         if wire.open:
             wire.open = False
             wire.to_client.clear()
-            self.row("lost-connection", wire.client, wire.number, detail={"by": by})
+            self.row("lost-connection", wire.client, wire.number)
 
 
 def as_text(rows: History) -> str:
