@@ -27,8 +27,8 @@ Else and beside that:
     $share             one member: must when it is owed to one member, every other member that it may have gone to grants
                        QoS 1 or 2, and all of them could still take it
     $queue             one consumer at least of each group: must when the group was there before s, nobody of it settles
-                       by hand, and one was connected from a on for the settling time; a consumer gets what the queue
-                       keeps, so older publishes may come; nothing after UNSUBACK
+                       by hand, and the last of them was connected, from a and from the others' end on, for the settling
+                       time. A consumer gets what the queue keeps, so older publishes may come; nothing after UNSUBACK
     will               a connection that did not end with a clean DISCONNECT: may, from its CONNECT on
     QoS 0              may; owed to a session that is connected, and not there: counted as lost
 """
@@ -160,15 +160,24 @@ def expected(chains: DataFrame) -> tuple[DataFrame, DataFrame]:
 
 
 def queue_chances(subscribed: DataFrame, linked: DataFrame, settle_ns: int) -> DataFrame:
-    """(run, group, group_chance): what was acknowledged by then, a consumer of the queue's group could still take. Groups
-    of which somebody settles by hand are left out. subscribed: sessions.pieces(); linked: sessions.connections()."""
-    start = F.greatest("begin_to", "began_to")
-    end = F.least(F.col("end_from"), F.col("gone"))
-    held = F.when(end >= NEVER, F.lit(NEVER)).when(end - start >= settle_ns, end - settle_ns)
-    windows = linked.where("answered").select("run", "client_number", "session", "began_to", F.col("end_from").alias("gone"))
-    return (subscribed.where("kind = 'queue'").join(windows, ["run", "client_number", "session"])
-            .groupBy("run", "group").agg(F.max(held).alias("group_chance"), F.bool_or("manual").alias("manual"))
-            .where("not manual").drop("manual"))
+    """(run, group, group_chance): what was acknowledged by then, a consumer of the queue's group could still take.
+
+    That is the last consumer's last connection, less the settling time, if all others had ended by then: what they had
+    in hand goes back to the queue, and somebody must be there to take it. Groups of which somebody settles by hand are
+    left out. subscribed: sessions.pieces(); linked: sessions.connections().
+    """
+    person = ["run", "client_number", "session"]
+    lives = linked.where("answered").select(*person, "began_to", F.col("end_from").alias("gone"),
+                                            F.col("end_to").alias("gone_to"))
+    start, end = F.greatest("begin_to", "began_to"), F.least("end_from", "gone")
+    held = F.when(start >= NEVER, None).when(end >= NEVER, F.lit(NEVER)).when(end - start >= settle_ns, end - settle_ns)
+    windows = (subscribed.where("kind = 'queue'").join(lives, person)
+               .select("run", "group", "manual", "gone_to", F.coalesce(held, F.lit(-1)).alias("held")))
+    last = F.row_number().over(Window.partitionBy("run", "group").orderBy(F.desc("held"))) == 1
+    return (windows.withColumn("last", last).groupBy("run", "group").agg(
+        F.max("held").alias("group_chance"), F.bool_or("manual").alias("manual"),
+        F.max(F.when(~F.col("last"), F.col("gone_to"))).alias("others"))
+        .where("not manual and (others is null or others <= group_chance)").drop("manual", "others"))
 
 
 def group_expected(by_group: DataFrame, chances: DataFrame) -> DataFrame:

@@ -5,10 +5,10 @@ everything here begins and ends in an interval [from, to], ns since 1970, both e
 until the end of the run".
 
     connection   begins [CONNECT, CONNACK]
-                 ends   [DISCONNECT, closed]         the client's, when the broker closed upon it
-                        [last sign of life, noticed] a connection that broke, or was broken: the broker was done with it
-                                                     at any instant since. Signs of life are a request that was answered,
-                                                     when it was sent, and a delivery, when its message was published
+                 ends   [DISCONNECT, answered]       the client said so, or [broke, NEVER]: the player broke it
+                        [last sign of life, noticed] a connection that broke: the broker was done with it at any instant
+                                                     since. Signs of life are a request that was answered, when it was
+                                                     sent, and a delivery, when its message was published
                         [CONNECT, CONNACK]           of the same client's next one, when nothing else ended it
                         NEVER                        it stood when the run ended
     session      a connection begins a new one when it asks for a clean start, or the one before may have expired and
@@ -21,8 +21,9 @@ until the end of the run".
                  ends   [UNSUBSCRIBE, UNSUBACK], or with its session; a SUBSCRIBE of the same filter continues it
                  (a *chain* of *pieces*, each with its own options), a refused one may have ended it
 
-A session is *unknown* when CONNACK said "present" to the first connection of the run, or was never seen: what it was
-subscribed to before is not in the result, so nothing may be said against a delivery to it.
+A session is *unknown* when CONNACK said "present" to the first connection of the run: what it was subscribed to before
+is not in the result, so nothing may be said against a delivery to it. The same holds after a CONNECT that was never
+answered, for it may have taken effect at any time since, and nothing is owed from then on.
 """
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ SECOND_NS = 1_000_000_000
 EXPIRY_NEVER_S = 0xFFFFFFFF
 
 # What `detail` may say, of all events.
-DETAIL = """clean_start boolean, session_present boolean, session_expiry_s bigint,
+DETAIL = """clean_start boolean, session_present boolean, session_expiry_s bigint, `by` string,
     will struct<topic: string, qos: int, retain: boolean>, no_local boolean, retain_handling int, requested_qos int,
     user_properties array<array<string>>, message_expiry_s bigint"""
 
@@ -80,18 +81,20 @@ def connections(events: DataFrame) -> DataFrame:
         F.first(F.when(of("disconnect"), over), ignorenulls=True).alias("left"),
         F.first(F.when(of("lost-connection"), over), ignorenulls=True).alias("lost"),
         F.max(alive).alias("alive"))
-    rows = rows.where(F.col("opened").isNotNull() & F.coalesce(F.col("opened.reason") < 128, F.lit(True)))
-    rows = rows.join(_heard(events, rows.where("lost is not null or left is not null")), [*PERSON, "connection"], "left")
+    rows = rows.where(F.col("opened").isNotNull() & (F.coalesce("opened.reason", F.lit(0)) == 0))
+    rows = rows.join(_heard(events, rows.where("lost is not null")), [*PERSON, "connection"], "left")
     order = Window.partitionBy(*PERSON).orderBy("connection")
     began_from, began_to = F.col("opened.sent"), _never("opened.acked")
     next_from, next_to = F.lead(began_from).over(order), F.lead(began_to).over(order)
-    left = F.when(F.col("left.acked").isNotNull(), F.col("left.sent"))
-    broke = F.when(F.coalesce("lost", "left").isNotNull() & left.isNull(),
-                   F.least(F.greatest("alive", "heard", began_from), "lost.sent", "left.sent"))
+    broke = F.when(F.col("lost.detail.by") == "client", F.col("lost.sent")).when(
+        F.col("lost").isNotNull(), F.least(F.greatest("alive", "heard", began_from), "lost.sent"))
+    left_to = F.when(F.col("left").isNotNull(), _never("left.acked"))
+    lost_to = F.when(F.col("lost.detail.by") == "client", F.lit(NEVER)).otherwise(F.col("lost.sent"))
     rows = rows.select(
         *PERSON, "connection", began_from.alias("began_from"), began_to.alias("began_to"),
-        _never(F.least(left, broke, next_from)).alias("end_from"),
-        _never(F.coalesce(F.least("left.acked", "lost.sent"), next_to)).alias("end_to"),
+        _never(F.least("left.sent", broke, next_from)).alias("end_from"),
+        # At the latest when the next one is there: a client identifier has one connection.
+        _never(F.least(left_to, lost_to, next_to)).alias("end_to"),
         (F.col("left").isNotNull() & (F.coalesce(F.col("left.reason"), F.lit(0)) != 4)
          & F.coalesce(F.col("left.acked") <= _never(next_from), F.lit(False))).alias("clean"),
         F.coalesce("left.detail.session_expiry_s", "opened.detail.session_expiry_s", F.lit(0)).alias("expiry_s"),
@@ -105,14 +108,16 @@ def connections(events: DataFrame) -> DataFrame:
     # Without an answer it may have begun one if the one before may have expired: then the new one is unknown.
     gone = F.when(F.col("answered"), F.col("began_to") >= before).otherwise(before < NEVER)
     fresh = before.isNull() | F.col("clean_start") | (~F.col("present") & gone)
-    rows = rows.withColumn("fresh", fresh)
+    # A CONNECT that was not answered may take effect at any time after it, behind later ones too.
+    doubt = F.min(F.when(~F.col("answered"), F.col("began_from"))).over(Window.partitionBy(*PERSON))
+    rows = rows.withColumns({"fresh": fresh, "doubt": doubt})
     follows, cleaned = F.lead("fresh").over(order), F.lead("clean_start").over(order)
     last = F.coalesce(follows, F.lit(True))
     # least() passes over nulls: without a next connection only expiry ends a session.
     swept_from = F.when(cleaned, F.lead("began_from").over(order))
     rows = rows.withColumns({
         "session": F.sum(F.col("fresh").cast("int")).over(order.rowsBetween(Window.unboundedPreceding, 0)),
-        "lost_from": F.when(last, F.least("expires", swept_from)),
+        "lost_from": F.when(last, F.least("expires", swept_from, "doubt")),
         "lost_to": F.when(last, F.least("expired", F.lead("began_to").over(order)))})
     return rows.drop("expires", "expired")
 
@@ -143,7 +148,8 @@ def sessions(linked: DataFrame, settle_ns: int) -> DataFrame:
         F.max("lost_from").alias("lost_from"), F.max("lost_to").alias("lost_to"),
         F.max(F.when(F.col("answered"), held)).alias("chance"),
         F.collect_list(F.when(F.col("end_from") < NEVER, F.struct(F.col("end_from").alias("since"), "back"))).alias("away"),
-        F.bool_or(F.col("fresh") & (~F.col("answered") | (~F.col("clean_start") & F.col("present")))).alias("unknown"))
+        F.bool_or((F.col("fresh") & ~F.col("clean_start") & F.col("present"))
+                  | F.coalesce(F.col("doubt") <= F.col("began_from"), F.lit(False))).alias("unknown"))
 
 
 def pieces(events: DataFrame, linked: DataFrame, held: DataFrame) -> DataFrame:

@@ -197,7 +197,10 @@ class Simulation:
         elif wire.accepted:
             roll = self.chance.random()
             if roll < self.rules.leaves:
-                self.disconnect(wire)
+                # To a connection that the broker has given up a client may say goodbye before it sees that; so short
+                # is that time that `verify` takes it for none.
+                if wire.served:
+                    self.disconnect(wire)
             elif roll < 0.35:
                 self.subscribe(wire)
             elif roll < 0.45:
@@ -453,18 +456,18 @@ class Simulation:
         if self.chance.random() < 0.5:
             self.on_end(wire, clean=False)
             return
-        self.lose(wire)
+        self.lose(wire, by="client")
         lost = self.chance.randrange(len(wire.to_broker) + 1)
         for _ in range(lost):
             wire.to_broker.pop()
         wire.to_broker.append((self.now, lambda: self.on_end(wire, clean=False)))
 
-    def lose(self, wire: Wire) -> None:
+    def lose(self, wire: Wire, by: str = "broker") -> None:
         """The client sees that the connection is gone."""
         if wire.open:
             wire.open = False
             wire.to_client.clear()
-            self.row("lost-connection", wire.client, wire.number)
+            self.row("lost-connection", wire.client, wire.number, detail={"by": by})
 
 
 def as_text(rows: History) -> str:
