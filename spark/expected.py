@@ -24,8 +24,8 @@ Else and beside that:
     one session        however many of its filters match: one delivery, QoS between the highest of what is owed and the
                        highest of what may be
     retained           a SUBSCRIBE that may come after the publish and before the one that replaced it: one more, may
-    $share             one member: must when it is owed to one member, every other member that it may have gone to grants
-                       QoS 1 or 2, and all of them could still take it
+    $share             one member: must when it is owed to one member, every other member that it may have gone to
+                       grants QoS 1 or 2, and all of them could still take it
     $queue             one consumer at least of each group: must when the group was there before s, nobody of it settles
                        by hand, and the last of them was connected, from a and from the others' end on, for the settling
                        time. A consumer gets what the queue keeps, so older publishes may come; nothing after UNSUBACK
@@ -84,8 +84,8 @@ def publishes(events: DataFrame, linked: DataFrame) -> DataFrame:
 
 
 def _with_replacement(sent: DataFrame) -> DataFrame:
-    """Adds p_until: until when a publish can be what is retained. A later one replaces it for sure when it was sent after
-    this one was acknowledged; from its own acknowledgement on."""
+    """Adds p_until: until when a publish can be what is retained. A later one replaces it for sure when it was sent
+    after this one was acknowledged; from its own acknowledgement on."""
     # Each retained publish stands twice: where it was sent, with its acknowledgement, and as a question where it was
     # acknowledged. Questions come behind what was sent at the same instant, which is not later.
     retained = sent.where("p_retain and p_topic not like '$queue/%'").select(
@@ -118,7 +118,8 @@ def met_chains(met: DataFrame) -> DataFrame:
     """meetings(), one row for each publish and subscription: its pieces put together."""
     granted = F.when(F.col("met"), F.least("p_qos", "granted"))
     may = F.col("met") & ~F.col("barred")
-    holds = (F.col("p_sent") > F.col("sure_from")) & ((F.col("p_acked") < F.col("sure_to")) | (F.col("sure_to") >= NEVER))
+    in_time = (F.col("p_acked") < F.col("sure_to")) | (F.col("sure_to") >= NEVER)
+    holds = (F.col("p_sent") > F.col("sure_from")) & in_time
     absent = F.exists("away", lambda gap: (F.col("p_acked") >= gap["since"]) & (F.col("p_sent") <= gap["back"]))
     return met.repartition(*KEY).groupBy(*KEY, "client_number", "session", "chain", "kind", "group").agg(
         F.bool_or(may).alias("may"),
@@ -134,10 +135,10 @@ def met_chains(met: DataFrame) -> DataFrame:
 def expected(chains: DataFrame) -> tuple[DataFrame, DataFrame]:
     """(by session, by group), of met_chains().
 
-    By session: KEY, client_number, session; plain (one delivery may come), owed (by a plain subscription with QoS 1 or 2
-    at both ends), due (owed, and the session could still take it), owed_0 (of QoS 0, while connected), qos_low, qos_high
-    (of plain ones), kept (retained deliveries that may come), groups (of `$share`), queues (groups of queues), queue_from,
-    queue_to (deliveries from queues may arrive then; null: none), barred (No Local).
+    By session: KEY, client_number, session; plain (one delivery may come), owed (by a plain subscription with QoS 1 or
+    2 at both ends), due (owed, and the session could still take it), owed_0 (of QoS 0, while connected), qos_low,
+    qos_high (of plain ones), kept (retained deliveries that may come), groups (of `$share`), queues (groups of
+    queues), queue_from, queue_to (deliveries from queues may arrive then; null: none), barred (No Local).
     By group: the chains of `$share` and `$queue`.
     """
     plain, share, queue = (F.col("kind") == kind for kind in ("plain", "share", "queue"))

@@ -26,8 +26,8 @@ QUEUE_ROOT = r"(?s)^\$queue/[^/]+$"
 def filter_parts(topic_filter: Column, asked_group: Column) -> dict[str, Column]:
     """What a subscription's filter says: `kind` (plain, share, queue), `group` (null for plain), `pattern` to match.
 
-    asked_group: what the user property `consumer-group` says, null: nothing. A queue without a routing key is all of its
-    routing keys; a filter makes a group of its own, of `$share` and of queues.
+    asked_group: what the user property `consumer-group` says, null: nothing. A queue without a routing key is all of
+    its routing keys; a filter makes a group of its own, of `$share` and of queues.
     """
     share = F.regexp_extract(topic_filter, SHARED, 1)
     shared = share != ""
@@ -50,7 +50,8 @@ def matches(topics: DataFrame, patterns: DataFrame) -> DataFrame:
     split = F.split("pattern", "/", -1)
     wide = F.element_at(split, -1) == "#"
     named = F.when(wide, F.slice(split, F.lit(1), F.size(split) - 1)).otherwise(split)
-    shapes = patterns.select(F.transform(named, lambda level: level == "+").alias("marks"), wide.alias("wide")).distinct()
+    any_word = F.transform(named, lambda level: level == "+")
+    shapes = patterns.select(any_word.alias("marks"), wide.alias("wide")).distinct()
     levels, marks = F.col("levels"), F.col("marks")
     # [MQTT-4.7.1-2] `#` is the parent too, so as many levels as stand before it are enough.
     fits = F.when(F.col("wide"), F.size(levels) >= F.size(marks)).otherwise(F.size(levels) == F.size(marks))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fluxmq.record.reading import Recording, RecordingError, open_recording
+from fluxmq.spark.attempt import attempt
 from fluxmq.spark.profile_text import text
-from fluxmq.spark.progress import progress, told
 from fluxmq.spark.session import session
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def profile(recording: Path, as_json: bool, out: Path | None, top: int, master: 
         from fluxmq.spark.profile_summary import summary
 
         spark = session("fluxmq profile", master, {"spark.driver.memory": DRIVER_MEMORY})
-        with progress(spark, "profile"), told(RecordingError, f"{recording} cannot be read", spark):
+        with attempt(spark, "profile", RecordingError, f"{recording} cannot be read"):
             made = tables(spark, found)
             rest = {name: made[name] for name in ("rates", "topics", "connections", "clients", "sizes", "latencies")}
             summed = summary(**rest, trees=made["subtrees"], top=top)

@@ -1,12 +1,12 @@
 """The passes over a recording that `profile` makes, each over the columns it needs, each one aggregation:
 
-    rates       second, protocol, direction, kind, QoS     → rows, bytes                (all that is about time and kinds)
+    rates       second, protocol, direction, kind, QoS     → rows, bytes                (all about time and kinds)
     topics      topic                                      → messages and bytes in and out (tree, heat, fan-out)
     connections connection                                 → its client, life, messages  (clients, classes, lifetimes)
-    histogram   kind, direction, bucket                    → rows                        (percentiles of sizes, latencies)
+    histogram   kind, direction, bucket                    → rows                        (percentiles)
 
-What they give is small beside the recording: everything else is computed from that. Percentiles come from buckets, exact
-below 64 and within 1.1 % above: a sketch for each value would cost more than the scan.
+What they give is small beside the recording: everything else is computed from that. Percentiles come from buckets,
+exact below 64 and within 1.1 % above: a sketch for each value would cost more than the scan.
 """
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from fluxmq.record.reading import Recording
 
-__all__ = ["DELIVERED", "PUBLISHED", "bucket", "bucket_value", "by_bucket", "by_connection", "by_rate", "by_topic", "rows_of",
-           "subtrees"]
+__all__ = ["DELIVERED", "PUBLISHED", "bucket", "bucket_value", "by_bucket", "by_connection", "by_rate", "by_topic",
+           "rows_of", "subtrees"]
 
 SECOND_NS = 1_000_000_000
 EXACT_BELOW = 64
@@ -69,8 +69,8 @@ def by_topic(rows: DataFrame) -> DataFrame:
 
 
 def by_connection(rows: DataFrame) -> DataFrame:
-    """(connection): client_id, protocol, first, last (ns), opened, closed (ns or null), published, delivered and bytes of
-    payloads, subscribes."""
+    """(connection): client_id, protocol, first, last (ns), opened, closed (ns or null), published, delivered and bytes
+    of payloads, subscribes."""
     size = F.coalesce("size", F.lit(0))
     return rows.where("connection > 0").groupBy("connection").agg(
         F.max("client_id").alias("client_id"), F.max("protocol").alias("protocol"), F.min("time").alias("first"),
@@ -100,8 +100,8 @@ def by_bucket(rows: DataFrame, value: str) -> DataFrame:
 
 
 def subtrees(topics: DataFrame) -> DataFrame:
-    """(level, subtree): topics below it, and the sums of by_topic. Level 1 is the first word; a subtree ends in /# unless it
-    is one topic. topics: by_topic()."""
+    """(level, subtree): topics below it, and the sums of by_topic. Level 1 is the first word; a subtree ends in /#
+    unless it is one topic. topics: by_topic()."""
     words = F.split("topic", "/", -1)
     depth = F.least(F.size(words), F.lit(LEVELS_MAX))
     level = F.explode(F.sequence(F.lit(1), depth)).alias("level")

@@ -1,4 +1,4 @@
-"""From the tables of profile_scans to what a person wants to know of a recording: one dict, which is what --json prints."""
+"""From the tables of profile_scans to what a person wants to know of a recording: one dict, as --json prints it."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -103,8 +103,9 @@ def clients_of(connections: DataFrame) -> DataFrame:
         F.sum((F.coalesce("closed", "last") - F.coalesce("opened", "first")) / SECOND_NS).alias("connected_s"),
         *[F.sum(name).alias(name) for name in sums])
     messages = F.col("published") + F.col("delivered")
-    role = (F.when((F.col("published") > 0) & (F.col("delivered") > 0), "both").when(F.col("published") > 0, "publishes")
-            .when((F.col("delivered") > 0) | (F.col("subscribes") > 0), "subscribes").otherwise("neither"))
+    publishes, gets = F.col("published") > 0, F.col("delivered") > 0
+    role = (F.when(publishes & gets, "both").when(publishes, "publishes")
+            .when(gets | (F.col("subscribes") > 0), "subscribes").otherwise("neither"))
     rate = messages / F.greatest("connected_s", F.lit(1.0))
     size = F.when(messages > 0, (F.col("published_bytes") + F.col("delivered_bytes")) / messages)
     return clients.withColumns({"role": role, "rate": rate, "mean_size": size,
@@ -114,14 +115,16 @@ def clients_of(connections: DataFrame) -> DataFrame:
 def _clients(connections: DataFrame, clients: DataFrame) -> dict[str, Any]:
     found: dict[str, Any] = {"clients": clients.count(), "connections": connections.count()}
     for name in ("role", "rate_class", "size_class"):
+        order = F.min("rate" if name == "rate_class" else "mean_size")
         rows = clients.where(F.col(name).isNotNull()).groupBy(name).agg(
             F.count("*").alias("clients"), F.sum("published").alias("published"),
-            F.sum("delivered").alias("delivered"), F.min("rate" if name == "rate_class" else "mean_size").alias("order"))
+            F.sum("delivered").alias("delivered"), order.alias("order")).orderBy(F.asc_nulls_last("order"), name)
         found[name] = [{"class": row[name], "clients": row["clients"], "published": row["published"],
-                        "delivered": row["delivered"]} for row in rows.orderBy(F.asc_nulls_last("order"), name).collect()]
+                        "delivered": row["delivered"]} for row in rows.collect()]
     life = ((F.col("closed") - F.col("opened")) / SECOND_NS).alias("life")
     wanted = [0.0, *QUANTILES, 1.0]
-    row = connections.select(life).agg(F.count("life"), F.percentile_approx("life", wanted, 10_000), F.avg("life")).first()
+    row = connections.select(life).agg(
+        F.count("life"), F.percentile_approx("life", wanted, 10_000), F.avg("life")).first()
     names = ["least", *[f"p{100 * share:g}" for share in QUANTILES], "most"]
     ended = int(row[0]) if row else 0
     found["lifetime_s"] = dict(zip(names, row[1], strict=True)) | {"mean": row[2]} if row and ended else {}
@@ -137,7 +140,8 @@ def _topics(topics: DataFrame, trees: DataFrame, top: int) -> dict[str, Any]:
     size = F.col("published_bytes") + F.col("delivered_bytes")
     columns = ["published", "delivered", "published_bytes", "delivered_bytes"]
     ratio = F.round(F.col("delivered") / F.col("published"), 2)
-    fan_out = topics.where("published > 0").groupBy(ratio.alias("ratio")).agg(F.sum("published").alias("count")).collect()
+    fan_out = topics.where("published > 0").groupBy(ratio.alias("ratio")).agg(
+        F.sum("published").alias("count")).collect()
     total = topics.agg(F.count("*"), F.sum("published"), F.sum("delivered")).first()
     count, published, delivered = (int(total[n] or 0) for n in range(3)) if total else (0, 0, 0)
     levels = sorted(row["level"] for row in trees.select("level").distinct().collect())
@@ -154,8 +158,8 @@ def _topics(topics: DataFrame, trees: DataFrame, top: int) -> dict[str, Any]:
 
 def summary(rates: DataFrame, topics: DataFrame, trees: DataFrame, connections: DataFrame, clients: DataFrame,
             sizes: DataFrame, latencies: DataFrame, top: int = 10) -> dict[str, Any]:
-    """What --json prints, but for what the manifest says. rates, topics, connections: of profile_scans, computed already;
-    sizes, latencies: by_bucket(). top: how many topics and subtrees are named. Times: ns since 1970."""
+    """What --json prints, but for what the manifest says. rates, topics, connections: of profile_scans, computed
+    already; sizes, latencies: by_bucket(). top: how many topics and subtrees are named. Times: ns since 1970."""
     total = rates.agg(F.sum("rows"), F.sum("bytes"), F.min("first"), F.max("last"), F.sum("lost"),
                       F.sum("lost_bytes")).first()
     if total is None or not total[0]:
@@ -163,6 +167,7 @@ def summary(rates: DataFrame, topics: DataFrame, trees: DataFrame, connections: 
     kinds = rates.groupBy("protocol", "version", "direction", "kind", "qos").agg(
         F.sum("rows").alias("rows"), F.sum("bytes").alias("bytes")).orderBy(F.desc("rows"), "kind").collect()
     of_sizes, of_latencies = sizes.collect(), latencies.collect()
+    acknowledged = sorted({(row.kind, row.direction or "") for row in of_latencies})
     messages = ("PUBLISH", *PUBLISHED, *DELIVERED)
     return {
         "rows": int(total[0]), "bytes": int(total[1] or 0), "first": int(total[2]), "last": int(total[3]),
@@ -170,6 +175,7 @@ def summary(rates: DataFrame, topics: DataFrame, trees: DataFrame, connections: 
         "kinds": [row.asDict() for row in kinds], "over_time": _over_time(rates, int(total[2]), int(total[3])),
         "size": {direction: _bucketed([row for row in of_sizes if row.kind in messages and row.direction == direction])
                  for direction in ("in", "out")},
-        "ack_latency_ns": {f"{kind} {direction}": _bucketed([row for row in of_latencies if (row.kind, row.direction) == (
-            kind, direction)]) for kind, direction in sorted({(row.kind, row.direction or "") for row in of_latencies})},
+        "ack_latency_ns": {f"{kind} {direction}": _bucketed(
+            [row for row in of_latencies if (row.kind, row.direction or "") == (kind, direction)])
+            for kind, direction in acknowledged},
         **_topics(topics, trees, top), **_clients(connections, clients)}

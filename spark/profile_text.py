@@ -30,7 +30,9 @@ def _ns(number: float) -> str:
 
 
 def _seconds(number: float) -> str:
-    return f"{number:.3g} s" if number < 120 else f"{number / 60:.1f} min" if number < 7200 else f"{number / 3600:.1f} h"
+    if number < 120:
+        return f"{number:.3g} s"
+    return f"{number / 60:.1f} min" if number < 7200 else f"{number / 3600:.1f} h"
 
 
 def _when(ns: int) -> str:
@@ -41,7 +43,8 @@ def _spread(found: dict[str, Any], shown: Any) -> str:
     """median 3, 90 % 5, … of quantiles()."""
     if not found:
         return "none"
-    named = [("least", "least"), ("p50", "median"), ("p90", "90 %"), ("p99", "99 %"), ("p99.9", "99.9 %"), ("most", "most")]
+    named = [("least", "least"), ("p50", "median"), ("p90", "90 %"), ("p99", "99 %"), ("p99.9", "99.9 %"),
+             ("most", "most")]
     return ", ".join(f"{name} {shown(found[key])}" for key, name in named if found.get(key) is not None)
 
 
@@ -62,7 +65,7 @@ def course(values: list[int]) -> str:
 
 def _head(found: dict[str, Any], about: dict[str, Any]) -> list[str]:
     lines = [f"recording {about['path']}: {about['broker']}, {about['source']}, "
-             f"{_count(about['parts'])} parts, {_bytes(about['file_bytes'])}"]
+             f"{_count(about['parts'])} part{'s' if about['parts'] != 1 else ''}, {_bytes(about['file_bytes'])}"]
     if about["end"] != "stopped":
         lines.append(f"it ended by: {about['end'] or 'nothing that was written down (it runs, or was cut off)'}")
     if found["rows"]:
@@ -87,7 +90,8 @@ def _rates(found: dict[str, Any]) -> list[str]:
             lines.append(f"  {name} over time, {_seconds(over['step_s'])} each: |{course(over[name]['course'])}|")
     storms = over["storms"]
     if storms["seconds"]:
-        worst = ", ".join(f"{_count(one['opened'])} in the second from {_when(one['second'] * 10**9)}" for one in storms["worst"])
+        worst = ", ".join(f"{_count(one['opened'])} in the second from {_when(one['second'] * 10**9)}"
+                          for one in storms["worst"])
         lines.append(f"  storms of connections: {_count(storms['seconds'])} seconds; {worst}")
     return lines
 
@@ -97,8 +101,13 @@ def _kinds(found: dict[str, Any]) -> list[str]:
     for one in found["kinds"]:
         protocol = " ".join(str(part) for part in (one["protocol"], one["version"]) if part is not None) or "-"
         qos = "" if one["qos"] is None else f", QoS {one['qos']}"
-        rows.append([_count(one["rows"]), _bytes(one["bytes"]), f"{protocol} {one['direction'] or ''} {one['kind']}{qos}"])
+        name = " ".join(part for part in (protocol, one["direction"], one["kind"]) if part)
+        rows.append([_count(one["rows"]), _bytes(one["bytes"]), name + qos])
     return ["", "Rows by kind", *_table(rows)]
+
+
+def _heat(one: dict[str, Any]) -> list[str]:
+    return [_count(one["published"]), _count(one["delivered"]), _bytes(one["published_bytes"] + one["delivered_bytes"])]
 
 
 def _topics(found: dict[str, Any]) -> list[str]:
@@ -109,13 +118,11 @@ def _topics(found: dict[str, Any]) -> list[str]:
         lines.append(f"  fan-out: {overall}; by the topic of each publish: {_spread(fan_out, _count)}")
     for title, key in (("hottest topics", "hottest"), ("largest topics", "largest")):
         lines += [f"  {title}: published, delivered, bytes", *_table([
-            [_count(one["published"]), _count(one["delivered"]), _bytes(one["published_bytes"] + one["delivered_bytes"]),
-             one["topic"]] for one in found[key]], "    ")]
+            [*_heat(one), one["topic"]] for one in found[key]], "    ")]
     for level, trees in found["subtrees"].items():
         if trees:
             lines += [f"  hottest subtrees, level {level}: topics, published, delivered, bytes", *_table([
-                [_count(one["topics"]), _count(one["published"]), _count(one["delivered"]),
-                 _bytes(one["published_bytes"] + one["delivered_bytes"]), one["subtree"]] for one in trees], "    ")]
+                [_count(one["topics"]), *_heat(one), one["subtree"]] for one in trees], "    ")]
     return lines
 
 
@@ -139,7 +146,7 @@ def text(found: dict[str, Any], about: dict[str, Any]) -> str:
     if not found["rows"]:
         return "\n".join([*lines, "it has no rows"])
     lines += _rates(found) + _kinds(found)
-    lines += ["", "Payloads", f"  in: {_spread(found['size']['in'], _bytes)}", f"  out: {_spread(found['size']['out'], _bytes)}"]
+    lines += ["", "Payloads", *[f"  {name}: {_spread(found['size'][name], _bytes)}" for name in ("in", "out")]]
     lines += ["", "From a packet to its acknowledgement"]
     lines += [f"  {name}: {_spread(one, _ns)}" for name, one in found["ack_latency_ns"].items()] or ["  none"]
     return "\n".join(lines + _topics(found) + _clients(found))

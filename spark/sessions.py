@@ -65,8 +65,8 @@ def connections(events: DataFrame) -> DataFrame:
     """One row per connection that was accepted, or never answered: when it began and ended, and its session's number.
 
     run, client_number, connection, session, fresh (it began the session), began_from, began_to, end_from, end_to, clean
-    (its DISCONNECT was taken, so it has no will), expiry_s, will, clean_start, present, answered, lost_from, lost_to (when the
-    session ends for good, as far as this connection and the next know).
+    (its DISCONNECT was taken, so it has no will), expiry_s, will, clean_start, present, answered, lost_from, lost_to
+    (when the session ends for good, as far as this connection and the next know).
     """
     def of(name: str) -> Column:
         return F.col("event") == name
@@ -136,18 +136,19 @@ def _heard(events: DataFrame, ended: DataFrame) -> DataFrame:
 def sessions(linked: DataFrame, settle_ns: int) -> DataFrame:
     """One row per session, of connections().
 
-    lost_from, lost_to: when it ends. chance: a publish acknowledged by then could still reach the client: the client was
-    connected from then for settle_ns, or until the run ended; null: never. away: intervals in which it was not connected,
-    for sure or perhaps. unknown: see the top.
+    lost_from, lost_to: when it ends. chance: a publish acknowledged by then could still reach the client: the client
+    was connected from then for settle_ns, or until the run ended; null: never. away: intervals in which it was not
+    connected, for sure or perhaps. unknown: see the top.
     """
     held = F.when(F.col("end_from") >= NEVER, F.lit(NEVER)).when(
         F.col("end_from") - F.col("began_to") >= settle_ns, F.col("end_from") - settle_ns)
     gap = Window.partitionBy(*PERSON, "session").orderBy("connection")
+    absent = F.when(F.col("end_from") < NEVER, F.struct(F.col("end_from").alias("since"), "back"))
     linked = linked.withColumn("back", _never(F.lead("began_to").over(gap)))
     return linked.groupBy(*PERSON, "session").agg(
         F.max("lost_from").alias("lost_from"), F.max("lost_to").alias("lost_to"),
         F.max(F.when(F.col("answered"), held)).alias("chance"),
-        F.collect_list(F.when(F.col("end_from") < NEVER, F.struct(F.col("end_from").alias("since"), "back"))).alias("away"),
+        F.collect_list(absent).alias("away"),
         F.bool_or((F.col("fresh") & ~F.col("clean_start") & F.col("present"))
                   | F.coalesce(F.col("doubt") <= F.col("began_from"), F.lit(False))).alias("unknown"))
 
@@ -156,8 +157,9 @@ def pieces(events: DataFrame, linked: DataFrame, held: DataFrame) -> DataFrame:
     """One row per accepted SUBSCRIBE of a filter. linked: connections(); held: sessions().
 
     run, client_number, session, chain, kind, group, pattern (matching.filter_parts), granted (QoS), no_local, retains
-    (its retained messages may come: by Retain Handling), begin_from, begin_to, end_from, end_to: of the piece; sure_from,
-    sure_to: the chain holds for sure in [sure_from, sure_to]; chance, away: of the session; manual: settles by `$ack`.
+    (its retained messages may come: by Retain Handling), begin_from, begin_to, end_from, end_to: of the piece;
+    sure_from, sure_to: the chain holds for sure in [sure_from, sure_to]; chance, away: of the session; manual: settles
+    by `$ack`.
     """
     detail = F.from_json("detail", DETAIL)
     asked = events.where(F.col("event").isin("subscribe", "unsubscribe")).select(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fluxmq.spark.progress import progress, told
+from fluxmq.spark.attempt import attempt
 from fluxmq.spark.result import Result, ResultError, open_result
 from fluxmq.spark.session import session
 from fluxmq.spark.sessions import NEVER
@@ -34,10 +34,11 @@ def _shown(row: Row) -> list[str]:
     at = f", arrived {_instant(row.arrived)}" if row.arrived is not None else ""
     lines = [f"{row.kind}: {who}: {row.why}{at}"]
     if row.p_client is None:
-        lines.append(f"    topic {row.p_topic}; the trace names operation {row.publisher_op} of client number {row.publisher}")
+        lines.append(f"    topic {row.p_topic}; its trace names operation {row.publisher_op} of client number "
+                     f"{row.publisher}")
     else:
-        lines.append(f"    publish: client {row.p_client}, operation {row.publisher_op}, topic {row.p_topic}, QoS {row.p_qos},"
-                     f" sent {_instant(row.p_sent)}, acknowledged {_instant(row.p_acked)}")
+        lines.append(f"    publish: client {row.p_client}, operation {row.publisher_op}, topic {row.p_topic}, "
+                     f"QoS {row.p_qos}, sent {_instant(row.p_sent)}, acknowledged {_instant(row.p_acked)}")
     return lines
 
 
@@ -81,7 +82,7 @@ def verify(result: str, settle: float, show: int, out: Path | None, master: str 
     from fluxmq.spark.violations import KINDS, counts, judged, violations
 
     spark = session("fluxmq verify", master)
-    with progress(spark, "verify"), told(ResultError, f"the events of {found.name} cannot be judged", spark):
+    with attempt(spark, "verify", ResultError, f"the events of {found.name} cannot be judged"):
         events = found.frame(spark).withColumn("run", F.lit(found.summary.run))
         tables = judged(events, settle_ns=int(settle * 1e9), complete=found.summary.complete)
         rows = violations(tables).localCheckpoint()

@@ -1,16 +1,18 @@
 """Expected deliveries against the actual ones: which violate what QoS promises, and the counts of what does not.
 
     must-missing         it is must (expected.py), and there is none
-    must-not-delivered   nothing of the session could bring it; or nobody published it, or on another topic; or with a QoS
-                         that no subscription explains
-    duplicate            more often than one delivery for the session, one for each `$share` group it is in, and those as a
-                         retained message. QoS 1 may be repeated with DUP, and on a later connection. Queues repeat as
-                         they see fit. `$share`: a second member, unless QoS 1 and the first one's connection had ended
-    order                of one publisher's connection, topic and QoS, behind a later one; of first deliveries, neither
-                         retained ones nor those through `$share` or a queue
+    must-not-delivered   nothing of the session could bring it; or nobody published it, or on another topic; or with a
+                         QoS that no subscription explains
+    duplicate            more often than one delivery for the session, one for each `$share` group it is in, and those
+                         as a retained message. QoS 1 may be repeated with DUP, and on a later connection. Queues
+                         repeat as they see fit. `$share`: a second member, unless QoS 1 and the connection of the first
+                         one had ended
+    order                of one publisher's connection, topic and QoS, behind a later one; of first deliveries,
+                         neither retained ones nor those through `$share` or a queue
 
-A row is one violation: `run`, `kind`, `why`, the receiver (`client`, `client_number`, `connection`, `session`; `group`),
-`arrived` (ns since 1970) and the publish that shows it (KEY, `p_client`, `p_topic`, `p_qos`, `p_sent`, `p_acked`).
+A row is one violation: `run`, `kind`, `why`, the receiver (`client`, `client_number`, `connection`, `session`;
+`group`), `arrived` (ns since 1970) and the publish that shows it (KEY, `p_client`, `p_topic`, `p_qos`, `p_sent`,
+`p_acked`).
 """
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ FROM_QUEUE = "$queue/%"
 
 class Judged:
     """Tables that verdicts are read from. pairs: one row per publish and session that expects or got it; groups: one
-    per publish and group; strays: deliveries that no publish explains; untraced: deliveries without a trace, counted."""
+    per publish and group; strays: deliveries that no publish explains; untraced: deliveries without a trace,
+counted."""
 
     def __init__(self, pairs: DataFrame, groups: DataFrame, strays: DataFrame, names: DataFrame) -> None:
         self.pairs = pairs
@@ -50,8 +53,8 @@ def judged(events: DataFrame, *, settle_ns: int = 1_000_000_000, complete: bool 
     settle_ns: how long a session must have stayed connected for what was published before to have arrived. complete:
     whether all publishes are there; of a replay that broke off a delivery may name one that was not written down.
     """
-    # Every table that is read twice is computed here and now: Spark looks at the whole plan of a table for each step that
-    # is built on it, and these plans are large enough for that to take longer than the work itself.
+    # Every table that is read twice is computed here and now: Spark looks at the whole plan of a table for each step
+    # that is built on it, and these plans are large enough for that to take longer than the work itself.
     linked = connections(events).localCheckpoint()
     held = sessions(linked, settle_ns)
     subscribed = pieces(events, linked, held).localCheckpoint()
@@ -75,8 +78,8 @@ def judged(events: DataFrame, *, settle_ns: int = 1_000_000_000, complete: bool 
 def _deliveries(events: DataFrame, linked: DataFrame) -> DataFrame:
     """Deliveries that say which publish they are of, with their session and when their connection ended."""
     got = events.where("event = 'delivery' and publisher is not null").select(
-        *KEY, "client_number", "connection", "op", F.col("sent").alias("arrived"), F.col("qos").cast("int").alias("qos"),
-        F.coalesce("dup", F.lit(False)).alias("dup"), "topic")
+        *KEY, "client_number", "connection", "op", F.col("sent").alias("arrived"),
+        F.col("qos").cast("int").alias("qos"), F.coalesce("dup", F.lit(False)).alias("dup"), "topic")
     ends = linked.select("run", "client_number", "connection", "session", F.col("end_from").alias("cut"))
     return (got.join(F.broadcast(ends), ["run", "client_number", "connection"], "left")
             .withColumn("session", F.coalesce("session", F.lit(-1))))
@@ -89,7 +92,8 @@ def _paired(wanted: DataFrame, got: DataFrame) -> DataFrame:
     arrived = got.groupBy(*key).agg(F.sort_array(F.collect_list(one)).alias("got"),
                                     *[F.first(name).alias(f"g_{name}") for name in PUBLISH])
     both = wanted.join(arrived, key, "full_outer")
-    both = both.withColumns({name: F.coalesce(name, f"g_{name}") for name in PUBLISH}).drop(*[f"g_{n}" for n in PUBLISH])
+    both = both.withColumns({name: F.coalesce(name, f"g_{name}") for name in PUBLISH})
+    both = both.drop(*[f"g_{name}" for name in PUBLISH])
     return both.withColumns({
         "got": F.coalesce("got", F.array().cast(arrived.schema["got"].dataType)),
         "groups": F.coalesce("groups", F.array().cast("array<string>")),
@@ -105,7 +109,8 @@ def _explained(pairs: DataFrame) -> DataFrame:
     def from_queue(one: Column) -> Column:
         return one["topic"].like(FROM_QUEUE)
 
-    split = pairs.withColumns({"queued": F.filter("got", from_queue), "got": F.filter("got", lambda one: ~from_queue(one))})
+    split = pairs.withColumns({"queued": F.filter("got", from_queue),
+                               "got": F.filter("got", lambda one: ~from_queue(one))})
     first = F.get("got", F.lit(0))
     repeated = F.filter(F.slice("got", 2, F.lit(2**31 - 1)),
                         lambda one: ~((one["qos"] == 1) & (one["dup"] | (one["connection"] != first["connection"]))))
@@ -153,15 +158,17 @@ def violations(found: Judged) -> DataFrame:
                                           F.col("one"))))
     wrong = (known.where("plain and size(groups) = 0 and kept = 0 and size(got) > 0")
              .where((first["qos"] > F.col("qos_high")) | (first["qos"] < F.col("qos_low")))
-             .select(*_row("must-not-delivered", F.concat(told("delivered with QoS "), first["qos"].cast("string"),
-                                                          told(", not with QoS "), F.col("qos_high").cast("string")), first)))
+             .select(*_row("must-not-delivered", F.concat(
+                 told("delivered with QoS "), first["qos"].cast("string"), told(", not with QoS "),
+                 F.col("qos_high").cast("string")), first)))
     held = F.col("queue_from").isNotNull()
     late = F.filter("queued", lambda one: ~F.coalesce(
         F.when(F.col("p_topic").like(FROM_QUEUE), F.when(held, (one["arrived"] >= F.col("queue_from"))
                                                          & (one["arrived"] <= F.col("queue_to"))))
         .otherwise(one["arrived"] >= F.col("any_queue")), F.lit(False)))
     # A dead letter comes from a queue that nobody published to, so a session that consumes from any queue may get it.
-    late = F.when(held | F.col("any_queue").isNull(), late).otherwise(F.array().cast(found.pairs.schema["queued"].dataType))
+    nobody = F.array().cast(found.pairs.schema["queued"].dataType)
+    late = F.when(held | F.col("any_queue").isNull(), late).otherwise(nobody)
     unasked = known.withColumn("one", F.explode(late)).select(
         *_row("must-not-delivered", told("the session did not consume from the queue then"), F.col("one")))
     extra = (known.where("allowed > 0 and size(repeated) >= allowed")
@@ -169,7 +176,8 @@ def violations(found: Judged) -> DataFrame:
              .select(*_row("duplicate", F.concat(told("delivered again, with QoS "), F.col("one.qos").cast("string")),
                            F.col("one"))))
     behind = known.where("behind > publisher_op").select(*_row("order", F.concat(
-        told("delivered behind operation "), F.col("behind").cast("string"), told(" of the same publisher and topic")), first))
+        told("delivered behind operation "), F.col("behind").cast("string"),
+        told(" of the same publisher and topic")), first))
     stray = found.strays.select(
         "run", F.lit("must-not-delivered").alias("kind"), F.lit("nobody published it").alias("why"), "client_number",
         F.col("connection").cast("bigint").alias("connection"), F.col("session").cast("bigint").alias("session"),
@@ -191,7 +199,10 @@ def _of_groups(found: Judged) -> list[DataFrame]:
     reached = ((F.col("n_all") > F.col("must_plain")) & shared) | (F.col("n_queued") > 0)
     got = members.groupBy(*KEY, "group").agg(F.bool_or(reached).alias("reached"),
                                              *[F.first(name).alias(name) for name in PUBLISH])
-    lost = found.groups.where("must").join(got, [*KEY, "group"]).where("not reached")
+    # What a session got of which nothing is known may have come through any group.
+    doubtful = found.pairs.where("coalesce(unknown, true) and size(got) + size(queued) > 0").select(*KEY).distinct()
+    lost = (found.groups.where("must").join(got, [*KEY, "group"]).where("not reached")
+            .join(doubtful, KEY, "left_anti"))
     nobody = lost.select(
         "run", F.lit("must-missing").alias("kind"),
         F.when(F.col("kind") == "share", "no member of the group got it").otherwise(

@@ -1,9 +1,10 @@
-"""A broker, its clients and the network between them, in plain Python on a clock set by chance: makes results of replays.
+"""A broker, its clients and the network between them, in plain Python on a clock set by chance: makes results of
+replays.
 
 Whatever it does is allowed: requests and answers travel for as long as they like, but in order; connections break with
-what is in them; sessions are taken over, left, found again, expire; QoS 0 gets lost; QoS 1 is repeated. So `verify` must
-find nothing in what it writes. One tick is a tenth of a second; what lies in a living connection arrives within ARRIVES
-ticks, which is less than the settling time of `verify`. `Rules` are what a history may contain.
+what is in them; sessions are taken over, left, found again, expire; QoS 0 gets lost; QoS 1 is repeated. So `verify`
+must find nothing in what it writes. One tick is a tenth of a second; what lies in a living connection arrives within
+ARRIVES ticks, which is less than the settling time of `verify`. `Rules` are what a history may contain.
 
 It matches topics by oracle/topics.py and shares nothing with fluxmq.
 """
