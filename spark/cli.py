@@ -12,6 +12,8 @@ __all__ = ["replay"]
 # command: module of this package, the click command in it, what it does. The table, so that help imports nothing.
 JOBS: dict[str, tuple[str, str, str]] = {
     "run": ("replay_job", "run", "Replay a recording against a broker."),
+    "profile": ("profile_job", "profile", "What is in a recording."),
+    "verify": ("verify_job", "verify", "Did the broker deliver what it must, and nothing else?"),
 }
 
 

@@ -47,7 +47,7 @@ def session(name: str, master: str | None = None, settings: dict[str, str] | Non
             builder = builder.config("spark.driver.host", LOOPBACK)
         builder = builder.config("spark.ui.enabled", "false")
     defaults = {"spark.sql.session.timeZone": "UTC", "spark.sql.execution.arrow.pyspark.enabled": "true",
-                "spark.sql.shuffle.partitions": "8"}
+                "spark.sql.shuffle.partitions": "8", "spark.ui.showConsoleProgress": "false"}
     for key, value in (defaults | (settings or {})).items():
         builder = builder.config(key, value)
     try:

@@ -27,6 +27,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     made = session("fluxmq tests", "local[2]", {
         "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(place / "warehouse"),
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={place} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"})
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={place} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+                                         " -XX:ReservedCodeCacheSize=256m"})
     yield made
     made.stop()

@@ -1,0 +1,95 @@
+"""`fluxmq replay verify RESULT`: did the broker deliver what it must, and nothing else? docs/verify.md."""
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fluxmq.spark.attempt import attempt
+from fluxmq.spark.result import Result, ResultError, open_result
+from fluxmq.spark.session import session
+from fluxmq.spark.sessions import NEVER
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
+
+__all__ = ["verify"]
+
+SHOWN_MAX = 20
+
+
+def _instant(ns: int | None) -> str:
+    if ns is None or ns >= NEVER:
+        return "never"
+    return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%H:%M:%S") + f".{ns % 1_000_000_000:09}"
+
+
+def _shown(row: Row) -> list[str]:
+    """One violation as text: who, why, and the publish that shows it."""
+    who = f"client {row.client}" if row.client is not None else f"group {row.group}"
+    if row.client is not None and row.group is not None:
+        who += f" of {row.group}"
+    at = f", arrived {_instant(row.arrived)}" if row.arrived is not None else ""
+    lines = [f"{row.kind}: {who}: {row.why}{at}"]
+    if row.p_client is None:
+        lines.append(f"    topic {row.p_topic}; its trace names operation {row.publisher_op} of client number "
+                     f"{row.publisher}")
+    else:
+        lines.append(f"    publish: client {row.p_client}, operation {row.publisher_op}, topic {row.p_topic}, "
+                     f"QoS {row.p_qos}, sent {_instant(row.p_sent)}, acknowledged {_instant(row.p_acked)}")
+    return lines
+
+
+def _report(found: Result, counted: dict[str, int], kinds: dict[str, int], shown: list[Row]) -> str:
+    from fluxmq.spark.violations import COUNTS
+
+    lines = [f"result {found.name}, run {found.summary.run}"]
+    if not found.summary.complete:
+        lines.append(f"partial: {found.summary.why or 'the replay did not end'}; what is there was judged")
+    width = max(len(f"{number:,}") for number in counted.values())
+    lines += [f"  {counted[name]:>{width},} {text}" for name, text in COUNTS.items()]
+    total = sum(kinds.values())
+    if not total:
+        return "\n".join([*lines, "no violation"])
+    lines.append(f"violations: {total:,} (" + ", ".join(f"{name} {count:,}" for name, count in kinds.items()) + ")")
+    for row in shown:
+        lines += ["  " + line for line in _shown(row)]
+    if total > len(shown):
+        lines.append(f"  … and {total - len(shown):,} more: --out DIR writes them all")
+    return "\n".join(lines)
+
+
+@click.command("verify")
+@click.argument("result", type=click.Path(path_type=str))
+@click.option("--settle", type=click.FloatRange(0.0), default=1.0, show_default=True, metavar="SECONDS",
+              help="A session that stayed connected so long after a publish was acknowledged must have got it.")
+@click.option("--show", type=click.IntRange(0), default=SHOWN_MAX, show_default=True, help="Violations shown as text.")
+@click.option("--out", type=click.Path(path_type=Path), help="Directory for all violations, as Parquet.")
+@click.option("--master", metavar="URL", help="As spark-submit's; without it this process, on all processors.")
+def verify(result: str, settle: float, show: int, out: Path | None, master: str | None) -> int:
+    """Compare the deliveries of a replay with what its subscriptions and publishes demand.
+
+    Exit status 1 when there is a violation: a delivery that must be and is not, that must not be and is, that is there
+    twice, or out of order.
+    """
+    found = open_result(result)
+    if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+        raise ResultError(f"{out} is not empty: name a new directory for the violations")
+    from pyspark.sql import functions as F
+
+    from fluxmq.spark.violations import KINDS, counts, judged, violations
+
+    spark = session("fluxmq verify", master)
+    with attempt(spark, "verify", ResultError, f"the events of {found.name} cannot be judged"):
+        events = found.frame(spark).withColumn("run", F.lit(found.summary.run))
+        tables = judged(events, settle_ns=int(settle * 1e9), complete=found.summary.complete)
+        rows = violations(tables).localCheckpoint()
+        if out is not None:
+            rows.repartition(1).write.parquet(str(out))
+        by_kind: dict[str, Any] = {row["kind"]: row["count"] for row in rows.groupBy("kind").count().collect()}
+        first = rows.orderBy(F.coalesce("arrived", "p_sent"), "client", "publisher_op").limit(show).collect()
+        counted = counts(tables, events)
+    click.echo(_report(found, counted, {kind: by_kind[kind] for kind in KINDS if kind in by_kind}, first))
+    return 1 if by_kind else 0
