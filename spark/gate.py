@@ -3,9 +3,9 @@
     verdict = judge([Pair({"throughput": 100_000}, {"throughput": 99_000}), …], load_thresholds(path))
 
 A pair is one repetition: what the baseline measured and, as close to it in time as could be, what the candidate did. Of
-a measure the figure is the median over the pairs of candidate / baseline, and what is said rests on an interval around it
-(`interval`): regression when all of it is beyond the limit, pass when all of it is within, and noise when it straddles
-the limit, or when there are too few pairs for any interval at that confidence.
+a measure the figure is the median over the pairs of candidate / baseline, and what is said rests on an interval around
+it (`interval`): regression when all of it is beyond the limit, pass when all of it is within, and noise when it
+straddles the limit, or when there are too few pairs for any interval at that confidence.
 """
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ class Pair:
 class Finding:
     """What is said of one measure.
 
-    ratio, low, high: median of candidate / baseline and its interval (with an absolute bound: of the candidate's values).
-    baseline, candidate: medians. pairs: how many count. gated: whether the verdict depends on it.
+    ratio, low, high: median of candidate / baseline and its interval; with an absolute bound there is no ratio, and low
+    and high are the candidate's smallest and largest value. baseline, candidate: medians. pairs: how many count. gated: whether the verdict depends on it.
     """
 
     measure: str
