@@ -115,7 +115,8 @@ class Finding:
     """What is said of one measure.
 
     ratio, low, high: median of candidate / baseline and its interval; with an absolute bound there is no ratio, and low
-    and high are the candidate's smallest and largest value. baseline, candidate: medians. pairs: how many count. gated: whether the verdict depends on it.
+    and high are the candidate's smallest and largest value. baseline, candidate: medians. pairs: how many count.
+    gated: whether the verdict depends on it.
     """
 
     measure: str
