@@ -1,7 +1,7 @@
 """What the gate loads both brokers with: a few rows of the compiled load generator, and the replay of a workload.
 
-A row is chosen so that its figure depends on what the broker does and as little as can be on chance: on the disk, and on
-how many messages it finds at a time, which the scheduler decides.
+A row is chosen so that its figure depends on what the broker does and as little as can be on chance: on the disk, and
+on how many messages it finds at a time, which the scheduler decides.
 """
 from __future__ import annotations
 
