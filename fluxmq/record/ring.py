@@ -1,0 +1,50 @@
+"""The ring between broker and writer as a file in memory: made by the one, opened by the other.
+
+It holds what clients send and get. So it has no name in any file system, and whoever opens it by way of /proc must be
+the broker's user (or root).
+"""
+import mmap
+import os
+
+from fluxmq._core.errors import FluxError
+from fluxmq._core.record_ring import RingReader
+
+__all__ = ["RING_PAGE", "make_ring", "open_ring", "ring_capacity"]
+
+RING_PAGE = 4096  # before the data, with the positions of both ends
+
+
+def ring_capacity(size: int) -> int:
+    """The largest power of two that is at most `size` bytes, which is 4 096 at least."""
+    return 1 << (size.bit_length() - 1)
+
+
+def make_ring(capacity: int) -> int:
+    """A descriptor (not inherited) of an empty ring of `capacity` bytes. Raises OSError."""
+    descriptor = os.memfd_create("fluxmq-record", os.MFD_CLOEXEC)
+    try:
+        os.fchmod(descriptor, 0o600)
+        os.ftruncate(descriptor, RING_PAGE + capacity)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_ring(source: int | str) -> RingReader:
+    """The reader's end. source: a descriptor, which stays the caller's, or a path such as /proc/PID/fd/N.
+
+    Raises FluxError when it cannot be opened, CorruptError when it is no ring.
+    """
+    try:
+        descriptor = os.open(source, os.O_RDWR | os.O_CLOEXEC) if isinstance(source, str) else source
+        try:
+            mapping = mmap.mmap(descriptor, 0)
+        finally:
+            if isinstance(source, str):
+                os.close(descriptor)
+    except (OSError, ValueError) as error:
+        why = "may not be opened: be the user that the broker runs as, or root" if isinstance(
+            error, PermissionError) else f"cannot be opened: {getattr(error, 'strerror', None) or error}"
+        raise FluxError(f"the ring of the recording {why}") from error
+    return RingReader(mapping)
