@@ -10,7 +10,10 @@ import click
 __all__ = ["replay"]
 
 # command: module of this package, the click command in it, what it does. The table, so that help imports nothing.
-JOBS: dict[str, tuple[str, str, str]] = {}
+JOBS: dict[str, tuple[str, str, str]] = {
+    "compare": ("compare_job", "compare", "show two results beside each other, as HTML and as text"),
+    "gate": ("gate_job", "gate", "judge results against others, by thresholds, telling noise from regressions"),
+}
 
 
 @click.command("job-path")

@@ -18,12 +18,12 @@ from fluxmq._core.errors import FluxError
 from fluxmq._core.testing import DEBUG_BUILD
 from fluxmq.bench.gate.baseline import NoBaseline, build, find_commit
 from fluxmq.bench.gate.rows import ROWS, GateRow, chosen
-from fluxmq.bench.gate.table import render
 from fluxmq.bench.gate.turns import Homes, Turns
 from fluxmq.bench.load.brokers import BrokerError
 from fluxmq.bench.load.compare import pinned
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.spark.gate import GateError, Pair, Verdict, judge, load_thresholds
+from fluxmq.spark.verdict_text import render
 
 __all__ = ["gate"]
 
@@ -96,7 +96,7 @@ def gate(rounds: int, seconds: float, baseline: str | None, candidate: Path | No
     verdict = judge(pairs, limits)
     if output is not None:
         output.write_text(json.dumps(document(pairs, verdict), indent=1) + "\n")
-    click.echo(json.dumps(verdict.as_json(), indent=1) if as_json else render(verdict))
+    click.echo(json.dumps(verdict.as_json(), indent=1) if as_json else render(verdict, "checkout"))
     raise SystemExit(verdict.status)
 
 

@@ -5,18 +5,19 @@ from fluxmq.spark.gate import Finding, Verdict
 
 __all__ = ["render"]
 
-HEADER = ("measure", "baseline", "checkout", "ratio", "interval", "allowed", "")
+HEADER = ("measure", "baseline", "{}", "ratio", "interval", "allowed", "")
 SAID = {"regression": "REGRESSION", "pass": "pass", "noise": "noise", "nothing": "not measured"}
-SUMMARY = {"regression": "regression: the checkout is slower than it may be",
+SUMMARY = {"regression": "regression: the {} is worse than it may be",
            "pass": "pass: no regression outside noise",
            "noise": "noise: nothing can be told from these figures; that passes",
            "nothing": "nothing to judge"}
 
 
-def render(verdict: Verdict) -> str:
-    """A line for each measure, and what they come to."""
+def render(verdict: Verdict, candidate: str) -> str:
+    """A line for each measure, and what they come to. candidate: what the candidate is called."""
     kept = [finding for finding in verdict.findings if finding.better is None and finding.outcome == "pass"]
-    rows = [HEADER, *(line(finding) for finding in verdict.findings if finding not in kept)]
+    rows = [tuple(cell.format(candidate) for cell in HEADER)]
+    rows += [line(finding) for finding in verdict.findings if finding not in kept]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     if kept:
@@ -25,7 +26,7 @@ def render(verdict: Verdict) -> str:
     noisy = [f.measure for f in verdict.findings if f.outcome == "noise" and f.gated]
     if noisy:
         lines += ["", f"Neither passed nor failed, for noise: {', '.join(noisy)}"]
-    return "\n".join([*lines, "", SUMMARY[verdict.outcome]])
+    return "\n".join([*lines, "", SUMMARY[verdict.outcome].format(candidate)])
 
 
 def line(finding: Finding) -> tuple[str, ...]:
