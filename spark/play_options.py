@@ -1,0 +1,65 @@
+"""How a partition is played, and what came of it."""
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fluxmq.client.connection import Connection
+
+__all__ = ["PlayOptions", "PlayStatus"]
+
+START_SOON_NS = 50_000_000
+
+
+def _alone(_word: str, now: int) -> int:
+    """The meeting of a player that plays alone."""
+    return now + START_SOON_NS
+
+
+@dataclass(slots=True, kw_only=True)
+class PlayOptions:
+    """address: of the broker, as Connection.open takes it. run: tag of the traces, unsigned 32 bits. first: recorded
+    instant (ns) that is T0. speed: of the recording; None, as fast as possible. username, password: instead of the
+    recorded logins. quiet_s: how long no delivery must come after the last operation; quiet_max_s: how long that is
+    waited for. patience_s: how long acknowledgements may stand still.
+    window: as fast as possible, publishes after which subscribers must have caught up.
+
+    meet(word, now): "start" answers T0, ns since 1970; "sent" returns when every player has sent all. It may block.
+    clock: ns since 1970. sleep, open_connection: for tests with a clock of their own.
+    """
+
+    address: str
+    run: int
+    first: int = 0
+    speed: float | None = 1.0
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    quiet_s: float = 1.0
+    quiet_max_s: float = 30.0
+    patience_s: float = 10.0
+    window: int = 1000
+    meet: Callable[[str, int], int] = _alone
+    clock: Callable[[], int] = time.time_ns
+    sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
+    open_connection: Callable[..., Awaitable[Any]] = Connection.open
+
+
+@dataclass(slots=True)
+class PlayStatus:
+    """What one player did; filled in while it plays. why: "" when complete. not_sent: operations whose connection was
+    gone, or that the broker's limits forbid. started: T0."""
+
+    complete: bool = False
+    why: str = ""
+    started: int = 0
+    finished: int = 0
+    operations: int = 0
+    publishes: int = 0
+    deliveries: int = 0
+    not_sent: int = 0
+    lost_connections: int = 0
+    refused_connections: int = 0
+    late_ns_max: int = 0

@@ -1,0 +1,359 @@
+"""One player: all clients of a partition on one event loop. No Spark, no threads, no clock of its own.
+
+The order of a client's operations is kept: one that cannot be sent waits in the client's line, and all that follow wait
+behind it. Operations of different clients do not wait for each other, but
+
+- with a speed, each waits until it is due: T0 + (recorded time - first) / speed;
+- with `--fast`, session operations are barriers: what came before is acknowledged before them, and they before what
+  comes after. A run of them is one barrier, the order of each client kept. And after every `window` publishes it waits
+  until they are acknowledged and subscribers have what came of them: a broker drops what waits for too long a line.
+"""
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fluxmq._core.errors import FluxError
+from fluxmq._core.replay_rows import NO_VALUE
+from fluxmq.spark.event_batches import EventBatches
+from fluxmq.spark.links import CLOSED, OPEN, Link, Operation, PlayedClient
+from fluxmq.spark.operations import (
+    ACK,
+    CLOSE,
+    CONNECT,
+    DISCONNECT,
+    PUBLISH,
+    SETUP,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    ConnectAsked,
+    connect_asked,
+    properties_asked,
+    setup_asked,
+    subscriptions_asked,
+    unsubscriptions_asked,
+    wire_properties,
+)
+from fluxmq.spark.play_options import PlayOptions, PlayStatus
+from fluxmq.spark.waits import Waits
+
+__all__ = ["Player"]
+
+TURN_OPERATIONS = 128           # between two turns of the loop: what is written goes out then
+SWEEP_S = 0.25                  # QoS 0 is proved, finished rows leave
+OPENING_MAX = 64
+WAITING_MAX = 20_000            # operations in clients' lines before the others wait too
+NAP_S = 0.2
+NANO = 1e9
+MQTT_5 = 5
+
+
+class Player(Waits):
+    """emit(batch): takes rows of the result's schema. manual: links whose acknowledgements are operations."""
+
+    def __init__(self, options: PlayOptions, status: PlayStatus, emit: Callable[[pa.RecordBatch], None],
+                 manual: frozenset[int] = frozenset()) -> None:
+        super().__init__(options, status)
+        self.emit, self.manual = emit, manual
+        self.batches = EventBatches(self.rows)
+        self.links: dict[int, Link] = {}
+        self.in_session_run = False
+        self.reason = "their connections were gone"
+
+    async def run(self, feed: AsyncIterator[pa.RecordBatch]) -> None:
+        """Plays everything that `feed` gives. What goes wrong with the broker is told in the status."""
+        sweeper = asyncio.create_task(self._sweep())
+        try:
+            started = False
+            async for batch in feed:
+                columns = _columns(batch)
+                setups = int(np.searchsorted(batch.column("kind").to_numpy() != SETUP, True)) if not started else 0
+                for index in range(setups):
+                    await self._set_up(_operation(columns, index, NO_VALUE))
+                if setups < batch.num_rows:
+                    if not started:
+                        started = await self._start()
+                    await self._play(columns, setups)
+                if self.stopped:
+                    break
+            if not started:
+                await self._start()
+            if not self.stopped:
+                await self.settle()
+            await self._meet("sent")
+            if not self.stopped:
+                await self._quiet()
+            await self._leave()
+        finally:
+            sweeper.cancel()
+            for task in self.tasks:
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await sweeper
+            self._finish()
+
+    async def _start(self) -> bool:
+        await self.settle()
+        self.status.started = await self._meet("start")
+        await self._sleep_until(self.status.started)
+        return True
+
+    async def _meet(self, word: str) -> int:
+        return await self.loop.run_in_executor(None, self.options.meet, word, self.clock())
+
+    # ── operations ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _play(self, columns: dict[str, Any], start: int) -> None:
+        speed, t0 = self.options.speed, self.status.started
+        times, total, at = columns["time"], len(columns["kind"]), start
+        dues: list[int] = []
+        if speed is not None:
+            dues = (t0 + (np.array(times) - self.options.first) / speed).astype(np.int64).tolist()
+        while at < total and not self.stopped:
+            if speed is None:
+                end = await self._reach(columns, at, min(total, at + TURN_OPERATIONS))
+            else:
+                end = min(bisect_right(dues, self.clock(), at), at + TURN_OPERATIONS)
+                if end == at:
+                    await self._sleep_until(dues[at])
+                    continue
+            self._send(columns, dues, at, end)
+            at = end
+            await asyncio.sleep(0)
+            while self.waiting > WAITING_MAX and not self.stopped:
+                await self.change()
+
+    def _send(self, columns: dict[str, Any], dues: list[int], at: int, end: int) -> None:
+        """Sends, or puts into their client's line, the operations from `at` to `end`."""
+        kinds, keys, links = columns["kind"], columns["link"], self.links
+        topics, payloads, sizes = columns["topic"], columns["payload"], columns["size"]
+        qos, retain, texts, copies = columns["qos"], columns["retain"], columns["properties"], columns["copy"]
+        self.status.operations += end - at
+        for index in range(at, end):
+            due = dues[index] if dues else NO_VALUE
+            if kinds[index] == PUBLISH:
+                link = links.get(keys[index])
+                if link is not None and link.state == OPEN and not link.client.waiting:
+                    text = texts[index]
+                    try:
+                        if link.lane.publish(topics[index], qos[index] or 0, retain[index] or False, sizes[index] or 0,
+                                             payloads[index], wire_properties(text, copies[index]) if text else None,
+                                             due):
+                            continue
+                    except FluxError as error:
+                        self._not_sent(str(error))
+                        continue
+            operation = _operation(columns, index, due)
+            client = self._client(operation)
+            if client.waiting or not self._attempt(client, operation):
+                client.waiting.append(operation)
+                self.waiting += 1
+
+    async def _reach(self, columns: dict[str, Any], at: int, end: int) -> int:
+        """With --fast: where the run of publishes or of session operations ends that may be sent now."""
+        kinds = columns["kind"]
+        quick = (PUBLISH, ACK)
+        session = kinds[at] not in quick
+        if session != self.in_session_run or kinds[at] == CLOSE:
+            await self.settle()
+            if not session:
+                self.expect_from(link.lane for link in self.links.values() if link.subscribed and link.state == OPEN)
+            self.in_session_run = session
+        elif self.rows.publishes - self.caught_up >= self.options.window:
+            await self.catch_up()
+        while self.opening >= OPENING_MAX and not self.stopped:
+            await self.change()
+        stop = at + 1
+        room = OPENING_MAX if session else self.options.window - (self.rows.publishes - self.caught_up)
+        end = min(end, at + max(room, 1))
+        while stop < end and (kinds[stop] not in quick) == session and kinds[stop] != CLOSE:
+            stop += 1
+        return stop
+
+    def _client(self, operation: Operation) -> PlayedClient:
+        client = self.clients.get(operation.number)
+        if client is None:
+            client = self.clients[operation.number] = PlayedClient(self.rows, operation.client, operation.number)
+        return client
+
+    def _attempt(self, client: PlayedClient, operation: Operation) -> bool:
+        """Does it, or finds that it cannot be done any more; False: not yet."""
+        if client.opening:
+            return False
+        kind, link = operation.kind, self.links.get(operation.link)
+        if kind in (CONNECT, SETUP):
+            if self.opening >= OPENING_MAX:
+                self.at_the_door.append(client)
+                return False
+            asked = connect_asked(operation.detail, operation.properties, operation.version or MQTT_5, operation.copy)
+            self.spawn(self._open(self._new_link(client, operation), asked, operation.due))
+            return True
+        if link is None or link.state == CLOSED:
+            if kind not in (CLOSE, DISCONNECT, ACK):
+                client.played.next_op += 1
+                self._not_sent("its connection was gone")
+            return True
+        try:
+            return self._on_link(link, operation)
+        except FluxError as error:
+            self._not_sent(str(error))
+            return True
+
+    def _on_link(self, link: Link, operation: Operation) -> bool:
+        kind, copy, due = operation.kind, operation.copy, operation.due
+        if kind == PUBLISH:
+            text = operation.properties
+            return link.lane.publish(operation.topic or b"", operation.qos, operation.retain, operation.size,
+                                     operation.payload, wire_properties(text, copy) if text else None, due)
+        if kind == ACK:
+            if operation.rank is not None:
+                link.acknowledge(operation.rank)
+            return True
+        properties = properties_asked(operation.properties, copy) if operation.version == MQTT_5 else None
+        if kind == SUBSCRIBE:
+            link.subscribe(subscriptions_asked(operation.detail, copy), properties, due)
+            self.asked.add(link)
+            return True
+        if kind == UNSUBSCRIBE:
+            link.unsubscribe(unsubscriptions_asked(operation.detail, copy), properties, due)
+            self.asked.add(link)
+            return True
+        if not link.may_end(self.loop):
+            return False
+        if kind == DISCONNECT:
+            link.disconnect(operation.reason, properties, due)
+        elif not link.ending:
+            link.abort(due)
+        return True
+
+    def _new_link(self, client: PlayedClient, operation: Operation) -> Link:
+        link = Link(self.rows, client, self.options, self.changed, manual=operation.link in self.manual)
+        self.links[operation.link] = link
+        client.opening = True
+        return link
+
+    async def _open(self, link: Link, asked: ConnectAsked, due: int) -> None:
+        self.opening += 1
+        try:
+            await link.open(asked, due)
+        finally:
+            self.opening -= 1
+            for client in self.at_the_door:
+                self.wake(client)
+            self.at_the_door.clear()
+        if link.state == CLOSED:
+            self.status.refused_connections += not link.unreachable
+            if link.unreachable:
+                self.probe(link.unreachable)
+        self.changed(link)
+
+    async def _set_up(self, operation: Operation) -> None:
+        """A session that was there when the recording began, with nothing that an earlier replay may have left."""
+        if self.stopped:
+            return
+        client = self._client(operation)
+        asked, filters = setup_asked(operation.detail, operation.version or MQTT_5, operation.copy)
+        clean = ConnectAsked(asked.version, True, asked.keep_alive_s, asked.session_expiry_s, None, asked.properties)
+
+        async def open_and_subscribe() -> None:
+            if asked.version < MQTT_5 and not asked.clean_start:
+                first = Link(self.rows, client, self.options, self.changed, manual=False)
+                await self._open(first, clean, NO_VALUE)
+                if first.state == OPEN:
+                    first.disconnect(0, None)
+                    await first.connection.closed()
+            await self._open(link, asked if asked.version < MQTT_5 else clean, NO_VALUE)
+            if link.state == OPEN and filters:
+                link.subscribe(filters)
+                self.asked.add(link)
+
+        link = self._new_link(client, operation)
+        while self.opening >= OPENING_MAX:
+            await self.change()
+        self.spawn(open_and_subscribe())
+        await asyncio.sleep(0)
+
+    async def _sleep_until(self, instant: int) -> None:
+        while not self.stopped and (left := instant - self.clock()) > 0:
+            await self.options.sleep(min(left / NANO, NAP_S))
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self.rows.prove()
+            self._emit()
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _quiet(self) -> None:
+        """Until no delivery has come for quiet_s; what clients held back is acknowledged first."""
+        for link in self.links.values():
+            if link.manual and link.state == OPEN:
+                link.release()
+        end, seen, since = self.clock() + int(self.options.quiet_max_s * NANO), -1, self.clock()
+        while not self.stopped and self.clock() < end:
+            if self.rows.deliveries != seen:
+                seen, since = self.rows.deliveries, self.clock()
+            elif self.clock() - since >= self.options.quiet_s * NANO:
+                return
+            await self.options.sleep(min(self.options.quiet_s / 4, NAP_S))
+
+    async def _leave(self) -> None:
+        """Disconnects who is still there."""
+        closing = []
+        for link in self.links.values():
+            if link.state == OPEN and not link.ending:
+                link.disconnect(0, None, end=True)
+                closing.append(link.connection.closed())
+        if closing:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.options.patience_s):
+                    await asyncio.gather(*closing)
+
+    def _finish(self) -> None:
+        status = self.status
+        status.finished = self.clock()
+        status.not_sent += self.waiting
+        for chunk in self.rows.take(everything=True):
+            self.emit(self.batches.batch(chunk))
+        self._count()
+        if not status.why and status.not_sent:
+            status.why = f"{status.not_sent} operations were not sent: {self.reason}"
+        status.complete = not status.why
+
+    def _emit(self) -> None:
+        for chunk in self.rows.take():
+            self.emit(self.batches.batch(chunk))
+        self._count()
+
+    def _count(self) -> None:
+        self.status.publishes, self.status.deliveries = self.rows.publishes, self.rows.deliveries
+        self.status.late_ns_max = self.rows.late_max
+
+    def _not_sent(self, why: str) -> None:
+        self.status.not_sent += 1
+        self.reason = why
+
+
+def _columns(batch: pa.RecordBatch) -> dict[str, Any]:
+    """Lists by name; topics as bytes, each once."""
+    columns: dict[str, Any] = {name: batch.column(name).to_pylist() for name in batch.schema.names
+                               if name not in ("topic", "seq")}
+    coded = batch.column("topic").dictionary_encode()
+    names = [None if topic is None else topic.encode() for topic in coded.dictionary.to_pylist()]
+    columns["topic"] = [None if index is None else names[index] for index in coded.indices.to_pylist()]
+    return columns
+
+
+def _operation(columns: dict[str, Any], at: int, due: int) -> Operation:
+    take = {name: values[at] for name, values in columns.items()}
+    return Operation(
+        take["kind"], take["link"], take["client_number"], take["client"], take["version"] or 0, take["copy"],
+        take["topic"], take["qos"] or 0, bool(take["retain"]), take["size"] or 0, take["payload"], take["properties"],
+        take["detail"], take["reason"] or 0, take["rank"], due)

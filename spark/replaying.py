@@ -1,0 +1,129 @@
+"""A replay as a whole: is there a broker, who plays, what is written. Here without Spark; replay_job.py with it."""
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from fluxmq._core.errors import FluxError
+from fluxmq.client.options import Address
+from fluxmq.record.reading import Recording, open_recording
+from fluxmq.spark.broker_cpu import listening_process, sampled
+from fluxmq.spark.plan import Plan, plain_plan
+from fluxmq.spark.play_options import PlayOptions, PlayStatus
+from fluxmq.spark.player import play
+from fluxmq.spark.result import SUMMARY, EventsWriter, Place, Summary, create_result
+
+__all__ = ["ReplayAsked", "ReplayError", "begin", "finish", "perform", "play_options", "replay_here"]
+
+CONNECT_TIMEOUT_S = 10.0
+RUNS = 1 << 32
+
+
+class ReplayError(FluxError):
+    """A replay cannot begin. One sentence that says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayAsked:
+    """What `fluxmq replay run` is asked for. speed: None, as fast as possible. broker_pid: None, looked for."""
+
+    recording: str
+    broker: str
+    out: str
+    speed: float | None = 1.0
+    copies: int = 1
+    partitions: int | None = None
+    username: str | None = None
+    password: str | None = None
+    broker_pid: int | None = None
+    quiet_s: float = 1.0
+    quiet_max_s: float = 30.0
+    patience_s: float = 10.0
+
+    def said(self) -> dict[str, Any]:
+        """For summary.json: without secrets."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)
+                if entry.name not in ("recording", "broker", "out", "password")}
+
+
+def begin(asked: ReplayAsked, recording: Recording, plan: Plan) -> tuple[Place, Summary]:
+    """Looks for the broker and makes the empty result. Raises ReplayError, ResultError."""
+    place = Address.of(asked.broker)
+    try:
+        if place.path:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(place.path)
+        else:
+            socket.create_connection((place.host, place.port), CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise ReplayError(f"there is no broker at {asked.broker}: {error.strerror or error}; start one, or name "
+                          "another with --broker") from None
+    manifest = recording.manifest
+    summary = Summary(
+        run=secrets.randbelow(RUNS - 1) + 1, options=asked.said(), partitions=plan.partitions, why="it did not end",
+        recording={"path": str(recording.path), "id": manifest.id, "rows": recording.rows, "clients": plan.clients,
+                   "operations": plan.operations, "span_ns": plan.span_ns},
+        broker={"address": asked.broker}, not_replayed=plan.not_replayed)
+    return create_result(asked.out, summary), summary
+
+
+def play_options(asked: ReplayAsked, plan: Plan, run: int) -> PlayOptions:
+    return PlayOptions(address=asked.broker, run=run, first=plan.survey.first, speed=asked.speed,
+                       username=asked.username, password=asked.password, quiet_s=asked.quiet_s,
+                       quiet_max_s=asked.quiet_max_s, patience_s=asked.patience_s)
+
+
+def perform(place: Place, task: int, operations: Iterable[pa.RecordBatch], options: PlayOptions, manual: Iterable[int],
+            told: Callable[[PlayStatus], object] = lambda status: None) -> tuple[PlayStatus, dict[str, int]]:
+    """Plays one partition into the files of a task. told: called with the status now and then. The rows by event."""
+    status = PlayStatus()
+    writer = EventsWriter(place, task)
+    try:
+        for batch in play(operations, options, status, manual=manual):
+            writer.write(batch)
+            told(status)
+    finally:
+        writer.close()
+    return status, writer.counts
+
+
+def finish(place: Place, summary: Summary, ended: list[tuple[PlayStatus, dict[str, int]]],
+           cpu: list[tuple[int, float]]) -> Summary:
+    """Writes summary.json as it stays."""
+    states = [status for status, _ in ended]
+    summary.started = min((status.started for status in states if status.started), default=None)
+    summary.finished = max((status.finished for status in states), default=time.time_ns())
+    summary.complete = bool(states) and all(status.complete for status in states)
+    summary.why = next((status.why for status in states if status.why), "" if summary.complete else summary.why)
+    summary.not_sent = sum(status.not_sent for status in states)
+    summary.late_ns_max = max((status.late_ns_max for status in states), default=0)
+    summary.cpu = cpu
+    for _, counts in ended:
+        for event, count in counts.items():
+            summary.counts[event] = summary.counts.get(event, 0) + count
+    place.write(SUMMARY, summary.to_json())
+    return summary
+
+
+def replay_here(asked: ReplayAsked, told: Callable[[PlayStatus], object] = lambda status: None) -> Summary:
+    """Replays in this process, one partition, without Spark. Raises RecordingError, PlanError, ReplayError,
+    ResultError; a broker that goes away does not raise, the summary says so."""
+    recording = open_recording(Path(asked.recording))
+    plan, (operations,) = plain_plan(recording, copies=asked.copies)
+    place, summary = begin(asked, recording, plan)
+    pid = asked.broker_pid or listening_process(asked.broker)
+    ended: list[tuple[PlayStatus, dict[str, int]]] = []
+    with sampled(pid) as cpu:
+        try:
+            manual = [number * plan.copies + copy for number in plan.survey.manual for copy in range(plan.copies)]
+            ended.append(perform(place, 0, operations, play_options(asked, plan, summary.run), manual, told))
+        finally:
+            finish(place, summary, ended, cpu)
+    return summary

@@ -1,0 +1,162 @@
+"""What a player waits for, and what makes it go on: answers, connections, subscribers, a broker that is gone."""
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from functools import partial
+from typing import Any
+
+from fluxmq._core.replay_rows import Lane, ReplayRows
+from fluxmq.client.options import Address
+from fluxmq.spark.links import CLOSED, Link, Operation, PlayedClient
+from fluxmq.spark.play_options import PlayOptions, PlayStatus
+
+__all__ = ["Waits"]
+
+NAP_S = 0.2
+
+
+class Waits:
+    """The player's books: clients with operations in their line, connections that open, requests without an answer."""
+
+    def __init__(self, options: PlayOptions, status: PlayStatus) -> None:
+        self.options, self.status, self.clock = options, status, options.clock
+        self.loop = asyncio.get_running_loop()
+        self.rows = ReplayRows(options.run, options.clock)
+        self.clients: dict[int, PlayedClient] = {}
+        self.ready: list[PlayedClient] = []             # whose lines may go on
+        self.at_the_door: list[PlayedClient] = []       # too many others are opening
+        self.waiting = 0                                # operations in lines
+        self.opening = 0
+        self.asked: set[Link] = set()
+        self.echoing: set[Lane] = set()
+        self.listeners: set[Lane] = set()
+        self.caught_up = 0                              # publishes that subscribers have
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.changes = asyncio.Event()
+        self.stopped = False
+        self.probing = False
+
+    def _attempt(self, client: PlayedClient, operation: Operation) -> bool:
+        raise NotImplementedError
+
+    def changed(self, link: Link) -> None:
+        """Something of a link was answered, or it ended."""
+        self.changes.set()
+        if not link.asked:
+            self.asked.discard(link)
+        if link.client.waiting:
+            self.wake(link.client)
+        if link.state == CLOSED:
+            self.echoing.discard(link.lane)
+        if link.state == CLOSED and link.connection is not None and not link.ending:
+            link.ending = True
+            self.status.lost_connections += 1
+            self.probe("the connections to it broke")
+
+    def wake(self, client: PlayedClient) -> None:
+        if not client.ready:
+            client.ready = True
+            self.ready.append(client)
+            if len(self.ready) == 1:
+                self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """The lines of clients that may go on."""
+        ready, self.ready = self.ready, []
+        for client in ready:
+            client.ready = False
+            while client.waiting and self._attempt(client, client.waiting[0]):
+                client.waiting.popleft()
+                self.waiting -= 1
+        self.changes.set()
+
+    async def change(self) -> bool:
+        """Until something was answered; False after NAP_S without."""
+        self.changes.clear()
+        try:
+            async with asyncio.timeout(NAP_S):
+                await self.changes.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def settle(self) -> None:
+        """Until nothing waits and everything is acknowledged, or nothing has moved for patience_s."""
+        seen, patient = (-1, -1, -1), self.loop.time()
+        while not self.stopped:
+            busy = self.rows.prove()
+            for lane in busy:
+                lane.stalled = True
+            if not (busy or self.waiting or self.opening or self.asked or self.tasks):
+                return
+            now = (self.rows.unfinished, self.waiting, self.rows.deliveries)
+            if now != seen:
+                seen, patient = now, self.loop.time()
+            elif self.loop.time() - patient > self.options.patience_s:
+                return
+            await self.change()
+
+    # ── subscribers that must keep up ────────────────────────────────────────────────────────────────────────
+
+    def expect_from(self, lanes: Iterable[Lane]) -> None:
+        """Who may get something of the publishes that follow."""
+        self.listeners = set(lanes)
+        self.caught_up = self.rows.publishes
+
+    async def catch_up(self) -> None:
+        """Until all publishes are acknowledged, and a round trip on each subscriber's connection brings nothing more:
+        what was acknowledged before it made room for what waited, which came before its answer."""
+        await self.settle()
+        self.listeners |= set(self.rows.heard())
+        got: set[Lane] = set()
+        while self.listeners and not self.stopped:
+            got |= self.listeners
+            for lane in self.listeners:
+                if lane.echo(partial(self._echoed, lane)):
+                    self.echoing.add(lane)
+            patient = self.loop.time()
+            while self.echoing and not self.stopped:
+                if not await self.change() and self.loop.time() - patient > self.options.patience_s:
+                    self.echoing.clear()
+            self.listeners = set(self.rows.heard())
+        self.expect_from(got)
+
+    def _echoed(self, lane: Lane) -> None:
+        self.echoing.discard(lane)
+        if not self.echoing:
+            self.changes.set()
+
+    # ── the broker goes away ─────────────────────────────────────────────────────────────────────────────────
+
+    def probe(self, what: str) -> None:
+        """A connection broke: is it one, or the broker?"""
+        if not (self.probing or self.stopped):
+            self.probing = True
+            self.spawn(self._look(what))
+
+    async def _look(self, what: str) -> None:
+        place = Address.of(self.options.address)
+        try:
+            async with asyncio.timeout(self.options.patience_s):
+                _, writer = await (asyncio.open_unix_connection(place.path) if place.path
+                                   else asyncio.open_connection(place.host, place.port))
+            writer.close()
+        except (OSError, TimeoutError) as error:
+            self.stopped = True
+            self.status.why = f"the broker at {self.options.address} went away: {error or what}"
+            self.changes.set()
+        finally:
+            self.probing = False
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        self.changes.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.stopped = True
+            self.status.why = self.status.why or f"the player failed: {error!r}"
