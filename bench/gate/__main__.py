@@ -19,6 +19,7 @@ from fluxmq._core.testing import DEBUG_BUILD
 from fluxmq.bench.gate.baseline import NoBaseline, build, find_commit
 from fluxmq.bench.gate.rows import ROWS, GateRow, chosen
 from fluxmq.bench.gate.turns import Homes, Turns
+from fluxmq.bench.gate.workload import PUBLISHES
 from fluxmq.bench.load.brokers import BrokerError
 from fluxmq.bench.load.compare import pinned
 from fluxmq.bench.load.engine import LoadError
@@ -61,6 +62,8 @@ class Progress:
               help="Pairs of each row: fresh brokers of both, each loaded twice.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=0.5, show_default=True,
               help="What is measured of each turn.")
+@click.option("--publishes", type=click.IntRange(100), default=PUBLISHES, show_default=True,
+              help="Of the workload that is replayed.")
 @click.option("--baseline", metavar="COMMIT|DIR", help="Hold against this commit, or the built tree in DIR, instead of "
                                                        "what bench/BASELINE names.")
 @click.option("--candidate", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -72,7 +75,7 @@ class Progress:
               help="What is allowed; see docs/gate.md. Default: bench/gate/thresholds.yaml.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write all pairs and the verdict here.")
-def gate(rounds: int, seconds: float, baseline: str | None, candidate: Path | None, checkout: Path,
+def gate(rounds: int, seconds: float, publishes: int, baseline: str | None, candidate: Path | None, checkout: Path,
          only: tuple[str, ...], thresholds: Path, as_json: bool, output: Path | None) -> None:
     """Measure the broker of this checkout against a baseline, in turns, and judge.
 
@@ -86,7 +89,7 @@ def gate(rounds: int, seconds: float, baseline: str | None, candidate: Path | No
         if DEBUG_BUILD and candidate is None:
             raise GateError("this is a debug build: what it measures says nothing about the one that ships")
         homes = Homes(find_home(baseline, checkout.resolve(), progress), candidate and candidate.absolute())
-        pairs = measure(rows, homes, rounds, seconds, progress)
+        pairs = measure(rows, homes, rounds, seconds, publishes, progress)
     except NoBaseline as error:
         click.echo(f"no baseline: {error}")
         return
@@ -109,11 +112,12 @@ def find_home(baseline: str | None, checkout: Path, progress: Progress) -> Path:
     return build(checkout, find_commit(checkout, baseline), progress.say)
 
 
-def measure(rows: tuple[GateRow, ...], homes: Homes, rounds: int, seconds: float, progress: Progress) -> list[Pair]:
+def measure(rows: tuple[GateRow, ...], homes: Homes, rounds: int, seconds: float, publishes: int,
+            progress: Progress) -> list[Pair]:
     """A pair for each round, with the measures of all rows."""
     found: list[tuple[dict[str, float | None], dict[str, float | None]]] = [({}, {}) for _ in range(rounds)]
     with scratch() as folder, pinned(True) as cores:
-        turns = Turns(homes=homes, seconds=seconds, cores=cores, folder=folder, settings={})
+        turns = Turns(homes=homes, seconds=seconds, cores=cores, folder=folder, publishes=publishes)
         for row in rows:
             if not progress.live:
                 progress.say(f"{row.key}: {row.work}, {rounds} rounds")

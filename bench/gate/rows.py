@@ -18,7 +18,7 @@ class GateRow:
     """kind: the MQTT generator, the AMQP generator, or the replay. load: fields of the generator's options.
 
     queue: the type that a publish to an unknown queue makes. rate: which figure is the throughput. settings: of the
-    brokers, where not as they ship.
+    brokers, where not as they ship. passes: how often each broker is loaded in a round.
     """
 
     key: str
@@ -28,6 +28,7 @@ class GateRow:
     queue: str = ""
     rate: Literal["delivered", "acked"] = "delivered"
     settings: dict[str, str] = field(default_factory=dict)
+    passes: int = 2
 
     @property
     def transport(self) -> str:
@@ -47,6 +48,8 @@ ROWS: tuple[GateRow, ...] = (
             load={"queue": "classic", "durable": False, "persistent": False, "confirms": False, "ack_every": 0}),
     GateRow(key="amqp-durable", work="AMQP 0-9-1, durable, confirmed and acknowledged, 1 → 1, 256 B", kind="amqp",
             load={"queue": "classic"}),
+    GateRow(key="replay", work="a recorded plant, replayed: 71 clients, QoS 0, 1, 2, sessions, a queue", kind="replay",
+            queue="classic", settings={"storage.session_durability": "buffered"}, passes=1),
 )
 
 
