@@ -141,9 +141,10 @@ class Verdict:
 
     @property
     def outcome(self) -> Outcome:
-        """regression when a gated measure has one; nothing when none could be judged; noise when none passed."""
+        """Of the gated measures: regression when one has it, else noise when one has that, else pass when one passed,
+        else nothing."""
         said = {finding.outcome for finding in self.findings if finding.gated}
-        order: tuple[Outcome, ...] = ("regression", "pass", "noise")
+        order: tuple[Outcome, ...] = ("regression", "noise", "pass")
         return next((outcome for outcome in order if outcome in said), "nothing")
 
     @property

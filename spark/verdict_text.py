@@ -9,7 +9,7 @@ HEADER = ("measure", "baseline", "{}", "ratio", "interval", "allowed", "")
 SAID = {"regression": "REGRESSION", "pass": "pass", "noise": "noise", "nothing": "not measured"}
 SUMMARY = {"regression": "regression: the {} is worse than it may be",
            "pass": "pass: no regression outside noise",
-           "noise": "noise: nothing can be told from these figures; that passes",
+           "noise": "no regression that can be told from noise; that passes",
            "nothing": "nothing to judge"}
 
 

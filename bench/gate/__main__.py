@@ -120,7 +120,7 @@ def measure(rows: tuple[GateRow, ...], homes: Homes, rounds: int, seconds: float
         turns = Turns(homes=homes, seconds=seconds, cores=cores, folder=folder, publishes=publishes)
         for row in rows:
             if not progress.live:
-                progress.say(f"{row.key}: {row.work}, {rounds} rounds")
+                progress.say(f"{row.key}: {row.work}; rounds: {rounds}")
             for number, (before, after) in enumerate(found):
                 progress.step(f"{row.key}: {row.work}, round {number + 1}")
                 pair = turns.round(row, number)

@@ -58,7 +58,7 @@ def test_a_pass_a_regression_and_noise(tmp_path: Path) -> None:
     worse = gated(tmp_path, before, slow)
     assert worse.return_value == 1 and re.search(r"^throughput .* 0\.750 .* REGRESSION$", worse.output, re.MULTILINE)
     few = gated(tmp_path, before[:3], slow[:3])
-    assert few.return_value == 0 and "too few pairs: 3" in few.output and "noise:" in few.output
+    assert few.return_value == 0 and "too few pairs: 3" in few.output and "told from noise" in few.output
 
 
 def test_a_loss_and_json(tmp_path: Path) -> None:
