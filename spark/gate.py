@@ -42,12 +42,14 @@ class Threshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     throughput fall to 0.85 and a latency rise to 1.15 of the baseline's.
     at_most: or an absolute bound that every run of the candidate must keep, whatever the baseline did.
     gate: false shows the measure and judges it, without counting for the verdict.
+    confidence: of this measure's interval, where it is not the file's.
     """
 
     better: Literal["higher", "lower"] | None = None
     worse_by: Annotated[float, msgspec.Meta(gt=0, lt=10)] | None = None
     at_most: float | None = None
     gate: bool = True
+    confidence: Annotated[float, msgspec.Meta(ge=0.5, lt=1)] | None = None
 
     @property
     def limit(self) -> float:
@@ -198,11 +200,12 @@ def _relative(name: str, pairs: Sequence[Pair], threshold: Threshold, thresholds
     said |= {"ratio": statistics.median(ratios), "baseline": statistics.median(before for before, _ in both),
              "candidate": statistics.median(after for _, after in both)}
     # A stream of random numbers for each measure: another measure beside it changes nothing.
-    bounds = interval(ratios, thresholds.confidence, thresholds.resamples, random.Random(f"{thresholds.seed} {name}"))
+    confidence = threshold.confidence or thresholds.confidence
+    bounds = interval(ratios, confidence, thresholds.resamples, random.Random(f"{thresholds.seed} {name}"))
     if bounds is None:
-        needed = pairs_needed(thresholds.confidence)
+        needed = pairs_needed(confidence)
         return Finding(outcome="noise", **said,
-                       why=f"too few pairs: {len(both)}, and {thresholds.confidence:.0%} confidence needs {needed}")
+                       why=f"too few pairs: {len(both)}, and {confidence:.0%} confidence needs {needed}")
     low, high = bounds
     worst, best = (low, high) if threshold.better == "higher" else (-high, -low)
     limit = threshold.limit if threshold.better == "higher" else -threshold.limit

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
 from time import monotonic
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -21,7 +21,7 @@ PLAIN_BYTES = 64 << 20
 TELL_AFTER_S = 2.0
 
 
-def engine_options(command: click.Command) -> click.Command:
+def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options --engine and --master."""
     command = click.option("--master", help="Of Spark; default: what spark-submit said, or this machine.")(command)
     return click.option("--engine", type=click.Choice(["auto", "plain", "spark"]), default="auto", show_default=True,

@@ -60,7 +60,7 @@ class Progress:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--rounds", type=click.IntRange(1), default=8, show_default=True,
               help="Pairs of each row: fresh brokers of both, each loaded twice.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=0.5, show_default=True,
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=0.3, show_default=True,
               help="What is measured of each turn.")
 @click.option("--publishes", type=click.IntRange(100), default=PUBLISHES, show_default=True,
               help="Of the workload that is replayed.")

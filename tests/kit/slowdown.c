@@ -1,5 +1,5 @@
-/* A broker that is slower than it is: preloaded, before each wait for events, it burns a part of the processor time that
- * the thread has used since the wait before, SLOWDOWN_PERCENT of it. Only in a process whose PYTHONPATH is
+/* A broker that is slower than it is: preloaded, before each wait for events, it burns a part of the processor time
+ * that the thread has used since the wait before, SLOWDOWN_PERCENT of it. Only in a process whose PYTHONPATH is
  * SLOWDOWN_HOME, so that of two brokers with the same environment one is slow. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

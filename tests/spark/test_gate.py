@@ -183,6 +183,14 @@ def test_what_is_only_shown_does_not_fail() -> None:
     assert verdict.as_json()["findings"][1]["gated"] is False
 
 
+def test_a_measure_with_a_confidence_of_its_own() -> None:
+    """One good pair of eight: an interval at 0.9 leaves it out, one at 0.99 does not."""
+    limits = Thresholds(confidence=0.9, measures={
+        COST: Threshold(better="lower", worse_by=0.1), RATE: Threshold(better="lower", worse_by=0.1, confidence=0.99)})
+    pairs = [Pair({COST: 1, RATE: 1}, {COST: 1.3, RATE: 1.3})] * 7 + [Pair({COST: 1, RATE: 1}, {COST: 1, RATE: 1})]
+    assert [f.outcome for f in judge(pairs, limits).findings] == ["regression", "noise"]
+
+
 def test_the_first_pattern_that_fits() -> None:
     limits = Thresholds(measures={"a/cpu": Threshold(better="lower", worse_by=0.5),
                                   "*/cpu": Threshold(better="lower", worse_by=0.1)})
