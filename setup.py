@@ -24,11 +24,11 @@ KIND = "-".join(name for name, on in SWITCHES.items() if on) or "plain"
 PACKAGES = [
     "fluxmq", "fluxmq._core", "fluxmq.model", "fluxmq.engine", "fluxmq.storage", "fluxmq.access",
     "fluxmq.edge", "fluxmq.edge.amqp091", "fluxmq.edge.mqtt", "fluxmq.admin", "fluxmq.record", "fluxmq.app",
-    "fluxmq.client", "fluxmq.bench", "fluxmq.bench.load", "fluxmq.bench.micro", "fluxmq.spark",
+    "fluxmq.client", "fluxmq.bench", "fluxmq.bench.load", "fluxmq.bench.gate", "fluxmq.bench.micro", "fluxmq.spark",
 ]
 # bench/ and spark/ stand at top level in the tree and ship inside the package, so `fluxmq bench` works from a wheel.
-PACKAGE_DIR = {"fluxmq.bench": "bench", "fluxmq.bench.load": "bench/load", "fluxmq.bench.micro": "bench/micro",
-               "fluxmq.spark": "spark"}
+PACKAGE_DIR = {"fluxmq.bench": "bench", "fluxmq.bench.load": "bench/load", "fluxmq.bench.gate": "bench/gate",
+               "fluxmq.bench.micro": "bench/micro", "fluxmq.spark": "spark"}
 
 
 def extensions() -> list[Extension]:
@@ -62,7 +62,8 @@ setup(
     packages=PACKAGES,
     package_dir=PACKAGE_DIR,
     # The floors of the load benchmarks are compiled where they run.
-    package_data={"": ["*.pyi", "py.typed"], "fluxmq.bench.load": ["floor/*.c", "floor/*.h"]},
+    package_data={"": ["*.pyi", "py.typed"], "fluxmq.bench.load": ["floor/*.c", "floor/*.h"],
+                  "fluxmq.bench.gate": ["*.yaml"]},
     ext_modules=cythonize(extensions(), nthreads=0 if COVERAGE else 2,
                           build_dir=None if COVERAGE else f"build/{KIND}/c",
                           compiler_directives={"linetrace": True} if COVERAGE else {}),

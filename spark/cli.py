@@ -14,6 +14,8 @@ JOBS: dict[str, tuple[str, str, str]] = {
     "run": ("replay_job", "run", "Replay a recording against a broker."),
     "profile": ("profile_job", "profile", "What is in a recording."),
     "verify": ("verify_job", "verify", "Did the broker deliver what it must, and nothing else?"),
+    "compare": ("compare_job", "compare", "Show two results beside each other, as HTML and as text."),
+    "gate": ("gate_job", "gate", "Judge results against others, by thresholds, telling noise from regressions."),
 }
 
 

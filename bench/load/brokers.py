@@ -43,7 +43,8 @@ class Needs:
 
     pairs: a relay is to hand each publisher's bytes to one subscriber. queue: the type of queue that a publish to an
     unknown one makes, "" for none. compress: whether messages on disk may be compressed.
-    settings: of FluxMQ, what is not as it ships."""
+    settings: of FluxMQ, what is not as it ships. home: the directory that has the package `fluxmq` to run, None for the
+    one that runs this."""
 
     folder: Path
     transports: tuple[str, ...] = ("tcp",)
@@ -53,6 +54,7 @@ class Needs:
     compress: bool = True
     cores: frozenset[int] = frozenset()
     settings: dict[str, str] = field(default_factory=dict)
+    home: Path | None = None
 
 
 @dataclass(slots=True)
@@ -95,8 +97,10 @@ def spawn(command: list[str], needs: Needs, *, quiet: bool) -> subprocess.Popen[
     with log.open("wb") as errors:
         if needs.cores:
             os.sched_setaffinity(0, needs.cores)
+        environment = os.environ | ({"PYTHONPATH": str(needs.home)} if needs.home else {})
         try:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, cwd=needs.folder, start_new_session=True,
+                                    env=environment,
                                     stdout=errors if quiet else subprocess.PIPE, stderr=errors)
         finally:
             os.sched_setaffinity(0, own)

@@ -1,0 +1,107 @@
+"""Baseline and candidate in turns: for each row and round a fresh broker of both, loaded B C C B or C B B C (B C or C B
+where a row's load takes long).
+
+Both run on one processor, the load on another where there is one; a broker that is not loaded sleeps. What the machine
+does meanwhile meets both alike: a round is over in seconds, and what drifts in it evenly cancels out. A new process for
+each round, because where its memory lies is luck that stays with a process as long as it lives.
+"""
+from __future__ import annotations
+
+import statistics
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fluxmq.bench.gate.rows import GateRow
+from fluxmq.bench.gate.workload import PUBLISHES, write_workload
+from fluxmq.bench.load.amqp_options import AmqpOptions
+from fluxmq.bench.load.amqp_runner import run_amqp
+from fluxmq.bench.load.brokers import Broker, Needs, start_broker
+from fluxmq.bench.load.options import LoadOptions
+from fluxmq.bench.load.runner import run_load
+from fluxmq.spark.gate import GateError, Pair
+from fluxmq.spark.measures import measure
+from fluxmq.spark.replaying import ReplayAsked, replay_here
+from fluxmq.spark.result import open_result
+
+__all__ = ["Homes", "Turns"]
+
+Values = dict[str, float | None]
+ORDERS = (("baseline", "candidate", "candidate", "baseline"), ("candidate", "baseline", "baseline", "candidate"))
+WARMUP_PART = 0.3
+QUIET_S = 0.2
+REPLAYED = ("throughput", "cpu_per_message_us", "latency_p99_us", "lost", "duplicates", "order_violations")
+
+
+@dataclass(slots=True, frozen=True)
+class Homes:
+    """Where each side's package `fluxmq` is; None: the one that runs this."""
+
+    baseline: Path | None
+    candidate: Path | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Turns:
+    """seconds: of one turn, measured. cores: the brokers' processors, empty for any. folder: where they keep data.
+
+    publishes: of the replayed workload. settings: of both brokers, beside those of the row.
+    """
+
+    homes: Homes
+    seconds: float
+    cores: frozenset[int]
+    folder: Path
+    publishes: int = PUBLISHES
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def round(self, row: GateRow, number: int) -> Pair:
+        """Both brokers started, each loaded twice, both stopped. Raises BrokerError, LoadError, OSError."""
+        order = ORDERS[number % len(ORDERS)][:2 * row.passes]
+        with ExitStack() as stack:
+            brokers = {}
+            for side in dict.fromkeys(order):
+                scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{side}-", dir=self.folder)))
+                needs = Needs(folder=scratch, transports=(row.transport,), queue=row.queue, cores=self.cores,
+                              home=getattr(self.homes, side), settings=row.settings | self.settings)
+                brokers[side] = stack.enter_context(start_broker("fluxmq", needs))
+            found: dict[str, list[Values]] = {side: [] for side in brokers}
+            for side in order:
+                found[side].append(self.turn(row, brokers[side]))
+        return Pair(*({f"{row.key}/{name}": value for name, value in middle(found[side]).items()}
+                      for side in ("baseline", "candidate")))
+
+    def turn(self, row: GateRow, broker: Broker) -> Values:
+        if row.kind == "replay":
+            return self.replay(broker, row.transport)
+        given: dict[str, Any] = row.load | {"addr": broker.addresses[row.transport], "broker_pid": broker.pid,
+                                            "duration": self.seconds, "warmup": self.seconds * WARMUP_PART}
+        figures = run_amqp(AmqpOptions(**given)) if row.kind == "amqp" else run_load(LoadOptions(**given))
+        total = figures["total"]
+        return {"throughput": figures[f"{row.rate}_per_second"],
+                "cpu_per_message_us": figures.get("broker_cpu_us_per_message"),
+                "latency_p99_us": (figures["latency_us"] or figures["ack_latency_us"] or {}).get("p99"),
+                "lost": total["lost"], "duplicates": total["duplicates"], "order_violations": total["reordered"]}
+
+
+    def replay(self, broker: Broker, transport: str) -> Values:
+        """The workload as fast as the broker takes it. Raises GateError when it did not come to its end."""
+        workload = self.folder / "workload"
+        if not workload.exists():
+            write_workload(workload, self.publishes)
+        with tempfile.TemporaryDirectory(prefix="result-", dir=self.folder) as name:
+            summary = replay_here(ReplayAsked(recording=str(workload), broker=broker.addresses[transport], out=name,
+                                              speed=None, broker_pid=broker.pid, quiet_s=QUIET_S))
+            if not summary.complete:
+                raise GateError(f"the replay did not come to its end: {summary.why}")
+            values = measure(open_result(name)).values
+        return {key: values[key] for key in REPLAYED}
+
+
+def middle(turns: list[Values]) -> Values:
+    """One value per measure of a side's turns in a round: their mean."""
+    names = dict.fromkeys(name for turn in turns for name in turn)
+    known = {name: [value for turn in turns if (value := turn.get(name)) is not None] for name in names}
+    return {name: statistics.fmean(values) if values else None for name, values in known.items()}

@@ -1,0 +1,36 @@
+"""`fluxmq replay compare A B`: two results beside each other, as one HTML file and as a table on the terminal."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fluxmq.spark.measuring import Engine, engine_options, measured
+from fluxmq.spark.report import Side, html_report, text_report
+from fluxmq.spark.result import ResultError, open_result
+
+__all__ = ["compare"]
+
+
+@click.command()
+@click.argument("a", metavar="RESULT_A")
+@click.argument("b", metavar="RESULT_B")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path),
+              help="Write the report with its plots to this HTML file.")
+@engine_options
+def compare(a: str, b: str, out: Path | None, engine: Engine, master: str | None) -> None:
+    """Show two results of `replay run` beside each other: rates, latency over time, faults, the broker's CPU.
+
+    Partial results are taken, and marked. What may differ by how much is for `replay gate` to say.
+    """
+    results = [open_result(a), open_result(b)]
+    sides = [Side(result.name, result.summary, measures)
+             for result, measures in zip(results, measured(results, engine, master), strict=True)]
+    if out is not None:
+        try:
+            out.write_text(html_report(*sides), encoding="utf-8")
+        except OSError as error:
+            raise ResultError(f"the report {out} cannot be written: {error.strerror}") from None
+    click.echo(text_report(*sides))
+    if out is not None:
+        click.echo(f"\nThe report with its plots: {out}")

@@ -1,0 +1,49 @@
+"""`fluxmq replay gate`: whether the candidate's results are worse than the baseline's by more than they may be."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from fluxmq._core.errors import FluxError
+from fluxmq.spark.gate import NOTHING, GateError, Pair, judge, load_thresholds
+from fluxmq.spark.measuring import Engine, engine_options, measured
+from fluxmq.spark.result import open_result
+from fluxmq.spark.verdict_text import render
+
+__all__ = ["gate"]
+
+
+@click.command()
+@click.option("--baseline", "baselines", multiple=True, required=True, metavar="RESULT",
+              help="A result of the baseline; once for each repetition.")
+@click.option("--candidate", "candidates", multiple=True, required=True, metavar="RESULT",
+              help="A result of the candidate; as many, in the order of the baseline's.")
+@click.option("--thresholds", type=click.Path(dir_okay=False, path_type=Path), required=True, metavar="FILE",
+              help="What is allowed: docs/gate.md.")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
+@engine_options
+def gate(baselines: tuple[str, ...], candidates: tuple[str, ...], thresholds: Path, as_json: bool, engine: Engine,
+         master: str | None) -> int:
+    """Judge results of `replay run` against others: the first candidate with the first baseline, and so on.
+
+    Exit status 0: pass, or what cannot be told from noise. 1: a regression. 2: nothing could be judged, or what was
+    given cannot be used.
+    """
+    try:
+        limits = load_thresholds(thresholds)
+        if len(baselines) != len(candidates):
+            raise GateError(f"{len(baselines)} results of the baseline and {len(candidates)} of the candidate: give as "
+                            "many of each")
+        # A partial result is of another load: its figures do not compare.
+        results = [open_result(name, partial=False) for name in (*baselines, *candidates)]
+        values = [measures.values for measures in measured(results, engine, master)]
+    except FluxError as error:
+        # Status 1 says that there is a regression, and nothing else.
+        click.echo(f"fluxmq: {error}", err=True)
+        return NOTHING
+    half = len(baselines)
+    verdict = judge([Pair(*both) for both in zip(values[:half], values[half:], strict=True)], limits)
+    click.echo(json.dumps(verdict.as_json(), indent=1) if as_json else render(verdict, "candidate"))
+    return verdict.status

@@ -1,0 +1,216 @@
+"""`python -m fluxmq.bench.gate`: sees a planted slowdown, calls nothing slow that is the same, and passes without a
+baseline. The statistics alone are tested in tests/spark/test_gate.py; this gate is the only thing here that times."""
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.python import HOME, environment
+from kit.slowdown import slow_home
+from kit.tools import require_tool
+
+from fluxmq._core.testing import DEBUG_BUILD
+from fluxmq.bench.gate.baseline import NoBaseline, build, find_commit, named_commit
+from fluxmq.bench.gate.rows import ROWS
+from fluxmq.bench.gate.workload import write_workload
+from fluxmq.record.reading import open_recording
+from fluxmq.spark.gate import GateError
+from fluxmq.spark.plan import plain_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 100
+# 25 % fewer messages in the same time are 33 % more time for each.
+QUARTER_SLOWER = 34
+
+
+def run_gate(*words: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-P", "-m", "fluxmq.bench.gate", *map(str, words)], cwd=cwd, text=True,
+                          capture_output=True, env=environment(), timeout=SECONDS, check=False)
+
+
+def quick(*words: str | Path, rounds: int, seconds: float = 0.1) -> tuple[int, dict[str, Any]]:
+    """Rows briefly; exit status and verdict."""
+    done = run_gate("--rounds", str(rounds), "--seconds", str(seconds), "--publishes", "2000", "--json", *words)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def outcomes(verdict: dict[str, Any]) -> dict[str, str]:
+    return {finding["measure"].partition("/")[2]: finding["outcome"] for finding in verdict["findings"]}
+
+
+# ── what it measures ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_slowdown_of_a_quarter_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = slow_home(tmp_path, monkeypatch, QUARTER_SLOWER)
+    status, verdict = quick("--only", "qos1-pairs", "--baseline", HOME, "--candidate", slow, rounds=8)
+    assert outcomes(verdict)["cpu_per_message_us"] == "regression", verdict
+    assert status == verdict["status"] == 1
+
+
+def test_the_same_twice_is_no_regression() -> None:
+    status, verdict = quick("--only", "qos1-pairs", "--baseline", HOME, "--candidate", HOME, rounds=5)
+    assert "regression" not in outcomes(verdict).values(), verdict
+    assert status == 0 and outcomes(verdict)["lost"] == "pass"
+
+
+def test_every_row_is_measured() -> None:
+    """One round says nothing of speed, and that is what it says; of loss it says all."""
+    status, verdict = quick("--baseline", HOME, "--candidate", HOME, rounds=1, seconds=0.05)
+    assert status == 0 and verdict["outcome"] == "noise"
+    found = {finding["measure"]: finding for finding in verdict["findings"]}
+    for row in ROWS:
+        for name in ("throughput", "cpu_per_message_us", "latency_p99_us"):
+            assert "too few pairs: 1" in found[f"{row.key}/{name}"]["why"]
+        for name in ("lost", "duplicates", "order_violations"):
+            assert found[f"{row.key}/{name}"]["outcome"] == "pass"
+    assert len(found) == 6 * len(ROWS)
+
+
+def test_the_text_and_what_is_kept(tmp_path: Path) -> None:
+    kept = tmp_path / "pairs.json"
+    done = run_gate("--only", "qos0", "--rounds", "1", "--seconds", "0.05", "--baseline", HOME, "--output", kept)
+    if DEBUG_BUILD:
+        assert done.returncode == 2 and "this is a debug build" in done.stderr
+        return
+    assert done.returncode == 0 and "no regression that can be told from noise" in done.stdout
+    assert "Neither passed nor failed, for noise: qos0/throughput, qos0/cpu_per_message_us" in done.stdout
+    assert "qos0: 1 → 1" in done.stderr
+    written = json.loads(kept.read_text())
+    assert written["pairs"][0]["candidate"]["qos0/throughput"] > 0 and written["outcome"] == "noise"
+
+
+# ── the workload ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_workload_is_the_same_every_time(tmp_path: Path) -> None:
+    first, second = (open_recording(write_workload(tmp_path / name, 3000)) for name in "ab")
+    assert first.table().equals(second.table())
+    plan, _ = plain_plan(first)
+    assert plan.not_replayed == {} and plan.clients == 68
+    seen = first.table(["version", "qos", "kind", "topic", "detail"]).to_pylist()
+    assert {row["version"] for row in seen} == {4, 5} and {row["qos"] for row in seen} == {0, 1, 2, None}
+    assert {row["kind"] for row in seen} == {"CONNECT", "SUBSCRIBE", "PUBLISH", "UNSUBSCRIBE", "DISCONNECT"}
+    assert any("$share/" in (row["detail"] or "") for row in seen)
+    assert any("$queue/" in (row["topic"] or "") for row in seen)
+
+
+# ── the baseline ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def git(root: Path, *words: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "protocol.file.allow=always"]
+    done = subprocess.run([require_tool("git", package="git"), "-C", root, *identity, *words], check=True, text=True,
+                          capture_output=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A repository with two commits of a package with one extension, quickly built; the first is the baseline."""
+    root = tmp_path / "clone"
+    (root / "fluxmq" / "_core").mkdir(parents=True)
+    (root / "bench" / "load").mkdir(parents=True)
+    for name in ("fluxmq/__init__.py", "fluxmq/_core/__init__.py"):
+        (root / name).touch()
+    (root / "fluxmq" / "_core" / "one.pyx").write_text("# cython: language_level=3\nANSWER = 42\n")
+    (root / "bench" / "load" / "two.pyx").write_text("this does not compile")
+    (root / "setup.py").write_text(
+        "from pathlib import Path\nfrom Cython.Build import cythonize\nfrom setuptools import setup\n"
+        "setup(name='x', packages=['fluxmq', 'fluxmq._core'], ext_modules=cythonize([str(p) for p in "
+        "[*Path('fluxmq/_core').glob('*.pyx'), *Path('bench/load').glob('*.pyx')]]))\n")
+    git(root, "init", "--quiet", "--initial-branch", "main")
+    git(root, "add", ".")
+    git(root, "commit", "--quiet", "-m", "one")
+    (root / "bench" / "BASELINE").write_text(f"{git(root, 'rev-parse', 'HEAD')}\n\nIt is the first.\n")
+    git(root, "add", ".")
+    git(root, "commit", "--quiet", "-m", "two")
+    return root
+
+
+def baseline_of(root: Path) -> str:
+    return (root / "bench" / "BASELINE").read_text().split()[0]
+
+
+def test_a_baseline_is_built_once(clone: Path) -> None:
+    said: list[str] = []
+    commit = find_commit(clone, None)
+    assert commit == baseline_of(clone)
+    home = build(clone, commit, said.append)
+    assert home.parent == clone / "build" / "gate" and list((home / "fluxmq" / "_core").glob("one*.so"))
+    assert not (home / "bench" / "BASELINE").exists(), "the tree of another commit"
+    assert build(clone, commit, said.append) == home and said[1].endswith("built before")
+    assert [path.name for path in home.parent.iterdir()] == [home.name]
+
+
+def test_a_baseline_that_does_not_compile(clone: Path) -> None:
+    (clone / "fluxmq" / "_core" / "one.pyx").write_text("def :")
+    git(clone, "commit", "--quiet", "-am", "broken")
+    with pytest.raises(GateError, match="does not compile; move bench/BASELINE"):
+        build(clone, find_commit(clone, "HEAD"), str)
+    assert list((clone / "build" / "gate").iterdir()) == []
+
+
+def test_a_shallow_clone_fetches_the_baseline(clone: Path, tmp_path: Path) -> None:
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{clone}", str(shallow))
+    git(clone, "config", "uploadpack.allowAnySHA1InWant", "true")
+    assert find_commit(shallow, None) == baseline_of(clone)
+
+
+def without_remote(clone: Path, tmp_path: Path) -> Path:
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{clone}", str(shallow))
+    git(shallow, "remote", "set-url", "origin", str(tmp_path / "gone"))
+    return shallow
+
+
+def test_no_baseline_passes(clone: Path, tmp_path: Path) -> None:
+    """Each with a sentence, and exit status 0."""
+    bare = tmp_path / "sdist"
+    bare.mkdir()
+    (bare / "bench").mkdir()
+    (bare / "bench" / "BASELINE").write_text((clone / "bench" / "BASELINE").read_text())
+    missing = tmp_path / "missing"
+    git(tmp_path, "clone", "--quiet", str(clone), str(missing))
+    (missing / "bench" / "BASELINE").unlink()
+    unknown = tmp_path / "unknown"
+    git(tmp_path, "clone", "--quiet", str(clone), str(unknown))
+    (unknown / "bench" / "BASELINE").write_text("0" * 40 + "\n\nNobody has it.\n")
+    inside = clone / "bench"
+    for place, said in [(bare, "is not a git clone"), (missing, "there is no bench/BASELINE"),
+                        (unknown, "this clone has no commit 000"), (inside, "is not a git clone, though"),
+                        (without_remote(clone, tmp_path), "this clone is shallow, and")]:
+        done = run_gate("--candidate", HOME, cwd=place)
+        assert done.returncode == 0 and done.stdout.startswith("no baseline: ") and said in done.stdout, done
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("main\n\nBecause.\n", "the first line of bench/BASELINE is the hash of a commit"),
+    ("a" * 40 + "\n", "does not say why it is that commit"), ("", "the first line")])
+def test_a_baseline_file_that_says_too_little(clone: Path, text: str, said: str) -> None:
+    (clone / "bench" / "BASELINE").write_text(text)
+    with pytest.raises(GateError, match=said):
+        named_commit(clone)
+    done = run_gate("--candidate", HOME, cwd=clone)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_our_own_baseline_is_well_formed() -> None:
+    try:
+        assert len(named_commit(ROOT)) == 40
+    except NoBaseline as error:
+        pytest.fail(str(error))
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--baseline", str(ROOT / "docs"), "--candidate", HOME), "is no built tree"),
+    (("--baseline", HOME, "--thresholds", "none.yaml"), "the thresholds none.yaml cannot be read")])
+def test_what_cannot_be_judged_is_two(words: tuple[str, ...], said: str) -> None:
+    done = run_gate(*words)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
