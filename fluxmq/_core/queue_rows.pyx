@@ -17,12 +17,17 @@ from fluxmq._core.amqp091_edit import headers_of, properties_of, split_address
 from fluxmq._core.amqp091_topics import topic_of_address
 from fluxmq._core.errors import CorruptError, UsageError
 
-__all__ = ["Rows", "appends_of", "last_offset"]
+__all__ = ["Rows", "appends_of", "scan_batch"]
 
 cdef enum:
-    RECORD_APPEND = 20
+    RECORD_APPEND = 20          # kinds of journal records, docs/internals/queues.md
+    RECORD_SETTLE = 22
+    RECORD_QUEUE = 24
+    RECORD_TRIM = 29
     FORMAT_AMQP = 1             # FORMAT_AMQP091 of message.pxd
     HEAD = 48                   # of a message
+    ROWS_MAX = 32768            # of a batch, and of its payloads about so many bytes
+    BATCH_BYTES = 8 << 20
     COLUMN_BYTES_MAX = 1 << 30  # of one column between two take(): offsets are i32
     # Properties of MQTT 5 that a message in a queue still has (MQTT 5.0 section 2.2.2.2)
     PAYLOAD_FORMAT = 0x01
@@ -233,16 +238,16 @@ cdef class Rows:
         forget_map(&self.properties)
         forget_map(&self.headers)
 
-    def add(self, const uint8_t[::1] raw not None) -> int:
-        """Takes what is wanted of a run of messages, ascending, and none below what was looked at before.
+    def add(self, const uint8_t[::1] raw not None, size_t at=0) -> int:
+        """Takes what is wanted of a run of messages, ascending, from byte `at` on, and none below what was looked at
+        before. Stops where take() is due (ROWS_MAX, BATCH_BYTES), or behind the last that is wanted.
 
-        Returns how many rows there are until take() now. Raises CorruptError where the bytes are no messages.
+        Returns the byte to go on from, at the end the length. Raises CorruptError where the bytes are no messages.
         """
         cdef size_t total = <size_t>raw.shape[0]
-        cdef size_t at = 0
         cdef record_t record
         cdef const uint8_t* body
-        while at < total:
+        while at < total and self.count < ROWS_MAX and self.payload.data.used < BATCH_BYTES:
             if total - at < HEAD:
                 raise CorruptError(f"a run of {total} bytes does not divide into messages")
             memcpy(&record, &raw[at], HEAD)
@@ -255,7 +260,7 @@ cdef class Rows:
                 continue
             if record.offset >= self.end:
                 self.next = self.end
-                break
+                return total
             self.next = record.offset + 1
             if self.lowest == <uint64_t>0xFFFFFFFFFFFFFFFF:
                 self.lowest = record.offset
@@ -264,13 +269,12 @@ cdef class Rows:
                 self.row(&record, body)
                 self.taken += 1
                 self.count += 1
-        return self.count
+        return at
 
     @property
-    def bytes(self) -> int:
-        """Of payloads, topics, properties and headers since the last take()."""
-        return (self.payload.data.used + self.topic.data.used + self.headers.values.data.used +
-                self.headers.names.data.used + self.properties.values.data.used)
+    def full(self) -> bool:
+        """Whether take() is due."""
+        return self.count >= ROWS_MAX or self.payload.data.used >= BATCH_BYTES
 
     cdef bint wanted(self, const record_t* record, const uint8_t* topic) except -1:
         cdef Py_ssize_t prefix = len(self.prefix)
@@ -451,18 +455,40 @@ def appends_of(const uint8_t[::1] batch not None, uint64_t log, uint64_t first, 
             found += 1
 
 
-def last_offset(const uint8_t[::1] raw not None):
-    """The offset of the last of a run of messages, None for no bytes. Raises CorruptError as Rows.add()."""
-    cdef size_t total = <size_t>raw.shape[0]
-    cdef size_t at = 0
+def scan_batch(const uint8_t[::1] batch not None, dict tally not None):
+    """What a journal batch says of queues besides messages: [(kind, body)] of kinds 22 and 24 to 29, in order. Its
+    messages are added to `tally`: {log: [first offset, last offset, bytes]}. Raises CorruptError."""
+    cdef const uint8_t* at
+    cdef const uint8_t* stop
+    cdef const uint8_t* body = NULL
+    cdef uint8_t kind = 0
+    cdef uint8_t i
+    cdef uint32_t length = 0
+    cdef uint64_t number
     cdef record_t record
-    found = None
-    while at < total:
-        if total - at < HEAD:
-            raise CorruptError(f"a run of {total} bytes does not divide into messages")
-        memcpy(&record, &raw[at], HEAD)
-        if record.size < HEAD or record.size > total - at:
-            raise CorruptError(f"a run of {total} bytes does not divide into messages")
-        at += record.size
-        found = record.offset
-    return found
+    cdef int state
+    cdef list found = []
+    cdef list known
+    if batch.shape[0] == 0:
+        return found
+    at = &batch[0]
+    stop = at + batch.shape[0]
+    while True:
+        state = journal_next_record(&at, stop, &kind, &body, &length)
+        if state == 0:
+            return found
+        if state < 0:
+            raise CorruptError("a journal batch does not divide into records")
+        if kind == RECORD_SETTLE or RECORD_QUEUE <= kind <= RECORD_TRIM:
+            found.append((kind, (<const char*>body)[:length]))
+        elif kind == RECORD_APPEND and length >= 8 + HEAD:
+            number = 0
+            for i in range(8):
+                number = number << 8 | body[i]
+            memcpy(&record, body + 8, HEAD)
+            known = <list>tally.get(number)
+            if known is None:
+                tally[number] = [record.offset, record.offset, record.size]
+            else:
+                known[1] = record.offset
+                known[2] += record.size

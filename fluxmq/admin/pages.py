@@ -23,7 +23,8 @@ LOADING_SECONDS = 0.002
 
 def accepts_pages(request: h11.Request | None) -> bool:
     """Whether the client asked for pages rather than JSON."""
-    return request is not None and any(name == b"accept" and PAGE_TYPE.encode() in value for name, value in request.headers)
+    wanted = PAGE_TYPE.encode()
+    return request is not None and any(name == b"accept" and wanted in value for name, value in request.headers)
 
 
 async def browse_page(queues: QueuesPort, name: str, query: dict[str, str]) -> Answer:

@@ -17,8 +17,9 @@ def logs_of(manager: QueueManager, state: QueueState, position: str | None) -> l
 
 
 def _log(manager: QueueManager, state: QueueState, at: int, log: Log, position: str | None) -> dict[str, Any]:
-    found = {"partition": at // state.queue.lanes, "lane": at % state.queue.lanes, "log": f"{log.number:016x}",
-             "first": log.first, "next": durable_end(log), "bytes": log.kept_bytes}
+    found: dict[str, Any] = {
+        "partition": at // state.queue.lanes, "lane": at % state.queue.lanes, "log": f"{log.number:016x}",
+        "first": log.first, "next": durable_end(log), "bytes": log.kept_bytes}
     if position is not None:
         found["offset"] = min(max(manager.offset_of(state, log, position, None), log.first), found["next"])
     return found
