@@ -69,7 +69,7 @@ class FluxDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return FluxReader(Options.read(self.options), schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from fluxmq.spark.source_stream import FluxStreamReader
 
         return FluxStreamReader(Options.read(self.options), schema)
@@ -79,7 +79,7 @@ class FluxDataSource(DataSource):
 
         return FluxWriter(self.options, schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from fluxmq.spark.sink import FluxStreamWriter
 
         return FluxStreamWriter(self.options, schema, overwrite)
@@ -134,7 +134,7 @@ class FluxReader(DataSourceReader):
         self.filters = Filters(prefix="") if not options.topic else Filters(topics=frozenset((options.topic,)))
         self.counters = {"read": 0, "rows": 0, "lost": 0}
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         return list(self.filters.push(filters))
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -178,9 +178,9 @@ class FluxReader(DataSourceReader):
         if log.first <= offset <= log.next:
             return offset
         if self.options.fail and (queue.kind == "stream" or offset > log.next):
-            raise SourceError(f"{option}: offset {signed(offset)} of partition {lane_key(log)} of queue {queue.name} is "
-                              f"not there; there are {signed(log.first)} to {signed(log.next)}. Choose one of these, or "
-                              f"go on without what is missing with option failOnDataLoss false")
+            raise SourceError(f"{option}: offset {signed(offset)} of partition {lane_key(log)} of queue {queue.name} "
+                              f"is not there; there are {signed(log.first)} to {signed(log.next)}. Choose one of "
+                              f"these, or go on without what is missing with option failOnDataLoss false")
         return min(max(offset, log.first), log.next)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -1,5 +1,5 @@
 """Queues as a storage directory has them: the view (RocksDB, opened for reading only) and the journal behind it.
-Formats: docs/internals/storage.md, and queues.md, Records. Nothing is written and no lock taken: a broker may be running.
+Formats: docs/internals/storage.md, and queues.md, Records. Nothing is written, no lock is taken: a broker may run.
 """
 from __future__ import annotations
 

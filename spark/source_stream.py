@@ -2,8 +2,8 @@
 
     {"readings": {"0": {"log": "0000000000000005", "next": 170, "lost": 3, "from": 3}}}
 
-next: the first offset that was not read yet. from: where this batch begins, if not at the `next` of the one before (a log
-that is new, or of which retention took the beginning). lost: messages that retention took, since the query began.
+next: the first offset that was not read yet. from: where this batch begins, if not at the `next` of the one before (a
+log that is new, or of which retention took the beginning). lost: messages that retention took, since the query began.
 """
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ------------------------------------------------------------------ offsets
 
-    def initialOffset(self) -> Offsets:  # noqa: N802  (Spark's names)
+    def initialOffset(self) -> Offsets:
         """Where the query begins: as startingOffsets or startingTimestamp say now."""
         found: Offsets = {}
         chosen = self.options.choose(self.place)
@@ -70,31 +70,24 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found[name][lane_key(log)] = {"log": f"{log.number:016x}", "next": start}
         return found
 
-    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """Where the next batch ends."""
-        found: Offsets = {name: {key: self._plain(entry) for key, entry in logs.items()}
-                          for name, logs in start.items()}
+        found: Offsets = {name: dict(logs) for name, logs in start.items()}
         for name in self.options.choose(self.place):
             queue = self.place.logs(name)
             for log in queue.logs:
                 key = lane_key(log)
-                entry = self._next(queue, log, start.get(name, {}).get(key))
-                target = self._target.get(name, {}).get(key) if self._target is not None else None
-                if self._target is not None and (target is None or target["log"] != entry["log"]):
-                    if key in start.get(name, {}):
-                        continue                # its log is newer than the trigger
-                    entry["next"] = entry.pop("from", entry["next"])
-                    continue
-                if target is not None:
-                    begin = entry.get("from", start.get(name, {}).get(key, {}).get("next", entry["next"]))
+                before = start.get(name, {}).get(key)
+                entry = self._next(queue, log, before)
+                if self._target is not None:
+                    target = self._target.get(name, {}).get(key)
+                    if target is None or target["log"] != entry["log"]:
+                        continue                    # newer than the trigger
+                    begin = self._begin(start, name, key, entry)
                     entry["next"] = max(min(entry["next"], target["next"]), begin)
-                found.setdefault(name, {})[key] = entry
+                if before is None or "from" in entry or entry["next"] != before["next"]:
+                    found.setdefault(name, {})[key] = entry
         return self._limited(start, found, limit)
-
-    @staticmethod
-    def _plain(entry: dict[str, Any]) -> dict[str, Any]:
-        """An entry as it is when nothing new came: without where the batch before began."""
-        return {key: value for key, value in entry.items() if key != "from"}
 
     def _next(self, queue: QueueLogs, log: QueueLog, before: dict[str, Any] | None) -> dict[str, Any]:
         number = f"{log.number:016x}"
@@ -102,20 +95,20 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {"log": number, "next": log.next, "from": log.first}
         lost = int(before.get("lost", 0))
         if before["log"] != number:
-            self._complain(f"queue {queue.name} was deleted and made again since it was read: what was in the old one is "
-                           f"gone")
+            self._complain(f"queue {queue.name} was deleted and made again since it was read: what was in the old one "
+                           f"is gone")
             return {"log": number, "next": log.next, "from": log.first, "lost": lost}
         entry = {"log": number, "next": log.next} | ({"lost": lost} if lost else {})
         if before["next"] > log.next:
-            self._complain(f"queue {queue.name} ends at offset {signed(log.next)} of partition {lane_key(log)}, but the "
-                           f"query has read up to {signed(before['next'])}: its storage is an older copy")
+            self._complain(f"queue {queue.name} ends at offset {signed(log.next)} of partition {lane_key(log)}, but "
+                           f"the query has read up to {signed(before['next'])}: its storage is an older copy")
             return entry | {"from": log.next}
         if before["next"] < log.first:
             if queue.kind != "stream":
                 return entry | {"from": log.first}          # settled by those who consume it
             count = log.first - before["next"]
-            self._complain(f"queue {queue.name} has lost {count} messages of partition {lane_key(log)} before they were "
-                           f"read: the query stands at offset {signed(before['next'])}, retention has passed on to "
+            self._complain(f"queue {queue.name} has lost {count} messages of partition {lane_key(log)} before they "
+                           f"were read: the query stands at offset {signed(before['next'])}, retention has passed on to "
                            f"{signed(log.first)}")
             return entry | {"from": log.first, "lost": lost + count}
         return entry
@@ -144,15 +137,17 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @staticmethod
     def _begin(start: Offsets, name: str, key: str, entry: dict[str, Any]) -> int:
         before = start.get(name, {}).get(key)
+        if before == entry:
+            return int(entry["next"])           # nothing new: its `from` is of a batch before
         return int(entry.get("from", before["next"] if before is not None else entry["next"]))
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self.options.trigger_max) if self.options.trigger_max else ReadAllAvailable()
 
-    def reportLatestOffset(self) -> Offsets | None:  # noqa: N802
+    def reportLatestOffset(self) -> Offsets | None:
         return None
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         self._target = {name: {lane_key(log): {"log": f"{log.number:016x}", "next": log.next}
                                for log in self.place.logs(name).logs} for name in self.options.choose(self.place)}
 
