@@ -329,12 +329,14 @@ def _between(one: Filter, ceiling: int, floor: int) -> tuple[int, int]:
 
 
 def split(ranges: list[LogRange], least: int, bytes_max: int) -> list[LogRange]:
-    """Ranges cut by size, so that there are about `least` of them at least, and none of much more than bytes_max."""
-    whole = sum(_size(one) for one in ranges)
+    """Ranges cut by size, so that there are about `least` of them at least, and none of much more than bytes_max; that
+    is 0: cut by the number of messages alone."""
+    sizes = [_size(one) if bytes_max else one.end - one.start for one in ranges]
+    whole = sum(sizes)
     found = []
-    for one in ranges:
-        size, count = _size(one), one.end - one.start
-        parts = max(-(-size // bytes_max), round(least * size / whole) if whole else 1, 1)
+    for one, size in zip(ranges, sizes, strict=True):
+        parts = max(-(-size // bytes_max) if bytes_max else 1, round(least * size / whole), 1)
+        count = one.end - one.start
         parts = min(parts, count)
         cuts = [one.start + count * at // parts for at in range(parts + 1)]
         found += [LogRange(one.queue, one.kind, replace(one.log, bytes=size // parts), start, end, one.extra)
