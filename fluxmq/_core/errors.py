@@ -5,13 +5,17 @@
     ├── UsageError                    our own caller broke a contract: a bug in this process
     ├── ConfigError(path, text)       the configuration cannot be used; `path` is the key, dotted
     ├── AuthError(reason, text)       the peer may not do this; `reason` as above
+    ├── ClientError                   what fluxmq.client raises; more of it stands in fluxmq/client/errors.py
+    │   ├── NotConnected              there is no connection, or it is no more
+    │   └── WindowFull                the server takes no more before it has acknowledged
     └── StorageError                  the disk, or what stands on it, failed
         └── CorruptError              what stands on it is not what was written
 
 A codec raises ProtocolError and nothing else. Errors carry blame and the code for the wire, so that nobody
 further out has to guess either.
 """
-__all__ = ["AuthError", "ConfigError", "CorruptError", "FluxError", "ProtocolError", "StorageError", "UsageError"]
+__all__ = ["AuthError", "ClientError", "ConfigError", "CorruptError", "FluxError", "NotConnected", "ProtocolError",
+           "StorageError", "UsageError", "WindowFull"]
 
 
 class FluxError(Exception):
@@ -37,6 +41,18 @@ class ProtocolError(FluxError):
 
 class AuthError(ProtocolError):
     """The peer is not who it must be, or may not do what it asks (0x86, 0x87, 0x8C)."""
+
+
+class ClientError(FluxError):
+    """Root of what a client raises."""
+
+
+class NotConnected(ClientError):
+    """There is no connection, not yet or no more."""
+
+
+class WindowFull(ClientError):
+    """The server takes no more publishes with QoS 1 or 2 before it has acknowledged some (Receive Maximum)."""
 
 
 class UsageError(FluxError):

@@ -1,0 +1,15 @@
+# cython: language_level=3
+"""A message as the client gets it, made by the machine for each PUBLISH that arrives."""
+
+
+cdef class Message:
+    """Value. The fields of a PUBLISH."""
+    cdef readonly bytes topic         # aliases resolved
+    cdef readonly bytes payload
+    cdef readonly int qos
+    cdef readonly bint retain
+    cdef readonly bint dup
+    cdef readonly int packet_id       # 0 if and only if qos is 0
+    cdef readonly bytes properties    # as on the wire, without their length; b"" before MQTT 5
+    cdef readonly bint acknowledged
+    cdef unsigned long long connection      # serial number of the machine that made it

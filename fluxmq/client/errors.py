@@ -1,0 +1,57 @@
+"""What the client raises.
+
+    ClientError
+    ├── NotConnected                      there is no connection, not yet or no more
+    │   └── ConnectionLost(reason, text)  there was one, and it ended in the middle
+    ├── ConnectRefused(reason, text)      the server answered CONNECT with a refusal
+    ├── PublishRefused(reason, text)      the server did not take a message
+    ├── SubscribeRefused(reason, text)    the server did not take a topic filter
+    ├── SessionLost                       the server forgot the session, and with it what was not acknowledged
+    ├── WindowFull                        more than the server takes at a time
+    └── QueueFull                         more than this client keeps for later
+
+`reason` is the code of MQTT 5.0 section 2.4, in 3.1.1 the return code of CONNACK or SUBACK. What a server sends that no
+server may send is a ProtocolError, what is asked for that cannot be done a UsageError, as everywhere in fluxmq.
+"""
+from __future__ import annotations
+
+from fluxmq._core.errors import ClientError, FluxError, NotConnected, ProtocolError, UsageError, WindowFull
+
+__all__ = ["ClientError", "ConnectRefused", "ConnectionLost", "FluxError", "NotConnected", "ProtocolError",
+           "PublishRefused", "QueueFull", "SessionLost", "SubscribeRefused", "UsageError", "WindowFull"]
+
+
+class _WithReason(ClientError):
+    """reason: the code; text: what the server said besides, or what it means."""
+
+    def __init__(self, reason: int, text: str) -> None:
+        super().__init__(f"{text} (0x{reason:02X})" if reason else text)
+        self.reason = reason
+        self.text = text
+
+    def __reduce__(self) -> tuple[type, tuple[int, str]]:
+        return type(self), (self.reason, self.text)
+
+
+class ConnectionLost(_WithReason, NotConnected):
+    """The connection ended and nobody here wanted it to."""
+
+
+class ConnectRefused(_WithReason):
+    """CONNACK with a reason other than success. MQTT 5.0 section 3.2.2.2; before 5 the return code, 1 to 5."""
+
+
+class PublishRefused(_WithReason):
+    """PUBACK, PUBREC or PUBCOMP with 0x80 or above."""
+
+
+class SubscribeRefused(_WithReason):
+    """SUBACK or UNSUBACK with 0x80 or above for a filter."""
+
+
+class SessionLost(ClientError):
+    """The server has no session any more: whether it had the message nobody knows (lost="fail")."""
+
+
+class QueueFull(ClientError):
+    """As much waits to be sent as the client may keep (max_pending)."""
