@@ -1,8 +1,8 @@
 """What Spark writes to a broker: tables and streams, published with QoS 1 through `fluxmq.client`.
 
 Into a queue a row is appended once, however often Spark runs a task: every message carries a producer, the query and
-the number of the Spark partition, and a sequence, the batch and the row's number in its partition. The queue knows which
-of the last 1024 sequences of a producer it has (docs/queues.md, Deduplication); what is on its way here is never more than
+the number of the Spark partition, and a sequence, the batch and the row's number in it. The queue knows which
+of the last 1024 sequences of a producer it has (docs/queues.md, Deduplication); what is on its way here is at most
 half of that, and goes on in order after a lost connection. A topic has no memory: there it is at least once.
 """
 from __future__ import annotations
