@@ -35,7 +35,7 @@ from fluxmq._core.segment_format import (
 )
 from fluxmq.spark.source_columns import SourceError
 from fluxmq.spark.source_journal import Behind, Stored, read_state, walk_journal
-from fluxmq.spark.source_plan import LANE_BITS, Filters, Gone, LogRange, QueueLog, QueueLogs, feed
+from fluxmq.spark.source_plan import LANE_BITS, Filters, Gone, LogRange, QueueLog, QueueLogs, feed, signed
 
 __all__ = ["LogsPlace"]
 
@@ -154,20 +154,33 @@ class LogsPlace:
         expected = work.start
         for first, last, messages in self._blocks(log, work.start, work.end, filters):
             if stream and first > expected:
-                raise Gone(work.queue, work.log.partition, expected, min(first, work.end))
+                raise self._missing(work, expected, min(first, work.end))
             expected = max(expected, last + 1)
             yield from feed(rows, messages)
         if recent:
             first = int.from_bytes(recent[8:16], "little")
             if stream and first > expected:
-                raise Gone(work.queue, work.log.partition, expected, first)
+                raise self._missing(work, expected, first)
             expected = work.end
             yield from feed(rows, recent)
         if stream and expected < work.end:
-            raise Gone(work.queue, work.log.partition, expected, work.end)
+            raise self._missing(work, expected, work.end)
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _missing(self, work: LogRange, first: int, end: int) -> Gone | SourceError:
+        """Why a stream's messages [first, end) are in no file."""
+        known = self._state().logs.get(work.log.number)
+        if known is None or known.first > first or first < self._lowest(work.log.number):
+            return Gone(work.queue, work.log.partition, first, end)
+        return SourceError(f"the messages from offset {signed(first)} to {signed(end - 1)} of partition "
+                           f"{work.log.partition} of queue {work.queue} are in no file of {self.directory}: it is "
+                           f"damaged, or a copy that was taken while its broker ran. `fluxmq log verify` says more")
+
+    def _lowest(self, log: int) -> int:
+        """The offset that the oldest segment file begins with; 0 without any."""
+        return next((file_first(path.name) or 0 for path in self._files(log)), 0)
 
     # ------------------------------------------------------------------ what is there
 
