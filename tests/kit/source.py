@@ -80,3 +80,11 @@ def row(found: dict[str, Any]) -> tuple[Any, ...]:
 
 def _ms(time: Any) -> int:
     return 0 if time is None else round(time.timestamp() * 1000)
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """As if the query had been killed behind the work of its last batch, and before it said so."""
+    last = max((path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()),
+               key=lambda path: int(path.name))
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
