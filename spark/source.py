@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSourceStreamWriter
 
-__all__ = ["FluxDataSource", "FluxReader", "place_of", "register", "rows_of"]
+__all__ = ["FluxDataSource", "FluxPushingReader", "FluxReader", "place_of", "register", "rows_of"]
 
 _LOG = logging.getLogger("fluxmq.spark")
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("fluxmq")` known to a session, and lets Spark hand its filters to data sources of Python."""
+    """Makes `format("fluxmq")` known to a session, and lets Spark hand filters to those that want them (pushdown)."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(FluxDataSource)
 
@@ -67,7 +67,8 @@ class FluxDataSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return FluxReader(Options.read(self.options), schema)
+        options = Options.read(self.options)
+        return FluxPushingReader(options, schema) if options.pushdown else FluxReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from fluxmq.spark.source_stream import FluxStreamReader
@@ -131,11 +132,8 @@ class FluxReader(DataSourceReader):
         check_schema(schema)
         self.options, self.schema = options, schema
         self.place = place_of(options)
-        self.filters = Filters(prefix="") if not options.topic else Filters(topics=frozenset((options.topic,)))
+        self.filters = options.filters
         self.counters = {"read": 0, "rows": 0, "lost": 0}
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        return list(self.filters.push(filters))
 
     def partitions(self) -> Sequence[InputPartition]:
         chosen = self.options.choose(self.place)
@@ -186,3 +184,14 @@ class FluxReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, LogRange)
         return rows_of(self.place, partition, self.filters, self.schema, self.options.fail, self.counters)
+
+
+class FluxPushingReader(FluxReader):
+    """A table that takes Spark's filters upon itself.
+
+    By option only: Spark 4.3 plans a data source of Python once for each load(), so the filters of one question would
+    be those of every other one about the same DataFrame.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        return list(self.filters.push(filters))

@@ -36,7 +36,7 @@ PARTITION_BYTES = 128 << 20
 TIME_MAX = 1 << 62
 READING = {"queue", "admin", "logs", "startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp",
            "namespace", "minpartitions", "maxpartitionbytes", "maxmessagespertrigger", "failondataloss",
-           "timeoutseconds", "topic", "path"}
+           "timeoutseconds", "topic", "topicprefix", "pushdown", "path"}
 
 
 class Gone(FluxError):
@@ -133,6 +133,13 @@ class Options:
     fail: bool = True
     timeout: float = 30.0
     topic: str = ""
+    prefix: str = ""
+    pushdown: bool = False
+
+    @property
+    def filters(self) -> Filters:
+        """What the options leave to read."""
+        return Filters(topics=frozenset((self.topic,)) if self.topic else None, prefix=self.prefix)
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Options:
@@ -140,9 +147,9 @@ class Options:
         unknown = sorted(name for name in given if name.lower() not in READING)
         if unknown:
             raise SourceError(f"the data source fluxmq has no option {unknown[0]} for reading; there are queue, admin, "
-                              f"logs, topic, namespace, startingOffsets, endingOffsets, startingTimestamp, "
-                              f"endingTimestamp, minPartitions, maxPartitionBytes, maxMessagesPerTrigger, "
-                              f"failOnDataLoss, timeoutSeconds")
+                              f"logs, topic, topicPrefix, namespace, startingOffsets, endingOffsets, "
+                              f"startingTimestamp, endingTimestamp, minPartitions, maxPartitionBytes, "
+                              f"maxMessagesPerTrigger, failOnDataLoss, timeoutSeconds, pushdown")
         names = [name.strip() for name in options.get("queue", options.get("path", "")).split(",") if name.strip()]
         if not names:
             raise SourceError("option queue is needed: the name of a queue or stream, several with commas between "
@@ -162,7 +169,8 @@ class Options:
                    _time("endingTimestamp", options.get("endingtimestamp")), namespace,
                    _whole("minPartitions", options, 0), _whole("maxPartitionBytes", options, PARTITION_BYTES) or 1,
                    _whole("maxMessagesPerTrigger", options, 0), _truth("failOnDataLoss", options, True),
-                   float(_whole("timeoutSeconds", options, 30)), options.get("topic", ""))
+                   float(_whole("timeoutSeconds", options, 30)), options.get("topic", ""),
+                   options.get("topicprefix", ""), _truth("pushdown", options, False))
 
     def choose(self, place: Place) -> list[str]:
         """The queues that are there of those asked for, by name. Raises SourceError where one that is named is not."""

@@ -18,7 +18,6 @@ from pyspark.sql.types import StructType
 from fluxmq.spark.source import place_of, rows_of
 from fluxmq.spark.source_columns import SourceError, check_schema
 from fluxmq.spark.source_plan import (
-    Filters,
     LogRange,
     Options,
     QueueLog,
@@ -44,7 +43,7 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise SourceError("a stream has no end: leave endingOffsets and endingTimestamp out, or read it as a table")
         self.options, self.schema = options, schema
         self.place = place_of(options)
-        self.filters = Filters(topics=frozenset((options.topic,)) if options.topic else None)
+        self.filters = options.filters
         self.counters = {"read": 0, "rows": 0, "lost": 0}
         self._target: Offsets | None = None
 

@@ -38,14 +38,26 @@ def test_a_table_from_broker_and_directory(source: Callable[..., DataFrame], sta
     assert sorted(row(found.asDict()) for found in table.collect()) == shown
     assert sorted(row(found.asDict()) for found in source(queue="s", logs=world.data, minPartitions=4).collect()) == (
         shown)
-    plan = table.where("topic = '$queue/s/k1' and offset >= 10 and cast(payload as string) like '%1'")
-    wanted = sorted(n[3] for n in shown if n[2] == "$queue/s/k1" and n[1] >= 10 and n[3].endswith(b"1"))
-    assert sorted(bytes(found.payload) for found in plan.collect()) == wanted
-    text = plan._jdf.queryExecution().toString()  # type: ignore[operator]
-    filters = [line for line in text.split("== Physical Plan ==")[1].splitlines() if " Filter (" in line]
-    assert filters and not any("topic" in line or "offset" in line for line in filters), "these are the source's"
-    assert table.where("time >= '2020-01-01' and time < '2021-01-01'").count() == 0
     assert table.select("queue", "partition").distinct().count() == 2
+
+
+def test_filters_of_spark(source: Callable[..., DataFrame], start_queues: Start) -> None:
+    """Without `pushdown` any number of questions about one table; with it the source answers, and Spark need not."""
+    world = start_queues({"name": "s", "type": "stream"})
+    world.put("s", 500, key=lambda n: f"k{n % 4}")
+    place = {"queue": "s", "admin": world.socket}
+    question = "topic = '$queue/s/k1' and offset >= 10 and cast(payload as string) like '%1'"
+    wanted = [n for n in range(10, 500) if n % 4 == 1 and n % 10 == 1]
+    for pushdown in (False, True):
+        asked = source(**place, pushdown=pushdown).where(question)
+        assert sorted(int(found.payload) for found in asked.collect()) == wanted
+        plan = asked._jdf.queryExecution().toString().split("== Physical Plan ==")[1]  # type: ignore[operator]
+        filters = "".join(line for line in plan.splitlines() if " Filter (" in line)
+        assert "payload" in filters and ("topic" in filters) != pushdown and ("offset" in filters) != pushdown
+    table = source(**place)
+    assert [table.where(text).count() for text in ("topic = '$queue/s/k1'", "time < '2021-01-01'", "offset < 7", "true")
+            ] == [125, 0, 7, 500]
+    assert source(**place, pushdown=True).where("time >= '2020-01-01' and time < '2021-01-01'").count() == 0
 
 
 def test_what_a_user_reads_when_it_goes_wrong(source: Callable[..., DataFrame], start_queues: Start) -> None:

@@ -41,6 +41,7 @@ STREAM = {"name": "s", "type": "stream", "partitions": 3}
 
 
 def reader(*filters: Filter, **options: object) -> FluxReader:
+    options |= {"pushdown": bool(filters)}
     made = FluxDataSource({name: str(value) for name, value in options.items()}).reader(SCHEMA)
     assert isinstance(made, FluxReader)
     made.left = list(made.pushFilters(list(filters)))  # type: ignore[attr-defined]
@@ -150,6 +151,7 @@ def test_filters_are_pushed_down(start_queues: Start) -> None:
     assert payloads(StringStartsWith(("topic",), "$queue/s/"), StringStartsWith(("topic",), "$SYS"), **place) == []
     assert payloads(In(("topic",), ("$queue/s/k/1", "nope")), **place) == list(range(1, 1000, 5))
     assert payloads(topic="$queue/s/k/1", **place) == list(range(1, 1000, 5))
+    assert payloads(topicPrefix="$queue/s/k/1", **place) == list(range(1, 1000, 5))
     made = reader(GreaterThanOrEqual(("offset",), 10), LessThan(("offset",), 20), EqualTo(("partition",), 2), **place)
     assert [one["offset"] for one in read(made)] == list(range(10, 20))
     assert made.counters["read"] == 10, "offsets decide what is read at all"
