@@ -99,8 +99,9 @@ class Target:
 
 def _check_columns(columns: Mapping[str, DataType]) -> None:
     text: tuple[type[DataType], ...] = (StringType,)
-    wanted = {"payload": (BinaryType, StringType), "key": text, "topic": text, "queue": text, "content_type": text,
-              "properties": (MapType,), "headers": (MapType,)}
+    wanted: dict[str, tuple[type[DataType], ...]] = {
+        "payload": (BinaryType, StringType), "key": text, "topic": text, "queue": text, "content_type": text,
+        "properties": (MapType,), "headers": (MapType,)}
     if "payload" not in columns:
         raise SourceError("what is written needs a column payload, of binary or text")
     for name, kind in columns.items():

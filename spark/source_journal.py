@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from rocksdict import AccessType, Options, Rdict
@@ -193,9 +193,9 @@ def read_view(directory: Path, stored: Stored) -> None:
         options.set_db_log_dir(logs)        # it would write its log beside the broker's
         view = Rdict(str(state), options, access_type=AccessType.read_only())
         try:
-            stored.batch = int.from_bytes(view.get(APPLIED_KEY) or b"", "little")
+            stored.batch = int.from_bytes(cast(bytes, view.get(APPLIED_KEY) or b""), "little")
             for kind in (b"q", b"l", b"g"):
-                for key, value in view.items(from_key=kind):
+                for key, value in cast("Iterator[tuple[bytes, bytes]]", view.items(from_key=kind)):
                     if key[:1] != kind:
                         break
                     stored.load(kind, int.from_bytes(key[1:], "big"), value)

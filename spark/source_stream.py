@@ -138,7 +138,7 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = start.get(name, {}).get(key)
         if before == entry:
             return int(entry["next"])           # nothing new: its `from` is of a batch before
-        return int(entry.get("from", before["next"] if before is not None else entry["next"]))
+        return int(entry["from"] if "from" in entry else entry["next"] if before is None else before["next"])
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self.options.trigger_max) if self.options.trigger_max else ReadAllAvailable()

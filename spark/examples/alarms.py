@@ -16,7 +16,7 @@ from fluxmq.spark.source import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["main", "raise_alarms"]
 
