@@ -1,7 +1,7 @@
 """Readings joined with a table of limits; those above go to a queue, each once.
 
     python -m fluxmq.spark.examples.alarms --admin /var/lib/fluxmq/admin.sock --queue readings --limits limits.csv \\
-        --broker localhost:1883 --alarms alarms --checkpoint /data/alarms
+        --broker localhost:1883 --alarms alarms --checkpoint alarms.checkpoint
 
 limits.csv has the columns topic and most. Whoever consumes the queue `alarms` gets {"topic", "value", "most"}, with the
 topic as partition key. A batch that Spark runs twice is in the queue once: producer and sequence say which it is.

@@ -1,6 +1,6 @@
 """Readings of sensors, averaged by minute and topic, into Parquet.
 
-    python -m fluxmq.spark.examples.sensors --admin /var/lib/fluxmq/admin.sock --queue readings --out /data/minutes
+    python -m fluxmq.spark.examples.sensors --admin /var/lib/fluxmq/admin.sock --queue readings --out minutes.parquet
 
 The queue (a stream with a pattern in `topics`) captures topics such as `sensors/hall/temperature`; a payload is JSON:
 {"at": "2026-01-31T08:00:00Z", "value": 21.5}. A minute is written when readings ten minutes younger have come. Run it

@@ -34,7 +34,12 @@ message = st.fixed_dictionaries({
 def _once(found: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
     """Properties other than the user's stand there once."""
     seen: set[int] = set()
-    return [one for one in found if one[0] == 0x26 or not (one[0] in seen or seen.add(one[0]))]  # type: ignore[func-returns-value]
+    kept = []
+    for one in found:
+        if one[0] == 0x26 or one[0] not in seen:
+            kept.append(one)
+            seen.add(one[0])
+    return kept
 
 
 def encoded(messages: list[dict[str, Any]], base: int = 0) -> bytes:
