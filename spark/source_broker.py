@@ -65,6 +65,7 @@ class BrokerPlace:
         """Nothing: the broker knows it all."""
 
     def read(self, work: LogRange, rows: Rows, filters: Filters) -> Iterator[None]:
+        self.answered = True        # or there would be no range: a task waits for a broker that is away
         at = work.start
         while at < work.end:
             content = self._ask(("queues", work.queue, "messages"), {
@@ -127,6 +128,9 @@ class BrokerPlace:
                 return call()
             except (OSError, http.client.HTTPException) as error:
                 self.close()
+                if "too long" in str(error):
+                    raise SourceError(f"{self.path} is too long for the path of a socket (107 bytes): give it relative "
+                                      f"to the working directory, or set server.admin_socket") from None
                 if isinstance(error, PermissionError):
                     raise SourceError(f"{self.path} may not be opened: be the user that the broker runs as, or root") \
                         from None

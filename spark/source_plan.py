@@ -343,7 +343,7 @@ def split(ranges: list[LogRange], least: int, bytes_max: int) -> list[LogRange]:
     whole = sum(sizes)
     found = []
     for one, size in zip(ranges, sizes, strict=True):
-        parts = max(-(-size // bytes_max) if bytes_max else 1, round(least * size / whole), 1)
+        parts = max(-(-size // bytes_max) if bytes_max else 1, -(-least * size // whole), 1)
         count = one.end - one.start
         parts = min(parts, count)
         cuts = [one.start + count * at // parts for at in range(parts + 1)]

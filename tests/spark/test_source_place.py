@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -169,8 +170,8 @@ def test_tasks_are_of_about_one_size(start_queues: Start) -> None:
                  if isinstance(part, LogRange)]
         sizes = {partition: [part.end - part.start for part in parts if part.log.partition == partition]
                  for partition in (0, 1)}
-        assert (len(sizes[0]), len(sizes[1])) == (6, 2)
-        assert max(sizes[0]) < 2 * min(sizes[1])
+        assert 6 <= len(sizes[0]) <= 7 and 2 <= len(sizes[1]) <= 3
+        assert max(sizes[0] + sizes[1]) < 2 * min(sizes[0] + sizes[1])
         assert len(reader(queue="s", **place).partitions()) == 2
         assert len(reader(queue="s", maxPartitionBytes=50_000, **place).partitions()) > 4
         found = read(reader(queue="s", minPartitions=8, **place))
@@ -325,6 +326,37 @@ def test_a_broker_that_goes_away(start_queues: Start) -> None:
         list(short.read(part))
     with pytest.raises(SourceError, match=r"no broker answers at .*admin.sock: start it"):
         reader(queue="s", admin=world.socket).partitions()
+
+
+def test_a_directory_while_its_broker_works(start_queues: Start) -> None:
+    """Checkpoints move messages and take journal files away all the time: no hole is read, and nothing twice."""
+    world = start_queues({"name": "s", "type": "stream"}, busy=True)
+    done = threading.Event()
+    failed: list[BaseException] = []
+
+    def publish() -> None:
+        try:
+            for first in range(0, 12_000, 500):
+                world.put("s", 500, first, user_properties=[["pad", "x" * 200]])
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            done.set()
+
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    try:
+        counts = []
+        while not done.is_set():
+            found = payloads(queue="s", logs=world.data, minPartitions=3)
+            assert found == list(range(len(found)))
+            counts.append(len(found))
+    finally:
+        publisher.join()
+    assert not failed and counts == sorted(counts)
+    assert payloads(queue="s", logs=world.data) == list(range(12_000))
+    assert len(list((world.data / "journal").glob("journal-*.log"))) >= 1
+    assert list((world.data / "queues").rglob("*.seg")), "a checkpoint came between"
 
 
 def test_a_queue_that_is_made_again_is_another(start_queues: Start) -> None:
