@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 import contextlib
+import select
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +14,11 @@ from hypothesis import strategies as st
 from fluxmq._core.amqp091_edit import with_headers
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.hub import Hub
+from fluxmq._core.journal import Journal
 from fluxmq._core.journal_format import encode_batch
 from fluxmq._core.mqtt_props import encode_properties
 from fluxmq._core.queue_log import Log
-from fluxmq._core.queue_page import decode_page, encode_page
+from fluxmq._core.queue_page import decode_page, durable_end, encode_page
 from fluxmq._core.queue_rows import Rows, appends_of, scan_batch
 from fluxmq._core.segment_format import encode_message, messages_of
 
@@ -200,3 +204,39 @@ def test_a_page_is_the_messages_of_a_log(sizes: list[int], start: int, stop: int
         decode_page(page[:4] + b"\2" + page[5:])
     with pytest.raises(CorruptError, match="FMQM"):
         decode_page(page[:39])
+
+
+def test_a_page_holds_what_is_durable(tmp_path: Path) -> None:
+    """What waits for the disk is not shown: after a crash another message might have its offset."""
+    journal = Journal(tmp_path, identity=1)
+    hub = Hub(journal)
+    hub.set_clock(1000, 1000)
+    log = Log(hub.ledger, 5)
+
+    def offsets() -> list[int]:
+        _, _, end, following, messages = decode_page(encode_page(log, None, 0, 100, 1 << 20)[0])
+        assert end == following == durable_end(log)
+        return [one[0] for one in messages_of(bytes(messages))]
+
+    def wait(batch: int) -> None:
+        while journal.durable < batch:
+            select.select([journal.event_fd], [], [], 10)
+            journal.poll()
+
+    log.append_message(b"t", b"0")
+    log.append_message(b"t", b"1")
+    assert offsets() == []
+    journal.submit()
+    log.append_message(b"t", b"2")
+    assert offsets() == [], "one batch is being written, one gathers"
+    writer = threading.Thread(target=journal.run)
+    writer.start()
+    try:
+        wait(1)
+        assert offsets()[:2] == [0, 1]
+        journal.submit()
+        wait(2)
+        assert offsets() == [0, 1, 2]
+    finally:
+        journal.close()
+        writer.join()
