@@ -25,10 +25,11 @@ PACKAGES = [
     "fluxmq", "fluxmq._core", "fluxmq.model", "fluxmq.engine", "fluxmq.storage", "fluxmq.access",
     "fluxmq.edge", "fluxmq.edge.amqp091", "fluxmq.edge.mqtt", "fluxmq.admin", "fluxmq.record", "fluxmq.app",
     "fluxmq.client", "fluxmq.bench", "fluxmq.bench.load", "fluxmq.bench.gate", "fluxmq.bench.micro", "fluxmq.spark",
+    "fluxmq.spark.examples",
 ]
 # bench/ and spark/ stand at top level in the tree and ship inside the package, so `fluxmq bench` works from a wheel.
 PACKAGE_DIR = {"fluxmq.bench": "bench", "fluxmq.bench.load": "bench/load", "fluxmq.bench.gate": "bench/gate",
-               "fluxmq.bench.micro": "bench/micro", "fluxmq.spark": "spark"}
+               "fluxmq.bench.micro": "bench/micro", "fluxmq.spark": "spark", "fluxmq.spark.examples": "spark/examples"}
 
 
 def extensions() -> list[Extension]:

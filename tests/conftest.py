@@ -2,6 +2,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+# No test asserts how long something took, and examples of hypothesis do not either.
+settings.register_profile("fluxmq", parent=settings(), deadline=None)
+settings.load_profile("fluxmq")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,14 +1,17 @@
-"""Bodies of requests that routes.py takes."""
+"""What the bodies of requests to the admin API must be."""
+import base64
+import binascii
 from typing import Literal
 
 import msgspec
 
+from fluxmq.engine.ports_queues import Publish, QueueRefused
 from fluxmq.model import limits
 
-__all__ = ["MessageBody", "MessagesBody", "ReplayBody", "SeekBody"]
+__all__ = ["Message", "Messages", "Replay", "Seek", "to_publish"]
 
 
-class MessageBody(msgspec.Struct, forbid_unknown_fields=True):
+class Message(msgspec.Struct, forbid_unknown_fields=True):
     """A message to publish. encoding: of payload."""
 
     payload: str
@@ -19,17 +22,32 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True):
     user_properties: list[tuple[str, str]] = []
 
 
-class MessagesBody(msgspec.Struct, forbid_unknown_fields=True):
-    messages: list[MessageBody]
+class Messages(msgspec.Struct, forbid_unknown_fields=True):
+    messages: list[Message]
 
 
-class SeekBody(msgspec.Struct, forbid_unknown_fields=True):
+class Seek(msgspec.Struct, forbid_unknown_fields=True):
     position: str
     partition: int | None = None
 
 
-class ReplayBody(msgspec.Struct, forbid_unknown_fields=True):
+class Replay(msgspec.Struct, forbid_unknown_fields=True):
     """messages: (partition, offset) of those; without, the oldest, `count` of them."""
 
     messages: list[tuple[int, int]] | None = None
     count: int = limits.ADMIN_REPLAY_MAX
+
+
+def to_publish(message: Message) -> Publish:
+    """As the port takes it. Raises QueueRefused."""
+    if message.encoding == "base64":
+        try:
+            payload = base64.b64decode(message.payload, validate=True)
+        except (binascii.Error, ValueError):
+            raise QueueRefused("invalid", "payload is not base64") from None
+    else:
+        payload = message.payload.encode()
+    if message.expiry_s is not None and not 0 <= message.expiry_s <= 0xFFFFFFFF:
+        raise QueueRefused("invalid", f"expiry_s is 0 to {0xFFFFFFFF}, not {message.expiry_s}")
+    return Publish(payload=payload, key=message.key, content_type=message.content_type, expiry_s=message.expiry_s,
+                   user_properties=message.user_properties)

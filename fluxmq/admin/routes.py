@@ -6,7 +6,8 @@
     DELETE /api/v1/queues/Q?if_unused=&if_empty=      {"deleted": true, "messages": n}
     POST   /api/v1/queues/Q/purge                     {"purged": n}
     POST   /api/v1/queues/Q/messages                  {"messages": [...]} or one of them           202
-    GET    /api/v1/queues/Q/messages?from=&count=&partition=    browse: claims nothing
+    GET    /api/v1/queues/Q/messages?from=&count=&partition=    browse: claims nothing; as bytes: pages.py
+    GET    /api/v1/queues/Q/logs?position=            where its logs begin and end, and where in each a position is
     GET    /api/v1/queues/Q/tail?from=&partition=     a stream, one JSON object per line; blank lines keep it alive
     GET    /api/v1/queues/Q/groups                    {"groups": [...]}
     POST   /api/v1/queues/Q/groups/G/seek             {"position": "first", "partition": n | null}
@@ -22,7 +23,6 @@ client would be. What fails is {"error": word, "detail": sentence, "hint": what 
 """
 import asyncio
 import base64
-import binascii
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
@@ -30,10 +30,11 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from fluxmq._core.errors import StorageError
-from fluxmq.admin.bodies import MessageBody, MessagesBody, ReplayBody, SeekBody
+from fluxmq.admin.bodies import Message, Messages, Replay, Seek, to_publish
 from fluxmq.admin.http import Answer, Request, Stream
+from fluxmq.admin.pages import PAGE_WORDS, accepts_pages, browse_page
 from fluxmq.admin.recordings import begin_recording
-from fluxmq.engine.ports_queues import Browsed, Publish, QueueMessage, QueueRefused, QueuesPort
+from fluxmq.engine.ports_queues import Browsed, QueueMessage, QueueRefused, QueuesPort
 from fluxmq.engine.ports_record import RecordPort, RecordRefused
 from fluxmq.model import limits
 
@@ -55,11 +56,12 @@ _STEP = 100
 
 
 class _Call(NamedTuple):
-    """A request, taken apart: names from the path, the query's words, the body."""
+    """A request, taken apart: names from the path, the query's words, the body; whether bytes are asked for."""
 
     names: list[str]
     query: dict[str, str]
     body: bytes
+    pages: bool = False
 
 
 _Verb = Callable[[_Call], Awaitable[Answer | Stream]]
@@ -97,7 +99,8 @@ class AdminRoutes:
         self._route(queue, GET=(self._describe, ""), PUT=(self._declare, ""),
                     DELETE=(self._delete, "if_unused if_empty"))
         self._route((*queue, "purge"), POST=(self._purge, ""))
-        self._route((*queue, "messages"), POST=(self._publish, ""), GET=(self._browse, "from count partition"))
+        self._route((*queue, "messages"), POST=(self._publish, ""), GET=(self._browse, "from count partition to lane"))
+        self._route((*queue, "logs"), GET=(self._logs, "position"))
         self._route((*queue, "tail"), GET=(self._tail, "from partition"))
         self._route((*queue, "groups"), GET=(self._groups, ""))
         self._route((*queue, "groups", None), DELETE=(self._delete_group, ""))
@@ -138,7 +141,7 @@ class AdminRoutes:
             return self.refuse(400, f"unknown in the query: {', '.join(sorted(set(query) - words))}",
                                f"there are: {', '.join(sorted(words))}" if words else "it takes no query")
         try:
-            return await verb(_Call(names, query, request.body))
+            return await verb(_Call(names, query, request.body, accepts_pages(request.raw)))
         except (QueueRefused, RecordRefused) as error:
             return _json(_STATUS[error.kind], {"error": error.kind, "detail": error.text, "hint": error.hint})
         except StorageError as error:
@@ -205,12 +208,12 @@ class AdminRoutes:
     async def _publish(self, call: _Call) -> Answer:
         """Several at once share a batch. When one is refused, those before it are in all the same, and counted."""
         body = msgspec.json.decode(call.body, type=dict[str, Any])
-        given = (msgspec.convert(body, MessagesBody).messages if "messages" in body else
-                 [msgspec.convert(body, MessageBody)])
+        given = (msgspec.convert(body, Messages).messages if "messages" in body else
+                 [msgspec.convert(body, Message)])
         if not 1 <= len(given) <= limits.ADMIN_MESSAGES_MAX:
             raise _invalid(f"1 to {limits.ADMIN_MESSAGES_MAX} messages at once, not {len(given)}")
         # all are read before the first is appended: what cannot be read leaves no half
-        messages = [_publish(message) for message in given]
+        messages = [to_publish(message) for message in given]
         placed: list[dict[str, Any]] = []
         refused: QueueRefused | None = None
         for message in messages:
@@ -227,9 +230,17 @@ class AdminRoutes:
                                              "accepted": len(placed), "messages": placed})
 
     async def _browse(self, call: _Call) -> Answer:
+        if call.pages and not set(call.query) - set(PAGE_WORDS):
+            return await browse_page(self._queues, call.names[0], call.query)
+        if set(call.query) & {"to", "lane"}:
+            raise _invalid("`to` and `lane` are for pages of messages", "see Accept in docs/queues.md")
         partition = _partition(call)
         return await self._browsed(call, lambda position, count: self._queues.browse(
             call.names[0], position, count, limits.ADMIN_BROWSE_BYTES_MAX, partition))
+
+    async def _logs(self, call: _Call) -> Answer:
+        kind, logs = self._queues.logs(call.names[0], call.query.get("position"))
+        return _json(200, {"name": call.names[0], "type": kind, "logs": logs})
 
     async def _browsed(self, call: _Call, browse: Callable[[str, int], Browsed]) -> Answer:
         """A page: waits for the disk until there is a message or the end, and never for more than that."""
@@ -276,7 +287,7 @@ class AdminRoutes:
         return _json(200, {"groups": self._queues.groups(call.names[0])})
 
     async def _seek(self, call: _Call) -> Answer:
-        asked = msgspec.json.decode(call.body, type=SeekBody)
+        asked = msgspec.json.decode(call.body, type=Seek)
         positions = self._queues.seek(call.names[0], call.names[1], asked.position, asked.partition)
         await self._durable()
         return _json(200, {"positions": positions})
@@ -297,7 +308,7 @@ class AdminRoutes:
 
     async def _dead_replay(self, call: _Call) -> Answer:
         """In steps, each a batch of its own; what else the node has to do goes on between them."""
-        asked = msgspec.json.decode(call.body or b"{}", type=ReplayBody)
+        asked = msgspec.json.decode(call.body or b"{}", type=Replay)
         name, most = call.names[0], limits.ADMIN_REPLAY_MAX
         if not 1 <= asked.count <= most or (asked.messages is not None and not 1 <= len(asked.messages) <= most):
             raise _invalid(f"1 to {most} dead letters at once")
@@ -363,17 +374,3 @@ def _number(call: _Call, word: str, default: int | None, least: int, most: int) 
 
 def _partition(call: _Call) -> int | None:
     return _number(call, "partition", None, 0, 65535)
-
-
-def _publish(message: MessageBody) -> Publish:
-    if message.encoding == "base64":
-        try:
-            payload = base64.b64decode(message.payload, validate=True)
-        except (binascii.Error, ValueError):
-            raise _invalid("payload is not base64") from None
-    else:
-        payload = message.payload.encode()
-    if message.expiry_s is not None and not 0 <= message.expiry_s <= 0xFFFFFFFF:
-        raise _invalid(f"expiry_s is 0 to {0xFFFFFFFF}, not {message.expiry_s}")
-    return Publish(payload=payload, key=message.key, content_type=message.content_type, expiry_s=message.expiry_s,
-                   user_properties=message.user_properties)

@@ -16,7 +16,7 @@ import msgspec
 
 from fluxmq._core.errors import FluxError
 
-__all__ = ["Browsed", "Moved", "Publish", "QueueMessage", "QueueRefused", "QueuesPort"]
+__all__ = ["Browsed", "Moved", "Page", "Publish", "QueueMessage", "QueueRefused", "QueuesPort"]
 
 Refusal = Literal["not_found", "conflict", "invalid", "full", "unavailable"]
 
@@ -69,6 +69,15 @@ class Browsed(msgspec.Struct, frozen=True):
 
     messages: list[QueueMessage]
     next: str
+    loading: bool = False
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Messages as bytes. content: as `_core/queue_page.pyx` draws it. next: the offset from which a further page goes
+    on. loading: nothing yet, it must be read from disk first; ask again a little later."""
+
+    content: bytes
+    next: int
     loading: bool = False
 
 
@@ -130,6 +139,14 @@ class QueuesPort(Protocol):
         """Messages as they lie, claiming and settling nothing: at most `count`, and about bytes_max of payload, but one
         at least. partition: only that one; None is all, each in order of offset. position: a position, or
         `Browsed.next` (then of the same partition argument); of several partitions it is taken in each."""
+
+    def logs(self, name: str, position: str | None) -> tuple[str, list[dict[str, Any]]]:
+        """(type of the queue, its logs): of each partition, lane, log (its number in hex), first, next (what is below
+        is durable), bytes; and offset, where `position` is in it, if that is given."""
+
+    def page(self, name: str, partition: int, lane: int, start: int, stop: int, bytes_max: int) -> Page:
+        """As browse(), of the offsets [start, stop) of one lane, as bytes, and only what is durable: what a reader has
+        seen under an offset is never another message after a crash."""
 
     def groups(self, name: str) -> list[dict[str, Any]]:
         """Each group: name, members (list of dicts: client, held, credit), claimed (messages in hands or waiting to be

@@ -12,9 +12,10 @@ from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Record
 from fluxmq.engine.amqp_admin import declared_of, named
-from fluxmq.engine.ports_queues import Browsed, Moved, Publish, QueueMessage, QueueRefused, QueuesPort
+from fluxmq.engine.ports_queues import Browsed, Moved, Page, Publish, QueueMessage, QueueRefused, QueuesPort
 from fluxmq.engine.queue_contract import SILENT
 from fluxmq.engine.queue_numbers import counts_of, numbers_of
+from fluxmq.engine.queue_pages import logs_of, page_of
 from fluxmq.engine.queue_properties import FORMAT_AMQP091, encode_users, with_length
 from fluxmq.engine.queue_replay import Replay, comes_from, is_kept
 from fluxmq.engine.queues import NOTHING, PREFIX, QueueManager, QueueState
@@ -172,6 +173,13 @@ class QueueAdmin:
         if loading:
             self.manager.read_on(state.queue)
         return Browsed(found, "at:" + ",".join(map(str, at)), loading and not found)
+
+    def logs(self, name: str, position: str | None) -> tuple[str, list[dict[str, Any]]]:
+        state = self._state(name)
+        return state.spec.type, logs_of(self.manager, state, position)
+
+    def page(self, name: str, partition: int, lane: int, start: int, stop: int, bytes_max: int) -> Page:
+        return page_of(self.manager, self._state(name), partition, lane, start, stop, bytes_max)
 
     # ------------------------------------------------------------------ groups
 

@@ -1,0 +1,143 @@
+"""Offsets of streams, without Spark around them: shares of a trigger, what is new, what is gone."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kit.source import QueueBroker
+from kit.tools import missing_tool
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+    from fluxmq.spark.source import FluxDataSource
+    from fluxmq.spark.source_columns import SCHEMA, SourceError
+    from fluxmq.spark.source_plan import LogRange
+    from fluxmq.spark.source_stream import FluxStreamReader
+except ImportError:
+    missing_tool("PySpark is not installed (pip install 'fluxmq[spark]')")
+
+Start = Callable[..., QueueBroker]
+ALL = ReadAllAvailable()
+
+
+def reader(world: QueueBroker, **options: object) -> FluxStreamReader:
+    given = {"admin": world.socket} | {name: str(value) for name, value in options.items()}
+    made = FluxDataSource(given).streamReader(SCHEMA)
+    assert isinstance(made, FluxStreamReader)
+    return made
+
+
+def batch(made: FluxStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    """The numbers that a batch holds."""
+    return sorted(int(row["payload"]) for part in made.partitions(start, end) for found in made.read(part)
+                  for row in found.to_pylist())
+
+
+def test_each_partition_has_its_share(start_queues: Start) -> None:
+    world = start_queues({"name": "s", "type": "stream", "partitions": 3})
+    world.put("s", 90, user_properties=lambda n: [["partition-key", "a"]] if n < 60 else [])
+    made = reader(world, queue="s", maxMessagesPerTrigger=20)
+    limit = made.getDefaultReadLimit()
+    assert limit == ReadMaxRows(20)
+    start, found = made.initialOffset(), []
+    while (end := made.latestOffset(start, limit)) != start:
+        numbers = batch(made, start, end)
+        assert 0 < len(numbers) <= 20
+        found += numbers
+        start = end
+    assert sorted(found) == list(range(90))
+    assert batch(made, start, start) == []
+    assert made.latestOffset(made.initialOffset(), ALL) == start, "a trigger may want all"
+
+
+def test_a_batch_that_is_run_again_is_cut_as_it_was(start_queues: Start) -> None:
+    world = start_queues({"name": "s", "type": "stream", "partitions": 2})
+    world.put("s", 100)
+    made = reader(world, queue="s", minPartitions=5)
+    start = made.initialOffset()
+    end = made.latestOffset(start, ALL)
+
+    def cuts() -> list[tuple[int, int, int]]:
+        return [(part.log.partition, part.start, part.end) for part in made.partitions(start, end)
+                if isinstance(part, LogRange)]
+
+    before = cuts()
+    assert len(before) == 6, "three of each"
+    world.put("s", 1000, 100, user_properties=[["pad", "x" * 3000]])
+    assert cuts() == before
+
+
+def test_a_new_queue_and_one_made_again(start_queues: Start) -> None:
+    world = start_queues()
+    admin = world.admin
+    admin.ask("PUT", "queues", "s-1", body={"type": "stream"})
+    world.put("s-1", 10)
+    made, lax = reader(world, queue="s-*"), reader(world, queue="s-*", failOnDataLoss=False)
+    first = made.latestOffset(made.initialOffset(), ALL)
+    admin.ask("PUT", "queues", "s-2", body={"type": "stream"})
+    world.put("s-2", 5, 100)
+    second = made.latestOffset(first, ALL)
+    assert batch(made, first, second) == list(range(100, 105))
+    assert made.latestOffset(second, ALL) == second and batch(made, second, second) == []
+    admin.ask("DELETE", "queues", "s-1")
+    admin.ask("PUT", "queues", "s-1", body={"type": "stream"})
+    world.put("s-1", 3, 200)
+    with pytest.raises(SourceError, match="queue s-1 was deleted and made again since it was read"):
+        made.latestOffset(second, ALL)
+    third = lax.latestOffset(second, ALL)
+    assert batch(lax, second, third) == [200, 201, 202]
+    assert lax.latestOffset(third, ALL) == third
+
+
+def test_a_trigger_reads_what_was_there_when_it_began(start_queues: Start) -> None:
+    world = start_queues({"name": "s-1", "type": "stream"})
+    world.put("s-1", 10)
+    made = reader(world, queue="s-*")
+    start = made.initialOffset()
+    made.prepareForTriggerAvailableNow()
+    world.put("s-1", 10, 10)
+    world.admin.ask("PUT", "queues", "s-2", body={"type": "stream"})
+    world.put("s-2", 10, 20)
+    end = made.latestOffset(start, ALL)
+    assert batch(made, start, end) == list(range(10))
+    assert made.latestOffset(end, ALL) == end
+    again = reader(world, queue="s-*")
+    assert batch(again, end, again.latestOffset(end, ALL)) == list(range(10, 30))
+
+
+def test_where_a_stream_begins(start_queues: Start) -> None:
+    world = start_queues({"name": "s", "type": "stream"})
+    world.put("s", 10)
+    time = world.browse("s")[-1]["time_ms"]
+    for options, wanted in (({"startingOffsets": "latest"}, 10), ({"startingOffsets": '{"0": 4}'}, 4), ({}, 0),
+                            ({"startingTimestamp": time + 1}, 10)):
+        made = reader(world, queue="s", **options)
+        assert made.initialOffset()["s"]["0"]["next"] == wanted
+    with pytest.raises(SourceError, match="offset 11 of partition 0 of queue s is not there; there are 0 to 10"):
+        reader(world, queue="s", startingOffsets='{"0": 11}').initialOffset()
+
+
+def test_a_classic_queue_whose_consumers_are_ahead(start_queues: Start) -> None:
+    """What they settled is no loss."""
+    world = start_queues({"name": "c"})
+    world.put("c", 10)
+    made = reader(world, queue="c")
+    start = made.initialOffset()
+    world.admin.ask("POST", "queues", "c", "purge")
+    world.put("c", 5, 10)
+    end = made.latestOffset(start, ALL)
+    assert batch(made, start, end) == list(range(10, 15))
+    assert "lost" not in end["c"]["0"]
+
+
+def test_storage_that_is_an_older_copy(start_queues: Start) -> None:
+    world = start_queues({"name": "s", "type": "stream"})
+    world.put("s", 10)
+    made, lax = reader(world, queue="s"), reader(world, queue="s", failOnDataLoss=False)
+    start = made.initialOffset()
+    start["s"]["0"]["next"] = 25
+    with pytest.raises(SourceError, match="ends at offset 10 of partition 0, but the query has read up to 25"):
+        made.latestOffset(start, ALL)
+    assert batch(lax, start, lax.latestOffset(start, ALL)) == []
