@@ -31,6 +31,7 @@ Route = Callable[[bytes, bytes, bytes, bytes], list[Queue]]
 FORMAT_AMQP091 = 1  # of Record.format; _core/message.pxd
 REASONS = {"expired": "expired", "maxlen": "maxlen", "max_retries": "delivery_limit"}
 QOS = 1
+COUNT_MAX = (1 << 63) - 1
 
 
 class DeadLetterer:
@@ -120,8 +121,8 @@ def with_death(headers: dict[str, Any], *, name: str, reason: str, exchange: str
         if not isinstance(death, dict):
             continue
         if death.get("queue") == name and death.get("reason") == reason:
-            count = death.get("count")
-            told = death | {"count": Integer((count if isinstance(count, int) else 0) + 1, "l")}
+            count = death.get("count")  # of a publisher's own making, perhaps
+            told = death | {"count": Integer(min((count if isinstance(count, int) else 0) + 1, COUNT_MAX), "l")}
             entry = {field: told[field] for field in sorted(told)}
         else:
             others.append(death)
