@@ -40,6 +40,7 @@ from fluxmq.app.listeners import open_listeners
 from fluxmq.app.logs import Notes, configure
 from fluxmq.app.snapshot import Snapshots
 from fluxmq.edge.listening import SocketListener
+from fluxmq.edge.mqtt.clients import MqttClients
 from fluxmq.edge.mqtt.tally import Tally
 from fluxmq.engine.broker import Broker, Limits
 from fluxmq.engine.durability import Keeper
@@ -204,7 +205,7 @@ class Server:
             self.log.warning("no admin socket: its path is too long; give server.admin_socket a shorter one",
                              extra={"path": str(path)})
             return
-        self.admin = AdminSocket(path, self.queues)
+        self.admin = AdminSocket(path, self.queues, clients=(MqttClients(self.broker), self.amqp091.clients))
         try:
             await self.admin.start()
         except OSError as error:

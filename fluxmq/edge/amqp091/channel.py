@@ -16,7 +16,7 @@ from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import Queue
 from fluxmq.edge.amqp091.consumers import Consumer, Consumers
-from fluxmq.edge.amqp091.permissions import Permissions
+from fluxmq.edge.amqp091.permissions import Permissions, unbroken
 from fluxmq.edge.amqp091.reply import reply_text
 from fluxmq.engine.amqp_queues import AmqpQueues
 from fluxmq.engine.exchanges import ExchangeManager
@@ -30,14 +30,7 @@ __all__ = ["ChannelMethods", "ChannelState"]
 
 TAG_BYTES = 16
 DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
-LINE_ENDS = str.maketrans("", "", "\r\n")
 CANCEL_NOTIFY = "consumer_cancel_notify"
-
-
-def unbroken(name: str) -> str:
-    """Without line ends, which no exchange or queue has in its name (RabbitMQ takes them out, and so does the engine):
-    the access list is asked about the name that is meant."""
-    return name.translate(LINE_ENDS)
 
 
 class ChannelState:
@@ -233,8 +226,8 @@ class ChannelMethods:
         self._bind_from(client, source, method.routing_key)
         self._use_exchange(client, destination)
         records = self.hub.ledger.records
-        self.exchanges.bind(wire(client.vhost), wire(source), wire(destination),
-                            wire(method.routing_key), encode_table(method.arguments), to_exchange=True)
+        self.exchanges.bind(wire(client.vhost), wire(source), wire(destination), wire(method.routing_key),
+                            encode_table(method.arguments), to_exchange=True)
         self.answer(state, m.ExchangeBindOk(), records, no_wait=method.no_wait)
 
     def exchange_unbind(self, client: Client, state: ChannelState, method: m.ExchangeUnbind) -> None:
