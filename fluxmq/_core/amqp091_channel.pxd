@@ -91,6 +91,7 @@ cdef class Channel(Waiter):
     cdef readonly uint64_t first            # oldest tag in the ring
     cdef readonly uint64_t next             # of the next delivery
     cdef uint64_t sent
+    cdef uint64_t lost_at                   # where forget_claim looks first
     cdef uint64_t automatic                 # below, what needs no acknowledgement has been settled
     cdef readonly uint32_t unacknowledged   # by consumers that acknowledge
     cdef marks_t deliveries

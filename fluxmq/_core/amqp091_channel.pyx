@@ -573,17 +573,23 @@ cdef class Channel(Waiter):
         raise ProtocolError(REPLY_PRECONDITION_FAILED, f"unknown delivery tag {tag}")
 
     cdef int forget_claim(self, claim_t* claim) noexcept:
-        """It is not this channel's any more. Claims are lost from the oldest on, so it is found soon."""
-        cdef uint64_t tag = self.first
+        """It is not this channel's any more. A consumer loses its claims from the oldest on, which others' lie between:
+        the search goes on where the last one ended."""
+        cdef uint64_t tag = max(self.lost_at, self.first)
+        cdef uint64_t left = self.next - self.first
         cdef delivery_t* delivery
-        while tag < self.next:
+        while left:
+            if tag >= self.next:
+                tag = self.first
             delivery = &self.ring[tag & (self.ring_room - 1)]
             if delivery.consumer != NULL and delivery.claim == claim:
                 self.awaits_no_more(delivery)
                 self.unacknowledged -= not acknowledges_itself(delivery)
                 delivery.consumer = NULL
+                self.lost_at = tag + 1
                 break
             tag += 1
+            left -= 1
         self.advance()
         return 0
 

@@ -40,7 +40,7 @@ cdef class Content:
 
     cdef int keep(self) except -1
     cdef int add(self, const uint8_t* data, uint32_t n) except -1
-    cdef void done(self) noexcept
+    cdef void done(self, uint64_t share) noexcept
 
 cdef class AmqpConnection(Transport):
     cdef public uint32_t frame_max
@@ -50,7 +50,7 @@ cdef class AmqpConnection(Transport):
     cdef readonly Exchanges exchanges   # of its virtual host; None until Connection.Open
     cdef readonly bint mqtt_space       # amq.topic is where MQTT topics are
     cdef readonly dict channels         # number -> Channel
-    cdef readonly bint published        # it is not only a consumer
+    cdef readonly bint published        # it has begun to: it is not only a consumer
     cdef readonly str vhost
     cdef readonly uint32_t method       # class << 16 | method of the one that ended the connection; 0: it was none
     cdef public bytes user              # user-id may only be this one; None: anybody's

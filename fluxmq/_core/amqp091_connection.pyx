@@ -50,7 +50,7 @@ cdef enum:
     FRAME_HEAD = 7                  # type, channel, size
     FRAME_EXTRA = 8                 # and the end
     FRAME_MAX_UNTUNED = 131072      # before Connection.TuneOk: client properties may be long
-    OWN_BODY_KEPT_MAX = 262144      # a larger one is given back when it was published
+    OWN_KEPT_MAX = 262144           # room for bodies and properties that a connection keeps, shared by its channels
     ALLOWED_MAX = 1024
     TX_BYTES_MAX = 268435456        # of one transaction: a batch of the journal holds four times that
     KEPT_BYTES = 256                # what a publish takes that waits for its commit, beside its bytes
@@ -100,12 +100,14 @@ cdef class Content:
         self.body_have += n
         return 0
 
-    cdef void done(self) noexcept:
+    cdef void done(self, uint64_t share) noexcept:
+        """share: room that it may keep for its next."""
         self.expects = EXPECT_METHOD
-        if self.own_body_room > OWN_BODY_KEPT_MAX:
+        if self.own_body_room + self.own_properties_room > share:
             free(self.own_body)
-            self.own_body = NULL
-            self.own_body_room = 0
+            free(self.own_properties)
+            self.own_body = self.own_properties = NULL
+            self.own_body_room = self.own_properties_room = 0
 
 
 @cython.final
@@ -166,7 +168,7 @@ cdef class AmqpConnection(Transport):
         cdef Content content = self.contents.get(number)
         if content is None:
             return
-        content.done()
+        content.done(0)
         content.channel.close()
         if not await_ok:
             self.forget_channel(number)
@@ -324,7 +326,7 @@ cdef class AmqpConnection(Transport):
             if error.reason not in SOFT_CODES:
                 self.method = peek_u32(at) if kind == FRAME_METHOD else 0
                 raise
-            content.done()
+            content.done(0)
             self.handler.on_channel_error(self, number, error.reason, error.text,
                                           peek_u32(at) if kind == FRAME_METHOD else BASIC_PUBLISH)
         return 0
@@ -396,6 +398,7 @@ cdef class AmqpConnection(Transport):
         if at[0] & 2:
             raise ProtocolError(REPLY_NOT_IMPLEMENTED, "immediate=true")
         content.expects = EXPECT_HEADER
+        self.published = True           # from here on it takes memory, whatever comes of it
         return 0
 
     cdef int on_header(self, Content content, const uint8_t* at, uint32_t size) except -1:
@@ -426,9 +429,7 @@ cdef class AmqpConnection(Transport):
         content.add(at, size)
         if content.body_have == content.body_size:
             return self.complete(content, content.own_body)
-        if not content.kept and content not in self.unfinished:
-            self.unfinished.append(content)
-        return 0
+        return 0                        # what is not kept yet is among the unfinished since its header
 
     cdef int complete(self, Content content, const uint8_t* payload) except -1:
         cdef body_t body
@@ -456,7 +457,7 @@ cdef class AmqpConnection(Transport):
             self.keep_publish(channel, &body, &properties, content.mandatory)
         else:
             self.publish(channel, &body, content.mandatory)
-        content.done()
+        content.done(OWN_KEPT_MAX // <uint64_t>max(1, len(self.contents)))
         return 0
 
     cdef int keep_publish(self, Channel channel, const body_t* body, const amqp_properties_t* properties,
@@ -493,7 +494,6 @@ cdef class AmqpConnection(Transport):
                 body = &moved
         properties_read(body.properties, body.properties + body.properties_length, &properties)
         route = self.route_of(body, &properties)
-        self.published = True
         self.hub.node.counters.messages_received[1] += 1
         if properties.headers.length and has_copies(&properties):
             routed = self.publish_copies(body, route, &refused)

@@ -69,6 +69,7 @@ cdef class Hub:
     cdef uint64_t passing                       # publishes so far (pub_t.passing)
     cdef dict relays                            # TopicRelay -> filter -> bindings
     cdef dict bindings                          # Queue -> filter -> [bindings that it is, those that it is wider than]
+    cdef list letters                           # calls that publish, when nothing is being published any more
     cdef readonly list throttled                # connections not read because the disk is behind
     cdef readonly uint64_t retained_refused
     cdef readonly set retained_dirty            # topics whose retained message changed since the last checkpoint
@@ -80,5 +81,6 @@ cdef class Hub:
     cdef bint is_ahead(self) noexcept
     cdef int release(self) except -1
     cdef int pump_queues(self) except -1
+    cdef int send_letters(self) except -1
     cdef int index_queue(self, Queue queue, bytes filter) except -1
     cdef void touch(self)

@@ -97,6 +97,7 @@ cdef class Hub:
         self.resumed = []
         self.closed = []
         self.throttled = []
+        self.letters = []
         self.queues = {}
         self.bindings = {}
         self.relays = {}
@@ -410,6 +411,25 @@ cdef class Hub:
             self.ledger.news = []
             for queue in news:
                 queue.pump()
+        if self.letters:
+            self.send_letters()
+        return 0
+
+    def publish_later(self, publish not None):
+        """publish: called when nothing is being published any more, before this batch of the journal is handed over."""
+        self.letters.append(publish)
+        self.touch()
+
+    cdef int send_letters(self) except -1:
+        """What is sent may make letters of its own, which are sent in the next turn."""
+        cdef int done = 0
+        letters, self.letters = self.letters, []
+        try:
+            for publish in letters:
+                done += 1
+                publish()
+        finally:
+            self.letters = letters[done:] + self.letters
         return 0
 
     def deliver_retained(self, Session session not None, bytes filter not None, int options,

@@ -169,7 +169,7 @@ cdef class Poller:
                 self.linger_off = LINGER_OFF_TURNS      # too quiet for it
         finally:
             self.hub.in_turn = False
-            if self.hub.resumed or self.hub.ledger.news:
+            if self.hub.resumed or self.hub.ledger.news or self.hub.letters:
                 self.hub.touch()            # resumed by the last flush: their turn comes after the others'
 
     cdef void set_timer(self) noexcept:

@@ -12,6 +12,7 @@
     GET    /api/v1/queues/Q/groups                    {"groups": [...]}
     POST   /api/v1/queues/Q/groups/G/seek             {"position": "first", "partition": n | null}
     DELETE /api/v1/queues/Q/groups/G
+    GET    /api/v1/clients?after=&count=              {"clients": [...], "connected": n, "next": id}   (clients.py)
     GET    /api/v1/dlq                                {"dead_letters": [...]}, one entry per queue
     GET    /api/v1/queues/Q/dlq?from=&count=          browse the dead letters of Q
     POST   /api/v1/queues/Q/dlq/replay                {"messages": [[partition, offset], ...]} or {"count": n}
@@ -23,7 +24,7 @@ client would be. What fails is {"error": word, "detail": sentence, "hint": what 
 """
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
@@ -31,9 +32,11 @@ import msgspec
 
 from fluxmq._core.errors import StorageError
 from fluxmq.admin.bodies import Message, Messages, Replay, Seek, to_publish
+from fluxmq.admin.clients import list_clients
 from fluxmq.admin.http import Answer, Request, Stream
 from fluxmq.admin.pages import PAGE_WORDS, accepts_pages, browse_page
 from fluxmq.admin.recordings import begin_recording
+from fluxmq.engine.ports_clients import ClientsPort
 from fluxmq.engine.ports_queues import Browsed, QueueMessage, QueueRefused, QueuesPort
 from fluxmq.engine.ports_record import RecordPort, RecordRefused
 from fluxmq.model import limits
@@ -89,7 +92,7 @@ class AdminRoutes:
     """Implements http.Handler. tail_seconds: between two looks for news of a tail."""
 
     def __init__(self, queues: QueuesPort, recordings: RecordPort | None = None, *,
-                 tail_seconds: float = _TAIL_SECONDS) -> None:
+                 tail_seconds: float = _TAIL_SECONDS, clients: Sequence[ClientsPort] = ()) -> None:
         self._queues = queues
         self._tail_seconds = tail_seconds
         # path, None for a name; the verbs of it; the query that each takes
@@ -105,6 +108,7 @@ class AdminRoutes:
         self._route((*queue, "groups"), GET=(self._groups, ""))
         self._route((*queue, "groups", None), DELETE=(self._delete_group, ""))
         self._route((*queue, "groups", None, "seek"), POST=(self._seek, ""))
+        self._route(("clients",), GET=(lambda call: list_clients(clients, call.query), "after count"))
         self._route(("dlq",), GET=(self._dead_list, ""))
         self._route((*queue, "dlq"), GET=(self._dead_browse, "from count"))
         self._route((*queue, "dlq", "replay"), POST=(self._dead_replay, ""))
@@ -130,7 +134,7 @@ class AdminRoutes:
             return self.refuse(400, "the path or the query is not percent-encoded UTF-8")
         verbs, names = self._find(segments)
         if verbs is None:
-            return self.refuse(404, "there is no such path", "the paths begin with /api/v1/queues or /api/v1/dlq")
+            return self.refuse(404, "there is no such path", "the paths begin with /api/v1/queues, dlq or clients")
         found = verbs.get("GET" if request.method == "HEAD" and "tail" not in segments[-1:] else request.method)
         if found is None:
             allowed = ", ".join(verbs)

@@ -56,12 +56,13 @@ class Amqp091:
 
     def _dead_letter(self, vhost: bytes, exchange: bytes, key: bytes, headers: bytes, properties: bytes,
                      payload: bytes, queues: list[Queue]) -> None:
-        """To MQTT, where amq.topic leads. A little later: a message may die while another is being published."""
+        """To MQTT, where amq.topic leads; in the batch of its death, but not at once: a message may die while another
+        is being published."""
         exchanges = self.exchanges.vhosts.get(vhost)
         route = exchanges.lookup(exchange, key, headers) if exchanges is not None else None
         if route is not None and route.mqtt:
-            self._server.loop.call_soon(
-                lambda: publish_amqp(self._server.hub, exchange, key, payload, properties, taken=queues))
+            hub = self._server.hub
+            hub.publish_later(lambda: publish_amqp(hub, exchange, key, payload, properties, taken=queues))
 
     def _route(self, vhost: bytes, exchange: bytes, key: bytes, headers: bytes) -> list[Queue]:
         """Where a dead letter goes."""

@@ -17,6 +17,7 @@ import click
 from fluxmq import __version__
 from fluxmq._core.errors import ConfigError, FluxError
 from fluxmq.app import exit_codes
+from fluxmq.app.client_cli import client
 from fluxmq.app.log_commands import log
 from fluxmq.app.queue_cli import queue
 from fluxmq.app.record_cli import record
@@ -37,6 +38,7 @@ def cli() -> None:
     """FluxMQ, a message broker."""
 
 
+cli.add_command(client)
 cli.add_command(log)
 cli.add_command(queue)
 cli.add_command(record)

@@ -42,6 +42,7 @@ from fluxmq.app.listeners import open_listeners
 from fluxmq.app.logs import Notes, configure
 from fluxmq.app.snapshot import Snapshots
 from fluxmq.edge.listening import SocketListener
+from fluxmq.edge.mqtt.clients import MqttClients
 from fluxmq.edge.mqtt.tally import Tally
 from fluxmq.engine.broker import Broker, Limits
 from fluxmq.engine.durability import Keeper
@@ -217,7 +218,8 @@ class Server:
             self.log.warning("no admin socket: its path is too long; give server.admin_socket a shorter one",
                              extra={"path": str(path)})
             return
-        self.admin = AdminSocket(path, self.queues, self.recorder)
+        self.admin = AdminSocket(path, self.queues, self.recorder,
+                                 clients=(MqttClients(self.broker), self.amqp091.clients))
         try:
             await self.admin.start()
         except OSError as error:

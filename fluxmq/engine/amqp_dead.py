@@ -18,7 +18,7 @@ from fluxmq._core.amqp091_translate import mqtt_to_amqp
 from fluxmq._core.queue import Queue
 from fluxmq._core.queue_log import Log
 from fluxmq.model.amqp import text
-from fluxmq.model.amqp_queues import internal_name, split_name
+from fluxmq.model.amqp_queues import NAME_BYTES_MAX, internal_name, split_name
 
 if TYPE_CHECKING:
     from fluxmq.engine.queues import QueueManager, QueueState
@@ -31,6 +31,7 @@ Route = Callable[[bytes, bytes, bytes, bytes], list[Queue]]
 FORMAT_AMQP091 = 1  # of Record.format; _core/message.pxd
 REASONS = {"expired": "expired", "maxlen": "maxlen", "max_retries": "delivery_limit"}
 QOS = 1
+COUNT_MAX = (1 << 63) - 1
 
 
 class DeadLetterer:
@@ -88,7 +89,9 @@ class DeadLetterer:
                                     priority=told.get("priority", 0), format=FORMAT_AMQP091) == 0:
                 state.dead_lettered += 1
         if self.on_published is not None:
-            self.on_published(vhost, target, keys[0], table, written, payload, list(found))
+            for one in keys:
+                if len(one) <= NAME_BYTES_MAX:  # else no topic is so long
+                    self.on_published(vhost, target, one, table, written, payload, list(found))
 
 
 def carbon_copies(headers: dict[str, Any]) -> list[bytes]:
@@ -120,8 +123,8 @@ def with_death(headers: dict[str, Any], *, name: str, reason: str, exchange: str
         if not isinstance(death, dict):
             continue
         if death.get("queue") == name and death.get("reason") == reason:
-            count = death.get("count")
-            told = death | {"count": Integer((count if isinstance(count, int) else 0) + 1, "l")}
+            count = death.get("count")  # of a publisher's own making, perhaps
+            told = death | {"count": Integer(min((count if isinstance(count, int) else 0) + 1, COUNT_MAX), "l")}
             entry = {field: told[field] for field in sorted(told)}
         else:
             others.append(death)

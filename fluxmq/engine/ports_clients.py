@@ -1,7 +1,7 @@
 """What the admin ring asks about who is connected, as a Protocol: `ClientsPort`. The edges answer."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -13,7 +13,8 @@ class ClientInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One client that is connected.
 
     user: None = anonymous. name: what it calls its connection, or "". properties: what it said about itself; any value
-    that a field table has. since_ms: when it was let in, wall clock. blocked: it was told not to publish.
+    that a field table has. channels: of AMQP. subscriptions: of MQTT; of AMQP consumers. heartbeat_s: or keep alive.
+    since_ms: when it was let in, wall clock. blocked: it was told not to publish.
     """
 
     client_id: str
@@ -26,8 +27,8 @@ class ClientInfo(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     properties: Mapping[str, Any]
     channels: int
+    subscriptions: int
     heartbeat_s: int
-    frame_max: int
     since_ms: int
     blocked: bool
 
@@ -35,5 +36,8 @@ class ClientInfo(msgspec.Struct, frozen=True, kw_only=True):
 class ClientsPort(Protocol):
     """Who is connected."""
 
-    def clients(self) -> list[ClientInfo]:
-        """Those that were let in, in the order of their coming."""
+    def ids(self) -> Iterable[str]:
+        """Client identifiers of those that were let in, in any order."""
+
+    def info(self, client_id: str) -> ClientInfo | None:
+        """One of them; None: it is gone."""

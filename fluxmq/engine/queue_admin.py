@@ -51,7 +51,9 @@ class QueueAdmin:
     # ------------------------------------------------------------------ queues
 
     def list_queues(self) -> list[dict[str, Any]]:
-        return [self._short(self.manager.queues[name]) for name in sorted(self.manager.queues)]
+        """Those of "/" first, then of each other virtual host; internal names of these begin with NUL."""
+        return [self._short(self.manager.queues[name])
+                for name in sorted(self.manager.queues, key=lambda name: (name.startswith(b"\0"), name))]
 
     def _short(self, state: QueueState) -> dict[str, Any]:
         dead = self.manager.queues.get(state.spec.dead_letter_queue.encode())

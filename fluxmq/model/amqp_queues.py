@@ -16,7 +16,7 @@ from fluxmq.model.amqp import AmqpRefused, ReplyCode
 from fluxmq.model.amqp import shown as text_of
 from fluxmq.model.queues import DeadLetters, QueueLimits, QueueSpec, Retention, Retry
 
-__all__ = ["AGE_SECONDS", "ANY_KNOWN", "NAME_BYTES_MAX", "Declared", "QueueTerms", "difference", "internal_name",
+__all__ = ["AGE", "AGE_SECONDS", "ANY_KNOWN", "NAME_BYTES_MAX", "Declared", "QueueTerms", "difference", "internal_name",
            "kept_arguments", "read_arguments", "spec_of", "split_name", "where"]
 
 NAME_BYTES_MAX = 255
@@ -39,7 +39,7 @@ KNOWN = {
 EVERY_TYPE = {"x-queue-type", "x-queue-leader-locator"}
 ANY_KNOWN = frozenset().union(*KNOWN.values()) | EVERY_TYPE
 AGE_SECONDS = {"Y": 365 * 86400, "M": 30 * 86400, "D": 86400, "h": 3600, "m": 60, "s": 1}
-AGE = re.compile(r"(\d{1,12})([YMDhms])")
+AGE = re.compile(r"([0-9]{1,12})([YMDhms])")
 
 
 class Declared(msgspec.Struct, array_like=True, frozen=True):

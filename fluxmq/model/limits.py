@@ -7,6 +7,7 @@ number may cost, or stops what nobody configures because it is always an error o
 __all__ = [
     "ADMIN_BODY_BYTES_MAX",
     "ADMIN_BROWSE_BYTES_MAX",
+    "ADMIN_CLIENTS_MAX",
     "ADMIN_CONNECTIONS_MAX",
     "ADMIN_HANDLE_SECONDS_MAX",
     "ADMIN_MESSAGES_MAX",
@@ -105,6 +106,8 @@ ADMIN_BODY_BYTES_MAX = 16 << 20
 ADMIN_BROWSE_BYTES_MAX = 4 << 20
 # Messages in one publish, one page of a browse: each page is made in one go on the loop's thread.
 ADMIN_MESSAGES_MAX = 1000
+# Clients of one page of their list.
+ADMIN_CLIENTS_MAX = 1000
 # Dead letters moved by one request; a step of it is 100. More is asked for again.
 ADMIN_REPLAY_MAX = 10_000
 # What waits for the disk: a sync of seconds on a bad day, a replay that reads segments.

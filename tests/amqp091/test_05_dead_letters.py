@@ -103,6 +103,16 @@ def test_expired_in_the_queue(channel: Channel, name: Name) -> None:
                                 "count": 1}]
 
 
+def test_expired_though_it_claims_to_have_died_without_end(channel: Channel, name: Name) -> None:
+    """What a publisher wrote into x-death keeps no message alive, and no clock from going on."""
+    queue, dead = dying(channel, name, x_message_ttl=30)
+    channel.publish("", queue, b"late", {"headers": {"x-death": [{"queue": queue, "reason": "expired",
+                                                                  "count": (1 << 63) - 1}]}})
+    assert receive_dead(channel, dead).body == b"late"
+    channel.publish("", queue, b"the next")
+    assert receive_dead(channel, dead).body == b"the next"
+
+
 def test_expired_by_its_own_expiration(channel: Channel, name: Name) -> None:
     """A message with `expiration` loses it when it dies, so that it does not expire again; x-death has what it was."""
     queue, dead = dying(channel, name)

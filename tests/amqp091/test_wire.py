@@ -466,6 +466,21 @@ def test_after_a_channel_error_frames_on_their_way_are_ignored(login: Login) -> 
     assert wire.call(1, "queue.declare", exclusive=True)["message_count"] == 0
 
 
+def test_close_ok_that_nobody_asked_for(login: Login, name: Callable[[str], str]) -> None:
+    """503, and what the channel had is ready again: no consumer is left behind by it."""
+    wire, other = login(), login()
+    queue = name("q")
+    other.call(1, "queue.declare", queue=queue, auto_delete=True)
+    other.publish(1, "", queue, b"held")
+    wire.call(1, "basic.consume", queue=queue)
+    wire.expect_content(1)
+    other.call(1, "basic.consume", queue=queue, no_ack=True)
+    wire.send(1, "channel.close-ok")
+    assert wire.expect_refusal(0).code == 503
+    assert other.expect_content(1).redelivered
+    assert other.call(1, "queue.declare", queue=queue, passive=True)["consumer_count"] == 1
+
+
 def test_heartbeats_come(login: Login) -> None:
     """A client that agreed on heartbeats sees them when there is nothing else."""
     wire = login(heartbeat=1)

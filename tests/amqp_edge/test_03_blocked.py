@@ -77,6 +77,21 @@ def test_who_begins_to_publish_later_is_blocked_too(tight: Broker, client: Open)
     one.expect("connection.blocked")
 
 
+@pytest.mark.parametrize("begun", ["half", "transaction"])
+def test_who_has_only_begun_is_blocked_too(tight: Broker, client: Open, begun: str) -> None:
+    """Half a message, or one that waits for its commit, takes memory as any other does."""
+    ballast(tight, 1_000_000)
+    one = client(tight).connect(properties=KNOWS)
+    one.channel()
+    if begun == "transaction":
+        one.send("tx.select", channel=1)
+        one.expect("tx.select-ok", 1)
+        one.publish(1, b"nowhere")
+    else:
+        one.send("basic.publish", 0, b"", b"nowhere", False, False, channel=1)
+    one.expect("connection.blocked")
+
+
 def test_a_blocked_client_hears_goodbye(tight: Broker, client: Open) -> None:
     one = publishing(tight, client, properties=KNOWS)
     ballast(tight, 1_000_000)

@@ -78,3 +78,31 @@ def test_what_is_allowed(wire: Callable[[], Wire]) -> None:
     assert [one.get(1, "mine").body for _ in range(3)] == [b"mine", b"free.a", b"a.b"]  # type: ignore[union-attr]
     one.call(1, "queue.delete", queue="mine")
     one.call(1, "queue.declare", queue="mine", arguments={"x-dead-letter-exchange": "own"})
+
+
+@pytest.mark.parametrize(("method", "arguments"), [
+    ("queue.bind", {"queue": "mine", "exchange": "amq.\ntopic", "routing_key": "#"}),
+    ("exchange.bind", {"destination": "own", "source": "amq.topic\r\n", "routing_key": "#"}),
+    ("exchange.declare", {"exchange": "\nsecret", "type": "fanout"}),
+    ("exchange.delete", {"exchange": "sec\rret"}),
+    ("exchange.bind", {"destination": "sec\nret", "source": "own", "routing_key": "#"}),
+    ("exchange.unbind", {"destination": "sec\nret", "source": "own", "routing_key": "#"}),
+    ("queue.declare", {"queue": "sec\nret"}),
+], ids=lambda given: given if isinstance(given, str) else "-".join(repr(one) for one in given.values())[:40])
+def test_a_line_end_in_a_name_hides_nothing(tmp_path: Path, start_broker: Start, method: str,
+                                            arguments: dict[str, Any]) -> None:
+    """Names lose their line ends, as RabbitMQ's do; it is the name that is left that must be allowed. Else who may use
+    all exchanges and no topic of MQTT would read them all."""
+    rules = tmp_path / "acl.yaml"
+    rules.write_text("""version: 1
+rules:
+  - {deny: all, topics: ["$queue/secret", "$exchange/secret", "$exchange/secret/#"]}
+  - {allow: all, topics: ["$queue/#", "$exchange/#"]}
+""")
+    wire = Wire(start_broker({"auth.acl_file": rules}).addresses[PLAIN]).login()
+    wire.open_channel(1)
+    own_things(wire)
+    with pytest.raises(Refused) as refused:
+        wire.call(1, method, **arguments)
+    assert refused.value.code == 403
+    wire.drop()

@@ -16,9 +16,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from crash.amqp_actors import Actor, Book, Mover, Publisher, Settler, Undertaker, drain, number_of
+from crash.amqp_actors import PERSISTENT, Actor, Book, Mover, Publisher, Settler, Undertaker, drain, number_of
 from crash.process import CrashBroker, PoweredBroker
 from kit.amqp_wire import Wire
+from kit.client import Client
+from kit.journals import contents
 
 PATIENCE_SECONDS = 40.0             # without anything new for anybody: only a test that fails needs them
 QUEUES: dict[str, dict[str, object]] = {
@@ -168,6 +170,50 @@ def test_kill(tmp_path: Path, seed: int) -> None:
 
 def test_loss_of_power(tmp_path: Path) -> None:
     run(PoweredBroker(tmp_path, random.Random(3)), 3, 3)
+
+
+@pytest.mark.parametrize("how", ["rejected", "expired", "refused"])
+def test_a_dead_letter_for_mqtt_is_of_the_batch_of_its_death(tmp_path: Path, how: str) -> None:
+    """Of amq.topic's two halves, the queues' and that of a session that is away, no crash keeps only one: the journal
+    has both in one batch, and that is not the one in which the message was published."""
+    broker = CrashBroker(tmp_path)
+    broker.start()
+    try:
+        mourner = Client(broker.address)
+        mourner.connect(client_id="mourner", clean_start=False, properties=[("session_expiry_interval", 3600)])
+        mourner.subscribe("grave", qos=1)
+        mourner.disconnect()
+        wire = connect(broker)
+        arguments: dict[str, object] = {"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": "grave"}
+        arguments |= {"expired": {"x-message-ttl": 300}, "rejected": {},
+                      "refused": {"x-max-length": 0, "x-overflow": "reject-publish-dlx"}}[how]
+        wire.call(1, "queue.declare", queue="dying", durable=True, arguments=arguments)
+        wire.call(1, "queue.declare", queue="graves", durable=True)
+        wire.call(1, "queue.bind", queue="graves", exchange="amq.topic", routing_key="grave")
+        wire.call(1, "confirm.select")
+        wire.publish(1, "", "dying", b"here lies", PERSISTENT)
+        wire.expect(1, "basic.nack" if how == "refused" else "basic.ack")
+        if how == "rejected":
+            content = wire.get(1, "dying", no_ack=False)
+            assert content is not None
+            wire.send(1, "basic.reject", delivery_tag=content.arguments["delivery_tag"], requeue=False)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while wire.call(1, "queue.declare", queue="graves", passive=True)["message_count"] == 0:
+            assert time.monotonic() < deadline, "it does not die"
+        wire.publish(1, "", "dying", b"the next", PERSISTENT)      # answered when all of before is on the disk
+        wire.expect(1, "basic.nack" if how == "refused" else "basic.ack")
+        wire.drop()
+        broker.crash()
+        found = [[body for _, body in records if b"here lies" in body]
+                 for _, records in contents(tmp_path / "data" / "journal")]
+        assert [len(bodies) for bodies in found if bodies] == ([2] if how == "refused" else [1, 2])
+        broker.start()
+        mourner = Client(broker.address)
+        mourner.connect(client_id="mourner", clean_start=False, properties=[("session_expiry_interval", 3600)])
+        mourner.receive("grave", b"here lies")
+        broker.check()
+    finally:
+        broker.stop()
 
 
 @pytest.mark.soak

@@ -48,6 +48,8 @@ METHODS: dict[str, tuple[int, int, list[str]]] = {
     "basic.nack": (60, 120, ["longlong", "bit", "bit"]),
     "confirm.select": (85, 10, ["bit"]),
     "confirm.select-ok": (85, 11, []),
+    "tx.select": (90, 10, []),
+    "tx.select-ok": (90, 11, []),
 }
 NAMES = {(number, method): name for name, (number, method, _) in METHODS.items()}
 

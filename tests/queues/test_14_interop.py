@@ -173,6 +173,25 @@ def test_dead_letters_may_go_to_topics(broker: Broker, channel: Any, connect: Co
     assert (body, properties.headers["x-death"][0]["queue"]) == (b"x", "q")
 
 
+def test_dead_letters_go_to_the_topics_of_all_their_keys(broker: Broker, channel: Any, connect: Connect) -> None:
+    """Those in the header CC too, but for what is no topic; a queue has it once."""
+    client = connect(broker)
+    client.subscribe("dead/#")
+    channel.queue_declare("q", arguments={"x-dead-letter-exchange": "amq.topic"})
+    channel.queue_declare("kept")
+    channel.queue_bind("kept", "amq.topic", "dead.*")
+    channel.queue_bind("q", "amq.direct", "dead.1")
+    channel.basic_publish("amq.direct", "dead.1", b"y", pika.BasicProperties(
+        headers={"CC": ["dead.2", "dead." + "l" * 1000]}))
+    method, _, _ = channel.basic_get("q")
+    channel.basic_reject(method.delivery_tag, requeue=False)
+    client.receive("dead/1", b"y")
+    client.receive("dead/2", b"y")
+    client.expect_quiet()
+    assert get(channel, "kept")[2] == b"y"
+    assert channel.basic_get("kept")[0] is None
+
+
 def test_bindings_are_there_after_a_restart(broker: Broker, connect: Connect) -> None:
     connection = pika.BlockingConnection(pika.ConnectionParameters(*broker.addresses["amqp091/plain"]))
     channel = connection.channel()

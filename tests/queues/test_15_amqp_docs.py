@@ -176,6 +176,17 @@ def test_a_stream_is_read_from_anywhere(channel: Any) -> None:
     assert read_all(channel, "s", 5, stream_offset="1h") == [b"0", b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.parametrize("offset", ["\u00b2D", "9" * 5000 + "D", "D", "", "1 D", -1, True],
+                         ids=lambda one: str(one)[:9])
+def test_a_place_in_a_stream_that_makes_no_sense(channel: Any, offset: Any) -> None:
+    """406, and the connection goes on."""
+    channel.queue_declare("s", durable=True, arguments={"x-queue-type": "stream"})
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
+        channel.basic_consume("s", lambda *_: None, arguments={"x-stream-offset": offset})
+    assert refused.value.reply_code == 406
+    assert channel.connection.channel().queue_declare("s", passive=True).method.queue == "s"
+
+
 def test_groups_each_get_everything(channel: Any) -> None:
     channel.queue_declare("q", durable=True)
     # a group has what came since it was there

@@ -287,6 +287,30 @@ def test_who_leaves_gives_back(bench: Bench) -> None:
     assert all(m.decode_method(payload).redelivered for kind, _, payload in found if kind == 1)
 
 
+def test_consumers_of_one_channel_leave_in_any_order(bench: Bench) -> None:
+    """What each has lies between what the others have; it is that, and only that, which comes again."""
+    queue = bench.queue(b"q")
+    members = {tag: bench.consume(queue, tag.encode()) for tag in "abc"}
+    channel: Channel = bench.connection.channels[1]
+    bench.send(*(publish("", "q", b"%d" % n) for n in range(60)))
+    had: dict[str, list[int]] = {"a": [], "b": [], "c": []}
+    for one in bench.methods():
+        assert isinstance(one, m.BasicDeliver)
+        had[one.consumer_tag].append(one.delivery_tag)
+    assert [len(tags) for tags in had.values()] == [20, 20, 20] and max(had["a"]) > min(had["c"])
+    for member in members.values():
+        member.cancel()                         # what one gives back is not for another to take
+    for tag, left in (("b", 40), ("c", 20)):
+        channel.consumers.remove(members[tag])
+        members[tag].group.leave(members[tag])
+        assert channel.unacknowledged == left
+    bench.send(*(m.BasicAck(delivery_tag=tag).frame(1) for tag in had["a"]))
+    assert (channel.unacknowledged, channel.first, bench.handler.channel_errors) == (0, 61, [])
+    bench.consume(queue, b"d")
+    again = [one for one in bench.methods() if isinstance(one, m.BasicDeliver)]
+    assert len(again) == 40 and all(one.redelivered for one in again)
+
+
 @pytest.mark.parametrize(("sent", "code"), [
     (frame(1, 0, b"\x00"), 502), (frame(7, 0, b""), 501), (frame(HEARTBEAT, 1, b""), 501),
     (frame(1, 1, m.BasicAck(delivery_tag=1).encode(), end=0), 501),

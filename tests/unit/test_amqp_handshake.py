@@ -252,17 +252,18 @@ def test_the_whole_way(node: Node) -> None:
     assert wire.received() == [ConnectionTune(channel_max=2047, frame_max=131_072, heartbeat=60)]
     wire.send(ConnectionTuneOk(channel_max=7, frame_max=8192, heartbeat=3))
     assert wire.received() == [] and wire.tuned == (8192, 7, 3)
-    assert node.tally.accepted == 0 and not node.clients.clients() and wire.deadline_ms
+    assert node.tally.accepted == 0 and not node.clients.ids() and wire.deadline_ms
     wire.send(ConnectionOpen(virtual_host="/"))
     assert wire.received() == [ConnectionOpenOk()]
     assert wire.accepted == ("root", True) and not wire.deadline_ms and wire.write_timeout_ms == 60_000
-    [info] = node.clients.clients()
+    [info] = map(node.clients.info, node.clients.ids())
+    assert info is not None
     assert info.client_id == "amqp091-127.0.0.1:9-1" and info.user is None and info.name == "till"
     assert info.properties == {"capabilities": {}, "connection_name": "till"} and info.virtual_host == "/"
     wire.send(ConnectionClose(reply_code=200))
     assert wire.received() == [ConnectionCloseOk()] and wire.ended
     assert node.tally.accepted == 1 and node.tally.disconnections["client"] == 1
-    assert not node.clients.clients() and node.front.connections == 0
+    assert not node.clients.ids() and node.front.connections == 0
     assert node.channels.seen == [("end", "amqp091-127.0.0.1:9-1")]
 
 
@@ -372,7 +373,8 @@ def test_whatever_a_client_says_about_itself(properties: dict[str, Any]) -> None
     wire.send(ConnectionStartOk(client_properties=properties, mechanism="PLAIN", response=GUEST))
     wire.send(ConnectionTuneOk())
     wire.send(ConnectionOpen(virtual_host="/"))
-    [info] = node.clients.clients()
+    [info] = map(node.clients.info, node.clients.ids())
+    assert info is not None
     assert info.properties == properties
 
 

@@ -16,7 +16,7 @@ from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import Queue
 from fluxmq.edge.amqp091.consumers import Consumer, Consumers
-from fluxmq.edge.amqp091.permissions import Permissions
+from fluxmq.edge.amqp091.permissions import Permissions, unbroken
 from fluxmq.edge.amqp091.reply import reply_text
 from fluxmq.engine.amqp_queues import AmqpQueues
 from fluxmq.engine.exchanges import ExchangeManager
@@ -94,6 +94,8 @@ class ChannelMethods:
             client.connection.write(m.ChannelCloseOk().frame(number))
             return
         if isinstance(method, m.ChannelCloseOk):
+            if channel is not None and not channel.closing:
+                raise ProtocolError(ReplyCode.COMMAND_INVALID, "channel.close-ok answers a close, and there was none")
             client.connection.close_channel(number, await_ok=False)
             return
         verb = self._verbs.get(type(method))
@@ -202,33 +204,37 @@ class ChannelMethods:
                                                           f"'{client.identity or ''}'")
 
     def exchange_declare(self, client: Client, state: ChannelState, method: m.ExchangeDeclare) -> None:
+        exchange = unbroken(method.exchange)
         if not method.passive:
-            self._use_exchange(client, method.exchange)
+            self._use_exchange(client, exchange)
             self._lead_to(client, method.arguments.get("alternate-exchange"), None)
         records = self.hub.ledger.records
-        self.exchanges.declare(wire(client.vhost), wire(method.exchange), wire(method.type), passive=method.passive,
+        self.exchanges.declare(wire(client.vhost), wire(exchange), wire(method.type), passive=method.passive,
                                durable=method.durable, auto_delete=method.auto_delete, internal=method.internal,
                                arguments=encode_table(method.arguments))
         self.answer(state, m.ExchangeDeclareOk(), records, no_wait=method.no_wait)
 
     def exchange_delete(self, client: Client, state: ChannelState, method: m.ExchangeDelete) -> None:
-        self._use_exchange(client, method.exchange)
+        exchange = unbroken(method.exchange)
+        self._use_exchange(client, exchange)
         records = self.hub.ledger.records
-        self.exchanges.delete(wire(client.vhost), wire(method.exchange), method.if_unused)
+        self.exchanges.delete(wire(client.vhost), wire(exchange), method.if_unused)
         self.answer(state, m.ExchangeDeleteOk(), records, no_wait=method.no_wait)
 
     def exchange_bind(self, client: Client, state: ChannelState, method: m.ExchangeBind) -> None:
-        self._bind_from(client, method.source, method.routing_key)
-        self._use_exchange(client, method.destination)
+        source, destination = unbroken(method.source), unbroken(method.destination)
+        self._bind_from(client, source, method.routing_key)
+        self._use_exchange(client, destination)
         records = self.hub.ledger.records
-        self.exchanges.bind(wire(client.vhost), wire(method.source), wire(method.destination),
-                            wire(method.routing_key), encode_table(method.arguments), to_exchange=True)
+        self.exchanges.bind(wire(client.vhost), wire(source), wire(destination), wire(method.routing_key),
+                            encode_table(method.arguments), to_exchange=True)
         self.answer(state, m.ExchangeBindOk(), records, no_wait=method.no_wait)
 
     def exchange_unbind(self, client: Client, state: ChannelState, method: m.ExchangeUnbind) -> None:
-        self._use_exchange(client, method.destination)
+        destination = unbroken(method.destination)
+        self._use_exchange(client, destination)
         records = self.hub.ledger.records
-        self.exchanges.unbind(wire(client.vhost), wire(method.source), wire(method.destination),
+        self.exchanges.unbind(wire(client.vhost), wire(method.source), wire(destination),
                               wire(method.routing_key), encode_table(method.arguments), to_exchange=True)
         self.answer(state, m.ExchangeUnbindOk(), records, no_wait=method.no_wait)
 
@@ -248,12 +254,13 @@ class ChannelMethods:
                                                           f"for user '{client.identity or ''}'")
 
     def queue_declare(self, client: Client, state: ChannelState, method: m.QueueDeclare) -> None:
+        name = wire(method.queue)
         if not method.passive:
-            if method.queue:
-                self._use_queue(client, method.queue)
+            name = wire(unbroken(method.queue))
+            if name:
+                self._use_queue(client, text(name))
             self._lead_to(client, method.arguments.get("x-dead-letter-exchange"),
                           method.arguments.get("x-dead-letter-routing-key"))
-        name = wire(method.queue)
         if method.passive and method.queue == DIRECT_REPLY_TO:
             self.answer(state, m.QueueDeclareOk(queue=method.queue), self.hub.ledger.records, no_wait=method.no_wait)
             return
@@ -272,11 +279,12 @@ class ChannelMethods:
         key = wire(method.routing_key)
         if not method.queue and not key:
             key = name
-        self._bind_from(client, method.exchange, text(key))
-        if method.exchange and wire(method.exchange) in self.exchanges.vhosts[wire(client.vhost)].exchanges:
+        exchange = unbroken(method.exchange)
+        self._bind_from(client, exchange, text(key))
+        if exchange and wire(exchange) in self.exchanges.vhosts[wire(client.vhost)].exchanges:
             self.queues.find(wire(client.vhost), name, client)  # an exchange that is wrong is told first
         records = self.hub.ledger.records
-        self.exchanges.bind(wire(client.vhost), wire(method.exchange), name, key, encode_table(method.arguments))
+        self.exchanges.bind(wire(client.vhost), wire(exchange), name, key, encode_table(method.arguments))
         self.answer(state, m.QueueBindOk(), records, no_wait=method.no_wait)
 
     def queue_unbind(self, client: Client, state: ChannelState, method: m.QueueUnbind) -> None:

@@ -99,5 +99,5 @@ class Client:
             client_id=self.client_id, protocol="AMQP 0-9-1", listener=self.listener, peer=self.peer,
             user=self.identity, mechanism=self.mechanism, virtual_host=self.vhost, name=self.name,
             properties=decode_table(self.properties), channels=len(self.connection.channels),
-            heartbeat_s=self.connection.heartbeat_s, frame_max=self.connection.frame_max, since_ms=self.since_ms,
-            blocked=self.blocked)
+            subscriptions=sum(len(channel.consumers) for channel in self.connection.channels.values()),
+            heartbeat_s=self.connection.heartbeat_s, since_ms=self.since_ms, blocked=self.blocked)

@@ -29,9 +29,14 @@ class Clients:
         self.open: dict[str, Client] = {}
         self._reason = ""
 
-    def clients(self) -> list[ClientInfo]:
+    def ids(self) -> Iterable[str]:
         """See ClientsPort."""
-        return [client.info() for client in self.open.values()]
+        return list(self.open)
+
+    def info(self, client_id: str) -> ClientInfo | None:
+        """See ClientsPort."""
+        client = self.open.get(client_id)
+        return client.info() if client is not None else None
 
     def review(self, removed: Iterable[str]) -> None:
         """Ends the connections of users that are gone."""

@@ -14,7 +14,7 @@ from fluxmq._core.queue_heads import PULL_GIVEN, PULL_STALLED
 from fluxmq.edge.amqp091.client import HOLD_GET
 from fluxmq.engine.amqp_queues import AmqpQueues
 from fluxmq.model.amqp import ReplyCode, wire
-from fluxmq.model.amqp_queues import AGE_SECONDS
+from fluxmq.model.amqp_queues import AGE, AGE_SECONDS
 
 if TYPE_CHECKING:
     from fluxmq.edge.amqp091.channel import ChannelState
@@ -175,6 +175,6 @@ def stream_position(offset: Any, now_ms: int) -> str:
         return f"offset={offset}"
     if offset in ("first", "last", "next"):
         return str(offset)
-    if isinstance(offset, str) and offset[:-1].isdigit() and offset[-1] in AGE_SECONDS:
-        return f"timestamp={max(0, now_ms - int(offset[:-1]) * AGE_SECONDS[offset[-1]] * 1000)}"
+    if isinstance(offset, str) and (age := AGE.fullmatch(offset)) is not None:
+        return f"timestamp={max(0, now_ms - int(age[1]) * AGE_SECONDS[age[2]] * 1000)}"
     raise ProtocolError(ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-stream-offset': {offset!r}")

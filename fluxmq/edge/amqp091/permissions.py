@@ -18,11 +18,18 @@ from __future__ import annotations
 
 from fluxmq.engine.ports_access import Authority
 
-__all__ = ["Permissions"]
+__all__ = ["Permissions", "unbroken"]
 
 MQTT_EXCHANGE = "amq.topic"
 AS_TOPIC = str.maketrans("./", "/.")
+LINE_ENDS = str.maketrans("", "", "\r\n")
 AS_FILTER = str.maketrans("./*", "/.+")
+
+
+def unbroken(name: str) -> str:
+    """Without line ends, which no exchange or queue has in its name (RabbitMQ takes them out, and so does the engine):
+    the access list is asked about the name that is meant."""
+    return name.translate(LINE_ENDS)
 
 
 class Permissions:

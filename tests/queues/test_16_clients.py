@@ -1,0 +1,73 @@
+"""`fluxmq client list` against a broker that runs: who is connected by MQTT and by AMQP."""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.amqp import AmqpClient
+from kit.broker import Broker, add_user
+from kit.client import Client
+from kit.watch import wait_until
+
+from fluxmq.app import cli
+
+Start = Callable[..., Broker]
+PROPERTIES: Any = [(b"connection_name", ("S", b"billing\x1b[2J")), (b"product", ("S", b"made by hand"))]
+
+
+def test_who_is_connected(start_broker: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_user(tmp_path / "users", "anna", "secret")
+    broker = start_broker(**{"auth.users_file": str(tmp_path / "users"), "amqp091.virtual_hosts": ["/", "shop"]})
+
+    def run(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["client", "list", *arguments, "--socket", str(broker.directory / "data" / "admin.sock")])
+        said = capsys.readouterr()
+        assert (ended.value.code or 0, said.err) == (0, "")
+        return said.out
+
+    assert run() == "nobody is connected\n"
+    mqtt = Client(broker.address)
+    mqtt.connect("sensor", username="anna", password=b"secret")
+    mqtt.subscribe("a/#", "b")
+    amqp = AmqpClient(broker.addresses["amqp091/plain"]).connect("shop", user="anna", password="secret",
+                                                                 properties=PROPERTIES)
+    for number in (1, 2):
+        amqp.channel(number)
+    amqp.send("queue.declare", 0, b"q", False, False, True, False, False, [], channel=1)
+    amqp.expect("queue.declare-ok", 1)
+    amqp.send("basic.consume", 0, b"q", b"", False, False, False, False, [], channel=1)
+    amqp.expect("basic.consume-ok", 1)
+    answer = json.loads(run("--json"))
+    by_amqp, by_mqtt = answer["clients"]
+    assert answer["connected"] == 2
+    told = {"protocol": "AMQP 0-9-1", "user": "anna", "virtual_host": "shop", "channels": 2, "subscriptions": 1,
+            "name": "billing\x1b[2J", "product": "made by hand", "listener": "amqp091.plain", "blocked": False}
+    assert by_amqp | told == by_amqp and by_amqp["since_ms"] > 0 and by_amqp["client_id"].startswith("amqp091-")
+    told = {"client_id": "sensor", "protocol": "MQTT 5.0", "user": "anna", "virtual_host": "/", "subscriptions": 2,
+            "listener": "mqtt.tcp.plain"}
+    assert by_mqtt | told == by_mqtt and by_mqtt["since_ms"] > 0 and by_mqtt["peer"].startswith("127.0.0.1:")
+    table = run()
+    assert "sensor" in table and "billing\\x1b[2J" in table and "\x1b" not in table
+    assert run("-n", "1").endswith("and 1 more; see them with --count 0\n")
+    assert len(json.loads(run("-n", "0", "--json"))["clients"]) == 2
+    amqp.disconnect()
+    mqtt.disconnect()
+    wait_until(lambda: run() == "nobody is connected\n")
+
+
+def test_queues_of_the_default_virtual_host_come_first(start_broker: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    broker = start_broker(**{"amqp091.virtual_hosts": ["/", "shop"]})
+    for vhost, queue in (("shop", b"a"), ("/", b"z"), ("/", b"b")):
+        one = AmqpClient(broker.addresses["amqp091/plain"]).connect(vhost)
+        one.channel()
+        one.send("queue.declare", 0, queue, False, False, False, False, False, [], channel=1)
+        one.expect("queue.declare-ok", 1)
+        one.disconnect()
+    with pytest.raises(SystemExit):
+        cli.main(["queue", "list", "--json", "--socket", str(broker.directory / "data" / "admin.sock")])
+    found = [one["name"] for one in json.loads(capsys.readouterr().out)["queues"]]
+    assert found == ["b", "z", "shop/a"]

@@ -1,0 +1,67 @@
+"""The list of clients that the admin API gives: in pages, over several edges, whatever clients say of themselves."""
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from fluxmq.admin.clients import list_clients
+from fluxmq.engine.ports_clients import ClientInfo
+from fluxmq.engine.ports_queues import QueueRefused
+
+INFO = ClientInfo(client_id="", protocol="AMQP 0-9-1", listener="l", peer="127.0.0.1:1", user=None, mechanism="PLAIN",
+                  virtual_host="/", name="", properties={}, channels=1, subscriptions=2, heartbeat_s=60, since_ms=7,
+                  blocked=False)
+
+
+class Edge:
+    def __init__(self, ids: Iterable[str], **about: Any) -> None:
+        self.known = {one: msgspec.structs.replace(INFO, client_id=one, **about) for one in ids}
+
+    def ids(self) -> Iterable[str]:
+        return list(self.known)
+
+    def info(self, client_id: str) -> ClientInfo | None:
+        return self.known[client_id] if not client_id.startswith("gone") else None
+
+
+def ask(edges: list[Edge], **query: str) -> Any:
+    answer = asyncio.run(list_clients(edges, query))
+    assert answer.status == 200
+    return json.loads(answer.body)
+
+
+@pytest.mark.parametrize("count", ["1", "2", "7", "1000"])
+def test_pages_are_everybody_once(count: str) -> None:
+    edges = [Edge(f"c{n}" for n in range(0, 20, 2)), Edge(f"c{n}" for n in range(1, 20, 2))]
+    found, query = [], {"count": count}
+    while True:
+        page = ask(edges, **query)
+        assert page["connected"] == 20 and len(page["clients"]) <= int(count)
+        found += [one["client_id"] for one in page["clients"]]
+        if page["next"] is None:
+            break
+        query["after"] = page["next"]
+    assert found == sorted(f"c{n}" for n in range(20))
+
+
+def test_who_goes_meanwhile_is_left_out() -> None:
+    assert [one["client_id"] for one in ask([Edge(["a", "gone", "z"])])["clients"]] == ["a", "z"]
+    assert ask([]) == {"clients": [], "connected": 0, "next": None}
+
+
+def test_what_clients_say_of_themselves_can_be_written() -> None:
+    edge = Edge(["a"], name="n\udcff" * 300, properties={"product": b"\xff", "version": [1], "secret": "s"})
+    [one] = ask([edge])["clients"]
+    assert one["name"] == ("n?" * 300)[:255] and (one["product"], one["version"]) == ("\ufffd", "")
+    assert "secret" not in json.dumps(one)
+
+
+@pytest.mark.parametrize("count", ["0", "1001", "-1", "x", "", "\u00b2", "9" * 5000])
+def test_a_count_that_is_none(count: str) -> None:
+    with pytest.raises(QueueRefused):
+        ask([], count=count)
