@@ -13,6 +13,7 @@ import click
 from fluxmq.bench.load.amqp_cli import amqp
 from fluxmq.bench.load.backlog import BacklogOptions, run_backlog
 from fluxmq.bench.load.brokers import MQTT_BROKERS, BrokerError
+from fluxmq.bench.load.clients import ClientOptions, render_clients, run_clients
 from fluxmq.bench.load.compare import CompareOptions, compare
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.floors import FloorError, fsync_latency
@@ -176,6 +177,27 @@ def backlog_command(folder: Path | None, smoke: bool, as_json: bool, **given: An
     except (OptionsError, LoadError, BrokerError, OSError) as error:
         fail(error)
     click.echo(json.dumps(figures, indent=2) if as_json else render_backlog(figures))
+
+
+@bench.command(name="client")
+@click.option("--addr", default="", help="HOST:PORT of a broker. Default: FluxMQ is started.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Turns of each client.")
+@click.option("--duration", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True,
+              help="Seconds of each turn.")
+@click.option("--size", type=click.IntRange(0), default=64, show_default=True, help="Payload in bytes.")
+@click.option("--window", type=click.IntRange(1, 900), default=500, show_default=True, help="Messages on their way.")
+@click.option("--no-pin", is_flag=True, help="Leave the choice of processors to the system.")
+@click.option("--smoke", is_flag=True, help="One round of a fraction of a second.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+def client_command(no_pin: bool, smoke: bool, as_json: bool, **given: Any) -> None:
+    """Compare clients in Python: fluxmq.client, paho-mqtt and aiomqtt, in turns, publishing and receiving at once."""
+    if smoke:
+        given |= {"rounds": 1, "duration": SMOKE_SECONDS}
+    try:
+        results = run_clients(ClientOptions(pin=not no_pin, **given), lambda line: click.echo(line, err=True))
+    except (OptionsError, LoadError, BrokerError, OSError) as error:
+        fail(error)
+    click.echo(json.dumps(results, indent=2) if as_json else render_clients(results))
 
 
 @bench.command(name="compare")

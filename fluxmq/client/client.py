@@ -47,9 +47,9 @@ class Client(Publisher):
     will, session_expiry_s, receive_maximum: as ConnectOptions; options: in their place, for the rest. clean_start is
     about the first connection; with MQTT 5 those that follow ask for the session, before MQTT 5 they repeat it.
     reconnect: None never connects again. lost: what becomes of unacknowledged publishes when the server has no session
-    any more: "republish" or "fail". manual_ack: messages are acknowledged by `message.ack()` alone. max_pending: publishes that
-    wait for a connection or the server's window. max_queued: messages that wait to be read. tls, server_name: as
-    Connection.open.
+    any more: "republish" or "fail". manual_ack: messages are acknowledged by `message.ack()` alone. max_pending:
+    publishes that wait for a connection or the server's window. max_queued: messages that wait to be read. tls,
+    server_name: as Connection.open.
     """
 
     def __init__(self, address: str, *, client_id: str = "", version: int = LEVEL_5, clean_start: bool = True,

@@ -87,7 +87,8 @@ class Queue:
         group: those who share the messages; of a stream, whose position is remembered. prefetch: messages that may be
         unsettled here. ack: "manual", settled by ack() and its kin; "auto", when the next one is asked for. routing: a
         filter of routing keys. offset: where to begin: "first", "last", "next", "resume", a number, a datetime. The
-        rest is the contract of the group. Raises SubscribeRefused at the first message asked for.
+        rest is the contract of the group. Raises at the first message asked for: SubscribeRefused, and UsageError when
+        this client consumes the same already, for the server has one subscription of a client to a filter.
         """
         if ack not in ("auto", "manual"):
             raise UsageError(f'ack must be "auto" or "manual", not {ack!r}')
@@ -103,7 +104,7 @@ class Queue:
         if offset is not None:
             asked.append(("offset", _offset(offset)))
         topic_filter = self.topic() if routing == "#" else self.topic(routing)
-        return QueueConsumer(self, topic_filter, qos, Properties(user=asked), manual=ack == "manual", group=group)
+        return QueueConsumer(self, topic_filter, qos, Properties(user=asked), manual=ack == "manual")
 
 
 class QueueMessage:
@@ -220,21 +221,15 @@ class QueueMessage:
 class QueueConsumer:
     """A subscription to a queue: an async iterator of QueueMessage. Made by Queue.consume."""
 
-    def __init__(self, queue: Queue, topic_filter: str, qos: int, properties: Properties, *, manual: bool,
-                 group: str | None) -> None:
+    def __init__(self, queue: Queue, topic_filter: str, qos: int, properties: Properties, *, manual: bool) -> None:
         self.queue = queue
         self.manual = manual
-        self.group = group
         # With "manual" the PUBACK says only that it was received; either way it goes out when the next is asked for.
         self._inbox = Inbox(queue.client, manual=False)
         part = topic_filter if topic_filter != queue.topic() else f"{topic_filter}/#"
-        self._entry = Subscription(topic_filter, qos, properties, self._inbox, self._is_mine)
+        self._entry = Subscription(topic_filter, qos, properties, self._inbox, alone=True)
         self._entry.part = part
         self._started = False
-
-    def _is_mine(self, delivery: Delivery) -> bool:
-        """Two groups of one queue on one client differ by what the server says of each message."""
-        return self.group is None or delivery.properties.user_dict.get("group-id", self.group) == self.group
 
     async def start(self) -> None:
         """Subscribe; the iterator does it by itself. Raises SubscribeRefused, what ended the client."""

@@ -44,16 +44,19 @@ class _HandlerInbox(Inbox):
 
 
 class Subscription:
-    """One filter. inbox: where its messages go, None: to `client.messages`. granted: the code of SUBACK, -1 before."""
+    """One filter. inbox: where its messages go, None: to `client.messages`. granted: the code of SUBACK, -1 before.
+
+    alone: another of the same filter is a mistake, and does not take its place.
+    """
 
     def __init__(self, topic_filter: str, options: int, properties: PropertyList | None, inbox: Inbox | None,
-                 accepts: Callable[[Delivery], bool] | None = None) -> None:
+                 *, alone: bool = False) -> None:
         self.topic_filter = topic_filter
         self.part = topic_part(topic_filter)
         self.options = options
         self.properties = properties
         self.inbox = inbox
-        self.accepts = accepts
+        self.alone = alone
         self.granted = -1
         self.error: BaseException | None = None
         self.answer: asyncio.Future[None] | None = None
@@ -93,6 +96,8 @@ class Subscriptions:
         """Keep it, send it, wait for the answer."""
         self._client.check_ended(closed=NotConnected)
         previous = self._entries.get(entry.topic_filter)
+        if previous is not None and (entry.alone or previous.alone):
+            raise UsageError(f"this client is subscribed to {entry.topic_filter!r} already; another Client can be, too")
         if previous is not None and previous.worker is not None:
             previous.worker.cancel()
         self._entries[entry.topic_filter] = entry
@@ -225,8 +230,7 @@ class Subscriptions:
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
             self._routes[topic] = entries
-        found = [entry.inbox for entry in entries
-                 if entry.inbox is not None and (entry.accepts is None or entry.accepts(delivery))]
+        found = [entry.inbox for entry in entries if entry.inbox is not None]
         if not found or any(entry.inbox is None for entry in entries):
             found.append(otherwise)
         return found
