@@ -38,7 +38,7 @@ RETRY_SECONDS = 0.25
 BATCH_ID = "streaming.sql.batchId"              # what Spark tells its tasks
 QUERY_ID = "sql.streaming.queryId"
 WRITING = {"broker", "queue", "topic", "producer", "timeoutseconds", "username", "password", "checkpointlocation",
-           "path"}
+           "queryname", "path"}
 # Properties of MQTT 5 that a publisher may set, by the names that the source gives them (MQTT 5.0 section 2.2.2.2).
 NAMED = {"payload-format-indicator": 0x01, "message-expiry-interval": 0x02, "response-topic": 0x08,
          "correlation-data": 0x09}

@@ -72,7 +72,7 @@ cdef class ClientMachine(ClientWriter):
 
     on_message(message): called for every PUBLISH, in order. session: that of an earlier connection, to go on with;
     none: a new one. manual_ack: PUBACK and PUBREC are sent by acknowledge() and not when on_message returns.
-    republish: what happens to unacknowledged publishes when the server has no session any more: sent again as new ones, or their
+    republish: what happens to unacknowledged publishes when the server has no session any more: sent again, or their
     `done` hears SESSION_LOST. topic_aliases: how many topics may get an alias, as far as the server allows (MQTT 5).
     max_inflight: publishes on their way, as far as the server's Receive Maximum allows.
     """

@@ -28,7 +28,7 @@ def missing_tool(text: str) -> NoReturn:
     """Skip the test, or fail it when FLUXMQ_REQUIRE_TOOLS=1. text: which program or package is missing."""
     if os.environ.get("FLUXMQ_REQUIRE_TOOLS") == "1":
         pytest.fail(text, pytrace=False)
-    pytest.skip(text)
+    pytest.skip(text, allow_module_level=True)
 
 
 def npm_modules(cache: Path, package: str) -> Path:

@@ -116,7 +116,7 @@ def test_from_stream_to_stream_once(spark: SparkSession, start_queues: Start, tm
         query = (spark.readStream.format("fluxmq").option("queue", "s").option("admin", world.socket).load()
                  .select("payload", "headers").writeStream.format("fluxmq").option("broker", world.address)
                  .option("queue", "t").option("checkpointLocation", str(tmp_path / "checkpoint"))
-                 .trigger(availableNow=True).start())
+                 .queryName("copy").trigger(availableNow=True).start())
         query.awaitTermination(QUERY_SECONDS)
 
     copy()
