@@ -382,10 +382,8 @@ def test_rabbitmq(tmp_path: Path) -> None:
         for n in range(20):
             channel.basic_publish("", "orders", bytes([n]) * 10_000 * (n % 3), pika.BasicProperties(
                 content_type="text/plain", delivery_mode=2, headers={"n": n, "deep": {"list": [1, "x", None]}}))
-        got = 0
-        for method, _, _ in channel.consume("orders"):
+        for got, (method, _, _) in enumerate(channel.consume("orders"), 1):
             channel.basic_ack(method.delivery_tag, multiple=True)
-            got += 1
             if got == 20:
                 break
         channel.cancel()
