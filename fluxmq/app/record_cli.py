@@ -69,7 +69,7 @@ def _duration(context: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--ring-size", callback=_size, metavar="SIZE", help="Memory between broker and writer.")
 @click.option("--duration", callback=_duration, metavar="TIME", help="Stop after this time. Default: at Ctrl+C.")
 @click.pass_context
-def record(context: click.Context, socket: Path | None, file: Path | None, directory: Path | None,
+def record(context: click.Context, /, socket: Path | None, file: Path | None, directory: Path | None,
            duration: float | None, ring_size: int | None, **given: Any) -> None:
     """Record the traffic of a running broker into DIR, until Ctrl+C. See docs/recording.md."""
     if context.invoked_subcommand is not None:

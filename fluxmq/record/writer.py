@@ -65,6 +65,7 @@ class RowsWriter:
         self._files = RecordingFiles(directory, manifest, options, self._count)
         self._batches: queue.Queue[pa.RecordBatch | None] = queue.Queue(BATCHES_WAITING)
         self._since = 0.0           # when the oldest row of the batch came
+        self._flush_s = min(FLUSH_S, options.max_seconds)
         self._over = False
         self._thread = threading.Thread(target=self._write, name="parts")
         self._thread.start()
@@ -112,7 +113,7 @@ class RowsWriter:
 
     def tick(self) -> None:
         """To be called now and then: rows that waited long enough are written, a part that is old enough is closed."""
-        if self._since and time.monotonic() - self._since >= FLUSH_S:
+        if self._since and time.monotonic() - self._since >= self._flush_s:
             self.flush()
         elif self._batches.empty():
             self._batches.put(None)

@@ -18,6 +18,7 @@ from kit.recording import Recorded, Wiretap
 from kit.websocket import WebSocket
 from oracle.mqtt import Connect, Disconnect, Pingreq, Pingresp, Publish, parse
 
+from fluxmq._core.testing import DEBUG_BUILD, live_objects
 from fluxmq.engine.ports_record import RecordRefused
 
 V3, V5 = 4, 5
@@ -324,6 +325,22 @@ def test_a_reader_that_takes_no_more_ends_the_recording(node: Node) -> None:
     node.call(lambda server: server.recorder.tick())
     assert not node.call(lambda server: server.recorder.recording)
     assert recorded.reader.ended
+
+
+@pytest.mark.skipif(not DEBUG_BUILD, reason="this build of the core does not count: build with FLUXMQ_DEBUG=1")
+def test_nothing_of_the_core_stays_behind(node: Node) -> None:
+    before = node.call(lambda server: live_objects())
+    recorded = Recorded(node, 16 << 20)
+    for slot in ("mqtt.tcp.plain", "mqtt.tcp.tls", "mqtt.websocket.plain"):
+        client, _ = connected(node, "c", slot=slot)
+        client.subscribe(("t", 1))
+        for size in SIZES:
+            client.publish("t", bytes(size), 1)
+            client.receive("t")
+        client.disconnect()
+    recorded.until(lambda it: sum(entry.kind == CLOSED for entry in it.entries) == 3)
+    recorded.end()
+    assert node.call(lambda server: live_objects()) == before
 
 
 def hammer(address: tuple[str, int], stop: threading.Event, failures: list[BaseException]) -> None:
