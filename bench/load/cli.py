@@ -17,6 +17,7 @@ from fluxmq.bench.load.compare import CompareOptions, compare
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.floors import FloorError, fsync_latency
 from fluxmq.bench.load.options import LoadOptions, OptionsError
+from fluxmq.bench.load.recording import RecordBenchOptions, render_recording, run_recording
 from fluxmq.bench.load.runner import run_load
 from fluxmq.bench.load.scenarios import ROWS
 from fluxmq.bench.load.storms import StormOptions, run_storm
@@ -176,6 +177,37 @@ def backlog_command(folder: Path | None, smoke: bool, as_json: bool, **given: An
     except (OptionsError, LoadError, BrokerError, OSError) as error:
         fail(error)
     click.echo(json.dumps(figures, indent=2) if as_json else render_backlog(figures))
+
+
+@bench.command(name="record")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), default=200_000.0, show_default=True,
+              help="Messages per second, each delivered once.")
+@click.option("--pairs", type=click.IntRange(1), default=1, show_default=True, help="Publishers, and subscribers.")
+@click.option("--qos", type=click.IntRange(0, 2), default=0, show_default=True)
+@click.option("--size", type=click.IntRange(16), default=64, show_default=True, help="Payload in bytes.")
+@click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="Of one run with, one without.")
+@click.option("--duration", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
+              help="Seconds measured of each run.")
+@click.option("--warmup", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds before that.")
+@click.option("--writer", type=click.Choice(["parquet", "none"]), default="parquet", show_default=True,
+              help="fluxmq record, or a reader that throws everything away.")
+@click.option("--payload", type=click.Choice(["full", "hash", "size"]), default="hash", show_default=True)
+@click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Where recordings go. Default: the temporary directory.")
+@click.option("--no-pin", is_flag=True, help="Leave the choice of processors to the system.")
+@click.option("--smoke", is_flag=True, help="A run of a fraction of a second, to see that it works.")
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
+def record_command(folder: Path | None, no_pin: bool, smoke: bool, as_json: bool, **given: Any) -> None:
+    """What recording costs the broker's process: the same load with and without it, in turns."""
+    if smoke:
+        given |= {"rounds": 1, "duration": SMOKE_SECONDS, "warmup": SMOKE_WARMUP, "rate": 5000.0}
+    try:
+        with tempfile.TemporaryDirectory(prefix="fluxmq-record-", dir=folder) as own:
+            found = run_recording(RecordBenchOptions(folder=Path(own), pin=not no_pin, **given),
+                                  lambda line: click.echo(line, err=True))
+    except (OptionsError, LoadError, BrokerError, OSError) as error:
+        fail(error)
+    click.echo(json.dumps(found, indent=2) if as_json else render_recording(found))
 
 
 @bench.command(name="compare")

@@ -4,7 +4,8 @@
     pytest bench/micro/bench_record.py --benchmark-disable        smoke: each body once
 
 `rows` is RecordRows alone, `batch` with the Arrow batch made of its buffers, `parquet` with the part written (no sync
-but the last). extra_info has rows per second of one core. Entries hold 20 packets each, of 1 000 topics and 200 clients.
+but the last). extra_info has rows per second of one core. Entries hold 20 packets each, of 1 000 topics and 200
+clients.
 """
 import os
 import struct
@@ -36,13 +37,15 @@ START = 1_700_000_000_000_000_000
 
 def entry(kind: int, connection: int, data: bytes, protocol: int = 1) -> bytes:
     size = 32 + (len(data) + 7 & ~7)
-    return (struct.pack("<IBBHQqII", size, kind, protocol, 0, connection, START, len(data), 0) + data).ljust(size, b"\0")
+    head = struct.pack("<IBBHQqII", size, kind, protocol, 0, connection, START, len(data), 0)
+    return (head + data).ljust(size, b"\0")
 
 
 def publishes(number: int, qos: int, version: int, properties: list[tuple[int, Any]]) -> bytes:
     size = 64 + number % 193
-    return encode_packet(Publish(f"plant/hall-{number % 40:02d}/line-{number % TOPICS}/state", payload=bytes(size),
-                                 qos=qos, packet_id=(number % 60_000 + 1) if qos else 0, properties=properties), version)
+    topic = f"plant/hall-{number % 40:02d}/line-{number % TOPICS}/state"
+    return encode_packet(Publish(topic, payload=bytes(size), qos=qos, packet_id=(number % 60_000 + 1) if qos else 0,
+                                 properties=properties), version)
 
 
 def mqtt_entries(kind: str) -> bytes:

@@ -34,6 +34,7 @@ from fluxmq._core.hub cimport Hub
 from fluxmq._core.link cimport link_write
 from fluxmq._core.message cimport FORMAT_AMQP091, blob_drop, blob_t
 from fluxmq._core.queue cimport Queue
+from fluxmq._core.tap cimport TAP_AMQP091
 from fluxmq._core.transport cimport (
     PAUSE_ANSWERS, PAUSE_DISK, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN,
 )
@@ -112,6 +113,7 @@ cdef class AmqpConnection(Transport):
     """Handle and machine. Arguments as Transport."""
 
     def __cinit__(self, Hub hub not None, int fd, int epoll, object handler, object tls=None, bint websocket=False):
+        self.link.protocol = TAP_AMQP091
         self.frame_max = FRAME_MAX_UNTUNED
         self.channel_max = 0
         self.channels = {}
@@ -235,17 +237,20 @@ cdef class AmqpConnection(Transport):
             if n < 8:
                 return 0
             self.greeted = True
+            self.parsed = at + 8
             self.handler.on_greeting(self)
             at += 8
         while end - at >= FRAME_HEAD and not self.paused and self.phase < PHASE_DRAINING:
             size = peek_u32(at + 3)
             # Some clients count the eight bytes around the payload wrongly.
             if size > self.frame_max:
+                self.parsed = end
                 raise ProtocolError(REPLY_FRAME_ERROR,
                                     f"a frame of {<uint64_t>size + FRAME_EXTRA} bytes is over frame_max "
                                                  f"{self.frame_max}")
             if end - at - FRAME_EXTRA < <ssize_t>size:
                 break
+            self.parsed = at + size + FRAME_EXTRA
             self.check_end(at, size)
             self.on_frame(at[0], peek_u16(at + 1), at + 7, size)
             at += size + FRAME_EXTRA

@@ -190,11 +190,14 @@ cdef class Connection(Transport):
                 if found == 0:
                     break
                 if found < 0:
+                    self.parsed = end
                     raise ProtocolError(REASON_MALFORMED_PACKET, "Remaining Length is malformed [MQTT-1.5.5-1]")
             if c.at - at + <size_t>remaining > self.packet_bytes_max:
+                self.parsed = end
                 self.too_large(<size_t>(c.at - at) + remaining)
             if end - c.at < remaining:
                 break
+            self.parsed = c.at + remaining
             self.dispatch(at[0], c.at, c.at + remaining, NULL)
             at = c.at + remaining
             if self.paused or self.phase >= PHASE_DRAINING:

@@ -109,6 +109,11 @@ cdef class Hub:
         self.node.mono_ms = mono_ms
 
     @property
+    def recording(self) -> bool:
+        """Whether somebody records: only then what Transport.tell takes need be gathered."""
+        return self.node.tap != NULL
+
+    @property
     def now_ms(self) -> int:
         return self.node.now_ms
 

@@ -18,6 +18,7 @@ cdef struct chunk_t:
     uint32_t start          # first unsent byte
     uint32_t end            # one past the last byte; invariant: start <= end <= capacity
     uint32_t capacity
+    uint32_t tapped         # while the link is recorded: bytes before it are in the recording, or do not belong there
     uint8_t kind            # index of its pool; CHUNK_BLOB
     uint8_t sealed          # WebSocket: already inside a frame, nothing may be appended
 
@@ -49,6 +50,9 @@ cdef struct link_t:
     node_t* node
     void* owner             # the Connection; NULL once it is gone
     alias_t* aliases
+    uint64_t number         # of the connection, from 1, unique in a run
+    uint32_t recording      # node.recording: its bytes are being recorded
+    uint8_t protocol        # TAP_MQTT, TAP_AMQP091
     int64_t inbound         # QoS 1 and 2 PUBLISH of this client that are not answered to the end, [MQTT-3.3.4-7]
     uint64_t dropped        # messages
     size_t awaited          # AMQP: bytes of deliveries that are promised to it and wait for the disk
@@ -73,6 +77,15 @@ cdef int link_flush(link_t* link) noexcept
 cdef void link_seal(link_t* link) noexcept
 cdef void link_sent(link_t* link, size_t n) noexcept
 cdef int link_control_frame(link_t* link, uint8_t opcode, const uint8_t* data, uint8_t n) noexcept
+
+# What was appended since the last look becomes entries of the recording; whole packets, so before link_seal.
+cdef void link_tap(link_t* link) noexcept
+# From now on it is recorded; what waits already is not.
+cdef void link_tap_begin(link_t* link) noexcept
+# What waits does not belong into a recording.
+cdef void link_tap_skip(link_t* link) noexcept
+# Bytes that are in the recording and have not left.
+cdef size_t link_tap_unsent(const link_t* link) noexcept
 
 cdef inline void link_hold(link_t* link) noexcept:
     link.refs += 1

@@ -9,6 +9,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from fluxmq._core.debug cimport check, count_live
 from fluxmq._core.message cimport BLOB_BYTES_MIN, blob_drop, blob_hold, live
+from fluxmq._core.tap cimport TAP_MQTT, TAP_OUT, tap_begin, tap_commit, tap_now, tap_t
 from fluxmq._core.wire cimport put_u16, put_u32, put_varint, varint_size
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -63,7 +64,7 @@ cdef chunk_t* chunk_take(uint8_t kind, uint32_t exact) noexcept:
         chunk.blob = NULL
     count_live(live.chunks, 1)
     chunk.next = NULL
-    chunk.start = chunk.end = 0
+    chunk.start = chunk.end = chunk.tapped = 0
     chunk.sealed = 0
     return chunk
 
@@ -101,6 +102,9 @@ cdef link_t* link_new(node_t* node, int fd) except NULL:
     link.fd = fd
     link.node = node
     link.version = 0
+    node.numbers += 1
+    link.number = node.numbers
+    link.protocol = TAP_MQTT
     link.packet_size_max = 0xFFFFFFFF
     link.high = 8 << 20
     link.low = 1 << 20
@@ -166,7 +170,7 @@ cdef uint8_t* link_room(link_t* link, uint32_t n) noexcept:
     tail = chunk_take(kind, n + reserve)
     if tail == NULL:
         return NULL
-    tail.start = tail.end = reserve
+    tail.start = tail.end = tail.tapped = reserve
     chunk_append(link, tail)
     return tail.data + tail.end
 
@@ -373,6 +377,8 @@ cdef int link_control_frame(link_t* link, uint8_t opcode, const uint8_t* data, u
     cdef chunk_t* chunk
     if not link.open:
         return 0
+    if link.node.tap != NULL:
+        link_tap(link)
     link_seal(link)
     chunk = link.tail
     if chunk == NULL or chunk.blob != NULL or chunk.capacity - chunk.end < <uint32_t>2 + n:
@@ -385,9 +391,71 @@ cdef int link_control_frame(link_t* link, uint8_t opcode, const uint8_t* data, u
     chunk.data[chunk.end + 1] = n
     memcpy(chunk.data + chunk.end + 2, data, n)
     chunk.end += <uint32_t>(2 + n)
+    chunk.tapped = chunk.end            # no packet
     link.pending += 2 + n
     link_mark(link)
     return 0
+
+
+cdef void tap_chunks(tap_t* tap, link_t* link, chunk_t* chunk, const chunk_t* end, size_t n,
+                     int64_t now) noexcept:
+    """One entry of the n bytes from `chunk` on, up to `end`, that the tap has not seen."""
+    cdef uint8_t* into = tap_begin(tap, TAP_OUT, link.protocol, 0, link.number, now, n)
+    while chunk != end:
+        if into != NULL:
+            memcpy(into, chunk.data + chunk.tapped, chunk.end - chunk.tapped)
+            into += chunk.end - chunk.tapped
+        chunk.tapped = chunk.end
+        chunk = chunk.next
+    if into != NULL:
+        tap_commit(tap)
+
+
+cdef void link_tap(link_t* link) noexcept:
+    """A packet begins wherever a chunk of bytes does (link_room), so there a long run may be cut."""
+    cdef tap_t* tap = <tap_t*>link.node.tap
+    cdef chunk_t* chunk = link.head
+    cdef chunk_t* first
+    cdef size_t n = 0
+    cdef int64_t now
+    if link.recording != link.node.recording:
+        return
+    while chunk != NULL and chunk.tapped == chunk.end:
+        chunk = chunk.next
+    if chunk == NULL:
+        return
+    now = tap_now()
+    first = chunk
+    while chunk != NULL:
+        if n and chunk.blob == NULL and n + (chunk.end - chunk.tapped) > tap.cut:
+            tap_chunks(tap, link, first, chunk, n, now)
+            first = chunk
+            n = 0
+        n += chunk.end - chunk.tapped
+        chunk = chunk.next
+    tap_chunks(tap, link, first, NULL, n, now)
+
+
+cdef void link_tap_begin(link_t* link) noexcept:
+    link.recording = link.node.recording
+    link_tap_skip(link)
+
+
+cdef void link_tap_skip(link_t* link) noexcept:
+    cdef chunk_t* chunk = link.head
+    while chunk != NULL:
+        chunk.tapped = chunk.end
+        chunk = chunk.next
+
+
+cdef size_t link_tap_unsent(const link_t* link) noexcept:
+    cdef const chunk_t* chunk = link.head
+    cdef size_t n = 0
+    while chunk != NULL:
+        if chunk.tapped > chunk.start:
+            n += chunk.tapped - chunk.start
+        chunk = chunk.next
+    return n
 
 
 cdef void link_sent(link_t* link, size_t n) noexcept:

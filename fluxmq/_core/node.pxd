@@ -3,7 +3,7 @@
 Header only. One node_t belongs to one Hub; one thread touches it. The poller stamps the clock after each wait,
 everything else takes time from here, so that a test can set it.
 """
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef struct counters_t:
     uint64_t connections_accepted
@@ -34,6 +34,9 @@ cdef struct gauges_t:
     int64_t queued_bytes
 
 cdef struct node_t:
+    void* tap                           # tap_t*, while a recording runs
+    uint32_t recording                  # which recording: a link takes part once it has this number
+    uint64_t numbers                    # links made, each has its number
     void* dirty                         # link_t*: links with bytes to send, newest first
     int64_t now_ms                      # wall clock of this turn, ms since the epoch
     int64_t mono_ms                     # monotonic clock of this turn, ms

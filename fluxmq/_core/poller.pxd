@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t
 
 from fluxmq._core.hub cimport Hub
+from fluxmq._core.tap cimport Tap
 
 cdef class Poller:
     cdef readonly Hub hub
@@ -14,6 +15,7 @@ cdef class Poller:
     cdef public int linger_ms           # how long a busy turn waits for more before the event loop gets its turn
     cdef int linger_off                 # turns that do not wait, because waiting was in vain
     cdef int64_t now_ns
+    cdef Tap recording                  # None: nobody records
 
     cdef void set_timer(self) noexcept
     cdef int round(self, int timeout_ms) except -1

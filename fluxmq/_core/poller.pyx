@@ -19,6 +19,7 @@ from posix.unistd cimport close
 
 from fluxmq._core.journal cimport JOURNAL_FAILED
 from fluxmq._core.link cimport link_drop, link_t
+from fluxmq._core.tap cimport Tap
 from fluxmq._core.transport cimport PAUSE_DISK, Transport
 
 __all__ = ["Poller"]
@@ -135,6 +136,17 @@ cdef class Poller:
     def adopt(self, Transport connection not None):
         """Keeps a connection until it is closed."""
         self.connections[connection.fd] = connection
+
+    @property
+    def tap(self) -> Tap | None:
+        """Where all connections are being recorded."""
+        return self.recording
+
+    def record(self, Tap tap):
+        """From now on into `tap`, each connection from its OPENED on (Transport.tell); None: nothing any more."""
+        self.recording = tap
+        self.hub.node.recording += 1
+        self.hub.node.tap = NULL if tap is None else <void*>&tap.tap
 
     def turn(self):
         """Handles whatever is ready. The event loop calls it when fileno() is readable, the edge after work outside of

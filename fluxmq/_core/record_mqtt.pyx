@@ -38,8 +38,8 @@ cdef enum:
     DONE = 1
     REFUSED = 0x80          # reason codes from here on
     FROM_BROKER = 1 << 16   # numbers of what waits: packet identifiers of the broker's publishes,
-    PINGS = 1 << 32         # pings,
-    CONNECTS = 1 << 33      # and the connection itself
+    PINGS = 1 << 17         # pings,
+    CONNECTS = 1 << 18      # and the connection itself
 
 
 cdef int64_t mqtt_whole(const uint8_t* at, const uint8_t* end) noexcept nogil:

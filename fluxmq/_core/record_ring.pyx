@@ -59,37 +59,54 @@ cdef class RingReader:
             self.tail = self.upto
             store_release(self.word(RING_TAIL), self.tail)
 
+    cdef uint64_t positions(self) except? 0:
+        """Where the broker is."""
+        cdef uint64_t head = load_acquire(self.word(RING_HEAD))
+        if head - self.tail > self.capacity or head & 7:
+            raise CorruptError("the ring of a recording is damaged: its positions contradict each other")
+        return head
+
+    cdef uint32_t entry_at(self, uint64_t position, uint64_t head, uint8_t* kind, uint32_t* length) except 0:
+        """The size of the entry there, its kind and how much data it has."""
+        cdef uint64_t at = position & (self.capacity - 1)
+        cdef uint8_t* entry = <uint8_t*>self.view.buf + RING_DATA + at
+        cdef uint32_t size
+        memcpy(&size, entry, 4)
+        length[0] = 0
+        if size < 8 or size & 7 or size > self.capacity - at or size > head - position:
+            raise CorruptError(f"the ring of a recording is damaged: an entry of {size} bytes")
+        kind[0] = entry[4]
+        if kind[0] == TAP_FILLER:
+            return size
+        if size >= ENTRY_HEAD:
+            memcpy(length, entry + 24, 4)
+        if size < ENTRY_HEAD or length[0] > size - ENTRY_HEAD:
+            raise CorruptError(f"the ring of a recording is damaged: an entry of {size} bytes for {length[0]} of data")
+        return size
+
     def take(self, uint64_t limit=1 << 20):
-        """Whole entries, in order, without fillers: a memoryview of at most `limit` bytes (but at least one entry), good
-        until the next take() or release(). Empty: nothing is there. Raises CorruptError for what is no entry.
+        """Whole entries, in order, without fillers: a memoryview of at most `limit` bytes (but at least one entry),
+        good until the next take() or release(). Empty: nothing is there. Raises CorruptError for what is no entry.
 
         What was lost at the very end, when there was no room to say so, comes as a last LOST entry (bytes)."""
-        cdef uint8_t* data = <uint8_t*>self.view.buf + RING_DATA
         cdef uint64_t head, at, start, end
         cdef uint32_t size, length
+        cdef uint8_t kind = 0
         self.release()
         # Before head: what was written before the end was told is seen.
         cdef bint over = load_acquire(self.word(RING_BROKER_END)) != 0
-        head = load_acquire(self.word(RING_HEAD))
-        if head - self.tail > self.capacity or head & 7:
-            raise CorruptError("the ring of a recording is damaged: its positions contradict each other")
+        head = self.positions()
         start = end = self.tail
         while end != head:
-            at = end & (self.capacity - 1)
-            memcpy(&size, data + at, 4)
-            if size < 8 or size & 7 or size > self.capacity - at or size > head - end:
-                raise CorruptError(f"the ring of a recording is damaged: an entry of {size} bytes")
-            if data[at + 4] == TAP_FILLER:
+            if end != start and end & (self.capacity - 1) == 0:
+                break           # the last entry reached the ring's end to the byte: no filler stands between
+            size = self.entry_at(end, head, &kind, &length)
+            if kind == TAP_FILLER:
                 if end != start:
                     break
                 end += size
                 start = end
                 continue
-            length = 0
-            if size >= ENTRY_HEAD:
-                memcpy(&length, data + at + 24, 4)
-            if size < ENTRY_HEAD or length > size - ENTRY_HEAD:
-                raise CorruptError(f"the ring of a recording is damaged: an entry of {size} bytes for {length} of data")
             if end != start and end + size - start > limit:
                 break
             end += size
@@ -103,6 +120,20 @@ cdef class RingReader:
         at = start & (self.capacity - 1)
         self.given = self.window[at:at + (end - start)]
         return self.given
+
+    def discard(self):
+        """Takes everything without looking at it. Returns (entries, bytes of their data)."""
+        cdef uint64_t head, entries = 0, size = 0
+        cdef uint32_t length
+        cdef uint8_t kind = 0
+        self.release()
+        head = self.positions()
+        while self.upto != head:
+            self.upto += self.entry_at(self.upto, head, &kind, &length)
+            entries += kind != TAP_FILLER
+            size += length
+        self.release()
+        return entries, size
 
     cdef bytes untold(self):
         cdef uint8_t[ENTRY_HEAD + 16] entry

@@ -1,4 +1,4 @@
-"""The broker's end of a recording's ring: entries in, what does not fit counted. docs/internals/recording.md, "The tap".
+"""The broker's end of a recording's ring: entries in, what does not fit counted. See docs/internals/recording.md.
 
     tap_begin ─► where the data goes ─► (written by the caller) ─► tap_commit: the reader sees it
 

@@ -162,6 +162,13 @@ cdef class Tap:
         """An entry, now. See tap.pxd for what the numbers mean."""
         tap_write(&self.tap, kind, protocol, flags, connection, tap_now(), <const uint8_t*><const char*>data, len(data))
 
+    def lose(self, uint64_t entries, uint64_t data_bytes):
+        """Counts what an earlier ring held when its reader died; the next entry is a LOST one."""
+        self.tap.untold_entries += entries
+        self.tap.untold_bytes += data_bytes
+        self.tap.lost_entries += entries
+        self.tap.lost_bytes += data_bytes
+
     def end(self):
         """The recording is over: the reader finds everything that was written, and nothing more comes."""
         if self.tap.untold_entries:

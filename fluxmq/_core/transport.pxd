@@ -44,6 +44,12 @@ cdef class Transport:
     cdef bint resumed                   # in the poller's list of those to go on with
     cdef bint reported                  # the edge heard that it ended
     cdef readonly bint eof              # the peer closed its side
+    # recording, see tap_read
+    cdef const uint8_t* untapped        # what was parsed before it is recorded; NULL: nothing is being parsed for one
+    cdef const uint8_t* parsed          # end of the packet that is being handled
+    cdef int64_t read_ns                # when its bytes were read
+    cdef public str end_why             # what the edge says about the end; "": nothing yet
+    cdef public int end_code            # the reason or reply code that went with it
     cdef bint closing                   # WebSocket: its Close came while it was paused, behind what waits in carry
     # input
     cdef uint8_t* carry                 # start of an incomplete packet
@@ -69,6 +75,10 @@ cdef class Transport:
     cdef int resume_from(self, uint8_t reason) except -1
     cdef int keep(self, const uint8_t* data, size_t n) except -1
     cdef ssize_t parse(self, uint8_t* data, size_t n) except -1
+    cdef ssize_t parse_tapped(self, uint8_t* data, size_t n) except -1
+    cdef void tap_read(self, const uint8_t* end) noexcept
+    cdef void tap_big(self) noexcept
+    cdef int tell_closed(self) except -1
     cdef int upgrade(self, const uint8_t* data, size_t n) except -1
     cdef int handshake(self) except -1
     cdef int flush(self) except -1

@@ -18,14 +18,18 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 from posix.unistd cimport close
 
+from json import dumps
 from ssl import SSLWantReadError, SSLWantWriteError
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.ledger cimport HELD_BYTES
 from fluxmq._core.link cimport (
-    chunk_t, link_close, link_drop, link_flush, link_mark, link_new, link_seal, link_sent, link_write,
+    chunk_t, link_close, link_drop, link_flush, link_mark, link_new, link_seal, link_sent, link_tap, link_tap_begin,
+    link_tap_skip, link_tap_unsent, link_write,
 )
 from fluxmq._core.message cimport blob_drop, blob_new
+from fluxmq._core.peer cimport peer_name
+from fluxmq._core.tap cimport TAP_CLOSED, TAP_IN, TAP_OPENED, tap_now, tap_t, tap_write
 from fluxmq._core.websocket cimport WS_OK, ws_answer, ws_unframe
 
 __all__ = ["Transport"]
@@ -36,15 +40,7 @@ cdef extern from "<string.h>" nogil:
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int fd, void* into, size_t n, int flags)
     int shutdown(int fd, int how)
-    cdef struct sockaddr:
-        pass
-    int getpeername(int fd, sockaddr* address, unsigned int* length)
     int SHUT_WR
-    int AF_INET
-    int AF_INET6
-
-cdef extern from "<arpa/inet.h>" nogil:
-    const char* inet_ntop(int family, const void* address, char* text, unsigned int size)
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -72,22 +68,6 @@ cdef enum:
 cdef uint8_t* shared = <uint8_t*>malloc(READ_BYTES + 2 * CARRY_BYTES_MAX)
 
 
-cdef str peer_name(int fd):
-    """"address:port" of the other end of a socket."""
-    cdef unsigned char[128] address
-    cdef char[64] text
-    cdef unsigned int length = 128
-    cdef int family
-    if getpeername(fd, <sockaddr*>address, &length) < 0:
-        return ""
-    family = address[0] | address[1] << 8
-    if family == AF_INET and inet_ntop(AF_INET, address + 4, text, 64) != NULL:
-        return f"{text.decode()}:{address[2] << 8 | address[3]}"
-    if family == AF_INET6 and inet_ntop(AF_INET6, address + 8, text, 64) != NULL:
-        return f"[{text.decode()}]:{address[2] << 8 | address[3]}"
-    return ""
-
-
 @cython.no_gc_clear     # __dealloc__ reads `tls`; the cycle with `state` breaks on the other side
 cdef class Transport:
     """Handle. Owns the socket `fd` from construction on.
@@ -108,6 +88,7 @@ cdef class Transport:
         self.link.high = hub.buffer_high
         self.link.low = hub.buffer_low
         self.link.tls = tls is not None
+        self.end_why = ""
         self.epoll = epoll
         self.heard_ms = hub.node.mono_ms
         self.phase = PHASE_CONNECT
@@ -388,6 +369,8 @@ cdef class Transport:
             return 0
         self.big_have += got
         if self.big_have == self.big.size:
+            if self.hub.node.tap != NULL:
+                self.tap_big()
             self.dispatch_big()
         return 0
 
@@ -407,12 +390,14 @@ cdef class Transport:
             n -= rest
             if self.big_have < self.big.size:
                 return 0
+            if self.hub.node.tap != NULL:
+                self.tap_big()
             self.dispatch_big()
             if self.phase >= PHASE_DRAINING:
                 return 0
             if self.paused:
                 return self.keep(data, n)
-        used = self.parse(data, n)
+        used = self.parse(data, n) if self.hub.node.tap == NULL else self.parse_tapped(data, n)
         if self.phase >= PHASE_DRAINING:
             return 0
         return self.keep(data + used, n - used)
@@ -457,6 +442,7 @@ cdef class Transport:
         head = blank + 4 - data
         accepted, response = self.handler.on_http(self, PyBytes_FromStringAndSize(<const char*>data, head))
         link_write(self.link, <const uint8_t*><const char*><bytes>response, <uint32_t>len(response))
+        link_tap_skip(self.link)        # HTTP is not recorded
         self.hub.touch()
         if not accepted:
             self.end()
@@ -512,6 +498,8 @@ cdef class Transport:
             return 0
         if self.link.blocked:
             return 0
+        if self.hub.node.tap != NULL:
+            link_tap(self.link)
         result = self.flush_tls() if self.tls is not None else link_flush(self.link)
         if result < 0:
             self.abort()
@@ -592,6 +580,8 @@ cdef class Transport:
             self.want(EPOLLIN)
             return 0
         self.phase = PHASE_CLOSED
+        if self.hub.node.tap != NULL:
+            self.tell_closed()
         self.state = None               # it points back at us: without it no garbage collection is needed
         link_close(self.link)
         if self.tls is not None:
@@ -599,6 +589,84 @@ cdef class Transport:
         else:
             close(self.fd)
         self.hub.closed.append(self)
+        return 0
+
+    # ---------------------------------------------------------------- recording
+
+    @property
+    def number(self) -> int:
+        """Of this connection, from 1, unique in a run of the broker."""
+        return self.link.number
+
+    @property
+    def protocol(self) -> int:
+        """As in an entry of a recording: 1 MQTT, 2 AMQP 0-9-1."""
+        return self.link.protocol
+
+    @property
+    def websocket(self) -> bool:
+        return self.ws != NULL
+
+    @property
+    def secure(self) -> bool:
+        """Whether it is a connection over TLS."""
+        return self.tls is not None
+
+    def tell(self, int kind, bytes data not None, int flags=0):
+        """An event of this connection (OPENED, ACCEPTED: tap.pxd) for the recording, if one runs. With OPENED the
+        recording of its bytes begins; before that, nothing of it is recorded."""
+        cdef tap_t* tap = <tap_t*>self.hub.node.tap
+        if tap == NULL:
+            return
+        if kind == TAP_OPENED:
+            link_tap_begin(self.link)
+        elif self.link.recording != self.hub.node.recording:
+            return
+        self.tap_read(self.parsed)      # what the client sent to cause it comes first
+        tap_write(tap, <uint8_t>kind, self.link.protocol, <uint16_t>flags, self.link.number, tap_now(),
+                  <const uint8_t*><const char*>data, len(data))
+
+    cdef ssize_t parse_tapped(self, uint8_t* data, size_t n) except -1:
+        """As parse, and what was parsed is recorded."""
+        cdef ssize_t used
+        self.untapped = data
+        self.parsed = NULL
+        self.read_ns = tap_now()
+        try:
+            used = self.parse(data, n)
+            self.parsed = data + used
+        except BaseException:
+            # The packet that was refused is the last one; of what is none, all that came.
+            if self.parsed == NULL:
+                self.parsed = data + n
+            raise
+        finally:
+            self.tap_read(self.parsed)
+            self.untapped = NULL
+        return used
+
+    cdef void tap_read(self, const uint8_t* end) noexcept:
+        """What was parsed up to `end` becomes an entry."""
+        cdef tap_t* tap = <tap_t*>self.hub.node.tap
+        if tap == NULL or self.untapped == NULL or end <= self.untapped:
+            return
+        if self.link.recording == self.hub.node.recording:
+            tap_write(tap, TAP_IN, self.link.protocol, 0, self.link.number, self.read_ns, self.untapped,
+                      end - self.untapped)
+        self.untapped = end
+
+    cdef void tap_big(self) noexcept:
+        """A packet that came into memory of its own is an entry of its own."""
+        if self.link.recording == self.hub.node.recording:
+            tap_write(<tap_t*>self.hub.node.tap, TAP_IN, self.link.protocol, 0, self.link.number, tap_now(),
+                      self.big.data, self.big.size)
+
+    cdef int tell_closed(self) except -1:
+        """The last entry of a connection. unsent: bytes at the end of what is recorded as sent that did not leave."""
+        why = self.end_why or "lost"
+        self.tell(TAP_CLOSED, dumps({
+            "by": "client" if why in ("client", "lost") else "broker", "reason": why, "code": self.end_code,
+            "unsent": link_tap_unsent(self.link)}).encode())
         return 0
 
     # ---------------------------------------------------------------- what the protocol adds

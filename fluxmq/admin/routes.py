@@ -15,6 +15,7 @@
     GET    /api/v1/queues/Q/dlq?from=&count=          browse the dead letters of Q
     POST   /api/v1/queues/Q/dlq/replay                {"messages": [[partition, offset], ...]} or {"count": n}
     POST   /api/v1/queues/Q/dlq/purge                 {"purged": n}
+    POST   /api/v1/record                             a stream; recorded while it is open (recordings.py)
 
 Names are one segment each, percent-encoded. What changes something is answered when the change is durable, as an MQTT
 client would be. What fails is {"error": word, "detail": sentence, "hint": what to do}.
@@ -23,14 +24,17 @@ import asyncio
 import base64
 import binascii
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
 from fluxmq._core.errors import StorageError
+from fluxmq.admin.bodies import MessageBody, MessagesBody, ReplayBody, SeekBody
 from fluxmq.admin.http import Answer, Request, Stream
+from fluxmq.admin.recordings import begin_recording
 from fluxmq.engine.ports_queues import Browsed, Publish, QueueMessage, QueueRefused, QueuesPort
+from fluxmq.engine.ports_record import RecordPort, RecordRefused
 from fluxmq.model import limits
 
 __all__ = ["AdminRoutes"]
@@ -61,33 +65,6 @@ class _Call(NamedTuple):
 _Verb = Callable[[_Call], Awaitable[Answer | Stream]]
 
 
-class _Message(msgspec.Struct, forbid_unknown_fields=True):
-    """A message to publish. encoding: of payload."""
-
-    payload: str
-    encoding: Literal["utf-8", "base64"] = "utf-8"
-    key: str = ""
-    content_type: str = ""
-    expiry_s: int | None = None
-    user_properties: list[tuple[str, str]] = []
-
-
-class _Messages(msgspec.Struct, forbid_unknown_fields=True):
-    messages: list[_Message]
-
-
-class _Seek(msgspec.Struct, forbid_unknown_fields=True):
-    position: str
-    partition: int | None = None
-
-
-class _Replay(msgspec.Struct, forbid_unknown_fields=True):
-    """messages: (partition, offset) of those; without, the oldest, `count` of them."""
-
-    messages: list[tuple[int, int]] | None = None
-    count: int = limits.ADMIN_REPLAY_MAX
-
-
 def _json(status: int, body: dict[str, Any], *headers: tuple[str, str]) -> Answer:
     return Answer(status, _JSON_TYPE, msgspec.json.encode(body) + b"\n", headers)
 
@@ -109,7 +86,8 @@ def _invalid(text: str, hint: str = "") -> QueueRefused:
 class AdminRoutes:
     """Implements http.Handler. tail_seconds: between two looks for news of a tail."""
 
-    def __init__(self, queues: QueuesPort, *, tail_seconds: float = _TAIL_SECONDS) -> None:
+    def __init__(self, queues: QueuesPort, recordings: RecordPort | None = None, *,
+                 tail_seconds: float = _TAIL_SECONDS) -> None:
         self._queues = queues
         self._tail_seconds = tail_seconds
         # path, None for a name; the verbs of it; the query that each takes
@@ -128,6 +106,8 @@ class AdminRoutes:
         self._route((*queue, "dlq"), GET=(self._dead_browse, "from count"))
         self._route((*queue, "dlq", "replay"), POST=(self._dead_replay, ""))
         self._route((*queue, "dlq", "purge"), POST=(self._dead_purge, ""))
+        if recordings is not None:
+            self._route(("record",), POST=(lambda call: begin_recording(recordings, call.body), ""))
 
     def _route(self, path: tuple[str | None, ...], **verbs: tuple[_Verb, str]) -> None:
         self._routes.append((path, {method: (verb, frozenset(query.split())) for method, (verb, query)
@@ -159,7 +139,7 @@ class AdminRoutes:
                                f"there are: {', '.join(sorted(words))}" if words else "it takes no query")
         try:
             return await verb(_Call(names, query, request.body))
-        except QueueRefused as error:
+        except (QueueRefused, RecordRefused) as error:
             return _json(_STATUS[error.kind], {"error": error.kind, "detail": error.text, "hint": error.hint})
         except StorageError as error:
             return _json(503, {"error": "storage", "detail": str(error),
@@ -225,8 +205,8 @@ class AdminRoutes:
     async def _publish(self, call: _Call) -> Answer:
         """Several at once share a batch. When one is refused, those before it are in all the same, and counted."""
         body = msgspec.json.decode(call.body, type=dict[str, Any])
-        given = (msgspec.convert(body, _Messages).messages if "messages" in body else
-                 [msgspec.convert(body, _Message)])
+        given = (msgspec.convert(body, MessagesBody).messages if "messages" in body else
+                 [msgspec.convert(body, MessageBody)])
         if not 1 <= len(given) <= limits.ADMIN_MESSAGES_MAX:
             raise _invalid(f"1 to {limits.ADMIN_MESSAGES_MAX} messages at once, not {len(given)}")
         # all are read before the first is appended: what cannot be read leaves no half
@@ -296,7 +276,7 @@ class AdminRoutes:
         return _json(200, {"groups": self._queues.groups(call.names[0])})
 
     async def _seek(self, call: _Call) -> Answer:
-        asked = msgspec.json.decode(call.body, type=_Seek)
+        asked = msgspec.json.decode(call.body, type=SeekBody)
         positions = self._queues.seek(call.names[0], call.names[1], asked.position, asked.partition)
         await self._durable()
         return _json(200, {"positions": positions})
@@ -317,7 +297,7 @@ class AdminRoutes:
 
     async def _dead_replay(self, call: _Call) -> Answer:
         """In steps, each a batch of its own; what else the node has to do goes on between them."""
-        asked = msgspec.json.decode(call.body or b"{}", type=_Replay)
+        asked = msgspec.json.decode(call.body or b"{}", type=ReplayBody)
         name, most = call.names[0], limits.ADMIN_REPLAY_MAX
         if not 1 <= asked.count <= most or (asked.messages is not None and not 1 <= len(asked.messages) <= most):
             raise _invalid(f"1 to {most} dead letters at once")
@@ -385,7 +365,7 @@ def _partition(call: _Call) -> int | None:
     return _number(call, "partition", None, 0, 65535)
 
 
-def _publish(message: _Message) -> Publish:
+def _publish(message: MessageBody) -> Publish:
     if message.encoding == "base64":
         try:
             payload = base64.b64decode(message.payload, validate=True)

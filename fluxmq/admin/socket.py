@@ -15,6 +15,7 @@ from pathlib import Path
 from fluxmq.admin.http import READ_BYTES, Bounds, HttpServer
 from fluxmq.admin.routes import AdminRoutes
 from fluxmq.engine.ports_queues import QueuesPort
+from fluxmq.engine.ports_record import RecordPort
 from fluxmq.model import limits
 
 __all__ = ["SOCKET_PATH_BYTES_MAX", "AdminSocket"]
@@ -26,14 +27,14 @@ _BACKLOG = 64
 class AdminSocket(HttpServer):
     """Listens from `start` to `stop`, on the running loop. start() raises OSError with a reason that people read."""
 
-    def __init__(self, path: Path, queues: QueuesPort, *,
+    def __init__(self, path: Path, queues: QueuesPort, recordings: RecordPort | None = None, *,
                  request_seconds_max: float = limits.HTTP_REQUEST_SECONDS_MAX,
                  handle_seconds_max: float = limits.ADMIN_HANDLE_SECONDS_MAX,
                  idle_seconds_max: float = limits.HTTP_IDLE_SECONDS_MAX,
                  connections_max: int = limits.ADMIN_CONNECTIONS_MAX,
                  body_bytes_max: int = limits.ADMIN_BODY_BYTES_MAX) -> None:
         # half of the connections stay for questions, however many watch a tail
-        super().__init__(AdminRoutes(queues), Bounds(
+        super().__init__(AdminRoutes(queues, recordings), Bounds(
             connections_max=connections_max, streams_max=connections_max // 2, body_bytes_max=body_bytes_max,
             takes_bodies=True, request_seconds_max=request_seconds_max, handle_seconds_max=handle_seconds_max,
             idle_seconds_max=idle_seconds_max))

@@ -2,6 +2,7 @@
 
 What goes wrong is an AdminError, one sentence for the user with what to do about it.
 """
+import contextlib
 import http.client
 import json
 import os
@@ -90,7 +91,31 @@ class AdminClient:
             raise self._unreachable(error) from error
         raise AdminError("the broker ended the stream: it stops, or was stopped")
 
+    def record(self, ring_size: int) -> tuple[dict[str, Any], Iterator[bytes]]:
+        """Begins a recording: what the broker says about it, and the lines that follow for as long as it runs.
+        ring_size: bytes; 0 = as the broker is configured. Raises AdminError."""
+        try:
+            response = self._send("POST", ("record",), None, {"ring_size": ring_size})
+            if response.status != http.client.OK:
+                _read(response.status, response.read(_ANSWER_BYTES_MAX))
+            if self._connection.sock is not None:
+                self._connection.sock.settimeout(_TAIL_SECONDS_MAX)
+            return json.loads(response.readline()), self._rest(response)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from error
+
+    @staticmethod
+    def _rest(response: http.client.HTTPResponse) -> Iterator[bytes]:
+        try:
+            yield from response
+        except (OSError, ValueError, AttributeError, http.client.HTTPException):
+            return  # closed, by either side
+
     def close(self) -> None:
+        """The broker notices, also while another thread reads a stream."""
+        if self._connection.sock is not None:
+            with contextlib.suppress(OSError):
+                self._connection.sock.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
     def _send(self, method: str, segments: tuple[str, ...], query: dict[str, Any] | None,
@@ -107,6 +132,7 @@ class AdminClient:
         return self._connection.getresponse()
 
     def _unreachable(self, error: Exception) -> AdminError:
+        """Also what is no answer at all."""
         self._connection.close()
         if isinstance(error, FileNotFoundError | ConnectionRefusedError):
             return AdminError(f"no broker answers at {self.path}",

@@ -19,6 +19,7 @@ from fluxmq._core.errors import ConfigError, FluxError
 from fluxmq.app import exit_codes
 from fluxmq.app.log_commands import log
 from fluxmq.app.queue_cli import queue
+from fluxmq.app.record_cli import record
 
 __all__ = ["cli", "main"]
 
@@ -38,6 +39,7 @@ def cli() -> None:
 
 cli.add_command(log)
 cli.add_command(queue)
+cli.add_command(record)
 
 
 @cli.command()
@@ -183,7 +185,7 @@ def _pass_on(name: str, module: str, what: str, arguments: tuple[str, ...]) -> A
     try:
         command = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        if not (error.name or "").startswith(module.rsplit(".", 1)[0]):
+        if not (error.name or "").startswith(".".join(module.split(".")[:2])):
             raise
         raise click.ClickException(
             f"{what} is not installed: it comes with the package (`pip install .` in a checkout)") from error

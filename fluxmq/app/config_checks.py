@@ -3,6 +3,7 @@
 Each check yields (paths, text): the first path is the one that is reported, the others are what it was compared with.
 """
 import errno
+import importlib.util
 import os
 import re
 import ssl
@@ -10,10 +11,12 @@ import stat
 from collections.abc import Callable, Iterator
 from itertools import combinations
 
+from fluxmq._core.text import check_filter
 from fluxmq.model import limits
 from fluxmq.model.address import Address, parse_address
 from fluxmq.model.config import Config
 from fluxmq.model.listeners import TlsListener, TlsWebSocket, WebSocketListener
+from fluxmq.model.record import RECORD_PROTOCOLS
 
 __all__ = ["check"]
 
@@ -173,5 +176,22 @@ def _amqp(config: Config) -> Iterator[Finding]:
         yield ("amqp091.memory_high",), "must be 0B or at least 64MiB, or the broker would block all from its start"
 
 
+def _record(config: Config) -> Iterator[Finding]:
+    record = config.record
+    for name in record.protocols:
+        if name not in RECORD_PROTOCOLS:
+            yield ("record.protocols",), f"{name!r} is no protocol; there are: {', '.join(RECORD_PROTOCOLS)}"
+    for filter_ in record.topics:
+        if check_filter(filter_.encode()) != 1 or filter_.startswith("$share/"):
+            yield ("record.topics",), f"{filter_!r} is no filter of topics, such as sensors/+/temperature or plant/#"
+    for name in record.clients:
+        if not name:
+            yield ("record.clients",), "a client id is empty: nobody has that one"
+    if os.path.exists(record.dir) and not os.path.isdir(record.dir):
+        yield ("record.dir",), f"{record.dir} is not a directory"
+    if record.enabled and importlib.util.find_spec("pyarrow") is None:
+        yield ("record.enabled",), "recordings are Parquet, and pyarrow is not installed: pip install fluxmq[record]"
+
+
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
-    _addresses, _tls, _websocket, _who_may_connect, _files, _numbers, _amqp)
+    _addresses, _tls, _websocket, _who_may_connect, _files, _numbers, _amqp, _record)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import hashlib
 import logging
 import os
 import resource
@@ -33,6 +34,7 @@ from fluxmq.admin.metrics import Metrics
 from fluxmq.admin.socket import SOCKET_PATH_BYTES_MAX, AdminSocket
 from fluxmq.app import exit_codes, queue_setup
 from fluxmq.app.amqp091 import Amqp091
+from fluxmq.app.config_text import show
 from fluxmq.app.exit_codes import BindError
 from fluxmq.app.heap import HeapKeeper, settle_heap
 from fluxmq.app.hub_limits import set_limits
@@ -51,6 +53,9 @@ from fluxmq.engine.queues import QueueManager
 from fluxmq.engine.review import review
 from fluxmq.engine.sys_topics import SysTopics
 from fluxmq.model.config import Config
+from fluxmq.record.options import BrokerAbout
+from fluxmq.record.recorder import Recorder
+from fluxmq.record.supervisor import Supervisor
 from fluxmq.storage.memory import MemoryStore
 from fluxmq.storage.segments import SegmentStore
 from fluxmq.storage.store import RocksStore
@@ -125,6 +130,8 @@ class Server:
         self.descriptors = 0
         self.tally = Tally()
         self.amqp091 = Amqp091(self)
+        self.recorder: Recorder | None = None
+        self.supervisor: Supervisor | None = None
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
         self._authority: Authority | None = None
@@ -158,6 +165,9 @@ class Server:
         self._apply_authority()
         self.amqp091.initialize()
         open_listeners(self)
+        self.recorder = Recorder(self.poller, BrokerAbout(
+            version=__version__, config_digest=hashlib.sha256(show(config, {}).encode()).hexdigest()),
+            config.record.ring_size)
         self.sys_topics = SysTopics(self.broker, __version__)
         self.snapshots = Snapshots(self)
         if config.server.health_enabled:
@@ -188,6 +198,9 @@ class Server:
                 raise BindError("server.health_addr", self.config.server.health_addr, error,
                                 "Another program listens there: set server.health_addr to another address, or "
                                 "server.health_enabled to false") from None
+        if self.config.record.enabled and self.recorder is not None:
+            self.supervisor = Supervisor(self.recorder, self.config.record, self.note)
+            await self.supervisor.start()
         self.hub.wake = self._wake
         self.loop.add_reader(self.poller.fileno(), self._turn)
         self._started = True
@@ -204,7 +217,7 @@ class Server:
             self.log.warning("no admin socket: its path is too long; give server.admin_socket a shorter one",
                              extra={"path": str(path)})
             return
-        self.admin = AdminSocket(path, self.queues)
+        self.admin = AdminSocket(path, self.queues, self.recorder)
         try:
             await self.admin.start()
         except OSError as error:
@@ -245,6 +258,10 @@ class Server:
             if self._ticks % LOSING_TICKS == 0:
                 self._tell_losing()
             self.amqp091.tick()
+            if self.recorder is not None:
+                self.recorder.tick()
+            if self.supervisor is not None:
+                self.supervisor.tick()
             self.notes.flush()
         except StorageError as error:
             self.fail(error)
@@ -286,6 +303,8 @@ class Server:
         """Ends in order: listeners, clients, disk."""
         for _, listener, _ in self.listeners:
             listener.close()
+        if self.recorder is not None:
+            self.recorder.stopping = True  # whoever is attached: his recording ends with the last goodbye
         if self.admin is not None:
             await self.admin.stop()
         if self._started:
@@ -293,6 +312,10 @@ class Server:
             if self._timer is not None:
                 self._timer.cancel()
             self.loop.remove_reader(self.poller.fileno())
+        if self.recorder is not None:
+            self.recorder.stop()
+        if self.supervisor is not None:
+            await self.supervisor.stop()
         if self.health is not None:
             await self.health.stop()
         if self._authority is not None:

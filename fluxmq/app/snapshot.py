@@ -87,7 +87,15 @@ class Snapshots:
             "fluxmq_protocol_errors_total": c["protocol_errors"],
             "fluxmq_auth_failures_total": tally.auth_failures + server.amqp091.tally.auth_failures,
             "fluxmq_acl_denied_total": {("publish",): c["publish_denied"], ("subscribe",): tally.subscribe_denied},
-        } | self._amqp091() | self._queues()
+        } | self._amqp091() | self._record() | self._queues()
+
+    def _record(self) -> dict[str, Any]:
+        """Of recordings."""
+        recorder, supervisor = self.server.recorder, self.server.supervisor
+        assert recorder is not None
+        return {"fluxmq_recording": int(recorder.recording),
+                "fluxmq_record_writer_restarts_total": supervisor.restarts if supervisor is not None else 0,
+                } | {f"fluxmq_record_{name}_total": value for name, value in recorder.totals().items()}
 
     def _amqp091(self) -> dict[str, Any]:
         """Of AMQP 0-9-1."""

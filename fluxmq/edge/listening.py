@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from fluxmq._core.hub import Hub
 from fluxmq._core.poller import Poller
 from fluxmq._core.transport import Transport
+from fluxmq.edge.telling import tell_opened
 
 __all__ = ["Accepting", "Refusals", "SocketListener"]
 
@@ -120,6 +121,7 @@ class SocketListener:
         connection = self.make(fd, tls)
         connection.deadline_ms = front.hub.mono_ms + self.read_timeout_ms
         front.connections += 1
+        tell_opened(connection, front.name)
         return connection
 
     def accept_failed(self, code: int) -> None:

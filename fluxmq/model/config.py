@@ -33,6 +33,7 @@ from fluxmq.model.listeners import (
     V5WebSocket,
 )
 from fluxmq.model.queues import QueueSpec
+from fluxmq.model.record import Record
 
 __all__ = [
     "Amqp091", "Amqp091Listeners", "Auth", "Broker", "Config", "Log", "Mqtt", "MqttTcp", "MqttWebSocket",
@@ -244,6 +245,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     storage: Storage = Storage()
     auth: Auth = Auth()
     queue_manager: QueueManager = QueueManager()
+    record: Record = Record()
     queues: Annotated[tuple[QueueSpec, ...], Meta(description=(
         "Queues that are made at start, or changed to what is said here; see docs/queues.md for their keys. One that "
         "is no longer named here stays: delete it with `fluxmq queue delete`."))] = ()

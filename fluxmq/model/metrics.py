@@ -145,6 +145,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("fluxmq_auth_failures_total", "counter", "Wrong passwords, unknown users, failed SCRAM exchanges."),
     Metric("fluxmq_acl_denied_total", "counter", "What the ACL did not allow.",
            labels=(Label("action", ("publish", "subscribe")),)),
+    Metric("fluxmq_recording", "gauge", "Whether traffic is being recorded: 1, or 0."),
+    Metric("fluxmq_record_entries_total", "counter", "Reads, writes and events handed to the writer of a recording."),
+    Metric("fluxmq_record_bytes_total", "counter", "Bytes of them.", "bytes"),
+    Metric("fluxmq_record_lost_entries_total", "counter", "Those that are in no recording: the writer was behind, or "
+                                                          "died."),
+    Metric("fluxmq_record_lost_bytes_total", "counter", "Bytes of them.", "bytes"),
+    Metric("fluxmq_record_writer_restarts_total", "counter", "Writers started anew because one had died."),
     Metric("fluxmq_queues", "gauge", "Queues and streams.",
            labels=(Label("type", ("classic", "stream", "ephemeral")),)),
     Metric("fluxmq_queues_groups", "gauge", "Groups of all queues."),

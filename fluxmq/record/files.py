@@ -6,6 +6,7 @@
 A part is closed as soon as it has so many rows or bytes or is so old. Each batch becomes one row group, so that what
 is in memory is one batch, and no batch makes the writer wait for long.
 """
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,9 +21,12 @@ from fluxmq.record.manifest import Manifest, Part, RecordingError, sync_director
 from fluxmq.record.options import RecordOptions
 from fluxmq.record.schema import COLUMNS, DICTIONARIES, SCHEMA
 
-__all__ = ["OPEN", "RecordingFiles", "batch_of_columns", "batch_of_rows", "part_name", "prepare_directory"]
+__all__ = ["OPEN", "SPARE", "RecordingFiles", "batch_of_columns", "batch_of_rows", "part_name", "prepare_directory"]
 
 OPEN = ".open"
+# Room that is given back for the last manifest, so that a disk that is full can say that it was.
+SPARE = "manifest.json.spare"
+_SPARE_BYTES = 1 << 18
 _COMPRESSION = "zstd"
 _LEVEL = 1
 # Numbers that grow, or differ by little from row to row.
@@ -37,7 +41,7 @@ def part_name(number: int) -> str:
 def prepare_directory(directory: Path) -> None:
     """Makes the directory of a new recording. RecordingError when it has something in it, or cannot be made."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(directory.iterdir()):
             raise RecordingError(f"{directory}: there is something in it already; a recording needs a directory of "
                                  "its own")
@@ -77,7 +81,9 @@ class _OpenPart:
         self.name = part_name(number)
         self._final = directory / self.name
         self._path = directory / (self.name + OPEN)
-        self._file = self._path.open("wb")
+        # It holds what clients send and get: its owner's alone.
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = pa.OSFile(str(self._path), "wb")
         delta = {name: "DELTA_BINARY_PACKED" for name in _DELTA}
         self._writer = pq.ParquetWriter(self._file, SCHEMA, version="2.6", compression=_COMPRESSION,
                                         compression_level=_LEVEL, use_dictionary=list(DICTIONARIES),
@@ -97,25 +103,23 @@ class _OpenPart:
 
     @property
     def bytes(self) -> int:
-        return self._file.tell()
+        return int(self._file.tell())
 
     def close(self) -> Part:
         """Ends the file, syncs it, and gives it its name."""
         self._writer.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
         size = self._file.tell()
         self._file.close()
+        os.fsync(self._descriptor)
+        os.close(self._descriptor)
         self._path.rename(self._final)
         return Part(name=self.name, rows=self.rows, bytes=size, first_time=self.first_time, last_time=self.last_time)
 
     def abandon(self) -> None:
         """Closes and removes what could not be ended, as far as that goes."""
-        for step in (self._writer.close, self._file.close, self._path.unlink):
-            try:
+        for step in (self._writer.close, self._file.close, lambda: os.close(self._descriptor), self._path.unlink):
+            with contextlib.suppress(OSError, pa.ArrowException):
                 step()
-            except (OSError, pa.ArrowException):
-                continue
 
 
 class RecordingFiles:
@@ -136,6 +140,9 @@ class RecordingFiles:
         self._update = update or (lambda manifest: None)
         self._open: _OpenPart | None = None
         self._closed_bytes = 0
+        self._spare = directory / SPARE
+        with self._spare.open("wb") as spare:
+            os.posix_fallocate(spare.fileno(), 0, _SPARE_BYTES)
         self._write_manifest()
 
     @property
@@ -193,7 +200,11 @@ class RecordingFiles:
 
     def _write_manifest(self) -> None:
         self._update(self.manifest)
-        write_manifest(self.directory, self.manifest)
+        try:
+            write_manifest(self.directory, self.manifest)
+        except OSError:
+            self.failed = True
+            raise
 
     def close(self, end: str) -> Manifest:
         """Closes the open part and says in the manifest that, and why, the recording ended."""
@@ -207,6 +218,7 @@ class RecordingFiles:
                 raise
         self.manifest.end = end
         self.manifest.ended = time.time_ns()
+        self._spare.unlink(missing_ok=True)
         try:
             self._write_manifest()
         except OSError:

@@ -80,8 +80,8 @@ def new_manifest(options: RecordOptions, about: BrokerAbout, *, source: str = "b
     machine = Machine(system=f"{platform.system()} {platform.release()} {platform.machine()}",
                       processors=os.cpu_count() or 0, memory=memory)
     return Manifest(id=str(uuid.uuid4()), source=source, broker=Broker(name=about.name, version=about.version),
-                    config_digest=about.config_digest, machine=machine, options=msgspec.to_builtins(options),
-                    started=time.time_ns())
+                    config_digest=about.config_digest, machine=machine,
+                    options=msgspec.json.decode(msgspec.json.encode(options)), started=time.time_ns())
 
 
 def sync_directory(directory: Path) -> None:

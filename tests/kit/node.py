@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
@@ -49,6 +49,11 @@ class Node:
         finally:
             await self.server.stop()
 
+    def listens(self, slot: str) -> tuple[str, int]:
+        """The address of a listener, such as `mqtt.websocket.plain`."""
+        [bound] = [bound for path, _, bound in self.server.listeners if path == f"server.{slot}"]
+        return bound[0]
+
     @property
     def address(self) -> tuple[str, int]:
         return self.server.listeners[0][2][0]
@@ -65,6 +70,10 @@ class Node:
 
         self._loop.call_soon_threadsafe(run)
         return result.result(PATIENCE_S)
+
+    def wait(self, what: Callable[[Server], Coroutine[object, object, T]]) -> T:
+        """Awaits it on the loop; its result."""
+        return asyncio.run_coroutine_threadsafe(what(self.server), self._loop).result(PATIENCE_S)
 
     def stop(self) -> None:
         if self._thread.is_alive():

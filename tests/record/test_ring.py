@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.entries import IN, LOST, OUT, Entry, parse_entries
 
 from fluxmq._core.errors import CorruptError, FluxError, UsageError
 from fluxmq._core.record_ring import RingReader
 from fluxmq._core.tap import Tap
 from fluxmq.record.ring import RING_PAGE, make_ring, open_ring, ring_capacity
-from tests.kit.entries import IN, LOST, OUT, Entry, parse_entries
 
 CAPACITY = 4096
 
@@ -70,6 +70,19 @@ def test_a_full_ring_loses_what_comes_and_says_so_as_soon_as_there_is_room(ring:
     assert (ring.tap.entries, ring.tap.bytes) == (5, 3605)
 
 
+def test_an_entry_may_reach_the_end_of_the_ring_to_the_byte(ring: Ring) -> None:
+    """Then no filler stands between it and the next lap, and what is taken must not reach beyond it."""
+    size = CAPACITY // 8 - 32
+    for n in range(6):
+        ring.tap.write(IN, 1, 0, n, content(n, size))
+    found = ring.take()
+    ring.reader.release()
+    for n in range(6, 10):
+        ring.tap.write(IN, 1, 0, n, content(n, size))
+    found += ring.drain()
+    assert [(entry.connection, entry.data) for entry in found] == [(n, content(n, size)) for n in range(10)]
+
+
 def test_an_entry_larger_than_a_quarter_is_lost(ring: Ring) -> None:
     ring.tap.write(IN, 1, 0, 1, bytes(CAPACITY // 4 - 31))
     ring.tap.write(IN, 1, 0, 1, bytes(CAPACITY // 4 - 32))
@@ -99,6 +112,22 @@ def test_take_gives_at_most_what_was_asked_for_but_one_entry_at_least(ring: Ring
     assert ring.tap.waiting == 272                      # what was taken last is not given back yet
     ring.reader.release()
     assert ring.tap.waiting == 136
+
+
+def test_what_is_discarded_is_counted_and_told_by_the_next_tap(ring: Ring) -> None:
+    for number in range(20):
+        ring.tap.write(IN, 1, 0, number, bytes(300))
+        if number == 9:
+            ring.take()
+    entries, size = ring.reader.discard()
+    assert (entries, size) == (ring.tap.entries - 10, ring.tap.bytes - 3000)
+    assert ring.tap.waiting == 0
+    other = Ring()
+    other.tap.lose(entries, size)
+    other.tap.write(IN, 1, 0, 1, b"")
+    assert [entry.kind for entry in other.drain()] == [LOST, IN]
+    assert (other.tap.lost_entries, other.tap.lost_bytes) == (entries, size)
+    other.close()
 
 
 def test_the_reader_says_that_it_takes_no_more(ring: Ring) -> None:

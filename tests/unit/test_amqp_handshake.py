@@ -50,6 +50,10 @@ GUEST = b"\0guest\0guest"
 class Wire:
     """A connection as the edge sees it: what is written is kept, ends are reported as the compiled one does."""
 
+    end_why = ""
+    end_code = 0
+    eof = False
+
     def __init__(self, front: Front, certificate: dict[str, Any] | None = None) -> None:
         self.handler, self.certificate = front, certificate
         self.peer, self.phase, self.state = "127.0.0.1:9", 2, None

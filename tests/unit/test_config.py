@@ -227,7 +227,8 @@ def test_whatever_is_set_is_what_is_there_and_show_is_read_back(tmp_path: Path) 
     file.write_text(show(config, provenance))
     assert load(file)[0] == config
     assert yaml.safe_load(file.read_text()).keys() == {
-        "server", "broker", "session", "amqp091", "log", "storage", "auth", "queue_manager", "queues"}
+        "server", "broker", "session", "amqp091", "log", "storage", "auth", "queue_manager", "record",
+        "queues"}
 
 
 def test_the_environment_says_the_same_as_flags() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.amqp091_fields import decode_table
 from fluxmq.edge.amqp091.reply import close_frame
+from fluxmq.edge.telling import tell_accepted
 from fluxmq.engine.ports_clients import ClientInfo
 from fluxmq.model.amqp import ReplyCode
 
@@ -72,6 +73,7 @@ class Client:
 
     def say_goodbye(self, code: int, text: str) -> None:
         """connection.close; the caller ends the connection."""
+        self.connection.end_code = code
         self.connection.write(close_frame(code, text, self.number))
 
     def shut_down(self) -> None:
@@ -85,6 +87,12 @@ class Client:
         self.ended_by = "not_authorized"
         self.say_goodbye(ReplyCode.CONNECTION_FORCED, text)
         self.connection.end()
+
+    def tell_accepted(self, flags: int = 0) -> None:
+        """For a recording: who this is."""
+        if self.open:
+            tell_accepted(self.connection, {"client_id": self.client_id, "vhost": self.vhost, "user": self.identity,
+                                            "version": 91}, flags)
 
     def info(self) -> ClientInfo:
         return ClientInfo(

@@ -25,6 +25,7 @@ from fluxmq.edge.amqp091.permissions import Permissions
 from fluxmq.edge.amqp091.reply import close_frame
 from fluxmq.edge.amqp091.sasl import Claim
 from fluxmq.edge.amqp091.tally import Tally
+from fluxmq.edge.telling import PRESENT, tell_opened
 from fluxmq.engine.ports_access import Authority
 from fluxmq.model.amqp import ReplyCode
 
@@ -125,6 +126,7 @@ class Front:
 
     def _on_close(self, client: Client, method: ConnectionClose) -> None:
         client.ended_by = "client"
+        client.connection.end_code = method.reply_code
         if method.reply_code not in (0, ReplyCode.REPLY_SUCCESS):
             self.on_log("info", f"close {method.reply_code}", "the client closed the connection for a reason",
                         client.fields() | {"code": method.reply_code, "text": method.reply_text})
@@ -163,6 +165,7 @@ class Front:
         self.tally.auth_failures += 1
         self.tally.refusals["credentials"] += 1
         connection = client.connection
+        connection.end_code = code
         if "authentication_failure_close" in client.capabilities:
             text = (f"Login was refused using authentication mechanism {client.mechanism}. For details see the "
                     "broker logfile."
@@ -184,6 +187,10 @@ class Front:
         """The connection has ended, one way or the other."""
         self.connections -= 1
         client: Client | None = connection.state
+        if client is not None and client.open:
+            connection.end_why = client.ended_by
+        elif not connection.end_why:
+            connection.end_why = "lost" if connection.eof else "refused"
         if client is None or not client.open:
             return
         client.open = False
@@ -192,6 +199,13 @@ class Front:
         self.channels.on_end(client)
         if self.log_connections():
             self.on_log("debug", "", "disconnected", client.fields() | {"why": client.ended_by})
+
+    def tell_present(self, connection: AmqpConnection) -> None:
+        """For a recording that has begun: this connection, which was there before."""
+        tell_opened(connection, self.name, PRESENT)
+        client: Client | None = connection.state
+        if client is not None:
+            client.tell_accepted(PRESENT)
 
     def on_late(self, connection: AmqpConnection, why: str) -> None:
         """The clock ended a connection; `why` as AmqpConnection.tick says."""
@@ -202,5 +216,6 @@ class Front:
         if client is not None and client.open:
             client.ended_by = label
         else:
+            connection.end_why = "timeout"
             self.tally.refusals["timeout"] += 1
         connection.abort()

@@ -190,6 +190,8 @@ class Handshake:
         connection.write(ConnectionOpenOk().frame(0))
         connection.deadline_ms = 0
         connection.accept(exchanges, name, name == DEFAULT_VIRTUAL_HOST)
+        if front.hub.recording:
+            client.tell_accepted()
         if front.log_connections():
             front.on_log("debug", "", "connected", client.fields() | {
                 "user": client.identity, "virtual_host": name, "mechanism": client.mechanism})

@@ -208,6 +208,7 @@ class Connecting:
             client.name, version=client.version, clean_start=packet.clean_start, expiry_s=expiry_s,
             keep_alive_s=keep_alive, will=will, username=client.identity, connection=client)
         client.session = session
+        client.present = present
         client.packet = None
         if v5:
             answer = self._connack_v5(client, packet, present, assigned, expiry_s if expiry_s != wanted else None,
@@ -229,6 +230,8 @@ class Connecting:
             connection.write(answer)
             connection.deadline_ms = 0
             connection.accept(session, window, client.packet_size_max, alias_max)
+            if self.front.hub.recording:
+                client.tell_accepted()
             self.front.broker.attached(session)
             connection.resume()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.mqtt_encode import encode_packet
 from fluxmq._core.mqtt_packets import Disconnect
+from fluxmq.edge.telling import PRESENT, tell_accepted
 from fluxmq.model.mqtt import Property, ReasonCode
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ def user_properties(properties: Iterable[tuple[int, Any]]) -> int:
 class Client:
     """State of one connection, from CONNECT to its end."""
 
-    __slots__ = ("client_id", "connection", "ended_by", "exchange", "expiry_override", "identity", "method", "name",
-                 "packet", "packet_size_max", "problem_information", "publish_will", "session", "taken",
-                 "version")
+    __slots__ = ("clean_start", "client_id", "connection", "ended_by", "exchange", "expiry_override", "identity",
+                 "method", "name", "packet", "packet_size_max", "present", "problem_information", "publish_will",
+                 "session", "taken", "version")
 
     def __init__(self, connection: Connection, packet: Connect) -> None:
         self.connection = connection
@@ -60,6 +61,22 @@ class Client:
         self.packet_size_max = 0xFFFFFFFF
         self.ended_by = "lost"  # label of fluxmq_disconnections_total
         self.taken = False  # CONNACK with success was written
+        self.clean_start: bool = packet.clean_start
+        self.present = False  # CONNACK said that there was a session
+
+    def tell_accepted(self, flags: int = 0) -> None:
+        """For a recording: who this is; of one that was there before (PRESENT), also what it is subscribed to."""
+        session = self.session
+        if not self.taken or session is None or session.data is None:
+            return
+        who: dict[str, Any] = {
+            "client_id": self.client_id, "version": self.version, "clean_start": self.clean_start,
+            "session_present": self.present, "keep_alive_s": session.data.keep_alive_s,
+            "session_expiry_s": session.data.expiry_s}
+        if flags & PRESENT:
+            who["subscriptions"] = [(filter_.decode(), options)
+                                    for filter_, (options, _) in session.subscriptions.items()]
+        tell_accepted(self.connection, who, flags)
 
     def displaced(self, reason: int) -> None:
         """Another connection has the session now, or an administrator wants this one gone, [MQTT-3.1.4-3]."""
@@ -75,6 +92,7 @@ class Client:
 
     def say_goodbye(self, reason: int, text: str = "") -> None:
         """DISCONNECT, where the protocol has one for servers."""
+        self.connection.end_code = reason
         if self.version == 5 and self.connection.open:
             data = disconnect_bytes(reason, text, self.packet_size_max)
             if data:

@@ -19,6 +19,7 @@ from fluxmq.edge.mqtt.options import FrontOptions
 from fluxmq.edge.mqtt.queues import pairs_of_publish, read_consume, user_pairs
 from fluxmq.edge.mqtt.tally import ENDED_BY, Tally
 from fluxmq.edge.mqtt.upgrade import answer_upgrade
+from fluxmq.edge.telling import PRESENT, tell_opened
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports_access import Authority
 from fluxmq.engine.queue_consumers import is_queue_filter
@@ -104,6 +105,7 @@ class Front:
     def on_error(self, connection: Connection, reason: int, text: str) -> None:
         """The peer broke the protocol: tell it where it can be told, and the log."""
         client: Client | None = connection.state
+        connection.end_code = reason
         fields = {"listener": self.name, "peer": connection.peer, "reason": f"0x{reason:02x}"}
         if client is not None:
             fields["client_id"] = client.client_id
@@ -128,6 +130,10 @@ class Front:
         """The connection has ended, one way or the other."""
         self.connections -= 1
         client: Client | None = connection.state
+        if client is not None and client.taken:
+            connection.end_why = client.ended_by
+        elif not connection.end_why:
+            connection.end_why = "lost" if connection.eof else "refused"
         if client is None:
             return
         session = client.session
@@ -162,6 +168,13 @@ class Front:
                         {"client_id": client.client_id, "user": client.identity, "topic": topic.decode()})
         return allowed
 
+    def tell_present(self, connection: Connection) -> None:
+        """For a recording that has begun: this connection, which was there before."""
+        tell_opened(connection, self.name, PRESENT)
+        client: Client | None = connection.state
+        if client is not None:
+            client.tell_accepted(PRESENT)
+
     def on_late(self, connection: Connection, why: str) -> None:
         """The clock ended a connection; `why` as Connection.tick says."""
         client: Client | None = connection.state
@@ -174,6 +187,7 @@ class Front:
             client.ended_by = {"keep_alive": "keep_alive", "write": "write_timeout", "full": "send_buffer_full"}[why]
             client.say_goodbye(LATE[why])
         else:
+            connection.end_why = "timeout"
             self.tally.refusals["timeout"] += 1
         if why == "keep_alive":
             connection.end()
@@ -272,5 +286,6 @@ class Front:
                                                            "CONNECT (MQTT 5.0 section 3.14.2.2.2)")
         client.publish_will = packet.reason_code != ReasonCode.SUCCESS
         client.ended_by = "client"
+        client.connection.end_code = packet.reason_code
         client.expiry_override = cast("int | None", expiry)
         client.connection.end(finish_acknowledging=True)

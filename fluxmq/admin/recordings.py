@@ -1,0 +1,56 @@
+"""The stream behind POST /api/v1/record: while it is open, the broker is recorded; whoever opened it is the writer."""
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from fluxmq.admin.http import Stream
+from fluxmq.engine.ports_record import AttachedRecording, RecordPort
+
+__all__ = ["begin_recording"]
+
+# Between two looks whether the other side is there: so long the tap stays on after it has gone.
+_LOOK_SECONDS = 0.1
+# An empty line now and then shows whoever is between that the connection lives.
+_BLANK_LOOKS = 150
+
+
+class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+    """The body, which may be missing. ring_size: bytes; 0 = record.ring_size of the broker's configuration."""
+
+    ring_size: int = 0
+
+
+class _Lines(AsyncGenerator[bytes, None]):
+    """The line that says where the ring is, then empty ones until the recording ends. Closing it ends the recording,
+    also before the first line was asked for."""
+
+    def __init__(self, recording: AttachedRecording) -> None:
+        self._recording = recording
+        self._looks = 0
+
+    async def asend(self, value: None) -> bytes:
+        self._looks += 1
+        if self._looks == 1:
+            return msgspec.json.encode(self._recording.about) + b"\n"
+        await asyncio.sleep(_LOOK_SECONDS)
+        if not self._recording.running:
+            raise StopAsyncIteration
+        return b"" if self._looks % _BLANK_LOOKS else b"\n"
+
+    async def athrow(self, typ: Any, val: Any = None, tb: TracebackType | None = None) -> bytes:
+        self._recording.end()
+        raise val if isinstance(val, BaseException) else typ
+
+    async def aclose(self) -> None:
+        self._recording.end()
+
+
+async def begin_recording(recordings: RecordPort, body: bytes) -> Stream:
+    """The answer, once the recording has begun. Raises RecordRefused, and what msgspec raises for a wrong body."""
+    asked = msgspec.json.decode(body or b"{}", type=_Asked)
+    return Stream(200, "application/x-ndjson", _Lines(await recordings.attach(asked.ring_size)))

@@ -1,0 +1,214 @@
+"""`fluxmq record`: records a running broker for a while. This process is the writer; the broker only fills the ring.
+
+The broker is asked over its admin socket, and recorded for as long as that connection is open: whatever happens to this
+command, the broker notices and goes on without.
+"""
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from fluxmq.app.record_files_cli import import_command, show_command
+
+if TYPE_CHECKING:
+    from fluxmq.model.config import Config
+    from fluxmq.record.manifest import Manifest
+    from fluxmq.record.options import Progress, RecordOptions
+
+__all__ = ["record"]
+
+_GOODBYE_SECONDS = 5.0  # of a broker that ends the stream: until it has told the ring, too
+_PROTOCOLS = ("mqtt", "amqp091")
+_PAYLOADS = ("full", "hash", "size")
+
+
+def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    from fluxmq.model.units import parse_size
+
+    try:
+        return None if value is None else parse_size(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error) or "write a size such as 64MiB") from None
+
+
+def _duration(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    from fluxmq.model.units import parse_duration
+
+    try:
+        return None if value is None else parse_duration(float(value) if value.isdigit() else value)
+    except ValueError as error:
+        raise click.BadParameter(str(error) or "write a duration such as 90s, or seconds") from None
+
+
+@click.group(invoke_without_command=True)
+@click.option("--attach", "socket", type=click.Path(path_type=Path), metavar="ADDR",
+              help="The broker's admin socket. Default: that of the configuration.")
+@click.option("--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="The configuration of the broker: says where its socket is, and what the options below default to "
+                   "(section record).")
+@click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+              help="Directory of this recording, new or empty. Default: one named by date and time in record.dir.")
+@click.option("--topic", "topics", multiple=True, metavar="FILTER", help="Only PUBLISH packets to these. Repeatable.")
+@click.option("--client", "clients", multiple=True, metavar="PATTERN",
+              help="Only clients whose id matches; * and ? are wild. Repeatable.")
+@click.option("--protocol", "protocols", multiple=True, type=click.Choice(_PROTOCOLS), help="Only these. Repeatable.")
+@click.option("--sample", type=click.IntRange(1, 100), metavar="PERCENT", help="Only so many of all clients, whole.")
+@click.option("--payload", type=click.Choice(_PAYLOADS), help="What is kept of payloads.")
+@click.option("--max-rows", type=click.IntRange(1), help="Close a file at so many rows.")
+@click.option("--max-size", callback=_size, metavar="SIZE", help="Close a file at this size.")
+@click.option("--max-time", callback=_duration, metavar="TIME", help="Close a file after this time.")
+@click.option("--max-disk", callback=_size, metavar="SIZE", help="Stop when the files have this size together.")
+@click.option("--ring-size", callback=_size, metavar="SIZE", help="Memory between broker and writer.")
+@click.option("--duration", callback=_duration, metavar="TIME", help="Stop after this time. Default: at Ctrl+C.")
+@click.pass_context
+def record(context: click.Context, /, socket: Path | None, file: Path | None, directory: Path | None,
+           duration: float | None, ring_size: int | None, **given: Any) -> None:
+    """Record the traffic of a running broker into DIR, until Ctrl+C. See docs/recording.md."""
+    if context.invoked_subcommand is not None:
+        return
+    if find_spec("pyarrow") is None:
+        raise click.ClickException("recordings are Parquet, and pyarrow is not installed: pip install fluxmq[record]")
+    from fluxmq.app.config import load
+    from fluxmq.record.supervisor import recording_name
+
+    config = load(file, os.environ)[0]
+    if directory is None:
+        directory = Path(config.record.dir) / recording_name(time.time_ns())
+    manifest = _record(_socket(socket, config), directory, _options(config, given), duration, ring_size)
+    lost = f"; {manifest.lost_entries} entries lost, {_bytes(manifest.lost_bytes)}" if manifest.lost_entries else ""
+    click.echo(f"{directory}: {manifest.rows} rows in {len(manifest.parts)} files{lost} ({manifest.end})")
+    if manifest.end not in ("stopped", "broker ended", "cap reached"):
+        context.exit(1)
+
+
+def _socket(given: Path | None, config: Config) -> Path:
+    path = given or config.admin_socket_path()
+    if path is None:
+        from fluxmq.app.admin_client import AdminError
+
+        raise AdminError("a broker with this configuration has no admin socket",
+                         "set server.admin_socket to a path and start it again, or give --attach PATH")
+    return path
+
+
+def _options(config: Config, given: dict[str, Any]) -> RecordOptions:
+    """What the command line says, else the section `record`. --max-disk is of this recording alone."""
+    import msgspec
+
+    from fluxmq.record.supervisor import recording_options
+
+    words: dict[str, Any] = {"topics": given["topics"], "clients": given["clients"], "protocols": given["protocols"],
+                             "sample": given["sample"] and given["sample"] / 100, "payload": given["payload"],
+                             "max_rows": given["max_rows"], "max_bytes": given["max_size"],
+                             "max_seconds": given["max_time"], "cap_bytes": given["max_disk"]}
+    return msgspec.structs.replace(recording_options(config.record, config.record.max_disk),
+                                   **{word: value for word, value in words.items() if value})
+
+
+def _record(path: Path, directory: Path, options: RecordOptions, duration: float | None,
+            ring_size: int | None) -> Manifest:
+    import msgspec
+
+    from fluxmq.app.admin_client import AdminClient
+    from fluxmq.record.options import BrokerAbout
+    from fluxmq.record.ring import open_ring
+    from fluxmq.record.writer import run_writer
+
+    client = AdminClient(path)
+    os.umask(0o077)
+    try:
+        found, stream = client.record(ring_size or 0)
+        reader = open_ring(found["ring"])
+        about = msgspec.convert(found["about"], BrokerAbout)
+        shown = _Shown(duration)
+        with _Stop(stream, int(found["pid"]), duration) as stop:
+            try:
+                manifest: Manifest = run_writer(reader, options, directory, about=about, stop=stop, progress=shown)
+                return manifest
+            finally:
+                shown.done()
+    finally:
+        client.close()
+
+
+class _Stop:
+    """Asked by the writer whether it is to end. Until it is left, SIGINT and SIGTERM do not end the process."""
+
+    def __init__(self, stream: Any, pid: int, duration: float | None) -> None:
+        self._until = None if duration is None else time.monotonic() + duration
+        self._pid = pid
+        self._signalled = False
+        self._gone_at: float | None = None
+        self._handlers: dict[int, Any] = {}
+        threading.Thread(target=self._follow, args=(stream,), daemon=True).start()
+
+    def _follow(self, stream: Any) -> None:
+        try:
+            for _ in stream:  # empty lines
+                pass
+        finally:
+            self._gone_at = time.monotonic()
+
+    def __enter__(self) -> _Stop:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._handlers[number] = signal.signal(number, self._signal)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _signal(self, number: int, frame: object) -> None:
+        self._signalled = True
+
+    def __call__(self) -> str | None:
+        now = time.monotonic()
+        if self._signalled or (self._until is not None and now >= self._until):
+            return "stopped"
+        # A broker that stops ends the stream before it has said goodbye to its clients: the ring has the last word.
+        if self._gone_at is not None and (now - self._gone_at > _GOODBYE_SECONDS
+                                          or not os.path.exists(f"/proc/{self._pid}")):
+            return "broker ended"
+        return None
+
+
+class _Shown:
+    """The progress line, on a terminal."""
+
+    def __init__(self, duration: float | None) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._since = time.monotonic()
+        self._duration = duration
+
+    def __call__(self, progress: Progress) -> None:
+        if self._terminal:
+            passed = time.monotonic() - self._since
+            of = f" of {self._duration:.0f}" if self._duration is not None else ""
+            lost = f", {progress.lost_entries} entries lost" if progress.lost_entries else ""
+            click.echo(f"\r\x1b[K{passed:.0f}{of} s: {progress.rows} rows, {_bytes(progress.bytes)}{lost}", err=True,
+                       nl=False)
+
+    def done(self) -> None:
+        if self._terminal:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
+def _bytes(number: float) -> str:
+    unit: Literal["B", "KiB", "MiB", "GiB"]
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} GiB"
+
+
+record.add_command(import_command)
+record.add_command(show_command)

@@ -1,0 +1,32 @@
+"""What the edges tell a recording: a connection is there, and it is somebody's. See docs/internals/recording.md.
+
+How it ends tells Transport itself, from `end_why` and `end_code`, which the edges set. Nothing is gathered unless
+somebody records.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fluxmq._core.transport import Transport
+
+__all__ = ["PRESENT", "tell_accepted", "tell_opened"]
+
+# As in fluxmq/_core/tap.pxd.
+_OPENED = 1
+_ACCEPTED = 2
+PRESENT = 1  # flag: the connection was there when the recording began
+
+
+def tell_opened(connection: Transport, listener: str, flags: int = 0) -> None:
+    """A connection was accepted from a listener, or (PRESENT) is there. With it the recording of its bytes begins."""
+    if connection.hub.recording:
+        connection.tell(_OPENED, msgspec.json.encode({
+            "listener": listener, "peer": connection.peer, "tls": connection.secure,
+            "websocket": connection.websocket}), flags)
+
+
+def tell_accepted(connection: Transport, who: dict[str, Any], flags: int = 0) -> None:
+    """CONNACK or connection.open-ok was written, now or (PRESENT) before. who: what is said about the client."""
+    connection.tell(_ACCEPTED, msgspec.json.encode(who), flags)

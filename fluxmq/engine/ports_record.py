@@ -1,0 +1,43 @@
+"""What the admin ring asks of whoever records, as Protocols: `RecordPort`, `AttachedRecording`."""
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from fluxmq._core.errors import FluxError
+
+__all__ = ["AttachedRecording", "RecordPort", "RecordRefused"]
+
+
+class RecordRefused(FluxError):
+    """No recording can begin. kind: conflict (one runs), invalid, unavailable. hint: what to do, or ""."""
+
+    def __init__(self, kind: str, text: str, hint: str = "") -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.text = text
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        return type(self), (self.kind, self.text, self.hint)
+
+
+class AttachedRecording(Protocol):
+    """A recording whose writer is somebody else's process."""
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Where its ring is, and of which broker it is: what the writer must know."""
+
+    @property
+    def running(self) -> bool:
+        """Whether there is any use in waiting for its end."""
+
+    def end(self) -> None:
+        """The writer has gone. Twice does no harm."""
+
+
+class RecordPort(Protocol):
+    """Who records."""
+
+    async def attach(self, ring_bytes: int) -> AttachedRecording:
+        """Begins a recording into a new ring. ring_bytes: 0 = as configured. Raises RecordRefused."""

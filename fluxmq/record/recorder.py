@@ -1,0 +1,156 @@
+"""The broker's side of recording: rings, the tap, and those who are connected already when it begins.
+
+One recording at a time. Who reads the ring is somebody else's affair: the broker's own child (supervisor.py), or a
+command that is attached to the admin socket. See docs/internals/recording.md, "Lifetime".
+"""
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import msgspec
+
+from fluxmq._core.poller import Poller
+from fluxmq._core.tap import Tap
+from fluxmq.engine.ports_record import RecordPort, RecordRefused
+from fluxmq.model.record import RING_BYTES_MIN
+from fluxmq.record.options import BrokerAbout
+from fluxmq.record.ring import make_ring, ring_capacity
+
+__all__ = ["Recorder", "Recording"]
+
+RING_BYTES_MAX = 2 << 30
+PRESENT_STEP = 100  # connections told of in one go: less than a millisecond of the loop's time
+ROOM_S = 0.01  # between two looks whether the reader has made room for more of them
+
+
+def _make(capacity: int) -> tuple[int, Tap]:
+    descriptor = make_ring(capacity)
+    try:
+        return descriptor, Tap(descriptor, capacity)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _drop(made: asyncio.Future[tuple[int, Tap]]) -> None:
+    """Nobody waits for this ring any more."""
+    if not made.cancelled() and made.exception() is None:
+        os.close(made.result()[0])
+
+
+class Recording:
+    """One, from begin() to end(). descriptor: of its ring, open until end()."""
+
+    def __init__(self, recorder: Recorder, tap: Tap, descriptor: int) -> None:
+        self._recorder = recorder
+        self.tap = tap
+        self.descriptor = descriptor
+        self.capacity = os.fstat(descriptor).st_size
+        self.running = True
+        self.told: asyncio.Task[None] | None = None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """See AttachedRecording."""
+        return {"ring": f"/proc/{os.getpid()}/fd/{self.descriptor}", "pid": os.getpid(),
+                "about": msgspec.to_builtins(self._recorder.about)}
+
+    def end(self) -> None:
+        """The reader has gone, or is to finish: nothing more is recorded. While the broker stops, what it still says
+        to its clients is, and Recorder.stop ends it."""
+        if not self._recorder.stopping:
+            self._recorder.end(self)
+
+
+class Recorder(RecordPort):
+    """poller: whose connections. about: of this broker. ring_bytes: of rings nobody gives another size for."""
+
+    def __init__(self, poller: Poller, about: BrokerAbout, ring_bytes: int) -> None:
+        self.about = about
+        self.stopping = False
+        self._poller = poller
+        self._ring_bytes = ring_bytes
+        self._current: Recording | None = None
+        self._beginning = False
+        self._past = {"entries": 0, "bytes": 0, "lost_entries": 0, "lost_bytes": 0}
+
+    @property
+    def recording(self) -> bool:
+        return self._current is not None
+
+    def totals(self) -> dict[str, int]:
+        """Of all recordings of this run: entries and bytes of them that were tapped, and those that were lost."""
+        tap = self._current.tap if self._current is not None else None
+        return {name: past + (getattr(tap, name) if tap is not None else 0) for name, past in self._past.items()}
+
+    async def begin(self, ring_bytes: int) -> Recording:
+        """A new ring, and everything into it from now on. Raises RecordRefused."""
+        if self._current is not None or self._beginning:
+            raise RecordRefused("conflict", "this broker is being recorded already",
+                                "one recording at a time: stop the other, or set record.enabled to false")
+        if self.stopping:
+            raise RecordRefused("unavailable", "the broker is stopping")
+        if not RING_BYTES_MIN <= ring_bytes <= RING_BYTES_MAX:
+            raise RecordRefused("invalid", f"a ring has {RING_BYTES_MIN} to {RING_BYTES_MAX} bytes, not {ring_bytes}")
+        self._beginning = True
+        try:
+            # in a thread: the pages of the ring are made now, and that takes a while
+            made = asyncio.get_running_loop().run_in_executor(None, _make, ring_capacity(ring_bytes))
+            try:
+                descriptor, tap = await asyncio.shield(made)
+            except asyncio.CancelledError:
+                made.add_done_callback(_drop)
+                raise
+        except OSError as error:
+            raise RecordRefused("unavailable", f"there is no memory for the ring: {error.strerror}",
+                                "give it a smaller size (record.ring_size)") from None
+        finally:
+            self._beginning = False
+        if self.stopping:
+            os.close(descriptor)
+            raise RecordRefused("unavailable", "the broker is stopping")
+        recording = self._current = Recording(self, tap, descriptor)
+        self._poller.record(tap)
+        # Who comes from now on is told of by the edge.
+        present = list(self._poller.connections.values())
+        recording.told = asyncio.get_running_loop().create_task(self._tell_present(recording, present))
+        return recording
+
+    async def attach(self, ring_bytes: int) -> Recording:
+        """See RecordPort."""
+        return await self.begin(ring_bytes or self._ring_bytes)
+
+    async def _tell_present(self, recording: Recording, connections: list[Any]) -> None:
+        """Each connection that is there is recorded from its own entries on; many take many turns."""
+        for at in range(0, len(connections), PRESENT_STEP):
+            while recording.running and recording.tap.waiting > recording.capacity // 2:
+                await asyncio.sleep(ROOM_S)
+            for connection in connections[at:at + PRESENT_STEP]:
+                if recording.running and not connection.ended:
+                    connection.handler.tell_present(connection)
+            await asyncio.sleep(0)
+
+    def end(self, recording: Recording) -> None:
+        """Nothing more is recorded; the reader takes what is there. Twice does no harm."""
+        if self._current is not recording:
+            return
+        self._poller.record(None)
+        recording.running = False
+        recording.tap.end()
+        for name in self._past:
+            self._past[name] += getattr(recording.tap, name)
+        self._current = None
+        os.close(recording.descriptor)  # the reader has its own
+
+    def tick(self) -> None:
+        """Looks whether the reader still takes what it is given."""
+        if self._current is not None and self._current.tap.left:
+            self.end(self._current)
+
+    def stop(self) -> None:
+        """The broker has said goodbye to all."""
+        self.stopping = True
+        if self._current is not None:
+            self.end(self._current)
