@@ -15,6 +15,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -103,8 +104,8 @@ def measure(folder: Path, *, messages: int, rounds: int, seconds: float) -> dict
             turns: list[tuple[str, Callable[[], float]]] = []
             for number in range(rounds):
                 out = folder / f"result-{qos}-{number}"
-                turns += [("replay", lambda recording=recording, out=out: _replayed(recording, address, out)),  # type: ignore[misc]
-                          ("generator", lambda qos=qos: _generated(address, qos, seconds))]  # type: ignore[misc]
+                turns += [("replay", partial(_replayed, recording, address, out)),
+                          ("generator", partial(_generated, address, qos, seconds))]
             for name, turn in turns:
                 values[name].append(turn())
             found[f"qos {qos}"] = values | {"ratio": median(values["replay"]) / median(values["generator"])}
