@@ -167,8 +167,9 @@ class Link:
         self.subscribed = True
         rows = []
         for name, options in filters:
-            said = {"options": options, "requested_qos": options & 3, "no_local": bool(options & 4),
-                    "retain_as_published": bool(options & 8), "retain_handling": options >> 4 & 3}
+            said: dict[str, Any] = {
+                "options": options, "requested_qos": options & 3, "no_local": bool(options & 4),
+                "retain_as_published": bool(options & 8), "retain_handling": options >> 4 & 3}
             if user:
                 said["user_properties"] = user
             rows.append(self.rows.record(SUBSCRIBED, self.lane, op, name.encode(), sent, due=due, unfinished=True,

@@ -9,7 +9,7 @@ import asyncio
 import queue
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 import pyarrow as pa
 
@@ -101,9 +101,10 @@ def play(operations: Iterable[pa.RecordBatch], options: PlayOptions, status: Pla
         sys.setswitchinterval(before)
 
 
-def _loop_factory() -> object:
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
     except ImportError:
         return None
-    return uvloop.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -83,7 +83,7 @@ def _slots(spark: SparkSession) -> int:
 def replay_with_spark(spark: SparkSession, asked: ReplayAsked) -> Summary:
     """Raises RecordingError, PlanError, ReplayError, ResultError; a broker that goes away does not raise, the summary
     says so."""
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     from fluxmq.spark.plan_spark import recorded_rows, spark_operations, spark_survey

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from fluxmq.app.record_files_cli import import_command, show_command
+
 if TYPE_CHECKING:
     from fluxmq.model.config import Config
     from fluxmq.record.manifest import Manifest
@@ -206,3 +208,7 @@ def _bytes(number: float) -> str:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
         number /= 1024
     return f"{number:.1f} GiB"
+
+
+record.add_command(import_command)
+record.add_command(show_command)

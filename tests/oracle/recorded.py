@@ -7,10 +7,9 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
-from oracle.xxh64 import signed, xxh64
-
 from fluxmq._core.mqtt_packets import Packet, Publish
 from fluxmq._core.mqtt_props import property_table
+from oracle.xxh64 import signed, xxh64
 
 NAMES = {identifier: name for identifier, name, *_ in property_table()}
 LISTS = {"subscription_identifier", "user_property"}

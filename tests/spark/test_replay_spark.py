@@ -4,15 +4,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 from kit.broker import Broker, free_port
+from kit.client import Client
 from kit.python import environment
 from kit.story import Story, events_of
 from kit.tools import require_tool
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MESSAGES = 400
+SPARK_SECONDS = 90.0           # until it plays
 CLUSTER_SECONDS = 400         # generous: five processes of Java on a machine that may be busy
 
 
@@ -103,6 +106,33 @@ def test_the_command(tmp_path: Path, spark: SparkSession, broker: Broker) -> Non
     check(tmp_path / "result")
     again = CliRunner().invoke(replay, arguments)
     assert "is not empty: name a new directory" in str(again.exception)
+
+
+def test_a_broker_that_is_killed_is_one_sentence(tmp_path: Path, spark: SparkSession, broker: Broker) -> None:
+    story = crossing(there=True)
+    for number in range(100):
+        story.publish("pub-0", "t/0/x", 1, at=600.0 + number)
+    recording = story.write(tmp_path / "recording")
+    with closing(Client(broker.address, timeout=SPARK_SECONDS)) as witness:
+        witness.connect("witness", keep_alive=0)
+        witness.subscribe("t/#", qos=0)
+
+        def kill_it() -> None:
+            for _ in range(MESSAGES // 2):
+                witness.receive()
+            broker.kill()
+
+        killer = threading.Thread(target=kill_it)
+        killer.start()
+        said = CliRunner().invoke(replay, ["run", str(recording), "--broker", "{}:{}".format(*broker.address),
+                                           "--out", str(tmp_path / "result")], standalone_mode=False)
+        killer.join()
+    assert said.exception is None and said.return_value == 1
+    last = said.output.strip().splitlines()[-1]
+    assert last.startswith(f"fluxmq: the result is partial: the broker at 127.0.0.1:{broker.address[1]} went away: ")
+    result = open_result(tmp_path / "result")
+    assert not result.summary.complete and result.summary.counts["publish"] >= MESSAGES // 2
+    assert result.table().num_rows == sum(result.summary.counts.values())
 
 
 def test_what_cannot_be_played_is_said_before_spark_starts(tmp_path: Path) -> None:

@@ -1,0 +1,92 @@
+"""Commands on recordings as files: `fluxmq record import` and `fluxmq record show`."""
+from __future__ import annotations
+
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from fluxmq.record.reading import Recording
+
+__all__ = ["import_command", "show_command"]
+
+
+def _need_pyarrow() -> None:
+    if find_spec("pyarrow") is None:
+        raise click.ClickException("recordings are Parquet, and pyarrow is not installed: pip install fluxmq[record]")
+
+
+def _when(nanoseconds: int | None) -> str:
+    if not nanoseconds:
+        return "-"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(nanoseconds / 1e9)) + " UTC"
+
+
+@click.command("import")
+@click.argument("capture", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--payload", type=click.Choice(["full", "hash", "size"]), default="hash", show_default=True,
+              help="What is kept of payloads.")
+@click.option("--mqtt-port", "mqtt_ports", type=int, multiple=True, help="A broker's port, for connections that began "
+              "before the capture. Default: 1883.")
+@click.option("--amqp-port", "amqp_ports", type=int, multiple=True, help="Likewise. Default: 5672.")
+def import_command(capture: Path, directory: Path, payload: Any, mqtt_ports: tuple[int, ...],
+                   amqp_ports: tuple[int, ...]) -> None:
+    """Make a recording in DIRECTORY of the MQTT and AMQP 0-9-1 in CAPTURE, a pcap or pcapng file.
+
+    TLS cannot be read. What a capture lacks is told at the end, and stands in the recording as `lost`.
+    """
+    _need_pyarrow()
+    from fluxmq.record.importer import AMQP_PORTS, MQTT_PORTS, import_capture
+    from fluxmq.record.options import RecordOptions
+
+    done = import_capture(capture, directory, RecordOptions(payload=payload), mqtt_ports=mqtt_ports or MQTT_PORTS,
+                          amqp_ports=amqp_ports or AMQP_PORTS)
+    click.echo(f"{done.manifest.rows} rows of {done.connections} connections, from {done.packets} packets: {directory}")
+    for note in done.notes:
+        click.echo(note, err=True)
+
+
+def _words(recording: Recording) -> str:
+    manifest = recording.manifest
+    broker = f"{manifest.broker.name} {manifest.broker.version}".strip() or "not known"
+    first = min((part.first_time for part in manifest.parts), default=None)
+    last = max((part.last_time for part in manifest.parts), default=None)
+    machine = manifest.machine
+    lines = {
+        "recording": manifest.id, "of": "a broker" if manifest.source == "broker" else "a capture",
+        "broker": broker + (f", configuration {manifest.config_digest[:12]}" if manifest.config_digest else ""),
+        "machine": f"{machine.system}, {machine.processors} processors, {machine.memory >> 20} MiB",
+        "made": f"{_when(manifest.started)} to {_when(manifest.ended)}",
+        "traffic": f"{_when(first)} to {_when(last)}",
+        "end": manifest.end or "none: it still runs, or was cut off",
+        "rows": f"{recording.rows} in {len(recording.parts)} parts, {recording.bytes} bytes",
+        "lost": f"{manifest.lost_entries} entries, {manifest.lost_bytes} bytes",
+        "left out": f"{manifest.filtered_rows} rows",
+        "undecoded": f"{manifest.undecoded_bytes} bytes",
+        "options": ", ".join(f"{name} {value}" for name, value in manifest.options.items() if value not in ([], 0)),
+    }
+    return "\n".join(f"{name:<10} {value}" for name, value in lines.items())
+
+
+@click.command("show")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="The manifest, with the parts that are there.")
+def show_command(directory: Path, as_json: bool) -> None:
+    """Say what the recording in DIRECTORY is: of what, when, how much, and how it ended."""
+    _need_pyarrow()
+    import msgspec
+
+    from fluxmq.record.reading import open_recording
+
+    recording = open_recording(directory)
+    if as_json:
+        manifest = msgspec.to_builtins(recording.manifest) | {
+            "rows": recording.rows, "files": [path.name for path in recording.parts]}
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode() + "\n")
+    else:
+        click.echo(_words(recording))
