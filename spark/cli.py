@@ -11,8 +11,9 @@ __all__ = ["replay"]
 
 # command: module of this package, the click command in it, what it does. The table, so that help imports nothing.
 JOBS: dict[str, tuple[str, str, str]] = {
-    "compare": ("compare_job", "compare", "show two results beside each other, as HTML and as text"),
-    "gate": ("gate_job", "gate", "judge results against others, by thresholds, telling noise from regressions"),
+    "run": ("replay_job", "run", "Replay a recording against a broker."),
+    "compare": ("compare_job", "compare", "Show two results beside each other, as HTML and as text."),
+    "gate": ("gate_job", "gate", "Judge results against others by thresholds, and tell noise from regressions."),
 }
 
 

@@ -27,7 +27,8 @@ NEW, OPENING, OPEN, CLOSED = range(4)
 SUBSCRIBED, UNSUBSCRIBED, CONNECTED, DISCONNECTED, LOST = (
     EVENTS.index(name) for name in ("subscribe", "unsubscribe", "connect", "disconnect", "lost-connection"))
 CONNECT_TIMEOUT_S = 30.0
-MQTT_311, MQTT_5 = 4, 5
+MQTT_5 = 5
+FOR_EVER_S = 0xFFFFFFFF         # Session Expiry Interval: never
 
 
 class Operation(NamedTuple):
@@ -103,7 +104,8 @@ class Link:
         self.client.link = self
         op = self._next_op()
         said: dict[str, Any] = {"version": version, "clean_start": asked.clean_start,
-                                "keep_alive_s": asked.keep_alive_s, "session_expiry_s": asked.session_expiry_s}
+                                "keep_alive_s": asked.keep_alive_s, "session_expiry_s": asked.session_expiry_s
+                                if version == MQTT_5 else 0 if asked.clean_start else FOR_EVER_S}
         will = self._will(asked, op, version)
         if will is not None:
             said["will"] = {"topic": will.topic, "qos": will.qos, "retain": will.retain, "size": len(will.payload),
@@ -152,7 +154,7 @@ class Link:
 
     def subscribe(self, filters: list[tuple[str, int]], properties: Any = None, due: int = NO_VALUE) -> None:
         op, sent = self._next_op(), self.clock()
-        identifier = None if properties is None else properties.subscription_identifier
+        user = [] if properties is None else properties.user
 
         def answered(_packet_id: int, codes: list[int]) -> None:
             now = self.clock()
@@ -165,10 +167,10 @@ class Link:
         self.subscribed = True
         rows = []
         for name, options in filters:
-            said = {"options": options, "requested": options & 3, "no_local": bool(options & 4),
+            said = {"options": options, "requested_qos": options & 3, "no_local": bool(options & 4),
                     "retain_as_published": bool(options & 8), "retain_handling": options >> 4 & 3}
-            if identifier is not None:
-                said["identifier"] = identifier
+            if user:
+                said["user_properties"] = user
             rows.append(self.rows.record(SUBSCRIBED, self.lane, op, name.encode(), sent, due=due, unfinished=True,
                                          detail=json.dumps(said)))
 
@@ -235,7 +237,7 @@ class Link:
         self.changed(self)
 
     def disconnect(self, reason: int, properties: Any, due: int = NO_VALUE, **said: Any) -> None:
-        detail: dict[str, Any] = {"clean": True, **said}
+        detail: dict[str, Any] = {"by": "client", **said}
         expiry = None if properties is None else properties.session_expiry_interval
         if expiry is not None:
             detail["session_expiry_s"] = expiry
@@ -248,14 +250,14 @@ class Link:
     def abort(self, due: int = NO_VALUE) -> None:
         """As a client whose machine lost power."""
         self.ending = True
-        self.rows.record(DISCONNECTED, self.lane, self._next_op(), None, self.clock(), due=due,
-                         detail=json.dumps({"clean": False}))
+        self.rows.record(LOST, self.lane, self._next_op(), None, self.clock(), due=due,
+                         detail=json.dumps({"by": "client"}))
         self.connection.abort()
 
     def _closed(self, error: BaseException | None, reason: int) -> None:
         if not self.ending:
             self.rows.record(LOST, self.lane, self._next_op(), None, self.clock(), reason=reason,
-                             detail=json.dumps({"error": str(error or "")}))
+                             detail=json.dumps({"by": "broker", "error": str(error or "")}))
         self.state = CLOSED
         self.asked = 0
         if self.patience is not None:

@@ -18,8 +18,8 @@ from fluxmq._core.mqtt_props import property_table
 
 __all__ = ["ACK", "CLOSE", "CONNECT", "DISCONNECT", "KINDS", "OPERATIONS", "PUBLISH", "SETUP", "SUBSCRIBE",
            "UNSUBSCRIBE", "ConnectAsked", "WillAsked", "connect_asked", "copy_of_client", "copy_of_filter",
-           "copy_of_topic", "properties_asked", "setup_asked", "subscriptions_asked", "unsubscriptions_asked",
-           "wire_properties"]
+           "copy_of_topic", "properties_asked", "publish_detail", "setup_asked", "subscriptions_asked",
+           "unsubscriptions_asked", "wire_properties"]
 
 SETUP, CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, CLOSE, ACK = range(8)
 # Recorded kind: ours. `accepted` only where it says what a session had when the recording began.
@@ -113,6 +113,13 @@ def wire_properties(text: str | None, copy: int) -> bytes:
     """As `properties_asked`, as bytes of a PUBLISH."""
     found = properties_asked(text, copy)
     return found.wire() if found else b""
+
+
+@lru_cache(maxsize=4096)
+def publish_detail(text: str | None) -> str | None:
+    """What a PUBLISH row of the result says besides its columns: that the message expires."""
+    expiry = properties_asked(text).message_expiry_interval
+    return None if expiry is None else json.dumps({"message_expiry_s": expiry})
 
 
 def _number(found: dict[str, Any], *names: str) -> int:

@@ -35,6 +35,7 @@ from fluxmq.spark.operations import (
     ConnectAsked,
     connect_asked,
     properties_asked,
+    publish_detail,
     setup_asked,
     subscriptions_asked,
     unsubscriptions_asked,
@@ -52,6 +53,7 @@ WAITING_MAX = 20_000            # operations in clients' lines before the others
 NAP_S = 0.2
 NANO = 1e9
 MQTT_5 = 5
+NOTHING: tuple[bytes | None, str | None] = (None, None)         # of properties and their detail
 
 
 class Player(Waits):
@@ -63,7 +65,7 @@ class Player(Waits):
         self.emit, self.manual = emit, manual
         self.batches = EventBatches(self.rows)
         self.links: dict[int, Link] = {}
-        self.in_session_run = False
+        self.in_session_run = self.connected = False
         self.reason = "their connections were gone"
 
     async def run(self, feed: AsyncIterator[pa.RecordBatch]) -> None:
@@ -86,6 +88,7 @@ class Player(Waits):
                 await self._start()
             if not self.stopped:
                 await self.settle()
+            await self._all_connected()
             await self._meet("sent")
             if not self.stopped:
                 await self._quiet()
@@ -104,6 +107,13 @@ class Player(Waits):
         await self._sleep_until(self.status.started)
         return True
 
+    async def _all_connected(self) -> None:
+        """With --fast: before anybody publishes, everybody has done what came before."""
+        if self.options.speed is None and not self.connected:
+            self.connected = True
+            await self.settle()
+            await self._meet("connected")
+
     async def _meet(self, word: str) -> int:
         return await self.loop.run_in_executor(None, self.options.meet, word, self.clock())
 
@@ -114,7 +124,7 @@ class Player(Waits):
         times, total, at = columns["time"], len(columns["kind"]), start
         dues: list[int] = []
         if speed is not None:
-            dues = (t0 + (np.array(times) - self.options.first) / speed).astype(np.int64).tolist()
+            dues = (t0 + ((np.array(times) - self.options.first) / speed).astype(np.int64)).tolist()
         while at < total and not self.stopped:
             if speed is None:
                 end = await self._reach(columns, at, min(total, at + TURN_OPERATIONS))
@@ -142,9 +152,9 @@ class Player(Waits):
                 if link is not None and link.state == OPEN and not link.client.waiting:
                     text = texts[index]
                     try:
+                        wire, said = (wire_properties(text, copies[index]), publish_detail(text)) if text else NOTHING
                         if link.lane.publish(topics[index], qos[index] or 0, retain[index] or False, sizes[index] or 0,
-                                             payloads[index], wire_properties(text, copies[index]) if text else None,
-                                             due):
+                                             payloads[index], wire, due, said):
                             continue
                     except FluxError as error:
                         self._not_sent(str(error))
@@ -159,6 +169,8 @@ class Player(Waits):
         """With --fast: where the run of publishes or of session operations ends that may be sent now."""
         kinds = columns["kind"]
         quick = (PUBLISH, ACK)
+        if columns["time"][at] >= self.options.published:
+            await self._all_connected()
         session = kinds[at] not in quick
         if session != self.in_session_run or kinds[at] == CLOSE:
             await self.settle()
@@ -172,7 +184,9 @@ class Player(Waits):
         stop = at + 1
         room = OPENING_MAX if session else self.options.window - (self.rows.publishes - self.caught_up)
         end = min(end, at + max(room, 1))
-        while stop < end and (kinds[stop] not in quick) == session and kinds[stop] != CLOSE:
+        before = not self.connected         # a run ends where the others are waited for
+        while (stop < end and (kinds[stop] not in quick) == session and kinds[stop] != CLOSE
+               and not (before and columns["time"][stop] >= self.options.published)):
             stop += 1
         return stop
 
@@ -209,8 +223,9 @@ class Player(Waits):
         kind, copy, due = operation.kind, operation.copy, operation.due
         if kind == PUBLISH:
             text = operation.properties
+            wire, said = (wire_properties(text, copy), publish_detail(text)) if text else NOTHING
             return link.lane.publish(operation.topic or b"", operation.qos, operation.retain, operation.size,
-                                     operation.payload, wire_properties(text, copy) if text else None, due)
+                                     operation.payload, wire, due, said)
         if kind == ACK:
             if operation.rank is not None:
                 link.acknowledge(operation.rank)

@@ -46,6 +46,7 @@ class ReplayAsked:
     quiet_s: float = 1.0
     quiet_max_s: float = 30.0
     patience_s: float = 10.0
+    window: int = 1000
 
     def said(self) -> dict[str, Any]:
         """For summary.json: without secrets."""
@@ -75,9 +76,10 @@ def begin(asked: ReplayAsked, recording: Recording, plan: Plan) -> tuple[Place, 
 
 
 def play_options(asked: ReplayAsked, plan: Plan, run: int) -> PlayOptions:
-    return PlayOptions(address=asked.broker, run=run, first=plan.survey.first, speed=asked.speed,
-                       username=asked.username, password=asked.password, quiet_s=asked.quiet_s,
-                       quiet_max_s=asked.quiet_max_s, patience_s=asked.patience_s)
+    return PlayOptions(
+        address=asked.broker, run=run, first=plan.survey.first, published=plan.survey.published, speed=asked.speed,
+        username=asked.username, password=asked.password, quiet_s=asked.quiet_s, quiet_max_s=asked.quiet_max_s,
+        patience_s=asked.patience_s, window=asked.window)
 
 
 def perform(place: Place, task: int, operations: Iterable[pa.RecordBatch], options: PlayOptions, manual: Iterable[int],

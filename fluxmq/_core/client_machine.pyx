@@ -70,9 +70,9 @@ cdef bytes filter_of(object text):
 cdef class ClientMachine(ClientWriter):
     """Machine. One connection of a client, for one CONNECT.
 
-    on_message(message): called for every PUBLISH, in order. session: that of an earlier connection, to go on with; none:
-    a new one. manual_ack: PUBACK and PUBREC are sent by acknowledge() and not when on_message returns. republish: what
-    happens to unacknowledged publishes when the server has no session any more: sent again as new ones, or their
+    on_message(message): called for every PUBLISH, in order. session: that of an earlier connection, to go on with;
+    none: a new one. manual_ack: PUBACK and PUBREC are sent by acknowledge() and not when on_message returns.
+    republish: what happens to unacknowledged publishes when the server has no session any more: sent again as new ones, or their
     `done` hears SESSION_LOST. topic_aliases: how many topics may get an alias, as far as the server allows (MQTT 5).
     max_inflight: publishes on their way, as far as the server's Receive Maximum allows.
     """
@@ -350,6 +350,8 @@ cdef class ClientMachine(ClientWriter):
         while at < end and self.state != CLOSED:
             if not FROM_SERVER >> (at[0] >> 4) & 1:
                 forbidden(f"a server sends no packet of type {at[0] >> 4}")
+            if at[0] >> 4 != PUBLISH and at[0] & 15 != (2 if at[0] >> 4 == PUBREL else 0):
+                malformed("reserved bits in the first byte of a packet")    # before its bytes are waited for
             c.at = at + 1
             c.end = end
             taken = take_varint(&c, &remaining)

@@ -61,7 +61,7 @@ class Properties(list[tuple[int, PropertyValue]]):
 
     def wire(self, packet_type: int = -1) -> bytes:
         """As bytes, without their length. packet_type as in encode_properties. Raises UsageError."""
-        encoded = encode_properties(self, packet_type)
+        encoded = encode_properties(list(self), packet_type)
         start = 1
         while encoded[start - 1] > _BARE:
             start += 1

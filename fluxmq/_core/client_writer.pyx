@@ -207,6 +207,6 @@ cdef class ClientWriter:
         if reason:
             raise UsageError("properties must be those of a PUBLISH, as on the wire without their length")
         if seen.topic_alias or seen.has_subscription_id:
-            raise UsageError("a client gives no topic_alias by hand (topic_aliases does) and no subscription_identifier")
+            raise UsageError("a client gives no topic_alias by hand (topic_aliases does) and no subscription identifier")
         self.properties_checked = properties
         return properties

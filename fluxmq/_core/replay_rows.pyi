@@ -81,7 +81,15 @@ class Lane:
     def __init__(self, rows: ReplayRows, client: ReplayClient, number: int, wake: Callable[[], object]) -> None: ...
     def attach(self, connection: Any) -> None: ...
     def publish(
-        self, topic: bytes, qos: int, retain: bool, size: int, recorded: bytes | None, properties: bytes | None, due: int
+        self,
+        topic: bytes,
+        qos: int,
+        retain: bool,
+        size: int,
+        recorded: bytes | None,
+        properties: bytes | None,
+        due: int,
+        detail: str | None = None,
     ) -> bool: ...
     def traced(self, op: int, size: int, recorded: bytes | None) -> bytes: ...
     def done(self, packet_id: int, reason: int) -> None: ...

@@ -48,8 +48,8 @@ cdef tuple INT8 = ("qos", "retain", "dup")
 
 @cython.final
 cdef class Chunk:
-    """CHUNK_ROWS rows at most, as arrays of C. `columns` by name, `details` by place, `rows` used. NO_VALUE is no value;
-    of `topic` and `qos` -1."""
+    """CHUNK_ROWS rows at most, as arrays of C. `columns` by name, `details` by place, `rows` used. NO_VALUE is
+    no value; of `topic` and `qos` -1."""
     cdef readonly dict columns, details
     cdef readonly int rows
     cdef int unfinished
@@ -169,7 +169,7 @@ cdef class ReplayRows:
 
     def record(self, int event, Lane lane, int64_t op, bytes topic, int64_t sent, *, int64_t due=NONE, int qos=-1,
                bint retain=False, int64_t size=0, int reason=0, bint unfinished=False, str detail=None):
-        """A row of a session operation; its number, for `acknowledge`. topic: of a subscription its filter, else None."""
+        """A row of a session operation; its number, for `acknowledge`. topic: of a subscription its filter."""
         row = self.add(event, lane, op, topic, unfinished)
         cdef Chunk chunk = self.last
         cdef int at = row & CHUNK_MASK
@@ -238,7 +238,8 @@ cdef class Lane:
         self.publish_on = connection.publish
         self.closed = False
 
-    def publish(self, bytes topic, int qos, bint retain, int64_t size, bytes recorded, bytes properties, int64_t due):
+    def publish(self, bytes topic, int qos, bint retain, int64_t size, bytes recorded, bytes properties, int64_t due,
+                str detail=None):
         """Publishes; False when it cannot be sent now: the window is used up, or the connection does not take more.
 
         recorded: the payload, or None when only its size is known. properties: as on the wire, or None. due: ns since
@@ -267,6 +268,8 @@ cdef class Lane:
         chunk.qos[at], chunk.retain[at], chunk.dup[at] = qos, retain, False
         chunk.size[at] = PyBytes_GET_SIZE(payload)
         chunk.due[at], chunk.sent[at], chunk.reason[at] = due, now, 0
+        if detail is not None:
+            chunk.details[at] = detail
         if due != NONE and now - due > rows.late_max:
             rows.late_max = now - due
         rows.publishes += 1

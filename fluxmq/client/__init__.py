@@ -1,9 +1,13 @@
 """The public asyncio client.
 
-`Connection` is one network connection with callbacks; what is built on it comes back by itself.
+`Client` comes back by itself; `Connection`, what it is built on, is one network connection with callbacks. See
+docs/client.md.
 """
 from fluxmq._core.client_message import Message
 from fluxmq._core.client_properties import Properties
+from fluxmq._core.client_publishing import Publishing
+from fluxmq.client.backoff import Backoff
+from fluxmq.client.client import Client
 from fluxmq.client.connection import Connection
 from fluxmq.client.errors import (
     ClientError,
@@ -16,8 +20,12 @@ from fluxmq.client.errors import (
     SubscribeRefused,
     WindowFull,
 )
+from fluxmq.client.inbox import Delivery
 from fluxmq.client.options import ConnAck, ConnectOptions, Will
+from fluxmq.client.queues import Queue, QueueConsumer, QueueMessage
+from fluxmq.client.results import PublishResult
 
-__all__ = ["ClientError", "ConnAck", "ConnectOptions", "ConnectRefused", "Connection", "ConnectionLost", "Message",
-           "NotConnected", "Properties", "PublishRefused", "QueueFull", "SessionLost", "SubscribeRefused", "Will",
-           "WindowFull"]
+__all__ = ["Backoff", "Client", "ClientError", "ConnAck", "ConnectOptions", "ConnectRefused", "Connection",
+           "ConnectionLost", "Delivery", "Message", "NotConnected", "Properties", "PublishRefused", "PublishResult",
+           "Publishing", "Queue", "QueueConsumer", "QueueFull", "QueueMessage", "SessionLost", "SubscribeRefused",
+           "Will", "WindowFull"]

@@ -62,11 +62,13 @@ class Connection(ClientMachine):
     connack: ConnAck
 
     def __init__(self, options: ConnectOptions, on_message: OnMessage | None, on_closed: OnClosed | None, *,
-                 manual_ack: bool, session: Session | None, republish: bool) -> None:
+                 manual_ack: bool, session: Session | None, republish: bool,
+                 on_room: Callable[[], object] | None) -> None:
         super().__init__(on_message, session=session, manual_ack=manual_ack, republish=republish,
                          topic_aliases=options.topic_aliases, max_inflight=options.max_inflight)
         self.options = options
         self._on_closed = on_closed
+        self._on_room = on_room
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[ConnAck] = self._loop.create_future()
@@ -74,6 +76,7 @@ class Connection(ClientMachine):
         self._room: asyncio.Future[None] | None = None       # while the transport wants no more
         self._error: BaseException | None = None
         self._reason = 0
+        self._opened = False
         self._timer: asyncio.TimerHandle | None = None
         self._heard = self._sent = True                      # since the timer looked last
         self._asked = False                                  # the timer's PINGREQ is not answered
@@ -84,23 +87,28 @@ class Connection(ClientMachine):
                    on_closed: OnClosed | None = None, manual_ack: bool = False,
                    tls: ssl.SSLContext | bool | None = None, server_name: str | None = None,
                    session: Session | None = None, republish: bool = True,
-                   timeout_s: float = CONNECT_TIMEOUT_S) -> Self:
+                   on_room: Callable[[], object] | None = None, timeout_s: float = CONNECT_TIMEOUT_S) -> Self:
         """Connect, and wait for CONNACK.
 
         address: "host:port", "mqtts://host", "unix:/path". on_closed(error or None, reason): once, after open has
         returned. manual_ack, session, republish: as ClientMachine. tls: a context, True for the default one;
-        server_name: what the certificate must say. Raises ConnectRefused, ProtocolError, ConnectionLost (the server
+        server_name: what the certificate must say. on_room(): there may be room for more, because something was read or
+        the transport takes bytes again. Raises ConnectRefused, ProtocolError, ConnectionLost (the server
         hung up), OSError (ssl.SSLError among them), TimeoutError, UsageError.
         """
         options = options or ConnectOptions()
         place = Address.of(address)
-        self = cls(options, on_message, on_closed, manual_ack=manual_ack, session=session, republish=republish)
+        self = cls(options, on_message, on_closed, manual_ack=manual_ack, session=session, republish=republish,
+                   on_room=on_room)
         connect = options.packet()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._dial(place, place.context(tls), server_name)
                 self.start(connect)
                 self.connack = await self._answer
+                self._opened = True
+                if self._gone.done():
+                    self._loop.call_soon(self._tell)        # it ended before anybody knew that it was open
         except BaseException as error:
             self._on_closed = None
             self.abort()
@@ -211,6 +219,10 @@ class Connection(ClientMachine):
             self._answer.set_exception(self._error or ConnectionLost(0, "the connection was closed"))
             self._answer.exception()        # nobody may be waiting
         self._gone.set_result(None)
+        if self._opened:
+            self._tell()
+
+    def _tell(self) -> None:
         told, self._on_closed = self._on_closed, None
         if told is not None:
             told(self._error, self._reason)
@@ -252,6 +264,8 @@ class Connection(ClientMachine):
             self._reason = getattr(error, "reason", 0)
             self._close(error)
             return
+        if self._on_room is not None:
+            self._on_room()
         if self.pending_bytes:
             self._flush()
 
@@ -268,6 +282,8 @@ class Connection(ClientMachine):
         if self._room is not None:
             self._room.set_result(None)
             self._room = None
+        if self._on_room is not None:
+            self._on_room()
 
     def _tick(self) -> None:
         """Twice in a keep alive: say something if nothing was said, and see whether the server lives."""

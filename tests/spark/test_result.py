@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit.tree import ROOT
 
 from fluxmq.spark.result import (
     EVENTS,
@@ -104,3 +106,19 @@ def test_a_later_minor_form_is_read(tmp_path: Path) -> None:
     summary = tmp_path / "r" / "summary.json"
     summary.write_text(json.dumps(json.loads(summary.read_text()) | {"later": 1}))
     assert open_result(tmp_path / "r").summary.run == 7
+
+
+def test_the_page_shows_the_schema() -> None:
+    page = (ROOT / "docs" / "replay.md").read_text().split("<!-- columns -->")[1].split("\n\n")[0]
+    shown = re.findall(r"^\| `(\w+)` \| ([\w ]+) \|", page, re.MULTILINE)
+    assert shown == [(one.name, "dictionary string" if pa.types.is_dictionary(one.type) else str(one.type))
+                     for one in SCHEMA]
+    assert re.findall(r"`([\w-]+)`", page.splitlines()[3].split("|")[3]) == list(EVENTS)
+
+
+def test_the_page_shows_the_summary() -> None:
+    text = (ROOT / "docs" / "replay.md").read_text()
+    named = re.search(r"`summary.json`: (.*?)\n\n", text, re.DOTALL)
+    assert named is not None
+    for key in json.loads(Summary().to_json()):
+        assert f"`{key}`" in named[1], key

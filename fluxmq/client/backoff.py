@@ -1,0 +1,33 @@
+"""How long to wait before the next attempt."""
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+__all__ = ["Backoff"]
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Seconds between attempts to connect: initial_s, then multiplier times as long each time, up to max_s.
+
+    jitter: the part of each delay that is drawn by chance, 0 to 1, so that clients that were cut off together do not
+    come back together. attempts: how many in a row may fail before the client gives up; None: any number.
+    """
+
+    initial_s: float = 0.1
+    max_s: float = 30.0
+    multiplier: float = 2.0
+    jitter: float = 0.5
+    attempts: int | None = None
+
+    def delays(self, chance: random.Random | None = None) -> Iterator[float]:
+        """The delays before the second attempt, the third, …; ends when no more are to be made."""
+        draw = (chance or random).random
+        delay = self.initial_s
+        made = 1
+        while self.attempts is None or made < self.attempts:
+            yield delay * (1 - self.jitter * draw())
+            delay = min(delay * self.multiplier, self.max_s)
+            made += 1

@@ -1,0 +1,307 @@
+"""Machine. The client that comes back: connections one after the other, and what outlives each of them.
+
+    NEW ──start──► CONNECTING ◄──lost── CONNECTED          start raises what the first attempt raises
+                       └──CONNACK──────────►┘
+    CONNECTING ──no attempt left, refused for good──► ENDED(error)          any ──close──► ENDED
+
+What is published while there is no connection waits (max_pending), what was not acknowledged is sent again by the
+session, subscriptions are made again when the server has no session. Messages wait in inboxes (inbox.py); when too many
+do, nothing more is read, except while somebody here waits for an answer of the server.
+"""
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Self
+
+from fluxmq._core.client_message import Message
+from fluxmq._core.client_properties import Properties
+from fluxmq._core.mqtt_packets import Properties as PropertyList
+from fluxmq.client.backoff import Backoff
+from fluxmq.client.connection import Connection
+from fluxmq.client.errors import ConnectionLost, ConnectRefused, NotConnected, UsageError
+from fluxmq.client.inbox import Delivery, Inbox
+from fluxmq.client.options import ConnAck, ConnectOptions, Will
+from fluxmq.client.publisher import Publisher
+from fluxmq.client.queues import Queue
+from fluxmq.client.subscriptions import Handler, Subscription, Subscriptions
+
+__all__ = ["Client"]
+
+# Refusals that another attempt does not change, and ends that somebody wanted; MQTT 5 section 2.4, 3.1.1 table 3.1.
+FOR_GOOD = {0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x8E, 0x9C, 0x9D}
+FOR_GOOD_3 = {1, 2, 4, 5}
+BACKOFF = Backoff()
+SESSION_EXPIRY_S = 300
+FLUSH_S = 5.0           # at the end of the context, for what is not acknowledged
+LEVEL_5 = 5
+
+
+class Client(Publisher):
+    """An MQTT client: `async with Client("localhost:1883") as client: …`.
+
+    Belongs to one event loop and one thread. address: "host:port", "mqtt://…", "mqtts://…", "unix:/path". client_id …
+    will, session_expiry_s, receive_maximum: as ConnectOptions; options: in their place, for the rest. clean_start is
+    about the first connection; with MQTT 5 those that follow ask for the session, before MQTT 5 they repeat it.
+    reconnect: None never connects again. lost: what becomes of unacknowledged publishes when the server has no session
+    any more: "republish" or "fail". manual_ack: messages are acknowledged by `message.ack()` alone. max_pending: publishes that
+    wait for a connection or the server's window. max_queued: messages that wait to be read. tls, server_name: as
+    Connection.open.
+    """
+
+    def __init__(self, address: str, *, client_id: str = "", version: int = LEVEL_5, clean_start: bool = True,
+                 keep_alive_s: int = 60, username: str | None = None, password: bytes | str | None = None,
+                 will: Will | None = None, session_expiry_s: int = SESSION_EXPIRY_S, receive_maximum: int = 1024,
+                 options: ConnectOptions | None = None, tls: ssl.SSLContext | bool | None = None,
+                 server_name: str | None = None, reconnect: Backoff | None = BACKOFF, lost: str = "republish",
+                 manual_ack: bool = False, max_pending: int = 10_000, max_queued: int = 10_000,
+                 connect_timeout_s: float = 10.0) -> None:
+        if lost not in ("republish", "fail"):
+            raise UsageError(f'lost must be "republish" or "fail", not {lost!r}')
+        if max_queued < 1:
+            raise UsageError("max_queued must be at least 1")
+        super().__init__(max_pending)
+        self.address = address
+        self.options = options or ConnectOptions(
+            client_id=client_id, version=version, clean_start=clean_start, keep_alive_s=keep_alive_s, username=username,
+            password=password, will=will, session_expiry_s=session_expiry_s, receive_maximum=receive_maximum)
+        self.version = self.options.version
+        self.manual_ack = manual_ack
+        self.dropped = 0            # messages of QoS 0 that found no room
+        self.connects = 0           # connections that were accepted
+        self.messages = Inbox(self, manual=manual_ack)
+        self._tls, self._server_name, self._timeout_s = tls, server_name, connect_timeout_s
+        self._reconnect, self._republish = reconnect, lost == "republish"
+        self._max_queued = max_queued
+        self._lost: asyncio.Event
+        self._came: asyncio.Event
+        self._task: asyncio.Task[None] | None = None
+        self._why: BaseException | None = None          # the last connection ended
+        self._queued = 0
+        self._waiters = 0
+        self._paused = False
+        self._subscriptions = Subscriptions(self)
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self.close(0 if kind is not None else FLUSH_S)
+
+    async def start(self) -> None:
+        """Connect. Raises what Connection.open raises; later connections are made by the client itself."""
+        if self._task is not None or self._ended:
+            raise UsageError("a client is started once")
+        self._loop = asyncio.get_running_loop()
+        self._lost, self._came = asyncio.Event(), asyncio.Event()
+        try:
+            await self._connect(first=True)
+        except BaseException:
+            self._ended = True
+            raise
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self, flush_s: float = 0) -> None:
+        """Wait up to flush_s seconds for acknowledgements, then send DISCONNECT.
+
+        What is not acknowledged by then fails with NotConnected. The session ends on the server too, unless it was
+        asked for (clean_start=False). The end of `async with` waits five seconds, after an exception not at all.
+        """
+        if flush_s and self.connected:
+            with contextlib.suppress(TimeoutError, NotConnected):
+                async with asyncio.timeout(flush_s):
+                    await self.flush()
+        task, self._task = self._task, None
+        self._end(None)
+        connection, self._connection = self._connection, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        if connection is not None:
+            ends = self.version >= LEVEL_5 and self.options.clean_start and self.options.session_expiry_s
+            connection.disconnect(0, Properties(session_expiry_interval=0) if ends and connection.is_open else None)
+            await connection.closed()
+        await self._subscriptions.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self._connection is not None and self._connection.is_open
+
+    @property
+    def connack(self) -> ConnAck:
+        """What the server said last. Raises NotConnected before it said anything, and while there is no connection."""
+        if self._connection is None:
+            raise NotConnected("there is no connection")
+        return self._connection.connack
+
+    async def wait_connected(self) -> None:
+        """Wait for a connection. Raises what ended the client."""
+        while not self.connected:
+            self.check_ended(closed=NotConnected)
+            await self._came.wait()
+
+    async def _connect(self, *, first: bool = False) -> None:
+        options = self.options
+        if not first and self.version >= LEVEL_5:
+            options = replace(options, clean_start=False)
+        connection = await Connection.open(
+            self.address, options, on_message=self._on_message, on_closed=self._on_closed, manual_ack=True,
+            tls=self._tls, server_name=self._server_name, session=self._session, republish=self._republish,
+            on_room=self._pump, timeout_s=self._timeout_s)
+        self._connection = connection
+        self.connects += 1
+        self._lost.clear()
+        self._came.set()
+        self._paused = False
+        if not self.options.client_id and connection.client_id:
+            self.options = replace(self.options, client_id=connection.client_id)
+        if connection.connack.session_present:
+            self._queued -= self.messages.clear() + self._subscriptions.clear_inboxes()
+        self._subscriptions.renew(connection, everything=not connection.connack.session_present)
+        self._check_reading()
+        self._pump()
+
+    async def _run(self) -> None:
+        """Connect again whenever the connection is lost, until it cannot be done."""
+        while True:
+            await self._lost.wait()
+            failure = self._why or ConnectionLost(0, "the server closed the connection")
+            if self._reconnect is None or self._for_good(failure):
+                self._end(failure)
+                return
+            delays = self._reconnect.delays()
+            while True:
+                delay = next(delays, None)
+                if delay is None:
+                    self._end(failure)
+                    return
+                await asyncio.sleep(delay)
+                try:
+                    await self._connect()
+                    break
+                except (OSError, ConnectionLost, ConnectRefused) as error:      # TimeoutError is an OSError
+                    failure = error
+                    if self._for_good(error):
+                        self._end(error)
+                        return
+                except Exception as error:          # a breach of the protocol does not get better
+                    self._end(error)
+                    return
+
+    def _for_good(self, error: BaseException) -> bool:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        if not isinstance(error, (ConnectionLost, ConnectRefused)):
+            return not isinstance(error, OSError)
+        return error.reason in (FOR_GOOD if self.version >= LEVEL_5 else FOR_GOOD_3)
+
+    def _on_closed(self, error: BaseException | None, reason: int) -> None:
+        self._connection = None
+        self._why = error
+        self._came.clear()
+        self._lost.set()
+
+    def _end(self, error: BaseException | None) -> None:
+        """No further connection: whoever waits hears it."""
+        if self._ended:
+            return
+        self._ended, self._error = True, error
+        told = error or NotConnected("the client was closed")
+        self._fail_all(told)
+        self._subscriptions.fail(told)
+        self.messages.wake()
+        if hasattr(self, "_came"):
+            self._came.set()
+
+    # Subscribing and receiving
+
+    async def subscribe(self, topic_filter: str, qos: int = 0, *, handler: Handler | None = None,
+                        no_local: bool = False, retain_as_published: bool = False, retain_handling: int = 0,
+                        properties: PropertyList | None = None) -> int:
+        """Subscribe, until unsubscribe: it is repeated on a new session. The QoS that the server grants.
+
+        handler: called with each message that the filter selects, instead of `messages`; a plain function at once (it
+        must not block), a coroutine function one message after the other. The message is acknowledged when it returned.
+        Raises SubscribeRefused, UsageError, what ended the client. MQTT 5.0 section 3.8.
+        """
+        options = qos | no_local << 2 | retain_as_published << 3 | retain_handling << 4
+        return await self._subscriptions.subscribe(topic_filter, options, handler, properties)
+
+    async def unsubscribe(self, *topic_filters: str) -> None:
+        """End subscriptions, and wait for UNSUBACK. Raises SubscribeRefused, UsageError, what ended the client."""
+        await self._subscriptions.unsubscribe(topic_filters)
+
+    async def add_subscription(self, entry: Subscription) -> int:
+        """Subscribe what was made elsewhere; as subscribe."""
+        return await self._subscriptions.add(entry)
+
+    async def end_subscription(self, entry: Subscription) -> None:
+        """Unsubscribe it, if the client still lives."""
+        self._subscriptions.remove(entry)
+        if not self._ended:
+            await self._subscriptions.unsubscribe([entry.topic_filter])
+
+    def queue(self, name: str) -> Queue:
+        """A queue or stream of the server (docs/queues.md); MQTT 5."""
+        return Queue(self, name)
+
+    @property
+    def connection(self) -> Connection | None:
+        """The connection of this moment, None while there is none. For what Client does not do."""
+        return self._connection
+
+    def _on_message(self, message: Message) -> None:
+        connection = self._connection
+        if connection is None:              # with CONNACK in one read: it is not known yet
+            self._loop.call_soon(self._on_message_soon, message)
+            return
+        self._sort(Delivery(message, connection))
+
+    def _on_message_soon(self, message: Message) -> None:
+        if self._connection is not None:
+            self._sort(Delivery(message, self._connection))
+
+    def _sort(self, delivery: Delivery) -> None:
+        """To its handlers, else to `messages`."""
+        if self._queued >= self._max_queued and self._waiters and delivery.qos == 0:
+            self.dropped += 1       # it is read on only for the answer that somebody waits for
+            return
+        inboxes: Sequence[Inbox] = (self.messages,)
+        if self._subscriptions.handled:
+            inboxes = self._subscriptions.route(delivery, self.messages)
+        for inbox in inboxes:
+            self._queued += 1
+            inbox.put(delivery)
+        if self._queued >= self._max_queued:
+            self._check_reading()
+
+    def taken(self, count: int) -> None:
+        """A reader took messages out of an inbox."""
+        self._queued -= count
+        if self._paused and self._queued <= self._max_queued // 2:
+            self._check_reading()
+
+    def waiting(self, by: int) -> None:
+        """Somebody begins or ends to wait for an answer: until it came, everything is read."""
+        self._waiters += by
+        self._check_reading()
+
+    def _check_reading(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        if self._paused:
+            if self._waiters or self._queued <= self._max_queued // 2:
+                self._paused = False
+                connection.resume_reading()
+        elif self._queued >= self._max_queued and not self._waiters:
+            self._paused = True
+            connection.pause()

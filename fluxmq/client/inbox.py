@@ -1,0 +1,133 @@
+"""Messages between the connection and those who read them: deliveries, and the queues in which they wait."""
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from fluxmq._core.client_message import Message
+from fluxmq._core.client_properties import Properties
+from fluxmq.client.connection import Connection
+from fluxmq.client.errors import UsageError
+
+if TYPE_CHECKING:
+    from fluxmq.client.client import Client
+
+__all__ = ["Delivery", "Inbox"]
+
+
+class Delivery:
+    """A message for whoever subscribed. MQTT 5.0 section 3.3.
+
+    topic: text. payload: bytes. qos, retain, dup. properties: with names, empty before MQTT 5.
+    """
+
+    __slots__ = ("_connection", "_message")
+
+    def __init__(self, message: Message, connection: Connection) -> None:
+        self._message = message
+        self._connection = connection
+
+    @property
+    def topic(self) -> str:
+        return self._message.topic.decode()
+
+    @property
+    def payload(self) -> bytes:
+        return self._message.payload
+
+    @property
+    def qos(self) -> int:
+        return self._message.qos
+
+    @property
+    def retain(self) -> bool:
+        return self._message.retain
+
+    @property
+    def dup(self) -> bool:
+        return self._message.dup
+
+    @property
+    def properties(self) -> Properties:
+        return self._message.parsed()
+
+    @property
+    def text(self) -> str:
+        """The payload as UTF-8. Raises UnicodeDecodeError."""
+        return self._message.payload.decode()
+
+    async def ack(self) -> bool:
+        """Acknowledge it now (QoS 1 and 2); with manual_ack nobody else does.
+
+        False: it was acknowledged already, or its connection is no more, and the server will send it again.
+        """
+        return self.settle()
+
+    def settle(self, reason: int = 0) -> bool:
+        """As ack, without await. reason: 0x80 or above says that it could not be handled (MQTT 5)."""
+        return self._connection.acknowledge(self._message, reason)
+
+    def __repr__(self) -> str:
+        return f"Delivery(topic={self.topic!r}, payload={self.payload[:64]!r}, qos={self.qos})"
+
+
+class Inbox:
+    """Messages that wait for one reader: `async for delivery in inbox`.
+
+    A message is acknowledged when the reader asks for the next one, so when it has dealt with it, unless `manual`.
+    Ends when the client is closed and nothing waits; raises what ended the client, when something did.
+    """
+
+    def __init__(self, client: Client, *, manual: bool) -> None:
+        self._client = client
+        self._manual = manual
+        self._waiting: deque[Delivery] = deque()
+        self._last: Delivery | None = None
+        self._reader: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, delivery: Delivery) -> None:
+        self._waiting.append(delivery)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the reader look again."""
+        if self._reader is not None:
+            if not self._reader.done():
+                self._reader.set_result(None)
+            self._reader = None
+
+    def clear(self) -> int:
+        """Throw away what waits: its connection is gone, and the server sends again what was not acknowledged.
+
+        QoS 0 stays, nobody sends it again. How many went.
+        """
+        kept = [delivery for delivery in self._waiting if delivery.qos == 0]
+        gone = len(self._waiting) - len(kept)
+        self._waiting = deque(kept)
+        return gone
+
+    def skip(self) -> None:
+        """The message that was taken last is not to be acknowledged."""
+        self._last = None
+
+    def __aiter__(self) -> Inbox:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        last, self._last = self._last, None
+        if last is not None and not self._manual:
+            last.settle()
+        while not self._waiting:
+            self._client.check_ended()
+            if self._reader is not None and not self._reader.done():
+                raise UsageError("somebody else reads these messages already; a reader at a time")
+            self._reader = self._client.new_future()
+            await self._reader
+        delivery = self._waiting.popleft()
+        self._client.taken(1)
+        self._last = delivery
+        return delivery

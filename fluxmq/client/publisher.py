@@ -1,0 +1,178 @@
+"""Machine. The half of a client that publishes: what waits for a connection or a window, and for an answer."""
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import Any
+
+from fluxmq._core.client_machine import SESSION_LOST
+from fluxmq._core.client_properties import Properties
+from fluxmq._core.client_publishing import Publishing
+from fluxmq._core.client_session import Session
+from fluxmq._core.mqtt_packets import Properties as PropertyList
+from fluxmq.client.connection import Connection
+from fluxmq.client.errors import NotConnected, PublishRefused, QueueFull, SessionLost, UsageError, WindowFull
+from fluxmq.client.reasons import reason_text
+from fluxmq.client.results import PublishResult
+
+__all__ = ["Payload", "Publisher"]
+
+Payload = bytes | str | bytearray | memoryview | None
+
+
+def wake(future: asyncio.Future[None] | None) -> None:
+    """Let those go on who wait for it."""
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
+class Publisher(ABC):
+    """Machine. Root of Client; `_connection` is the one of this moment, None while there is none."""
+
+    _loop: asyncio.AbstractEventLoop
+
+    def __init__(self, max_pending: int) -> None:
+        if max_pending < 1:
+            raise UsageError("max_pending must be at least 1")
+        self._max_pending = max_pending
+        self._session = Session()
+        self._connection: Connection | None = None
+        self._ended = False
+        self._error: BaseException | None = None
+        self._pending: deque[tuple[Any, ...]] = deque()
+        self._room: asyncio.Future[None] | None = None      # of those who wait for room in `_pending`
+        self._idle: asyncio.Future[None] | None = None      # of those who wait until nothing is on its way
+        self._sent = Publishing(self)                       # what a publish of QoS 0 gives
+        self._sent(0, 0)
+
+    @abstractmethod
+    def waiting(self, by: int) -> None:
+        """Somebody begins (1) or ends (-1) to wait for an answer of the server."""
+
+    def check_ended(self, closed: type[Exception] = StopAsyncIteration) -> None:
+        """Raises what ended the client; `closed` when nobody wanted it otherwise. Nothing while it goes on."""
+        if self._ended:
+            if self._error is not None:
+                raise self._error
+            raise closed("the client was closed")
+
+    async def publish(self, topic: str | bytes, payload: Payload = b"", qos: int = 0, retain: bool = False,
+                      properties: bytes | PropertyList | None = None) -> PublishResult:
+        """Publish, and wait until the server has taken it (QoS 1, 2) or the transport has room (QoS 0).
+
+        While there is no connection or the server takes no more it waits. Raises PublishRefused, SessionLost (with
+        lost="fail"), UsageError (it cannot be sent), NotConnected and what ended the client. A call that is cancelled
+        may have published all the same. MQTT 5.0 section 3.3.
+        """
+        while len(self._pending) >= self._max_pending:
+            self.check_ended(closed=NotConnected)
+            if self._room is None:
+                self._room = self.new_future()
+            await asyncio.shield(self._room)
+        publishing = self.publish_nowait(topic, payload, qos, retain, properties)
+        try:
+            result: PublishResult = await publishing
+        except asyncio.CancelledError:
+            publishing.abandon()
+            raise
+        return result
+
+    def publish_nowait(self, topic: str | bytes, payload: Payload = b"", qos: int = 0, retain: bool = False,
+                       properties: bytes | PropertyList | None = None) -> Publishing:
+        """Publish without waiting; what it gives can be awaited for what publish() gives or raises, or be left.
+
+        Messages go in the order of the calls. Raises QueueFull when max_pending wait already, NotConnected after the
+        end, UsageError.
+        """
+        connection = self._connection
+        if connection is not None and not self._pending and connection.writable:
+            if qos == 0:
+                connection.publish(topic, payload, 0, retain, properties)
+                return self._sent
+            publishing = Publishing(self)
+            try:
+                connection.publish(topic, payload, qos, retain, properties, publishing)
+                return publishing
+            except WindowFull:
+                pass
+        else:
+            self.check_ended(closed=NotConnected)
+            publishing = Publishing(self)
+        if len(self._pending) >= self._max_pending:
+            raise QueueFull(f"{self._max_pending} publishes wait already (max_pending)")
+        self._pending.append((topic, payload, qos, retain, properties, publishing))
+        return publishing
+
+    def _pump(self) -> None:
+        """Send what waits, as far as there is room."""
+        connection = self._connection
+        while self._pending and connection is not None and connection.writable:
+            topic, payload, qos, retain, properties, publishing = self._pending[0]
+            if not publishing.abandoned:
+                try:
+                    connection.publish(topic, payload, qos, retain, properties, publishing)
+                except WindowFull:
+                    break
+                except Exception as error:
+                    publishing.fail(error)
+                if qos == 0:
+                    publishing(0, 0)
+            self._pending.popleft()
+        if len(self._pending) < self._max_pending:
+            wake(self._room)
+            self._room = None
+        if not self._pending and not self._session.outstanding:
+            wake(self._idle)
+            self._idle = None
+
+    # What a Publishing asks
+
+    @property
+    def told(self) -> PropertyList:
+        """Properties of the acknowledgement that is being heard of."""
+        return self._connection.told if self._connection is not None else []
+
+    def new_future(self) -> asyncio.Future[None]:
+        return self._loop.create_future()
+
+    def outcome(self, publishing: Publishing) -> PublishResult:
+        """What awaiting a Publishing gives or raises."""
+        if publishing.error is not None:
+            raise publishing.error
+        reason = publishing.reason
+        if reason == 0:
+            return PublishResult.SUCCESS
+        if reason == SESSION_LOST:
+            raise SessionLost("the server has no session any more; whether it took the message is not known")
+        properties = Properties(publishing.told or ())
+        if reason >= 0x80:
+            said = properties.text("reason_string") or reason_text(reason)
+            raise PublishRefused(reason, f"the server did not take the message: {said}")
+        return PublishResult(reason, properties)
+
+    async def flush(self) -> None:
+        """Wait until the server has acknowledged all publishes with QoS 1 and 2. Raises what ended the client."""
+        while self._pending or self._session.outstanding or self._session.waiting_count:
+            self.check_ended(closed=NotConnected)
+            if self._idle is None:
+                self._idle = self.new_future()
+            self.waiting(1)
+            try:
+                await asyncio.shield(self._idle)
+            finally:
+                self.waiting(-1)
+        if self._connection is not None:
+            await self._connection.drain()
+
+    def _fail_all(self, error: BaseException) -> None:
+        """The client ended: whoever waits for an acknowledgement hears it."""
+        for done in self._session.abandon():
+            if isinstance(done, Publishing):
+                done.fail(error)
+        for entry in self._pending:
+            entry[-1].fail(error)
+        self._pending.clear()
+        for future in (self._room, self._idle):
+            wake(future)
+        self._room = self._idle = None

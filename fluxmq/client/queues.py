@@ -1,0 +1,273 @@
+"""Queues and streams of the server, over MQTT 5: publish, consume, settle. What the words mean: docs/queues.md."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from fluxmq._core.client_properties import Properties
+from fluxmq._core.client_publishing import Publishing
+from fluxmq._core.mqtt_packets import Properties as PropertyList
+from fluxmq.client.errors import UsageError
+from fluxmq.client.inbox import Delivery, Inbox
+from fluxmq.client.publisher import Payload
+from fluxmq.client.results import PublishResult
+from fluxmq.client.subscriptions import Subscription
+
+if TYPE_CHECKING:
+    from fluxmq.client.client import Client
+
+__all__ = ["Queue", "QueueConsumer", "QueueMessage"]
+
+LEVEL_5 = 5
+REFUSED = 0x80      # PUBACK with this is a $nack
+Offset = str | int | datetime
+User = Mapping[str, str] | Iterable[tuple[str, str]]
+
+
+class Queue:
+    """A queue or stream by its name. Made by Client.queue."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        if client.version < LEVEL_5:
+            raise UsageError("queue helpers need MQTT 5; with 3.1.1 publish and subscribe to $queue/… yourself")
+        if not name or any(sign in name for sign in "/+#"):
+            raise UsageError(f"a queue's name is one level of a topic: {name!r}")
+        self.client = client
+        self.name = name
+
+    def _asked(self, key: str | None, priority: int | None, delay_s: float | None, not_before: datetime | None,
+               producer: tuple[str, int] | None, user: User, properties: PropertyList | None) -> Properties:
+        asked: list[tuple[str, str]] = list(user.items() if isinstance(user, Mapping) else user)
+        if key is not None:
+            asked.append(("partition-key", key))
+        if priority is not None:
+            asked.append(("priority", str(priority)))
+        if delay_s is not None:
+            asked.append(("x-delay", str(round(delay_s * 1000))))
+        if not_before is not None:
+            asked.append(("not-before", str(_milliseconds(not_before))))
+        if producer is not None:
+            asked += [("producer-id", producer[0]), ("producer-sequence", str(producer[1]))]
+        return Properties(properties or (), user=asked)
+
+    async def publish(self, payload: Payload = b"", *, key: str | None = None, routing_key: str = "",
+                      priority: int | None = None, delay_s: float | None = None, not_before: datetime | None = None,
+                      producer: tuple[str, int] | None = None, user: User = (), qos: int = 1,
+                      properties: PropertyList | None = None) -> PublishResult:
+        """Append a message, and wait until it is on the server's disk.
+
+        key: of the partition. routing_key: "eu/west". priority: 0 to 255. delay_s: seconds, not_before: a time; not
+        delivered before. producer: (id, sequence), of which one message is kept however often it is published. user:
+        further user properties. Raises as Client.publish; PublishRefused says why in words.
+        """
+        return await self.client.publish(self.topic(routing_key), payload, qos, False, self._asked(
+            key, priority, delay_s, not_before, producer, user, properties))
+
+    def publish_nowait(self, payload: Payload = b"", *, key: str | None = None, routing_key: str = "",
+                       priority: int | None = None, delay_s: float | None = None, not_before: datetime | None = None,
+                       producer: tuple[str, int] | None = None, user: User = (), qos: int = 1,
+                       properties: PropertyList | None = None) -> Publishing:
+        """As publish, without waiting; raises as Client.publish_nowait."""
+        return self.client.publish_nowait(self.topic(routing_key), payload, qos, False, self._asked(
+            key, priority, delay_s, not_before, producer, user, properties))
+
+    def topic(self, routing_key: str = "") -> str:
+        """The topic of the queue, or of a routing key in it."""
+        return f"$queue/{self.name}/{routing_key}" if routing_key else f"$queue/{self.name}"
+
+    def consume(self, *, group: str | None = None, prefetch: int | None = None, ack: str = "manual",
+                routing: str = "#", offset: Offset | None = None, visibility_timeout_s: float | None = None,
+                max_retries: int | None = None, initial_backoff_s: float | None = None,
+                max_backoff_s: float | None = None, backoff_multiplier: float | None = None, exclusive: bool = False,
+                qos: int = 1) -> QueueConsumer:
+        """Consume: `async for message in queue.consume(…)`, or `async with` for one that is to end before the client.
+
+        group: those who share the messages; of a stream, whose position is remembered. prefetch: messages that may be
+        unsettled here. ack: "manual", settled by ack() and its kin; "auto", when the next one is asked for. routing: a
+        filter of routing keys. offset: where to begin: "first", "last", "next", "resume", a number, a datetime. The
+        rest is the contract of the group. Raises SubscribeRefused at the first message asked for.
+        """
+        if ack not in ("auto", "manual"):
+            raise UsageError(f'ack must be "auto" or "manual", not {ack!r}')
+        numbers = {"prefetch": prefetch, "visibility-timeout": visibility_timeout_s, "max-retries": max_retries,
+                   "initial-backoff": initial_backoff_s, "max-backoff": max_backoff_s,
+                   "backoff-multiplier": backoff_multiplier}
+        asked = [("ack", ack)]
+        if group is not None:
+            asked.append(("consumer-group", group))
+        asked += [(name, f"{value:g}") for name, value in numbers.items() if value is not None]
+        if exclusive:
+            asked.append(("exclusive", "true"))
+        if offset is not None:
+            asked.append(("offset", _offset(offset)))
+        topic_filter = self.topic() if routing == "#" else self.topic(routing)
+        return QueueConsumer(self, topic_filter, qos, Properties(user=asked), manual=ack == "manual", group=group)
+
+
+class QueueMessage:
+    """A message of a queue, in the hands of this consumer."""
+
+    __slots__ = ("_consumer", "_delivery", "_told", "properties")
+
+    def __init__(self, delivery: Delivery, consumer: QueueConsumer) -> None:
+        self._delivery = delivery
+        self._consumer = consumer
+        self.properties = delivery.properties
+        self._told = self.properties.user_dict
+
+    @property
+    def topic(self) -> str:
+        return self._delivery.topic
+
+    @property
+    def payload(self) -> bytes:
+        return self._delivery.payload
+
+    @property
+    def text(self) -> str:
+        """The payload as UTF-8. Raises UnicodeDecodeError."""
+        return self._delivery.text
+
+    @property
+    def routing_key(self) -> str:
+        """What stands behind the queue's name, of a captured message its topic; "" for none."""
+        return self.topic.removeprefix(f"$queue/{self._consumer.queue.name}").removeprefix("/")
+
+    @property
+    def key(self) -> str | None:
+        """The partition key it was published with."""
+        return self._told.get("partition-key")
+
+    @property
+    def message_id(self) -> str:
+        """Its name: partition and offset."""
+        return self._told["message-id"]
+
+    @property
+    def offset(self) -> int:
+        """In its partition."""
+        return int(self._told["offset"])
+
+    @property
+    def group(self) -> str | None:
+        """The group that it was delivered to."""
+        return self._told.get("group-id")
+
+    @property
+    def delivery_count(self) -> int:
+        """How often it was handed out, this time included; 1 of a stream."""
+        return int(self._told.get("delivery-count", "1"))
+
+    @property
+    def redelivered(self) -> bool:
+        return self._told.get("redelivered") == "true"
+
+    @property
+    def source_topic(self) -> str | None:
+        """Where a captured message was published."""
+        return self._told.get("x-source-topic")
+
+    async def ack(self, *, upto: bool = False) -> None:
+        """Done. upto: with every earlier message of the partition in this client's hands.
+
+        With ack="auto" the PUBACK says it. Raises PublishRefused when somebody else has the message by now.
+        """
+        if self._consumer.manual:
+            await self._order("ack", upto=upto)
+        elif upto:
+            raise UsageError('upto needs ack="manual"')
+        else:
+            self._delivery.settle()
+
+    async def nack(self, *, delay_s: float | None = None) -> None:
+        """Not done, again later: after delay_s, or after the backoff of the group."""
+        if self._consumer.manual:
+            await self._order("nack", {} if delay_s is None else {"delay": str(round(delay_s * 1000))})
+        elif delay_s is not None:
+            raise UsageError('a delay needs ack="manual"')
+        else:
+            self._delivery.settle(REFUSED)
+
+    async def reject(self, reason: str | None = None) -> None:
+        """Never again: to the dead letters. reason: what the dead letter says."""
+        await self._order("reject", {} if reason is None else {"reason": reason})
+
+    async def extend(self, lease_s: float) -> None:
+        """More time, lease_s from now; 0: until this client leaves."""
+        await self._order("extend", {"lease": str(round(lease_s * 1000))})
+
+    async def commit(self) -> None:
+        """Of a stream: the group goes on behind this message."""
+        await self._order("commit")
+
+    async def _order(self, order: str, more: Mapping[str, str] | None = None, *, upto: bool = False) -> None:
+        if not self._consumer.manual:
+            raise UsageError(f'{order} needs ack="manual"')
+        about = {"message-id": self.message_id, **(more or {})}
+        if self.group is not None:
+            about["group-id"] = self.group
+        if upto:
+            about["upto"] = "true"
+        queue = self._consumer.queue
+        await queue.client.publish(f"$queue/{queue.name}/${order}", b"", 1, False, Properties(user=about))
+
+    def __repr__(self) -> str:
+        return f"QueueMessage({self._told.get('message-id')}, topic={self.topic!r}, payload={self.payload[:64]!r})"
+
+
+class QueueConsumer:
+    """A subscription to a queue: an async iterator of QueueMessage. Made by Queue.consume."""
+
+    def __init__(self, queue: Queue, topic_filter: str, qos: int, properties: Properties, *, manual: bool,
+                 group: str | None) -> None:
+        self.queue = queue
+        self.manual = manual
+        self.group = group
+        # With "manual" the PUBACK says only that it was received; either way it goes out when the next is asked for.
+        self._inbox = Inbox(queue.client, manual=False)
+        part = topic_filter if topic_filter != queue.topic() else f"{topic_filter}/#"
+        self._entry = Subscription(topic_filter, qos, properties, self._inbox, self._is_mine)
+        self._entry.part = part
+        self._started = False
+
+    def _is_mine(self, delivery: Delivery) -> bool:
+        """Two groups of one queue on one client differ by what the server says of each message."""
+        return self.group is None or delivery.properties.user_dict.get("group-id", self.group) == self.group
+
+    async def start(self) -> None:
+        """Subscribe; the iterator does it by itself. Raises SubscribeRefused, what ended the client."""
+        if not self._started:
+            self._started = True
+            await self.queue.client.add_subscription(self._entry)
+
+    async def stop(self) -> None:
+        """Unsubscribe: what is unsettled goes to others. Nothing happens when the client ended already."""
+        if self._started:
+            self._started = False
+            await self.queue.client.end_subscription(self._entry)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        await self.stop()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> QueueMessage:
+        if not self._started:
+            await self.start()
+        return QueueMessage(await self._inbox.__anext__(), self)
+
+
+def _milliseconds(when: datetime) -> int:
+    return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _offset(offset: Offset) -> str:
+    return f"timestamp={_milliseconds(offset)}" if isinstance(offset, datetime) else str(offset)

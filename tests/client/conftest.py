@@ -1,0 +1,57 @@
+"""Fixtures of the client's tests: a broker, and both event loops."""
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+import uvloop
+from kit.broker import Broker
+
+SECONDS = 30.0      # what only a failing test needs
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def client_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker(tmp_path_factory.mktemp("client-broker"), {"queue_manager.auto_create": "classic"}).start()
+    yield broker
+    broker.check()
+    broker.stop()
+
+
+@pytest.fixture
+def address(client_broker: Broker) -> str:
+    """host:port of a broker that all tests share: topics and client ids are the test's own (`topic`)."""
+    host, port = client_broker.addresses["mqtt/tcp/plain"]
+    return f"{host}:{port}"
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t{next(_numbers)}"
+
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Run a coroutine to its end, on each loop; nothing may be left behind."""
+
+    def run_it(coroutine: Coroutine[Any, Any, Any]) -> Any:
+        complaints: list[str] = []
+
+        async def bounded() -> Any:
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(str(context)))
+            async with asyncio.timeout(SECONDS):
+                return await coroutine
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop if request.param == "uvloop" else None) as runner:
+            found = runner.run(bounded())
+        assert complaints == []
+        return found
+
+    return run_it
