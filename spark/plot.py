@@ -13,7 +13,7 @@ from html import escape
 __all__ = ["Series", "line_chart", "short", "ticks"]
 
 WIDTH, HEIGHT = 720, 260
-LEFT, RIGHT, TOP, BOTTOM = 72, 12, 12, 40
+LEFT, RIGHT, TOP, BOTTOM = 72, 12, 28, 40
 TICKS = 5
 
 Point = tuple[float, float | None]
@@ -60,7 +60,7 @@ def line_chart(identity: str, title: str, x_unit: str, y_unit: str, series: Sequ
         place, _ = at(x, 0)
         parts.append(f'<text x="{place:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{short(x)}</text>')
     parts.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{escape(x_unit)}</text>'
-                 f'<text x="4" y="{TOP + 4}">{escape(y_unit)}</text>')
+                 f'<text x="4" y="12">{escape(y_unit)}</text>')
     for one in series:
         for run in runs(one.points):
             places = [at(x, y) for x, y in run]
