@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fluxmq._core import amqp091_methods as m
 from fluxmq._core.amqp091_channel import Channel, ChannelMember
 from fluxmq._core.amqp091_fields import encode_table
+from fluxmq._core.amqp091_telling import DIRECT_REPLY_TO
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import Queue
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["ChannelMethods", "ChannelState"]
 
 TAG_BYTES = 16
-DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
+REPLY_TO = text(DIRECT_REPLY_TO)
 
 
 class ChannelState:
@@ -245,7 +246,7 @@ class ChannelMethods:
                 self._use_queue(client, text(name))
             self._lead_to(client, method.arguments.get("x-dead-letter-exchange"),
                           method.arguments.get("x-dead-letter-routing-key"))
-        if method.passive and method.queue == DIRECT_REPLY_TO:
+        if method.passive and method.queue == REPLY_TO:
             self.answer(state, m.QueueDeclareOk(queue=method.queue), self.hub.ledger.records, no_wait=method.no_wait)
             return
         if not name and method.passive:
@@ -304,7 +305,7 @@ class ChannelMethods:
         client.connection.write(m.BasicQosOk().frame(state.channel.number))
 
     def basic_consume(self, client: Client, state: ChannelState, method: m.BasicConsume) -> None:
-        reply = method.queue == DIRECT_REPLY_TO
+        reply = method.queue == REPLY_TO
         name = b"" if reply else self._named(client, state, method.queue)
         tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(TAG_BYTES)}"
         if tag in state.consumers:
