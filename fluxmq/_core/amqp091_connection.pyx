@@ -514,11 +514,12 @@ cdef class AmqpConnection(Transport):
         cdef Route route = self.exchanges.find(body.topic + 1, n, body.topic + 1 + n, body.topic_length - 1 - n,
                                                properties.headers.at, properties.headers.length)
         if route is None:
-            raise ProtocolError(REPLY_NOT_FOUND,
-                                f"no exchange '{shown((<const char*>body.topic)[1:1 + n])}' in vhost '{self.vhost}'")
+            raise ProtocolError(REPLY_NOT_FOUND, f"no exchange '{shown((<const char*>body.topic)[1:1 + n])}' in vhost "
+                                                 f"'{self.vhost}'")
         if route.internal:
             raise ProtocolError(REPLY_ACCESS_REFUSED, f"cannot publish to internal exchange "
-                                                      f"'{shown((<const char*>body.topic)[1:1 + n])}' in vhost '{self.vhost}'")
+                                                      f"'{shown((<const char*>body.topic)[1:1 + n])}' in vhost "
+                                                      f"'{self.vhost}'")
         if not self.hub.open_publish:
             self.check_access(body)
         return route
