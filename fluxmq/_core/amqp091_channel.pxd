@@ -38,6 +38,7 @@ cdef struct delivery_t:
     uint32_t awaited            # its bytes in link.awaited: it waits for the disk
     uint8_t reads               # a reader's
     uint8_t asked               # settled in a transaction that is not committed yet
+    uint8_t lost                # sent, and not this channel's any more: it may be acknowledged once, in vain
 
 cdef class ChannelMember(Member):
     """A consumer of a queue, or (tag None) who asks by Basic.Get (queue_heads.pull_one)."""

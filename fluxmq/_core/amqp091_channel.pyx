@@ -163,7 +163,7 @@ cdef class ChannelMember(Member):
         return channel.give(<void*>self, 0, claim, record, batch)
 
     cdef int lost(self, claim_t* claim) except -1:
-        """The client may still acknowledge it, and is told that it does not know the tag."""
+        """The client may still acknowledge it."""
         return self.channel.forget_claim(claim)
 
     cdef void forget(self, claim_t* claim) noexcept:
@@ -397,7 +397,7 @@ cdef class Channel(Waiter):
         delivery.record = record
         delivery.consumer = consumer
         delivery.reads = reads
-        delivery.asked = 0
+        delivery.asked = delivery.lost = 0
         delivery.awaited = 0
         delivery.at_ms = self.ledger.node.mono_ms
         self.unacknowledged += not acknowledges_itself(delivery)
@@ -492,7 +492,9 @@ cdef class Channel(Waiter):
             if is_waited_for(delivery):
                 delivery.asked = 1
                 self.tx_settles.append((at, how))
+            delivery.lost = 0
             at += 1
+        self.advance()
         return 0
 
     cdef int settle_kept(self) except -1:
@@ -521,12 +523,16 @@ cdef class Channel(Waiter):
         return 0
 
     cdef int check_tag(self, uint64_t tag, bint multiple) except -1:
+        cdef const delivery_t* delivery
         if tag == 0:
             if not multiple:
                 self.unknown(tag)
-        elif (tag < self.first or tag >= self.next or tag > self.sent
-              or not is_waited_for(&self.ring[tag & (self.ring_room - 1)])):
+        elif tag < self.first or tag >= self.next or tag > self.sent:
             self.unknown(tag)
+        else:
+            delivery = &self.ring[tag & (self.ring_room - 1)]
+            if not delivery.lost and not is_waited_for(delivery):
+                self.unknown(tag)
         return 0
 
     cdef int settle_now(self, uint64_t tag, bint multiple, int how) except -1:
@@ -537,6 +543,7 @@ cdef class Channel(Waiter):
         at = self.first if multiple else tag
         while at <= last:
             delivery = &self.ring[at & (self.ring_room - 1)]
+            delivery.lost = 0
             if is_waited_for(delivery):
                 self.settle_one(delivery, how)
             at += 1
@@ -584,7 +591,9 @@ cdef class Channel(Waiter):
             delivery = &self.ring[tag & (self.ring_room - 1)]
             if delivery.consumer != NULL and delivery.claim == claim:
                 self.awaits_no_more(delivery)
-                self.unacknowledged -= not acknowledges_itself(delivery)
+                delivery.lost = not acknowledges_itself(delivery)
+                self.unacknowledged -= delivery.lost
+                delivery.lost &= tag <= self.sent
                 delivery.consumer = NULL
                 self.lost_at = tag + 1
                 break
@@ -600,7 +609,11 @@ cdef class Channel(Waiter):
             link_mark(self.link)            # who is not read because of it may be read again
 
     cdef void advance(self) noexcept:
-        while self.first < self.next and self.ring[self.first & (self.ring_room - 1)].consumer == NULL:
+        cdef const delivery_t* delivery
+        while self.first < self.next:
+            delivery = &self.ring[self.first & (self.ring_room - 1)]
+            if delivery.consumer != NULL or delivery.lost:
+                break
             self.first += 1
 
     def withdraw(self, ChannelMember member not None):

@@ -27,7 +27,7 @@ from fluxmq._core.amqp091_consts cimport (
     REPLY_SYNTAX_ERROR, REPLY_UNEXPECTED_FRAME,
 )
 from fluxmq._core.amqp091_properties cimport amqp_properties_t, properties_read
-from fluxmq._core.amqp091_telling cimport TELLING, copies, has_copies, judge
+from fluxmq._core.amqp091_telling cimport TELLING, copies, has_copies, judge, shown
 from fluxmq._core.amqp091_topics cimport ADDRESS_BYTES_MAX, reply_route
 from fluxmq._core.exchange cimport Route
 from fluxmq._core.hub cimport Hub
@@ -519,11 +519,12 @@ cdef class AmqpConnection(Transport):
         cdef Route route = self.exchanges.find(body.topic + 1, n, body.topic + 1 + n, body.topic_length - 1 - n,
                                                properties.headers.at, properties.headers.length)
         if route is None:
-            raise ProtocolError(REPLY_NOT_FOUND,
-                                f"no exchange '{name_text(body.topic + 1, n)}' in vhost '{self.vhost}'")
+            raise ProtocolError(REPLY_NOT_FOUND, f"no exchange '{shown((<const char*>body.topic)[1:1 + n])}' in vhost "
+                                                 f"'{self.vhost}'")
         if route.internal:
             raise ProtocolError(REPLY_ACCESS_REFUSED, f"cannot publish to internal exchange "
-                                                      f"'{name_text(body.topic + 1, n)}' in vhost '{self.vhost}'")
+                                                      f"'{shown((<const char*>body.topic)[1:1 + n])}' in vhost "
+                                                      f"'{self.vhost}'")
         if not self.hub.open_publish:
             self.check_access(body)
         return route
@@ -583,7 +584,7 @@ cdef class AmqpConnection(Transport):
         if not allowed:
             self.hub.node.counters.publish_denied += 1
             raise ProtocolError(REPLY_ACCESS_REFUSED,
-                                f"access to publish to exchange '{topic[1:1 + topic[0]].decode()}' "
+                                f"access to publish to exchange '{shown(topic[1:1 + topic[0]])}' "
                                                 f"refused")
         return 0
 
@@ -627,7 +628,3 @@ cdef class AmqpConnection(Transport):
             if channel.starved and not channel.closing:
                 channel.feed()
         return 0
-
-
-cdef str name_text(const uint8_t* at, uint32_t n):
-    return (<const char*>at)[:n].decode("utf-8", "replace")

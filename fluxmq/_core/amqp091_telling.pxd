@@ -16,3 +16,4 @@ cdef bytes judge(const body_t* body, const amqp_properties_t* properties, bytes 
 cdef bint has_copies(const amqp_properties_t* properties) noexcept
 # ([routing key, …], properties without BCC). Raises ProtocolError 406 where they are no lists of strings.
 cdef tuple copies(const body_t* body)
+cdef str shown(bytes name)      # for the eyes of people

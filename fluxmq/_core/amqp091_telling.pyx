@@ -8,8 +8,11 @@ from fluxmq._core.amqp091_fields cimport table_find
 from fluxmq._core.amqp091_properties cimport octets_t
 from libc.stdint cimport uint8_t, uint32_t
 
+__all__ = ["DIRECT_REPLY_TO"]
+
 # What a client consumes from, and writes into reply-to, for answers without a queue of its own.
-cdef bytes DIRECT_REPLY_TO = b"amq.rabbitmq.reply-to"
+DIRECT_REPLY_TO = b"amq.rabbitmq.reply-to"
+cdef bytes REPLY_TO = DIRECT_REPLY_TO
 
 cdef enum:
     EXPIRATION_DIGITS_MAX = 15
@@ -35,7 +38,7 @@ cdef bytes judge(const body_t* body, const amqp_properties_t* properties, bytes 
         if said != user:
             raise ProtocolError(REPLY_PRECONDITION_FAILED, f"user_id property set to '{shown(said)}' but authenticated "
                                                            f"user was '{shown(user)}'")
-    if properties.flags & PROPERTY_REPLY_TO and bytes_of(properties.reply_to) == DIRECT_REPLY_TO:
+    if properties.flags & PROPERTY_REPLY_TO and bytes_of(properties.reply_to) == REPLY_TO:
         if reply_to is None:
             raise ProtocolError(REPLY_PRECONDITION_FAILED, "fast reply consumer does not exist")
         found = decode_properties(properties_of(body))

@@ -91,7 +91,8 @@ cdef class Group:
         member.group = self
         member.refused_in = 0
         self.members.append(member)
-        self.rank()
+        if self.ranked or member.priority != (<Member>self.members[0]).priority:
+            self.rank()                 # else they are as they came, however many there are
         self.balance()
         self.touch()
 
@@ -126,7 +127,8 @@ cdef class Group:
         for cursor in self.cursors:
             if cursor.holder is member:         # what it may still have keeps nobody waiting
                 cursor.holder = None
-        self.rank()
+        if self.ranked:
+            self.rank()
         self.balance()
         return self.touch()
 

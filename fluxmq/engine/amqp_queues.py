@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from fluxmq._core.amqp091_telling import DIRECT_REPLY_TO
 from fluxmq._core.queue import QUEUE_STREAM, Queue
 from fluxmq._core.queue_claim import Member
 from fluxmq._core.queue_group import Group
@@ -36,7 +37,7 @@ __all__ = ["AmqpQueues", "QueueDeclared"]
 GROUP = b"default"
 RESERVED = b"amq."
 GENERATED = b"amq.gen-"
-REPLY_PREFIX = b"amq.rabbitmq.reply-to."
+REPLY_PREFIX = DIRECT_REPLY_TO + b"."
 RANDOM_BYTES = 16
 
 

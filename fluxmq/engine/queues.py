@@ -187,7 +187,7 @@ class QueueManager:
         depth = queue.depth
         members: list[Member] = list(queue.readers)  # type: ignore[arg-type]
         for group in state.groups.values():
-            members += group.members
+            members += group.members + group.guests
             group.on_dead = None  # what goes with its queue is no dead letter
             group.disband()
         for log in queue.logs:

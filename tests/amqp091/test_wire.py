@@ -481,6 +481,43 @@ def test_close_ok_that_nobody_asked_for(login: Login, name: Callable[[str], str]
     assert other.call(1, "queue.declare", queue=queue, passive=True)["consumer_count"] == 1
 
 
+@pytest.mark.parametrize("arguments", [{}, {"x-queue-type": "stream"}], ids=["classic", "stream"])
+def test_what_came_from_a_queue_that_is_deleted(login: Login, name: Callable[[str], str],
+                                                arguments: dict[str, Any]) -> None:
+    """It may still be acknowledged, in vain: the channel goes on."""
+    wire, other = login(), login()
+    queue = name("q")
+    other.call(1, "queue.declare", queue=queue, durable=True, arguments=arguments)
+    other.call(1, "confirm.select")
+    other.publish(1, "", queue, b"x")
+    other.expect(1, "basic.ack")
+    wire.call(1, "basic.qos", prefetch_count=10)
+    wire.call(1, "basic.consume", queue=queue, consumer_tag="c",
+              arguments={"x-stream-offset": "first"} if arguments else {})
+    tag = wire.expect_content(1).arguments["delivery_tag"]
+    other.call(1, "queue.delete", queue=queue)
+    assert wire.expect(1, "basic.cancel")["consumer_tag"] == "c"
+    wire.send(1, "basic.ack", delivery_tag=tag)
+    assert wire.call(1, "queue.declare", exclusive=True)["message_count"] == 0
+    wire.send(1, "basic.ack", delivery_tag=tag)
+    assert wire.expect_refusal(1).code == 406
+
+
+def test_what_came_before_a_stream_was_cancelled(login: Login, name: Callable[[str], str]) -> None:
+    """It may still be acknowledged."""
+    wire, queue = login(), name("q")
+    wire.call(1, "queue.declare", queue=queue, durable=True, arguments={"x-queue-type": "stream"})
+    wire.call(1, "confirm.select")
+    wire.publish(1, "", queue, b"x")
+    wire.expect(1, "basic.ack")
+    wire.call(1, "basic.qos", prefetch_count=10)
+    wire.call(1, "basic.consume", queue=queue, consumer_tag="c", arguments={"x-stream-offset": "first"})
+    tag = wire.expect_content(1).arguments["delivery_tag"]
+    wire.call(1, "basic.cancel", consumer_tag="c")
+    wire.send(1, "basic.ack", delivery_tag=tag)
+    assert wire.call(1, "queue.declare", exclusive=True)["message_count"] == 0
+
+
 def test_heartbeats_come(login: Login) -> None:
     """A client that agreed on heartbeats sees them when there is nothing else."""
     wire = login(heartbeat=1)

@@ -152,3 +152,40 @@ def test_nothing_is_left(node: Node, way: Callable[[Wire, int], None]) -> None:
     after = live_objects()          # counts only in a debug build
     for name in ("links", "messages"):
         assert after.get(name) == counted.get(name), name
+
+
+def test_a_channel_that_outlives_its_queues(node: Node) -> None:
+    """It asked them, consumed from them, cancelled with messages in hand; they were deleted. It keeps nothing of it."""
+    wire, other = connect(node), connect(node)
+    other.call(1, "confirm.select")
+
+    before = census()
+    for number in range(ROUND):
+        stream = number % 3 == 0
+        other.call(1, "queue.declare", queue=f"q{number}", durable=stream,
+                   arguments={"x-queue-type": "stream"} if stream else {})
+        for _ in range(3):
+            other.publish(1, "", f"q{number}", b"x")
+        wire.call(1, "basic.consume", queue=f"q{number}", consumer_tag="c", arguments={
+            "x-stream-offset": "first"} if stream else {})
+        last = [wire.expect_content(1) for _ in range(3)][-1].arguments["delivery_tag"]
+        if not stream:
+            assert wire.get(1, f"q{number}", no_ack=number % 2 == 0) is None
+        if number % 2:
+            wire.call(1, "basic.cancel", consumer_tag="c")
+        other.call(1, "queue.delete", queue=f"q{number}")
+        if not number % 2:
+            wire.expect(1, "basic.cancel")
+        wire.send(1, "basic.ack", delivery_tag=last, multiple=True)
+    wire.call(1, "basic.qos", prefetch_count=0)     # the acknowledgements have been read
+    kinds = COUNTED - {"Route"}
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        node.call(lambda server: [exchanges.let_go() for exchanges in server.amqp091.exchanges.vhosts.values()])
+        found = census()
+        if all(found.get(kind) == before.get(kind) for kind in kinds):
+            break
+        assert time.monotonic() < deadline, (before, found)
+        time.sleep(0.05)                # the clock forgets what was stirred with its next tick
+    wire.drop()
+    other.drop()

@@ -1,6 +1,7 @@
 """What the access list allows clients of AMQP: to publish, to bind, and to arrange where messages go by themselves."""
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from amqp_edge.conftest import PLAIN, Start
 from kit.amqp_wire import Refused, Wire
+from oracle.amqp import HEADER, METHOD, encode_frame, encode_header
 
 RULES = """version: 1
 rules:
@@ -105,4 +107,24 @@ rules:
     with pytest.raises(Refused) as refused:
         wire.call(1, method, **arguments)
     assert refused.value.code == 403
+    wire.drop()
+
+
+def test_a_refusal_names_an_exchange_that_is_no_text(tmp_path: Path, start_broker: Start) -> None:
+    """403 for the channel, and not the end of the connection."""
+    rules = tmp_path / "acl.yaml"
+    rules.write_text("""version: 1
+rules:
+  - {deny: publish, topics: ["$exchange/+/k"]}
+  - {allow: all, topics: ["$queue/#", "$exchange/#"]}
+""")
+    wire = Wire(start_broker({"auth.acl_file": rules}).addresses[PLAIN]).login()
+    wire.open_channel(1)
+    declare = struct.pack(">HHH", 40, 10, 0) + b"\x01\xfe" + b"\x06direct" + b"\x00" + bytes(4)
+    wire.send_raw(encode_frame(METHOD, 1, declare))
+    wire.expect(1, "exchange.declare-ok")
+    wire.send_raw(encode_frame(METHOD, 1, struct.pack(">HHH", 60, 40, 0) + b"\x01\xfe" + b"\x01k" + b"\x00")
+                  + encode_frame(HEADER, 1, encode_header(0)))
+    assert wire.expect_refusal(1).code == 403
+    wire.open_channel(1)
     wire.drop()

@@ -305,7 +305,9 @@ def test_consumers_of_one_channel_leave_in_any_order(bench: Bench) -> None:
         members[tag].group.leave(members[tag])
         assert channel.unacknowledged == left
     bench.send(*(m.BasicAck(delivery_tag=tag).frame(1) for tag in had["a"]))
-    assert (channel.unacknowledged, channel.first, bench.handler.channel_errors) == (0, 61, [])
+    assert (channel.unacknowledged, bench.handler.channel_errors) == (0, [])
+    bench.send(m.BasicAck(delivery_tag=had["b"][0]).frame(1), m.BasicAck(delivery_tag=60, multiple=True).frame(1))
+    assert (channel.first, bench.handler.channel_errors) == (61, [])        # what was lost may be acknowledged, once
     bench.consume(queue, b"d")
     again = [one for one in bench.methods() if isinstance(one, m.BasicDeliver)]
     assert len(again) == 40 and all(one.redelivered for one in again)

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fluxmq._core import amqp091_methods as m
-from fluxmq._core.amqp091_channel import Channel, ChannelMember, ChannelReader
+from fluxmq._core.amqp091_channel import Channel, ChannelMember
 from fluxmq._core.amqp091_fields import encode_table
+from fluxmq._core.amqp091_telling import DIRECT_REPLY_TO
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import Queue
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["ChannelMethods", "ChannelState"]
 
 TAG_BYTES = 16
-DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
-CANCEL_NOTIFY = "consumer_cancel_notify"
+REPLY_TO = text(DIRECT_REPLY_TO)
 
 
 class ChannelState:
@@ -62,7 +62,7 @@ class ChannelMethods:
         self.consumers = Consumers(hub, queues, later)
         self.consumer_timeout_ms = consumer_timeout_ms
         self.on_log = on_log
-        queues.manager.on_deleted.append(self._queue_deleted)
+        queues.manager.on_deleted.append(self.consumers.queue_deleted)
         self._verbs: dict[type[m.Method], Callable[[Client, ChannelState, Any], None]] = {
             m.ChannelFlow: self.channel_flow, m.ChannelFlowOk: self.nothing,
             m.ExchangeDeclare: self.exchange_declare, m.ExchangeDelete: self.exchange_delete,
@@ -149,21 +149,6 @@ class ChannelMethods:
                 self.on_channel_error(client, channel.number, ReplyCode.PRECONDITION_FAILED,
                                       f"delivery acknowledgement on channel {channel.number} timed out. Timeout value "
                                       f"used: {self.consumer_timeout_ms} ms", 0)
-
-    def _queue_deleted(self, queue: Queue, members: list[Any]) -> None:
-        """Its consumers are told, where they have said that they understand it."""
-        for member in members:
-            if not isinstance(member, ChannelMember | ChannelReader) or member.tag is None:
-                continue
-            state: ChannelState | None = member.channel.state
-            tag = text(member.tag)
-            if state is None or state.consumers.pop(tag, None) is None:
-                continue
-            if member in member.channel.consumers:
-                member.channel.consumers.remove(member)
-            if CANCEL_NOTIFY in state.client.capabilities:
-                told = m.BasicCancel(consumer_tag=tag, no_wait=True)
-                state.client.connection.write(told.frame(member.channel.number))
 
     def nothing(self, client: Client, state: ChannelState, method: Any) -> None:
         """An answer to which there is nothing to say."""
@@ -261,7 +246,7 @@ class ChannelMethods:
                 self._use_queue(client, text(name))
             self._lead_to(client, method.arguments.get("x-dead-letter-exchange"),
                           method.arguments.get("x-dead-letter-routing-key"))
-        if method.passive and method.queue == DIRECT_REPLY_TO:
+        if method.passive and method.queue == REPLY_TO:
             self.answer(state, m.QueueDeclareOk(queue=method.queue), self.hub.ledger.records, no_wait=method.no_wait)
             return
         if not name and method.passive:
@@ -320,7 +305,7 @@ class ChannelMethods:
         client.connection.write(m.BasicQosOk().frame(state.channel.number))
 
     def basic_consume(self, client: Client, state: ChannelState, method: m.BasicConsume) -> None:
-        reply = method.queue == DIRECT_REPLY_TO
+        reply = method.queue == REPLY_TO
         name = b"" if reply else self._named(client, state, method.queue)
         tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(TAG_BYTES)}"
         if tag in state.consumers:

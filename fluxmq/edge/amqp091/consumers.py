@@ -13,7 +13,7 @@ from fluxmq._core.queue import QUEUE_STREAM, Queue
 from fluxmq._core.queue_heads import PULL_GIVEN, PULL_STALLED
 from fluxmq.edge.amqp091.client import HOLD_GET
 from fluxmq.engine.amqp_queues import AmqpQueues
-from fluxmq.model.amqp import ReplyCode, wire
+from fluxmq.model.amqp import ReplyCode, text, wire
 from fluxmq.model.amqp_queues import AGE, AGE_SECONDS
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Consumer", "Consumers", "stream_position"]
 
+CANCEL_NOTIFY = "consumer_cancel_notify"
 PRIORITY_MAX = 2**31 - 1
 AGAIN_S = 0.002  # a message that Basic.Get asks for is read from disk: look again
 
@@ -119,6 +120,30 @@ class Consumers:
         self.queues.left(member.queue, member)
         if member in member.channel.consumers:
             member.channel.consumers.remove(member)
+
+    def queue_deleted(self, queue: Queue, members: list[Any]) -> None:
+        """Its consumers are told, where they have said that they understand it."""
+        for member in members:
+            if not isinstance(member, ChannelMember | ChannelReader):
+                continue
+            if isinstance(member, ChannelReader):
+                member.leave()  # the channel has its claims by pointers
+            if member in member.channel.consumers:
+                member.channel.consumers.remove(member)
+            state: ChannelState | None = member.channel.state
+            if state is None:
+                continue
+            if member.tag is None:
+                state.getters.pop((queue, member.no_ack), None)
+                continue
+            tag = text(member.tag)
+            consumer = state.consumers.get(tag)
+            if consumer is None or member not in consumer.members:
+                continue  # it has been cancelled, or told
+            del state.consumers[tag]
+            if CANCEL_NOTIFY in state.client.capabilities:
+                told = m.BasicCancel(consumer_tag=tag, no_wait=True)
+                state.client.connection.write(told.frame(member.channel.number))
 
     def leave_rest(self, channel: Channel, state: ChannelState) -> None:
         """The channel ends: consumers that were cancelled before, and who asked by Basic.Get."""

@@ -135,6 +135,7 @@ class Front:
     def on_channel_error(self, connection: AmqpConnection, channel: int, code: int, text: str, method: int) -> None:
         """An error that ends a channel and not the connection."""
         self.channels.on_channel_error(connection.state, channel, code, text, method)
+        connection.state.number = 0  # what ends the connection later is something else
 
     def may_publish(self, connection: AmqpConnection, exchange: bytes, key: bytes) -> bool:
         """Asked by the hot path once for each exchange and routing key, and generation of the permissions."""

@@ -1,0 +1,3 @@
+__all__ = ["DIRECT_REPLY_TO"]
+
+DIRECT_REPLY_TO: bytes
