@@ -24,10 +24,11 @@ SECOND = 1_000_000_000
 
 
 def fleet() -> list[dict[str, Any]]:
-    """Forty sensors that publish for twelve seconds, two readers, one of which comes and goes, and a storm at the end."""
+    """Forty sensors that publish for twelve seconds, two readers, one of which comes and goes, a storm at the end."""
     rows: list[dict[str, Any]] = []
 
-    def row(at_s: float, connection: int, client: str | None, kind: str, direction: str | None = None, **more: Any) -> None:
+    def row(at_s: float, connection: int, client: str | None, kind: str, direction: str | None = None,
+            **more: Any) -> None:
         rows.append({"time": START + int(at_s * SECOND), "connection": connection, "client_id": client, "kind": kind,
                      "direction": direction, "version": 5, **more})
 
@@ -84,7 +85,8 @@ def test_rows_and_times(found: dict[str, Any]) -> None:
 def test_rates(found: dict[str, Any]) -> None:
     over = found["over_time"]
     assert over["seconds"] == 15 and over["step_s"] == 1
-    published = Counter(row["time"] // SECOND for row in fleet() if row["kind"] == "PUBLISH" and row["direction"] == "in")
+    published = Counter(row["time"] // SECOND for row in fleet()
+                        if row["kind"] == "PUBLISH" and row["direction"] == "in")
     first = START // SECOND
     assert over["published"]["course"] == [published[first + second] for second in range(15)]
     assert over["published"]["most"] == 40 and over["published"]["least"] == 0 and over["published"]["mean"] == 32
