@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000_000
 
+# Spark starts, and its first jobs are compiled, in the first test: of a machine with other work that takes minutes. A
+# test that is broken off leaves the connection to Java useless for all others.
+pytestmark = pytest.mark.timeout(500)
+
 
 def fleet() -> list[dict[str, Any]]:
     """Forty sensors that publish for twelve seconds, two readers, one of which comes and goes, a storm at the end."""

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 HISTORIES = 150
 
+# Spark starts, and its first jobs are compiled, in the first test: of a machine with other work that takes minutes. A
+# test that is broken off leaves the connection to Java useless for all others.
+pytestmark = pytest.mark.timeout(500)
+
 
 def found(spark: SparkSession, histories: dict[str, History]) -> tuple[list[Any], dict[str, int]]:
     from fluxmq.spark.violations import counts, judged, violations
