@@ -1,9 +1,10 @@
-"""A recording of 50 M rows profiled on `local[2]`: seconds, processor time, and the most memory that all its processes had.
+"""What a profile costs on `local[2]`: seconds, processor time, and the most memory that all its processes had together.
 
     python -P -m fluxmq.bench.measure_profile RECORDING
 
-RECORDING: made by tests/kit/recordings.py (generate_recording). Memory is the sum of the resident sets, less what they share
-(Pss of /proc/PID/smaps_rollup), of the command, its JVM and the Python workers, looked at four times a second.
+RECORDING: such as generate_recording of tests/kit/recordings.py makes. Memory is looked at four times a second, of the
+command, its JVM and the Python workers: the sum of what is resident, and of that with what they share counted once
+(Rss and Pss of /proc/PID/smaps_rollup).
 """
 from __future__ import annotations
 

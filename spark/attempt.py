@@ -54,7 +54,7 @@ def reason_of(text: str) -> str:
 @contextmanager
 def attempt(spark: SparkSession, what: str, kind: type[FluxError], sentence: str) -> Iterator[None]:
     """Runs the block with a bar named `what`. Whatever Spark raises in it becomes kind("sentence: reason")."""
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     context = spark.sparkContext

@@ -181,9 +181,9 @@ def violations(found: Judged) -> DataFrame:
     stray = found.strays.select(
         "run", F.lit("must-not-delivered").alias("kind"), F.lit("nobody published it").alias("why"), "client_number",
         F.col("connection").cast("bigint").alias("connection"), F.col("session").cast("bigint").alias("session"),
-        F.lit(None).cast("string").alias("group"), "arrived", *KEY[1:],
-        *["p_client", F.col("topic").alias("p_topic"), "p_qos", "p_sent", "p_acked"])
-    every = [missing, stranger, other, wrong, unasked, extra, behind, stray, *_of_groups(found)]
+        F.lit(None).cast("string").alias("group"), "arrived", "publisher", "publisher_op", "p_client",
+        F.col("topic").alias("p_topic"), "p_qos", "p_sent", "p_acked")
+    every: list[DataFrame] = [missing, stranger, other, wrong, unasked, extra, behind, stray, *_of_groups(found)]
     return (reduce(lambda one, more: one.unionByName(more), every)
             .join(F.broadcast(found.names), ["run", "client_number"], "left"))
 

@@ -14,12 +14,17 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from kit import histories
+from kit.tree import ROOT
 from oracle.delivery import TICK_NS, History, Row, Simulation, as_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HISTORIES = 150
+
+# Spark starts, and its first jobs are compiled, in the first test: of a machine with other work that takes minutes. A
+# test that is broken off leaves the connection to Java useless for all others.
+pytestmark = pytest.mark.timeout(500)
 
 
 def found(spark: SparkSession, histories: dict[str, History]) -> tuple[list[Any], dict[str, int]]:
@@ -267,6 +272,19 @@ def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
     assert "publish: client c0, operation 4, topic a/b, QoS 2" in bad.output
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert [(row.kind, row.client) for row in rows] == [("must-missing", "c1")]
+
+
+def test_the_example_of_the_page(spark: SparkSession, tmp_path: Path) -> None:
+    from fluxmq.spark.verify_job import verify
+
+    scene = quiet()
+    lost(scene)
+    to_its_publisher(scene)
+    said = CliRunner().invoke(verify, [str(histories.write(tmp_path / "result", scene.rows))], standalone_mode=False)
+    page = (ROOT / "docs" / "verify.md").read_text(encoding="utf-8")
+    assert said.return_value == 1
+    assert said.output.replace(str(tmp_path / "result"), "result") == page.split(
+        "$ fluxmq replay verify result\n", 1)[1].split("```", 1)[0]
 
 
 def test_a_damaged_result_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
