@@ -108,8 +108,8 @@ cdef class RecordRows:
     cdef readonly int64_t lost_entries
     cdef readonly int64_t lost_bytes
 
-    def __init__(self, *, payload: str = "hash", topics: object = (), clients: object = (), protocols: object = (),
-                 sample: float = 1.0, batch_rows: int = 131072, batch_bytes: int = 64 << 20) -> None:
+    def __init__(self, payload: str = "hash", *, topics: object = (), clients: object = (), protocols: object = (),
+                 sample: float = 1.0, batch_rows: int = 131072, batch_bytes: int = 67108864) -> None:
         if payload not in PAYLOADS:
             raise UsageError(f"payload must be one of {sorted(PAYLOADS)}, not {payload!r}")
         self.recording = Recording()

@@ -250,14 +250,18 @@ def test_what_is_skipped_is_told(tmp_path: Path, first: bytes, says: str) -> Non
 def test_the_command(tmp_path: Path) -> None:
     write_capture(tmp_path / "c.pcap", whole_talk().packets[:-3])
     command = [sys.executable, "-P", "-m", "fluxmq", "record"]
-    words = {"env": environment(), "capture_output": True, "text": True, "timeout": 60}
-    done = subprocess.run([*command, "import", tmp_path / "c.pcap", tmp_path / "r"], **words)   # type: ignore[call-overload]
+
+    def run(*words: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *map(str, words)], env=environment(), capture_output=True, text=True,
+                              timeout=60)
+
+    done = run("import", tmp_path / "c.pcap", tmp_path / "r")
     assert (done.returncode, done.stderr) == (0, "") and "1 connections" in done.stdout
-    shown = subprocess.run([*command, "show", tmp_path / "r"], **words)     # type: ignore[call-overload]
+    shown = run("show", tmp_path / "r")
     assert shown.returncode == 0 and "a capture" in shown.stdout and "capture ended" in shown.stdout
-    as_json = subprocess.run([*command, "show", "--json", tmp_path / "r"], **words)     # type: ignore[call-overload]
+    as_json = run("show", "--json", tmp_path / "r")
     assert json.loads(as_json.stdout)["files"] == ["part-000001.parquet"]
-    again = subprocess.run([*command, "import", tmp_path / "c.pcap", tmp_path / "r"], **words)  # type: ignore[call-overload]
+    again = run("import", tmp_path / "c.pcap", tmp_path / "r")
     assert again.returncode != 0 and "there is something in it already" in again.stderr
     assert "Traceback" not in again.stderr
 
@@ -338,7 +342,8 @@ def test_mosquitto(tmp_path: Path) -> None:
                 socket.create_connection(("127.0.0.1", port)).close()
                 break
             except OSError:
-                assert clock.monotonic() < deadline and broker.poll() is None
+                assert broker.poll() is None
+                assert clock.monotonic() < deadline
                 clock.sleep(0.01)
         relay = Relay(port)
         client = paho.Client(paho.CallbackAPIVersion.VERSION2, "paho-1", protocol=paho.MQTTv5)
