@@ -130,7 +130,10 @@ cdef sent_t window_take(window_t* window, uint64_t number, bint through) noexcep
     sent.seq = NOTHING
     sent.time = 0
     if through and number == 0 and window.count:
+        # The first one waits, so this ends.
         number = window.base + window.count - 1
+        while window.sent[number & (window.size - 1)].seq == NOTHING:
+            number -= 1
     if number < window.base or number >= window.base + window.count:
         return sent
     found = window.sent + (number & (window.size - 1))
