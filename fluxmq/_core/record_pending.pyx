@@ -135,6 +135,8 @@ cdef sent_t window_take(window_t* window, uint64_t number, bint through) noexcep
         while window.sent[number & (window.size - 1)].seq == NOTHING:
             number -= 1
     if number < window.base or number >= window.base + window.count:
+        if through and number >= window.base:
+            window.count = 0    # a number that was never given; the peer will say so, what is below it is settled
         return sent
     found = window.sent + (number & (window.size - 1))
     sent = found[0]
