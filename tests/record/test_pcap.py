@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time as clock
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -298,7 +298,7 @@ class Relay:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 with self.lock:
-                    self.pieces.append((clock.time_ns(), kind, data))
+                    self.pieces.append((time.time_ns(), kind, data))
                     target.sendall(data)
             target.shutdown(socket.SHUT_WR)
 
@@ -307,8 +307,8 @@ class Relay:
         assert not self.thread.is_alive()
         talk = Talk(client=("127.0.0.1", 45678), server=("127.0.0.1", port))
         talk.opened()
-        for time, kind, data in self.pieces:
-            talk.sent(kind, data, sizes=[1400] * (len(data) // 1400), time=time)
+        for when, kind, data in self.pieces:
+            talk.sent(kind, data, sizes=[1400] * (len(data) // 1400), time=when)
         talk.closed()
         write_capture(path, talk.packets, form="pcap-ns")
 
@@ -336,15 +336,15 @@ def test_mosquitto(tmp_path: Path) -> None:
     config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
     broker = subprocess.Popen([program, "-c", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = clock.monotonic() + 20
+        deadline = time.monotonic() + 20
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port)).close()
                 break
             except OSError:
                 assert broker.poll() is None
-                assert clock.monotonic() < deadline
-                clock.sleep(0.01)
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
         relay = Relay(port)
         client = paho.Client(paho.CallbackAPIVersion.VERSION2, "paho-1", protocol=paho.MQTTv5)
         client.username_pw_set("user", "s3cret-word")
