@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fluxmq._core.tap import Tap
 from fluxmq.bench.load.brokers import Broker, BrokerError, Needs, free_port, start_broker
 from fluxmq.bench.load.machine import describe_machine
 from fluxmq.bench.load.options import LoadOptions
 from fluxmq.bench.load.runner import run_load
+from fluxmq.record.ring import make_ring, open_ring
 
 __all__ = ["DISCARD", "RecordBenchOptions", "render_recording", "run_recording"]
 
@@ -30,6 +32,8 @@ ADMIN_SOCKET = "admin.sock"
 ATTACH_SECONDS = 20.0
 LOOK_SECONDS = 0.02
 FSYNC_SECONDS = 0.2
+TAP_TURNS = 31
+TAP_IN = 3
 # Takes what comes and forgets it: what the broker pays does not depend on what becomes of it.
 DISCARD = """
 import sys, time
@@ -130,6 +134,35 @@ def counters(address: str) -> dict[str, float]:
     return {name: float(value) for name, value in lines}
 
 
+def tap_seconds(size: int) -> float:
+    """Of one entry with so many bytes of data, by itself, the call from Python included; median of many."""
+    capacity = 64 << 20
+    descriptor = make_ring(capacity)
+    try:
+        tap, reader = Tap(descriptor, capacity), open_ring(descriptor)
+        data, times = bytes(size), []
+        many = max(10, min(10_000, capacity // 2 // (size + 64)))
+        for _ in range(TAP_TURNS):
+            reader.discard()
+            since = time.perf_counter()
+            for _ in range(many):
+                tap.write(TAP_IN, 1, 0, 1, data)
+            times.append((time.perf_counter() - since) / many)
+        return statistics.median(times)
+    finally:
+        os.close(descriptor)
+
+
+def tapped(rounds: list[dict[str, Any]], counted: dict[str, float]) -> dict[str, float]:
+    """What the tap did in a second of the load, and what that costs by itself. The rounds differ in how many messages
+    come with one read, which says more about the machine than about recording; this does not."""
+    seconds = sum(sides["on"]["seconds"] for sides in rounds)
+    entries, size = counted["fluxmq_record_entries_total"], counted["fluxmq_record_bytes_total"]
+    each = tap_seconds(int(size / max(1.0, entries)))
+    return {"entries_per_second": entries / seconds, "bytes_per_second": size / seconds, "ns_per_entry": each * 1e9,
+            "percent": 100 * each * entries / seconds}
+
+
 def run_recording(options: RecordBenchOptions, say: Any) -> dict[str, Any]:
     """All rounds. percent: CPU of the broker's process while it records, beyond the same load without, in per cent of a
     processor at the rate that was asked for. Raises BrokerError, LoadError, OSError."""
@@ -160,6 +193,7 @@ def run_recording(options: RecordBenchOptions, say: Any) -> dict[str, Any]:
     finally:
         os.sched_setaffinity(0, own)
     return {"machine": describe_machine(options.folder, FSYNC_SECONDS), "rounds": rounds, "counted": counted,
+            "tap": tapped(rounds, counted),
             "off": middle([side["off"]["cpu_us_per_message"] for side in rounds]),
             "on": middle([side["on"]["cpu_us_per_message"] for side in rounds]),
             "ratio": middle([ratio(side) for side in rounds]),
@@ -189,15 +223,19 @@ def figures_of(sides: dict[str, Any], rate: float) -> str:
 
 def render_recording(found: dict[str, Any]) -> str:
     """As people read it."""
-    lost = found["counted"].get("fluxmq_record_lost_entries_total", 0.0)
-    every = found["counted"].get("fluxmq_record_entries_total", 0.0) + lost
+    lost = found["counted"]["fluxmq_record_lost_entries_total"]
+    every = found["counted"]["fluxmq_record_entries_total"] + lost
+    tap = found["tap"]
 
     def shown(name: str, form: str) -> str:
         return (f"{found[name]['median']:{form}} ({found[name]['min']:{form}}..{found[name]['max']:{form}})")
 
+    percent, points = shown("percent_off", ".1f"), shown("percent", "+.2f")
     return "\n".join([
         "CPU of the broker's process",
         f"  µs a message  {shown('off', '.4f')} without recording, {shown('on', '.4f')} with",
         f"  ratio         {shown('ratio', '.3f')} within a round",
-        f"  at that rate  {shown('percent_off', '.1f')} % of a processor, and {shown('percent', '+.2f')} for recording",
+        f"  at that rate  {percent} % of a processor, and {points} for recording",
+        f"  the tap       {tap['entries_per_second']:.0f} entries a second, {tap['bytes_per_second'] / 1e6:.1f} MB/s; "
+        f"by itself {tap['ns_per_entry']:.0f} ns an entry, {tap['percent']:.2f} % of a processor",
         f"entries that found no room: {lost:.0f} of {every:.0f}"])

@@ -131,6 +131,18 @@ cdef class Connection(Transport):
     def open(self) -> bool:
         return self.phase == PHASE_OPEN
 
+    @property
+    def topic_aliases(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+        """Those that are in force: the client's, and ours."""
+        cdef link_t* link = self.link
+        cdef uint32_t i
+        ours = []
+        if link.aliases != NULL:
+            for i in range(<uint32_t>1 << link.alias_mask_bits):
+                if link.aliases[i].topic != NULL:
+                    ours.append((i + 1, link.aliases[i].topic[:link.aliases[i].length].decode()))
+        return [(n, topic.decode()) for n, topic in enumerate(self.aliases or (), 1) if topic is not None], ours
+
     def set_version(self, int level):
         """level: protocol level of CONNECT, 3, 4 or 5."""
         self.link.version = <uint8_t>level

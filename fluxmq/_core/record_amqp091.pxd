@@ -52,5 +52,6 @@ cdef class Channel:
 cdef int amqp_rows(Recording recording, Peer peer, int direction, int64_t time, const uint8_t* at,
                    const uint8_t* end) except -1
 
-# Bytes from `at` on that are whole frames (or the header of the protocol); -1: there are none, and what stands there is no frame, whatever comes.
+# Bytes from `at` on that are whole frames (or the header of the protocol); -1: there are none, and what stands there is
+# no frame, whatever comes.
 cdef int64_t amqp_whole(const uint8_t* at, const uint8_t* end) noexcept nogil

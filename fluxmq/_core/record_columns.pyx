@@ -11,7 +11,7 @@ from fluxmq._core.amqp091_values cimport room_free, room_put
 from fluxmq._core.hash cimport hash_bytes
 from fluxmq._core.text cimport utf8_valid
 
-from fluxmq._core.amqp091_methods import METHODS
+from fluxmq._core import amqp091_methods
 
 cdef enum:
     ROOM_MIN = 4096         # rows; doubled when they are used up
@@ -42,7 +42,7 @@ cdef list kind_names():
     """In the order of row_t.kind; on the way, the kind of each method."""
     names = [*PACKETS, *EVENTS]
     memset(method_kinds, 0xFF, sizeof(method_kinds))
-    for number, method in sorted(METHODS.items()):
+    for number, method in sorted(amqp091_methods.METHODS.items()):
         method_kinds[<int>(number >> 16)][<int>(number & 0xFFFF)] = <int16_t>len(names)
         names.append(method.name)
     return names

@@ -1,4 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: embedsignature=True, auto_pickle=False
 """What waits for its acknowledgement. See record_pending.pxd."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -129,8 +130,13 @@ cdef sent_t window_take(window_t* window, uint64_t number, bint through) noexcep
     sent.seq = NOTHING
     sent.time = 0
     if through and number == 0 and window.count:
+        # The first one waits, so this ends.
         number = window.base + window.count - 1
+        while window.sent[number & (window.size - 1)].seq == NOTHING:
+            number -= 1
     if number < window.base or number >= window.base + window.count:
+        if through and number >= window.base:
+            window.count = 0    # a number that was never given; the peer will say so, what is below it is settled
         return sent
     found = window.sent + (number & (window.size - 1))
     sent = found[0]

@@ -10,8 +10,8 @@ __all__ = ["RecordRows", "whole_packets"]
 class RecordRows:
     def __init__(
         self,
-        *,
         payload: str = "hash",
+        *,
         topics: Iterable[str] = (),
         clients: Iterable[str] = (),
         protocols: Iterable[str] = (),

@@ -108,8 +108,8 @@ cdef class RecordRows:
     cdef readonly int64_t lost_entries
     cdef readonly int64_t lost_bytes
 
-    def __init__(self, *, payload: str = "hash", topics: object = (), clients: object = (), protocols: object = (),
-                 sample: float = 1.0, batch_rows: int = 131072, batch_bytes: int = 64 << 20) -> None:
+    def __init__(self, payload: str = "hash", *, topics: object = (), clients: object = (), protocols: object = (),
+                 sample: float = 1.0, batch_rows: int = 131072, batch_bytes: int = 67108864) -> None:
         if payload not in PAYLOADS:
             raise UsageError(f"payload must be one of {sorted(PAYLOADS)}, not {payload!r}")
         self.recording = Recording()
@@ -288,6 +288,8 @@ cdef class RecordRows:
             version = told.get("version")
             if isinstance(version, int) and 0 < version < 128:
                 peer.version = <int8_t>version
+            peer.aliases_in = aliases_told(told.get("aliases_in")) or peer.aliases_in
+            peer.aliases_out = aliases_told(told.get("aliases_out")) or peer.aliases_out
         row_begin(self.recording, peer, &row, entry.time, kind)
         if entry.length:
             row.has |= HAS_DETAIL
@@ -343,3 +345,12 @@ def whole_packets(data: object, amqp091: bool = False) -> int:
         return mqtt_whole(<const uint8_t*>view.buf, <const uint8_t*>view.buf + view.len)
     finally:
         PyBuffer_Release(&view)
+
+
+cdef dict aliases_told(found):
+    """Topic aliases that were in force when the recording began: topic by alias. None: there are none."""
+    cdef dict aliases = {}
+    for each in found if isinstance(found, list) else ():
+        if isinstance(each, list) and len(each) == 2 and isinstance(each[0], int) and isinstance(each[1], str):
+            aliases[each[0]] = (<str>each[1]).encode()
+    return aliases or None

@@ -21,6 +21,7 @@ class Entry:
     connection: int
     time: int
     data: bytes
+    raw: bytes = b""  # all of it, as in the ring
 
     @property
     def json(self) -> dict[str, Any]:
@@ -42,6 +43,7 @@ def parse_entries(data: bytes | memoryview) -> list[Entry]:
         assert kind in (OPENED, ACCEPTED, IN, OUT, CLOSED, LOST), kind
         assert size % 8 == 0 and size == (32 + length + 7) // 8 * 8, (size, length)
         assert zero == 0 and at + size <= len(data)
-        found.append(Entry(kind, protocol, flags, connection, time, bytes(data[at + 32:at + 32 + length])))
+        found.append(Entry(kind, protocol, flags, connection, time, bytes(data[at + 32:at + 32 + length]),
+                           bytes(data[at:at + size])))
         at += size
     return found

@@ -190,7 +190,7 @@ def test_the_cap_on_disk_ends_it_for_good(start: Start, tmp_path: Path) -> None:
 
     wait_until(full)
     client.expect_quiet()
-    assert "record.max_disk is reached" in broker.stderr()
+    wait_until(lambda: "record.max_disk is reached" in broker.stderr())     # once the writer has gone
     assert writers(broker) == []
     assert broker.terminate() == 0
     [directory] = recordings(tmp_path / "recordings")

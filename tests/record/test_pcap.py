@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time as clock
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -250,14 +250,18 @@ def test_what_is_skipped_is_told(tmp_path: Path, first: bytes, says: str) -> Non
 def test_the_command(tmp_path: Path) -> None:
     write_capture(tmp_path / "c.pcap", whole_talk().packets[:-3])
     command = [sys.executable, "-P", "-m", "fluxmq", "record"]
-    words = {"env": environment(), "capture_output": True, "text": True, "timeout": 60}
-    done = subprocess.run([*command, "import", tmp_path / "c.pcap", tmp_path / "r"], **words)   # type: ignore[call-overload]
+
+    def run(*words: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *map(str, words)], env=environment(), capture_output=True, text=True,
+                              timeout=60)
+
+    done = run("import", tmp_path / "c.pcap", tmp_path / "r")
     assert (done.returncode, done.stderr) == (0, "") and "1 connections" in done.stdout
-    shown = subprocess.run([*command, "show", tmp_path / "r"], **words)     # type: ignore[call-overload]
+    shown = run("show", tmp_path / "r")
     assert shown.returncode == 0 and "a capture" in shown.stdout and "capture ended" in shown.stdout
-    as_json = subprocess.run([*command, "show", "--json", tmp_path / "r"], **words)     # type: ignore[call-overload]
+    as_json = run("show", "--json", tmp_path / "r")
     assert json.loads(as_json.stdout)["files"] == ["part-000001.parquet"]
-    again = subprocess.run([*command, "import", tmp_path / "c.pcap", tmp_path / "r"], **words)  # type: ignore[call-overload]
+    again = run("import", tmp_path / "c.pcap", tmp_path / "r")
     assert again.returncode != 0 and "there is something in it already" in again.stderr
     assert "Traceback" not in again.stderr
 
@@ -294,7 +298,7 @@ class Relay:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 with self.lock:
-                    self.pieces.append((clock.time_ns(), kind, data))
+                    self.pieces.append((time.time_ns(), kind, data))
                     target.sendall(data)
             target.shutdown(socket.SHUT_WR)
 
@@ -303,8 +307,8 @@ class Relay:
         assert not self.thread.is_alive()
         talk = Talk(client=("127.0.0.1", 45678), server=("127.0.0.1", port))
         talk.opened()
-        for time, kind, data in self.pieces:
-            talk.sent(kind, data, sizes=[1400] * (len(data) // 1400), time=time)
+        for when, kind, data in self.pieces:
+            talk.sent(kind, data, sizes=[1400] * (len(data) // 1400), time=when)
         talk.closed()
         write_capture(path, talk.packets, form="pcap-ns")
 
@@ -332,14 +336,15 @@ def test_mosquitto(tmp_path: Path) -> None:
     config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
     broker = subprocess.Popen([program, "-c", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = clock.monotonic() + 20
+        deadline = time.monotonic() + 20
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port)).close()
                 break
             except OSError:
-                assert clock.monotonic() < deadline and broker.poll() is None
-                clock.sleep(0.01)
+                assert broker.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
         relay = Relay(port)
         client = paho.Client(paho.CallbackAPIVersion.VERSION2, "paho-1", protocol=paho.MQTTv5)
         client.username_pw_set("user", "s3cret-word")

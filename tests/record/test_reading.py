@@ -113,7 +113,7 @@ def _cut_manifest(part: Path) -> None:
     (lambda part: _change_manifest(part, format="other"), "this is not the manifest of a recording"),
     (lambda part: _change_manifest(part, parts=[{}]), "manifest.json: the manifest is damaged"),
     (lambda part: (part.parent / MANIFEST).unlink(), "this is no recording: no manifest.json in it"),
-], ids=str)
+])
 def test_what_is_wrong_is_said_in_a_sentence(recording: Path, damage: Any, says: str) -> None:
     damage(open_recording(recording).parts[1])
     with pytest.raises(RecordingError) as raised:

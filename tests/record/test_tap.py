@@ -18,9 +18,11 @@ from kit.recording import Recorded, Wiretap
 from kit.websocket import WebSocket
 from oracle.mqtt import Connect, Disconnect, Pingreq, Pingresp, Publish, parse
 
+from fluxmq._core.record_rows import RecordRows
 from fluxmq._core.testing import DEBUG_BUILD, live_objects
 from fluxmq.app.server import Server
 from fluxmq.engine.ports_record import RecordRefused
+from fluxmq.record.files import batch_of_columns
 
 V3, V5 = 4, 5
 SIZES = (0, 1, 100, 5000, 70_000, 400_000)  # nothing, small, a blob, larger than what is carried, than one read
@@ -66,10 +68,10 @@ def open_transport(node: Node, slot: str) -> socket.socket | WebSocket:
 
 
 def connected(node: Node, name: str, version: int = V5, slot: str = "mqtt.tcp.plain", chunk: int = 0,
-              ) -> tuple[Client, Wiretap]:
+              aliases: int = 0) -> tuple[Client, Wiretap]:
     wire = Wiretap(open_transport(node, slot), chunk)
     client = Client(wire, version)
-    client.connect(name)
+    client.connect(name, properties={"topic_alias_maximum": aliases} if aliases else ())
     return client, wire
 
 
@@ -259,6 +261,27 @@ def test_those_who_are_there_already_are_told_of_first(node: Node) -> None:
     assert [(entry.kind, entry.flags) for entry in recorded.of(late)][:2] == [(OPENED, 1), (IN, 0)]
     idle.close()
     amqp.close()
+
+
+def test_topic_aliases_in_force_are_told_at_the_start(node: Node) -> None:
+    client, _ = connected(node, "c", aliases=10)
+    client.subscribe(("long/#", 0))
+    client.publish("long/er", b"1", properties={"topic_alias": 3})
+    client.receive(payload=b"1")
+    recorded = Recorded(node)
+    client.publish("", b"2", properties={"topic_alias": 3})
+    second = client.receive(payload=b"2")
+    client.disconnect()
+    recorded.until(lambda it: it.closed(it.number("c")))
+    recorded.end()
+    accepted = recorded.of(recorded.number("c"), ACCEPTED)[0].json
+    assert accepted["aliases_in"] == [[3, "long/er"]]
+    assert accepted["aliases_out"] == [[second.prop("topic_alias"), "long/er"]]
+    rows = RecordRows(payload="full")
+    for entry in recorded.entries:
+        rows.feed(entry.raw, 0)
+    topics = batch_of_columns(*rows.take()).column("topic").to_pylist()
+    assert [topic for topic in topics if topic is not None] == ["long/er", "long/er"]
 
 
 def test_a_packet_that_is_refused_is_the_last_one(node: Node) -> None:

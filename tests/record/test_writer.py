@@ -165,7 +165,8 @@ def until(true: object, child: Child) -> None:
     """Waits for what the child does; it says nothing, so somebody looks."""
     deadline = time.monotonic() + WAIT_S
     while not true():  # type: ignore[operator]
-        assert child.process.poll() is None and time.monotonic() < deadline
+        assert child.process.poll() is None
+        assert time.monotonic() < deadline
         time.sleep(0.005)
 
 

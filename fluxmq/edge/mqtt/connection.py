@@ -76,6 +76,9 @@ class Client:
         if flags & PRESENT:
             who["subscriptions"] = [(filter_.decode(), options)
                                     for filter_, (options, _) in session.subscriptions.items()]
+            for name, aliases in zip(("aliases_in", "aliases_out"), self.connection.topic_aliases, strict=True):
+                if aliases:
+                    who[name] = aliases
         tell_accepted(self.connection, who, flags)
 
     def displaced(self, reason: int) -> None:
