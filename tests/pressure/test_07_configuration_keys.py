@@ -25,6 +25,7 @@ from kit.slowdisk import SlowDisk
 from kit.watch import Memory, metric, metrics, wait_until
 from kit.websocket import Refused, WebSocket
 from oracle.mqtt import Connack, Connect, Puback, Publish, Subscribe
+from pressure.record_keys import RECORD
 
 from fluxmq.app.admin_client import AdminClient
 from fluxmq.model.config_keys import KEYS
@@ -881,7 +882,7 @@ OTHERS: dict[str, Observe] = {
     "auth.allow_anonymous": allow_anonymous,
     "auth.users_file": users_file,
     "auth.acl_file": acl_file,
-}
+} | RECORD
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if not SLOT.fullmatch(key)])
