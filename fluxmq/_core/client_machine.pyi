@@ -8,6 +8,8 @@ from fluxmq._core.client_writer import ClientWriter
 from fluxmq._core.mqtt_packets import ConnAck, Connect, Disconnect
 from fluxmq._core.mqtt_packets import Properties as PropertyList
 
+__all__ = ["SESSION_LOST", "STATE_CLOSED", "STATE_CONNECTING", "STATE_NEW", "STATE_OPEN", "ClientMachine"]
+
 STATE_NEW: int
 STATE_CONNECTING: int
 STATE_OPEN: int
