@@ -111,7 +111,10 @@ class Connection(ClientMachine):
                     self._loop.call_soon(self._tell)        # it ended before anybody knew that it was open
         except BaseException as error:
             self._on_closed = None
-            self.abort()
+            if self.state == STATE_OPEN:
+                self.disconnect()       # given up between CONNACK and here: the server should not publish the will
+            else:
+                self.abort()
             if isinstance(error, TimeoutError) and not error.args:
                 raise TimeoutError(f"{place} did not answer within {timeout_s:g} s") from None
             raise
