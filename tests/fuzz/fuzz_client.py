@@ -4,8 +4,8 @@
 
 Each iteration takes packets of a server and spoils them in a few places. Allowed outcomes: they are read, or a
 ProtocolError closes the machine; the same whether they come whole or in pieces; and every message is one that the
-decoder reads from the same bytes, in its order. Whatever else happens is written to regressions/client/ as a file, which the
-tests replay from then on.
+decoder reads from the same bytes, in its order. Whatever else happens is written to regressions/client/ as a file,
+which the tests replay from then on.
 """
 from __future__ import annotations
 
