@@ -193,6 +193,29 @@ def test_dropped_in_the_middle_of_qos_2(run: Run) -> None:
     run(body())
 
 
+def test_subscriptions_come_before_what_is_sent_again(run: Run) -> None:
+    """Or a client that publishes to itself would miss it on a server that has forgotten the session."""
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        asked = await peer.expect(Subscribe)
+        peer.send(Suback(packet_id=asked.packet_id, reasons=[1]))
+        sent = await peer.expect(Publish, dup=False)
+        if peer.number == 0:
+            peer.drop()
+            return
+        peer.send(Puback(packet_id=sent.packet_id))
+        await peer.expect(Disconnect)
+
+    async def body() -> None:
+        async with Scripted(script) as server, Client(server.address, reconnect=Backoff(initial_s=0.001)) as client:
+            await client.subscribe("a", 1)
+            await client.publish("a", b"x", 1)
+            await client.close()
+
+    run(body())
+
+
 def test_lost_fail_says_so(run: Run) -> None:
     async def script(peer: Peer) -> None:
         await peer.accept()
