@@ -86,10 +86,10 @@ def row(qos: int, side: str, figures: dict[tuple[int, str], list[Figure]]) -> di
 
 def render_clients(results: dict[str, Any]) -> str:
     """The table."""
-    lines = [f"{'QoS':<4} {'client':<14} {'messages/s':>12} {'CPU µs each':>12} {'times slower':>13}"]
+    lines = [f"{'QoS':<4} {'client':<14} {'messages/s':>12} {'CPU µs each':>12} {'ours faster by':>15}"]
     for found in results["rows"]:
         times = "" if found["client"] == OURS else f"{found['times']:.1f}"
         lines.append(f"{found['qos']:<4} {found['client']:<14} {found['rate']:>12,.0f} {found['cpu_us']:>12.2f} "
-                     f"{times:>13}")
+                     f"{times:>15}")
     lines += [f"{side} is not installed" for side in results["missing"]]
     return "\n".join(lines)

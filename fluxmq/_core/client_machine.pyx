@@ -7,6 +7,7 @@ The states of a connection are at the top of client_machine.pxd, those of a pack
 Whoever owns it feeds what the socket gave (`feed`), sends what `take_output` gives, and overrides, beside output_ready
 and output_full of ClientWriter:
 
+    accepted(present)     CONNACK came, before anything is sent again
     connected(connack)    CONNACK, accepted or not
     dismissed(packet)     the server's DISCONNECT
 
@@ -108,6 +109,9 @@ cdef class ClientMachine(ClientWriter):
         free(self.carry)
 
     # What the owner overrides
+
+    def accepted(self, bint session_present) -> None:
+        """The server accepted; nothing was resumed yet. What is written here goes before what is sent again."""
 
     def connected(self, connack) -> None:
         """The server answered CONNECT; reason_code 0 or a refusal. What was resumed is written already."""
@@ -428,6 +432,7 @@ cdef class ClientMachine(ClientWriter):
         if value is not None:
             self.packet_bytes_max_out = value
         self.state = OPEN
+        self.accepted(connack.session_present)
         self.resume(connack.session_present)
         self.connected(connack)
         return 0

@@ -2,8 +2,11 @@ from typing import final
 
 from fluxmq._core.client_properties import Properties
 
+__all__ = ["Message"]
+
 @final
 class Message:
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
     @property
     def topic(self) -> bytes: ...
     @property

@@ -3,7 +3,9 @@ from typing import Any, Protocol, final
 
 from fluxmq._core.mqtt_packets import Properties as PropertyList
 
-class Owner(Protocol):
+__all__ = ["Publishing"]
+
+class _Owner(Protocol):
     @property
     def told(self) -> PropertyList: ...
     def new_future(self) -> Any: ...
@@ -12,7 +14,7 @@ class Owner(Protocol):
 
 @final
 class Publishing:
-    def __init__(self, owner: Owner) -> None: ...
+    def __init__(self, owner: _Owner) -> None: ...
     @property
     def packet_id(self) -> int: ...
     @property

@@ -1,8 +1,9 @@
 from typing import final
 
+__all__ = ["Session"]
+
 @final
 class Session:
-    def __init__(self) -> None: ...
     @property
     def outstanding(self) -> int: ...
     @property

@@ -24,7 +24,7 @@ cdef object sequence_of(Slot slot):
 cdef class Session:
     """Machine. State of a session, for one machine at a time."""
 
-    def __init__(self) -> None:
+    def __cinit__(self):
         self.slots = [None]
         self.received = set()
         self.waiting = deque()

@@ -1,5 +1,7 @@
 from typing_extensions import disjoint_base
 
+__all__ = ["ClientWriter"]
+
 @disjoint_base
 class ClientWriter:
     @property

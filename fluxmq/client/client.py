@@ -155,7 +155,7 @@ class Client(Publisher):
         connection = await Connection.open(
             self.address, options, on_message=self._on_message, on_closed=self._on_closed, manual_ack=True,
             tls=self._tls, server_name=self._server_name, session=self._session, republish=self._republish,
-            on_room=self._pump, timeout_s=self._timeout_s)
+            on_room=self._pump, on_accepted=self._subscriptions.renew, timeout_s=self._timeout_s)
         self._connection = connection
         self.connects += 1
         self._lost.clear()
@@ -165,7 +165,7 @@ class Client(Publisher):
             self.options = replace(self.options, client_id=connection.client_id)
         if connection.connack.session_present:
             self._queued -= self.messages.clear() + self._subscriptions.clear_inboxes()
-        self._subscriptions.renew(connection, everything=not connection.connack.session_present)
+        self._subscriptions.renew(connection, connection.connack.session_present)    # those that came meanwhile
         self._check_reading()
         self._pump()
 

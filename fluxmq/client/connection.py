@@ -63,12 +63,14 @@ class Connection(ClientMachine):
 
     def __init__(self, options: ConnectOptions, on_message: OnMessage | None, on_closed: OnClosed | None, *,
                  manual_ack: bool, session: Session | None, republish: bool,
-                 on_room: Callable[[], object] | None) -> None:
+                 on_room: Callable[[], object] | None,
+                 on_accepted: Callable[[Connection, bool], object] | None) -> None:
         super().__init__(on_message, session=session, manual_ack=manual_ack, republish=republish,
                          topic_aliases=options.topic_aliases, max_inflight=options.max_inflight)
         self.options = options
         self._on_closed = on_closed
         self._on_room = on_room
+        self._on_accepted = on_accepted
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[ConnAck] = self._loop.create_future()
@@ -87,19 +89,22 @@ class Connection(ClientMachine):
                    on_closed: OnClosed | None = None, manual_ack: bool = False,
                    tls: ssl.SSLContext | bool | None = None, server_name: str | None = None,
                    session: Session | None = None, republish: bool = True,
-                   on_room: Callable[[], object] | None = None, timeout_s: float = CONNECT_TIMEOUT_S) -> Self:
+                   on_room: Callable[[], object] | None = None,
+                   on_accepted: Callable[[Connection, bool], object] | None = None,
+                   timeout_s: float = CONNECT_TIMEOUT_S) -> Self:
         """Connect, and wait for CONNACK.
 
         address: "host:port", "mqtts://host", "unix:/path". on_closed(error or None, reason): once, after open has
         returned. manual_ack, session, republish: as ClientMachine. tls: a context, True for the default one;
         server_name: what the certificate must say. on_room(): there may be room for more, because something was read or
-        the transport takes bytes again. Raises ConnectRefused, ProtocolError, ConnectionLost (the server
+        the transport takes bytes again. on_accepted(connection, session_present): what it writes goes before what the
+        session sends again. Raises ConnectRefused, ProtocolError, ConnectionLost (the server
         hung up), OSError (ssl.SSLError among them), TimeoutError, UsageError.
         """
         options = options or ConnectOptions()
         place = Address.of(address)
         self = cls(options, on_message, on_closed, manual_ack=manual_ack, session=session, republish=republish,
-                   on_room=on_room)
+                   on_room=on_room, on_accepted=on_accepted)
         connect = options.packet()
         try:
             async with asyncio.timeout(timeout_s):
@@ -111,7 +116,10 @@ class Connection(ClientMachine):
                     self._loop.call_soon(self._tell)        # it ended before anybody knew that it was open
         except BaseException as error:
             self._on_closed = None
-            self.abort()
+            if self.state == STATE_OPEN:
+                self.disconnect()       # given up between CONNACK and here: the server should not publish the will
+            else:
+                self.abort()
             if isinstance(error, TimeoutError) and not error.args:
                 raise TimeoutError(f"{place} did not answer within {timeout_s:g} s") from None
             raise
@@ -234,6 +242,10 @@ class Connection(ClientMachine):
 
     def output_full(self) -> None:
         self._flush()
+
+    def accepted(self, session_present: bool) -> None:
+        if self._on_accepted is not None:
+            self._on_accepted(self, session_present)
 
     def connected(self, connack: ConnAckPacket) -> None:
         properties = Properties(connack.properties)

@@ -58,6 +58,7 @@ class Subscription:
         self.inbox = inbox
         self.alone = alone
         self.granted = -1
+        self.sent_on: Connection | None = None
         self.error: BaseException | None = None
         self.answer: asyncio.Future[None] | None = None
         self.worker: asyncio.Task[None] | None = None
@@ -164,7 +165,7 @@ class Subscriptions:
                     entry.error = SubscribeRefused(codes[0], f"the server did not take {entry.topic_filter!r}: {said}")
                 entry.settle()
 
-            entry.granted = -1
+            entry.granted, entry.sent_on = -1, connection
             try:
                 connection.subscribe([(entry.topic_filter, entry.options)], done, entry.properties)
             except UsageError as error:
@@ -174,9 +175,13 @@ class Subscriptions:
 
     # The life of the client
 
-    def renew(self, connection: Connection, *, everything: bool) -> None:
-        """A new connection: subscribe what the server does not know, or may not know."""
-        self._send(connection, [entry for entry in self._entries.values() if everything or entry.granted < 0])
+    def renew(self, connection: Connection, session_present: bool) -> None:
+        """A new connection: subscribe what the server does not know, or may not know.
+
+        Before publishes are sent again, for they may be meant for this client itself.
+        """
+        self._send(connection, [entry for entry in self._entries.values() if entry.sent_on is not connection
+                                and (not session_present or entry.granted < 0)])
 
     def fail(self, error: BaseException) -> None:
         """The client ended."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,17 @@ from oracle.mqtt import (
     Subscribe,
 )
 
-from fluxmq.client import Connection, ConnectionLost, ConnectOptions, ConnectRefused, Message, Properties
+from fluxmq.client import (
+    Backoff,
+    Client,
+    Connection,
+    ConnectionLost,
+    ConnectOptions,
+    ConnectRefused,
+    Message,
+    Properties,
+    SessionLost,
+)
 from fluxmq.client.errors import ProtocolError
 
 Run = Callable[[Any], Any]
@@ -139,6 +150,107 @@ def test_more_than_the_receive_maximum_is_a_breach(run: Run) -> None:
             got: list[Message] = []
             _, ends = await opened(server, ConnectOptions(receive_maximum=2), on_message=got.append, manual_ack=True)
             assert (await ends.get())[1] == 0x93 and len(got) == 2
+
+    run(body())
+
+
+def test_a_unix_socket(run: Run, tmp_path: Path) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        await peer.expect(Publish, topic="a", payload=b"x")
+        peer.send(Puback(packet_id=1))
+        await peer.expect(Disconnect, reason=0)
+
+    async def body() -> None:
+        async with Scripted(script, path=str(tmp_path / "s")) as server, Client(server.address) as client:
+            assert (await client.publish("a", b"x", 1)).reason == 0
+
+    run(body())
+
+
+def test_dropped_in_the_middle_of_qos_2(run: Run) -> None:
+    """The public client: behind PUBREC only PUBREL is said again, and the publish succeeds once."""
+
+    async def script(peer: Peer) -> None:
+        await peer.accept(session_present=peer.number > 0)
+        assert peer.connect is not None and peer.connect.clean_start == (peer.number == 0)
+        if peer.number == 0:
+            await peer.expect(Publish, packet_id=1, qos=2)
+            peer.send(Pubrec(packet_id=1))
+            await peer.expect(Pubrel, packet_id=1)
+            peer.drop()
+            return
+        await peer.expect(Pubrel, packet_id=1)
+        peer.send(Pubcomp(packet_id=1))
+        await peer.expect(Disconnect)
+
+    async def body() -> None:
+        async with Scripted(script) as server, Client(server.address, reconnect=Backoff(initial_s=0.001)) as client:
+            assert (await client.publish("a", b"x", 2)).reason == 0
+            assert client.connects == 2
+            await client.close()
+
+    run(body())
+
+
+def test_subscriptions_come_before_what_is_sent_again(run: Run) -> None:
+    """Or a client that publishes to itself would miss it on a server that has forgotten the session."""
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        asked = await peer.expect(Subscribe)
+        peer.send(Suback(packet_id=asked.packet_id, reasons=[1]))
+        sent = await peer.expect(Publish, dup=False)
+        if peer.number == 0:
+            peer.drop()
+            return
+        peer.send(Puback(packet_id=sent.packet_id))
+        await peer.expect(Disconnect)
+
+    async def body() -> None:
+        async with Scripted(script) as server, Client(server.address, reconnect=Backoff(initial_s=0.001)) as client:
+            await client.subscribe("a", 1)
+            await client.publish("a", b"x", 1)
+            await client.close()
+
+    run(body())
+
+
+def test_lost_fail_says_so(run: Run) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        if peer.number == 0:
+            await peer.expect(Publish)
+            peer.drop()
+        else:
+            await peer.expect(Disconnect)
+
+    async def body() -> None:
+        quick = Backoff(initial_s=0.001)
+        async with Scripted(script) as server, Client(server.address, reconnect=quick, lost="fail") as client:
+            with pytest.raises(SessionLost):
+                await client.publish("a", b"x", 1)
+            await client.close()
+
+    run(body())
+
+
+def test_no_reconnect_after_a_refusal_for_good(run: Run) -> None:
+    async def script(peer: Peer) -> None:
+        if peer.number == 0:
+            await peer.accept()
+            peer.drop()
+        else:
+            await peer.accept(reason=0x86)
+            await peer.expect_end()
+
+    async def body() -> None:
+        async with Scripted(script) as server:
+            client = Client(server.address, reconnect=Backoff(initial_s=0.001))
+            await client.start()
+            with pytest.raises(ConnectRefused, match="bad user name"):
+                await client.messages.__anext__()
+            await client.close()
 
     run(body())
 

@@ -72,15 +72,20 @@ Script = Callable[[Peer], Awaitable[None]]
 
 
 class Scripted:
-    """The server, on 127.0.0.1. After the context `peers` is how many came."""
+    """The server, on 127.0.0.1 or a unix socket. After the context `peers` is how many came."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, *, path: str = "") -> None:
         self.script = script
+        self.path = path
         self.peers = 0
         self.address = ""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Scripted:
+        if self.path:
+            self._server = await asyncio.start_unix_server(self._came, self.path)
+            self.address = f"unix:{self.path}"
+            return self
         self._server = await asyncio.start_server(self._came, "127.0.0.1", 0)
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self

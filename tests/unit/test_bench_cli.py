@@ -1,9 +1,12 @@
-"""When a comparison counts as failed."""
+"""When a comparison counts as failed; the figures of a comparison of clients."""
 import pytest
+from click.testing import CliRunner
 
 import fluxmq.bench.load.brokers as brokers
 from fluxmq.bench.load.brokers import BrokerError, start_mosquitto
-from fluxmq.bench.load.cli import failed
+from fluxmq.bench.load.cli import bench, failed
+from fluxmq.bench.load.client_sides import Figure
+from fluxmq.bench.load.clients import render_clients, row
 
 BROKEN = {"rows": [{"errors": {}}, {"errors": {"ours": "BrokerError: it did not start"}}]}
 
@@ -24,3 +27,19 @@ def test_a_missing_broker_is_excused_at_smoke_size_only(monkeypatch: pytest.Monk
 
 def test_no_error_is_no_failure() -> None:
     assert not failed({"rows": [{"errors": {}}]}, smoke=False)
+
+
+def test_a_client_is_compared_within_its_round() -> None:
+    figures = {(0, "fluxmq.client"): [Figure(100, 1, 1), Figure(1000, 1, 2), Figure(300, 1, 3)],
+               (0, "other"): [Figure(10, 1, 1), Figure(10, 1, 1), Figure(100, 1, 1)]}
+    found = row(0, "other", figures)
+    assert (found["rate"], found["times"]) == (10, 10) and found["cpu_us"] == 100_000
+    assert row(0, "fluxmq.client", figures)["times"] == 1
+    text = render_clients({"rows": [found], "missing": ["aiomqtt"]})
+    assert "10.0" in text and "aiomqtt is not installed" in text
+
+
+def test_clients_without_a_broker() -> None:
+    for address, status in (("nowhere", 2), ("127.0.0.1:1", 1)):
+        said = CliRunner().invoke(bench, ["client", "--smoke", "--no-pin", "--addr", address])
+        assert said.exit_code == status and "fluxmq bench:" in said.output and "Traceback" not in said.output

@@ -91,7 +91,8 @@ def test_qos_1_and_2_to_their_ends() -> None:
     machine.said()
     machine.hear(Pubrec(packet_id=2, reason=0x10), Puback(packet_id=1, reason=0))
     assert machine.heard == [(1, 0)]
-    assert [(type(packet), packet.packet_id) for packet in machine.said()] == [(Pubrel, 2)]     # type: ignore[attr-defined]
+    release, = machine.said()
+    assert isinstance(release, Pubrel) and release.packet_id == 2
     machine.hear(Pubrec(packet_id=2))                    # said twice: PUBREL again
     assert isinstance(machine.said()[0], Pubrel)
     machine.hear(Pubcomp(packet_id=2))
@@ -167,7 +168,8 @@ def test_the_next_connection(present: bool, republish: bool) -> None:
     first.hear(Pubrec(packet_id=3))
     first.end()
     second = Machine(present=present, session=first.session, republish=republish)
-    said = [(type(packet).__name__, packet.packet_id, getattr(packet, "dup", None)) for packet in second.said()]  # type: ignore[attr-defined]
+    said = [(type(packet).__name__, packet.packet_id, getattr(packet, "dup", None))     # type: ignore[attr-defined]
+            for packet in second.said()]
     publishes = [("Publish", number, present) for number in (1, 2, 4)]
     if present:
         assert said == [("Pubrel", 3, None), *publishes] and first.heard == []
