@@ -36,6 +36,8 @@ def session(name: str, master: str | None = None, settings: dict[str, str] | Non
         raise SparkMissing("PySpark is not installed: pip install 'fluxmq[spark]'") from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # Else workers look into the directory they are started in first: in a checkout, into sources that are not built.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     builder: Any = Builder.builder.appName(name)
     if master is not None:
         builder = builder.master(master)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -144,11 +145,11 @@ def settled_memory(pid: int, seconds: float) -> int:
     return least
 
 
-def settings(options: BacklogOptions) -> dict[str, str]:
+def settings(options: BacklogOptions, admin: Path) -> dict[str, str]:
     queue: dict[str, Any] = {"name": "backlog"}
     if options.kind == "priorities":
         queue["max_priority"] = LEVELS - 1
-    return {"server.admin_socket": str(options.folder / ADMIN_SOCKET), "queues": json.dumps([queue]),
+    return {"server.admin_socket": str(admin), "queues": json.dumps([queue]),
             "storage.journal_file_size": BUFFERS, "queue_manager.cache_size": BUFFERS}
 
 
@@ -174,11 +175,11 @@ def fill(broker: Broker, options: BacklogOptions) -> dict[str, Any]:
             "bytes_per_message": (heavy - light) / max(done - light_at, 1)}
 
 
-def count(folder: Path) -> dict[str, int]:
+def count(admin_socket: Path) -> dict[str, int]:
     """How many messages the broker says there are. Raises LoadError when they are not all."""
     with socket.socket(socket.AF_UNIX) as admin:
         admin.settimeout(TIMEOUT)
-        admin.connect(str(folder / ADMIN_SOCKET))
+        admin.connect(str(admin_socket))
         admin.sendall(b"GET /api/v1/queues HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         said = b""
         while got := admin.recv(1 << 16):
@@ -194,13 +195,19 @@ def run_backlog(options: BacklogOptions) -> dict[str, Any]:
     """
     if options.messages < LIGHT_PART or options.size < 0:
         raise OptionsError(f"a backlog has {LIGHT_PART} messages at least")
-    needs = Needs(folder=options.folder, settings=settings(options))
+    # The path of a socket is short: not every folder's is.
+    with tempfile.TemporaryDirectory(prefix="fluxmq-") as place:
+        return _run(options, Path(place) / ADMIN_SOCKET)
+
+
+def _run(options: BacklogOptions, admin: Path) -> dict[str, Any]:
+    needs = Needs(folder=options.folder, settings=settings(options, admin))
     began = time.monotonic()
     with start_broker("fluxmq", needs) as broker:
         empty_start = time.monotonic() - began
         empty = settled_memory(broker.pid, options.settle)
         figures = fill(broker, options)
-        found = count(options.folder)
+        found = count(admin)
         if options.restart == "kill":
             broker.process.kill()
     began = time.monotonic()
@@ -208,7 +215,7 @@ def run_backlog(options: BacklogOptions) -> dict[str, Any]:
         restart = time.monotonic() - began
         again = settled_memory(broker.pid, options.settle)
         peak = memory(broker.pid).peak
-        again_found = count(options.folder)
+        again_found = count(admin)
     if again_found != found or sum(found.values()) != options.messages:
         raise LoadError(f"{options.messages} messages were acknowledged, {found} were there, {again_found} after the "
                         f"restart")

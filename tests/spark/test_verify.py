@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from kit import histories
+from kit import histories as kit
 from kit.tree import ROOT
 from oracle.delivery import TICK_NS, History, Row, Simulation, as_text
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(500)
 def found(spark: SparkSession, histories: dict[str, History]) -> tuple[list[Any], dict[str, int]]:
     from fluxmq.spark.violations import counts, judged, violations
 
-    events = histories.frame(spark, histories)
+    events = kit.frame(spark, histories)
     tables = judged(events)
     return violations(tables).collect(), counts(tables, events)
 
@@ -262,10 +262,10 @@ def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
     right, wrong = quiet(), quiet()
     lost(wrong)
     runner = CliRunner()
-    good = runner.invoke(verify, [str(histories.write(tmp_path / "right", right.rows))], standalone_mode=False)
+    good = runner.invoke(verify, [str(kit.write(tmp_path / "right", right.rows))], standalone_mode=False)
     assert good.exception is None and good.return_value == 0
     assert good.output.endswith("no violation\n") and "13 deliveries that must be" in good.output
-    bad = runner.invoke(verify, [str(histories.write(tmp_path / "wrong", wrong.rows, complete=False, why="it broke")),
+    bad = runner.invoke(verify, [str(kit.write(tmp_path / "wrong", wrong.rows, complete=False, why="it broke")),
                                  "--out", str(tmp_path / "out")], standalone_mode=False)
     assert bad.exception is None and bad.return_value == 1
     assert "partial: it broke" in bad.output and "violations: 1 (must-missing 1)" in bad.output
@@ -280,7 +280,7 @@ def test_the_example_of_the_page(spark: SparkSession, tmp_path: Path) -> None:
     scene = quiet()
     lost(scene)
     to_its_publisher(scene)
-    said = CliRunner().invoke(verify, [str(histories.write(tmp_path / "result", scene.rows))], standalone_mode=False)
+    said = CliRunner().invoke(verify, [str(kit.write(tmp_path / "result", scene.rows))], standalone_mode=False)
     page = (ROOT / "docs" / "verify.md").read_text(encoding="utf-8")
     assert said.return_value == 1
     assert said.output.replace(str(tmp_path / "result"), "result") == page.split(
@@ -291,7 +291,7 @@ def test_a_damaged_result_is_one_sentence(spark: SparkSession, tmp_path: Path) -
     from fluxmq.spark.result import ResultError
     from fluxmq.spark.verify_job import verify
 
-    path = histories.write(tmp_path / "r", quiet().rows)
+    path = kit.write(tmp_path / "r", quiet().rows)
     part = next((path / "events").iterdir())
     whole = part.read_bytes()
     part.write_bytes(whole[:4] + bytes(len(whole) // 3) + whole[4 + len(whole) // 3:])
