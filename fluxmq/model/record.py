@@ -32,10 +32,10 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     payload: Annotated[Literal["full", "hash", "size"], Meta(description=(
         "Of payloads: full, all bytes; hash, a digest and the size; size, the size alone."))] = "hash"
     max_rows: Annotated[int, Meta(ge=1, le=100_000_000, description=(
-        "A file is closed at so many rows."))] = 1_000_000
+        "A file is closed at so many rows. More are written in several row groups."))] = 131_072
     max_size: Annotated[Bytes, Meta(ge=1 << 16, description="A file is closed at this size.")] = 256 << 20
     max_time: Annotated[Seconds, Meta(ge=0.1, description=(
-        "A file is closed after this time. What is not closed is lost when the machine or the writer fails."))] = 60.0
+        "A file is closed after this time. What is not closed is lost when the machine or the writer fails."))] = 10.0
     max_disk: Annotated[Bytes, Meta(description=(
         "Recording ends when the files in dir have this size together. 0B = no cap."))] = 0
     ring_size: Annotated[Bytes, Meta(ge=RING_BYTES_MIN, le=2 << 30, description=(

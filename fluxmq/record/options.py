@@ -19,7 +19,8 @@ class RecordOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     what acknowledges it. clients: client ids, or patterns of fnmatch(3) (`sensor-*`); who matches none is left out
     whole. protocols: names of PROTOCOLS. Empty: all. sample: share of clients kept whole, over 0 up to 1, chosen by a
     hash of the client id. payload: full, the bytes and their digest; hash, the digest; size, neither. max_rows,
-    max_bytes, max_seconds: a part is closed as soon as it reaches one of them. cap_bytes: the recording ends when its
+    max_bytes, max_seconds: a part is closed as soon as it reaches one of them; with these defaults each is one row
+    group, and no more is lost by kill -9 than the one that is open. cap_bytes: the recording ends when its
     parts have so many together; 0 = no cap.
     """
 
@@ -28,9 +29,9 @@ class RecordOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     protocols: tuple[Literal["mqtt", "amqp091"], ...] = ()
     sample: float = 1.0
     payload: Literal["full", "hash", "size"] = "hash"
-    max_rows: int = 1_000_000
+    max_rows: int = 131_072
     max_bytes: int = 256 << 20
-    max_seconds: float = 60.0
+    max_seconds: float = 10.0
     cap_bytes: int = 0
 
 
