@@ -49,7 +49,7 @@ class ConnectionSeen:
 class Survey:
     """What the first pass found. first, last: ns since 1970, of what is played after the start. manual: those whose
     acknowledgements are played one by one. repeated: publishes with DUP, which are not. published: when the
-    first publish was."""
+    first publish was; silent: the last."""
 
     connections: list[ConnectionSeen]
     manual: list[int] = field(default_factory=list)
@@ -57,6 +57,7 @@ class Survey:
     last: int = 0
     repeated: int = 0
     published: int = 0
+    silent: int = 0
 
 
 @dataclass(slots=True)
@@ -158,11 +159,11 @@ def plain_survey(recording: Recording) -> Survey:
     mqtt = table.filter(_is(table, "protocol", "mqtt"))
     live = table.filter(pc.and_(mask, pc.invert(_is(table, "kind", "accepted"))))["time"]
     bounds = pc.min_max(live).as_py()
-    published = pc.min(table.filter(pc.and_(mask, _is(table, "kind", "PUBLISH")))["time"]).as_py()
+    published = pc.min_max(table.filter(pc.and_(mask, _is(table, "kind", "PUBLISH")))["time"]).as_py()
     repeated = pc.and_(pc.and_(_is(mqtt, "kind", "PUBLISH"), _is(mqtt, "direction", "in")),
                        pc.fill_null(mqtt["dup"], False))
     return Survey(connections, _manual(mqtt), bounds["min"] or 0, bounds["max"] or 0,
-                  pc.sum(pc.cast(repeated, pa.int64())).as_py() or 0, published or 0)
+                  pc.sum(pc.cast(repeated, pa.int64())).as_py() or 0, published["min"] or 0, published["max"] or 0)
 
 
 def _ranks(table: pa.Table, manual: list[int]) -> dict[int, int]:

@@ -64,14 +64,15 @@ def spark_survey(rows: DataFrame) -> Survey:
     found = rows.where(F.col("protocol").isNotNull()).groupBy("connection").agg(
         F.max("client_id").alias("client"), F.max("protocol").alias("protocol"),
         F.count_if(played).alias("operations"), F.min(live).alias("first"), F.max(live).alias("last"),
-        F.min(published).alias("published"),
+        F.min(published).alias("published"), F.max(published).alias("silent"),
         F.count_if(repeated).alias("repeated")).collect()
     connections = [ConnectionSeen(row["connection"], row["client"], row["protocol"], row["operations"])
                    for row in found]
     lived = [row for row in found if row["first"] is not None]
     return Survey(connections, _manual(rows), min((row["first"] for row in lived), default=0),
                   max((row["last"] for row in lived), default=0), sum(row["repeated"] for row in found),
-                  min((row["published"] for row in lived if row["published"] is not None), default=0))
+                  min((row["published"] for row in lived if row["published"] is not None), default=0),
+                  max((row["silent"] for row in lived if row["silent"] is not None), default=0))
 
 
 def spark_hash(value: int) -> int:

@@ -22,13 +22,15 @@ def _alone(_word: str, now: int) -> int:
 @dataclass(slots=True, kw_only=True)
 class PlayOptions:
     """address: of the broker, as Connection.open takes it. run: tag of the traces, unsigned 32 bits. first: recorded
-    instant (ns) that is T0; published: that of the first publish of all players. speed: of the recording; None, as fast
-    as possible. username, password: instead of the recorded logins. quiet_s: how long no delivery must come after the
-    last operation; quiet_max_s: how long that is waited for. patience_s: how long acknowledgements may stand still.
+    instant (ns) that is T0; published: that of the first publish of all players, silent: of the last. speed: of the
+    recording; None, as fast as possible. username, password: instead of the recorded logins. quiet_s: how long no
+    delivery must come after the last operation; quiet_max_s: how long that is waited for. patience_s: how long
+    acknowledgements may stand still.
     window: as fast as possible, publishes after which subscribers must have caught up.
 
     meet(word, now): "start" answers T0, ns since 1970; "connected" (as fast as possible only) returns when every player
-    has done what came before the first publish of all; "sent", when every player has sent all. It may block.
+    has done what came before the first publish of all; "published" (so too), when every player's publishes are
+    acknowledged; "sent", when every player has sent all. It may block.
     clock: ns since 1970. sleep, open_connection: for tests with a clock of their own.
     """
 
@@ -36,6 +38,7 @@ class PlayOptions:
     run: int
     first: int = 0
     published: int = 0
+    silent: int = 0
     speed: float | None = 1.0
     username: str | None = None
     password: str | None = field(default=None, repr=False)

@@ -53,6 +53,7 @@ WAITING_MAX = 20_000            # operations in clients' lines before the others
 NAP_S = 0.2
 NANO = 1e9
 MQTT_5 = 5
+NEVER = 1 << 63
 NOTHING: tuple[bytes | None, str | None] = (None, None)         # of properties and their detail
 
 
@@ -65,7 +66,7 @@ class Player(Waits):
         self.emit, self.manual = emit, manual
         self.batches = EventBatches(self.rows)
         self.links: dict[int, Link] = {}
-        self.in_session_run = self.connected = False
+        self.in_session_run = self.connected = self.silent = False
         self.reason = "their connections were gone"
 
     async def run(self, feed: AsyncIterator[pa.RecordBatch]) -> None:
@@ -88,7 +89,7 @@ class Player(Waits):
                 await self._start()
             if not self.stopped:
                 await self.settle()
-            await self._all_connected()
+            await self._all_published()
             await self._meet("sent")
             if not self.stopped:
                 await self._quiet()
@@ -113,6 +114,16 @@ class Player(Waits):
             self.connected = True
             await self.settle()
             await self._meet("connected")
+
+    async def _all_published(self) -> None:
+        """With --fast: before subscribers leave for good, they have what everybody published."""
+        await self._all_connected()
+        if self.options.speed is None and not self.silent:
+            self.silent = True
+            await self.settle()
+            await self._meet("published")
+            self.listeners |= {link.lane for link in self.links.values() if link.subscribed and link.state == OPEN}
+            await self.catch_up()
 
     async def _meet(self, word: str) -> int:
         return await self.loop.run_in_executor(None, self.options.meet, word, self.clock())
@@ -169,7 +180,9 @@ class Player(Waits):
         """With --fast: where the run of publishes or of session operations ends that may be sent now."""
         kinds = columns["kind"]
         quick = (PUBLISH, ACK)
-        if columns["time"][at] >= self.options.published:
+        if columns["time"][at] > self.options.silent:
+            await self._all_published()
+        elif columns["time"][at] >= self.options.published:
             await self._all_connected()
         session = kinds[at] not in quick
         if session != self.in_session_run or kinds[at] == CLOSE:
@@ -184,9 +197,10 @@ class Player(Waits):
         stop = at + 1
         room = OPENING_MAX if session else self.options.window - (self.rows.publishes - self.caught_up)
         end = min(end, at + max(room, 1))
-        before = not self.connected         # a run ends where the others are waited for
+        # a run ends where the others are waited for
+        meeting = (NEVER if self.silent else self.options.silent + 1) if self.connected else self.options.published
         while (stop < end and (kinds[stop] not in quick) == session and kinds[stop] != CLOSE
-               and not (before and columns["time"][stop] >= self.options.published)):
+               and columns["time"][stop] < meeting):
             stop += 1
         return stop
 

@@ -77,7 +77,8 @@ def begin(asked: ReplayAsked, recording: Recording, plan: Plan) -> tuple[Place, 
 
 def play_options(asked: ReplayAsked, plan: Plan, run: int) -> PlayOptions:
     return PlayOptions(
-        address=asked.broker, run=run, first=plan.survey.first, published=plan.survey.published, speed=asked.speed,
+        address=asked.broker, run=run, first=plan.survey.first, published=plan.survey.published,
+        silent=plan.survey.silent, speed=asked.speed,
         username=asked.username, password=asked.password, quiet_s=asked.quiet_s, quiet_max_s=asked.quiet_max_s,
         patience_s=asked.patience_s, window=asked.window)
 

@@ -139,15 +139,30 @@ class Waits:
         place = Address.of(self.options.address)
         try:
             async with asyncio.timeout(self.options.patience_s):
-                _, writer = await (asyncio.open_unix_connection(place.path) if place.path
-                                   else asyncio.open_connection(place.host, place.port))
-            writer.close()
+                while not await self._lives(place):
+                    await asyncio.sleep(NAP_S)
         except (OSError, TimeoutError) as error:
             self.stopped = True
             self.status.why = f"the broker at {self.options.address} went away: {error or what}"
             self.changes.set()
         finally:
             self.probing = False
+
+    async def _lives(self, place: Address) -> bool:
+        """Whether it takes a connection and keeps it: a process that is being killed may still do the first. Raises
+        OSError when nobody listens."""
+        reader, writer = await (asyncio.open_unix_connection(place.path) if place.path
+                                else asyncio.open_connection(place.host, place.port))
+        try:
+            async with asyncio.timeout(NAP_S):
+                await reader.read(1)
+        except TimeoutError:
+            return True
+        except OSError:
+            return False
+        finally:
+            writer.close()
+        return False
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -95,8 +95,8 @@ def test_spark_plans_the_same(tmp_path: Path, spark: SparkSession) -> None:
         return sorted(one.connections, key=lambda seen: seen.number)
 
     assert by_number(survey) == by_number(plain)
-    assert [getattr(survey, name) for name in ("manual", "first", "last", "repeated", "published")] == [
-        getattr(plain, name) for name in ("manual", "first", "last", "repeated", "published")]
+    assert [getattr(survey, name) for name in ("manual", "first", "last", "repeated", "published", "silent")] == [
+        getattr(plain, name) for name in ("manual", "first", "last", "repeated", "published", "silent")]
     plan, parts = plain_plan(recording, copies=2, partitions=2)
     assert plan_recording(survey, copies=2, partitions=2).places == plan.places
     operations = spark_operations(spark, rows, plan)

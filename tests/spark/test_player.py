@@ -124,7 +124,7 @@ def played(tmp_path: Path, story: Story, world: World, meanwhile: Callable[[Play
             yield batch
 
     async def run() -> None:
-        asked = PlayOptions(run=7, first=plan.survey.first, published=plan.survey.published,
+        asked = PlayOptions(run=7, first=plan.survey.first, published=plan.survey.published, silent=plan.survey.silent,
                             clock=lambda: world.now, sleep=world.sleep, open_connection=world.open, quiet_s=0.001,
                             **{"address": "127.0.0.1:1", "meet": lambda word, now: now, **options})
         player = Player(asked, status, lambda batch: rows.extend(batch.to_pylist()), frozenset(plan.survey.manual))
@@ -184,7 +184,7 @@ def test_all_start_at_the_instant_they_agree_on(tmp_path: Path) -> None:
     words.clear()
     (tmp_path / "fast").mkdir()
     played(tmp_path / "fast", paced(), World(), meet=meet, speed=None)
-    assert words == ["start", "connected", "sent"]
+    assert words == ["start", "connected", "published", "sent"]
 
 
 def test_a_client_whose_window_is_used_up_waits_and_keeps_its_order(tmp_path: Path) -> None:

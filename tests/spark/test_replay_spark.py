@@ -57,6 +57,8 @@ def crossing(*, there: bool = False) -> Story:
         story.publish(f"pub-{number % 4}", f"t/{number // 4 % 4}/x", number % 3)
     for number in range(4):
         story.disconnect(f"pub-{number}")
+    for number in range(0 if there else 4):
+        story.disconnect(f"sub-{number}")       # not before all players have published, nor before all came
     return story
 
 
