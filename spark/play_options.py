@@ -21,7 +21,8 @@ def _alone(_word: str, now: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class PlayOptions:
-    """address: of the broker, as Connection.open takes it. run: tag of the traces, unsigned 32 bits. first: recorded
+    """address: of the broker, as Connection.open takes it; amqp_address: where AMQP clients go. run: tag of the traces,
+    unsigned 32 bits. first: recorded
     instant (ns) that is T0; published: that of the first publish of all players. speed: of the recording; None, as fast
     as possible. username, password: instead of the recorded logins. quiet_s: how long no delivery must come after the
     last operation; quiet_max_s: how long that is waited for. patience_s: how long acknowledgements may stand still.
@@ -34,6 +35,7 @@ class PlayOptions:
 
     address: str
     run: int
+    amqp_address: str = ""
     first: int = 0
     published: int = 0
     speed: float | None = 1.0

@@ -14,6 +14,7 @@ from fluxmq.spark.play_options import PlayOptions, PlayStatus
 __all__ = ["Waits"]
 
 NAP_S = 0.2
+LOOKS = 2
 
 
 class Waits:
@@ -52,7 +53,7 @@ class Waits:
         if link.state == CLOSED and link.connection is not None and not link.ending:
             link.ending = True
             self.status.lost_connections += 1
-            self.probe("the connections to it broke")
+            self.probe("the connections to it broke", link.address)
 
     def wake(self, client: PlayedClient) -> None:
         if not client.ready:
@@ -129,22 +130,24 @@ class Waits:
 
     # ── the broker goes away ─────────────────────────────────────────────────────────────────────────────────
 
-    def probe(self, what: str) -> None:
+    def probe(self, what: str, address: str) -> None:
         """A connection broke: is it one, or the broker?"""
         if not (self.probing or self.stopped):
             self.probing = True
-            self.spawn(self._look(what))
+            self.spawn(self._look(what, address))
 
-    async def _look(self, what: str) -> None:
-        place = Address.of(self.options.address)
+    async def _look(self, what: str, address: str) -> None:
+        place = Address.of(address)
         try:
-            async with asyncio.timeout(self.options.patience_s):
-                _, writer = await (asyncio.open_unix_connection(place.path) if place.path
-                                   else asyncio.open_connection(place.host, place.port))
-            writer.close()
+            for look in range(LOOKS):       # a process that dies closes its connections before it stops to listen
+                await asyncio.sleep(look * NAP_S)
+                async with asyncio.timeout(self.options.patience_s):
+                    _, writer = await (asyncio.open_unix_connection(place.path) if place.path
+                                       else asyncio.open_connection(place.host, place.port))
+                writer.close()
         except (OSError, TimeoutError) as error:
             self.stopped = True
-            self.status.why = f"the broker at {self.options.address} went away: {error or what}"
+            self.status.why = f"the broker at {address} went away: {error or what}"
             self.changes.set()
         finally:
             self.probing = False
