@@ -258,15 +258,15 @@ class AmqpLink(Link):
 
         self._call(channel.number, m.ChannelOpen(), answered)
 
-    def on_channel_closed(self, number: int, why: AmqpRefused) -> None:
-        channel = self.channels.get(number)
-        if channel is None:
+    def on_channel_closed(self, channel: int, why: AmqpRefused) -> None:
+        found = self.channels.get(channel)
+        if found is None:
             return
-        self._over(channel, why.code or NACKED)
-        wanted = channel.reopened()
-        self._begin_channel(channel)
+        self._over(found, why.code or NACKED)
+        wanted = found.reopened()
+        self._begin_channel(found)
         for name, method in wanted.items():
-            self._call(number, method, self._restored(channel, name, method))
+            self._call(channel, method, self._restored(found, name, method))
 
     def _restored(self, channel: AmqpChannel, name: str, method: m.Method) -> Callable[[Any, AmqpRefused | None], None]:
         def answered(_answer: Any, why: AmqpRefused | None) -> None:
@@ -318,10 +318,10 @@ class AmqpLink(Link):
             self._probe(channel)
         return id(channel), channel.published
 
-    def on_confirm(self, number: int, tag: int, multiple: bool, good: bool) -> None:
-        channel = self.channels.get(number)
-        if channel is not None:
-            self._confirmed(channel, tag, multiple, 0 if good else NACKED)
+    def on_confirm(self, channel: int, number: int, multiple: bool, good: bool) -> None:
+        found = self.channels.get(channel)
+        if found is not None:
+            self._confirmed(found, number, multiple, 0 if good else NACKED)
 
     def _confirmed(self, channel: AmqpChannel, tag: int, multiple: bool, code: int) -> None:
         for number, reason in channel.confirmed(tag, multiple, code):
@@ -383,10 +383,10 @@ class AmqpLink(Link):
         if not channel.promised and self.client.waiting:
             self.changed(self)
 
-    def on_cancelled(self, number: int, tag: str) -> None:
-        channel = self.channels.get(number)
-        if channel is not None:
-            channel.setup.pop("consumer " + tag, None)
+    def on_cancelled(self, channel: int, tag: str) -> None:
+        found = self.channels.get(channel)
+        if found is not None:
+            found.setup.pop("consumer " + tag, None)
 
     def _send(self, channel: AmqpChannel, methods: list[m.Method]) -> None:
         for method in methods:

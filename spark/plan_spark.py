@@ -130,14 +130,14 @@ def spark_operations(spark: SparkSession, rows: DataFrame, plan: Plan) -> DataFr
         chosen = chosen.unionByName(theirs.where(_acknowledged()).join(ranks, "answers").select(*chosen.columns))
     copied = chosen.withColumn("copy", F.explode(F.sequence(F.lit(0), F.lit(plan.copies - 1))))
     kinds = F.create_map(*(F.lit(one) for pair in KINDS.items() for one in pair))
-    beside, theirs = F.col("copy") > 0, F.col("protocol") == "amqp091"
+    beside, amqp = F.col("copy") > 0, F.col("protocol") == "amqp091"
     made = copied.join(F.broadcast(who), "connection").withColumns({
         "kind": kinds[F.col("kind")].cast("tinyint"),
-        "method": F.when(theirs, F.col("kind")), "tag": F.col("packet_id"),
+        "method": F.when(amqp, F.col("kind")), "tag": F.col("packet_id"),
         "link": F.col("connection") * plan.copies + F.col("copy"),
         "client_number": F.col("number") * plan.copies + F.col("copy"),
         "client": F.when(beside, F.concat("name", F.lit("~"), F.col("copy").cast("string"))).otherwise(F.col("name")),
-        "topic": F.when(beside & ~theirs & ~F.col("topic").startswith("$"), F.concat(
+        "topic": F.when(beside & ~amqp & ~F.col("topic").startswith("$"), F.concat(
             F.lit("~"), F.col("copy").cast("string"), F.lit("/"), "topic")).otherwise(F.col("topic")),
         "key": keys[F.pmod(F.col("place") + F.col("copy"), F.lit(plan.partitions))]})
     return (made.repartition(plan.partitions, "key").sortWithinPartitions("time", "seq", "copy")

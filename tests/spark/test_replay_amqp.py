@@ -6,18 +6,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pika
 import pytest
+from click.testing import CliRunner
 from kit.amqp_wire import Wire
 from kit.broker import Broker, free_port
+from kit.client import Client
 from kit.recordings import make_recording
 from kit.story import events_of
 
 from fluxmq.record.reading import open_recording
 from fluxmq.spark.replaying import ReplayAsked, ReplayError, replay_here
 from fluxmq.spark.result import Summary
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Rows = list[dict[str, Any]]
 Work = Callable[[Wire], object]
@@ -341,3 +346,42 @@ def test_who_is_refused_says_why(tmp_path: Path, target: AmqpBroker) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     with pytest.raises(ReplayError, match=f"there is no broker at {nobody}: .*--amqp-broker"):
         replay(recording, target, tmp_path / "none", amqp_broker=nobody)
+
+
+def test_both_protocols_meet_and_verify_judges_mqtt_alone(tmp_path: Path, target: AmqpBroker,
+                                                          spark: SparkSession) -> None:
+    """In amq.topic: each gets what the other publishes, and every delivery is named."""
+    from fluxmq.spark.verify_job import verify
+
+    def work(broker: AmqpBroker) -> None:
+        wire = broker.wire()
+        wire.open_channel(1)
+        wire.call(1, "queue.declare", queue="q")
+        wire.call(1, "queue.bind", queue="q", exchange="amq.topic", routing_key="t.*")
+        wire.call(1, "basic.consume", queue="q", no_ack=True)
+        wire.call(1, "confirm.select")
+        with closing(Client(broker.address)) as client:
+            client.connect("mqtt")
+            client.subscribe("t/#", qos=1)
+            client.publish("t/1", b"from MQTT, and long enough", qos=1)
+            client.receive("t/1")
+            wire.expect_content(1)
+            wire.publish(1, "amq.topic", "t.2", b"from AMQP, and long enough", {"delivery_mode": 2})
+            wire.expect(1, "basic.ack")
+            client.receive("t/2")
+            wire.expect_content(1)
+            client.disconnect()
+        wire.call(0, "connection.close", reply_code=200)
+
+    recording = recorded(tmp_path, work)
+    asked = ReplayAsked(recording=str(recording), broker="{}:{}".format(*target.address), out=str(tmp_path / "result"),
+                        amqp_broker="{}:{}".format(*target.amqp), speed=None, quiet_s=0.2)
+    summary = replay_here(asked)
+    rows = events_of(tmp_path / "result")
+    assert summary.complete and summary.broker["amqp_address"] == asked.amqp_broker
+    numbers = {row["detail"]["version"]: row["client_number"] for row in of(rows, "connect")}
+    assert Counter((row["client_number"], row["publisher"]) for row in of(rows, "delivery")) == {
+        (here, there): 1 for here in numbers.values() for there in numbers.values()}
+    ran = CliRunner().invoke(verify, [str(tmp_path / "result"), "--settle", "0.1"], standalone_mode=False)
+    assert ran.return_value == 0, ran.output
+    assert "no violation" in ran.output and "only MQTT is judged" in ran.output
