@@ -51,8 +51,13 @@ def mixed() -> Story:
     story.connect("client-5")
     story.disconnect("client-5")
     story.lost("client-4")
-    story.rows.append({"seq": len(story.rows), "time": story.rows[-1]["time"], "connection": 90, "protocol": "amqp091",
-                       "client_id": "amqp091-90", "direction": "in", "kind": "basic.publish", "version": 91})
+    for direction, kind in (("in", "connection.open"), (None, "accepted"), ("in", "queue.declare"),
+                            ("out", "queue.declare-ok"), ("in", "basic.publish"), ("out", "basic.deliver"),
+                            ("in", "basic.ack"), ("in", "heartbeat"), (None, "closed")):
+        story.rows.append({
+            "seq": len(story.rows), "time": story.rows[-1]["time"], "connection": 90, "protocol": "amqp091",
+            "client_id": "amqp091-90", "direction": direction, "kind": kind, "version": None if "open" in kind else 91,
+            "channel": 1, "exchange": "logs", "packet_id": 7, "topic": "key" if kind == "basic.publish" else None})
     return story
 
 
@@ -81,7 +86,13 @@ def test_a_partition_has_its_clients_whole_and_in_order(tmp_path: Path) -> None:
     every = [row for rows in played for row in rows]
     assert {row["client"] for row in every if row["copy"] == 2} == {f"client-{n}~2" for n in range(6)} | {
         "early~2", "amqp091-90~2"}
-    assert {row["topic"][:3] for row in every if row["copy"] == 1 and row["topic"]} == {"~1/"}
+    assert {row["topic"][:3] for row in every if row["copy"] == 1 and row["topic"]} == {"~1/", "key"}
+    theirs = [row for row in every if row["client"] == "amqp091-90~1"]
+    assert [row["method"] for row in theirs] == [
+        "connection.open", "accepted", "queue.declare", "queue.declare-ok", "basic.publish", "basic.ack", "closed"]
+    assert {(row["channel"], row["exchange"], row["tag"]) for row in theirs} == {(1, "logs", 7)}
+    assert {row["method"] for row in every if row["client"] != theirs[0]["client"] and "amqp" not in row["client"]} == {
+        None}
     ranks = [(row["client"], row["rank"]) for row in every if row["kind"] == ACK and row["copy"] == 0]
     assert sorted(ranks, key=lambda one: one[0]) == [
         ("client-1", 0), ("client-1", 1), ("client-1", 2), ("client-2", 1), ("client-2", 0)]
