@@ -385,3 +385,28 @@ def test_both_protocols_meet_and_verify_judges_mqtt_alone(tmp_path: Path, target
     ran = CliRunner().invoke(verify, [str(tmp_path / "result"), "--settle", "0.1"], standalone_mode=False)
     assert ran.return_value == 0, ran.output
     assert "no violation" in ran.output and "only MQTT is judged" in ran.output
+
+
+@pytest.mark.parametrize("gone", [("connection.open",), ("connection.open", "accepted")])
+def test_who_was_there_at_the_start_goes_on(tmp_path: Path, target: AmqpBroker, gone: tuple[str, ...]) -> None:
+    """Its channels are opened when it uses them, and what comes on them is acknowledged at once; a capture that picked
+    a connection up does not even say that it was accepted."""
+
+    def work(broker: AmqpBroker) -> None:
+        wire = broker.wire()
+        wire.open_channel(4)
+        wire.call(4, "queue.declare", queue="q")
+        wire.call(4, "basic.consume", queue="q", consumer_tag="c")
+        wire.publish(4, "", "q", b"without confirms, long enough")
+        wire.expect_content(4)
+        wire.call(4, "basic.qos", prefetch_count=1)
+        wire.call(0, "connection.close", reply_code=200)
+
+    rows = [row for row in rows_of(recorded(tmp_path, work)) if row["kind"] not in (*gone, "channel.open")]
+    make_recording(tmp_path / "changed", rows)
+    summary, rows = replay(tmp_path / "changed", target, tmp_path / "result")
+    assert summary.complete and summary.not_sent == 0
+    (sent,) = of(rows, "publish")
+    assert sent["qos"] == 0 and sent["acked"] and sent["reason"] == 0
+    assert [(row["topic"], row["publisher_op"]) for row in of(rows, "delivery")] == [("/q", sent["op"])]
+    assert target.left("q") == 0
