@@ -50,6 +50,10 @@ class Operation(NamedTuple):
     reason: int
     rank: int | None
     due: int
+    method: str | None = None
+    channel: int = 0
+    exchange: str | None = None
+    tag: int = 0
 
 
 class PlayedClient:
@@ -74,7 +78,7 @@ class Link:
     def __init__(self, rows: ReplayRows, client: PlayedClient, options: PlayOptions, changed: Callable[[Link], None], *,
                  manual: bool) -> None:
         self.rows, self.client, self.options, self.changed = rows, client, options, changed
-        self.clock = options.clock
+        self.clock, self.address = options.clock, options.address
         self.lane = Lane(rows, client.played, client.connections, lambda: changed(self))
         client.connections += 1
         self.state = NEW

@@ -16,15 +16,20 @@ import pyarrow.compute as pc
 
 from fluxmq._core.errors import FluxError
 from fluxmq.record.reading import Recording
+from fluxmq.spark.amqp_operations import ANSWERED, METHODS
 from fluxmq.spark.operations import ACK, KINDS, OPERATIONS, copy_of_client, copy_of_topic
 
-__all__ = ["ACKNOWLEDGEMENTS", "COLUMNS", "HELD_NS", "SESSION_ROWS", "ConnectionSeen", "Plan", "PlanError", "Survey",
-           "plain_operations", "plain_plan", "plain_survey", "plan_recording"]
+__all__ = ["ACKNOWLEDGEMENTS", "AMQP_ROWS", "AMQP_SESSION", "COLUMNS", "HELD_NS", "SESSION_ROWS", "ConnectionSeen",
+           "Plan", "PlanError", "Survey", "plain_operations", "plain_plan", "plain_survey", "plan_recording"]
 
 COLUMNS = ["seq", "time", "connection", "client_id", "protocol", "version", "direction", "kind", "topic", "qos",
-           "retain", "dup", "size", "payload", "properties", "detail", "reason", "answers", "ack_latency"]
+           "retain", "dup", "size", "payload", "properties", "detail", "reason", "answers", "ack_latency", "channel",
+           "exchange", "packet_id"]
 SESSION_ROWS = ("CONNECT", "SUBSCRIBE", "UNSUBSCRIBE", "DISCONNECT")      # of direction in
 ACKNOWLEDGEMENTS = ("PUBACK", "PUBREC")
+AMQP_ROWS = ("connection.open", "connection.close", "basic.publish", "basic.ack", "basic.nack", "basic.reject",
+             *METHODS)                                                      # of direction in
+AMQP_SESSION = ("accepted", "closed")
 AT_START = '"subscriptions"'        # in the detail of ACCEPTED: the connection was there when the recording began
 HELD_NS = 1_000_000_000             # an acknowledgement that comes later is one that the client held back
 BATCH_ROWS = 8192
@@ -63,7 +68,8 @@ class Survey:
 @dataclass(slots=True)
 class Plan:
     """numbers, names, places: by connection, of the first copy: the client's number and name, and its partition. A
-    client's copy k has number `number * copies + k`, and the partition is `(place + k) % partitions`."""
+    client's copy k has number `number * copies + k`, and the partition is `(place + k) % partitions`. protocols:
+    `mqtt`, `amqp091`."""
 
     survey: Survey
     copies: int
@@ -74,6 +80,7 @@ class Plan:
     clients: int
     operations: int
     not_replayed: dict[str, int]
+    protocols: frozenset[str] = frozenset({"mqtt"})
 
     @property
     def span_ns(self) -> int:
@@ -85,14 +92,16 @@ def plan_recording(survey: Survey, *, copies: int = 1, partitions: int = 1) -> P
     loads: dict[str, int] = {}
     names: dict[int, str] = {}
     foreign: set[str | int] = set()
+    spoken: set[str] = set()
     for seen in survey.connections:
-        if seen.protocol != "mqtt":
+        if seen.protocol not in ("mqtt", "amqp091"):
             foreign.add(seen.client or seen.number)
         elif seen.operations:
+            spoken.add(seen.protocol)
             name = names[seen.number] = seen.client or f"connection-{seen.number}"
             loads[name] = loads.get(name, 0) + seen.operations
     if not loads:
-        raise PlanError("the recording holds nothing of MQTT clients that could be replayed")
+        raise PlanError("the recording holds nothing of clients that could be replayed")
     if len(loads) * copies >= PUBLISHERS_MAX:
         raise PlanError(f"{len(loads)} clients {copies} times are more than a trace can number")
     numbered = {name: number for number, name in enumerate(sorted(loads))}
@@ -103,10 +112,11 @@ def plan_recording(survey: Survey, *, copies: int = 1, partitions: int = 1) -> P
         load, place = heapq.heappop(room)
         place_of[name] = place
         heapq.heappush(room, (load + loads[name], place))
-    left_out = {"AMQP 0-9-1 clients": len(foreign), "repeated publishes": survey.repeated * copies}
+    left_out = {"clients of other protocols": len(foreign), "repeated publishes": survey.repeated * copies}
     return Plan(survey, copies, partitions, {number: numbered[name] for number, name in names.items()}, names,
                 {number: place_of[name] for number, name in names.items()}, len(loads) * copies,
-                sum(loads.values()) * copies, {what: count for what, count in left_out.items() if count})
+                sum(loads.values()) * copies, {what: count for what, count in left_out.items() if count},
+                frozenset(spoken))
 
 
 # ── with pyarrow ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -131,7 +141,11 @@ def _played(table: pa.Table) -> pa.ChunkedArray:
     packets = pc.and_(incoming, pc.or_(_is(table, "kind", *SESSION_ROWS), published))
     there = pc.and_(_is(table, "kind", "accepted"),
                     pc.fill_null(pc.match_substring(table["detail"], AT_START), False))
-    return pc.and_(_is(table, "protocol", "mqtt"), pc.or_(packets, pc.or_(there, _is(table, "kind", "closed"))))
+    mqtt = pc.and_(_is(table, "protocol", "mqtt"), pc.or_(packets, pc.or_(there, _is(table, "kind", "closed"))))
+    methods = pc.or_(pc.and_(incoming, _is(table, "kind", *AMQP_ROWS)),
+                     pc.and_(_is(table, "direction", "out"), _is(table, "kind", *ANSWERED)))
+    amqp = pc.and_(_is(table, "protocol", "amqp091"), pc.or_(methods, _is(table, "kind", *AMQP_SESSION)))
+    return pc.or_(mqtt, amqp)
 
 
 def _manual(table: pa.Table) -> list[int]:
@@ -159,7 +173,8 @@ def plain_survey(recording: Recording) -> Survey:
     mqtt = table.filter(_is(table, "protocol", "mqtt"))
     live = table.filter(pc.and_(mask, pc.invert(_is(table, "kind", "accepted"))))["time"]
     bounds = pc.min_max(live).as_py()
-    published = pc.min_max(table.filter(pc.and_(mask, _is(table, "kind", "PUBLISH")))["time"]).as_py()
+    publishes = table.filter(pc.and_(mask, _is(table, "kind", "PUBLISH", "basic.publish")))
+    published = pc.min_max(publishes["time"]).as_py()
     repeated = pc.and_(pc.and_(_is(mqtt, "kind", "PUBLISH"), _is(mqtt, "direction", "in")),
                        pc.fill_null(mqtt["dup"], False))
     return Survey(connections, _manual(mqtt), bounds["min"] or 0, bounds["max"] or 0,
@@ -193,6 +208,8 @@ def plain_operations(recording: Recording, plan: Plan) -> list[pa.Table]:
     kinds = pa.array([KINDS[kind] for kind in table["kind"].to_pylist()], pa.int8())
     rank = pa.array([ranks.get(answers) if kind == ACK else None for kind, answers in
                      zip(kinds.to_pylist(), table["answers"].to_pylist(), strict=True)], pa.int64())
+    theirs = _is(table, "protocol", "amqp091")
+    methods = pc.if_else(theirs, table["kind"], pa.scalar(None, pa.string()))
     parts: list[list[pa.Table]] = [[] for _ in range(plan.partitions)]
     for copy in range(plan.copies):
         names = pa.array([copy_of_client(plan.names[one], copy) for one in unique.tolist()], pa.string())
@@ -200,7 +217,8 @@ def plain_operations(recording: Recording, plan: Plan) -> list[pa.Table]:
             "time": table["time"], "seq": table["seq"], "copy": pa.array(np.full(len(connection), copy, np.int32)),
             "kind": kinds, "link": pa.array(connection * plan.copies + copy),
             "client_number": pa.array(numbers * plan.copies + copy), "client": names.take(pa.array(where)),
-            "topic": _topics(table["topic"], copy), "rank": rank}
+            "topic": _topics(table["topic"], theirs, copy), "rank": rank,
+            "method": methods, "tag": table["packet_id"]}
         made = pa.table([columns.get(name, table[name] if name not in columns else None) for name in OPERATIONS.names],
                         schema=OPERATIONS)
         for place, part in enumerate(parts):
@@ -209,12 +227,13 @@ def plain_operations(recording: Recording, plan: Plan) -> list[pa.Table]:
             for part in parts]
 
 
-def _topics(topics: pa.ChunkedArray, copy: int) -> pa.ChunkedArray:
+def _topics(topics: pa.ChunkedArray, theirs: pa.ChunkedArray, copy: int) -> pa.ChunkedArray:
+    """theirs: which are routing keys of AMQP. What a copy makes of these depends on the exchange: the player knows."""
     if not copy:
         return topics
     coded = topics.combine_chunks().dictionary_encode()
     changed = pa.array([copy_of_topic(topic, copy) for topic in coded.dictionary.to_pylist()], pa.string())
-    return changed.take(coded.indices)
+    return pc.if_else(theirs, topics, changed.take(coded.indices))
 
 
 def plain_plan(recording: Recording, *, copies: int = 1,

@@ -8,8 +8,20 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from fluxmq.record.reading import Recording
+from fluxmq.spark.amqp_operations import ANSWERED
 from fluxmq.spark.operations import KINDS, OPERATIONS
-from fluxmq.spark.plan import ACKNOWLEDGEMENTS, AT_START, COLUMNS, HELD_NS, SESSION_ROWS, ConnectionSeen, Plan, Survey
+from fluxmq.spark.plan import (
+    ACKNOWLEDGEMENTS,
+    AMQP_ROWS,
+    AMQP_SESSION,
+    AT_START,
+    COLUMNS,
+    HELD_NS,
+    SESSION_ROWS,
+    ConnectionSeen,
+    Plan,
+    Survey,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -30,7 +42,11 @@ def _played() -> Column:
     published = (F.col("kind") == "PUBLISH") & ~F.coalesce("dup", F.lit(False))
     packets = (F.col("direction") == "in") & (F.col("kind").isin(*SESSION_ROWS) | published)
     there = (F.col("kind") == "accepted") & F.col("detail").contains(AT_START)
-    return F.coalesce((F.col("protocol") == "mqtt") & (packets | there | (F.col("kind") == "closed")), F.lit(False))
+    mqtt = (F.col("protocol") == "mqtt") & (packets | there | (F.col("kind") == "closed"))
+    methods = (((F.col("direction") == "in") & F.col("kind").isin(*AMQP_ROWS))
+               | ((F.col("direction") == "out") & F.col("kind").isin(*ANSWERED)))
+    amqp = (F.col("protocol") == "amqp091") & (methods | F.col("kind").isin(*AMQP_SESSION))
+    return F.coalesce(mqtt, F.lit(False)) | F.coalesce(amqp, F.lit(False))
 
 
 def _delivered() -> Column:
@@ -60,7 +76,7 @@ def spark_survey(rows: DataFrame) -> Survey:
     repeated = ((F.col("protocol") == "mqtt") & (F.col("direction") == "in") & (F.col("kind") == "PUBLISH")
                 & F.col("dup"))
     live = F.when(played & (F.col("kind") != "accepted"), F.col("time"))
-    published = F.when(played & (F.col("kind") == "PUBLISH"), F.col("time"))
+    published = F.when(played & F.col("kind").isin("PUBLISH", "basic.publish"), F.col("time"))
     found = rows.where(F.col("protocol").isNotNull()).groupBy("connection").agg(
         F.max("client_id").alias("client"), F.max("protocol").alias("protocol"),
         F.count_if(played).alias("operations"), F.min(live).alias("first"), F.max(live).alias("last"),
@@ -115,13 +131,14 @@ def spark_operations(spark: SparkSession, rows: DataFrame, plan: Plan) -> DataFr
         chosen = chosen.unionByName(theirs.where(_acknowledged()).join(ranks, "answers").select(*chosen.columns))
     copied = chosen.withColumn("copy", F.explode(F.sequence(F.lit(0), F.lit(plan.copies - 1))))
     kinds = F.create_map(*(F.lit(one) for pair in KINDS.items() for one in pair))
-    beside = (F.col("copy") > 0)
+    beside, amqp = F.col("copy") > 0, F.col("protocol") == "amqp091"
     made = copied.join(F.broadcast(who), "connection").withColumns({
         "kind": kinds[F.col("kind")].cast("tinyint"),
+        "method": F.when(amqp, F.col("kind")), "tag": F.col("packet_id"),
         "link": F.col("connection") * plan.copies + F.col("copy"),
         "client_number": F.col("number") * plan.copies + F.col("copy"),
         "client": F.when(beside, F.concat("name", F.lit("~"), F.col("copy").cast("string"))).otherwise(F.col("name")),
-        "topic": F.when(beside & ~F.col("topic").startswith("$"), F.concat(
+        "topic": F.when(beside & ~amqp & ~F.col("topic").startswith("$"), F.concat(
             F.lit("~"), F.col("copy").cast("string"), F.lit("/"), "topic")).otherwise(F.col("topic")),
         "key": keys[F.pmod(F.col("place") + F.col("copy"), F.lit(plan.partitions))]})
     return (made.repartition(plan.partitions, "key").sortWithinPartitions("time", "seq", "copy")

@@ -21,11 +21,11 @@ def _alone(_word: str, now: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class PlayOptions:
-    """address: of the broker, as Connection.open takes it. run: tag of the traces, unsigned 32 bits. first: recorded
-    instant (ns) that is T0; published: that of the first publish of all players, silent: of the last. speed: of the
-    recording; None, as fast as possible. username, password: instead of the recorded logins. quiet_s: how long no
-    delivery must come after the last operation; quiet_max_s: how long that is waited for. patience_s: how long
-    acknowledgements may stand still.
+    """address: of the broker, as Connection.open takes it; amqp_address: where AMQP clients go. run: tag of the traces,
+    unsigned 32 bits. first: recorded instant (ns) that is T0; published: that of the first publish of all players,
+    silent: of the last. speed: of the recording; None, as fast as possible. username, password: instead of the recorded
+    logins. quiet_s: how long no delivery must come after the last operation; quiet_max_s: how long that is waited for.
+    patience_s: how long acknowledgements may stand still.
     window: as fast as possible, publishes after which subscribers must have caught up.
 
     meet(word, now): "start" answers T0, ns since 1970; "connected" (as fast as possible only) returns when every player
@@ -36,6 +36,7 @@ class PlayOptions:
 
     address: str
     run: int
+    amqp_address: str = ""
     first: int = 0
     published: int = 0
     silent: int = 0

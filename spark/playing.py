@@ -21,6 +21,8 @@ import pyarrow as pa
 
 from fluxmq._core.errors import FluxError
 from fluxmq._core.replay_rows import NO_VALUE
+from fluxmq.spark.amqp_link import AmqpLink
+from fluxmq.spark.amqp_operations import vhost_asked
 from fluxmq.spark.event_batches import EventBatches
 from fluxmq.spark.links import CLOSED, OPEN, Link, Operation, PlayedClient
 from fluxmq.spark.operations import (
@@ -28,7 +30,10 @@ from fluxmq.spark.operations import (
     CLOSE,
     CONNECT,
     DISCONNECT,
+    METHOD,
     PUBLISH,
+    SEND,
+    SETTLE,
     SETUP,
     SUBSCRIBE,
     UNSUBSCRIBE,
@@ -76,7 +81,9 @@ class Player(Waits):
             started = False
             async for batch in feed:
                 columns = _columns(batch)
-                setups = int(np.searchsorted(batch.column("kind").to_numpy() != SETUP, True)) if not started else 0
+                setups = 0
+                while not started and setups < batch.num_rows and columns["kind"][setups] == SETUP:
+                    setups += 1
                 for index in range(setups):
                     await self._set_up(_operation(columns, index, NO_VALUE))
                 if setups < batch.num_rows:
@@ -179,7 +186,7 @@ class Player(Waits):
     async def _reach(self, columns: dict[str, Any], at: int, end: int) -> int:
         """With --fast: where the run of publishes or of session operations ends that may be sent now."""
         kinds = columns["kind"]
-        quick = (PUBLISH, ACK)
+        quick = (PUBLISH, ACK, SEND, SETTLE)
         if columns["time"][at] > self.options.silent:
             await self._all_published()
         elif columns["time"][at] >= self.options.published:
@@ -215,15 +222,20 @@ class Player(Waits):
         if client.opening:
             return False
         kind, link = operation.kind, self.links.get(operation.link)
-        if kind in (CONNECT, SETUP):
+        amqp = operation.method is not None
+        if amqp and kind in (CONNECT, SETUP) and link is not None:
+            return True                     # each has both, unless it was there at the start
+        # Where the recording picked a connection up, its beginning is not there.
+        picked_up = amqp and link is None and kind in (METHOD, SEND)
+        if kind in (CONNECT, SETUP) or picked_up:
             if self.opening >= OPENING_MAX:
                 self.at_the_door.append(client)
                 return False
             asked = connect_asked(operation.detail, operation.properties, operation.version or MQTT_5, operation.copy)
             self.spawn(self._open(self._new_link(client, operation), asked, operation.due))
-            return True
+            return not picked_up
         if link is None or link.state == CLOSED:
-            if kind not in (CLOSE, DISCONNECT, ACK):
+            if kind not in (CLOSE, DISCONNECT, ACK, SETTLE):
                 client.played.next_op += 1
                 self._not_sent("its connection was gone")
             return True
@@ -235,6 +247,11 @@ class Player(Waits):
 
     def _on_link(self, link: Link, operation: Operation) -> bool:
         kind, copy, due = operation.kind, operation.copy, operation.due
+        if isinstance(link, AmqpLink) and kind in (METHOD, SEND, SETTLE):
+            done = link.perform(operation)
+            if link.asked:
+                self.asked.add(link)
+            return done
         if kind == PUBLISH:
             text = operation.properties
             wire, said = (wire_properties(text, copy), publish_detail(text)) if text else NOTHING
@@ -262,7 +279,9 @@ class Player(Waits):
         return True
 
     def _new_link(self, client: PlayedClient, operation: Operation) -> Link:
-        link = Link(self.rows, client, self.options, self.changed, manual=operation.link in self.manual)
+        link = (AmqpLink(self.rows, client, self.options, self.changed, vhost=vhost_asked(operation.detail))
+                if operation.method is not None else
+                Link(self.rows, client, self.options, self.changed, manual=operation.link in self.manual))
         self.links[operation.link] = link
         client.opening = True
         return link
@@ -279,7 +298,7 @@ class Player(Waits):
         if link.state == CLOSED:
             self.status.refused_connections += not link.unreachable
             if link.unreachable:
-                self.probe(link.unreachable)
+                self.probe(link.unreachable, link.address)
         self.changed(link)
 
     async def _set_up(self, operation: Operation) -> None:
@@ -385,4 +404,5 @@ def _operation(columns: dict[str, Any], at: int, due: int) -> Operation:
     return Operation(
         take["kind"], take["link"], take["client_number"], take["client"], take["version"] or 0, take["copy"],
         take["topic"], take["qos"] or 0, bool(take["retain"]), take["size"] or 0, take["payload"], take["properties"],
-        take["detail"], take["reason"] or 0, take["rank"], due)
+        take["detail"], take["reason"] or 0, take["rank"], due,
+        take["method"], take["channel"] or 0, take["exchange"], take["tag"] or 0)

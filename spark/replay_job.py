@@ -154,6 +154,9 @@ def _report(summary: Summary, out: str) -> str:
 @click.argument("recording", type=click.Path(path_type=str))
 @click.option("--broker", required=True, metavar="HOST:PORT", help="The broker to play against; best a fresh one.")
 @click.option("--out", required=True, metavar="RESULT", help="A new directory for the result; all executors reach it.")
+@click.option("--amqp-broker", metavar="HOST:PORT",
+              help="Where AMQP 0-9-1 clients go; without, port 5672 of the broker, or the broker itself when the "
+                   "recording has no other clients.")
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
               help="2 plays in half of the recorded time.")
 @click.option("--fast", is_flag=True, help="As fast as possible, in the recorded order of each client.")
@@ -167,15 +170,16 @@ def _report(summary: Summary, out: str) -> str:
               help="The end is when no delivery has come for so long.")
 @click.option("--window", type=click.IntRange(1), default=1000, show_default=True,
               help="With --fast: publishes after which subscribers must have caught up.")
-def run(recording: str, broker: str, out: str, speed: float, fast: bool, copies: int, master: str | None,
-        partitions: int | None, username: str | None, broker_pid: int | None, quiet_s: float, window: int) -> int:
+def run(recording: str, broker: str, out: str, amqp_broker: str | None, speed: float, fast: bool, copies: int,
+        master: str | None, partitions: int | None, username: str | None, broker_pid: int | None, quiet_s: float,
+        window: int) -> int:
     """Replay RECORDING against a broker, and write what was sent and what arrived to RESULT."""
     from fluxmq.spark.session import session
 
     asked = ReplayAsked(
-        recording=recording, broker=broker, out=out, speed=None if fast else speed, copies=copies,
-        partitions=partitions, username=username, password=os.environ.get(PASSWORD) if username else None,
-        broker_pid=broker_pid, quiet_s=quiet_s, window=window)
+        recording=recording, broker=broker, out=out, amqp_broker=amqp_broker, speed=None if fast else speed,
+        copies=copies, partitions=partitions, username=username,
+        password=os.environ.get(PASSWORD) if username else None, broker_pid=broker_pid, quiet_s=quiet_s, window=window)
     open_recording(Path(recording))         # what is wrong with it is said before Spark starts
     spark = session("fluxmq replay", master, {"spark.ui.showConsoleProgress": "false"})
     summary = replay_with_spark(spark, asked)

@@ -23,6 +23,7 @@ from fluxmq.spark.result import SUMMARY, EventsWriter, Place, Summary, create_re
 __all__ = ["ReplayAsked", "ReplayError", "begin", "finish", "perform", "play_options", "replay_here"]
 
 CONNECT_TIMEOUT_S = 10.0
+AMQP_PORT = 5672
 RUNS = 1 << 32
 
 
@@ -32,11 +33,15 @@ class ReplayError(FluxError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayAsked:
-    """What `fluxmq replay run` is asked for. speed: None, as fast as possible. broker_pid: None, looked for."""
+    """What `fluxmq replay run` is asked for. speed: None, as fast as possible. broker_pid: None, looked for.
+
+    amqp_broker: where AMQP clients go; None: `broker` when there are no others, else its host at port 5672.
+    """
 
     recording: str
     broker: str
     out: str
+    amqp_broker: str | None = None
     speed: float | None = 1.0
     copies: int = 1
     partitions: int | None = None
@@ -51,12 +56,39 @@ class ReplayAsked:
     def said(self) -> dict[str, Any]:
         """For summary.json: without secrets."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)
-                if entry.name not in ("recording", "broker", "out", "password")}
+                if entry.name not in ("recording", "broker", "amqp_broker", "out", "password")}
+
+    def amqp_address(self, plan: Plan) -> str:
+        """"" when the recording has no AMQP clients."""
+        if "amqp091" not in plan.protocols:
+            return ""
+        if self.amqp_broker is not None:
+            return self.amqp_broker
+        place = Address.of(self.broker)
+        if "mqtt" not in plan.protocols or place.path:
+            return self.broker
+        return f"[{place.host}]:{AMQP_PORT}" if ":" in place.host else f"{place.host}:{AMQP_PORT}"
 
 
 def begin(asked: ReplayAsked, recording: Recording, plan: Plan) -> tuple[Place, Summary]:
     """Looks for the broker and makes the empty result. Raises ReplayError, ResultError."""
-    place = Address.of(asked.broker)
+    amqp = asked.amqp_address(plan)
+    if "mqtt" in plan.protocols:
+        _look(asked.broker, "--broker")
+    if amqp:
+        _look(amqp, "--broker" if amqp == asked.broker else "--amqp-broker")
+    manifest = recording.manifest
+    summary = Summary(
+        run=secrets.randbelow(RUNS - 1) + 1, options=asked.said(), partitions=plan.partitions, why="it did not end",
+        recording={"path": str(recording.path), "id": manifest.id, "rows": recording.rows, "clients": plan.clients,
+                   "operations": plan.operations, "span_ns": plan.span_ns},
+        broker={"address": asked.broker} | ({"amqp_address": amqp} if amqp else {}), not_replayed=plan.not_replayed)
+    return create_result(asked.out, summary), summary
+
+
+def _look(address: str, option: str) -> None:
+    """Raises ReplayError when nobody listens there."""
+    place = Address.of(address)
     try:
         if place.path:
             with socket.socket(socket.AF_UNIX) as probe:
@@ -64,21 +96,14 @@ def begin(asked: ReplayAsked, recording: Recording, plan: Plan) -> tuple[Place, 
         else:
             socket.create_connection((place.host, place.port), CONNECT_TIMEOUT_S).close()
     except OSError as error:
-        raise ReplayError(f"there is no broker at {asked.broker}: {error.strerror or error}; start one, or name "
-                          "another with --broker") from None
-    manifest = recording.manifest
-    summary = Summary(
-        run=secrets.randbelow(RUNS - 1) + 1, options=asked.said(), partitions=plan.partitions, why="it did not end",
-        recording={"path": str(recording.path), "id": manifest.id, "rows": recording.rows, "clients": plan.clients,
-                   "operations": plan.operations, "span_ns": plan.span_ns},
-        broker={"address": asked.broker}, not_replayed=plan.not_replayed)
-    return create_result(asked.out, summary), summary
+        raise ReplayError(f"there is no broker at {address}: {error.strerror or error}; start one, or name "
+                          f"another with {option}") from None
 
 
 def play_options(asked: ReplayAsked, plan: Plan, run: int) -> PlayOptions:
     return PlayOptions(
-        address=asked.broker, run=run, first=plan.survey.first, published=plan.survey.published,
-        silent=plan.survey.silent, speed=asked.speed,
+        address=asked.broker, amqp_address=asked.amqp_address(plan), run=run, first=plan.survey.first,
+        published=plan.survey.published, silent=plan.survey.silent, speed=asked.speed,
         username=asked.username, password=asked.password, quiet_s=asked.quiet_s, quiet_max_s=asked.quiet_max_s,
         patience_s=asked.patience_s, window=asked.window)
 

@@ -33,7 +33,8 @@ SUMMARY = "summary.json"
 EVENTS_FOLDER = "events"
 ROWS_PER_FILE = 8_000_000
 
-EVENTS = ("publish", "delivery", "subscribe", "unsubscribe", "connect", "disconnect", "lost-connection")
+EVENTS = ("publish", "delivery", "subscribe", "unsubscribe", "connect", "disconnect", "lost-connection",
+          "method")
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema([

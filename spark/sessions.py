@@ -37,11 +37,12 @@ from fluxmq.spark.matching import filter_parts
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["DETAIL", "NEVER", "connections", "pieces", "sessions"]
+__all__ = ["AMQP", "DETAIL", "NEVER", "connections", "of_mqtt", "pieces", "sessions"]
 
 NEVER = 2**62
 SECOND_NS = 1_000_000_000
 EXPIRY_NEVER_S = 0xFFFFFFFF
+AMQP = 91           # version in the detail of a connect
 
 # What `detail` may say, of all events.
 DETAIL = """clean_start boolean, session_present boolean, session_expiry_s bigint, `by` string,
@@ -59,6 +60,15 @@ def _later(start: Column, seconds: Column) -> Column:
     """start + seconds, NEVER where either is."""
     return (F.when((start >= NEVER) | (seconds >= EXPIRY_NEVER_S), F.lit(NEVER))
             .otherwise(start + seconds * SECOND_NS))
+
+
+def of_mqtt(events: DataFrame) -> DataFrame:
+    """Without what AMQP clients did and got, and what others got of them: other rules hold for them."""
+    theirs = F.broadcast(events.where("event = 'connect'").where(
+        F.get_json_object("detail", "$.version").cast("int") == AMQP).select("run", "client_number").distinct())
+    publishers = theirs.withColumnRenamed("client_number", "publisher")
+    return events.join(theirs, ["run", "client_number"], "left_anti").join(
+        publishers, ["run", "publisher"], "left_anti")
 
 
 def connections(events: DataFrame) -> DataFrame:

@@ -10,7 +10,7 @@ import click
 from fluxmq.spark.attempt import attempt
 from fluxmq.spark.result import Result, ResultError, open_result
 from fluxmq.spark.session import session
-from fluxmq.spark.sessions import NEVER
+from fluxmq.spark.sessions import NEVER, of_mqtt
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -46,6 +46,8 @@ def _report(found: Result, counted: dict[str, int], kinds: dict[str, int], shown
     from fluxmq.spark.violations import COUNTS
 
     lines = [f"result {found.name}, run {found.summary.run}"]
+    if "amqp_address" in found.summary.broker:
+        lines.append("AMQP 0-9-1 clients and their messages are left out: only MQTT is judged")
     if not found.summary.complete:
         lines.append(f"partial: {found.summary.why or 'the replay did not end'}; what is there was judged")
     width = max(len(f"{number:,}") for number in counted.values())
@@ -84,6 +86,8 @@ def verify(result: str, settle: float, show: int, out: Path | None, master: str 
     spark = session("fluxmq verify", master)
     with attempt(spark, "verify", ResultError, f"the events of {found.name} cannot be judged"):
         events = found.frame(spark).withColumn("run", F.lit(found.summary.run))
+        if "amqp_address" in found.summary.broker:
+            events = of_mqtt(events).localCheckpoint()
         tables = judged(events, settle_ns=int(settle * 1e9), complete=found.summary.complete)
         rows = violations(tables).localCheckpoint()
         if out is not None:

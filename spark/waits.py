@@ -52,7 +52,7 @@ class Waits:
         if link.state == CLOSED and link.connection is not None and not link.ending:
             link.ending = True
             self.status.lost_connections += 1
-            self.probe("the connections to it broke")
+            self.probe("the connections to it broke", link.address)
 
     def wake(self, client: PlayedClient) -> None:
         if not client.ready:
@@ -129,21 +129,21 @@ class Waits:
 
     # ── the broker goes away ─────────────────────────────────────────────────────────────────────────────────
 
-    def probe(self, what: str) -> None:
+    def probe(self, what: str, address: str) -> None:
         """A connection broke: is it one, or the broker?"""
         if not (self.probing or self.stopped):
             self.probing = True
-            self.spawn(self._look(what))
+            self.spawn(self._look(what, address))
 
-    async def _look(self, what: str) -> None:
-        place = Address.of(self.options.address)
+    async def _look(self, what: str, address: str) -> None:
+        place = Address.of(address)
         try:
             async with asyncio.timeout(self.options.patience_s):
                 while not await self._lives(place):
                     await asyncio.sleep(NAP_S)
         except (OSError, TimeoutError) as error:
             self.stopped = True
-            self.status.why = f"the broker at {self.options.address} went away: {error or what}"
+            self.status.why = f"the broker at {address} went away: {error or what}"
             self.changes.set()
         finally:
             self.probing = False

@@ -221,7 +221,7 @@ cdef class Lane:
     cdef readonly int64_t unfinished
     cdef public bint stalled
     cdef bint closed, listed, kept, heard
-    cdef object connection, publish_on, wake, on_done, on_ping
+    cdef object connection, publish_on, wake, on_done, on_ping, proves
     cdef dict pending               # packet identifier: row
     cdef list unproven              # rows of QoS 0 since the last PINGREQ
     cdef object trips               # lists of rows, one for each PINGREQ on its way
@@ -233,17 +233,19 @@ cdef class Lane:
         self.closed = True
 
     def attach(self, connection):
-        """The connection is open."""
+        """The connection is open. One that has `prove()` asks for round trips by itself, when it is told to."""
         self.connection = connection
+        self.proves = getattr(connection, "prove", None)
         self.publish_on = connection.publish
         self.closed = False
 
     def publish(self, bytes topic, int qos, bint retain, int64_t size, bytes recorded, bytes properties, int64_t due,
-                str detail=None):
+                str detail=None, int told=-1):
         """Publishes; False when it cannot be sent now: the window is used up, or the connection does not take more.
 
         recorded: the payload, or None when only its size is known. properties: as on the wire, or None. due: ns since
-        1970, NO_VALUE for none. What the connection raises is passed on: then nothing was sent and there is no row.
+        1970, NO_VALUE for none. told: the QoS that the row says, -1: that one. What the connection raises is
+        passed on: then nothing was sent and there is no row.
         """
         cdef ReplayRows rows = self.rows
         connection = self.connection
@@ -265,7 +267,7 @@ cdef class Lane:
         cdef int64_t row = rows.add(PUBLISH, self, op, topic, True)
         cdef Chunk chunk = rows.last
         cdef int at = row & CHUNK_MASK
-        chunk.qos[at], chunk.retain[at], chunk.dup[at] = qos, retain, False
+        chunk.qos[at], chunk.retain[at], chunk.dup[at] = qos if told < 0 else told, retain, False
         chunk.size[at] = PyBytes_GET_SIZE(payload)
         chunk.due[at], chunk.sent[at], chunk.reason[at] = due, now, 0
         if detail is not None:
@@ -330,7 +332,9 @@ cdef class Lane:
     def ping(self):
         """A round trip, after which all QoS 0 publishes up to here have been read by the broker. Nothing when there
         are none."""
-        if self.unproven and not self.closed:
+        if self.proves is not None and not self.closed:
+            self.proves()
+        elif self.unproven and not self.closed:
             self.trips.append(self.unproven)
             self.unproven = []
             self.connection.ping(self.on_ping)
@@ -358,15 +362,19 @@ cdef class Lane:
 
     def take(self, Message message not None):
         """A delivery."""
+        self.take_parts(message.topic, message.payload, message.qos, message.dup, message.retain)
+
+    cpdef take_parts(self, bytes topic, bytes body, int qos, bint dup, bint retain=False):
+        """A delivery, of whatever protocol."""
         cdef ReplayRows rows = self.rows
         cdef int64_t op = self.client.arrived
         self.client.arrived = op + 1
         cdef int64_t now = rows.clock()
-        cdef int at = rows.add(DELIVERY, self, op, message.topic, False) & CHUNK_MASK
+        cdef int at = rows.add(DELIVERY, self, op, topic, False) & CHUNK_MASK
         cdef Chunk chunk = rows.last
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(message.payload)
-        cdef uint8_t* payload = <uint8_t*>PyBytes_AS_STRING(message.payload)
-        chunk.qos[at], chunk.retain[at], chunk.dup[at] = message.qos, message.retain, message.dup
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
+        cdef uint8_t* payload = <uint8_t*>PyBytes_AS_STRING(body)
+        chunk.qos[at], chunk.retain[at], chunk.dup[at] = qos, retain, dup
         chunk.size[at], chunk.sent[at], chunk.reason[at] = size, now, 0
         if size >= TRACE and peek_u32(payload) == rows.run:
             chunk.publisher[at] = peek_u32(payload + 4)
@@ -392,4 +400,4 @@ cdef class Lane:
             self.pending.clear()
         self.trips, self.unproven = [], []
         self.unfinished = 0
-        self.connection = self.publish_on = None
+        self.connection = self.publish_on = self.proves = None

@@ -13,7 +13,10 @@ from fluxmq.record.reading import open_recording
 from fluxmq.spark.operations import (
     ACK,
     KINDS,
+    METHOD,
     OPERATIONS,
+    SEND,
+    SETTLE,
     connect_asked,
     copy_of_filter,
     copy_of_topic,
@@ -48,8 +51,13 @@ def mixed() -> Story:
     story.connect("client-5")
     story.disconnect("client-5")
     story.lost("client-4")
-    story.rows.append({"seq": len(story.rows), "time": story.rows[-1]["time"], "connection": 90, "protocol": "amqp091",
-                       "client_id": "amqp091-90", "direction": "in", "kind": "basic.publish", "version": 91})
+    for direction, kind in (("in", "connection.open"), (None, "accepted"), ("in", "queue.declare"),
+                            ("out", "queue.declare-ok"), ("in", "basic.publish"), ("out", "basic.deliver"),
+                            ("in", "basic.ack"), ("in", "heartbeat"), (None, "closed")):
+        story.rows.append({
+            "seq": len(story.rows), "time": story.rows[-1]["time"], "connection": 90, "protocol": "amqp091",
+            "client_id": "amqp091-90", "direction": direction, "kind": kind, "version": None if "open" in kind else 91,
+            "channel": 1, "exchange": "logs", "packet_id": 7, "topic": "key" if kind == "basic.publish" else None})
     return story
 
 
@@ -60,8 +68,8 @@ def test_the_survey_finds_who_acknowledges_by_hand(tmp_path: Path) -> None:
     assert survey.manual == sorted(wanted.values())
     assert survey.repeated == 1
     plan = plan_recording(survey, copies=2, partitions=3)
-    assert plan.not_replayed == {"AMQP 0-9-1 clients": 1, "repeated publishes": 2}
-    assert plan.clients == 14 and len(set(plan.places.values())) == 3
+    assert plan.not_replayed == {"repeated publishes": 2}
+    assert plan.clients == 16 and len(set(plan.places.values())) == 3
     assert survey.first == story.rows[1]["time"] and survey.published == story.rows[13]["time"]
 
 
@@ -76,8 +84,15 @@ def test_a_partition_has_its_clients_whole_and_in_order(tmp_path: Path) -> None:
         for row in rows:
             assert seen.setdefault(row["client_number"], place) == place
     every = [row for rows in played for row in rows]
-    assert {row["client"] for row in every if row["copy"] == 2} == {f"client-{n}~2" for n in range(6)} | {"early~2"}
-    assert {row["topic"][:3] for row in every if row["copy"] == 1 and row["topic"]} == {"~1/"}
+    assert {row["client"] for row in every if row["copy"] == 2} == {f"client-{n}~2" for n in range(6)} | {
+        "early~2", "amqp091-90~2"}
+    assert {row["topic"][:3] for row in every if row["copy"] == 1 and row["topic"]} == {"~1/", "key"}
+    theirs = [row for row in every if row["client"] == "amqp091-90~1"]
+    assert [row["method"] for row in theirs] == [
+        "connection.open", "accepted", "queue.declare", "queue.declare-ok", "basic.publish", "basic.ack", "closed"]
+    assert {(row["channel"], row["exchange"], row["tag"]) for row in theirs} == {(1, "logs", 7)}
+    assert {row["method"] for row in every if row["client"] != theirs[0]["client"] and "amqp" not in row["client"]} == {
+        None}
     ranks = [(row["client"], row["rank"]) for row in every if row["kind"] == ACK and row["copy"] == 0]
     assert sorted(ranks, key=lambda one: one[0]) == [
         ("client-1", 0), ("client-1", 1), ("client-1", 2), ("client-2", 1), ("client-2", 0)]
@@ -120,8 +135,8 @@ def test_our_hash_is_sparks(spark: SparkSession) -> None:
 def test_nothing_to_play_is_one_sentence(tmp_path: Path) -> None:
     story = Story()
     story.connect("one")
-    story.rows[0] |= {"kind": "basic.publish", "protocol": "amqp091"}
-    with pytest.raises(PlanError, match="holds nothing of MQTT clients that could be replayed"):
+    story.rows[0] |= {"kind": "heartbeat", "protocol": "amqp091"}
+    with pytest.raises(PlanError, match="holds nothing of clients that could be replayed"):
         plain_plan(open_recording(story.write(tmp_path / "r")))
 
 
@@ -171,4 +186,7 @@ def test_a_connect_is_read_back() -> None:
 
 
 def test_kinds_are_numbered_once() -> None:
-    assert len(set(KINDS.values())) == len(KINDS) - 1 and pa.types.is_int8(OPERATIONS.field("kind").type)
+    mqtt = {kind: number for kind, number in KINDS.items() if "." not in kind}
+    theirs = set(KINDS.values()) - set(mqtt.values())
+    assert len(set(mqtt.values())) == len(mqtt) - 1 and theirs == {METHOD, SEND, SETTLE}
+    assert pa.types.is_int8(OPERATIONS.field("kind").type)

@@ -1,0 +1,237 @@
+"""AMQP 0-9-1 from the client's side, bytes in and bytes out, no sockets: what a replay needs of it, over the compiled
+codec of `_core`.
+
+    header ──Start──► START-OK ──Tune──► TUNE-OK, OPEN ──OpenOk──► open ──close, either side──► closed
+
+What is called on a channel is answered in the order in which it was called. When the server closes a channel,
+everything that waits on it hears why, and the channel's number is free again.
+"""
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from fluxmq._core import amqp091_methods as m
+from fluxmq._core.errors import FluxError, ProtocolError
+
+__all__ = ["AmqpRefused", "Delivered", "Hears", "Login", "Machine"]
+
+HEADER = b"AMQP\x00\x00\x09\x01"
+METHOD, CONTENT, BODY, HEARTBEAT = 1, 2, 3, 8
+HEAD, FRAME_END = 7, 0xCE
+FRAME_MAX = 131072
+CHANNEL_MAX = 2047
+CLASS_BASIC = 60
+CAPABILITIES = dict.fromkeys(("authentication_failure_close", "basic.nack", "connection.blocked",
+                              "consumer_cancel_notify", "exchange_exchange_bindings", "publisher_confirms"), True)
+
+
+class AmqpRefused(FluxError):
+    """The server closed the channel or the connection. code: of AMQP 0-9-1 section 1.2, 0 when it said none."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Login(NamedTuple):
+    """name: what the connection is called, for people."""
+
+    user: str
+    password: str
+    vhost: str
+    name: str
+
+
+class Delivered(NamedTuple):
+    """A message that came: method is BasicDeliver, BasicGetOk or BasicReturn. properties: as on the wire."""
+
+    channel: int
+    method: Any
+    properties: bytes
+    body: bytes
+
+
+class Hears(Protocol):
+    """Who is told what comes. Nothing of this may raise."""
+
+    def on_open(self) -> None: ...
+    def on_delivery(self, message: Delivered) -> None: ...
+    def on_returned(self, message: Delivered) -> None: ...
+    def on_confirm(self, channel: int, number: int, multiple: bool, good: bool) -> None: ...
+    def on_cancelled(self, channel: int, tag: str) -> None: ...
+    def on_channel_closed(self, channel: int, why: AmqpRefused) -> None: ...
+    def on_blocked(self, blocked: bool) -> None: ...
+    def on_closed(self, why: AmqpRefused) -> None:
+        """The server closes the connection; code 0 when it answers our own close."""
+
+
+Done = Callable[[Any, "AmqpRefused | None"], None]
+
+
+class Machine:
+    """out: bytes to send, for whoever has the socket. `open`: methods may be sent."""
+
+    def __init__(self, login: Login, hears: Hears) -> None:
+        self.login, self.hears = login, hears
+        self.out = bytearray(HEADER)
+        self.open = self.closed = False
+        self.frame_max = FRAME_MAX
+        self._in = bytearray()
+        self._asked: dict[int, deque[Done]] = {}
+        self._contents: dict[int, list[Any]] = {}      # channel: method, bytes to come, properties, pieces
+
+    # ── out ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def call(self, channel: int, method: m.Method, done: Done) -> None:
+        """Sends what is answered; done(answer, None) or done(None, why not)."""
+        self._asked.setdefault(channel, deque()).append(done)
+        self.out += method.frame(channel)
+
+    def cast(self, channel: int, method: m.Method) -> None:
+        """Sends what is not answered."""
+        self.out += method.frame(channel)
+
+    def publish(self, channel: int, method: m.BasicPublish, properties: bytes, body: bytes) -> None:
+        """A message, its body in as many frames as the server wants. properties: as encode_properties gives them."""
+        self.out += method.frame(channel)
+        head = struct.pack(">HHQ", CLASS_BASIC, 0, len(body)) + properties
+        self._frame(CONTENT, channel, head)
+        most = self.frame_max - HEAD - 1
+        for at in range(0, len(body), most):
+            self._frame(BODY, channel, body[at:at + most])
+
+    def close(self) -> None:
+        """Connection.close; `on_closed` hears the answer."""
+        self.call(0, m.ConnectionClose(reply_code=200, reply_text="the replay goes on without it"), self._left)
+
+    def _left(self, _answer: Any, why: AmqpRefused | None) -> None:
+        self._end(why or AmqpRefused(0, "closed"))
+
+    def _frame(self, kind: int, channel: int, payload: bytes) -> None:
+        self.out += struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
+
+    # ── in ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def feed(self, data: bytes) -> None:
+        """Takes what was read. Raises ProtocolError for what is no AMQP 0-9-1."""
+        self._in += data
+        at = 0
+        if self._in[:4] == b"AMQP":
+            raise ProtocolError(501, "the server speaks another version of AMQP")
+        while len(self._in) - at > HEAD:
+            kind, channel, size = struct.unpack_from(">BHI", self._in, at)
+            if size > self.frame_max:
+                raise ProtocolError(501, f"a frame of {size} bytes: this is no AMQP 0-9-1, or more than was agreed")
+            end = at + HEAD + size
+            if len(self._in) <= end:
+                break
+            if self._in[end] != FRAME_END:
+                raise ProtocolError(501, "a frame does not end where it should: this is no AMQP 0-9-1")
+            self._take(kind, channel, bytes(self._in[at + HEAD:end]))
+            at = end + 1
+        del self._in[:at]
+
+    def _take(self, kind: int, channel: int, payload: bytes) -> None:
+        if kind == METHOD:
+            method = m.decode_method(payload)
+            if method.has_content:
+                self._contents[channel] = [method, 0, b"", []]
+            elif channel:
+                self._on_channel(channel, method)
+            else:
+                self._on_connection(method)
+        elif kind in (CONTENT, BODY):
+            self._content(kind, channel, payload)
+        elif kind != HEARTBEAT:
+            raise ProtocolError(501, f"there is no frame type {kind}")
+
+    def _content(self, kind: int, channel: int, payload: bytes) -> None:
+        content = self._contents.get(channel)
+        if content is None:
+            raise ProtocolError(505, "content came without a method")
+        if kind == CONTENT:
+            content[1], content[2] = struct.unpack_from(">Q", payload, 4)[0], payload[12:]
+        else:
+            content[1] -= len(payload)
+            content[3].append(payload)
+        if content[1] > 0:
+            return
+        del self._contents[channel]
+        method = content[0]
+        message = Delivered(channel, method, content[2], b"".join(content[3]))
+        if isinstance(method, m.BasicGetOk):
+            self.hears.on_delivery(message)
+            self._answer(channel, method)
+        elif isinstance(method, m.BasicReturn):
+            self.hears.on_returned(message)
+        else:
+            self.hears.on_delivery(message)
+
+    def _answer(self, channel: int, method: Any) -> None:
+        asked = self._asked.get(channel)
+        if not asked:
+            raise ProtocolError(503, f"{method.name} answers nothing that was asked")
+        asked.popleft()(method, None)
+
+    def _on_channel(self, channel: int, method: Any) -> None:
+        if isinstance(method, m.BasicAck | m.BasicNack):
+            self.hears.on_confirm(channel, method.delivery_tag, method.multiple, isinstance(method, m.BasicAck))
+        elif isinstance(method, m.ChannelClose):
+            self.cast(channel, m.ChannelCloseOk())
+            self._contents.pop(channel, None)
+            why = AmqpRefused(method.reply_code, method.reply_text)
+            waiting = self._asked.pop(channel, deque())
+            self.hears.on_channel_closed(channel, why)
+            for done in waiting:
+                done(None, why)
+        elif isinstance(method, m.BasicCancel):
+            self.hears.on_cancelled(channel, method.consumer_tag)
+        elif isinstance(method, m.ChannelFlow):
+            self.cast(channel, m.ChannelFlowOk(active=method.active))
+        else:
+            self._answer(channel, method)
+
+    def _on_connection(self, method: Any) -> None:
+        if isinstance(method, m.ConnectionStart):
+            if "PLAIN" not in method.mechanisms.split():
+                raise ProtocolError(403, f"the server takes no PLAIN login, but {method.mechanisms}")
+            login = self.login
+            self.cast(0, m.ConnectionStartOk(
+                client_properties={"product": "fluxmq replay", "connection_name": login.name,
+                                   "capabilities": CAPABILITIES},
+                mechanism="PLAIN", response=f"\0{login.user}\0{login.password}".encode(), locale="en_US"))
+        elif isinstance(method, m.ConnectionTune):
+            self.frame_max = min(method.frame_max or FRAME_MAX, FRAME_MAX)
+            self.cast(0, m.ConnectionTuneOk(channel_max=min(method.channel_max or CHANNEL_MAX, CHANNEL_MAX),
+                                            frame_max=self.frame_max, heartbeat=0))
+            self.call(0, m.ConnectionOpen(virtual_host=self.login.vhost), self._opened)
+        elif isinstance(method, m.ConnectionClose):
+            self.cast(0, m.ConnectionCloseOk())
+            self._end(AmqpRefused(method.reply_code, method.reply_text))
+        elif isinstance(method, m.ConnectionBlocked | m.ConnectionUnblocked):
+            self.hears.on_blocked(isinstance(method, m.ConnectionBlocked))
+        else:
+            self._answer(0, method)
+
+    def _opened(self, _answer: Any, why: AmqpRefused | None) -> None:
+        if why is None:
+            self.open = True
+            self.hears.on_open()
+
+    def _end(self, why: AmqpRefused) -> None:
+        self.open = False
+        if not self.closed:
+            self.closed = True
+            self.hears.on_closed(why)
+            self.fail(why)
+
+    def fail(self, why: AmqpRefused) -> None:
+        """No answer comes any more: everything that waits hears so."""
+        self.open = False
+        asked, self._asked = self._asked, {}
+        for waiting in asked.values():
+            for done in waiting:
+                done(None, why)
