@@ -71,7 +71,7 @@ class Player(Waits):
         self.emit, self.manual = emit, manual
         self.batches = EventBatches(self.rows)
         self.links: dict[int, Link] = {}
-        self.in_session_run = self.connected = self.silent = False
+        self.in_session_run = False
         self.reason = "their connections were gone"
 
     async def run(self, feed: AsyncIterator[pa.RecordBatch]) -> None:
@@ -97,7 +97,7 @@ class Player(Waits):
             if not self.stopped:
                 await self.settle()
             await self._all_published()
-            await self._meet("sent")
+            await self.meet("sent")
             if not self.stopped:
                 await self._quiet()
             await self._leave()
@@ -111,29 +111,19 @@ class Player(Waits):
 
     async def _start(self) -> bool:
         await self.settle()
-        self.status.started = await self._meet("start")
+        self.status.started = await self.meet("start")
         await self._sleep_until(self.status.started)
         return True
 
-    async def _all_connected(self) -> None:
-        """With --fast: before anybody publishes, everybody has done what came before."""
-        if self.options.speed is None and not self.connected:
-            self.connected = True
-            await self.settle()
-            await self._meet("connected")
-
     async def _all_published(self) -> None:
         """With --fast: before subscribers leave for good, they have what everybody published."""
-        await self._all_connected()
+        await self.all_connected()
         if self.options.speed is None and not self.silent:
             self.silent = True
             await self.settle()
-            await self._meet("published")
+            await self.meet("published")
             self.listeners |= {link.lane for link in self.links.values() if link.subscribed and link.state == OPEN}
             await self.catch_up()
-
-    async def _meet(self, word: str) -> int:
-        return await self.loop.run_in_executor(None, self.options.meet, word, self.clock())
 
     # ── operations ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -190,7 +180,7 @@ class Player(Waits):
         if columns["time"][at] > self.options.silent:
             await self._all_published()
         elif columns["time"][at] >= self.options.published:
-            await self._all_connected()
+            await self.all_connected()
         session = kinds[at] not in quick
         if session != self.in_session_run or kinds[at] == CLOSE:
             await self.settle()

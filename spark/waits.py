@@ -14,6 +14,7 @@ from fluxmq.spark.play_options import PlayOptions, PlayStatus
 __all__ = ["Waits"]
 
 NAP_S = 0.2
+LOOKS = 5
 
 
 class Waits:
@@ -34,6 +35,7 @@ class Waits:
         self.caught_up = 0                              # publishes that subscribers have
         self.tasks: set[asyncio.Task[None]] = set()
         self.changes = asyncio.Event()
+        self.connected = self.silent = False            # the meetings of --fast that were
         self.stopped = False
         self.probing = False
 
@@ -127,6 +129,18 @@ class Waits:
         if not self.echoing:
             self.changes.set()
 
+    # ── other players ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def all_connected(self) -> None:
+        """With --fast: before anybody publishes, everybody has done what came before."""
+        if self.options.speed is None and not self.connected:
+            self.connected = True
+            await self.settle()
+            await self.meet("connected")
+
+    async def meet(self, word: str) -> int:
+        return await self.loop.run_in_executor(None, self.options.meet, word, self.options.clock())
+
     # ── the broker goes away ─────────────────────────────────────────────────────────────────────────────────
 
     def probe(self, what: str, address: str) -> None:
@@ -138,9 +152,11 @@ class Waits:
     async def _look(self, what: str, address: str) -> None:
         place = Address.of(address)
         try:
-            async with asyncio.timeout(self.options.patience_s):
-                while not await self._lives(place):
-                    await asyncio.sleep(NAP_S)
+            for _ in range(LOOKS):
+                async with asyncio.timeout(self.options.patience_s):
+                    if await self._keeps(place):
+                        break
+                await asyncio.sleep(NAP_S)
         except (OSError, TimeoutError) as error:
             self.stopped = True
             self.status.why = f"the broker at {address} went away: {error or what}"
@@ -148,9 +164,9 @@ class Waits:
         finally:
             self.probing = False
 
-    async def _lives(self, place: Address) -> bool:
-        """Whether it takes a connection and keeps it: a process that is being killed may still do the first. Raises
-        OSError when nobody listens."""
+    async def _keeps(self, place: Address) -> bool:
+        """Whether it takes a connection and keeps it. A process that dies may still take one, so it is looked for
+        again; one that lives may refuse a stranger. Raises OSError when nobody listens."""
         reader, writer = await (asyncio.open_unix_connection(place.path) if place.path
                                 else asyncio.open_connection(place.host, place.port))
         try:
