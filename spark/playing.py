@@ -70,7 +70,6 @@ class Player(Waits):
         super().__init__(options, status)
         self.emit, self.manual = emit, manual
         self.batches = EventBatches(self.rows)
-        self.links: dict[int, Link] = {}
         self.in_session_run = False
         self.reason = "their connections were gone"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fluxmq._core.replay_rows import Lane, ReplayRows
 from fluxmq.client.options import Address
-from fluxmq.spark.links import CLOSED, Link, Operation, PlayedClient
+from fluxmq.spark.links import CLOSED, OPEN, Link, Operation, PlayedClient
 from fluxmq.spark.play_options import PlayOptions, PlayStatus
 
 __all__ = ["Waits"]
@@ -29,6 +29,7 @@ class Waits:
         self.at_the_door: list[PlayedClient] = []       # too many others are opening
         self.waiting = 0                                # operations in lines
         self.opening = 0
+        self.links: dict[int, Link] = {}
         self.asked: set[Link] = set()
         self.echoing: set[Lane] = set()
         self.listeners: set[Lane] = set()
@@ -152,9 +153,11 @@ class Waits:
     async def _look(self, what: str, address: str) -> None:
         place = Address.of(address)
         try:
-            for _ in range(LOOKS):
+            looks, end = 0, self.loop.time() + self.options.patience_s
+            while looks < LOOKS or (self.loop.time() < end and not self.any_open()):
+                looks += 1
                 async with asyncio.timeout(self.options.patience_s):
-                    if await self._keeps(place):
+                    if await self._keeps(place) and self.any_open():
                         break
                 await asyncio.sleep(NAP_S)
         except (OSError, TimeoutError) as error:
@@ -163,6 +166,10 @@ class Waits:
             self.changes.set()
         finally:
             self.probing = False
+
+    def any_open(self) -> bool:
+        """Whether a connection lives. While none does, the broker is looked for again: a process may die slowly."""
+        return any(link.state == OPEN for link in self.links.values())
 
     async def _keeps(self, place: Address) -> bool:
         """Whether it takes a connection and keeps it. A process that dies may still take one, so it is looked for
