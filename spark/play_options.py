@@ -19,6 +19,10 @@ def _alone(_word: str, now: int) -> int:
     return now + START_SOON_NS
 
 
+def _to_nobody(_why: str) -> None:
+    """Of a player that plays alone."""
+
+
 @dataclass(slots=True, kw_only=True)
 class PlayOptions:
     """address: of the broker, as Connection.open takes it; amqp_address: where AMQP clients go. run: tag of the traces,
@@ -31,6 +35,7 @@ class PlayOptions:
     meet(word, now): "start" answers T0, ns since 1970; "connected" (as fast as possible only) returns when every player
     has done what came before the first publish of all; "published" (so too), when every player's publishes are
     acknowledged; "sent", when every player has sent all. It may block.
+    tell(why): the broker went away; hear(): what another player told, or "". They may block.
     clock: ns since 1970. sleep, open_connection: for tests with a clock of their own.
     """
 
@@ -48,6 +53,8 @@ class PlayOptions:
     patience_s: float = 10.0
     window: int = 1000
     meet: Callable[[str, int], int] = _alone
+    tell: Callable[[str], None] = _to_nobody
+    hear: Callable[[], str] = str
     clock: Callable[[], int] = time.time_ns
     sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
     open_connection: Callable[..., Awaitable[Any]] = Connection.open

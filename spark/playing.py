@@ -325,6 +325,7 @@ class Player(Waits):
             await asyncio.sleep(SWEEP_S)
             self.rows.prove()
             self._emit()
+            await self.hear()
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────
 

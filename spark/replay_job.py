@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["replay_with_spark", "run"]
 
 PROGRESS = ".progress"
+GONE = ".gone"                          # of the file in which a player says that the broker is
 TOLD_EVERY_S = 0.5
 NANO = 1e9
 PASSWORD = "FLUXMQ_REPLAY_PASSWORD"
@@ -67,7 +68,15 @@ def _task(options: PlayOptions, result: str, manual: list[int]) -> Callable[[Ite
                 last = time.monotonic()
                 place.write(f"{PROGRESS}/{task}", str(status.operations).encode())
 
-        status, counts = perform(place, task, operations, replace(options, meet=_meeting), manual, told)
+        def tell(why: str) -> None:
+            place.write(f"{PROGRESS}/{task}{GONE}", why.encode())
+
+        def hear() -> str:
+            told = place.names(PROGRESS, GONE)
+            return (place.read(f"{PROGRESS}/{told[0]}") or b"").decode() if told else ""
+
+        playing = replace(options, meet=_meeting, tell=tell, hear=hear)
+        status, counts = perform(place, task, operations, playing, manual, told)
         yield pa.RecordBatch.from_pydict({"status": [json.dumps({"status": asdict(status), "counts": counts})]}, ENDED)
 
     return player

@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Iterable
 from functools import partial
 from typing import Any
 
+from fluxmq._core.errors import FluxError
 from fluxmq._core.replay_rows import Lane, ReplayRows
 from fluxmq.client.options import Address
 from fluxmq.spark.links import CLOSED, OPEN, Link, Operation, PlayedClient
@@ -15,6 +16,7 @@ __all__ = ["Waits"]
 
 NAP_S = 0.2
 LOOKS = 5
+HEAR_S = 1.0
 
 
 class Waits:
@@ -39,6 +41,7 @@ class Waits:
         self.connected = self.silent = False            # the meetings of --fast that were
         self.stopped = False
         self.probing = False
+        self.hears_at = 0.0
 
     def _attempt(self, client: PlayedClient, operation: Operation) -> bool:
         raise NotImplementedError
@@ -161,11 +164,29 @@ class Waits:
                         break
                 await asyncio.sleep(NAP_S)
         except (OSError, TimeoutError) as error:
-            self.stopped = True
-            self.status.why = f"the broker at {address} went away: {error or what}"
-            self.changes.set()
+            self.stop(f"the broker at {address} went away: {error or what}")
+            await self.loop.run_in_executor(None, self.options.tell, self.status.why)
         finally:
             self.probing = False
+
+    def stop(self, why: str) -> None:
+        """Nothing more is sent."""
+        self.stopped = True
+        self.status.why = self.status.why or why
+        self.changes.set()
+
+    async def hear(self) -> None:
+        """Stops when another player has: who has no connection open just now learns of a broker that is gone from
+        nothing else."""
+        if self.stopped or self.loop.time() < self.hears_at:
+            return
+        try:
+            why = await self.loop.run_in_executor(None, self.options.hear)
+        except FluxError as error:
+            why = str(error)
+        if why:
+            self.stop(why)
+        self.hears_at = self.loop.time() + HEAR_S
 
     def any_open(self) -> bool:
         """Whether a connection lives. While none does, the broker is looked for again: a process may die slowly."""
@@ -196,5 +217,4 @@ class Waits:
         self.tasks.discard(task)
         self.changes.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.stopped = True
-            self.status.why = self.status.why or f"the player failed: {error!r}"
+            self.stop(f"the player failed: {error!r}")

@@ -12,7 +12,7 @@ import shutil
 import socket
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kit.journals import Ops, wait_event
 from oracle.mqtt import (
@@ -32,6 +32,7 @@ from oracle.mqtt import (
 
 from fluxmq._core.connection import Connection
 from fluxmq._core.hub import Hub
+from fluxmq._core.journal_format import iter_records
 from fluxmq._core.poller import Poller
 from fluxmq._core.testing import gathered, session_state
 from fluxmq.access.authority import Authority
@@ -45,6 +46,13 @@ from fluxmq.storage.store import RocksStore
 WAIT_SECONDS = 30.0
 
 State = dict[str, Any]
+
+
+class Snapshot(NamedTuple):
+    """records: of the batch when it was looked at, while it gathered; None: it was handed over, and whole."""
+
+    records: int | None
+    state: State
 
 
 class Peer:
@@ -134,9 +142,10 @@ class Node:
             on_log=self._note,
             log_connections=lambda: False,
         )
+        self.records = {number: len(iter_records(batch)) for number, batch in self.store.replay()}
         self.keeper.recover()
         self.first = self.journal.gathering
-        self.snapshots: dict[int, State] = {}
+        self.snapshots: dict[int, Snapshot] = {}
         self.peers: dict[str, Peer] = {}
         self.checkpoint: asyncio.Task[None] | None = None
         self._remember()
@@ -212,15 +221,18 @@ class Node:
         return {"sessions": sessions, "retained": retained}
 
     def _remember(self) -> None:
-        last = self.journal.gathering if gathered(self.journal) else self.journal.gathering - 1
-        self.snapshots[last] = self.state()
+        """A batch that gathers may grow in the next turn and be handed over in the middle of it, where nobody looks:
+        what it held when it was looked at tells later whether this is the state after all of it."""
+        records = gathered(self.journal)
+        last = self.journal.gathering if records else self.journal.gathering - 1
+        self.snapshots[last] = Snapshot(records or None, self.state())
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def crash(self, target: Path) -> tuple[int, dict[int, State]]:
+    def crash(self, target: Path) -> tuple[int, dict[int, Snapshot]]:
         """Copies what a kill would leave at this instant, then takes everything down.
 
-        Returns the last batch that was durable, and the state after each batch.
+        Returns the last batch that was durable, and what was seen after each batch.
         """
         while self.store.checkpointing:  # a picture of RocksDB between two writes is not one instant
             self.loop.run_until_complete(asyncio.sleep(0.001))
@@ -247,4 +259,4 @@ class Node:
         self.store.close()
 
 
-__all__ = ["Node", "Peer", "State"]
+__all__ = ["Node", "Peer", "Snapshot", "State"]

@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from kit.broker import Broker, free_port
 from kit.client import Client
 from kit.story import Story, events_of
 
-from fluxmq.spark.replaying import ReplayAsked, ReplayError, replay_here
+from fluxmq.record.reading import open_recording
+from fluxmq.spark.plan import plain_plan
+from fluxmq.spark.player import PlayStatus, play
+from fluxmq.spark.replaying import ReplayAsked, ReplayError, play_options, replay_here
 from fluxmq.spark.result import Summary, open_result
 
 Rows = list[dict[str, Any]]
@@ -264,6 +268,25 @@ def test_a_broker_that_is_killed_leaves_a_partial_result(tmp_path: Path, broker:
     assert len(of(rows, "publish")) >= 50 and len(of(rows, "delivery")) >= 50
     assert {row["detail"]["by"] for row in of(rows, "lost-connection")} == {"broker"}
     assert not open_result(tmp_path / "result").summary.complete
+
+
+def test_a_player_without_a_connection_stops_with_another(tmp_path: Path, broker: Broker) -> None:
+    """Nothing else tells it that the broker is gone, before its next operation is due ten minutes later."""
+    story = Story()
+    story.connect("pub", at=0.0)
+    story.publish("pub", "t", 1)
+    story.disconnect("pub")
+    story.connect("pub", at=600.0)
+    story.write(tmp_path / "recording")
+    plan, (operations,) = plain_plan(open_recording(tmp_path / "recording"))
+    asked = ReplayAsked(recording="", out="", broker="127.0.0.1:{1}".format(*broker.address))
+    told: list[str] = []
+    options = replace(play_options(asked, plan, 1), tell=told.append,
+                      hear=lambda: "the broker went away" if status.publishes else "")
+    status = PlayStatus()
+    rows = sum(batch.num_rows for batch in play(operations, options, status))
+    assert (status.why, status.complete, rows) == ("the broker went away", False, 3)
+    assert status.publishes == 1 and not told
 
 
 def test_no_broker_is_one_sentence(tmp_path: Path) -> None:

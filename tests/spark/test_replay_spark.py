@@ -110,10 +110,6 @@ def test_the_command(tmp_path: Path, spark: SparkSession, broker: Broker) -> Non
     assert "is not empty: name a new directory" in str(again.exception)
 
 
-# Of two players one does not always learn that the broker is gone before its next operation is due, ten minutes later:
-# tests/spark/test_replay.py shows it with one player, which does.
-@pytest.mark.soak
-@pytest.mark.timeout(900)
 def test_a_broker_that_is_killed_is_one_sentence(tmp_path: Path, spark: SparkSession, broker: Broker) -> None:
     story = crossing(there=True)
     for number in range(100):
