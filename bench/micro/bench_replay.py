@@ -1,11 +1,12 @@
 """How much one processor of the replay plays: against a broker on another, in turns with the load generator.
 
-    python -m fluxmq.bench.micro.bench_replay [--smoke] [--messages N] [--rounds N] [--dir DIR] [--json]
+    python -m fluxmq.bench.micro.bench_replay [--spark] [--smoke] [--messages N] [--rounds N] [--dir DIR] [--json]
 
 Four publishers, four subscribers, each message to one of them, 64 bytes. All threads of the replay (operations, event
 loop, rows, Parquet) share one processor. `messages/s`: publishes from the first that was sent to the last that was
 acknowledged or delivered. `generator`: messages/s that the load generator gets out of the same broker, QoS, size and
-number of clients in the turn beside it; the ratio is the share of it that the replay reaches.
+number of clients in the turn beside it; the ratio is the share of it that the replay reaches. `--spark`: the player is
+the one slot of a Spark on that same processor, which reads the recording and writes the result as any job does.
 """
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from fluxmq.record.files import RecordingFiles, batch_of_rows, prepare_directory
 from fluxmq.record.manifest import new_manifest
 from fluxmq.record.options import BrokerAbout, RecordOptions
 from fluxmq.spark.replaying import ReplayAsked, replay_here
-from fluxmq.spark.result import open_result
+from fluxmq.spark.result import Summary, open_result
 
 __all__ = ["main", "measure", "write_recording"]
 
@@ -69,9 +70,9 @@ def write_recording(path: Path, messages: int, qos: int) -> None:
     files.close("stopped")
 
 
-def _replayed(recording: Path, address: str, out: Path) -> float:
+def _replayed(play: Callable[[ReplayAsked], Summary], recording: Path, address: str, out: Path) -> float:
     """Publishes per second."""
-    summary = replay_here(ReplayAsked(recording=str(recording), broker=address, out=str(out), speed=None, quiet_s=0.3))
+    summary = play(ReplayAsked(recording=str(recording), broker=address, out=str(out), speed=None, quiet_s=0.3))
     if not summary.complete:
         raise RuntimeError(f"the replay was not complete: {summary.why}")
     if summary.counts["publish"] != summary.counts["delivery"]:
@@ -89,7 +90,15 @@ def _generated(address: str, qos: int, seconds: float) -> float:
     return float(found["delivered_per_second"])
 
 
-def measure(folder: Path, *, messages: int, rounds: int, seconds: float) -> dict[str, Any]:
+def _in_spark() -> Callable[[ReplayAsked], Summary]:
+    """Its processes run where this one does."""
+    from fluxmq.spark.replay_job import replay_with_spark
+    from fluxmq.spark.session import session
+
+    return partial(replay_with_spark, session("bench", "local[1]", {"spark.ui.showConsoleProgress": "false"}))
+
+
+def measure(folder: Path, *, messages: int, rounds: int, seconds: float, spark: bool = False) -> dict[str, Any]:
     """{"qos 0": {"replay": [...], "generator": [...], …}, …}: messages per second, a value for each round."""
     cores = sorted(os.sched_getaffinity(0))
     there, here = frozenset(cores[:1]), cores[-1:]
@@ -97,6 +106,7 @@ def measure(folder: Path, *, messages: int, rounds: int, seconds: float) -> dict
     with start_broker("fluxmq", Needs(folder=folder, cores=there)) as broker:
         os.sched_setaffinity(0, here)
         address = broker.addresses["tcp"]
+        play = _in_spark() if spark else replay_here
         for qos in (0, 1, 2):
             recording = folder / f"recording-{qos}"
             write_recording(recording, messages, qos)
@@ -104,7 +114,7 @@ def measure(folder: Path, *, messages: int, rounds: int, seconds: float) -> dict
             turns: list[tuple[str, Callable[[], float]]] = []
             for number in range(rounds):
                 out = folder / f"result-{qos}-{number}"
-                turns += [("replay", partial(_replayed, recording, address, out)),
+                turns += [("replay", partial(_replayed, play, recording, address, out)),
                           ("generator", partial(_generated, address, qos, seconds))]
             for name, turn in turns:
                 values[name].append(turn())
@@ -115,6 +125,7 @@ def measure(folder: Path, *, messages: int, rounds: int, seconds: float) -> dict
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--smoke", action="store_true", help="small, to see that it runs")
+    parser.add_argument("--spark", action="store_true", help="the player is a task of Spark's")
     parser.add_argument("--messages", type=int, default=300_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dir", type=Path, help="where recordings and results go")
@@ -123,7 +134,8 @@ def main(arguments: list[str] | None = None) -> None:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(dir=asked.dir) as folder:
         found = measure(Path(folder), messages=2000 if asked.smoke else asked.messages,
-                        rounds=1 if asked.smoke else asked.rounds, seconds=0.3 if asked.smoke else 2.0)
+                        rounds=1 if asked.smoke else asked.rounds, seconds=0.3 if asked.smoke else 2.0,
+                        spark=asked.spark)
     if asked.json:
         print(json.dumps(found))
         return
