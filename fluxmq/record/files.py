@@ -140,6 +140,7 @@ class RecordingFiles:
         self._update = update or (lambda manifest: None)
         self._open: _OpenPart | None = None
         self._closed_bytes = 0
+        self._bytes = 0             # asked for by another thread than the one that opens and closes parts
         self._spare = directory / SPARE
         with self._spare.open("wb") as spare:
             os.posix_fallocate(spare.fileno(), 0, _SPARE_BYTES)
@@ -148,12 +149,13 @@ class RecordingFiles:
     @property
     def rows(self) -> int:
         """Rows written, those of the open part too."""
-        return self.manifest.rows + (self._open.rows if self._open else 0)
+        part = self._open
+        return self.manifest.rows + (part.rows if part else 0)
 
     @property
     def bytes(self) -> int:
         """Bytes of all parts, the open one as far as it is written."""
-        return self._closed_bytes + (self._open.bytes if self._open else 0)
+        return self._bytes
 
     @property
     def parts(self) -> int:
@@ -171,6 +173,7 @@ class RecordingFiles:
                 if self._open is None:
                     self._open = _OpenPart(self.directory, self.parts + 1)
                 self._open.write(batch)
+                self._bytes = self._closed_bytes + self._open.bytes
             except OSError:
                 self.failed = True
                 raise
@@ -196,6 +199,7 @@ class RecordingFiles:
         self.manifest.parts.append(closed)
         self.manifest.rows += closed.rows
         self._closed_bytes += closed.bytes
+        self._bytes = self._closed_bytes
         self._write_manifest()
 
     def _write_manifest(self) -> None:

@@ -6,25 +6,27 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 from kit.python import environment
-from kit.record_entries import ACCEPTED, CLOSED, IN, MQTT
+from kit.record_entries import ACCEPTED, CLOSED, IN, MQTT, entry
 from kit.smalldisk import small_disk
 
 from fluxmq._core.mqtt_encode import encode_packet
 from fluxmq._core.mqtt_packets import Connect, Publish
 from fluxmq._core.tap import Tap
-from fluxmq.record.files import OPEN
-from fluxmq.record.manifest import RecordingError, read_manifest
+from fluxmq.record.files import OPEN, RecordingFiles, batch_of_rows
+from fluxmq.record.manifest import RecordingError, new_manifest, read_manifest
 from fluxmq.record.options import BrokerAbout, Progress, RecordOptions
 from fluxmq.record.reading import open_recording
 from fluxmq.record.ring import make_ring, open_ring
-from fluxmq.record.writer import run_writer
+from fluxmq.record.writer import RowsWriter, rows_for, run_writer
 
 CAPACITY = 1 << 20
 ABOUT = BrokerAbout(version="9.9", config_digest="ab" * 32)
@@ -256,3 +258,48 @@ def test_a_full_disk_ends_it_with_a_note_and_keeps_the_parts(tmp_path: Path, rin
         assert recording.rows == manifest.rows > 0 and recording.manifest.end == "disk full"
         assert manifest.lost_entries == 0
         assert topics(disk / "r") == [f"t/{n}" for n in range(manifest.rows - 1)]
+
+def test_the_last_rows_are_written_though_the_age_of_a_part_is_looked_at(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end comes while the thread that writes is busy, and behind a tick that it has not heard of yet."""
+    looking, looked = threading.Event(), threading.Event()
+    rotate = RecordingFiles.rotate
+
+    def slow(files: RecordingFiles) -> None:
+        looking.set()
+        assert looked.wait(WAIT_S)
+        rotate(files)
+
+    monkeypatch.setattr(RecordingFiles, "rotate", slow)
+    (tmp_path / "r").mkdir()
+    options = RecordOptions()
+    writer = RowsWriter(tmp_path / "r", new_manifest(options, ABOUT), options, rows_for(options))
+    writer.tick()
+    assert looking.wait(WAIT_S)
+    writer.tick()
+    writer.feed(entry(IN, 1, encode_packet(Connect(client_id="c"), 5)))
+    ending = threading.Thread(target=writer.close, args=("stopped",))
+    ending.start()
+    while not writer._batches.full():
+        time.sleep(0.001)
+    looked.set()
+    ending.join(WAIT_S)
+    assert open_recording(tmp_path / "r").rows == 1
+
+
+def test_how_large_a_recording_is_may_be_asked_while_a_part_is_closed(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    close = pq.ParquetWriter.close
+
+    def closing(parquet: pq.ParquetWriter) -> None:
+        asked.append(files.bytes)
+        close(parquet)
+        asked.append(files.bytes)
+
+    monkeypatch.setattr(pq.ParquetWriter, "close", closing)
+    options = RecordOptions(cap_bytes=1 << 30)
+    files = RecordingFiles(tmp_path, new_manifest(options, ABOUT), options)
+    files.write(batch_of_rows([{"seq": 0, "time": 1, "connection": 1, "kind": "opened"}]))
+    files.close("stopped")
+    assert len(asked) == 2 and 0 < asked[0] == asked[1] < files.bytes == files.manifest.parts[0].bytes
