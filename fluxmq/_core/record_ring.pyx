@@ -121,18 +121,40 @@ cdef class RingReader:
         self.given = self.window[at:at + (end - start)]
         return self.given
 
+    def take_lost(self):
+        """What was lost and stands in no entry yet, as one (bytes); empty: nothing. For who has taken everything and
+        reads no further, though the broker goes on, or went without ending the recording."""
+        if self.told:
+            return b""
+        self.told = True
+        return self.untold()
+
     def discard(self):
-        """Takes everything without looking at it. Returns (entries, bytes of their data)."""
-        cdef uint64_t head, entries = 0, size = 0
-        cdef uint32_t length
+        """Takes everything that is left when the broker has ended the recording, and says how much is missing with it:
+        (entries, bytes of their data), those that LOST entries tell of and those that nothing tells of with them."""
+        cdef uint64_t head, entries = 0, size = 0, told
+        cdef uint32_t length, step
         cdef uint8_t kind = 0
+        cdef const uint8_t* data
         self.release()
         head = self.positions()
         while self.upto != head:
-            self.upto += self.entry_at(self.upto, head, &kind, &length)
-            entries += kind != TAP_FILLER
-            size += length
+            step = self.entry_at(self.upto, head, &kind, &length)
+            if kind == TAP_LOST and length >= 16:
+                data = <const uint8_t*>self.view.buf + RING_DATA + (self.upto & (self.capacity - 1)) + ENTRY_HEAD
+                memcpy(&told, data, 8)
+                entries += told
+                memcpy(&told, data + 8, 8)
+                size += told
+            elif kind != TAP_FILLER:
+                entries += 1
+                size += length
+            self.upto += step
         self.release()
+        if not self.told:
+            self.told = True
+            entries += load_acquire(self.word(RING_UNTOLD_ENTRIES))
+            size += load_acquire(self.word(RING_UNTOLD_BYTES))
         return entries, size
 
     cdef bytes untold(self):
@@ -140,7 +162,7 @@ cdef class RingReader:
         cdef uint32_t n = ENTRY_HEAD + 16
         cdef int64_t now = tap_now()
         cdef int i
-        if not self.word(RING_UNTOLD_ENTRIES)[0]:
+        if not load_acquire(self.word(RING_UNTOLD_ENTRIES)):
             return b""
         for i in range(ENTRY_HEAD):
             entry[i] = 0

@@ -148,11 +148,14 @@ def _refused(error: OSError) -> str:
     return f"the disk refused: {error.strerror or error}"
 
 
-def _take_all(source: RingReader, writer: RowsWriter, most: int) -> None:
-    """What is in the ring, up to so many bytes."""
+def _take_all(source: RingReader, writer: RowsWriter) -> None:
+    """What is in the ring now, and what did not fit into it by then: the broker may go on, this recording does not."""
+    most = source.waiting
     while most > 0 and (entries := source.take(TAKE_BYTES)):
         most -= len(entries)
         writer.feed(entries)
+    # Where there was a gap, the broker tells of it in its next entry, if it has not done so meanwhile.
+    writer.feed(source.take_lost() or source.take(1))
     source.release()
 
 
@@ -179,7 +182,7 @@ def _run(source: RingReader, writer: RowsWriter, stop: Callable[[], str | None],
         if writer.capped:
             return CAP_REACHED
         if (why := stop()) is not None:
-            _take_all(source, writer, source.waiting)
+            _take_all(source, writer)
             return why
         if not entries:
             time.sleep(pause)

@@ -303,3 +303,29 @@ def test_how_large_a_recording_is_may_be_asked_while_a_part_is_closed(
     files.write(batch_of_rows([{"seq": 0, "time": 1, "connection": 1, "kind": "opened"}]))
     files.close("stopped")
     assert len(asked) == 2 and 0 < asked[0] == asked[1] < files.bytes == files.manifest.parts[0].bytes
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_was_lost_before_it_was_stopped_is_counted(
+        tmp_path: Path, ring: tuple[int, Tap], goes_on: bool) -> None:
+    """The ring is full, and no entry tells of what did not fit: the broker is busy, or was killed."""
+    descriptor, tap = ring
+    fill(tap, 20_000)
+    lost = (tap.lost_entries, tap.lost_bytes)
+    assert lost[0]
+    reader = open_ring(descriptor)
+    asked = 0
+
+    def stop() -> str:
+        nonlocal asked
+        asked += 1
+        if goes_on:         # there is room again, and it tells of the gap before the writer looks for it
+            reader.release()
+            tap.write(IN, MQTT, 0, 2, encode_packet(Connect(client_id="d"), 5))
+        return "stopped"
+
+    manifest = run_writer(reader, RecordOptions(), tmp_path / "r", about=ABOUT, stop=stop)
+    assert asked == 1
+    assert (manifest.lost_entries, manifest.lost_bytes) == lost
+    kinds = open_recording(tmp_path / "r").table(["kind"])["kind"].to_pylist()
+    assert kinds.count("lost") == 1
