@@ -139,8 +139,11 @@ class Capture:
             self.passed["packets of no interface"] += 1
             return
         link, units, offset = links[interface]
-        ticks = high << 32 | low
-        yield offset * 1_000_000_000 + ticks * 1_000_000_000 // units, link, body[20:20 + captured]
+        time = offset * 1_000_000_000 + (high << 32 | low) * 1_000_000_000 // units
+        if not 0 <= time < 1 << 63:
+            self.passed["packets of a time that cannot be"] += 1
+            return
+        yield time, link, body[20:20 + captured]
 
     # ── packets ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -158,6 +161,9 @@ class Capture:
             self.passed["packets cut within their headers"] += 1
             return None
         ports, seq, offset, flags = data[at:at + 4], data[at + 4:at + 8], data[at + 12] >> 4, data[at + 13]
+        if offset < 5:
+            self.passed["packets cut within their headers"] += 1
+            return None
         start = at + offset * 4
         whole = max(end - start, 0)
         payload = data[start:min(end, len(data))]
