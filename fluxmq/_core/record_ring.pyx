@@ -130,9 +130,9 @@ cdef class RingReader:
         return self.untold()
 
     def discard(self):
-        """Takes everything that is left when the broker has ended the recording, and says how much is missing with it:
-        (entries, bytes of their data), those that LOST entries tell of and those that nothing tells of with them."""
-        cdef uint64_t head, entries = 0, size = 0, told
+        """Takes everything that is left when the broker has ended the recording. Returns how much that was, entries
+        and bytes of their data, and how much had been lost that nobody has read of: entries and bytes again."""
+        cdef uint64_t head, entries = 0, size = 0, lost = 0, lost_size = 0, told
         cdef uint32_t length, step
         cdef uint8_t kind = 0
         cdef const uint8_t* data
@@ -143,9 +143,9 @@ cdef class RingReader:
             if kind == TAP_LOST and length >= 16:
                 data = <const uint8_t*>self.view.buf + RING_DATA + (self.upto & (self.capacity - 1)) + ENTRY_HEAD
                 memcpy(&told, data, 8)
-                entries += told
+                lost += told
                 memcpy(&told, data + 8, 8)
-                size += told
+                lost_size += told
             elif kind != TAP_FILLER:
                 entries += 1
                 size += length
@@ -153,9 +153,9 @@ cdef class RingReader:
         self.release()
         if not self.told:
             self.told = True
-            entries += load_acquire(self.word(RING_UNTOLD_ENTRIES))
-            size += load_acquire(self.word(RING_UNTOLD_BYTES))
-        return entries, size
+            lost += load_acquire(self.word(RING_UNTOLD_ENTRIES))
+            lost_size += load_acquire(self.word(RING_UNTOLD_BYTES))
+        return entries, size, lost, lost_size
 
     cdef bytes untold(self):
         cdef uint8_t[ENTRY_HEAD + 16] entry

@@ -168,10 +168,11 @@ cdef class Tap:
         """An entry, now. See tap.pxd for what the numbers mean."""
         tap_write(&self.tap, kind, protocol, flags, connection, tap_now(), <const uint8_t*><const char*>data, len(data))
 
-    def lose(self, uint64_t entries, uint64_t data_bytes):
-        """Counts what an earlier ring held when its reader died; the next entry is a LOST one."""
-        self.tap.untold_entries += entries
-        self.tap.untold_bytes += data_bytes
+    def lose(self, uint64_t entries, uint64_t data_bytes, uint64_t lost_entries=0, uint64_t lost_bytes=0):
+        """What RingReader.discard said of an earlier ring whose reader died: the next entry is a LOST one of all of it.
+        What that ring had lost is counted by its Tap already."""
+        self.tap.untold_entries += entries + lost_entries
+        self.tap.untold_bytes += data_bytes + lost_bytes
         self.tap.lost_entries += entries
         self.tap.lost_bytes += data_bytes
         note_untold(&self.tap)
