@@ -139,6 +139,12 @@ def test_the_reader_says_that_it_takes_no_more(ring: Ring) -> None:
     assert ring.tap.left
 
 
+def test_nobody_can_take_pages_from_under_the_other_end(ring: Ring) -> None:
+    for size in (0, RING_PAGE, RING_PAGE + 2 * CAPACITY):
+        with pytest.raises(PermissionError):
+            os.ftruncate(ring.descriptor, size)
+
+
 def test_a_ring_is_for_its_owner_alone(ring: Ring) -> None:
     assert os.fstat(ring.descriptor).st_mode & 0o777 == 0o600
     assert not os.get_inheritable(ring.descriptor)
