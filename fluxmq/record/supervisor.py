@@ -155,6 +155,9 @@ class Supervisor:
             self._due = time.monotonic() + delay
             self._log("error", "record", "the writer of the recording died; another one is started in a new directory",
                       fields | {"in_s": delay})
+        if self.directory is not None:
+            with contextlib.suppress(OSError):  # of one that could not even begin, nothing is left but this
+                self.directory.rmdir()
         self._let_go()
         self.child = self._recording = None
 

@@ -145,6 +145,8 @@ class RowsWriter:
 def _refused(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk full"
+    if error.errno == errno.ENOENT:
+        return "its directory is gone"
     return f"the disk refused: {error.strerror or error}"
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -259,6 +260,7 @@ def test_a_full_disk_ends_it_with_a_note_and_keeps_the_parts(tmp_path: Path, rin
         assert manifest.lost_entries == 0
         assert topics(disk / "r") == [f"t/{n}" for n in range(manifest.rows - 1)]
 
+
 def test_the_last_rows_are_written_though_the_age_of_a_part_is_looked_at(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end comes while the thread that writes is busy, and behind a tick that it has not heard of yet."""
@@ -329,3 +331,52 @@ def test_what_was_lost_before_it_was_stopped_is_counted(
     assert (manifest.lost_entries, manifest.lost_bytes) == lost
     kinds = open_recording(tmp_path / "r").table(["kind"])["kind"].to_pylist()
     assert kinds.count("lost") == 1
+
+
+def test_a_disk_without_room_for_a_beginning_is_said_in_a_sentence(tmp_path: Path, ring: tuple[int, Tap]) -> None:
+    with small_disk(tmp_path / "disk", "64k") as disk:
+        with pytest.raises(RecordingError, match="a recording cannot begin there: No space left on device"):
+            run_writer(open_ring(ring[0]), RecordOptions(), disk / "r", about=ABOUT, stop=lambda: None)
+        assert list((disk / "r").iterdir()) == []
+
+
+@pytest.mark.parametrize("rows", [1, 300])
+def test_a_directory_that_is_removed_ends_it(tmp_path: Path, ring: tuple[int, Tap], rows: int) -> None:
+    """With rows that are in no part yet, or behind one that was closed."""
+    descriptor, tap = ring
+    asked = 0
+
+    def stop() -> str | None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            fill(tap, rows)
+            return None
+        if tap.waiting or not list((tmp_path / "r").glob("part-*")) and rows > 100:
+            return None
+        shutil.rmtree(tmp_path / "r")
+        return "stopped"
+
+    manifest = run_writer(open_ring(descriptor), RecordOptions(max_rows=100), tmp_path / "r", about=ABOUT, stop=stop)
+    assert manifest.end == "its directory is gone"
+    assert not (tmp_path / "r").exists()
+
+
+def test_all_files_are_their_owners_alone(tmp_path: Path, ring: tuple[int, Tap]) -> None:
+    """Whatever the umask, and while it runs as well as afterwards."""
+    descriptor, tap = ring
+    modes: set[int] = set()
+
+    def stop() -> str | None:
+        modes.update(path.stat().st_mode & 0o777 for path in (tmp_path / "r").iterdir())
+        return "stopped"
+
+    fill(tap, 10)
+    before = os.umask(0)
+    try:
+        run_writer(open_ring(descriptor), RecordOptions(), tmp_path / "r", about=ABOUT, stop=stop)
+    finally:
+        os.umask(before)
+    modes.update(path.stat().st_mode & 0o777 for path in (tmp_path / "r").iterdir())
+    assert modes == {0o600}
+    assert (tmp_path / "r").stat().st_mode & 0o777 == 0o700
