@@ -31,9 +31,10 @@ def _when(nanoseconds: int | None) -> str:
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--payload", type=click.Choice(["full", "hash", "size"]), default="hash", show_default=True,
               help="What is kept of payloads.")
-@click.option("--mqtt-port", "mqtt_ports", type=click.IntRange(1, 65535), multiple=True, help="A broker's port, for connections that began "
-              "before the capture. Default: 1883.")
-@click.option("--amqp-port", "amqp_ports", type=click.IntRange(1, 65535), multiple=True, help="Likewise. Default: 5672.")
+@click.option("--mqtt-port", "mqtt_ports", type=click.IntRange(1, 65535), multiple=True,
+              help="A broker's port, for connections that began before the capture. Default: 1883.")
+@click.option("--amqp-port", "amqp_ports", type=click.IntRange(1, 65535), multiple=True,
+              help="Likewise. Default: 5672.")
 def import_command(capture: Path, directory: Path, payload: Any, mqtt_ports: tuple[int, ...],
                    amqp_ports: tuple[int, ...]) -> None:
     """Make a recording in DIRECTORY of the MQTT and AMQP 0-9-1 in CAPTURE, a pcap or pcapng file.

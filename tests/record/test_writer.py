@@ -352,7 +352,7 @@ def test_a_directory_that_is_removed_ends_it(tmp_path: Path, ring: tuple[int, Ta
         if asked == 1:
             fill(tap, rows)
             return None
-        if tap.waiting or not list((tmp_path / "r").glob("part-*")) and rows > 100:
+        if tap.waiting or (rows > 100 and not list((tmp_path / "r").glob("part-*"))):
             return None
         shutil.rmtree(tmp_path / "r")
         return "stopped"
