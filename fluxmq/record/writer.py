@@ -55,10 +55,13 @@ class _Word(enum.Enum):
 
 
 def rows_for(options: RecordOptions) -> RecordRows:
-    """What makes rows as these options ask for."""
+    """What makes rows as these options ask for. Four batches are on their way when the cap is noticed: with a low cap
+    they are small."""
+    cap = options.cap_bytes or 1 << 62
     return RecordRows(payload=options.payload, topics=options.topics, clients=options.clients,
-                      protocols=options.protocols, sample=options.sample, batch_rows=min(BATCH_ROWS, options.max_rows),
-                      batch_bytes=min(BATCH_BYTES, options.max_bytes))
+                      protocols=options.protocols, sample=options.sample,
+                      batch_rows=min(BATCH_ROWS, options.max_rows, max(cap // 1024, 1024)),
+                      batch_bytes=min(BATCH_BYTES, options.max_bytes, max(cap // 16, 1 << 16)))
 
 
 class RowsWriter:

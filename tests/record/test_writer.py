@@ -380,3 +380,21 @@ def test_all_files_are_their_owners_alone(tmp_path: Path, ring: tuple[int, Tap])
     modes.update(path.stat().st_mode & 0o777 for path in (tmp_path / "r").iterdir())
     assert modes == {0o600}
     assert (tmp_path / "r").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_cap_is_not_passed_by_far(tmp_path: Path) -> None:
+    """A writer that has more than enough to do, and batches that could be larger than the cap."""
+    capacity, cap = 1 << 24, 4 << 20
+    descriptor = make_ring(capacity)
+    tap = Tap(descriptor, capacity)
+    fill(tap, 1)
+
+    def stop() -> None:
+        while tap.waiting < capacity // 2:
+            tap.write(IN, MQTT, 0, 1, encode_packet(Publish("t", payload=os.urandom(2_000)), 5))
+
+    manifest = run_writer(open_ring(descriptor), RecordOptions(payload="full", cap_bytes=cap), tmp_path / "r",
+                          about=ABOUT, stop=stop)
+    os.close(descriptor)
+    assert manifest.end == "cap reached"
+    assert cap <= sum(part.bytes for part in manifest.parts) < 2 * cap
