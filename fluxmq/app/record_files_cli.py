@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import sys
 import time
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,8 +46,17 @@ def import_command(capture: Path, directory: Path, payload: Any, mqtt_ports: tup
     from fluxmq.record.importer import AMQP_PORTS, MQTT_PORTS, import_capture
     from fluxmq.record.options import RecordOptions
 
-    done = import_capture(capture, directory, RecordOptions(payload=payload), mqtt_ports=mqtt_ports or MQTT_PORTS,
-                          amqp_ports=amqp_ports or AMQP_PORTS)
+    # Only in an installed tree has that package this name.
+    shown = import_module("fluxmq.spark.progress").shown
+    read = (0.0, 0)
+
+    def told(share: float, packets: int) -> None:
+        nonlocal read
+        read = share, packets
+
+    with shown("import", lambda: (read[0], f"{read[1]} packets")):
+        done = import_capture(capture, directory, RecordOptions(payload=payload), mqtt_ports=mqtt_ports or MQTT_PORTS,
+                              amqp_ports=amqp_ports or AMQP_PORTS, progress=told)
     click.echo(f"{done.manifest.rows} rows of {done.connections} connections, from {done.packets} packets: {directory}")
     for note in done.notes:
         click.echo(note, err=True)

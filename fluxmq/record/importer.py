@@ -325,12 +325,14 @@ class _Connections:
 
 
 def import_capture(capture: Path, directory: Path, options: RecordOptions, *,
-                   mqtt_ports: Collection[int] = MQTT_PORTS, amqp_ports: Collection[int] = AMQP_PORTS) -> Imported:
+                   mqtt_ports: Collection[int] = MQTT_PORTS, amqp_ports: Collection[int] = AMQP_PORTS,
+                   progress: Callable[[float, int], None] | None = None) -> Imported:
     """Makes a recording of what the capture has of MQTT and AMQP 0-9-1.
 
     The ports say which protocol a connection speaks, and which side is the broker, only where its beginning is not
-    in the capture. Raises RecordingError for a file that is no capture, one that has nothing for a recording, and a
-    directory that cannot be used; a file that is cut off gives what is there.
+    in the capture. progress: told how much of the file was read, 0 to 1, and how many packets that were. Raises
+    RecordingError for a file that is no capture, one that has nothing for a recording, and a directory that cannot be
+    used; a file that is cut off gives what is there.
     """
     opened = Capture(capture)
     prepare_directory(directory)
@@ -350,6 +352,8 @@ def import_capture(capture: Path, directory: Path, options: RecordOptions, *,
             time = segment.time
             connections.take(time, segment.source, segment.target, segment.seq, segment.flags, segment.data,
                              segment.missing)
+            if progress is not None:
+                progress(opened.share, opened.packets)
             if writer.error is not None or writer.capped:
                 break
         for connection in list(connections.known.values()):

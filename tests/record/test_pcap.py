@@ -329,6 +329,17 @@ def test_ports_that_were_skipped_may_be_used_again(tmp_path: Path) -> None:
     assert done.skipped == {"connections with TLS, whose bytes say nothing": 1}
 
 
+def test_an_import_says_how_far_it_is(tmp_path: Path) -> None:
+    talks = [whole_talk(client=("127.0.0.1", 20_000 + n)) for n in range(20)]
+    packets = [packet for talk in talks for packet in talk.packets]
+    write_capture(tmp_path / "c.pcap", packets)
+    told: list[tuple[float, int]] = []
+    done = import_capture(tmp_path / "c.pcap", tmp_path / "r", RecordOptions(),
+                          progress=lambda *far: told.append(far))
+    assert told == sorted(told) and told[-1][1] == done.packets == len(packets)
+    assert 0.0 == told[0][0] < told[-1][0] <= 1.0
+
+
 def test_a_capture_with_nothing_in_it_leaves_the_directory_free(tmp_path: Path) -> None:
     write_capture(tmp_path / "c.pcap", [])
     for _ in range(2):
