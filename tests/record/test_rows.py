@@ -269,3 +269,11 @@ def test_the_verdicts_about_long_topics_are_forgotten_in_time() -> None:
         for n in range(300):
             machine.feed(entry(IN, 1, encode_packet(Publish(f"{n:060000}" + "/x" * (n % 2)), 5)))
     assert machine.rows == 300
+
+
+def test_an_event_that_is_no_text_is_a_row_without_detail() -> None:
+    """Of a ring that was damaged: what follows is decoded all the same."""
+    rows = rows_of(entry(OPENED, 1, b"{\xff}"), entry(ACCEPTED, 1, b'{"client_id":"\xe5"}'), mqtt(2, "m"),
+                   event(ACCEPTED, 3, {"version": 91}), entry(IN, 3, wire(Subscribe(1, [Subscription("a")]))))
+    assert [(row["kind"], row["detail"]) for row in rows[:2]] == [("opened", None), ("accepted", None)]
+    assert len(rows) == 11 and rows[-1]["version"] is None
