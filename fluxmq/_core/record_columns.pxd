@@ -142,7 +142,7 @@ cdef class Columns:
     cdef bytes numbered(self)
 
     cdef int64_t add(self, const row_t* row) except -1      # its seq
-    cdef size_t held(self) noexcept                         # bytes of strings
+    cdef size_t held(self) noexcept                         # bytes of strings and words
     cdef dict taken(self)                                   # buffers by column, and a new batch begins
 
 cdef int kind_of_method(uint32_t code) noexcept             # class << 16 | method; -1: there is none

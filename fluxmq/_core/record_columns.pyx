@@ -7,11 +7,12 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, u
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-from fluxmq._core.amqp091_values cimport room_free, room_put
+from fluxmq._core.amqp091_values cimport room_free, room_put, room_t
 from fluxmq._core.hash cimport hash_bytes
 from fluxmq._core.text cimport utf8_valid
 
 from fluxmq._core import amqp091_methods
+from fluxmq._core.errors import CorruptError
 
 cdef enum:
     ROOM_MIN = 4096         # rows; doubled when they are used up
@@ -20,6 +21,7 @@ cdef enum:
     LONGS = 8               # arrays of numbers of eight bytes, of four, and all of them
     INTS = 10
     ARRAYS = 24
+    TEXT_MAX = 0x7FFFFFFF   # bytes of one column in one batch: Arrow's offsets have 32 bits
     # Words are found by a hash whose seed is no secret: who records his own broker is not his own enemy, and a chain
     # that somebody makes long costs the writer's processor alone.
     SEED = 0x5EED
@@ -28,6 +30,12 @@ cdef tuple PACKETS = ("", "CONNECT", "CONNACK", "PUBLISH", "PUBACK", "PUBREC", "
                       "SUBACK", "UNSUBSCRIBE", "UNSUBACK", "PINGREQ", "PINGRESP", "DISCONNECT", "AUTH")
 cdef tuple EVENTS = ("opened", "accepted", "closed", "lost", "malformed", "protocol-header", "heartbeat")
 cdef int16_t[CLASSES][CLASSES] method_kinds
+
+
+cdef int put_text(room_t* data, const uint8_t* at, size_t n) except -1:
+    if n > TEXT_MAX - data.used:
+        raise CorruptError("one read of a recording has more text than 2 GiB")
+    return room_put(data, at, n)
 
 
 cdef Words words_of(names):
@@ -97,7 +105,7 @@ cdef class Words:
                 raise MemoryError()
             self.offsets = offsets
             self.room *= 2
-        room_put(&self.data, at, n)
+        put_text(&self.data, at, n)
         self.count += 1
         self.offsets[self.count] = <int32_t>self.data.used
         self.place(hashed, self.count)
@@ -163,7 +171,7 @@ cdef bytes copied(const void* at, size_t n):
 
 cdef inline int keep_text(strings_t* column, size_t row, const text_t* text, bint there) except -1:
     if there:
-        room_put(&column.data, text.at, text.n)
+        put_text(&column.data, text.at, text.n)
     column.offsets[row + 1] = <int32_t>column.data.used
     return 0
 
@@ -252,7 +260,8 @@ cdef class Columns:
         return self.first + <int64_t>i
 
     cdef size_t held(self) noexcept:
-        return self.properties.data.used + self.details.data.used + self.payloads.data.used
+        return (self.properties.data.used + self.details.data.used + self.payloads.data.used
+                + self.clients.data.used + self.topics.data.used + self.exchanges.data.used)
 
     cdef bytes validity(self, uint32_t bit):
         """A bit for each row, as Arrow wants them; None: each has it."""

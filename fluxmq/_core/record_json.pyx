@@ -33,6 +33,7 @@ cdef dict NAMES = {identifier: name for identifier, name, *_ in property_table()
 cdef tuple REPEATED = (PROPERTY_SUBSCRIPTION_IDENTIFIER, PROPERTY_USER_PROPERTY)
 
 cdef enum:
+    TABLE_BYTES_MAX = 4096
     TABLES_MAX = 4096       # headers whose JSON is remembered: most publishers send the same again and again
 cdef dict tables = {}
 
@@ -197,9 +198,10 @@ cdef bytes table_json(bytes table):
     known = tables.get(table)
     if known is None:
         known = json_encode(plain_value(decode_table(table)))
-        if len(tables) >= TABLES_MAX:
-            tables.clear()
-        tables[table] = known
+        if len(table) <= TABLE_BYTES_MAX:
+            if len(tables) >= TABLES_MAX:
+                tables.clear()
+            tables[table] = known
     return known
 
 

@@ -8,6 +8,7 @@ cdef enum:
     SIZE_MIN = 8
     # Deliveries of one channel that wait: clients that take without acknowledging would make it grow without end.
     WINDOW_MAX = 1 << 17
+cdef uint64_t NUMBER_MAX = <uint64_t>1 << 62    # nobody comes so far by counting; behind it sums would wrap
 
 
 cdef inline uint32_t place_of(const pending_t* pending, uint64_t number) noexcept:
@@ -103,6 +104,8 @@ cdef int widen(window_t* window) except -1:
 
 cdef int window_put(window_t* window, uint64_t number, int64_t seq, int64_t time) except -1:
     cdef sent_t* sent
+    if number > NUMBER_MAX:
+        return 0
     if window.count and number - window.base >= WINDOW_MAX and number > window.base + window.count:
         window.count = 0        # a jump that no peer makes
     if window.count == 0:

@@ -121,26 +121,48 @@ cdef class RingReader:
         self.given = self.window[at:at + (end - start)]
         return self.given
 
+    def take_lost(self):
+        """What was lost and stands in no entry yet, as one (bytes); empty: nothing. For who has taken everything and
+        reads no further, though the broker goes on, or went without ending the recording."""
+        if self.told:
+            return b""
+        self.told = True
+        return self.untold()
+
     def discard(self):
-        """Takes everything without looking at it. Returns (entries, bytes of their data)."""
-        cdef uint64_t head, entries = 0, size = 0
-        cdef uint32_t length
+        """Takes everything that is left when the broker has ended the recording. Returns how much that was, entries
+        and bytes of their data, and how much had been lost that nobody has read of: entries and bytes again."""
+        cdef uint64_t head, entries = 0, size = 0, lost = 0, lost_size = 0, told
+        cdef uint32_t length, step
         cdef uint8_t kind = 0
+        cdef const uint8_t* data
         self.release()
         head = self.positions()
         while self.upto != head:
-            self.upto += self.entry_at(self.upto, head, &kind, &length)
-            entries += kind != TAP_FILLER
-            size += length
+            step = self.entry_at(self.upto, head, &kind, &length)
+            if kind == TAP_LOST and length >= 16:
+                data = <const uint8_t*>self.view.buf + RING_DATA + (self.upto & (self.capacity - 1)) + ENTRY_HEAD
+                memcpy(&told, data, 8)
+                lost += told
+                memcpy(&told, data + 8, 8)
+                lost_size += told
+            elif kind != TAP_FILLER:
+                entries += 1
+                size += length
+            self.upto += step
         self.release()
-        return entries, size
+        if not self.told:
+            self.told = True
+            lost += load_acquire(self.word(RING_UNTOLD_ENTRIES))
+            lost_size += load_acquire(self.word(RING_UNTOLD_BYTES))
+        return entries, size, lost, lost_size
 
     cdef bytes untold(self):
         cdef uint8_t[ENTRY_HEAD + 16] entry
         cdef uint32_t n = ENTRY_HEAD + 16
         cdef int64_t now = tap_now()
         cdef int i
-        if not self.word(RING_UNTOLD_ENTRIES)[0]:
+        if not load_acquire(self.word(RING_UNTOLD_ENTRIES)):
             return b""
         for i in range(ENTRY_HEAD):
             entry[i] = 0

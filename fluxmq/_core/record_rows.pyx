@@ -24,6 +24,7 @@ from fluxmq._core.record_columns cimport (
 from fluxmq._core.record_mqtt cimport connect_client, mqtt_rows, mqtt_whole
 from fluxmq._core.record_state cimport (
     PAYLOAD_FULL, PAYLOAD_HASH, PAYLOAD_SIZE, Peer, Recording, TopicChoice, json_of, row_begin, row_end)
+from fluxmq._core.text cimport utf8_valid
 from fluxmq._core.xxh64 cimport xxh64_of
 
 __all__ = ["RecordRows", "whole_packets"]
@@ -82,7 +83,7 @@ cdef dict json_object(const uint8_t* at, size_t n):
     """{} for what is none."""
     try:
         found = json_decode((<const char*>at)[:n])
-    except DecodeError:
+    except (DecodeError, UnicodeDecodeError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -286,12 +287,12 @@ cdef class RecordRows:
                 peer.client = client
                 peer.client_batch = 0
             version = told.get("version")
-            if isinstance(version, int) and 0 < version < 128:
+            if isinstance(version, int) and (version == 91 if peer.protocol else 3 <= version <= 5):
                 peer.version = <int8_t>version
             peer.aliases_in = aliases_told(told.get("aliases_in")) or peer.aliases_in
             peer.aliases_out = aliases_told(told.get("aliases_out")) or peer.aliases_out
         row_begin(self.recording, peer, &row, entry.time, kind)
-        if entry.length:
+        if entry.length and utf8_valid(entry.data, entry.length):
             row.has |= HAS_DETAIL
             row.detail.at = entry.data
             row.detail.n = entry.length

@@ -16,6 +16,7 @@ from fluxmq._core.xxh64 cimport xxh64_of
 
 cdef enum:
     KNOWN_MAX = 65536       # topics whose verdict is remembered
+    KNOWN_BYTES_MAX = 1 << 24       # of their names
 
 
 cdef bint matches(const uint8_t* filter, const uint8_t* filter_end, const uint8_t* topic,
@@ -83,7 +84,7 @@ cdef class TopicChoice:
                        at, at + n):
                 verdict = 1
                 break
-        if self.known.count >= KNOWN_MAX:
+        if self.known.count >= KNOWN_MAX or self.known.data.used + n > KNOWN_BYTES_MAX:
             self.known.clear()
             self.verdicts.used = 0
         self.known.add(at, n)

@@ -77,6 +77,12 @@ cdef uint8_t* place(tap_t* tap, uint8_t kind, uint8_t protocol, uint16_t flags, 
     return entry + ENTRY_HEAD
 
 
+cdef void note_untold(tap_t* tap) noexcept:
+    """For a reader who finds no entry about it. The number of entries last: it says that there is something."""
+    store_release(word(tap, RING_UNTOLD_BYTES), tap.untold_bytes)
+    store_release(word(tap, RING_UNTOLD_ENTRIES), tap.untold_entries)
+
+
 cdef void tell_lost(tap_t* tap, int64_t time) noexcept:
     """A LOST entry, if it fits."""
     cdef uint8_t* data = place(tap, TAP_LOST, 0, 0, 0, time, 16)
@@ -84,10 +90,11 @@ cdef void tell_lost(tap_t* tap, int64_t time) noexcept:
         memcpy(data, &tap.untold_entries, 8)
         memcpy(data + 8, &tap.untold_bytes, 8)
         tap.untold_entries = tap.untold_bytes = 0
-        word(tap, RING_UNTOLD_ENTRIES)[0] = 0
-        word(tap, RING_UNTOLD_BYTES)[0] = 0
         tap.head = tap.made
         store_release(word(tap, RING_HEAD), tap.head)
+        # Behind the entry: a reader who finds nothing untold here finds the entry there.
+        store_release(word(tap, RING_UNTOLD_ENTRIES), 0)
+        store_release(word(tap, RING_UNTOLD_BYTES), 0)
 
 
 cdef uint8_t* tap_begin(tap_t* tap, uint8_t kind, uint8_t protocol, uint16_t flags, uint64_t connection, int64_t time,
@@ -105,8 +112,7 @@ cdef uint8_t* tap_begin(tap_t* tap, uint8_t kind, uint8_t protocol, uint16_t fla
         tap.untold_bytes += length
         tap.lost_entries += 1
         tap.lost_bytes += length
-        word(tap, RING_UNTOLD_ENTRIES)[0] = tap.untold_entries
-        word(tap, RING_UNTOLD_BYTES)[0] = tap.untold_bytes
+        note_untold(tap)
         return NULL
     tap.entries += 1
     tap.bytes += length
@@ -162,12 +168,14 @@ cdef class Tap:
         """An entry, now. See tap.pxd for what the numbers mean."""
         tap_write(&self.tap, kind, protocol, flags, connection, tap_now(), <const uint8_t*><const char*>data, len(data))
 
-    def lose(self, uint64_t entries, uint64_t data_bytes):
-        """Counts what an earlier ring held when its reader died; the next entry is a LOST one."""
-        self.tap.untold_entries += entries
-        self.tap.untold_bytes += data_bytes
+    def lose(self, uint64_t entries, uint64_t data_bytes, uint64_t lost_entries=0, uint64_t lost_bytes=0):
+        """What RingReader.discard said of an earlier ring whose reader died: the next entry is a LOST one of all of it.
+        What that ring had lost is counted by its Tap already."""
+        self.tap.untold_entries += entries + lost_entries
+        self.tap.untold_bytes += data_bytes + lost_bytes
         self.tap.lost_entries += entries
         self.tap.lost_bytes += data_bytes
+        note_untold(&self.tap)
 
     def end(self):
         """The recording is over: the reader finds everything that was written, and nothing more comes."""

@@ -18,7 +18,7 @@ from fluxmq.model.config import Config
 from fluxmq.model.listeners import TlsListener, TlsWebSocket, WebSocketListener
 from fluxmq.model.record import RECORD_PROTOCOLS
 
-__all__ = ["check"]
+__all__ = ["check", "is_topic_choice"]
 
 Finding = tuple[tuple[str, ...], str]
 
@@ -176,13 +176,18 @@ def _amqp(config: Config) -> Iterator[Finding]:
         yield ("amqp091.memory_high",), "must be 0B or at least 64MiB, or the broker would block all from its start"
 
 
+def is_topic_choice(text: str) -> bool:
+    """Whether it is a topic filter by which a recording may choose: of one subscriber, not of a shared subscription."""
+    return check_filter(text.encode("utf-8", "surrogateescape")) == 1 and not text.startswith("$share/")
+
+
 def _record(config: Config) -> Iterator[Finding]:
     record = config.record
     for name in record.protocols:
         if name not in RECORD_PROTOCOLS:
             yield ("record.protocols",), f"{name!r} is no protocol; there are: {', '.join(RECORD_PROTOCOLS)}"
     for filter_ in record.topics:
-        if check_filter(filter_.encode()) != 1 or filter_.startswith("$share/"):
+        if not is_topic_choice(filter_):
             yield ("record.topics",), f"{filter_!r} is no filter of topics, such as sensors/+/temperature or plant/#"
     for name in record.clients:
         if not name:

@@ -48,6 +48,21 @@ def _duration(context: click.Context, parameter: click.Parameter, value: str | N
         raise click.BadParameter(str(error) or "write a duration such as 90s, or seconds") from None
 
 
+def _filters(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    from fluxmq.app.config_checks import is_topic_choice
+
+    for value in values:
+        if not is_topic_choice(value):
+            raise click.BadParameter(f"{value!r} is no filter of topics, such as sensors/+/temperature or plant/#")
+    return values
+
+
+def _patterns(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    if "" in values:
+        raise click.BadParameter("a client id is empty: nobody has that one")
+    return values
+
+
 @click.group(invoke_without_command=True)
 @click.option("--attach", "socket", type=click.Path(path_type=Path), metavar="ADDR",
               help="The broker's admin socket. Default: that of the configuration.")
@@ -56,8 +71,9 @@ def _duration(context: click.Context, parameter: click.Parameter, value: str | N
                    "(section record).")
 @click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Directory of this recording, new or empty. Default: one named by date and time in record.dir.")
-@click.option("--topic", "topics", multiple=True, metavar="FILTER", help="Only PUBLISH packets to these. Repeatable.")
-@click.option("--client", "clients", multiple=True, metavar="PATTERN",
+@click.option("--topic", "topics", multiple=True, callback=_filters, metavar="FILTER",
+              help="Only PUBLISH packets to these. Repeatable.")
+@click.option("--client", "clients", multiple=True, callback=_patterns, metavar="PATTERN",
               help="Only clients whose id matches; * and ? are wild. Repeatable.")
 @click.option("--protocol", "protocols", multiple=True, type=click.Choice(_PROTOCOLS), help="Only these. Repeatable.")
 @click.option("--sample", type=click.IntRange(1, 100), metavar="PERCENT", help="Only so many of all clients, whole.")

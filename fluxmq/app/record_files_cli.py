@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import sys
 import time
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +32,10 @@ def _when(nanoseconds: int | None) -> str:
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--payload", type=click.Choice(["full", "hash", "size"]), default="hash", show_default=True,
               help="What is kept of payloads.")
-@click.option("--mqtt-port", "mqtt_ports", type=int, multiple=True, help="A broker's port, for connections that began "
-              "before the capture. Default: 1883.")
-@click.option("--amqp-port", "amqp_ports", type=int, multiple=True, help="Likewise. Default: 5672.")
+@click.option("--mqtt-port", "mqtt_ports", type=click.IntRange(1, 65535), multiple=True,
+              help="A broker's port, for connections that began before the capture. Default: 1883.")
+@click.option("--amqp-port", "amqp_ports", type=click.IntRange(1, 65535), multiple=True,
+              help="Likewise. Default: 5672.")
 def import_command(capture: Path, directory: Path, payload: Any, mqtt_ports: tuple[int, ...],
                    amqp_ports: tuple[int, ...]) -> None:
     """Make a recording in DIRECTORY of the MQTT and AMQP 0-9-1 in CAPTURE, a pcap or pcapng file.
@@ -44,8 +46,17 @@ def import_command(capture: Path, directory: Path, payload: Any, mqtt_ports: tup
     from fluxmq.record.importer import AMQP_PORTS, MQTT_PORTS, import_capture
     from fluxmq.record.options import RecordOptions
 
-    done = import_capture(capture, directory, RecordOptions(payload=payload), mqtt_ports=mqtt_ports or MQTT_PORTS,
-                          amqp_ports=amqp_ports or AMQP_PORTS)
+    # Only in an installed tree has that package this name.
+    shown = import_module("fluxmq.spark.progress").shown
+    read = (0.0, 0)
+
+    def told(share: float, packets: int) -> None:
+        nonlocal read
+        read = share, packets
+
+    with shown("import", lambda: (read[0], f"{read[1]} packets")):
+        done = import_capture(capture, directory, RecordOptions(payload=payload), mqtt_ports=mqtt_ports or MQTT_PORTS,
+                              amqp_ports=amqp_ports or AMQP_PORTS, progress=told)
     click.echo(f"{done.manifest.rows} rows of {done.connections} connections, from {done.packets} packets: {directory}")
     for note in done.notes:
         click.echo(note, err=True)

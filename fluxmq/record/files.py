@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fluxmq.record.manifest import Manifest, Part, RecordingError, sync_directory, write_manifest
+from fluxmq.record.manifest import MANIFEST, Manifest, Part, RecordingError, write_manifest
 from fluxmq.record.options import RecordOptions
 from fluxmq.record.schema import COLUMNS, DICTIONARIES, SCHEMA
 
@@ -126,9 +126,9 @@ class RecordingFiles:
     """Machine. A recording that is being written: `write` batches, `close` once.
 
     directory: empty (prepare_directory). manifest: it is kept up, and written at once, with every part, and at the
-    end. update is called before it is written, to fill in what is counted elsewhere. Any of its verbs raises OSError
-    when the disk refuses; `close` may then still be called, keeps what is closed, and does not raise for the part that
-    could not be.
+    end. update is called before it is written, to fill in what is counted elsewhere. Raises RecordingError when it
+    cannot begin, and leaves nothing. Any of its verbs raises OSError when the disk refuses; `close` may then still be
+    called, keeps what is closed, and does not raise for the part that could not be.
     """
 
     def __init__(self, directory: Path, manifest: Manifest, options: RecordOptions,
@@ -140,20 +140,31 @@ class RecordingFiles:
         self._update = update or (lambda manifest: None)
         self._open: _OpenPart | None = None
         self._closed_bytes = 0
+        self._bytes = 0             # asked for by another thread than the one that opens and closes parts
         self._spare = directory / SPARE
-        with self._spare.open("wb") as spare:
-            os.posix_fallocate(spare.fileno(), 0, _SPARE_BYTES)
-        self._write_manifest()
+        try:
+            descriptor = os.open(self._spare, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, _SPARE_BYTES)
+            finally:
+                os.close(descriptor)
+            self._write_manifest()
+        except OSError as error:
+            for path in (self._spare, directory / MANIFEST, directory / f"{MANIFEST}.new"):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            raise RecordingError(f"{directory}: a recording cannot begin there: {error.strerror}") from error
 
     @property
     def rows(self) -> int:
         """Rows written, those of the open part too."""
-        return self.manifest.rows + (self._open.rows if self._open else 0)
+        part = self._open
+        return self.manifest.rows + (part.rows if part else 0)
 
     @property
     def bytes(self) -> int:
         """Bytes of all parts, the open one as far as it is written."""
-        return self._closed_bytes + (self._open.bytes if self._open else 0)
+        return self._bytes
 
     @property
     def parts(self) -> int:
@@ -171,6 +182,7 @@ class RecordingFiles:
                 if self._open is None:
                     self._open = _OpenPart(self.directory, self.parts + 1)
                 self._open.write(batch)
+                self._bytes = self._closed_bytes + self._open.bytes
             except OSError:
                 self.failed = True
                 raise
@@ -196,6 +208,7 @@ class RecordingFiles:
         self.manifest.parts.append(closed)
         self.manifest.rows += closed.rows
         self._closed_bytes += closed.bytes
+        self._bytes = self._closed_bytes
         self._write_manifest()
 
     def _write_manifest(self) -> None:
@@ -208,21 +221,17 @@ class RecordingFiles:
 
     def close(self, end: str) -> Manifest:
         """Closes the open part and says in the manifest that, and why, the recording ended."""
+        refused = self.failed
         try:
-            if self.failed and self._open is not None:
+            if refused and self._open is not None:
                 self._open.abandon()
                 self._open = None
             self._close_part()
-        except OSError:
-            if not self.failed:
-                raise
-        self.manifest.end = end
-        self.manifest.ended = time.time_ns()
-        self._spare.unlink(missing_ok=True)
-        try:
+            self.manifest.end = end
+            self.manifest.ended = time.time_ns()
+            self._spare.unlink(missing_ok=True)
             self._write_manifest()
         except OSError:
-            if not self.failed:
+            if not refused:
                 raise
-        sync_directory(self.directory)
         return self.manifest

@@ -20,7 +20,7 @@ from fluxmq._core.mqtt_decode import decode_packet
 from fluxmq._core.mqtt_packets import ConnAck, Connect
 from fluxmq._core.record_rows import whole_packets
 from fluxmq.record.files import prepare_directory
-from fluxmq.record.manifest import Manifest, RecordingError, new_manifest
+from fluxmq.record.manifest import MANIFEST, Manifest, RecordingError, new_manifest
 from fluxmq.record.options import BrokerAbout, RecordOptions
 from fluxmq.record.pcap import ACK, FIN, RST, SYN, Capture
 from fluxmq.record.tcp import Piece, Stream
@@ -33,7 +33,9 @@ AMQP_PORTS = (5672,)
 _OPENED, _ACCEPTED, _IN, _OUT, _CLOSED, _LOST = range(1, 7)
 _MQTT, _AMQP091 = 1, 2
 _PRESENT = 1
-_HELD_MAX = 1 << 16             # of a connection of which it is not known what it is
+_HELD_MAX = 1 << 16             # bytes of a connection of which it is not known what it is,
+_HELD_PIECES_MAX = 4096         # in so many pieces
+_FIRST_BYTES = 64               # of a direction: they say what it is
 _OPEN_OK = 10 << 16 | 41
 # Flags that each MQTT packet type must have in its first byte; PUBLISH has its own.
 _FLAGS = {kind: 2 if kind in (6, 8, 10) else 0 for kind in range(1, 16) if kind != 3}
@@ -98,7 +100,7 @@ class _Way:
         self.buffer = bytearray()
         self.synced = False
         self.over = False           # what came was no packet: all that follows goes on as it is
-        self.missing = False        # a gap that is not told yet
+        self.first = b""            # bytes that say what it is, while that is not known
 
 
 class _Connection:
@@ -113,6 +115,7 @@ class _Connection:
         self.skipped = ""
         self.ways = {_IN: _Way(), _OUT: _Way()}
         self.held: list[tuple[int, int, Piece]] = []
+        self.held_bytes = 0
         self.told: dict[str, Any] = {}
         self.accepted = False
         self.fins: set[int] = set()
@@ -134,7 +137,7 @@ class _Connections:
     def of(self, source: End, target: End, flags: int) -> _Connection:
         pair = (min(source, target), max(source, target))
         found = self.known.get(pair)
-        if found is not None and not (flags & SYN and not flags & ACK and found.rows):
+        if found is not None and not (flags & SYN and not flags & ACK and (found.rows or found.skipped)):
             return found
         if found is not None:
             self.end(found, 0)                  # the same ports again
@@ -188,15 +191,20 @@ class _Connections:
         if connection.protocol:
             self.packets(connection, kind, time, piece)
             return
+        way = connection.ways[kind]
+        before = len(way.first)
+        way.first += piece.data[:_FIRST_BYTES - before]
         connection.held.append((kind, time, piece))
-        self.decide(connection, sum(len(held.data) for _, _, held in connection.held) > _HELD_MAX)
+        connection.held_bytes += len(piece.data)
+        last = connection.held_bytes > _HELD_MAX or len(connection.held) > _HELD_PIECES_MAX
+        if last or len(way.first) > before:
+            self.decide(connection, last)
 
     def decide(self, connection: _Connection, last: bool) -> None:
         """Protocol and sides, as soon as the first bytes tell. last: no more are waited for."""
         if connection.protocol or connection.skipped or not connection.held:
             return
-        first = {way: b"".join(piece.data for kind, _, piece in connection.held if kind == way)[:64]
-                 for way in (_IN, _OUT)}
+        first = {way: connection.ways[way].first for way in (_IN, _OUT)}
         for way in (_IN, _OUT):
             found = _protocol_of(first[way]) if first[way] else "connections without data"
             if isinstance(found, int):
@@ -279,7 +287,7 @@ class _Connections:
             self.emit(_ACCEPTED, connection.protocol, 0, connection.number, time, msgspec.json.encode(connection.told))
 
     def listen_mqtt(self, connection: _Connection, kind: int, data: bytes) -> None:
-        if data[0] >> 4 != (1 if kind == _IN else 2):
+        if data[0] >> 4 != (1 if kind == _IN else 2) or whole_packets(data) < 0:
             return
         start, length = 1, 0
         while True:
@@ -305,8 +313,9 @@ class _Connections:
             if data[at] == 1 and code >> 16 == 10:
                 method = decode_method(data[at + 7:at + 7 + size])
                 if isinstance(method, ConnectionStartOk):
-                    name = method.response.split(b"\0")[1:2] if method.mechanism == "PLAIN" else []
-                    connection.told["user"] = name[0].decode("utf-8", "replace") if name else ""
+                    # Of a response that is none, nobody knows which part the password is.
+                    parts = method.response.split(b"\0") if method.mechanism == "PLAIN" else []
+                    connection.told["user"] = parts[1].decode("utf-8", "replace") if len(parts) == 3 else ""
                 elif isinstance(method, ConnectionOpen):
                     connection.told["vhost"] = method.virtual_host
                 elif code == _OPEN_OK:
@@ -316,12 +325,14 @@ class _Connections:
 
 
 def import_capture(capture: Path, directory: Path, options: RecordOptions, *,
-                   mqtt_ports: Collection[int] = MQTT_PORTS, amqp_ports: Collection[int] = AMQP_PORTS) -> Imported:
+                   mqtt_ports: Collection[int] = MQTT_PORTS, amqp_ports: Collection[int] = AMQP_PORTS,
+                   progress: Callable[[float, int], None] | None = None) -> Imported:
     """Makes a recording of what the capture has of MQTT and AMQP 0-9-1.
 
     The ports say which protocol a connection speaks, and which side is the broker, only where its beginning is not
-    in the capture. Raises RecordingError for a file that is no capture, one that has nothing for a recording, and a
-    directory that cannot be used; a file that is cut off gives what is there.
+    in the capture. progress: told how much of the file was read, 0 to 1, and how many packets that were. Raises
+    RecordingError for a file that is no capture, one that has nothing for a recording, and a directory that cannot be
+    used; a file that is cut off gives what is there.
     """
     opened = Capture(capture)
     prepare_directory(directory)
@@ -341,6 +352,8 @@ def import_capture(capture: Path, directory: Path, options: RecordOptions, *,
             time = segment.time
             connections.take(time, segment.source, segment.target, segment.seq, segment.flags, segment.data,
                              segment.missing)
+            if progress is not None:
+                progress(opened.share, opened.packets)
             if writer.error is not None or writer.capped:
                 break
         for connection in list(connections.known.values()):
@@ -353,6 +366,7 @@ def import_capture(capture: Path, directory: Path, options: RecordOptions, *,
     done = Imported(manifest=manifest, packets=opened.packets, connections=connections.count,
                     skipped=dict(connections.skipped), notes=_notes(opened, connections, rows.lost_bytes))
     if not manifest.rows:
+        (directory / MANIFEST).unlink()     # so that the next try may have the directory
         raise RecordingError(f"{capture}: there is no MQTT and no AMQP 0-9-1 in it that could be read"
                              + "".join(f"; {note}" for note in done.notes))
     return done

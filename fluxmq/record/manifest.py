@@ -97,7 +97,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Replaces the manifest of that recording; it is on disk when this returns. OSError."""
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     fresh = directory / f"{MANIFEST}.new"
-    with fresh.open("wb") as file:
+    # As its parts, for its owner alone.
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(text + b"\n")
         file.flush()
         os.fsync(file.fileno())

@@ -17,6 +17,7 @@ from fluxmq.record.manifest import RecordingError
 __all__ = ["ACK", "FIN", "RST", "SYN", "Capture", "Segment"]
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
+_LOOK = 512                    # packets between two looks at how far it is
 _BLOCK_MAX = 64 << 20          # a larger packet is damage, not traffic
 _PCAP = {0xA1B2C3D4: 1_000, 0xA1B23C4D: 1}
 _SECTION = 0x0A0D0D0A
@@ -43,13 +44,14 @@ class Segment(NamedTuple):
 
 class Capture:
     """A file, opened. Raises RecordingError when it is no capture. After segments(): cut, the file ended within a
-    packet; passed, what was passed over, by reason."""
+    packet; passed, what was passed over, by reason. While they are read: share of the file, packets."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.cut = False
         self.damaged = ""
         self.packets = 0
+        self.share = 0.0            # of the file, read so far
         self.passed: Counter[str] = Counter()
         try:
             with path.open("rb") as file:
@@ -75,8 +77,11 @@ class Capture:
     def segments(self) -> Iterator[Segment]:
         """In the order of the file."""
         with self.path.open("rb") as file:
+            size = max(self.path.stat().st_size, 1)
             for time, link, data in self._blocks(file) if self._next else self._records(file):
                 self.packets += 1
+                if self.packets % _LOOK == 0:
+                    self.share = file.tell() / size
                 segment = self._segment(time, link, data)
                 if segment is not None:
                     yield segment
@@ -139,8 +144,11 @@ class Capture:
             self.passed["packets of no interface"] += 1
             return
         link, units, offset = links[interface]
-        ticks = high << 32 | low
-        yield offset * 1_000_000_000 + ticks * 1_000_000_000 // units, link, body[20:20 + captured]
+        time = offset * 1_000_000_000 + (high << 32 | low) * 1_000_000_000 // units
+        if not 0 <= time < 1 << 63:
+            self.passed["packets of a time that cannot be"] += 1
+            return
+        yield time, link, body[20:20 + captured]
 
     # ── packets ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -158,6 +166,9 @@ class Capture:
             self.passed["packets cut within their headers"] += 1
             return None
         ports, seq, offset, flags = data[at:at + 4], data[at + 4:at + 8], data[at + 12] >> 4, data[at + 13]
+        if offset < 5:
+            self.passed["packets cut within their headers"] += 1
+            return None
         start = at + offset * 4
         whole = max(end - start, 0)
         payload = data[start:min(end, len(data))]

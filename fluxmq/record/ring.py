@@ -3,6 +3,7 @@
 It holds what clients send and get. So it has no name in any file system, and whoever opens it by way of /proc must be
 the broker's user (or root).
 """
+import fcntl
 import mmap
 import os
 
@@ -21,10 +22,12 @@ def ring_capacity(size: int) -> int:
 
 def make_ring(capacity: int) -> int:
     """A descriptor (not inherited) of an empty ring of `capacity` bytes. Raises OSError."""
-    descriptor = os.memfd_create("fluxmq-record", os.MFD_CLOEXEC)
+    descriptor = os.memfd_create("fluxmq-record", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.fchmod(descriptor, 0o600)
         os.ftruncate(descriptor, RING_PAGE + capacity)
+        # Whoever has it open: a page that is no longer there would be the end of both processes.
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     except BaseException:
         os.close(descriptor)
         raise

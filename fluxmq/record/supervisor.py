@@ -66,7 +66,7 @@ class Supervisor:
         self._recording: Recording | None = None
         self._ring: int = -1  # own descriptor of it: what a dead writer left there is counted
         self._alive: int = -1
-        self._unread = (0, 0)
+        self._unread = (0, 0, 0, 0)  # what dead writers left, see Tap.lose
         self._failures = 0
         self._since = 0.0
         self._due: float | None = None  # when the next one is started
@@ -90,17 +90,18 @@ class Supervisor:
                 self._log("warning", "record", "nothing is recorded: record.max_disk is used up", {"dir": str(base)})
                 return
         recording = await self._recorder.begin(self._record.ring_size)
-        if self._unread[0]:
-            recording.tap.lose(*self._unread)
-            self._unread = (0, 0)
+        recording.tap.lose(*self._unread)
+        self._unread = (0, 0, 0, 0)
         self._recording = recording
+        found = open_ring(recording.descriptor)
         self.directory = base / recording_name(time.time_ns())
         try:
             self.child = await asyncio.get_running_loop().run_in_executor(
                 None, self._spawn, recording, self.directory, cap)
         except BaseException:
-            recording.end()
+            self._recorder.end(recording)
             self._recording = None
+            self._unread = found.discard()
             raise
         self._since = time.monotonic()
         self._log("info", "", "recording", {"dir": str(self.directory), "writer": self.child.pid})
@@ -148,14 +149,15 @@ class Supervisor:
             self._log("warning", "record", "recording has ended: record.max_disk is reached", fields)
         else:
             with contextlib.suppress(FluxError):  # a ring that was damaged says nothing
-                reader = open_ring(self._ring)
-                entries, size = reader.discard()
-                self._unread = (self._unread[0] + entries, self._unread[1] + size)
+                self._unread = open_ring(self._ring).discard()
             self._failures = 0 if lived > STEADY_SECONDS else self._failures + 1
             delay = 0.0 if not self._failures else min(RETRY_SECONDS_MAX, 2.0 ** (self._failures - 1) - 1)
             self._due = time.monotonic() + delay
             self._log("error", "record", "the writer of the recording died; another one is started in a new directory",
                       fields | {"in_s": delay})
+        if self.directory is not None:
+            with contextlib.suppress(OSError):  # of one that could not even begin, nothing is left but this
+                self.directory.rmdir()
         self._let_go()
         self.child = self._recording = None
 

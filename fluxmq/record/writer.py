@@ -9,6 +9,7 @@ ends with status 0 when the recording does, 3 when it has reached its cap, 1 wit
 go on.
 """
 import argparse
+import enum
 import errno
 import os
 import queue
@@ -46,11 +47,21 @@ CAP_REACHED = "cap reached"
 BROKER_ENDED = "broker ended"
 
 
+class _Word(enum.Enum):
+    """What the thread that writes is told between batches."""
+
+    LOOK = 0        # is the open part old enough?
+    END = 1         # nothing comes behind it
+
+
 def rows_for(options: RecordOptions) -> RecordRows:
-    """What makes rows as these options ask for."""
+    """What makes rows as these options ask for. Four batches are on their way when the cap is noticed: with a low cap
+    they are small."""
+    cap = options.cap_bytes or 1 << 62
     return RecordRows(payload=options.payload, topics=options.topics, clients=options.clients,
-                      protocols=options.protocols, sample=options.sample, batch_rows=min(BATCH_ROWS, options.max_rows),
-                      batch_bytes=min(BATCH_BYTES, options.max_bytes))
+                      protocols=options.protocols, sample=options.sample,
+                      batch_rows=min(BATCH_ROWS, options.max_rows, max(cap // 1024, 1024)),
+                      batch_bytes=min(BATCH_BYTES, options.max_bytes, max(cap // 16, 1 << 16)))
 
 
 class RowsWriter:
@@ -63,10 +74,9 @@ class RowsWriter:
         self.rows = rows
         self.error: OSError | None = None
         self._files = RecordingFiles(directory, manifest, options, self._count)
-        self._batches: queue.Queue[pa.RecordBatch | None] = queue.Queue(BATCHES_WAITING)
+        self._batches: queue.Queue[pa.RecordBatch | _Word] = queue.Queue(BATCHES_WAITING)
         self._since = 0.0           # when the oldest row of the batch came
         self._flush_s = min(FLUSH_S, options.max_seconds)
-        self._over = False
         self._thread = threading.Thread(target=self._write, name="parts")
         self._thread.start()
 
@@ -77,19 +87,14 @@ class RowsWriter:
         manifest.undecoded_bytes = self.rows.undecoded_bytes
 
     def _write(self) -> None:
-        while True:
-            batch = self._batches.get()
+        while (batch := self._batches.get()) is not _Word.END:
             if self.error is not None:
-                if self._over:
-                    return
                 continue
             try:
-                if batch is not None:
-                    self._files.write(batch)
-                elif self._over:
-                    return
-                else:
+                if batch is _Word.LOOK:
                     self._files.rotate()
+                else:
+                    self._files.write(batch)
             except OSError as error:
                 self.error = error
             except Exception as error:      # a bug: the recording ends with it, and nobody waits for this thread
@@ -116,7 +121,7 @@ class RowsWriter:
         if self._since and time.monotonic() - self._since >= self._flush_s:
             self.flush()
         elif self._batches.empty():
-            self._batches.put(None)
+            self._batches.put(_Word.LOOK)
 
     @property
     def capped(self) -> bool:
@@ -131,8 +136,7 @@ class RowsWriter:
         """Writes what is there and ends the recording. end: why, unless the disk has a say. Raises nothing of the
         disk: `error` and the manifest's `end` tell."""
         self.flush()
-        self._over = True
-        self._batches.put(None)
+        self._batches.put(_Word.END)
         self._thread.join()
         try:
             return self._files.close(end if self.error is None else _refused(self.error))
@@ -144,14 +148,19 @@ class RowsWriter:
 def _refused(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk full"
+    if error.errno == errno.ENOENT:
+        return "its directory is gone"
     return f"the disk refused: {error.strerror or error}"
 
 
-def _take_all(source: RingReader, writer: RowsWriter, most: int) -> None:
-    """What is in the ring, up to so many bytes."""
+def _take_all(source: RingReader, writer: RowsWriter) -> None:
+    """What is in the ring now, and what did not fit into it by then: the broker may go on, this recording does not."""
+    most = source.waiting
     while most > 0 and (entries := source.take(TAKE_BYTES)):
         most -= len(entries)
         writer.feed(entries)
+    # Where there was a gap, the broker tells of it in its next entry, if it has not done so meanwhile.
+    writer.feed(source.take_lost() or source.take(1))
     source.release()
 
 
@@ -178,7 +187,7 @@ def _run(source: RingReader, writer: RowsWriter, stop: Callable[[], str | None],
         if writer.capped:
             return CAP_REACHED
         if (why := stop()) is not None:
-            _take_all(source, writer, source.waiting)
+            _take_all(source, writer)
             return why
         if not entries:
             time.sleep(pause)

@@ -16,12 +16,19 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.pcap import ACK, FORMS, IN, LINKS, OUT, RST, Talk, write_capture
+from kit.pcap import ACK, FORMS, IN, LINKS, OUT, RST, START, Talk, write_capture
 from kit.python import environment
 from kit.rabbitmq import RabbitNode
 from kit.record_entries import AMQP091, MQTT, entry
 from kit.tools import require_tool
 
+from fluxmq._core.amqp091_methods import (
+    BasicAck,
+    BasicDeliver,
+    ConnectionOpen,
+    ConnectionOpenOk,
+    ConnectionStartOk,
+)
 from fluxmq._core.mqtt_encode import encode_packet
 from fluxmq._core.mqtt_packets import ConnAck, Connect, PubAck, Publish, Subscribe, Subscription
 from fluxmq._core.record_rows import RecordRows, whole_packets
@@ -73,6 +80,12 @@ def compared(rows: list[dict[str, Any]], *, leave: tuple[str, ...] = ()) -> list
     gone = {"seq", "time", "ack_latency", "connection", *leave}
     return [{name: place.get(value) if name == "answers" else value for name, value in row.items() if name not in gone}
             for row in packets]
+
+
+def open_talk(**words: Any) -> Talk:
+    talk = Talk(**words)
+    talk.opened()
+    return talk
 
 
 def whole_talk(**words: Any) -> Talk:
@@ -245,6 +258,93 @@ def test_what_is_skipped_is_told(tmp_path: Path, first: bytes, says: str) -> Non
     done, rows = imported(tmp_path, [whole_talk(), other])
     assert any(says in note for note in done.notes)
     assert compared(rows) == compared(direct(wire()))
+
+
+def test_a_packet_without_end_is_malformed_whoever_sends_it(tmp_path: Path) -> None:
+    """A CONNACK whose length has no last byte: what follows is not looked at for who is connected."""
+    talk = open_talk()
+    talk.sent(IN, encode_packet(Connect(client_id="c"), 5))
+    talk.sent(OUT, b"\x20\xff\xff\xff\xff")
+    _, rows = imported(tmp_path, [talk])
+    assert [row["kind"] for row in rows] == ["opened", "CONNECT", "malformed"]
+
+
+def test_the_largest_delivery_tag_there_is(tmp_path: Path) -> None:
+    """A broker never gives it; a capture may say so, and nobody counts on from there."""
+    talk = open_talk(server=("10.0.0.2", 5672))
+    talk.sent(IN, b"AMQP\0\0\x09\x01")
+    deliver = BasicDeliver(consumer_tag="c", delivery_tag=2**64 - 1, exchange="", routing_key="k").frame(1)
+    talk.sent(OUT, deliver + b"\x02\0\1\0\0\0\x0e\0\x3c\0\0" + bytes(8) + b"\0\0\xce")
+    talk.sent(IN, BasicAck(delivery_tag=2**64 - 1, multiple=True).frame(1))
+    _, rows = imported(tmp_path, [talk])
+    assert [row["kind"] for row in rows] == ["opened", "protocol-header", "basic.deliver", "basic.ack"]
+
+
+@pytest.mark.parametrize("response", [b"user\0SECRET", b"\0user\0SECRET\0more", b"SECRET", b"a\0SECRET"])
+def test_a_sasl_response_that_is_none_gives_no_user(tmp_path: Path, response: bytes) -> None:
+    """Which part of it is the password, nobody knows."""
+    talk = open_talk(server=("10.0.0.2", 5672))
+    talk.sent(IN, b"AMQP\0\0\x09\x01")
+    talk.sent(IN, ConnectionStartOk(mechanism="PLAIN", response=response).frame(0))
+    talk.sent(IN, ConnectionOpen(virtual_host="/").frame(0))
+    talk.sent(OUT, ConnectionOpenOk().frame(0))
+    _, rows = imported(tmp_path, [talk])
+    [accepted] = [row for row in rows if row["kind"] == "accepted"]
+    assert json.loads(accepted["detail"])["user"] == ""
+    assert "SECRET" not in str(rows)
+
+
+def test_a_time_that_cannot_be_and_a_header_that_is_none_are_passed_over(tmp_path: Path) -> None:
+    talk = whole_talk()
+    rows_before = len(CHATTER) + 3          # opened, accepted, closed
+    whole = len(talk.packets)
+    talk.packets.append((0xFFFFFFFF << 32, talk.packets[-1][1]))
+    broken = bytearray(talk.packets[-1][1])
+    broken[20 + 12] = 4 << 4
+    talk.packets.append((talk.clock, bytes(broken)))
+    write_capture(tmp_path / "c.pcap", talk.packets, form="pcapng")
+    done, rows = imported_file(tmp_path)
+    assert done.packets == whole + 1 and len(rows) == rows_before
+    assert [note for note in done.notes if note.startswith("passed over")] == [
+        "passed over: 1 packets cut within their headers", "passed over: 1 packets of a time that cannot be"]
+
+
+def test_a_connection_of_nothing_known_in_tiny_pieces(tmp_path: Path) -> None:
+    talk = Talk(server=("127.0.0.1", 4000), client=("127.0.0.1", 4001))
+    for _ in range(5_000):
+        talk.sent(IN, b"z")
+    other = open_talk()
+    other.sent(IN, encode_packet(Connect(client_id="c"), 5))
+    done, _ = imported(tmp_path, [talk, other])
+    assert done.skipped == {"connections of other protocols": 1}
+
+
+def test_ports_that_were_skipped_may_be_used_again(tmp_path: Path) -> None:
+    """The end of the first connection is not in the capture."""
+    first, second = open_talk(), open_talk(start=START + 10**9)
+    first.sent(IN, b"\x16\x03\x01" + bytes(100))
+    second.sent(IN, encode_packet(Connect(client_id="c"), 5))
+    done, rows = imported(tmp_path, [first, second])
+    assert [row["kind"] for row in rows] == ["opened", "CONNECT"]
+    assert done.skipped == {"connections with TLS, whose bytes say nothing": 1}
+
+
+def test_an_import_says_how_far_it_is(tmp_path: Path) -> None:
+    talks = [whole_talk(client=("127.0.0.1", 20_000 + n)) for n in range(20)]
+    packets = [packet for talk in talks for packet in talk.packets]
+    write_capture(tmp_path / "c.pcap", packets)
+    told: list[tuple[float, int]] = []
+    done = import_capture(tmp_path / "c.pcap", tmp_path / "r", RecordOptions(),
+                          progress=lambda *far: told.append(far))
+    assert told == sorted(told) and told[-1][1] == done.packets == len(packets)
+    assert 0.0 == told[0][0] < told[-1][0] <= 1.0
+
+
+def test_a_capture_with_nothing_in_it_leaves_the_directory_free(tmp_path: Path) -> None:
+    write_capture(tmp_path / "c.pcap", [])
+    for _ in range(2):
+        with pytest.raises(RecordingError, match="there is no MQTT and no AMQP 0-9-1 in it"):
+            imported_file(tmp_path)
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -119,14 +119,17 @@ def test_what_is_discarded_is_counted_and_told_by_the_next_tap(ring: Ring) -> No
         ring.tap.write(IN, 1, 0, number, bytes(300))
         if number == 9:
             ring.take()
-    entries, size = ring.reader.discard()
-    assert (entries, size) == (ring.tap.entries - 10, ring.tap.bytes - 3000)
+    found = ring.reader.discard()
+    held, lost = ring.tap.entries - 10, ring.tap.lost_entries
+    assert held and lost
+    assert found == (held, held * 300, lost, lost * 300)
     assert ring.tap.waiting == 0
     other = Ring()
-    other.tap.lose(entries, size)
+    other.tap.lose(*found)
     other.tap.write(IN, 1, 0, 1, b"")
-    assert [entry.kind for entry in other.drain()] == [LOST, IN]
-    assert (other.tap.lost_entries, other.tap.lost_bytes) == (entries, size)
+    told, after = other.drain()
+    assert (told.kind, told.lost, after.kind) == (LOST, (10, 3000), IN)
+    assert (other.tap.lost_entries, other.tap.lost_bytes) == (held, held * 300)     # the other tap counted the others
     other.close()
 
 
@@ -134,6 +137,12 @@ def test_the_reader_says_that_it_takes_no_more(ring: Ring) -> None:
     assert not ring.tap.left
     ring.reader.stop()
     assert ring.tap.left
+
+
+def test_nobody_can_take_pages_from_under_the_other_end(ring: Ring) -> None:
+    for size in (0, RING_PAGE, RING_PAGE + 2 * CAPACITY):
+        with pytest.raises(PermissionError):
+            os.ftruncate(ring.descriptor, size)
 
 
 def test_a_ring_is_for_its_owner_alone(ring: Ring) -> None:
@@ -212,3 +221,35 @@ def test_whatever_is_written_and_taken(steps: list[int | tuple[str, int]]) -> No
         assert sum(entry.lost[0] for entry in found if entry.kind == LOST) == ring.tap.lost_entries
     finally:
         ring.close()
+
+
+def test_who_stops_while_the_broker_goes_on_learns_what_was_lost_by_then(ring: Ring) -> None:
+    for number in range(6):
+        ring.tap.write(IN, 1, 0, number, bytes(900))
+    assert [entry.connection for entry in ring.drain()] == [0, 1, 2, 3]
+    [lost] = parse_entries(ring.reader.take_lost())
+    assert (lost.kind, lost.connection, lost.lost) == (LOST, 0, (2, 1800))
+    assert ring.reader.take_lost() == b""
+
+
+def test_a_loss_that_an_entry_tells_of_is_not_told_twice(ring: Ring) -> None:
+    for number in range(6):
+        ring.tap.write(IN, 1, 0, number, bytes(900))
+    ring.drain()
+    ring.tap.write(IN, 1, 0, 9, b"after")
+    assert ring.reader.take_lost() == b""
+    assert [entry.kind for entry in ring.drain()] == [LOST, IN]
+
+
+def test_what_a_dead_reader_left_counts_with_what_was_lost_before_and_after(ring: Ring) -> None:
+    """The first gap is told of in the ring, the second one nowhere."""
+    for number in range(6):
+        ring.tap.write(IN, 1, 0, number, bytes(900))
+    ring.drain()
+    for number in range(6):
+        ring.tap.write(IN, 1, 0, number, bytes(900))
+    ring.tap.end()
+    taken = ring.tap.entries - 4
+    assert ring.tap.lost_entries > 2
+    assert ring.reader.discard() == (taken, ring.tap.bytes - 3600, ring.tap.lost_entries, ring.tap.lost_bytes)
+    assert ring.reader.ended

@@ -249,3 +249,31 @@ def test_options_are_checked() -> None:
     (b"\x08\0\0\0\0\0\0", True, 0), (b"\x77\0\0\0\0\0\0\xce", True, -1)])
 def test_whole_packets(data: bytes, amqp091: bool, whole: int) -> None:
     assert whole_packets(data, amqp091) == whole
+
+
+def test_long_topics_fill_a_batch() -> None:
+    """Words are memory as payloads are: a batch that is full of them is taken, whatever their rows are."""
+    machine = RecordRows(batch_bytes=100_000)
+    machine.feed(mqtt(1, "m"))
+    publishes = b"".join(entry(IN, 1, encode_packet(Publish(f"{n:060000}"), 5)) for n in range(3))
+    assert machine.feed(publishes) < len(publishes)
+    assert machine.full
+
+
+def test_the_verdicts_about_long_topics_are_forgotten_in_time() -> None:
+    """More names than are remembered, each looked at twice, and the verdict is the right one both times."""
+    machine = RecordRows(topics=("+",), batch_bytes=1 << 30)
+    machine.feed(mqtt(1, "m"))
+    taken(machine)
+    for _ in range(2):
+        for n in range(300):
+            machine.feed(entry(IN, 1, encode_packet(Publish(f"{n:060000}" + "/x" * (n % 2)), 5)))
+    assert machine.rows == 300
+
+
+def test_an_event_that_is_no_text_is_a_row_without_detail() -> None:
+    """Of a ring that was damaged: what follows is decoded all the same."""
+    rows = rows_of(entry(OPENED, 1, b"{\xff}"), entry(ACCEPTED, 1, b'{"client_id":"\xe5"}'), mqtt(2, "m"),
+                   event(ACCEPTED, 3, {"version": 91}), entry(IN, 3, wire(Subscribe(1, [Subscription("a")]))))
+    assert [(row["kind"], row["detail"]) for row in rows[:2]] == [("opened", None), ("accepted", None)]
+    assert len(rows) == 11 and rows[-1]["version"] is None

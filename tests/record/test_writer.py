@@ -3,28 +3,31 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 from kit.python import environment
-from kit.record_entries import ACCEPTED, CLOSED, IN, MQTT
+from kit.record_entries import ACCEPTED, CLOSED, IN, MQTT, entry
 from kit.smalldisk import small_disk
 
 from fluxmq._core.mqtt_encode import encode_packet
 from fluxmq._core.mqtt_packets import Connect, Publish
 from fluxmq._core.tap import Tap
-from fluxmq.record.files import OPEN
-from fluxmq.record.manifest import RecordingError, read_manifest
+from fluxmq.record.files import OPEN, RecordingFiles, batch_of_rows
+from fluxmq.record.manifest import RecordingError, new_manifest, read_manifest
 from fluxmq.record.options import BrokerAbout, Progress, RecordOptions
 from fluxmq.record.reading import open_recording
 from fluxmq.record.ring import make_ring, open_ring
-from fluxmq.record.writer import run_writer
+from fluxmq.record.writer import RowsWriter, rows_for, run_writer
 
 CAPACITY = 1 << 20
 ABOUT = BrokerAbout(version="9.9", config_digest="ab" * 32)
@@ -256,3 +259,142 @@ def test_a_full_disk_ends_it_with_a_note_and_keeps_the_parts(tmp_path: Path, rin
         assert recording.rows == manifest.rows > 0 and recording.manifest.end == "disk full"
         assert manifest.lost_entries == 0
         assert topics(disk / "r") == [f"t/{n}" for n in range(manifest.rows - 1)]
+
+
+def test_the_last_rows_are_written_though_the_age_of_a_part_is_looked_at(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end comes while the thread that writes is busy, and behind a tick that it has not heard of yet."""
+    looking, looked = threading.Event(), threading.Event()
+    rotate = RecordingFiles.rotate
+
+    def slow(files: RecordingFiles) -> None:
+        looking.set()
+        assert looked.wait(WAIT_S)
+        rotate(files)
+
+    monkeypatch.setattr(RecordingFiles, "rotate", slow)
+    (tmp_path / "r").mkdir()
+    options = RecordOptions()
+    writer = RowsWriter(tmp_path / "r", new_manifest(options, ABOUT), options, rows_for(options))
+    writer.tick()
+    assert looking.wait(WAIT_S)
+    writer.tick()
+    writer.feed(entry(IN, 1, encode_packet(Connect(client_id="c"), 5)))
+    ending = threading.Thread(target=writer.close, args=("stopped",))
+    ending.start()
+    while not writer._batches.full():
+        time.sleep(0.001)
+    looked.set()
+    ending.join(WAIT_S)
+    assert open_recording(tmp_path / "r").rows == 1
+
+
+def test_how_large_a_recording_is_may_be_asked_while_a_part_is_closed(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    close = pq.ParquetWriter.close
+
+    def closing(parquet: pq.ParquetWriter) -> None:
+        asked.append(files.bytes)
+        close(parquet)
+        asked.append(files.bytes)
+
+    monkeypatch.setattr(pq.ParquetWriter, "close", closing)
+    options = RecordOptions(cap_bytes=1 << 30)
+    files = RecordingFiles(tmp_path, new_manifest(options, ABOUT), options)
+    files.write(batch_of_rows([{"seq": 0, "time": 1, "connection": 1, "kind": "opened"}]))
+    files.close("stopped")
+    assert len(asked) == 2 and 0 < asked[0] == asked[1] < files.bytes == files.manifest.parts[0].bytes
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_was_lost_before_it_was_stopped_is_counted(
+        tmp_path: Path, ring: tuple[int, Tap], goes_on: bool) -> None:
+    """The ring is full, and no entry tells of what did not fit: the broker is busy, or was killed."""
+    descriptor, tap = ring
+    fill(tap, 20_000)
+    lost = (tap.lost_entries, tap.lost_bytes)
+    assert lost[0]
+    reader = open_ring(descriptor)
+    asked = 0
+
+    def stop() -> str:
+        nonlocal asked
+        asked += 1
+        if goes_on:         # there is room again, and it tells of the gap before the writer looks for it
+            reader.release()
+            tap.write(IN, MQTT, 0, 2, encode_packet(Connect(client_id="d"), 5))
+        return "stopped"
+
+    manifest = run_writer(reader, RecordOptions(), tmp_path / "r", about=ABOUT, stop=stop)
+    assert asked == 1
+    assert (manifest.lost_entries, manifest.lost_bytes) == lost
+    kinds = open_recording(tmp_path / "r").table(["kind"])["kind"].to_pylist()
+    assert kinds.count("lost") == 1
+
+
+def test_a_disk_without_room_for_a_beginning_is_said_in_a_sentence(tmp_path: Path, ring: tuple[int, Tap]) -> None:
+    with small_disk(tmp_path / "disk", "64k") as disk:
+        with pytest.raises(RecordingError, match="a recording cannot begin there: No space left on device"):
+            run_writer(open_ring(ring[0]), RecordOptions(), disk / "r", about=ABOUT, stop=lambda: None)
+        assert list((disk / "r").iterdir()) == []
+
+
+@pytest.mark.parametrize("rows", [1, 300])
+def test_a_directory_that_is_removed_ends_it(tmp_path: Path, ring: tuple[int, Tap], rows: int) -> None:
+    """With rows that are in no part yet, or behind one that was closed."""
+    descriptor, tap = ring
+    asked = 0
+
+    def stop() -> str | None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            fill(tap, rows)
+            return None
+        if tap.waiting or (rows > 100 and not list((tmp_path / "r").glob("part-*"))):
+            return None
+        shutil.rmtree(tmp_path / "r")
+        return "stopped"
+
+    manifest = run_writer(open_ring(descriptor), RecordOptions(max_rows=100), tmp_path / "r", about=ABOUT, stop=stop)
+    assert manifest.end == "its directory is gone"
+    assert not (tmp_path / "r").exists()
+
+
+def test_all_files_are_their_owners_alone(tmp_path: Path, ring: tuple[int, Tap]) -> None:
+    """Whatever the umask, and while it runs as well as afterwards."""
+    descriptor, tap = ring
+    modes: set[int] = set()
+
+    def stop() -> str | None:
+        modes.update(path.stat().st_mode & 0o777 for path in (tmp_path / "r").iterdir())
+        return "stopped"
+
+    fill(tap, 10)
+    before = os.umask(0)
+    try:
+        run_writer(open_ring(descriptor), RecordOptions(), tmp_path / "r", about=ABOUT, stop=stop)
+    finally:
+        os.umask(before)
+    modes.update(path.stat().st_mode & 0o777 for path in (tmp_path / "r").iterdir())
+    assert modes == {0o600}
+    assert (tmp_path / "r").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_cap_is_not_passed_by_far(tmp_path: Path) -> None:
+    """A writer that has more than enough to do, and batches that could be larger than the cap."""
+    capacity, cap = 1 << 24, 4 << 20
+    descriptor = make_ring(capacity)
+    tap = Tap(descriptor, capacity)
+    fill(tap, 1)
+
+    def stop() -> None:
+        while tap.waiting < capacity // 2:
+            tap.write(IN, MQTT, 0, 1, encode_packet(Publish("t", payload=os.urandom(2_000)), 5))
+
+    manifest = run_writer(open_ring(descriptor), RecordOptions(payload="full", cap_bytes=cap), tmp_path / "r",
+                          about=ABOUT, stop=stop)
+    os.close(descriptor)
+    assert manifest.end == "cap reached"
+    assert cap <= sum(part.bytes for part in manifest.parts) < 2 * cap
