@@ -36,7 +36,7 @@ def load(behaviour: Behaviour | None = None, **given: Any) -> tuple[dict[str, An
         with FakeAmqp(behaviour) as broker:
             options = SHORT | {"addr": broker.addr} | given
             figures = run_amqp(AmqpOptions(**options | {"duration": options["duration"] * longer}))
-        if figures["sent"] and (figures["delivered"] or not figures["total"]["expected"]):
+        if figures["delivered"] or figures["total"]["pauses"] or not figures["total"]["expected"]:
             break
     return figures, broker
 

@@ -55,7 +55,7 @@ def load(mosquitto: tuple[Broker, str]) -> Load:
         options = SHORT | {"addr": broker.addresses[transport], "cafile": cafile, "broker_pid": broker.pid} | given
         for longer in (1, 10, 50):      # the machine may stand still so long that nothing can be measured
             figures = run_load(LoadOptions(**options | {"duration": options["duration"] * longer}))
-            if figures["sent"] and (figures["delivered"] or not figures["total"]["expected"]):
+            if figures["delivered"] or not figures["total"]["expected"]:
                 break
         return figures
 
