@@ -330,11 +330,10 @@ class Player(Waits):
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _quiet(self) -> None:
-        """Until no delivery has come for quiet_s; what clients held back is acknowledged first. Naps are counted, not
-        the clock: while the machine stood still nobody could deliver."""
+        """Until no delivery has come for quiet_s of naps (a machine that stands still delivers nothing)."""
         for link in self.links.values():
             if link.manual and link.state == OPEN:
-                link.release()
+                link.release()  # what clients held back is acknowledged first
         end, nap = self.clock() + int(self.options.quiet_max_s * NANO), min(self.options.quiet_s / 4, NAP_S)
         seen, quiet_s = -1, 0.0
         while not self.stopped and self.clock() < end:
