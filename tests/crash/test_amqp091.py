@@ -108,7 +108,9 @@ def run(broker: CrashBroker, seed: int, kills: int) -> None:
         everybody = publishers + consumers
         for actor in everybody:
             actor.start()
-        for _ in range(kills):
+        times = 0
+        while times < kills or not enough(broker, book, wire):   # what comes back, comes back through a kill
+            times += 1
             declare_fleeting(wire)
             wait(everybody, book, 60)
             time.sleep(chance.uniform(0, 0.3))
@@ -118,8 +120,6 @@ def run(broker: CrashBroker, seed: int, kills: int) -> None:
             check_declared(broker)
             wire = connect(broker)
         wait(everybody, book, 60)
-        while not enough(broker, book, wire):
-            wait(everybody, book, 10)
         wire.drop()
         for actor in [*publishers, *consumers]:
             actor.finish()
