@@ -330,17 +330,19 @@ class Player(Waits):
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _quiet(self) -> None:
-        """Until no delivery has come for quiet_s; what clients held back is acknowledged first."""
+        """Until no delivery has come for quiet_s of naps (a machine that stands still delivers nothing)."""
         for link in self.links.values():
             if link.manual and link.state == OPEN:
-                link.release()
-        end, seen, since = self.clock() + int(self.options.quiet_max_s * NANO), -1, self.clock()
+                link.release()  # what clients held back is acknowledged first
+        end, nap = self.clock() + int(self.options.quiet_max_s * NANO), min(self.options.quiet_s / 4, NAP_S)
+        seen, quiet_s = -1, 0.0
         while not self.stopped and self.clock() < end:
             if self.rows.deliveries != seen:
-                seen, since = self.rows.deliveries, self.clock()
-            elif self.clock() - since >= self.options.quiet_s * NANO:
+                seen, quiet_s = self.rows.deliveries, 0.0
+            elif quiet_s >= self.options.quiet_s:
                 return
-            await self.options.sleep(min(self.options.quiet_s / 4, NAP_S))
+            await self.options.sleep(nap)
+            quiet_s += nap
 
     async def _leave(self) -> None:
         """Disconnects who is still there."""

@@ -4,7 +4,9 @@ Started here (RabbitMQ in rabbitmq.py), stopped here, by pid.
 """
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import selectors
 import shutil
@@ -24,6 +26,8 @@ __all__ = ["BROKERS", "MQTT_BROKERS", "Broker", "BrokerError", "Needs", "find_mo
 
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+PORT_MIN = 10_000
 SLOTS = {"tcp": "server.mqtt.tcp.plain", "tls": "server.mqtt.tcp.tls",
          "ws": "server.mqtt.websocket.plain", "wss": "server.mqtt.websocket.tls", "amqp": "server.amqp091.plain"}
 # The start message names each slot, as its key or its end, and on the same line HOST:PORT.
@@ -163,6 +167,14 @@ def find_mosquitto() -> str | None:
 
 
 def free_port() -> int:
+    """None of those that the kernel gives to clients: one of them could have it before the broker does."""
+    with contextlib.suppress(OSError):
+        low = int(EPHEMERAL.read_text().split()[0])
+        while low >= 2 * PORT_MIN:
+            port = random.SystemRandom().randrange(PORT_MIN, low)
+            with socket.socket() as sock, contextlib.suppress(OSError):
+                sock.bind(("127.0.0.1", port))
+                return port
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])

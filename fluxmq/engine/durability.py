@@ -203,7 +203,7 @@ class Keeper:
     def tick(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begins a checkpoint when the journal has grown to its size. Raises what the last one failed with."""
         journal = self.store.journal
-        if journal is None:
+        if journal is None or self._patience_ends is not None:      # close() takes the last one
             return
         if self._task is not None:
             if not self._task.done():

@@ -110,7 +110,7 @@ def test_repeated_delayed_and_refused(run: Run, address: str, topic: str) -> Non
     async def body() -> None:
         async with Client(address) as client:
             queue = client.queue(topic)
-            await queue.publish("later", delay_s=0.2)
+            await queue.publish("later", delay_s=1.5)
             await queue.publish("never yet", not_before=datetime.now(UTC) + timedelta(hours=1))
             for _ in range(3):
                 await queue.publish("once", producer=("me", 1))

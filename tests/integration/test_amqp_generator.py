@@ -30,9 +30,14 @@ FAULTS = ("lost", "duplicates", "reordered", "foreign", "redelivered", "refused"
 
 
 def load(behaviour: Behaviour | None = None, **given: Any) -> tuple[dict[str, Any], FakeAmqp]:
-    """A short run against a broker that behaves so; its figures, and the broker after it."""
-    with FakeAmqp(behaviour) as broker:
-        figures = run_amqp(AmqpOptions(**SHORT | {"addr": broker.addr} | given))
+    """A short run against a broker that behaves so; its figures, and the broker after it. Again, and longer, where the
+    machine stood still so long that nothing could be measured."""
+    for longer in (1, 10, 50):
+        with FakeAmqp(behaviour) as broker:
+            options = SHORT | {"addr": broker.addr} | given
+            figures = run_amqp(AmqpOptions(**options | {"duration": options["duration"] * longer}))
+        if figures["delivered"] or figures["total"]["pauses"] or not figures["total"]["expected"]:
+            break
     return figures, broker
 
 
@@ -139,7 +144,7 @@ def test_an_open_loop_sends_what_was_asked_for() -> None:
     figures, _ = load(rate=2000.0, pubs=2, duration=0.5, warmup=0.0)
     assert_exact(figures, 1)
     # The number of messages whose time came, not when they were sent: exact but for the ends.
-    assert 900 <= figures["total"]["sent"] <= 2000
+    assert 900 <= figures["total"]["sent"] <= 2000 * figures["seconds"] + 1000
 
 
 # ── brokers that do not keep their promises ──────────────────────────────────────────────────────────────────
@@ -162,7 +167,7 @@ def test_planted_duplicates_are_seen() -> None:
 
 
 def test_planted_loss_is_seen_and_does_not_stop_the_loop() -> None:
-    figures, _ = load(Behaviour(change=every_tenth(lambda payload: [])), window=10, stall=0.1, drain=1.0, duration=1.0)
+    figures, _ = load(Behaviour(change=every_tenth(lambda payload: [])), window=10, stall=0.1, drain=2.0, duration=1.0)
     total = figures["total"]
     assert not figures["drained"]
     assert total["stalls"] > 0
@@ -181,7 +186,7 @@ def test_planted_disorder_is_seen(layout: dict[str, Any]) -> None:
             return []
         return [payload, held.pop()] if number % 10 == 5 else [payload]
 
-    figures, _ = load(Behaviour(change=swap), drain=1.0, **layout)
+    figures, _ = load(Behaviour(change=swap), drain=2.0, **layout)
     total = figures["total"]
     assert total["reordered"] == planted(total) > 0
     assert total["duplicates"] == 0 and total["lost"] == len(held)
@@ -246,14 +251,16 @@ def test_a_broker_that_asks_for_a_pause_gets_it() -> None:
     assert figures["total"]["pauses"] == 1
     assert figures["total"]["sent"] <= 40 and figures["total"]["stalls"] == 0
     assert_exact(figures, 1, "pauses")
-    figures, _ = load(Behaviour(say=lambda number: {30: blocked, 35: unblocked}.get(number, b"")), window=10)
+    figures, _ = load(Behaviour(say=lambda number: {30: blocked, 35: unblocked}.get(number, b"")), window=10,
+                      duration=1.0)
     assert figures["total"]["sent"] > 50
     assert_exact(figures, 1, "pauses")
 
 
 def test_a_channel_that_is_stopped_answers() -> None:
     stop, go = method((20, 20), b"\x00"), method((20, 20), b"\x01")
-    figures, _ = load(Behaviour(say=lambda number: {30: stop + go, 31: stop + go}.get(number, b"")), window=10)
+    figures, _ = load(Behaviour(say=lambda number: {30: stop + go, 31: stop + go}.get(number, b"")), window=10,
+                      duration=1.0)
     assert figures["total"]["pauses"] == 2
     assert_exact(figures, 1, "pauses")
 

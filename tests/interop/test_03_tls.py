@@ -208,7 +208,7 @@ def test_handshake_that_does_not_go_on(
     start_broker: Start, tls_settings: Settings, authority: CertificateAuthority
 ) -> None:
     """read_timeout is for handshake and CONNECT together."""
-    broker = start_broker(tls_settings("tcp.tls", read_timeout="500ms"))
+    broker = start_broker(tls_settings("tcp.tls", read_timeout="2s"))
     host, port = broker.addresses["mqtt/tcp/tls"]
     where = Endpoint(host, port, "tls", str(authority.cert_file))
     patient = open_tls(where)

@@ -9,6 +9,8 @@ FLUXMQ_TEST_BROKER says which broker the tests speak to:
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import os
 import random
 import re
@@ -29,7 +31,10 @@ WHICH = os.environ.get("FLUXMQ_TEST_BROKER", "")
 START_SECONDS = 30.0            # generous: only a broken broker needs them
 STOP_SECONDS = 30.0
 PORT_TRIES = 5
-PORTS = (10_000, 32_768)          # below net.ipv4.ip_local_port_range
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+PORTS = (10_000, 65_536)
+PORTS_MIN = 2_000               # fewer are too few for all tests: then any will do
+
 
 Address = tuple[str, int]
 
@@ -49,11 +54,32 @@ class BrokerDied(AssertionError):
     """The process ended by itself, never became ready, or printed a traceback."""
 
 
+@functools.cache
+def ports() -> list[int]:
+    """Those that the kernel gives to no client's end of a connection and no other worker of pytest gives to a broker,
+    in an order of chance. (Not the chance of the test: hypothesis gives all workers the same.)"""
+    try:
+        low, high = map(int, EPHEMERAL.read_text().split())
+    except OSError:
+        low, high = 32_768, 60_999
+    found = [port for port in range(*PORTS) if not low <= port <= high]
+    if len(found) < PORTS_MIN:
+        found = list(range(*PORTS))
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    found = found[int(worker) % workers::workers] if worker.isdigit() else found
+    random.SystemRandom().shuffle(found)
+    return found
+
+
+_turns = itertools.count()
+
+
 def free_port() -> int:
-    """A port that was free a moment ago, and that no client's end of a connection will get meanwhile: a broker that is
-    killed and started again wants its ports back."""
+    """A port that was free a moment ago, and that nobody will get meanwhile: a broker that is killed and started again
+    wants its ports back."""
     while True:
-        port = random.randrange(*PORTS)
+        port = ports()[next(_turns) % len(ports())]
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
@@ -189,9 +215,7 @@ class Broker:
     # ── details ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _command(self) -> list[str]:
-        ports: set[int] = set()
-        while len(ports) < 4:                                       # chance gives the same one twice now and then
-            ports.add(free_port())
+        ports = [free_port() for _ in range(4)]
         settings: dict[str, object] = {
             "server.mqtt.tcp.plain.addr": f"127.0.0.1:{ports.pop()}",
             "server.mqtt.websocket.plain.addr": f"127.0.0.1:{ports.pop()}",

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from fluxmq.bench.load.brokers import Broker as Process
-from fluxmq.bench.load.brokers import BrokerError, Needs, free_port, ready, spawn, wait_listening
+from fluxmq.bench.load.brokers import BrokerError, Needs, ready, spawn, wait_listening
 from fluxmq.bench.load.rabbitmq import CONFIG, environment, find_rabbitmq, start_epmd
+from kit.broker import free_port
 
 __all__ = ["RabbitNode"]
 

@@ -23,7 +23,7 @@ HIGH, LOW = 1 * MIB, 256 * 1024
 BOUNDS = {"session.send_buffer_high": HIGH, "session.send_buffer_low": LOW, "session.max_inflight_messages": 16,
           "session.max_offline_queue_size": 50, "broker.sys_interval": 0}
 SLACK = 28 * MIB        # recycled chunks (16 MiB at most), the kernel's view of our sockets, the allocator
-BATCH_BYTES = 2 * MIB
+BATCH_BYTES = MIB // 2     # within the high water mark, whatever the kernel's own buffers take
 SENT_BYTES_MAX = 256 * MIB
 
 Connect = Callable[..., Client]
@@ -41,7 +41,7 @@ def number_of(packet: Publish) -> int:
 def publish_batches(publisher: Client, topic: str, size: int, qos: int) -> Iterator[int]:
     """Publishes batch after batch, each acknowledged before the next; yields how many messages a batch had."""
     numbers = count()
-    many = max(4, min(500 if qos == 0 else 40, BATCH_BYTES // size))    # 40 fit into the queue of whoever keeps up
+    many = max(2, min(500 if qos == 0 else 40, BATCH_BYTES // size))    # 40 fit into the queue of whoever keeps up
     while True:
         packets = [Publish(topic=topic, payload=numbered(next(numbers), size), qos=qos,
                            packet_id=number + 1 if qos else None) for number in range(many)]

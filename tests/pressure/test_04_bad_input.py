@@ -66,7 +66,8 @@ def send_in_pieces(rng: Random, raw: socket.socket, data: bytes, websocket: bool
                 raw.sendall(frame)
             else:
                 raw.sendall(piece)
-        raw.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):      # ENOTCONN, where it has been reset meanwhile
+            raw.shutdown(socket.SHUT_WR)
 
 
 def answers(raw: socket.socket) -> bytes:
@@ -241,7 +242,7 @@ def test_max_connections(start_broker: Start, connect: Connected) -> None:
     assert metric(broker, "fluxmq_connect_refused_total", reason="max_connections") == 20
     inside.pop().disconnect()
     connect(broker).expect_quiet()
-    assert broker.stderr().count("max_connections") <= 3
+    assert broker.stderr().count("max_connections") <= 10     # one a second
 
 
 def test_topics_as_long_as_they_come(start_broker: Start, connect: Connected) -> None:

@@ -124,7 +124,7 @@ def test_connections_that_never_speak(start_broker: Start, connect: Connected,
     assert all(closed(raw) for raw in silent)
     wait_until(lambda: descriptors(broker) <= before)
     assert metric(broker, "fluxmq_connect_refused_total", reason="timeout") == count
-    assert broker.stderr().count("no CONNECT within") <= 10      # one a second, with a count
+    assert broker.stderr().count("no CONNECT within") <= count // 20     # one a second, with a count
     inside.expect_quiet()
 
 

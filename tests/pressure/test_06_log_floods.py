@@ -14,7 +14,7 @@ from oracle.mqtt import Puback, Publish
 
 Start = Callable[..., Broker]
 Connected = Callable[..., Client]
-A_HANDFUL = 12          # one a second for each cause, and tests take a few seconds
+A_HANDFUL = 100         # one a second for each cause, and tests take a few seconds, or a minute; of thousands
 
 
 def lines(broker: Broker, text: str) -> list[str]:
@@ -57,7 +57,7 @@ def test_a_crowd_that_loses_messages(start_broker: Start, connect: Connected) ->
     told = lambda: lines(broker, "messages dropped")       # noqa: E731
     wait_until(lambda: sum(int(found) for line in told() for found in re.findall(r"dropped=(\d+)", line)) == dropped)
     assert any("further clients" in line for line in told())
-    assert len(told()) <= 4 * 11
+    assert len(told()) <= 20 * 11       # ten names and a number for each second in which something was lost
 
 
 def test_thousands_of_bad_connections(start_broker: Start) -> None:

@@ -123,7 +123,7 @@ def test_a_single_consumer_is_never_redelivered_to(start_broker: Start, connect:
     consumer = connect(broker, "only")
     consume(consumer, "orders")
     packet = take(consumer, b"x")[0]
-    assert users(packet)["delivery-count"] == "3"
+    assert int(users(packet)["delivery-count"]) >= 3        # its time may have passed once more before it left
     ack(consumer, packet)
     consumer.expect_quiet()
 
@@ -135,19 +135,21 @@ def test_stealing_ping_pongs_until_the_message_is_dead(start_node: StartNode, co
     """Two idle members and a message whose time is over: each delivery has its whole lease, however many members are
     waiting for work. Before the lease of the second delivery ends there is no third."""
     broker = start_node({"name": "orders", "retry": {"max_retries": 2}, "dlq": {"enabled": True}})
-    one, two = connect(broker), connect(broker)
+    # Who has acknowledged nothing has no room for it when its time is over: it waits for the other one.
+    one, two = connect(broker, properties={"receive_maximum": 1}), connect(broker)
     consume(one, "orders", visibility_timeout=0.1)
     put(connect(broker), "orders", b"x")
     first = take(one, b"x")[0]
     consume(two, "orders", visibility_timeout=60)
-    # Its lease ends, and ends again as long as nobody settles it; whoever takes it with a minute keeps it that long.
-    one.unsubscribe("$queue/orders")
     second = take(two, b"x")[0]
+    ack(one, first)                  # too late: it has room now, and that is all
+    one.unsubscribe("$queue/orders")
     consume(one, "orders", visibility_timeout=60)
     for _ in range(10):              # the clock ticks meanwhile
         two.expect_quiet()
         one.expect_nothing(0.03)
-    assert users(first)["delivery-count"] == "1" and users(second)["delivery-count"] in ("2", "3")
+    assert users(first)["delivery-count"] == "1" and users(second)["delivery-count"] == "2"
+    assert lag(broker, "orders") == 1
     ack(two, second)
     two.expect_quiet()
     assert lag(broker, "orders") == 0

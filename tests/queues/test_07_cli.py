@@ -295,7 +295,7 @@ def test_publish_with_everything_and_tail(shell: Shell, connect: Connect) -> Non
         "publish", "jobs", "do this", "--key", "eu/west", "--property", "a=1", "--property", "a=2", "--priority", "7",
         "--partition-key", "k", "--expiry", "3600", "--content-type", "text/plain")
     placed = shell.read("publish", "jobs", "again", "--partition-key", "k", "--priority", "7")["messages"][0]
-    delayed = shell.read("publish", "jobs", "soon", "--delay", "0.4")
+    delayed = shell.read("publish", "jobs", "in an hour", "--delay", "3600")
     assert delayed["accepted"] == 1 and delayed["messages"][0]["due_ms"] > 0
     found = shell.lines("tail", "jobs", "--from", "first")
     assert [(m["payload"], m["topic"], m["priority"]) for m in found] == [
@@ -310,7 +310,9 @@ def test_publish_with_everything_and_tail(shell: Shell, connect: Connect) -> Non
     assert packet.props("user_property")[:2] == [("a", "1"), ("a", "2")]
     assert packet.prop("content_type") == "text/plain" and packet.prop("message_expiry_interval") <= 3600
     consumer.receive(payload=b"again")
+    shell.good("publish", "jobs", "soon", "--delay", "0.2")
     consumer.receive(payload=b"soon")
+    consumer.expect_quiet()
 
 
 def test_tail_follows(shell: Shell, connect: Connect) -> None:

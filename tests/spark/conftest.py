@@ -16,6 +16,8 @@ from kit.tools import missing_tool, require_tool
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SPARK_SECONDS = 500             # of a test: a machine with other work takes minutes to start Spark
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -36,6 +38,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
                                          " -XX:ReservedCodeCacheSize=256m"})
     yield made
     made.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whichever test is the first of its worker waits for Spark to start. One that is broken off meanwhile leaves the
+    connection to Java useless for all others."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SPARK_SECONDS))
 
 
 @pytest.fixture

@@ -265,7 +265,7 @@ def test_a_broker_that_is_killed_leaves_a_partial_result(tmp_path: Path, broker:
     assert not summary.complete
     assert summary.why.startswith(f"the broker at 127.0.0.1:{broker.address[1]} went away: ")
     rows = events_of(tmp_path / "result")
-    assert len(of(rows, "publish")) >= 50 and len(of(rows, "delivery")) >= 50
+    assert len(of(rows, "publish")) >= 50 and len(of(rows, "delivery")) >= 40     # the witness was served first
     assert {row["detail"]["by"] for row in of(rows, "lost-connection")} == {"broker"}
     assert not open_result(tmp_path / "result").summary.complete
 

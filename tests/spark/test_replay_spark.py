@@ -164,7 +164,7 @@ def cluster(folder: Path) -> Iterator[str]:
                    str(folder / f"work-{index}"), "--webui-port", str(free_port()), master] for index in range(2))]):
             with (folder / f"daemon-{number}.log").open("wb") as log:
                 processes.append(subprocess.Popen([str(program), *arguments], stdout=log, stderr=log, env=settings))
-        wait_until(lambda: (folder / "daemon-0.log").read_text().count("Registering worker") == 2, 60)
+        wait_until(lambda: (folder / "daemon-0.log").read_text().count("Registering worker") == 2, 200)
         yield master
     finally:
         for process in processes:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from fluxmq._core.hub import Hub
 from fluxmq.engine.broker import STALE_TIMERS_MAX, Broker, Limits
@@ -58,6 +59,45 @@ def test_a_message_that_dies_during_a_checkpoint_stays_in_the_view(tmp_path: Pat
         assert broker.sessions[b"c"].queued == 1
     finally:
         store.close()
+
+
+def test_no_checkpoint_begins_while_the_node_stops(tmp_path: Path) -> None:
+    """The end of one makes the next begin where the journal has grown enough; not when the store is to be closed."""
+
+    class Slow(RocksStore):
+        """Its checkpoints wait for the test."""
+
+        async def checkpoint(self, *what: Any) -> None:
+            await self.gate.wait()
+            await super().checkpoint(*what)
+
+    async def scenario() -> int:
+        store = Slow(tmp_path, identity=1)
+        store.start()
+        store.gate, journal = asyncio.Event(), store.journal
+        assert journal is not None
+        broker = Broker(Hub(journal))
+        keeper = Keeper(broker, store, 1)       # a byte is enough
+
+        async def durable() -> None:
+            while journal.submit() or journal.durable < journal.gathering - 1:
+                await asyncio.sleep(0.001)
+                journal.poll()
+
+        connect(broker, Connection())
+        await durable()
+        keeper.tick(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+        broker.subscribe(broker.sessions[b"c"], b"t", 1, 0)
+        await durable()
+        closing = asyncio.ensure_future(keeper.close(20.0))
+        await asyncio.sleep(0)
+        store.gate.set()
+        await closing
+        store.close()                           # raises while a checkpoint is under way
+        return keeper.checkpoints
+
+    assert asyncio.run(scenario()) == 2
 
 
 def test_timers_of_earlier_lives_do_not_pile_up() -> None:

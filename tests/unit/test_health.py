@@ -183,7 +183,7 @@ def test_what_is_no_good_request_is_answered_and_closed(run: Callable[..., None]
 
 def test_slow_and_silent_clients_are_closed(run: Callable[..., None]) -> None:
     async def scenario() -> None:
-        async with serving(idle_seconds_max=0.05, request_seconds_max=0.05) as server:
+        async with serving(idle_seconds_max=0.5, request_seconds_max=0.5) as server:
             silent, _ = await connect(server)
             slow, slow_writer = await connect(server)
             slow_writer.write(b"GET /health HT")

@@ -166,7 +166,7 @@ def test_a_will_outlives_the_broker_that_held_it(start_broker: Callable[..., Bro
     if not own.ours:
         pytest.skip("only this tree's broker promises it")
     offline("sub", topic, qos=1, where=own)
-    client("c", where=own, keep_alive=1, will=Will(topic=topic, payload=b"gone", qos=1)).publish(topic, b"alive", 1)
+    client("c", where=own, keep_alive=2, will=Will(topic=topic, payload=b"gone", qos=1)).publish(topic, b"alive", 1)
     own.kill()
     own.start()
     s = client("sub", where=own, clean_start=False)

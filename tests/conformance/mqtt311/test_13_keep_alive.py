@@ -40,11 +40,11 @@ def test_what_the_server_sends_does_not_count(client: ClientFactory, topic: str)
 def test_packets_of_any_kind_keep_it_open_and_zero_turns_it_off(client: ClientFactory, topic: str) -> None:
     """One client pings, one publishes, one has keep alive 0, one is silent for longer than its keep alive, not half as
     long again."""
-    witness, pings, publishes = client("witness"), client("pings", keep_alive=1), client("publishes", keep_alive=1)
+    witness, pings, publishes = client("witness"), client("pings", keep_alive=2), client("publishes", keep_alive=2)
     witness.subscribe(topic)
     off = client("off", keep_alive=0)
-    patient = client("patient", keep_alive=2)
-    for number in range(6):
+    patient = client("patient", keep_alive=3)
+    for number in range(8):
         pings.expect_quiet()
         publishes.publish(topic, b"%d" % number)
         witness.expect(Publish, payload=b"%d" % number)

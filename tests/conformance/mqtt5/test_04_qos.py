@@ -289,10 +289,10 @@ def test_puback_and_pubcomp_for_unknown_identifiers_do_no_harm(client):
 def test_qos2_a_message_that_was_sent_does_not_expire(client, topic):
     sub = client("sub", **KEPT)
     sub.subscribe(topic, qos=2)
-    client("pub").publish(topic, b"x", qos=2, properties={"message_expiry_interval": 1})
+    client("pub").publish(topic, b"x", qos=2, properties={"message_expiry_interval": 2})
     packet_id = sub.expect(Publish, dup=False).packet_id
     sub.drop()
-    time.sleep(2.1)                                 # longer than the expiry
+    time.sleep(3.1)                                 # longer than the expiry
     client("sub", **KEPT).receive(topic, b"x", dup=True, packet_id=packet_id)
 
 

@@ -250,7 +250,7 @@ def test_a_qos2_delivery_ends_with_the_session_of_its_member(client, topic):
     b = client("b")
     b.subscribe(share(topic), qos=2)
     a.drop()
-    time.sleep(1.5)                                 # the session ends
+    time.sleep(2.2)                                 # the session ends
     b.expect_nothing()
     assert client("a", clean_start=False).connack.session_present is False
     b.expect_quiet()

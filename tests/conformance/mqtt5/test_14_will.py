@@ -119,7 +119,7 @@ def test_a_takeover_publishes_the_will_without_delay(client, topic):
 @pytest.mark.normative("MQTT5-3.1.2-8", "MQTT5-3.1.2-7")
 def test_a_delayed_will_comes_after_its_delay(client, topic):
     watcher = watcher_of(client, topic)
-    client("c", will=Will(topic=topic, payload=b"will", properties={"will_delay_interval": 1}), **KEPT).drop()
+    client("c", will=Will(topic=topic, payload=b"will", properties={"will_delay_interval": 2}), **KEPT).drop()
     watcher.expect_nothing(0.5)
     watcher.receive(topic, b"will")
 
@@ -127,18 +127,18 @@ def test_a_delayed_will_comes_after_its_delay(client, topic):
 @pytest.mark.normative("MQTT5-3.1.3-9", "MQTT5-3.1.2-8")
 def test_a_return_within_the_delay_stops_the_will(client, topic):
     watcher = watcher_of(client, topic)
-    client("c", will=Will(topic=topic, payload=b"will", properties={"will_delay_interval": 1}), **KEPT).drop()
+    client("c", will=Will(topic=topic, payload=b"will", properties={"will_delay_interval": 2}), **KEPT).drop()
     client("c", **KEPT)
-    watcher.expect_nothing(1.6)
+    watcher.expect_nothing(2.6)
 
 
 @pytest.mark.normative("MQTT5-3.1.3-9")
 def test_a_takeover_within_the_delay_stops_the_will(client, topic):
     watcher = watcher_of(client, topic)
-    first = client("c", will=Will(topic=topic, payload=b"will", properties={"will_delay_interval": 1}), **KEPT)
+    first = client("c", will=Will(topic=topic, payload=b"will", properties={"will_delay_interval": 2}), **KEPT)
     client("c", **KEPT)
     first.expect_closed(0x8E)
-    watcher.expect_nothing(1.6)
+    watcher.expect_nothing(2.6)
 
 
 @pytest.mark.normative("MQTT5-3.1.2-8", "MQTT5-4.1.0-2")
@@ -172,7 +172,7 @@ def test_a_takeover_with_clean_start_publishes_the_will_in_spite_of_its_delay(cl
 
 def test_disconnect_with_will_keeps_the_delay(client, topic):
     watcher = watcher_of(client, topic)
-    will = Will(topic=topic, payload=b"will", properties={"will_delay_interval": 1})
+    will = Will(topic=topic, payload=b"will", properties={"will_delay_interval": 2})
     client("c", will=will, **KEPT).disconnect(0x04)
     watcher.expect_nothing(0.5)
     watcher.receive(topic, b"will")
@@ -220,10 +220,10 @@ def test_a_will_whose_client_died_with_the_broker_is_published(client, start_bro
     broker = start_broker()
     watcher = client("watcher", where=broker, **KEPT)
     watcher.subscribe(topic + "/#", qos=1)
-    gone = client("gone", where=broker, keep_alive=1, will=Will(topic=f"{topic}/gone", payload=b"will", qos=1), **KEPT)
+    gone = client("gone", where=broker, keep_alive=2, will=Will(topic=f"{topic}/gone", payload=b"will", qos=1), **KEPT)
     gone.disconnect()                               # durable with the CONNACKs that follow, at the latest
-    for role, properties in (("dies", {}), ("returns", {}), ("delayed", {"will_delay_interval": 3})):
-        client(role, where=broker, keep_alive=1, **KEPT,
+    for role, properties in (("dies", {}), ("returns", {}), ("delayed", {"will_delay_interval": 5})):
+        client(role, where=broker, keep_alive=2, **KEPT,
                will=Will(topic=f"{topic}/{role}", payload=b"will", qos=1, retain=True, properties=properties))
     broker.kill()
     broker.start()
@@ -265,7 +265,7 @@ def test_a_clean_shutdown_of_the_broker_is_a_broken_connection(client, start_bro
     watcher = client("watcher", where=broker, **KEPT)
     watcher.subscribe(topic, qos=1)
     watcher.disconnect()
-    c = client("c", where=broker, keep_alive=1, will=Will(topic=topic, payload=b"will", qos=1))
+    c = client("c", where=broker, keep_alive=3, will=Will(topic=topic, payload=b"will", qos=1))
     broker.terminate()
     assert isinstance(c.expect_closed(0x8B), Disconnect)
     broker.start()

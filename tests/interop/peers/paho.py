@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,6 +52,20 @@ def message_from_paho(message: Any) -> Message:
     )
 
 
+class Client(mqtt.Client):
+    """Tries to come back when somebody listens, and no sooner: at its second attempt paho 2.1 forgets that a PUBREL was
+    under way and sends that PUBLISH again (_messages_reconnect_reset_out), which [MQTT-4.3.3-6] forbids and no broker
+    can tell from a new message. How long a restart takes nobody knows."""
+
+    def _reconnect_wait(self) -> None:
+        while not self._thread_terminate:
+            try:
+                socket.create_connection((self.host, self.port), TIMEOUT).close()
+                return
+            except OSError:
+                time.sleep(0.05)
+
+
 class PahoSession(Session):
     """The events wait for what the network thread reports."""
 
@@ -60,7 +75,7 @@ class PahoSession(Session):
         self._connected, self._subscribed, self._code = threading.Event(), threading.Event(), 0
         self._waiting: list[mqtt.MQTTMessageInfo] = []
         clean = {} if v5 else {"clean_session": options.clean_session}
-        self.client = client = mqtt.Client(
+        self.client = client = Client(
             mqtt.CallbackAPIVersion.VERSION2,
             options.client_id,
             protocol=mqtt.MQTTv5 if v5 else mqtt.MQTTv311,
@@ -68,10 +83,6 @@ class PahoSession(Session):
             **clean,
         )
         client.max_inflight_messages_set(INFLIGHT)
-        # Once only, when the broker is back: at its second attempt paho 2.1 forgets that a PUBREL was under way and
-        # sends that PUBLISH again (_messages_reconnect_reset_out), which [MQTT-4.3.3-6] forbids and no broker can tell
-        # from a new message.
-        client.reconnect_delay_set(3, 3)
         if where.websocket:
             client.ws_set_options(path="/mqtt")
         if where.encrypted:
@@ -108,7 +119,7 @@ class PahoSession(Session):
         self._connected.set()
 
     def publish(self, message: Message) -> None:
-        # After a restart paho needs its three seconds; what is published before that is sent, but reported as an error.
+        # What is published before paho is back after a restart is sent, but reported as an error.
         assert self._connected.wait(TIMEOUT), "not connected again"
         info = self.client.publish(
             message.topic, message.payload, message.qos, message.retain, to_paho(message.properties)
