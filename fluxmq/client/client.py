@@ -22,7 +22,7 @@ from fluxmq._core.client_properties import Properties
 from fluxmq._core.mqtt_packets import Properties as PropertyList
 from fluxmq.client.backoff import Backoff
 from fluxmq.client.connection import Connection
-from fluxmq.client.errors import ConnectionLost, ConnectRefused, NotConnected, UsageError
+from fluxmq.client.errors import ConnectionLost, ConnectRefused, FluxError, NotConnected, UsageError
 from fluxmq.client.inbox import Delivery, Inbox
 from fluxmq.client.options import ConnAck, ConnectOptions, Will
 from fluxmq.client.publisher import Publisher
@@ -113,22 +113,34 @@ class Client(Publisher):
         What is not acknowledged by then fails with NotConnected. The session ends on the server too, unless it was
         asked for (clean_start=False). The end of `async with` waits five seconds, after an exception not at all.
         """
-        if flush_s and self.connected:
-            with contextlib.suppress(TimeoutError, NotConnected):
-                async with asyncio.timeout(flush_s):
-                    await self.flush()
-        task, self._task = self._task, None
-        self._end(None)
-        connection, self._connection = self._connection, None
+        connection = None
+        task = self._task
+        try:
+            if flush_s and task is not None and not self._ended:
+                # TimeoutError is an OSError. What ends the client meanwhile, those hear who wait for something.
+                with contextlib.suppress(OSError, FluxError):
+                    async with asyncio.timeout(flush_s):
+                        await self.flush()
+        finally:
+            connection = self._leave()      # also when this call was cancelled
         if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task])
+        if connection is not None:
+            await connection.closed()
+        await self._subscriptions.close()
+
+    def _leave(self) -> Connection | None:
+        """Everything of the end that needs no waiting. DISCONNECT first: what is answered later is nobody's."""
+        connection, self._connection = self._connection, None
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
         if connection is not None:
             ends = self.version >= LEVEL_5 and self.options.clean_start and self.options.session_expiry_s
             connection.disconnect(0, Properties(session_expiry_interval=0) if ends and connection.is_open else None)
-            await connection.closed()
-        await self._subscriptions.close()
+        self._end(None)
+        self._subscriptions.cancel()
+        return connection
 
     @property
     def connected(self) -> bool:
@@ -146,6 +158,7 @@ class Client(Publisher):
         """Wait for a connection. Raises what ended the client."""
         while not self.connected:
             self.check_ended(closed=NotConnected)
+            self._came.clear()          # it may still say so of a connection that is ending
             await self._came.wait()
 
     async def _connect(self, *, first: bool = False) -> None:
@@ -245,8 +258,9 @@ class Client(Publisher):
 
     async def end_subscription(self, entry: Subscription) -> None:
         """Unsubscribe it, if the client still lives."""
-        self._subscriptions.remove(entry)
-        if not self._ended:
+        if self._ended:
+            self._subscriptions.remove(entry)
+        elif self._subscriptions.has(entry):
             await self._subscriptions.unsubscribe([entry.topic_filter])
 
     def queue(self, name: str) -> Queue:

@@ -5,9 +5,11 @@ __all__ = ["filter_matches", "topic_part"]
 
 
 def topic_part(topic_filter: str) -> str:
-    """The filter that topics are compared with: without `$share/<group>/` in front."""
+    """The filter that topics are compared with: without `$share/<group>/` in front, for a queue with routing keys."""
     if topic_filter.startswith("$share/"):
         return topic_filter.split("/", 2)[-1]
+    if topic_filter.startswith("$queue/") and topic_filter.count("/") == 1:
+        return f"{topic_filter}/#"
     return topic_filter
 
 

@@ -52,7 +52,8 @@ class ConnectOptions:
     when clean_start is false. receive_maximum: messages of QoS 1 and 2 that the server may send before they are
     acknowledged. max_packet_bytes: of a packet that is taken, None = any. topic_alias_maximum: aliases that the server
     may use. topic_aliases: topics that get an alias here, as far as the server allows. max_inflight: publishes of QoS 1
-    and 2 on their way, as far as the server's Receive Maximum allows, 64511 at most. properties: further ones of CONNECT.
+    and 2 on their way, as far as the server's Receive Maximum allows, 64511 at most.
+    properties: further ones of CONNECT.
     """
 
     client_id: str = ""
