@@ -227,11 +227,15 @@ cdef class ClientMachine(ClientWriter):
         done(packet_id, codes): at SUBACK. Raises NotConnected, UsageError.
         """
         cdef list parts = []
+        cdef bytes wire
         check_list(filters)
         for text, options in filters:
             if not 0 <= options <= (0x2F if self.version >= LEVEL_5 else 2) or options & 3 == 3:
                 raise UsageError(f"0x{options:02X} is no options byte of a subscription in this version")
-            parts.append(filter_of(text))
+            wire = filter_of(text)
+            if options & 4 and wire.startswith(b"$share/", 2):      # [MQTT-3.8.3-4]
+                raise UsageError(f"no_local cannot be asked for a shared subscription: {text!r}")
+            parts.append(wire)
             parts.append(bytes((options,)))
         return self.ask(SUBSCRIBE, SUBSCRIBING, parts, done, properties)
 

@@ -31,8 +31,10 @@ from fluxmq.client.subscriptions import Handler, Subscription, Subscriptions
 
 __all__ = ["Client"]
 
-# Refusals that another attempt does not change, and ends that somebody wanted; MQTT 5 section 2.4, 3.1.1 table 3.1.
-FOR_GOOD = {0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x8E, 0x9C, 0x9D}
+# Refusals that another attempt does not change, ends that somebody wanted, and ends because of what was sent, which
+# would be sent again; MQTT 5 section 2.4, 3.1.1 table 3.1.
+FOR_GOOD = {0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x8E, 0x9C, 0x9D,
+            0x81, 0x82, 0x8F, 0x90, 0x94, 0x95, 0x99, 0x9A, 0x9B, 0x9E, 0xA1, 0xA2}
 FOR_GOOD_3 = {1, 2, 4, 5}
 BACKOFF = Backoff()
 SESSION_EXPIRY_S = 300
@@ -245,11 +247,21 @@ class Client(Publisher):
         must not block), a coroutine function one message after the other. The message is acknowledged when it returned.
         Raises SubscribeRefused, UsageError, what ended the client. MQTT 5.0 section 3.8.
         """
+        if not isinstance(topic_filter, str) or qos not in (0, 1, 2) or retain_handling not in (0, 1, 2):
+            raise UsageError(f"a subscription is one topic filter (str), a qos and a retain_handling of 0 to 2, not "
+                             f"{topic_filter!r}, {qos!r}, {retain_handling!r}")
+        if handler is not None and not callable(handler):
+            raise UsageError(f"a handler is a function or a coroutine function, not {handler!r}")
         options = qos | no_local << 2 | retain_as_published << 3 | retain_handling << 4
+        if options > 2 and self.version < LEVEL_5:
+            raise UsageError("no_local, retain_as_published and retain_handling need MQTT 5")
         return await self._subscriptions.subscribe(topic_filter, options, handler, properties)
 
     async def unsubscribe(self, *topic_filters: str) -> None:
         """End subscriptions, and wait for UNSUBACK. Raises SubscribeRefused, UsageError, what ended the client."""
+        for name in topic_filters:
+            if not isinstance(name, str):
+                raise UsageError(f"a topic filter is a str, not {name!r}; several are several arguments")
         await self._subscriptions.unsubscribe(topic_filters)
 
     async def add_subscription(self, entry: Subscription) -> int:

@@ -48,6 +48,8 @@ class Queue:
             asked.append(("x-delay", str(round(delay_s * 1000))))
         if not_before is not None:
             asked.append(("not-before", str(_milliseconds(not_before))))
+        if producer is not None and (not isinstance(producer, tuple) or len(producer) != 2):
+            raise UsageError(f"producer is (id, sequence), not {producer!r}")
         if producer is not None:
             asked += [("producer-id", producer[0]), ("producer-sequence", str(producer[1]))]
         return Properties(properties or (), user=asked)
@@ -163,7 +165,7 @@ class QueueMessage:
 
     @property
     def redelivered(self) -> bool:
-        return self._told.get("redelivered") == "true"
+        return self.delivery_count > 1      # a producer may have given its message any user property
 
     @property
     def source_topic(self) -> str | None:

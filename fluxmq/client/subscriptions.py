@@ -23,6 +23,7 @@ __all__ = ["Handler", "Subscription", "Subscriptions"]
 Handler = Callable[[Delivery], Awaitable[None] | None]
 
 ROUTES_MAX = 4096       # topics whose handlers are remembered
+GONE_MAX = 256          # filters that were unsubscribed: late messages of theirs nobody waits for
 
 
 class _HandlerInbox(Inbox):
@@ -45,6 +46,15 @@ class _HandlerInbox(Inbox):
             return
         if not self._manual:
             delivery.settle()
+
+
+class _Nobody(Inbox):
+    """Where late messages of a subscription go that had a reader of its own and has ended. They are acknowledged, or
+    they would count against the Receive Maximum for as long as the connection lives."""
+
+    def put(self, delivery: Delivery) -> None:
+        self._client.taken(1)
+        delivery.settle(self.drop_reason)
 
 
 class Subscription:
@@ -88,6 +98,7 @@ class Subscriptions:
         self._client = client
         self._entries: dict[str, Subscription] = {}
         self._routes: dict[str, list[Subscription]] = {}
+        self._gone: dict[str, Subscription] = {}
         self.handled = False        # whether any has an inbox of its own
 
     # Asking
@@ -112,6 +123,7 @@ class Subscriptions:
         if previous is not None and (entry.alone or previous.alone):
             raise UsageError(f"this client is subscribed to {entry.topic_filter!r} already; another Client can be, too")
         self._entries[entry.topic_filter] = entry
+        self._gone.pop(entry.topic_filter, None)
         self._changed()
         if entry.handler is not None and entry.inbox is not None:
             entry.worker = asyncio.create_task(self._work(entry, entry.inbox, entry.handler))
@@ -194,9 +206,20 @@ class Subscriptions:
             for entry in gone.values():
                 if entry.ending:
                     self._forget(entry)
+                    self._expect_late(entry)
         refused = next((code for code in codes if code >= 0x80), 0)
         if refused:
             raise SubscribeRefused(refused, told.text("reason_string") or reason_text(refused))
+
+    def _expect_late(self, entry: Subscription) -> None:
+        """What the server had for it before UNSUBSCRIBE it may still send."""
+        if entry.inbox is not None and entry.topic_filter not in self._entries:
+            nobody = _Nobody(self._client, manual=True)
+            nobody.drop_reason = entry.inbox.drop_reason
+            self._gone[entry.topic_filter] = Subscription(entry.topic_filter, 0, None, nobody)
+            if len(self._gone) > GONE_MAX:
+                del self._gone[next(iter(self._gone))]
+            self._changed()
 
     async def _unsubscribed(self, topic_filters: Sequence[str]) -> tuple[list[int], Properties] | None:
         """UNSUBSCRIBE on the connection of this moment, or the next. None: it ended before the answer."""
@@ -310,7 +333,7 @@ class Subscriptions:
 
     def _changed(self) -> None:
         self._routes.clear()
-        self.handled = any(entry.inbox is not None for entry in self._entries.values())
+        self.handled = bool(self._gone) or any(entry.inbox is not None for entry in self._entries.values())
 
     # Messages
 
@@ -320,6 +343,8 @@ class Subscriptions:
         entries = self._routes.get(topic)
         if entries is None:
             entries = [entry for entry in self._entries.values() if filter_matches(entry.part, topic)]
+            if not entries:
+                entries = [entry for entry in self._gone.values() if filter_matches(entry.part, topic)][:1]
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
             self._routes[topic] = entries

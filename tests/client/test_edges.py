@@ -8,20 +8,18 @@ from typing import Any
 
 import pytest
 from kit.scripted import Peer, Scripted
-from oracle.mqtt import Connack, Disconnect, Puback, Publish, Suback, Subscribe, Unsuback, Unsubscribe
+from oracle.mqtt import Disconnect, Puback, Publish, Suback, Subscribe, Unsuback, Unsubscribe
 
 from fluxmq.client import (
     Backoff,
     Client,
-    Connection,
-    ConnectionLost,
-    ConnectRefused,
     Delivery,
     NotConnected,
     QueueFull,
     SubscribeRefused,
+    Will,
 )
-from fluxmq.client.errors import ProtocolError, UsageError
+from fluxmq.client.errors import UsageError
 
 Run = Callable[[Any], Any]
 QUICK = Backoff(initial_s=0.001, max_s=0.01)
@@ -336,183 +334,72 @@ def test_a_consumer_that_could_not_start_tries_again(run: Run) -> None:
     run(body())
 
 
-def test_closing_while_an_answer_is_on_its_way(run: Run) -> None:
-    """DISCONNECT comes first, so that the answer is no breach that publishes the will."""
-
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        asked = await peer.expect(Subscribe)
-        peer.send(Suback(packet_id=asked.packet_id, reasons=[1]))
-        await peer.expect(Disconnect, reason=0)
+def test_what_a_handler_left_does_not_use_up_the_window(run: Run, address: str, topic: str) -> None:
+    """Messages that waited for it, and those that the server still had, are acknowledged when it has gone."""
 
     async def body() -> None:
-        async with Scripted(script) as server:
-            client = Client(server.address)
-            await client.start()
-            asking = asyncio.ensure_future(client.subscribe("a"))
-            await asyncio.sleep(0)
-            await client.close()
-            with pytest.raises(NotConnected, match="was closed"):
-                await asking
+        stuck = asyncio.Event()
+        got: asyncio.Queue[str] = asyncio.Queue()
+
+        async def slow(message: Delivery) -> None:
+            await stuck.wait()
+
+        async with Client(address, receive_maximum=4) as client, Client(address) as writer:
+            await client.subscribe(f"{topic}/a", 1, handler=slow)
+            for number in range(20):
+                await writer.publish(f"{topic}/a", str(number), 1)
+            await client.unsubscribe(f"{topic}/a")
+            await client.subscribe(f"{topic}/b", 1, handler=lambda message: got.put_nowait(message.text))
+            for number in range(20):
+                await writer.publish(f"{topic}/b", str(number), 1)
+            assert [await got.get() for _ in range(20)] == [str(number) for number in range(20)]
+            assert len(client.messages) == 0
 
     run(body())
 
 
-def test_a_close_that_is_cancelled_has_closed(run: Run) -> None:
-    """And the cancellation is not swallowed."""
-
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        await peer.expect(Publish)
-        await peer.expect(Disconnect)
-        await peer.expect_end()
+def test_consumers_that_stop_early_do_not_use_up_the_window(run: Run, address: str, topic: str) -> None:
+    """What a producer calls its user properties is not taken for what the server says."""
 
     async def body() -> None:
-        async with Scripted(script) as server:
-            client = Client(server.address)
-            await client.start()
-            sent = client.publish_nowait("a", b"", 1)
-            closing = asyncio.ensure_future(client.close(flush_s=20))
-            await asyncio.sleep(0)
-            closing.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await closing
-            with pytest.raises(NotConnected):
-                await sent
+        async with Client(address, receive_maximum=2) as client:
+            queue = client.queue(topic)
+            for number in range(6):
+                await queue.publish(str(number), user={"redelivered": "true", "message-id": "9:9", "offset": "77"})
+            for number in range(6):
+                async with queue.consume(group="g", prefetch=1) as messages:
+                    async for message in messages:
+                        assert (message.text, message.offset) == (str(number), number)
+                        assert message.message_id == f"0:{number}"
+                        assert message.redelivered == (message.delivery_count > 1)
+                        await message.ack()
+                        break
 
     run(body())
 
 
-def test_the_end_of_the_context_waits_for_the_next_connection(run: Run) -> None:
-    """What was published while there was none goes out before the end."""
-
-    async def script(peer: Peer) -> None:
-        if peer.number == 0:
-            await peer.accept()
-            peer.drop()
-        else:
-            assert Publish in [type(packet) for packet in await answer_all(peer)]
-
+def test_mistakes_of_newcomers(run: Run, address: str) -> None:
     async def body() -> None:
-        async with Scripted(script) as server:
-            async with Client(server.address, reconnect=QUICK) as client:
-                while client.connected:
-                    await asyncio.sleep(0)
-                sent = client.publish_nowait("a", b"", 1)
-            assert (await sent).reason == 0
-            assert server.peers == 2
-
-    run(body())
-
-
-def test_an_end_in_the_middle_of_closing(run: Run) -> None:
-    """Whoever waits hears why the client ended; closing it raises nothing, handlers' tasks leave no trace."""
-
-    async def script(peer: Peer) -> None:
-        if peer.number == 0:
-            await peer.accept()
-            asked = await peer.expect(Subscribe)
-            peer.send(Suback(packet_id=asked.packet_id, reasons=[0]))
-            await peer.expect(Publish)
-            peer.drop()
-        else:
-            await peer.accept(reason=0x87)
-
-    async def body() -> None:
-        async def handler(message: Delivery) -> None:
-            pytest.fail("there was no message")
-
-        async with Scripted(script) as server:
-            async with Client(server.address, reconnect=QUICK) as client:
-                await client.subscribe("a", handler=handler)
-                sent = client.publish_nowait("a", b"", 1)
-            with pytest.raises(ConnectRefused):
-                await sent
-
-    run(body())
-
-
-def test_handlers_end_with_a_client_that_finds_nobody(run: Run) -> None:
-    """An OSError ends it: the task of a handler does not carry it out of close()."""
-
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        asked = await peer.expect(Subscribe)
-        peer.send(Suback(packet_id=asked.packet_id, reasons=[0]))
-        await peer.recv()
-
-    async def body() -> None:
-        async def handler(message: Delivery) -> None:
-            pytest.fail("there was no message")
-
-        async with Scripted(script) as server:
-            client = Client(server.address, reconnect=Backoff(initial_s=0.001, attempts=2))
-            await client.start()
-            await client.subscribe("a", handler=handler)
-            server._server.close()
-            assert client.connection is not None
-            client.connection.abort()
-            with pytest.raises(OSError):
-                await client.publish("a", b"", 1)
-            await client.close()
-
-    run(body())
-
-
-def test_the_error_of_the_end_does_not_grow(run: Run) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        peer.send(Connack())
-        await peer.recv()
-
-    async def body() -> None:
-        async with Scripted(script) as server:
-            client = Client(server.address)
-            await client.start()
-            depths = set()
-            for _ in range(5):
-                with pytest.raises(ProtocolError) as caught:
-                    await client.publish("a", b"", 1)
-                trace, depth = caught.value.__traceback__, 0
-                while trace is not None:
-                    trace, depth = trace.tb_next, depth + 1
-                depths.add(depth)
-            assert max(depths) < 10 and len(depths) <= 2
-            await client.close()
-
-    run(body())
-
-
-@pytest.mark.parametrize("verb", [Connection.disconnect, Connection.abort, Connection.leave_silently])
-def test_a_callback_that_ends_its_connection(run: Run, verb: Callable[[Connection], None]) -> None:
-    """With more of the same read behind it: nothing else is heard."""
-
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        await peer.expect(Publish, topic="go")
-        peer.send(b"".join(Publish(topic="a", qos=2, packet_id=number).encode(5) for number in range(1, 50)))
-        while await peer.recv() is not None:
-            pass
-
-    async def body() -> None:
-        async with Scripted(script) as server:
-            got: list[Any] = []
-            ends: asyncio.Queue[Any] = asyncio.Queue()
-
-            def comes(message: Any) -> None:
-                got.append(message)
-                verb(connection)
-                with pytest.raises(NotConnected):
-                    connection.publish("a")
-
-            connection = await Connection.open(server.address, on_message=comes,
-                                               on_closed=lambda error, _: ends.put_nowait(error))
-            connection.publish("go")
-            while not got:
-                await asyncio.sleep(0)
-            connection.abort()
-            assert await ends.get() is None and len(got) == 1
-            with pytest.raises(ConnectionLost):
-                await connection.drain()
+        for given in (dict(initial_s=-1.0), dict(attempts=0), dict(multiplier=0.0), dict(jitter=2.0)):
+            with pytest.raises(UsageError):
+                Backoff(**given)    # type: ignore[arg-type]
+        options: list[dict[str, Any]] = [dict(client_id=5), dict(keep_alive_s=0.5), dict(address=1883)]
+        for wrong in options:
+            with pytest.raises(UsageError, match="a str"):
+                await Client(**{"address": address} | wrong).start()
+        with pytest.raises(ConnectionResetError, match="TLS handshake"):
+            await Client(address, tls=True).start()
+        async with Client(address, will=Will("will", "text")) as client, Client(address, version=4) as old:
+            for verb, words in (
+                    (client.subscribe(["a", "b"]), "one topic filter"),         # type: ignore[arg-type]
+                    (client.subscribe("a", qos=3), "a qos"), (client.subscribe("a", retain_handling=3), "0 to 2"),
+                    (client.subscribe("a", handler=5), "a handler is"),         # type: ignore[arg-type]
+                    (client.subscribe("$share/g/a", no_local=True), "no_local"),
+                    (client.unsubscribe(["a"]), "several arguments"),           # type: ignore[arg-type]
+                    (old.subscribe("a", no_local=True), "need MQTT 5"),
+                    (client.queue("q").publish("x", producer="x"), "sequence")):        # type: ignore[arg-type]
+                with pytest.raises(UsageError, match=words):
+                    await verb
+            await client.publish("a", b"", 1)
 
     run(body())

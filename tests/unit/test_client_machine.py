@@ -280,6 +280,29 @@ def test_a_server_that_knows_nothing_of_mqtt_5(code: int, reason: int) -> None:
     assert answers == [reason] and machine.state == STATE_CLOSED
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_every_spoiled_answer_to_connect(version: int) -> None:
+    """Each bit turned, each end cut off: accepted, refused, waited for, or a breach. Never anything else."""
+    whole = Connack(properties={"receive_maximum": 9, "maximum_qos": 1, "maximum_packet_size": 99, "reason_string": "x",
+                                "assigned_client_identifier": "me", "server_keep_alive": 3} if version == 5 else {})
+    wire = whole.encode(version)
+    spoiled = [wire[:end] for end in range(len(wire) + 1)]
+    spoiled += [wire[:at] + bytes((wire[at] ^ 1 << bit,)) + wire[at + 1:]
+                for at in range(len(wire)) for bit in range(8)]
+    ends = set()
+    for data in spoiled:
+        machine = ClientMachine()
+        machine.start(mqtt_packets.Connect(client_id="c", protocol_level=version))
+        machine.take_output()
+        try:
+            machine.feed(data)
+        except ProtocolError as error:
+            assert error.text and machine.state == STATE_CLOSED and machine.take_output() == b""
+        ends.add(machine.state)
+        machine.feed(bytes(9)) if machine.state == STATE_CLOSED else machine.end()
+    assert ends == {STATE_CONNECTING, STATE_OPEN, STATE_CLOSED}
+
+
 @pytest.mark.parametrize(("verb", "words"), [
     (lambda machine: machine.subscribe("a/#"), "a list of topic filters"),
     (lambda machine: machine.unsubscribe("abc"), "a list of topic filters"),
@@ -288,6 +311,7 @@ def test_a_server_that_knows_nothing_of_mqtt_5(code: int, reason: int) -> None:
     (lambda machine: machine.subscribe([("a/#/b", 0)]), "the whole last one"),
     (lambda machine: machine.subscribe([(b"a+", 0)]), "a whole level"),
     (lambda machine: machine.subscribe([("a", 0)], None, b"\xff"), "properties as on the wire"),
+    (lambda machine: machine.subscribe([("$share/g/a", 4)]), "shared subscription"),
     (lambda machine: machine.publish("a", 5), "payload must be str or bytes-like, not int"),
     (lambda machine: machine.publish(5, b""), "topic must be bytes or str"),
 ])
