@@ -147,7 +147,8 @@ cdef bytes ends_of(buffer_t* buffer):
     cdef char* to = PyBytes_AS_STRING(made)
     cdef int32_t zero = 0
     memcpy(to, &zero, 4)
-    memcpy(to + 4, buffer.data, buffer.used)
+    if buffer.used:         # before the first row there is no memory at all
+        memcpy(to + 4, buffer.data, buffer.used)
     buffer.used = 0
     return made
 

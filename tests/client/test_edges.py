@@ -382,7 +382,7 @@ def test_mistakes_of_newcomers(run: Run, address: str) -> None:
     async def body() -> None:
         for given in (dict(initial_s=-1.0), dict(attempts=0), dict(multiplier=0.0), dict(jitter=2.0)):
             with pytest.raises(UsageError):
-                Backoff(**given)    # type: ignore[arg-type]
+                Backoff(**given)
         options: list[dict[str, Any]] = [dict(client_id=5), dict(keep_alive_s=0.5), dict(address=1883)]
         for wrong in options:
             with pytest.raises(UsageError, match="a str"):
