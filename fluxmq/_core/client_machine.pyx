@@ -36,7 +36,7 @@ from fluxmq._core.mqtt_fields cimport forbidden, malformed, write_text, write_va
 from fluxmq._core.mqtt_packets import ConnAck, Disconnect
 from fluxmq._core.mqtt_props cimport publish_props_t, scan_publish_props, write_properties
 from fluxmq._core.mqtt_props import decode_properties
-from fluxmq._core.text cimport TEXT_OK, filter_valid, topic_valid
+from fluxmq._core.text cimport TEXT_OK, topic_valid
 from fluxmq._core.wire cimport VARINT_MAX, Cursor, peek_u16, take_bytes16, take_u16, take_varint
 
 __all__ = ["SESSION_LOST", "STATE_CLOSED", "STATE_CONNECTING", "STATE_NEW", "STATE_OPEN", "ClientMachine"]
@@ -68,10 +68,7 @@ cdef bytes filter_of(object text):
         raise UsageError(f"a topic filter must be bytes or str, not {type(text).__name__}")
     if not text:
         raise UsageError("a topic filter must not be empty")    # [MQTT-4.7.3-1]
-    cdef bytes wire = write_text(text, "a topic filter")
-    if filter_valid(<const uint8_t*>PyBytes_AS_STRING(wire) + 2, PyBytes_GET_SIZE(wire) - 2, 0) != TEXT_OK:
-        raise UsageError(f'{text!r} is no topic filter: "+" is a whole level, "#" the whole last one')
-    return wire
+    return write_text(text, "a topic filter")
 
 
 cdef bytes payload_of(object payload):
@@ -227,15 +224,11 @@ cdef class ClientMachine(ClientWriter):
         done(packet_id, codes): at SUBACK. Raises NotConnected, UsageError.
         """
         cdef list parts = []
-        cdef bytes wire
         check_list(filters)
         for text, options in filters:
             if not 0 <= options <= (0x2F if self.version >= LEVEL_5 else 2) or options & 3 == 3:
                 raise UsageError(f"0x{options:02X} is no options byte of a subscription in this version")
-            wire = filter_of(text)
-            if options & 4 and wire.startswith(b"$share/", 2):      # [MQTT-3.8.3-4]
-                raise UsageError(f"no_local cannot be asked for a shared subscription: {text!r}")
-            parts.append(wire)
+            parts.append(filter_of(text))
             parts.append(bytes((options,)))
         return self.ask(SUBSCRIBE, SUBSCRIBING, parts, done, properties)
 

@@ -11,7 +11,7 @@ from fluxmq._core.client_properties import Properties
 from fluxmq._core.mqtt_packets import Properties as PropertyList
 from fluxmq.client.connection import Connection
 from fluxmq.client.errors import FluxError, NotConnected, SubscribeRefused, UsageError
-from fluxmq.client.filters import filter_matches, topic_part
+from fluxmq.client.filters import check_filter, filter_matches, topic_part
 from fluxmq.client.inbox import Delivery, Inbox
 from fluxmq.client.reasons import reason_text
 
@@ -119,6 +119,7 @@ class Subscriptions:
 
     async def add(self, entry: Subscription) -> int:
         """Keep it, send it, wait for the answer."""
+        check_filter(entry.topic_filter, entry.options)
         previous = await self._settled(entry.topic_filter)
         if previous is not None and (entry.alone or previous.alone):
             raise UsageError(f"this client is subscribed to {entry.topic_filter!r} already; another Client can be, too")

@@ -393,6 +393,7 @@ def test_mistakes_of_newcomers(run: Run, address: str) -> None:
             for verb, words in (
                     (client.subscribe(["a", "b"]), "one topic filter"),         # type: ignore[arg-type]
                     (client.subscribe("a", qos=3), "a qos"), (client.subscribe("a", retain_handling=3), "0 to 2"),
+                    (client.subscribe("a/#/b"), "the whole last one"), (client.subscribe("a+"), "a whole level"),
                     (client.subscribe("a", handler=5), "a handler is"),         # type: ignore[arg-type]
                     (client.subscribe("$share/g/a", no_local=True), "no_local"),
                     (client.unsubscribe(["a"]), "several arguments"),           # type: ignore[arg-type]
