@@ -33,7 +33,7 @@ from fluxmq._core.mqtt_consts cimport *
 from fluxmq._core.mqtt_decode import decode_packet
 from fluxmq._core.mqtt_encode import encode_packet
 from fluxmq._core.mqtt_fields cimport forbidden, malformed, write_text, write_varint
-from fluxmq._core.mqtt_packets import Disconnect
+from fluxmq._core.mqtt_packets import ConnAck, Disconnect
 from fluxmq._core.mqtt_props cimport publish_props_t, scan_publish_props, write_properties
 from fluxmq._core.mqtt_props import decode_properties
 from fluxmq._core.text cimport TEXT_OK, topic_valid
@@ -49,6 +49,7 @@ SESSION_LOST = -1       # reason that a `done` hears: the session is not there a
 
 cdef enum:
     CARRY_BYTES_KEPT = 65536    # room that a connection without an incomplete packet may keep
+    INFLIGHT_MAX = 65535 - 1024     # packet identifiers for publishes: the rest is for subscriptions
     FROM_SERVER = (1 << CONNACK | 1 << PUBLISH | 1 << PUBACK | 1 << PUBREC | 1 << PUBREL | 1 << PUBCOMP | 1 << SUBACK
                    | 1 << UNSUBACK | 1 << PINGRESP | 1 << DISCONNECT | 1 << AUTH)
 
@@ -63,9 +64,36 @@ cdef bytes filter_of(object text):
             text = text.decode()
         except UnicodeDecodeError:
             raise UsageError(f"a topic filter must be UTF-8: {text!r}") from None
+    if not isinstance(text, str):
+        raise UsageError(f"a topic filter must be bytes or str, not {type(text).__name__}")
     if not text:
         raise UsageError("a topic filter must not be empty")    # [MQTT-4.7.3-1]
     return write_text(text, "a topic filter")
+
+
+cdef bytes payload_of(object payload):
+    """What is neither bytes nor str."""
+    if payload is None:
+        return b""
+    try:
+        return bytes(memoryview(payload))
+    except TypeError:
+        raise UsageError(f"payload must be str or bytes-like, not {type(payload).__name__}") from None
+
+
+cdef int check_list(object filters) except -1:
+    """A string would be taken apart into its letters."""
+    if isinstance(filters, (str, bytes)):
+        raise UsageError(f"a list of topic filters is needed, not {filters!r} alone")
+    return 0
+
+
+cdef object old_refusal(const uint8_t* body, uint32_t n):
+    """The CONNACK of a server that knows nothing of MQTT 5: a return code, no properties. None: it is none.
+    MQTT 3.1.1 section 3.2.2.3."""
+    if n != 2 or body[0] or not 1 <= body[1] <= 5:
+        return None
+    return ConnAck(reason_code=(0, 0x84, 0x85, 0x88, 0x86, 0x87)[body[1]])
 
 
 cdef class ClientMachine(ClientWriter):
@@ -94,7 +122,7 @@ cdef class ClientMachine(ClientWriter):
         self.session = Session() if session is None else session
         self.manual_ack = manual_ack
         self.republish = republish
-        self.receive_maximum = max_inflight
+        self.receive_maximum = min(max_inflight, INFLIGHT_MAX)
         self.maximum_qos = 2
         self.retain_available = True
         self.packet_bytes_max_in = VARINT_MAX + 5
@@ -136,6 +164,7 @@ cdef class ClientMachine(ClientWriter):
         if value is not None:
             self.packet_bytes_max_in = value
         self.state = CONNECTING
+        self.session.owner = self.serial
         self.write(packet)
 
     @property
@@ -163,7 +192,7 @@ cdef class ClientMachine(ClientWriter):
         if retain and not self.retain_available:
             raise UsageError("the server keeps no retained messages")
         if type(payload) is not bytes and not isinstance(payload, str):
-            payload = b"" if payload is None else bytes(memoryview(payload))
+            payload = payload_of(payload)
         if properties is not None:
             wire = self.properties_of(properties)
         if qos == 0:
@@ -195,6 +224,7 @@ cdef class ClientMachine(ClientWriter):
         done(packet_id, codes): at SUBACK. Raises NotConnected, UsageError.
         """
         cdef list parts = []
+        check_list(filters)
         for text, options in filters:
             if not 0 <= options <= (0x2F if self.version >= LEVEL_5 else 2) or options & 3 == 3:
                 raise UsageError(f"0x{options:02X} is no options byte of a subscription in this version")
@@ -204,6 +234,7 @@ cdef class ClientMachine(ClientWriter):
 
     def unsubscribe(self, filters, object done=None, object properties=None) -> int:
         """Write UNSUBSCRIBE; its packet identifier. done(packet_id, codes): at UNSUBACK, [] before MQTT 5."""
+        check_list(filters)
         return self.ask(UNSUBSCRIBE, UNSUBSCRIBING, [filter_of(text) for text in filters], done, properties)
 
     cdef object ask(self, int kind, int state, list parts, object done, object properties):
@@ -217,7 +248,10 @@ cdef class ClientMachine(ClientWriter):
         if self.version >= LEVEL_5:
             if type(properties) is bytes:
                 extra = write_varint(len(properties), "the property length") + properties
-                decode_properties(extra, kind)
+                try:
+                    decode_properties(extra, kind)
+                except ProtocolError as error:
+                    raise UsageError(f"properties as on the wire without their length: {error.text}") from None
             else:
                 extra = write_properties([] if properties is None else list(properties), kind)
         elif properties:
@@ -273,9 +307,11 @@ cdef class ClientMachine(ClientWriter):
         """The connection is gone. What cannot be answered any more is forgotten; the session stays as it is."""
         cdef Slot slot
         self.state = CLOSED
-        for slot in self.session.in_order():
-            if slot.state == SUBSCRIBING or slot.state == UNSUBSCRIBING:
-                self.session.give_back(slot)
+        # A socket may be closed late, when the session goes on over another one already.
+        if self.session.owner == self.serial:
+            for slot in self.session.in_order():
+                if slot.state == SUBSCRIBING or slot.state == UNSUBSCRIBING:
+                    self.session.give_back(slot)
         # Not acknowledged is not received: the server sends it again, and then it is a message again.
         self.session.received.difference_update(self.unacknowledged)
         self.unacknowledged.clear()
@@ -388,7 +424,9 @@ cdef class ClientMachine(ClientWriter):
 
     cdef int cold_packet(self, int first, const uint8_t* body, uint32_t n) except -1:
         cdef int kind = first >> 4
-        packet = decode_packet(first, PyBytes_FromStringAndSize(<const char*>body, n), self.version)
+        packet = old_refusal(body, n) if self.state == CONNECTING and self.version >= LEVEL_5 else None
+        if packet is None:
+            packet = decode_packet(first, PyBytes_FromStringAndSize(<const char*>body, n), self.version)
         if PUBACK <= kind <= PUBCOMP:
             self.told = packet.properties
             self.ack_came(kind, packet.packet_id, packet.reason_code)
@@ -515,7 +553,7 @@ cdef class ClientMachine(ClientWriter):
         message.connection = self.serial
         if self.on_message is not None:
             self.on_message(message)
-        if qos and not self.manual_ack:
+        if qos and not self.manual_ack and not message.acknowledged and self.state == OPEN:
             message.acknowledged = True
             self.write_ack(PUBACK if qos == 1 else PUBREC, packet_id, 0)
         return 0
@@ -614,16 +652,29 @@ cdef class ClientMachine(ClientWriter):
 
     cdef int pump(self) except -1:
         """Send again what waits, as far as the window goes."""
-        while self.session.waiting and self.session.outstanding < self.receive_maximum:
-            self.send_again(<Slot>self.session.waiting.popleft())
+        cdef Slot slot
+        cdef int reason
+        while self.session.waiting and self.session.outstanding < self.receive_maximum and self.state == OPEN:
+            slot = <Slot>self.session.waiting.popleft()
+            reason = self.send_again(slot)
+            if reason:
+                done, packet_id = slot.done, slot.packet_id
+                self.session.give_back(slot)
+                if done is not None:
+                    done(packet_id, reason)
         return 0
 
     cdef int send_again(self, Slot slot) except -1:
+        """0: sent. Else the reason why this server would not take it, which may allow less than the last one."""
+        if slot.qos > self.maximum_qos:
+            return REASON_QOS_NOT_SUPPORTED
+        if slot.retain and not self.retain_available:
+            return REASON_RETAIN_NOT_SUPPORTED
         slot.state = SENT_1 if slot.qos == 1 else SENT_2
-        self.session.outstanding += 1
         try:
             self.write_publish(slot.topic, slot.payload, slot.properties,
                                PUBLISH << 4 | slot.dup << 3 | slot.qos << 1 | slot.retain, slot.packet_id)
         except UsageError:
-            return self.finish(slot, REASON_PACKET_TOO_LARGE)       # this server takes less than the last one
+            return REASON_PACKET_TOO_LARGE
+        self.session.outstanding += 1
         return 0

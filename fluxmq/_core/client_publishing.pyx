@@ -18,7 +18,8 @@ cdef class Publishing:
     """
 
     cdef object owner
-    cdef object future
+    cdef object future              # of who awaits it
+    cdef list others                # of those who do besides: one that is cancelled must not cancel the rest
     cdef readonly int packet_id
     cdef readonly int reason        # of the acknowledgement; -2 while there is none
     cdef readonly object told       # its properties, None when it has none or says just success
@@ -55,16 +56,26 @@ cdef class Publishing:
         future, self.future = self.future, None
         if future is not None and not future.done():
             future.set_result(None)
+        if self.others is not None:
+            for future in self.others:
+                if not future.done():
+                    future.set_result(None)
         return 0
 
     def __await__(self):
         while self.reason == PENDING and self.error is None:
             if self.future is None or self.future.done():
-                self.future = self.owner.new_future()
-            future = self.future
+                future = self.future = self.owner.new_future()
+            else:
+                future = self.owner.new_future()
+                if self.others is None:
+                    self.others = []
+                self.others.append(future)
             self.owner.waiting(1)
             try:
                 yield from future
             finally:
                 self.owner.waiting(-1)
+                if self.others is not None and future in self.others:
+                    self.others.remove(future)
         return self.owner.outcome(self)

@@ -46,6 +46,7 @@ cdef class Session:
     cdef readonly int outstanding       # SENT_1, SENT_2, RELEASED: what the peer's Receive Maximum bounds
     cdef set received           # QoS 2 identifiers between PUBREC and PUBREL
     cdef object waiting         # deque of slots that are WAITING, in order
+    cdef unsigned long long owner       # serial number of the machine that goes on with it
 
     cdef Slot take(self)
     cdef void give_back(self, Slot slot)

@@ -26,9 +26,9 @@ cdef enum:
     RECORD_TRIM = 29
     FORMAT_AMQP = 1             # FORMAT_AMQP091 of message.pxd
     HEAD = 48                   # of a message
-    ROWS_MAX = 32768            # of a batch, and of its payloads about so many bytes
-    BATCH_BYTES = 8 << 20
-    COLUMN_BYTES_MAX = 1 << 30  # of one column between two take(): offsets are i32
+    ROWS_MAX = 32768            # of a batch, and of its messages about so many bytes, whatever they consist of:
+    BATCH_BYTES = 8 << 20       # offsets of every column are i32
+    COLUMN_BYTES_MAX = 1 << 30  # of one column between two take()
     # Properties of MQTT 5 that a message in a queue still has (MQTT 5.0 section 2.2.2.2)
     PAYLOAD_FORMAT = 0x01
     EXPIRY = 0x02
@@ -147,7 +147,8 @@ cdef bytes ends_of(buffer_t* buffer):
     cdef char* to = PyBytes_AS_STRING(made)
     cdef int32_t zero = 0
     memcpy(to, &zero, 4)
-    memcpy(to + 4, buffer.data, buffer.used)
+    if buffer.used:         # before the first row there is no memory at all
+        memcpy(to + 4, buffer.data, buffer.used)
     buffer.used = 0
     return made
 
@@ -192,6 +193,7 @@ cdef class Rows:
     cdef readonly uint64_t next
     cdef readonly uint64_t lowest       # offset of the first message looked at; all ones: none yet
     cdef readonly uint32_t count        # rows since the last take()
+    cdef size_t held                    # bytes of the messages that these rows were
     cdef uint64_t first
     cdef uint64_t end
     cdef int64_t time_min
@@ -247,7 +249,7 @@ cdef class Rows:
         cdef size_t total = <size_t>raw.shape[0]
         cdef record_t record
         cdef const uint8_t* body
-        while at < total and self.count < ROWS_MAX and self.payload.data.used < BATCH_BYTES:
+        while at < total and self.count < ROWS_MAX and self.held < BATCH_BYTES:
             if total - at < HEAD:
                 raise CorruptError(f"a run of {total} bytes does not divide into messages")
             memcpy(&record, &raw[at], HEAD)
@@ -269,12 +271,13 @@ cdef class Rows:
                 self.row(&record, body)
                 self.taken += 1
                 self.count += 1
+                self.held += record.size
         return at
 
     @property
     def full(self) -> bool:
         """Whether take() is due."""
-        return self.count >= ROWS_MAX or self.payload.data.used >= BATCH_BYTES
+        return self.count >= ROWS_MAX or self.held >= BATCH_BYTES
 
     cdef bint wanted(self, const record_t* record, const uint8_t* topic) except -1:
         cdef Py_ssize_t prefix = len(self.prefix)
@@ -298,7 +301,7 @@ cdef class Rows:
         cdef uint8_t small = record.qos & 15
         cdef int16_t priority = record.priority
         cdef uint8_t there = record.expires_at != 0
-        if self.payload.data.used + record.payload_length > COLUMN_BYTES_MAX:
+        if self.held + record.size > COLUMN_BYTES_MAX:
             raise UsageError("take() what is there before more is added")
         put_i64(&self.offset, <int64_t>record.offset)
         put_i64(&self.time, record.time_ms * 1000)
@@ -418,6 +421,7 @@ cdef class Rows:
             "properties": map_of(&self.properties), "headers": map_of(&self.headers),
             "format": text_of(&self.format)}
         self.count = 0
+        self.held = 0
         return made
 
 

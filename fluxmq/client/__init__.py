@@ -13,11 +13,14 @@ from fluxmq.client.errors import (
     ClientError,
     ConnectionLost,
     ConnectRefused,
+    FluxError,
     NotConnected,
+    ProtocolError,
     PublishRefused,
     QueueFull,
     SessionLost,
     SubscribeRefused,
+    UsageError,
     WindowFull,
 )
 from fluxmq.client.inbox import Delivery
@@ -26,6 +29,6 @@ from fluxmq.client.queues import Queue, QueueConsumer, QueueMessage
 from fluxmq.client.results import PublishResult
 
 __all__ = ["Backoff", "Client", "ClientError", "ConnAck", "ConnectOptions", "ConnectRefused", "Connection",
-           "ConnectionLost", "Delivery", "Message", "NotConnected", "Properties", "PublishRefused", "PublishResult",
-           "Publishing", "Queue", "QueueConsumer", "QueueFull", "QueueMessage", "SessionLost", "SubscribeRefused",
-           "Will", "WindowFull"]
+           "ConnectionLost", "Delivery", "FluxError", "Message", "NotConnected", "Properties", "ProtocolError",
+           "PublishRefused", "PublishResult", "Publishing", "Queue", "QueueConsumer", "QueueFull", "QueueMessage",
+           "SessionLost", "SubscribeRefused", "UsageError", "Will", "WindowFull"]

@@ -5,6 +5,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fluxmq._core.errors import UsageError
+
 __all__ = ["Backoff"]
 
 
@@ -13,7 +15,8 @@ class Backoff:
     """Seconds between attempts to connect: initial_s, then multiplier times as long each time, up to max_s.
 
     jitter: the part of each delay that is drawn by chance, 0 to 1, so that clients that were cut off together do not
-    come back together. attempts: how many in a row may fail before the client gives up; None: any number.
+    come back together. attempts: how many in a row may fail before the client gives up; None: any number. Raises
+    UsageError for what makes no sense.
     """
 
     initial_s: float = 0.1
@@ -21,6 +24,12 @@ class Backoff:
     multiplier: float = 2.0
     jitter: float = 0.5
     attempts: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.initial_s <= self.max_s and self.multiplier >= 1 and 0 <= self.jitter <= 1):
+            raise UsageError(f"a Backoff has 0 <= initial_s <= max_s, multiplier >= 1, jitter from 0 to 1: {self}")
+        if self.attempts is not None and self.attempts < 1:
+            raise UsageError(f"attempts must be at least 1, or None for any number, not {self.attempts}")
 
     def delays(self, chance: random.Random | None = None) -> Iterator[float]:
         """The delays before the second attempt, the third, …; ends when no more are to be made."""

@@ -22,7 +22,7 @@ from fluxmq._core.client_properties import Properties
 from fluxmq._core.mqtt_packets import Properties as PropertyList
 from fluxmq.client.backoff import Backoff
 from fluxmq.client.connection import Connection
-from fluxmq.client.errors import ConnectionLost, ConnectRefused, NotConnected, UsageError
+from fluxmq.client.errors import ConnectionLost, ConnectRefused, FluxError, NotConnected, UsageError
 from fluxmq.client.inbox import Delivery, Inbox
 from fluxmq.client.options import ConnAck, ConnectOptions, Will
 from fluxmq.client.publisher import Publisher
@@ -31,8 +31,10 @@ from fluxmq.client.subscriptions import Handler, Subscription, Subscriptions
 
 __all__ = ["Client"]
 
-# Refusals that another attempt does not change, and ends that somebody wanted; MQTT 5 section 2.4, 3.1.1 table 3.1.
-FOR_GOOD = {0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x8E, 0x9C, 0x9D}
+# Refusals that another attempt does not change, ends that somebody wanted, and ends because of what was sent, which
+# would be sent again; MQTT 5 section 2.4, 3.1.1 table 3.1.
+FOR_GOOD = {0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x8E, 0x9C, 0x9D,
+            0x81, 0x82, 0x8F, 0x90, 0x94, 0x95, 0x99, 0x9A, 0x9B, 0x9E, 0xA1, 0xA2}
 FOR_GOOD_3 = {1, 2, 4, 5}
 BACKOFF = Backoff()
 SESSION_EXPIRY_S = 300
@@ -113,22 +115,34 @@ class Client(Publisher):
         What is not acknowledged by then fails with NotConnected. The session ends on the server too, unless it was
         asked for (clean_start=False). The end of `async with` waits five seconds, after an exception not at all.
         """
-        if flush_s and self.connected:
-            with contextlib.suppress(TimeoutError, NotConnected):
-                async with asyncio.timeout(flush_s):
-                    await self.flush()
-        task, self._task = self._task, None
-        self._end(None)
-        connection, self._connection = self._connection, None
+        connection = None
+        task = self._task
+        try:
+            if flush_s and task is not None and not self._ended:
+                # TimeoutError is an OSError. What ends the client meanwhile, those hear who wait for something.
+                with contextlib.suppress(OSError, FluxError):
+                    async with asyncio.timeout(flush_s):
+                        await self.flush()
+        finally:
+            connection = self._leave()      # also when this call was cancelled
         if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task])
+        if connection is not None:
+            await connection.closed()
+        await self._subscriptions.close()
+
+    def _leave(self) -> Connection | None:
+        """Everything of the end that needs no waiting. DISCONNECT first: what is answered later is nobody's."""
+        connection, self._connection = self._connection, None
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
         if connection is not None:
             ends = self.version >= LEVEL_5 and self.options.clean_start and self.options.session_expiry_s
             connection.disconnect(0, Properties(session_expiry_interval=0) if ends and connection.is_open else None)
-            await connection.closed()
-        await self._subscriptions.close()
+        self._end(None)
+        self._subscriptions.cancel()
+        return connection
 
     @property
     def connected(self) -> bool:
@@ -146,6 +160,7 @@ class Client(Publisher):
         """Wait for a connection. Raises what ended the client."""
         while not self.connected:
             self.check_ended(closed=NotConnected)
+            self._came.clear()          # it may still say so of a connection that is ending
             await self._came.wait()
 
     async def _connect(self, *, first: bool = False) -> None:
@@ -232,11 +247,21 @@ class Client(Publisher):
         must not block), a coroutine function one message after the other. The message is acknowledged when it returned.
         Raises SubscribeRefused, UsageError, what ended the client. MQTT 5.0 section 3.8.
         """
+        if not isinstance(topic_filter, str) or qos not in (0, 1, 2) or retain_handling not in (0, 1, 2):
+            raise UsageError(f"a subscription is one topic filter (str), a qos and a retain_handling of 0 to 2, not "
+                             f"{topic_filter!r}, {qos!r}, {retain_handling!r}")
+        if handler is not None and not callable(handler):
+            raise UsageError(f"a handler is a function or a coroutine function, not {handler!r}")
         options = qos | no_local << 2 | retain_as_published << 3 | retain_handling << 4
+        if options > 2 and self.version < LEVEL_5:
+            raise UsageError("no_local, retain_as_published and retain_handling need MQTT 5")
         return await self._subscriptions.subscribe(topic_filter, options, handler, properties)
 
     async def unsubscribe(self, *topic_filters: str) -> None:
         """End subscriptions, and wait for UNSUBACK. Raises SubscribeRefused, UsageError, what ended the client."""
+        for name in topic_filters:
+            if not isinstance(name, str):
+                raise UsageError(f"a topic filter is a str, not {name!r}; several are several arguments")
         await self._subscriptions.unsubscribe(topic_filters)
 
     async def add_subscription(self, entry: Subscription) -> int:
@@ -245,8 +270,9 @@ class Client(Publisher):
 
     async def end_subscription(self, entry: Subscription) -> None:
         """Unsubscribe it, if the client still lives."""
-        self._subscriptions.remove(entry)
-        if not self._ended:
+        if self._ended:
+            self._subscriptions.remove(entry)
+        elif self._subscriptions.has(entry):
             await self._subscriptions.unsubscribe([entry.topic_filter])
 
     def queue(self, name: str) -> Queue:

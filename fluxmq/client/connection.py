@@ -122,6 +122,9 @@ class Connection(ClientMachine):
                 self.abort()
             if isinstance(error, TimeoutError) and not error.args:
                 raise TimeoutError(f"{place} did not answer within {timeout_s:g} s") from None
+            if isinstance(error, ConnectionResetError) and self._transport is None and not str(error):
+                raise ConnectionResetError(f"{place} hung up in the middle of the TLS handshake; does it speak TLS "
+                                           "there?") from None
             raise
         return self
 

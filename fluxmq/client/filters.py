@@ -1,13 +1,28 @@
 """Which topic a filter selects. MQTT 5.0 section 4.7."""
 from __future__ import annotations
 
-__all__ = ["filter_matches", "topic_part"]
+from fluxmq._core.errors import UsageError
+
+__all__ = ["check_filter", "filter_matches", "topic_part"]
+
+NO_LOCAL = 4
+
+
+def check_filter(topic_filter: str, options: int) -> None:
+    """Raises UsageError for what a server ends the connection for, or must refuse; `Connection` sends it as it is."""
+    levels = topic_filter.split("/")
+    if any(("#" in level or "+" in level) and len(level) > 1 for level in levels) or "#" in levels[:-1]:
+        raise UsageError(f'{topic_filter!r} is no topic filter: "+" is a whole level, "#" the whole last one')
+    if options & NO_LOCAL and levels[0] == "$share":        # [MQTT-3.8.3-4]
+        raise UsageError(f"no_local cannot be asked for a shared subscription: {topic_filter!r}")
 
 
 def topic_part(topic_filter: str) -> str:
-    """The filter that topics are compared with: without `$share/<group>/` in front."""
+    """The filter that topics are compared with: without `$share/<group>/` in front, for a queue with routing keys."""
     if topic_filter.startswith("$share/"):
         return topic_filter.split("/", 2)[-1]
+    if topic_filter.startswith("$queue/") and topic_filter.count("/") == 1:
+        return f"{topic_filter}/#"
     return topic_filter
 
 

@@ -85,6 +85,8 @@ class Inbox:
         self._waiting: deque[Delivery] = deque()
         self._last: Delivery | None = None
         self._reader: asyncio.Future[None] | None = None
+        self._error: Exception | None = None
+        self.drop_reason = 0        # what those are acknowledged with that nobody will take
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -114,6 +116,25 @@ class Inbox:
         """The message that was taken last is not to be acknowledged."""
         self._last = None
 
+    def drop(self) -> int:
+        """Nobody will read this any more: everything is acknowledged, or it would count against the Receive Maximum
+        for as long as the connection lives. How many waited."""
+        last, self._last = self._last, None
+        if last is not None and not self._manual:
+            last.settle(self.drop_reason)
+        return sum(1 for delivery in self.drain() if delivery.settle(self.drop_reason) or True)
+
+    def drain(self) -> list[Delivery]:
+        """What waits, taken out."""
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        return waiting
+
+    def fail(self, error: Exception) -> None:
+        """There will be no more messages: the reader hears why, once."""
+        self._error = error
+        self.wake()
+
     def __aiter__(self) -> Inbox:
         return self
 
@@ -123,6 +144,9 @@ class Inbox:
             last.settle()
         while not self._waiting:
             self._client.check_ended()
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
             if self._reader is not None and not self._reader.done():
                 raise UsageError("somebody else reads these messages already; a reader at a time")
             self._reader = self._client.new_future()

@@ -26,7 +26,7 @@ class Will:
     """
 
     topic: str
-    payload: bytes = b""
+    payload: bytes | str = b""
     qos: int = 0
     retain: bool = False
     delay_s: int = 0
@@ -39,7 +39,8 @@ class Will:
             properties += Properties(will_delay_interval=self.delay_s)
         if properties and version < LEVEL_5:
             raise UsageError("properties and a delay of a will need MQTT 5")
-        return WillPacket(self.topic, payload=self.payload, qos=self.qos, retain=self.retain,
+        payload = self.payload.encode() if isinstance(self.payload, str) else bytes(self.payload)
+        return WillPacket(self.topic, payload=payload, qos=self.qos, retain=self.retain,
                           properties=list(properties))
 
 
@@ -52,7 +53,8 @@ class ConnectOptions:
     when clean_start is false. receive_maximum: messages of QoS 1 and 2 that the server may send before they are
     acknowledged. max_packet_bytes: of a packet that is taken, None = any. topic_alias_maximum: aliases that the server
     may use. topic_aliases: topics that get an alias here, as far as the server allows. max_inflight: publishes of QoS 1
-    and 2 on their way, as far as the server's Receive Maximum allows. properties: further ones of CONNECT.
+    and 2 on their way, as far as the server's Receive Maximum allows, 64511 at most.
+    properties: further ones of CONNECT.
     """
 
     client_id: str = ""
@@ -74,6 +76,9 @@ class ConnectOptions:
         """CONNECT. Raises UsageError for what the version cannot say."""
         if self.version not in (3, 4, LEVEL_5):
             raise UsageError(f"version must be 3, 4 or 5, not {self.version}")
+        if not isinstance(self.client_id, str) or not isinstance(self.keep_alive_s, int):
+            raise UsageError(f"client_id is a str and keep_alive_s whole seconds, not {self.client_id!r} and "
+                             f"{self.keep_alive_s!r}")
         properties = Properties(self.properties or ())
         if self.version >= LEVEL_5:
             properties = Properties([*Properties(
@@ -115,6 +120,8 @@ class Address:
     @classmethod
     def of(cls, text: str) -> Address:
         """Raises UsageError with what is understood."""
+        if not isinstance(text, str):
+            raise UsageError(f'an address is a str such as "localhost:1883", not {text!r}')
         if text.startswith("unix:"):
             path = text.removeprefix("unix:").removeprefix("//")
             if path:

@@ -41,6 +41,7 @@ class Publisher(ABC):
         self._ended = False
         self._error: BaseException | None = None
         self._pending: deque[tuple[Any, ...]] = deque()
+        self._abandoned = False                             # some of `_pending` may not be wanted any more
         self._room: asyncio.Future[None] | None = None      # of those who wait for room in `_pending`
         self._idle: asyncio.Future[None] | None = None      # of those who wait until nothing is on its way
         self._sent = Publishing(self)                       # what a publish of QoS 0 gives
@@ -54,8 +55,10 @@ class Publisher(ABC):
         """Raises what ended the client; `closed` when nobody wanted it otherwise. Nothing while it goes on."""
         if self._ended:
             if self._error is not None:
-                raise self._error
+                raise self._error.with_traceback(None)      # the same one each time: its traceback would grow
             raise closed("the client was closed")
+        if not hasattr(self, "_loop"):
+            raise NotConnected("the client was not started; `async with client:` or `await client.start()` does it")
 
     async def publish(self, topic: str | bytes, payload: Payload = b"", qos: int = 0, retain: bool = False,
                       properties: bytes | PropertyList | None = None) -> PublishResult:
@@ -65,7 +68,7 @@ class Publisher(ABC):
         lost="fail"), UsageError (it cannot be sent), NotConnected and what ended the client. A call that is cancelled
         may have published all the same. MQTT 5.0 section 3.3.
         """
-        while len(self._pending) >= self._max_pending:
+        while self._full():
             self.check_ended(closed=NotConnected)
             if self._room is None:
                 self._room = self.new_future()
@@ -75,8 +78,19 @@ class Publisher(ABC):
             result: PublishResult = await publishing
         except asyncio.CancelledError:
             publishing.abandon()
+            if self._pending:
+                self._abandoned = True
+                wake(self._room)
+                self._room = None
             raise
         return result
+
+    def _full(self) -> bool:
+        """Whether no more may wait. Those that nobody wants any more make room."""
+        if len(self._pending) >= self._max_pending and self._abandoned:
+            self._pending = deque(entry for entry in self._pending if not entry[-1].abandoned)
+            self._abandoned = False
+        return len(self._pending) >= self._max_pending
 
     def publish_nowait(self, topic: str | bytes, payload: Payload = b"", qos: int = 0, retain: bool = False,
                        properties: bytes | PropertyList | None = None) -> Publishing:
@@ -99,8 +113,13 @@ class Publisher(ABC):
         else:
             self.check_ended(closed=NotConnected)
             publishing = Publishing(self)
-        if len(self._pending) >= self._max_pending:
+        if self._full():
             raise QueueFull(f"{self._max_pending} publishes wait already (max_pending)")
+        # It is sent later: what the caller does with its buffers and lists meanwhile is no part of it.
+        if isinstance(payload, (bytearray, memoryview)):
+            payload = bytes(payload)
+        if properties is not None and not isinstance(properties, bytes):
+            properties = list(properties)
         self._pending.append((topic, payload, qos, retain, properties, publishing))
         return publishing
 
@@ -139,7 +158,7 @@ class Publisher(ABC):
     def outcome(self, publishing: Publishing) -> PublishResult:
         """What awaiting a Publishing gives or raises."""
         if publishing.error is not None:
-            raise publishing.error
+            raise publishing.error.with_traceback(None)
         reason = publishing.reason
         if reason == 0:
             return PublishResult.SUCCESS

@@ -48,6 +48,8 @@ class Queue:
             asked.append(("x-delay", str(round(delay_s * 1000))))
         if not_before is not None:
             asked.append(("not-before", str(_milliseconds(not_before))))
+        if producer is not None and (not isinstance(producer, tuple) or len(producer) != 2):
+            raise UsageError(f"producer is (id, sequence), not {producer!r}")
         if producer is not None:
             asked += [("producer-id", producer[0]), ("producer-sequence", str(producer[1]))]
         return Properties(properties or (), user=asked)
@@ -98,7 +100,7 @@ class Queue:
         asked = [("ack", ack)]
         if group is not None:
             asked.append(("consumer-group", group))
-        asked += [(name, f"{value:g}") for name, value in numbers.items() if value is not None]
+        asked += [(name, _number(value)) for name, value in numbers.items() if value is not None]
         if exclusive:
             asked.append(("exclusive", "true"))
         if offset is not None:
@@ -163,7 +165,7 @@ class QueueMessage:
 
     @property
     def redelivered(self) -> bool:
-        return self._told.get("redelivered") == "true"
+        return self.delivery_count > 1      # a producer may have given its message any user property
 
     @property
     def source_topic(self) -> str | None:
@@ -226,16 +228,16 @@ class QueueConsumer:
         self.manual = manual
         # With "manual" the PUBACK says only that it was received; either way it goes out when the next is asked for.
         self._inbox = Inbox(queue.client, manual=False)
-        part = topic_filter if topic_filter != queue.topic() else f"{topic_filter}/#"
+        if not manual:
+            self._inbox.drop_reason = REFUSED       # who stops has not done what it did not come to
         self._entry = Subscription(topic_filter, qos, properties, self._inbox, alone=True)
-        self._entry.part = part
         self._started = False
 
     async def start(self) -> None:
         """Subscribe; the iterator does it by itself. Raises SubscribeRefused, what ended the client."""
         if not self._started:
-            self._started = True
             await self.queue.client.add_subscription(self._entry)
+            self._started = True
 
     async def stop(self) -> None:
         """Unsubscribe: what is unsettled goes to others. Nothing happens when the client ended already."""
@@ -262,6 +264,10 @@ class QueueConsumer:
 
 def _milliseconds(when: datetime) -> int:
     return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else str(value)
 
 
 def _offset(offset: Offset) -> str:

@@ -5,13 +5,13 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fluxmq._core.client_properties import Properties
 from fluxmq._core.mqtt_packets import Properties as PropertyList
 from fluxmq.client.connection import Connection
 from fluxmq.client.errors import FluxError, NotConnected, SubscribeRefused, UsageError
-from fluxmq.client.filters import filter_matches, topic_part
+from fluxmq.client.filters import check_filter, filter_matches, topic_part
 from fluxmq.client.inbox import Delivery, Inbox
 from fluxmq.client.reasons import reason_text
 
@@ -23,6 +23,7 @@ __all__ = ["Handler", "Subscription", "Subscriptions"]
 Handler = Callable[[Delivery], Awaitable[None] | None]
 
 ROUTES_MAX = 4096       # topics whose handlers are remembered
+GONE_MAX = 256          # filters that were unsubscribed: late messages of theirs nobody waits for
 
 
 class _HandlerInbox(Inbox):
@@ -35,12 +36,25 @@ class _HandlerInbox(Inbox):
     def put(self, delivery: Delivery) -> None:
         self._client.taken(1)
         try:
-            self._handler(delivery)
+            given = self._handler(delivery)
+            if inspect.iscoroutine(given):
+                given.close()
+                raise UsageError("a handler that has something to wait for must be a coroutine function (async def) "
+                                 "itself, not a function that gives a coroutine")
         except Exception as error:
             _complain(delivery, error)
             return
         if not self._manual:
             delivery.settle()
+
+
+class _Nobody(Inbox):
+    """Where late messages of a subscription go that had a reader of its own and has ended. They are acknowledged, or
+    they would count against the Receive Maximum for as long as the connection lives."""
+
+    def put(self, delivery: Delivery) -> None:
+        self._client.taken(1)
+        delivery.settle(self.drop_reason)
 
 
 class Subscription:
@@ -61,7 +75,15 @@ class Subscription:
         self.sent_on: Connection | None = None
         self.error: BaseException | None = None
         self.answer: asyncio.Future[None] | None = None
+        self.handler: Callable[[Delivery], Awaitable[None]] | None = None       # a coroutine function
         self.worker: asyncio.Task[None] | None = None
+        self.ending = False         # UNSUBSCRIBE is on its way
+        self.previous: Subscription | None = None       # whose place it takes, if the server agrees
+
+    @property
+    def asked(self) -> bool:
+        """Whether somebody waits for SUBACK."""
+        return self.answer is not None and not self.answer.done()
 
     def settle(self) -> None:
         """Let whoever waits look."""
@@ -76,6 +98,7 @@ class Subscriptions:
         self._client = client
         self._entries: dict[str, Subscription] = {}
         self._routes: dict[str, list[Subscription]] = {}
+        self._gone: dict[str, Subscription] = {}
         self.handled = False        # whether any has an inbox of its own
 
     # Asking
@@ -83,26 +106,29 @@ class Subscriptions:
     async def subscribe(self, topic_filter: str, options: int, handler: Handler | None,
                         properties: PropertyList | None) -> int:
         inbox: Inbox | None = None
-        worker: Callable[[Delivery], Awaitable[None]] | None = None
-        if handler is not None and inspect.iscoroutinefunction(handler):
-            inbox, worker = Inbox(self._client, manual=self._client.manual_ack), handler
+        waits = handler is not None and (inspect.iscoroutinefunction(handler)
+                                         or inspect.iscoroutinefunction(type(handler).__call__))
+        if waits:
+            inbox = Inbox(self._client, manual=self._client.manual_ack)
         elif handler is not None:
             inbox = _HandlerInbox(self._client, handler)
         entry = Subscription(topic_filter, options, properties, inbox)
-        if worker is not None and inbox is not None:
-            entry.worker = asyncio.create_task(self._work(inbox, worker))
+        if waits:
+            entry.handler = cast("Callable[[Delivery], Awaitable[None]]", handler)
         return await self.add(entry)
 
     async def add(self, entry: Subscription) -> int:
         """Keep it, send it, wait for the answer."""
-        self._client.check_ended(closed=NotConnected)
-        previous = self._entries.get(entry.topic_filter)
+        check_filter(entry.topic_filter, entry.options)
+        previous = await self._settled(entry.topic_filter)
         if previous is not None and (entry.alone or previous.alone):
             raise UsageError(f"this client is subscribed to {entry.topic_filter!r} already; another Client can be, too")
-        if previous is not None and previous.worker is not None:
-            previous.worker.cancel()
         self._entries[entry.topic_filter] = entry
+        self._gone.pop(entry.topic_filter, None)
         self._changed()
+        if entry.handler is not None and entry.inbox is not None:
+            entry.worker = asyncio.create_task(self._work(entry, entry.inbox, entry.handler))
+        entry.granted, entry.error, entry.ending, entry.sent_on, entry.previous = -1, None, False, None, previous
         entry.answer = self._client.new_future()
         try:
             connection = self._client.connection
@@ -110,9 +136,46 @@ class Subscriptions:
                 self._send(connection, [entry])
             await self._answered(entry)
         except BaseException:
-            self._forget(entry)
+            self._take_back(entry)
             raise
+        entry.previous = None
+        if previous is not None:
+            self._hand_over(previous, entry.inbox)
         return entry.granted
+
+    async def _settled(self, topic_filter: str) -> Subscription | None:
+        """Wait until nobody else waits for an answer about this filter. Whose it is."""
+        self._client.check_ended(closed=NotConnected)
+        while (entry := self._entries.get(topic_filter)) is not None and entry.answer is not None and entry.asked:
+            self._client.waiting(1)
+            try:
+                await asyncio.wait([entry.answer])
+            finally:
+                self._client.waiting(-1)
+            self._client.check_ended(closed=NotConnected)
+        return entry
+
+    def _take_back(self, entry: Subscription) -> None:
+        """The server refused it, or who asked was cancelled: what was there before is there again."""
+        if self._entries.get(entry.topic_filter) is not entry:
+            return
+        self._forget(entry)
+        connection = entry.sent_on
+        previous, entry.previous = entry.previous, None
+        if previous is not None:
+            self._entries[entry.topic_filter] = previous
+            self._changed()
+        elif entry.granted < 0 and entry.error is None and connection is not None and connection.is_open:
+            with contextlib.suppress(FluxError):
+                connection.unsubscribe([entry.topic_filter])
+
+    def _hand_over(self, previous: Subscription, inbox: Inbox | None) -> None:
+        """Another handler took its place, and takes what waits."""
+        self._stop(previous)
+        if previous.inbox is not None:
+            for delivery in previous.inbox.drain():
+                (inbox or self._client.messages).put(delivery)
+            previous.inbox.drop()
 
     async def _answered(self, entry: Subscription) -> None:
         assert entry.answer is not None
@@ -125,22 +188,54 @@ class Subscriptions:
             raise entry.error
 
     async def unsubscribe(self, topic_filters: Sequence[str]) -> None:
+        gone = {name: entry for name in topic_filters if (entry := await self._settled(name)) is not None}
+        self._client.check_ended(closed=NotConnected)
+        for entry in gone.values():
+            entry.ending = True
+        try:
+            while (answer := await self._unsubscribed(topic_filters)) is None:
+                pass            # the connection ended before UNSUBACK: on the next one again
+            codes, told = answer
+            for name, code in zip(topic_filters, codes, strict=False):
+                if code >= 0x80 and name in gone:
+                    gone[name].ending = False
+        except UsageError:
+            for entry in gone.values():
+                entry.ending = False
+            raise
+        finally:
+            for entry in gone.values():
+                if entry.ending:
+                    self._forget(entry)
+                    self._expect_late(entry)
+        refused = next((code for code in codes if code >= 0x80), 0)
+        if refused:
+            raise SubscribeRefused(refused, told.text("reason_string") or reason_text(refused))
+
+    def _expect_late(self, entry: Subscription) -> None:
+        """What the server had for it before UNSUBSCRIBE it may still send."""
+        if entry.inbox is not None and entry.topic_filter not in self._entries:
+            nobody = _Nobody(self._client, manual=True)
+            nobody.drop_reason = entry.inbox.drop_reason
+            self._gone[entry.topic_filter] = Subscription(entry.topic_filter, 0, None, nobody)
+            if len(self._gone) > GONE_MAX:
+                del self._gone[next(iter(self._gone))]
+            self._changed()
+
+    async def _unsubscribed(self, topic_filters: Sequence[str]) -> tuple[list[int], Properties] | None:
+        """UNSUBSCRIBE on the connection of this moment, or the next. None: it ended before the answer."""
         client = self._client
-        client.check_ended(closed=NotConnected)
-        gone = [entry for name in topic_filters if (entry := self._entries.get(name)) is not None]
-        for entry in gone:
-            self._forget(entry)
         await client.wait_connected()
         connection = client.connection
         assert connection is not None
         answer: asyncio.Future[tuple[list[int], Properties]] = asyncio.get_running_loop().create_future()
-        lost: asyncio.Future[None] = asyncio.ensure_future(connection.closed())
 
         def done(packet_id: int, codes: list[int]) -> None:
             if not answer.done():
                 answer.set_result((codes, Properties(connection.told)))
 
         connection.unsubscribe(topic_filters, done)
+        lost: asyncio.Future[None] = asyncio.ensure_future(connection.closed())
         client.waiting(1)
         try:
             both: list[asyncio.Future[Any]] = [answer, lost]
@@ -148,12 +243,7 @@ class Subscriptions:
         finally:
             client.waiting(-1)
             lost.cancel()
-        if not answer.done():
-            raise NotConnected("the connection ended before UNSUBACK")
-        codes, told = answer.result()
-        refused = next((code for code in codes if code >= 0x80), 0)
-        if refused:
-            raise SubscribeRefused(refused, told.text("reason_string") or reason_text(refused))
+        return answer.result() if answer.done() else None
 
     def _send(self, connection: Connection, entries: list[Subscription]) -> None:
         """One SUBSCRIBE for each: they have their own properties, and their own refusals."""
@@ -162,16 +252,27 @@ class Subscriptions:
                 entry.granted = codes[0]
                 if codes[0] >= 0x80:
                     said = Properties(connection.told).text("reason_string") or reason_text(codes[0])
-                    entry.error = SubscribeRefused(codes[0], f"the server did not take {entry.topic_filter!r}: {said}")
+                    self._failed(entry, SubscribeRefused(
+                        codes[0], f"the server did not take {entry.topic_filter!r}: {said}"))
                 entry.settle()
 
             entry.granted, entry.sent_on = -1, connection
             try:
                 connection.subscribe([(entry.topic_filter, entry.options)], done, entry.properties)
             except UsageError as error:
-                self._forget(entry)
-                entry.error = error
+                self._failed(entry, error)
                 entry.settle()
+
+    def _failed(self, entry: Subscription, error: Exception) -> None:
+        """Who asked hears it; of one that was to be made again, whoever reads it, or the loop."""
+        if entry.asked:
+            entry.error = error
+            self._take_back(entry)      # now: the next packet may be a message
+        elif entry.alone and entry.inbox is not None:
+            entry.inbox.fail(error)
+        else:
+            asyncio.get_running_loop().call_exception_handler({
+                "message": f"the subscription to {entry.topic_filter!r} was not made again", "exception": error})
 
     # The life of the client
 
@@ -181,7 +282,7 @@ class Subscriptions:
         Before publishes are sent again, for they may be meant for this client itself.
         """
         self._send(connection, [entry for entry in self._entries.values() if entry.sent_on is not connection
-                                and (not session_present or entry.granted < 0)])
+                                and not entry.ending and (not session_present or entry.granted < 0)])
 
     def fail(self, error: BaseException) -> None:
         """The client ended."""
@@ -191,21 +292,27 @@ class Subscriptions:
             if entry.inbox is not None:
                 entry.inbox.wake()
 
-    async def close(self) -> None:
-        """End the handlers' tasks."""
-        workers = [entry.worker for entry in self._entries.values() if entry.worker is not None]
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """End the handlers' tasks, but for the one that asks for it. Those that were."""
         own = asyncio.current_task()
+        workers = [entry.worker for entry in self._entries.values() if entry.worker not in (None, own)]
         for worker in workers:
-            if worker is not own:
-                worker.cancel()
-        for worker in workers:
-            if worker is not own:
-                with contextlib.suppress(asyncio.CancelledError):
-                    await worker
+            worker.cancel()
+        return workers
+
+    async def close(self) -> None:
+        """Wait for the end of the handlers' tasks."""
+        workers = self.cancel()
+        if workers:
+            await asyncio.wait(workers)
 
     def clear_inboxes(self) -> int:
         """Messages that the server sends again; how many."""
         return sum(entry.inbox.clear() for entry in self._entries.values() if entry.inbox is not None)
+
+    def has(self, entry: Subscription) -> bool:
+        """Whether it is one of these."""
+        return self._entries.get(entry.topic_filter) is entry
 
     def remove(self, entry: Subscription) -> None:
         """Forget it without a word to the server."""
@@ -214,15 +321,20 @@ class Subscriptions:
     def _forget(self, entry: Subscription) -> None:
         if self._entries.get(entry.topic_filter) is entry:
             del self._entries[entry.topic_filter]
-        if entry.worker is not None:
-            entry.worker.cancel()
+        self._stop(entry)
         if entry.inbox is not None:
-            self._client.taken(len(entry.inbox))
+            self._client.taken(entry.inbox.drop())
         self._changed()
+
+    def _stop(self, entry: Subscription) -> None:
+        """End its task; one that asks for it itself ends when its handler returns."""
+        worker, entry.worker = entry.worker, None
+        if worker is not None and worker is not asyncio.current_task():
+            worker.cancel()
 
     def _changed(self) -> None:
         self._routes.clear()
-        self.handled = any(entry.inbox is not None for entry in self._entries.values())
+        self.handled = bool(self._gone) or any(entry.inbox is not None for entry in self._entries.values())
 
     # Messages
 
@@ -232,6 +344,8 @@ class Subscriptions:
         entries = self._routes.get(topic)
         if entries is None:
             entries = [entry for entry in self._entries.values() if filter_matches(entry.part, topic)]
+            if not entries:
+                entries = [entry for entry in self._gone.values() if filter_matches(entry.part, topic)][:1]
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
             self._routes[topic] = entries
@@ -240,18 +354,27 @@ class Subscriptions:
             found.append(otherwise)
         return found
 
-    async def _work(self, inbox: Inbox, handler: Callable[[Delivery], Awaitable[None]]) -> None:
+    async def _work(self, entry: Subscription, inbox: Inbox, handler: Callable[[Delivery], Awaitable[None]]) -> None:
         """The task of a handler."""
-        with contextlib.suppress(FluxError):            # the end of the client; others hear of it
+        own = asyncio.current_task()
+        assert own is not None
+        with contextlib.suppress(FluxError, OSError):       # what ended the client; others hear of it
             async for delivery in inbox:
                 try:
                     await handler(delivery)
+                except asyncio.CancelledError as error:
+                    if own.cancelling():
+                        raise
+                    inbox.skip()
+                    _complain(delivery, error)      # something that it waited for was cancelled
                 except Exception as error:
                     inbox.skip()
                     _complain(delivery, error)
+                if entry.worker is not own:
+                    return
 
 
-def _complain(delivery: Delivery, error: Exception) -> None:
+def _complain(delivery: Delivery, error: BaseException) -> None:
     """What a handler raises is the loop's to tell; the message is not acknowledged, and the next one comes."""
     asyncio.get_running_loop().call_exception_handler({
         "message": f"the handler of {delivery.topic!r} failed", "exception": error})

@@ -240,3 +240,16 @@ def test_a_page_holds_what_is_durable(tmp_path: Path) -> None:
     finally:
         journal.close()
         writer.join()
+
+
+def test_a_batch_is_bounded_whatever_its_messages_consist_of() -> None:
+    """Offsets of a column are i32: properties count like payloads."""
+    told = encode_properties([(0x26, ("a", "x" * 60_000))] * 20, PUBLISH)[3:]
+    raw = b"".join(encode_message(offset, 0, b"a", b"", properties=told) for offset in range(20))
+    rows, at, batches = Rows(0, 1 << 32), 0, []
+    while at < len(raw):
+        at = rows.add(raw, at)
+        batches.append(rows.count)
+        assert rows.full == (at < len(raw))
+        rows.take()
+    assert batches == [7, 7, 6]

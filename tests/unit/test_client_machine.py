@@ -96,7 +96,7 @@ def test_qos_1_and_2_to_their_ends() -> None:
     machine.hear(Pubrec(packet_id=2))                    # said twice: PUBREL again
     assert isinstance(machine.said()[0], Pubrel)
     machine.hear(Pubcomp(packet_id=2))
-    assert machine.heard == [(1, 0), (2, 0x10)] and machine.window == 65535
+    assert machine.heard == [(1, 0), (2, 0x10)] and machine.window == machine.receive_maximum
     # Nothing depends on what is unknown
     machine.hear(Puback(packet_id=9), Pubcomp(packet_id=9), Pubrec(packet_id=9))
     unknown, = machine.said()
@@ -199,6 +199,124 @@ def test_a_smaller_window_after_coming_back() -> None:
 def test_a_session_that_nobody_asked_for() -> None:
     with pytest.raises(ProtocolError, match="none was asked for"):
         Machine(present=True, clean=True)
+
+
+def test_a_server_that_takes_less_than_the_last_one() -> None:
+    """However many there are: each `done` hears why, and none of them goes out. What fits is sent."""
+    first = Machine()
+    many = 20_000       # a call within a call for each would be the end of the stack
+    for _ in range(many):
+        first.publish("a", bytes(100), 1, done=first.done)
+    first.publish("a", b"", 2, done=first.done)
+    first.publish("a", b"", 1, True, done=first.done)
+    last = first.publish("a", b"", 1, done=first.done)
+    first.end()
+    second = Machine(present=True, session=first.session,
+                     properties={"maximum_packet_size": 50, "maximum_qos": 1, "retain_available": 0})
+    sent, = second.said()
+    assert isinstance(sent, Publish) and sent.packet_id == last and second.session.outstanding == 1
+    assert [reason for _, reason in first.heard] == [0x95] * many + [0x9B, 0x9A]
+
+
+def test_nothing_is_sent_again_behind_a_disconnect() -> None:
+    """A `done` that hears of the first one ends the connection: the others stay in the session."""
+    first = Machine()
+    first.publish("a", bytes(100), 1, done=lambda packet_id, reason: second.leave())
+    first.publish("a", b"", 1)
+    first.end()
+    second = Machine.__new__(Machine)
+    second.__init__(present=True, session=first.session, properties={"maximum_packet_size": 50})  # type: ignore[misc]
+    assert [type(packet) for packet in second.said()] == [Disconnect] and second.session.waiting_count == 1
+
+
+def test_an_old_connection_that_ends_late() -> None:
+    """The session is the next one's by then."""
+    first = Machine()
+    first.leave()
+    second = Machine(present=True, session=first.session)
+    asked = second.subscribe([("a", 0)], second.done)
+    first.end()
+    second.hear(Suback(packet_id=asked, reasons=[0]))
+    assert second.heard == [(asked, [0])]
+
+
+def test_there_is_an_identifier_left_to_subscribe_with() -> None:
+    machine = Machine(4)
+    while machine.window:
+        machine.publish("a", b"", 1)
+    assert machine.subscribe([("a", 0)]) > 0
+
+
+def test_acknowledged_from_within_on_message() -> None:
+    """Once, and as it was said there."""
+    machine = Machine()
+    machine.on_message = lambda message: machine.acknowledge(message, 0x80)
+    machine.hear(Publish(topic="a", qos=2, packet_id=3))
+    answer, = machine.said()
+    assert isinstance(answer, Pubrec) and answer.reason == 0x80
+    got: list[Message] = []
+
+    def goes(message: Message) -> None:
+        got.append(message)
+        machine.end()
+
+    machine.on_message = goes
+    machine.hear(Publish(topic="a", qos=1, packet_id=3))
+    assert machine.said() == [] and not got[0].acknowledged
+
+
+@pytest.mark.parametrize(("code", "reason"), [(1, 0x84), (2, 0x85), (3, 0x88), (4, 0x86), (5, 0x87)])
+def test_a_server_that_knows_nothing_of_mqtt_5(code: int, reason: int) -> None:
+    """It refuses in the words of MQTT 3.1.1, without properties."""
+    answers: list[int] = []
+
+    class Asking(ClientMachine):
+        def connected(self, connack: mqtt_packets.ConnAck) -> None:
+            answers.append(connack.reason_code)
+
+    machine = Asking()
+    machine.start(mqtt_packets.Connect(client_id="c", protocol_level=5))
+    machine.feed(bytes((0x20, 2, 0, code)))
+    assert answers == [reason] and machine.state == STATE_CLOSED
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_every_spoiled_answer_to_connect(version: int) -> None:
+    """Each bit turned, each end cut off: accepted, refused, waited for, or a breach. Never anything else."""
+    whole = Connack(properties={"receive_maximum": 9, "maximum_qos": 1, "maximum_packet_size": 99, "reason_string": "x",
+                                "assigned_client_identifier": "me", "server_keep_alive": 3} if version == 5 else {})
+    wire = whole.encode(version)
+    spoiled = [wire[:end] for end in range(len(wire) + 1)]
+    spoiled += [wire[:at] + bytes((wire[at] ^ 1 << bit,)) + wire[at + 1:]
+                for at in range(len(wire)) for bit in range(8)]
+    ends = set()
+    for data in spoiled:
+        machine = ClientMachine()
+        machine.start(mqtt_packets.Connect(client_id="c", protocol_level=version))
+        machine.take_output()
+        try:
+            machine.feed(data)
+        except ProtocolError as error:
+            assert error.text and machine.state == STATE_CLOSED and machine.take_output() == b""
+        ends.add(machine.state)
+        machine.feed(bytes(9)) if machine.state == STATE_CLOSED else machine.end()
+    assert ends == {STATE_CONNECTING, STATE_OPEN, STATE_CLOSED}
+
+
+@pytest.mark.parametrize(("verb", "words"), [
+    (lambda machine: machine.subscribe("a/#"), "a list of topic filters"),
+    (lambda machine: machine.unsubscribe("abc"), "a list of topic filters"),
+    (lambda machine: machine.unsubscribe(b"abc"), "a list of topic filters"),
+    (lambda machine: machine.unsubscribe([5]), "bytes or str, not int"),
+    (lambda machine: machine.subscribe([("a", 0)], None, b"\xff"), "properties as on the wire"),
+    (lambda machine: machine.publish("a", 5), "payload must be str or bytes-like, not int"),
+    (lambda machine: machine.publish(5, b""), "topic must be bytes or str"),
+])
+def test_mistakes_have_their_sentence(verb: Any, words: str) -> None:
+    machine = Machine()
+    with pytest.raises(UsageError, match=words):
+        verb(machine)
+    assert machine.said() == [] and machine.window == machine.receive_maximum
 
 
 def test_abandoning_a_session() -> None:
