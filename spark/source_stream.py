@@ -52,13 +52,14 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offsets:
         """Where the query begins: as startingOffsets or startingTimestamp say now."""
         found: Offsets = {}
-        chosen = self.options.choose(self.place)
-        for name in chosen:
-            queue = self.place.logs(name, self.options.start_time)
+        queues = [self.place.logs(name, self.options.start_time) for name in self.options.choose(self.place)]
+        self.options.check_places(queues)
+        for queue in queues:
+            name = queue.name
             found[name] = {}
             for log in queue.logs:
                 start = log.offset if self.options.start_time is not None else placed(
-                    self.options.start, name, len(chosen) > 1, log, "startingOffsets")
+                    self.options.start, name, len(queues) > 1, log, "startingOffsets")
                 start = log.first if start is None else start
                 if not log.first <= start <= log.next:
                     if self.options.fail and (queue.kind == "stream" or start > log.next):

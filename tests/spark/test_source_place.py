@@ -392,6 +392,7 @@ def test_several_queues(start_queues: Start) -> None:
     ({"queue": "s", "admin": "x", "startingTimestamp": "noon"}, "startingTimestamp is milliseconds since 1970"),
     ({"queue": "s", "admin": "x", "startingTimestamp": "1", "startingOffsets": "latest"}, "say the same thing"),
     ({"queue": "s", "admin": "x", "minPartitions": "-1"}, "minPartitions is a number from 0 on"),
+    ({"queue": "s", "admin": "x", "maxPartitionBytes": "0"}, "maxPartitionBytes is a number from 1 on"),
     ({"queue": "s", "admin": "x", "failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
     ({"queue": "s", "logs": "/nowhere"}, "/nowhere has neither a directory `queues` nor `journal`"),
 ])
@@ -408,3 +409,27 @@ def test_queues_that_are_not_there(start_queues: Start) -> None:
         read(reader(queue="zz", logs=world.data))
     with pytest.raises(SourceError, match="'x' is no offset of partition 0 of queue s"):
         read(reader(queue="s", admin=world.socket, startingOffsets='{"0": "x"}'))
+
+
+def test_places_that_are_not_there(start_queues: Start) -> None:
+    """A partition or a queue that is misspelt in JSON would else be read from its first message without a word."""
+    world = start_queues({"name": "s", "type": "stream"}, {"name": "t", "type": "stream", "partitions": 2})
+    world.put("s", 20)
+    for place in ({"admin": world.socket}, {"logs": world.data}):
+        for option in ("startingOffsets", "endingOffsets"):
+            for queue, told, text in (
+                    ("s", '{"7": 17}', "names partition '7' of queue s, which has partition 0 only"),
+                    ("t", '{"O": 1}', "names partition 'O' of queue t, which has 0 to 1"),
+                    ("s", '{"s": {"1": 0}}', "names partition '1' of queue s"),
+                    ("s", '{"zz": {"0": 17}}', "names partition 'zz' of queue s"),
+                    ("s,t", '{"0": 17}', "names '0', which is none of the queues that are read: s, t"),
+                    ("s,t", '{"s": 17}', "17 of queue s is neither earliest nor latest"),
+                    ("s", '{"s": 17}', "17 of queue s is neither earliest nor latest")):
+                with pytest.raises(SourceError, match=f"{option}:? {text}"):
+                    read(reader(queue=queue, **{option: told}, **place))
+        assert payloads(queue="s", startingOffsets='{"s": "latest"}', **place) == []
+        assert payloads(queue="s", endingOffsets='{"s": -2}', **place) == []
+        assert payloads(queue="s", startingTimestamp="9" * 30, **place) == []
+        assert payloads(queue="s", startingTimestamp=-5, **place) == list(range(20))
+        assert payloads(queue="s", endingTimestamp=-5, **place) == []
+        assert payloads(queue="s", endingTimestamp="9" * 30, **place) == list(range(20))
