@@ -116,7 +116,7 @@ def test_a_server_that_acknowledges_nothing() -> None:
             target = Target(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", queue="s", timeout=0.5)
             await publish_all(target, iter([Message("$queue/s", b"1", b"")]))
 
-    with pytest.raises(SourceError, match="ended each of .* connections without acknowledging anything"):
+    with pytest.raises(SourceError, match=r"ended each of .* connections without acknowledging anything"):
         asyncio.run(go())
 
 
