@@ -26,7 +26,7 @@ cdef enum:
     RECORD_TRIM = 29
     FORMAT_AMQP = 1             # FORMAT_AMQP091 of message.pxd
     HEAD = 48                   # of a message
-    ROWS_MAX = 32768            # of a batch, and of its payloads about so many bytes
+    ROWS_MAX = 32768            # of a batch, and of its payloads and texts about so many bytes
     BATCH_BYTES = 8 << 20
     COLUMN_BYTES_MAX = 1 << 30  # of one column between two take(): offsets are i32
     # Properties of MQTT 5 that a message in a queue still has (MQTT 5.0 section 2.2.2.2)
@@ -36,6 +36,8 @@ cdef enum:
     RESPONSE_TOPIC = 0x08
     CORRELATION_DATA = 0x09
     USER_PROPERTY = 0x26
+
+cdef int64_t TIME_LAST = 253402300799999    # ms: the end of the year 9999, the last that Python's times have
 
 cdef struct buffer_t:
     uint8_t* data
@@ -247,7 +249,7 @@ cdef class Rows:
         cdef size_t total = <size_t>raw.shape[0]
         cdef record_t record
         cdef const uint8_t* body
-        while at < total and self.count < ROWS_MAX and self.payload.data.used < BATCH_BYTES:
+        while at < total and self.count < ROWS_MAX and self.held() < BATCH_BYTES:
             if total - at < HEAD:
                 raise CorruptError(f"a run of {total} bytes does not divide into messages")
             memcpy(&record, &raw[at], HEAD)
@@ -274,7 +276,12 @@ cdef class Rows:
     @property
     def full(self) -> bool:
         """Whether take() is due."""
-        return self.count >= ROWS_MAX or self.payload.data.used >= BATCH_BYTES
+        return self.count >= ROWS_MAX or self.held() >= BATCH_BYTES
+
+    cdef size_t held(self) noexcept:
+        """Bytes since the last take(), of what may be large."""
+        return (self.payload.data.used + self.topic.data.used + self.key.data.used + self.content_type.data.used
+                + self.properties.values.data.used + self.headers.names.data.used + self.headers.values.data.used)
 
     cdef bint wanted(self, const record_t* record, const uint8_t* topic) except -1:
         cdef Py_ssize_t prefix = len(self.prefix)
@@ -302,7 +309,7 @@ cdef class Rows:
             raise UsageError("take() what is there before more is added")
         put_i64(&self.offset, <int64_t>record.offset)
         put_i64(&self.time, record.time_ms * 1000)
-        put_i64(&self.expiry, record.expires_at * 1000)
+        put_i64(&self.expiry, min(record.expires_at, TIME_LAST) * 1000)
         put(&self.expiry_valid, &there, 1)
         put_text(&self.payload, properties + record.properties_length, record.payload_length)
         put(&self.qos, &small, 1)
