@@ -27,7 +27,7 @@ from fluxmq._core.errors import FluxError
 from fluxmq._core.queue_rows import Rows
 from fluxmq.spark.source_columns import SourceError
 
-__all__ = ["Filters", "Gone", "LogRange", "Options", "Place", "QueueLog", "QueueLogs", "feed", "lane_key",
+__all__ = ["Filters", "Gone", "LogRange", "NoQueue", "Options", "Place", "QueueLog", "QueueLogs", "feed", "lane_key",
            "placed", "signed", "split"]
 
 LANE_BITS = 56
@@ -50,6 +50,10 @@ class Gone(FluxError):
 
     def __reduce__(self) -> tuple[type, tuple[str, int, int, int]]:
         return type(self), (self.queue, self.partition, self.first, self.end)
+
+
+class NoQueue(SourceError):
+    """There is no queue of that name."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ class LogRange(InputPartition):
 
 
 class Place(Protocol):
-    """Where messages are. Raises SourceError, and in read() Gone where a stream's are not there any more."""
+    """Where messages are. Raises SourceError, NoQueue among them, and in read() Gone where a stream's are not there any
+    more."""
 
     def names(self) -> list[str]:
         """Of all queues."""
@@ -179,6 +184,10 @@ class Options:
         there = place.names()
         return sorted({name for wanted in self.names for name in (
             fnmatch.filter(there, wanted) if any(char in wanted for char in "*?[") else [wanted])})
+
+    def means(self, queue: str) -> bool:
+        """Whether option queue asks for it, by name or by pattern."""
+        return any(fnmatch.fnmatchcase(queue, wanted) or queue == wanted for wanted in self.names)
 
     def check_places(self, queues: Iterable[QueueLogs]) -> None:
         """Raises SourceError where startingOffsets or endingOffsets name a queue or a partition that is not there: it

@@ -243,7 +243,7 @@ def test_a_page_holds_what_is_durable(tmp_path: Path) -> None:
 
 
 def test_texts_fill_a_batch_as_payloads_do() -> None:
-    """Else 32768 messages without payload and with 64 KiB of properties each would be more than offsets of 32 bits reach."""
+    """Else 32768 messages of no payload and with 64 KiB of properties each are more than offsets of 32 bits reach."""
     told = encode_properties([(0x26, ("n", "x" * 60_000))], PUBLISH)
     raw = b"".join(encode_message(n, 1, b"t", b"", properties=told[3:], expires_at=(1 << 62) if n else 0)
                    for n in range(300))

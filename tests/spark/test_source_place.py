@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -433,3 +435,31 @@ def test_places_that_are_not_there(start_queues: Start) -> None:
         assert payloads(queue="s", startingTimestamp=-5, **place) == list(range(20))
         assert payloads(queue="s", endingTimestamp=-5, **place) == []
         assert payloads(queue="s", endingTimestamp="9" * 30, **place) == list(range(20))
+
+
+@contextlib.contextmanager
+def nobody(folder: Path) -> Iterator[None]:
+    """What this process may not read while it is root's, or closed to its user."""
+    before = folder.stat().st_mode
+    folder.chmod(0)
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(before)
+
+
+def test_what_may_not_be_read(start_queues: Start) -> None:
+    world = start_queues({"name": "s", "type": "stream"})
+    world.put("s", 10)
+    for place in ({"admin": world.socket}, {"logs": world.data}):
+        with nobody(world.data), pytest.raises(SourceError, match=r"may not be (opened|read): be the user that"):
+            read(reader(queue="s", **place))
+    for folder in ("queues", "journal", "state"):
+        with nobody(world.data / folder), pytest.raises(SourceError, match=r"may not be read|cannot be read") as caught:
+            read(reader(queue="s", logs=world.data))
+        assert "\n" not in str(caught.value)
