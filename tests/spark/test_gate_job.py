@@ -134,13 +134,13 @@ class Page(HTMLParser):
 
 def test_the_report_is_one_file(tmp_path: Path) -> None:
     a = one(tmp_path / "a", broker={"name": "FluxMQ", "version": "0.1.0"}, options={"speed": None, "copies": 2})
-    b = one(tmp_path / "<b>", slower=2, lost=True, complete=False, why="the broker <went> away")
+    b = one(tmp_path / "<b>", slower=2, lost=True, complete=False, why="the broker <went> away\x1b[2J")
     out = tmp_path / "report.html"
     done = CliRunner().invoke(replay, ["compare", a, b, "--out", str(out)], standalone_mode=False)
     assert done.exception is None
     assert re.search(r"Throughput \(messages/s\) +10,0\d\d +4,9\d\d +0\.49\d", done.output)
     assert re.search(r"Lost \(messages\) +0 +1 +- +must be 0", done.output)
-    assert "(partial: the broker <went> away)" in done.output
+    assert "(partial: the broker <went> away\\x1b[2J)" in done.output
     text = out.read_text()
     page = Page()
     page.feed(text)
