@@ -127,7 +127,8 @@ def test_clients(found: dict[str, Any]) -> None:
 
 def test_names_are_nothing_but_names(spark: SparkSession, tmp_path: Path) -> None:
     """On a terminal no topic and no client draws, wipes, or begins a line of its own."""
-    path = tmp_path / "hostile"
+    path = tmp_path / "m{a,b}[1]*\\ %20#"         # nor is the path a pattern, which would take others in
+    make_recording(tmp_path / "m{a,b}[1]x\\ %20#", fleet())
     topic, client = "a\x1b[2J/lost while recording: 0 entries\n/<b>", "c\r\x07\u202e{0}%s`'\""
     make_recording(path, [{"time": START + n, "connection": 1, "client_id": client, "kind": "PUBLISH",
                            "direction": "in", "topic": f"{topic}/{n % 2}", "qos": 0, "size": 3, "bytes": 9}

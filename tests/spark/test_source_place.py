@@ -311,6 +311,26 @@ def test_a_newer_format_and_damage(start_queues: Start) -> None:
         read(reader(queue="s", logs=world.data))
 
 
+def test_a_torn_tail(start_queues: Start) -> None:
+    """Of a journal that ends in the middle of a batch, as after a loss of power, what came before it is read."""
+    world = start_queues({"name": "s", "type": "stream"}, {"name": "c"})
+    for first in range(0, 50, 10):
+        world.put("s", 10, first)
+        world.put("c", 10, first)
+    world.broker.kill()
+    (journal,) = (world.data / "journal").glob("journal-*.log")
+    whole = journal.read_bytes()
+    used = len(whole.rstrip(b"\0"))
+    for torn in (1, 100, 900, 2500):
+        journal.write_bytes(whole[:used - torn] + bytes(len(whole) - used + torn))
+        for queue in ("s", "c"):
+            found = payloads(queue=queue, logs=world.data)
+            assert found == list(range(len(found))) and (len(found) < 50 or queue == "s")
+    assert payloads(queue="s", logs=world.data), "what is whole is there"
+    journal.write_bytes(whole)
+    assert payloads(queue="s", logs=world.data) == list(range(50))
+
+
 def test_a_broker_that_goes_away(start_queues: Start) -> None:
     """In the middle it is waited for; when it does not come back, a sentence says so."""
     world = start_queues({"name": "s", "type": "stream"})
