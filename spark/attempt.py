@@ -9,6 +9,7 @@ what failed becomes one error of ours, with what Java said in one line.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark import StatusTracker
     from pyspark.sql import SparkSession
 
-__all__ = ["attempt", "reason_of", "tasks_of"]
+__all__ = ["attempt", "in_words", "reason_of", "tasks_of"]
 
 CAUSE = re.compile(r"^(?:Caused by: )?(?:[\w$]+\.)+([\w$]*(?:Exception|Error)[\w$]*)(?:: )?(.*)$")
 
@@ -66,3 +67,13 @@ def attempt(spark: SparkSession, what: str, kind: type[FluxError], sentence: str
         raise kind(f"{sentence}: {reason_of(str(error))}") from None
     finally:
         context.setLogLevel("ERROR")
+
+
+@contextmanager
+def in_words() -> Iterator[None]:
+    """For programs: an error of ours is one sentence on standard error and exit status 1."""
+    try:
+        yield
+    except FluxError as error:
+        sys.stderr.write(f"fluxmq: {error}\n")
+        raise SystemExit(1) from None

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from fluxmq.spark.measures import alike
 from fluxmq.spark.measuring import Engine, engine_options, measured
 from fluxmq.spark.report import Side, html_report, text_report
 from fluxmq.spark.result import ResultError, open_result
@@ -26,6 +27,7 @@ def compare(a: str, b: str, out: Path | None, engine: Engine, master: str | None
     results = [open_result(a), open_result(b)]
     sides = [Side(result.name, result.summary, measures)
              for result, measures in zip(results, measured(results, engine, master), strict=True)]
+    alike(sides[0].measures.values, sides[1].measures.values)
     if out is not None:
         try:
             out.write_text(html_report(*sides), encoding="utf-8")

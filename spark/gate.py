@@ -83,6 +83,8 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             if relative == (one.at_most is not None) or (one.better is None) != (one.worse_by is None):
                 raise GateError(f"measures.{name}: give either `better` (higher or lower) with `worse_by` (a fraction, "
                                 "such as 0.15), or `at_most` (a number)")
+            if one.at_most is not None and not math.isfinite(one.at_most):
+                raise GateError(f"measures.{name}: at_most {one.at_most} bounds nothing: give a number")
             if one.better == "higher" and one.limit <= 0:
                 raise GateError(f"measures.{name}: what is better when it is higher can become worse by less than 1")
 
@@ -97,6 +99,8 @@ def load_thresholds(path: Path) -> Thresholds:
         thresholds.check()
     except OSError as error:
         raise GateError(f"the thresholds {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise GateError(f"the thresholds {path} are not text in UTF-8") from None
     except yaml.YAMLError as error:
         raise GateError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     except (msgspec.ValidationError, GateError) as error:

@@ -8,6 +8,7 @@ import click
 
 from fluxmq._core.errors import FluxError
 from fluxmq.spark.gate import NOTHING, GateError, Pair, judge, load_thresholds
+from fluxmq.spark.measures import alike
 from fluxmq.spark.measuring import Engine, engine_options, measured
 from fluxmq.spark.result import open_result
 from fluxmq.spark.verdict_text import render
@@ -44,6 +45,9 @@ def gate(baselines: tuple[str, ...], candidates: tuple[str, ...], thresholds: Pa
         click.echo(f"fluxmq: {error}", err=True)
         return NOTHING
     half = len(baselines)
-    verdict = judge([Pair(*both) for both in zip(values[:half], values[half:], strict=True)], limits)
+    pairs = [Pair(*both) for both in zip(values[:half], values[half:], strict=True)]
+    for before, after in zip(values[:half], values[half:], strict=True):
+        alike(before, after)
+    verdict = judge(pairs, limits)
     click.echo(json.dumps(verdict.as_json(), indent=1) if as_json else render(verdict, "candidate"))
     return verdict.status

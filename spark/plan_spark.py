@@ -22,6 +22,7 @@ from fluxmq.spark.plan import (
     Plan,
     Survey,
 )
+from fluxmq.spark.session import file_url
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -35,7 +36,7 @@ MASK = 0xFFFFFFFF
 def recorded_rows(spark: SparkSession, recording: Recording) -> DataFrame:
     """The columns that a replay wants; time in ns since 1970."""
     spark.conf.set(NANOS_AS_LONG, "true")
-    return spark.read.parquet(*(str(part) for part in recording.parts)).select(*COLUMNS)
+    return spark.read.parquet(*(file_url(part.absolute()) for part in recording.parts)).select(*COLUMNS)
 
 
 def _played() -> Column:

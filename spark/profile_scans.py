@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from fluxmq.spark.session import file_url
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -33,7 +35,7 @@ LEVELS_MAX = 8
 def rows_of(spark: SparkSession, recording: Recording) -> DataFrame:
     """The recording's parts; `time` is ns since 1970."""
     spark.conf.set("spark.sql.legacy.parquet.nanosAsLong", "true")
-    return spark.read.parquet(*[f"file://{part.absolute()}" for part in recording.parts])
+    return spark.read.parquet(*[file_url(part.absolute()) for part in recording.parts])
 
 
 def published() -> Column:

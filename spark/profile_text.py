@@ -4,7 +4,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["text"]
+__all__ = ["printable", "text"]
 
 BARS = " ▁▂▃▄▅▆▇█"
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -48,13 +48,18 @@ def _spread(found: dict[str, Any], shown: Any) -> str:
     return ", ".join(f"{name} {shown(found[key])}" for key, name in named if found.get(key) is not None)
 
 
+def printable(text: str) -> str:
+    """Names as clients chose them: on a terminal, nothing in them may be more than a name."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def _table(rows: list[list[str]], indent: str = "  ") -> list[str]:
     """The last column to the left, all others to the right."""
     if not rows:
         return [indent + "none"]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    return [indent + "  ".join([*(cell.rjust(width) for cell, width in zip(row, widths, strict=False)), row[-1]])
-            for row in rows]
+    return [indent + "  ".join([*(cell.rjust(width) for cell, width in zip(row, widths, strict=False)),
+                                printable(row[-1])]) for row in rows]
 
 
 def course(values: list[int]) -> str:
@@ -64,7 +69,7 @@ def course(values: list[int]) -> str:
 
 
 def _head(found: dict[str, Any], about: dict[str, Any]) -> list[str]:
-    lines = [f"recording {about['path']}: {about['broker']}, {about['source']}, "
+    lines = [f"recording {about['path']}: {printable(about['broker'])}, {about['source']}, "
              f"{_count(about['parts'])} part{'s' if about['parts'] != 1 else ''}, {_bytes(about['file_bytes'])}"]
     if about["end"] != "stopped":
         lines.append(f"it ended by: {about['end'] or 'nothing that was written down (it runs, or was cut off)'}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from fluxmq.spark.measures import MEASURES, PERCENTILES, Bucket, Measures
 from fluxmq.spark.plot import Series, line_chart
+from fluxmq.spark.profile_text import printable
 from fluxmq.spark.result import Summary
 
 __all__ = ["Side", "html_report", "text_report"]
@@ -184,6 +185,6 @@ def text_report(a: Side, b: Side) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     lines = [f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}  {row[4]}"
              .rstrip() for row in rows]
-    said = [f"{letter}: {side.name}" + ("" if side.summary.complete else f" ({side.state})")
+    said = [printable(f"{letter}: {side.name}" + ("" if side.summary.complete else f" ({side.state})"))
             for letter, side in (("A", a), ("B", b))]
     return "\n".join([*said, "", *lines])

@@ -20,6 +20,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from fluxmq._core.errors import FluxError
+from fluxmq.spark.session import file_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -237,7 +238,7 @@ class Result:
             return spark.createDataFrame(empty.empty_table())
         remote = "://" in self.name
         return spark.read.parquet(*([f"{self.name.rstrip('/')}/{EVENTS_FOLDER}/{PurePosixPath(name).name}"
-                                     for name in self.files] if remote else [f"file://{name}" for name in self.files]))
+                                     for name in self.files] if remote else list(map(file_url, self.files))))
 
 
 def open_result(path: str | Path, *, partial: bool = True) -> Result:

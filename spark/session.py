@@ -6,6 +6,7 @@ need), and a local driver listens on loopback only.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from fluxmq._core.errors import FluxError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkMissing", "session"]
+__all__ = ["SparkMissing", "file_url", "session"]
 
 LOOPBACK = "127.0.0.1"
 
@@ -58,6 +59,11 @@ def session(name: str, master: str | None = None, settings: dict[str, str] | Non
         raise SparkMissing(f"Spark does not start: {error}. It needs Java 17 or newer on PATH, or JAVA_HOME") from None
     made.sparkContext.setLogLevel("ERROR")
     return made
+
+
+def file_url(path: object) -> str:
+    """A file as Spark reads it, by its absolute path. Hadoop takes any path for a pattern: not this one."""
+    return "file://" + re.sub(r"[\\*?\[\]{}]", r"\\\g<0>", str(path))
 
 
 def _submitted() -> bool:

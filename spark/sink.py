@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
 from fluxmq._core.errors import FluxError
+from fluxmq.client.errors import ConnectionLost
 from fluxmq.spark.source_columns import SCHEMA, SourceError
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ __all__ = ["FluxStreamWriter", "FluxWriter", "Message", "Written", "messages_of"
 
 WINDOW = 512                    # messages on their way: half of what a queue tells apart
 FAILURE = 0x80                  # reason codes from here on (MQTT 5.0 section 2.4)
+# Of these a connection ends for what was published on it, and would again: malformed, protocol error, not authorized,
+# topic name, quota, packet too large, payload format.
+UNWANTED = {0x81, 0x82, 0x87, 0x90, 0x95, 0x97, 0x99}
 REASON_STRING = 0x1F
 RETRY_SECONDS = 0.25
 BATCH_ID = "streaming.sql.batchId"              # what Spark tells its tasks
@@ -91,7 +95,7 @@ class Target:
             raise SourceError("option queue or topic is needed, or a column of that name, to say where messages go")
         _check_columns(columns)
         text = options.get("timeoutseconds", "30")
-        if not text.isdigit():
+        if not (text.isascii() and text.isdigit() and len(text) < 19):
             raise SourceError(f"timeoutSeconds is a number from 0 on, not {text!r}")
         return cls(options["broker"], queue, topic, options.get("producer", ""), float(text),
                    options.get("username"), options.get("password"))
@@ -202,6 +206,8 @@ def _pairs(value: Any) -> Iterable[tuple[str, str]]:
 
 def _text(value: str) -> bytes:
     raw = value.encode()
+    if b"\0" in raw:
+        raise SourceError(f"a text with the character NUL cannot be in a property of a message: {value[:80]!r}")
     if len(raw) > 0xFFFF:
         raise SourceError(f"a text of {len(raw)} bytes is too long for a property of a message: 65535 at most")
     return len(raw).to_bytes(2, "big") + raw
@@ -221,7 +227,11 @@ def _property(name: str, value: str | None) -> bytes:
             raw = bytes.fromhex(value)
             return bytes((identifier,)) + len(raw).to_bytes(2, "big") + raw
         if name == "response-topic":
+            if "+" in value or "#" in value:
+                raise ValueError
             return bytes((identifier,)) + _text(value)
+        if name == "payload-format-indicator" and value not in ("0", "1"):
+            raise ValueError
         return bytes((identifier,)) + int(value).to_bytes(1 if name == "payload-format-indicator" else 4, "big")
     except (ValueError, OverflowError):
         raise SourceError(f"property {name} cannot be {value!r}") from None
@@ -237,6 +247,8 @@ class _Publisher:
         self.sent = 0                                   # of these, on this connection
         self.acknowledged = 0
         self.refused: SourceError | None = None
+        self._lost = 0.0                                # when a connection was, first since the last acknowledgement
+        self._vain = 0                                  # connections since then on which nothing was acknowledged
         self._news = asyncio.Event()
 
     async def connect(self, again: bool) -> None:
@@ -248,6 +260,13 @@ class _Publisher:
                                  username=self.target.username, password=self.target.password)
         loop = asyncio.get_running_loop()
         until = loop.time() + (self.target.timeout if again else 0)
+        if self._vain > 1:
+            # one that takes connections and no messages is away too
+            until = self._lost + self.target.timeout
+            if loop.time() >= until:
+                raise SourceError(f"the broker at {self.target.broker} ended each of {self._vain} connections without "
+                                  f"acknowledging anything: its log says why")
+            await asyncio.sleep(RETRY_SECONDS)
         while True:
             try:
                 self.connection = await Connection.open(self.target.broker, options, on_closed=self._closed)
@@ -261,6 +280,13 @@ class _Publisher:
 
     def _closed(self, error: BaseException | None, reason: int) -> None:
         self.connection = None
+        if not self._vain:
+            self._lost = asyncio.get_running_loop().time()
+        self._vain += 1
+        said = error.reason if isinstance(error, ConnectionLost) else reason
+        if said in UNWANTED and self.waiting and self.refused is None:
+            self.refused = SourceError(f"the broker at {self.target.broker} refused one of the {self.sent} messages "
+                                       f"that were on their way, and ended the connection: {error}")
         self._news.set()
 
     def _done(self, packet_id: int, reason: int) -> None:
@@ -276,6 +302,7 @@ class _Publisher:
             self.waiting.popleft()
             self.sent -= 1
             self.acknowledged += 1
+            self._vain = 0
         self._news.set()
 
     async def settle(self, most: int) -> None:

@@ -136,19 +136,19 @@ class FluxReader(DataSourceReader):
         self.counters = {"read": 0, "rows": 0, "lost": 0}
 
     def partitions(self) -> Sequence[InputPartition]:
-        chosen = self.options.choose(self.place)
+        queues = [self.place.logs(name) for name in self.options.choose(self.place)]
+        self.options.check_places(queues)
         found = []
-        for name in chosen:
-            found += self._ranges(name, len(chosen) > 1)
+        for queue in queues:
+            found += self._ranges(queue, len(queues) > 1)
         return split(found, self.options.min_partitions, self.options.partition_bytes)
 
-    def _ranges(self, name: str, several: bool) -> list[LogRange]:
-        options, lowest = self.options, self.filters.time_min
+    def _ranges(self, queue: QueueLogs, several: bool) -> list[LogRange]:
+        name, options, lowest = queue.name, self.options, self.filters.time_min
         starts = self._at(name, options.start_time)
         ends = self._at(name, options.end_time + 1 if options.end_time is not None else None)
         # what is older than the filter of time wants is not even looked at
         wanted = self._at(name, lowest) if lowest > 0 and options.start_time is None else {}
-        queue = self.place.logs(name)
         found = []
         for log in queue.logs:
             key = (log.partition, log.lane)

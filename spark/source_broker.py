@@ -14,7 +14,7 @@ from fluxmq._core.errors import CorruptError
 from fluxmq._core.queue_page import PAGE_TYPE, decode_page
 from fluxmq._core.queue_rows import Rows
 from fluxmq.spark.source_columns import SourceError
-from fluxmq.spark.source_plan import Filters, Gone, LogRange, QueueLog, QueueLogs, feed
+from fluxmq.spark.source_plan import Filters, Gone, LogRange, NoQueue, QueueLog, QueueLogs, feed
 
 __all__ = ["BrokerPlace"]
 
@@ -109,7 +109,9 @@ class BrokerPlace:
             text = f"{found['detail']} ({found['hint']})" if found.get("hint") else str(found["detail"])
         except (ValueError, KeyError, TypeError):
             raise SourceError(f"what answers at {self.path} is no admin socket of a broker (status {status})") from None
-        if status == http.client.NOT_FOUND and segments[-1] == "logs" and "no such path" in text:
+        if status == http.client.NOT_FOUND and segments[-1] == "logs":
+            if "no such path" not in text:
+                raise NoQueue(f"the broker at {self.path} says: {text}")
             text = "this broker is older than the data source: it cannot say where its logs are"
         raise SourceError(f"the broker at {self.path} says: {text}")
 

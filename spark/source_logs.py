@@ -35,7 +35,7 @@ from fluxmq._core.segment_format import (
 )
 from fluxmq.spark.source_columns import SourceError
 from fluxmq.spark.source_journal import Behind, Stored, read_state, walk_journal
-from fluxmq.spark.source_plan import LANE_BITS, Filters, Gone, LogRange, QueueLog, QueueLogs, feed, signed
+from fluxmq.spark.source_plan import LANE_BITS, Filters, Gone, LogRange, NoQueue, QueueLog, QueueLogs, feed, signed
 
 __all__ = ["LogsPlace"]
 
@@ -116,13 +116,21 @@ class _Segment:
             self.fd = -1
 
 
+def _forbidden(path: object) -> SourceError:
+    return SourceError(f"{path} may not be read: be the user that the broker runs as, or root")
+
+
 class LogsPlace:
     """`Place` of a storage directory."""
 
     def __init__(self, directory: str) -> None:
         self.directory = Path(directory)
         self._stored: Stored | None = None
-        if not any((self.directory / name).is_dir() for name in ("queues", "journal")):
+        try:
+            there = any((self.directory / name).is_dir() for name in ("queues", "journal"))
+        except PermissionError:
+            raise _forbidden(directory) from None
+        if not there:
             raise SourceError(f"{directory} has neither a directory `queues` nor `journal`: it is not the storage "
                               f"directory of a broker (storage.dir)")
 
@@ -201,8 +209,7 @@ class LogsPlace:
             except SourceError:
                 raise
             except PermissionError as error:
-                raise SourceError(f"{error.filename} may not be read: be the user that the broker runs as, or root") \
-                    from None
+                raise _forbidden(error.filename) from None
             except Exception as error:
                 # RocksDB raises plain exceptions; of a running broker every file may be gone by now
                 if left == 1:
@@ -216,8 +223,8 @@ class LogsPlace:
         for number, record in stored.queues.items():
             if record.told().shown == queue:
                 return number
-        raise SourceError(f"there is no queue {queue} in {self.directory}; there are: "
-                          f"{', '.join(sorted(one.told().shown for one in stored.queues.values())) or 'none'}")
+        raise NoQueue(f"there is no queue {queue} in {self.directory}; there are: "
+                      f"{', '.join(sorted(one.told().shown for one in stored.queues.values())) or 'none'}")
 
     def _log(self, stored: Stored, number: int, partition: int, lane: int, time_ms: int | None) -> QueueLog:
         base = lane << LANE_BITS
@@ -225,7 +232,8 @@ class LogsPlace:
         reach = self._reach(number)
         first = max(base, known.first if known is not None else base)
         following = max(first, reach, known.next if known is not None else base)
-        size = sum(path.stat().st_size for path in self._files(number)) + (known.appended if known is not None else 0)
+        size = self._patiently(lambda: sum(path.stat().st_size for path in self._files(number)))
+        size += known.appended if known is not None else 0
         offset = None if time_ms is None else min(max(self._offset_at(number, time_ms, first, following), first),
                                                   following)
         return QueueLog(partition, lane, number, first, following, size, offset)
@@ -311,5 +319,4 @@ class LogsPlace:
                     raise SourceError(f"{error.filename} is gone again and again: the broker removes messages faster "
                                       f"than they are read") from None
             except PermissionError as error:
-                raise SourceError(f"{error.filename} may not be read: be the user that the broker runs as, or root") \
-                    from None
+                raise _forbidden(error.filename) from None

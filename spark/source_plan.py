@@ -27,7 +27,7 @@ from fluxmq._core.errors import FluxError
 from fluxmq._core.queue_rows import Rows
 from fluxmq.spark.source_columns import SourceError
 
-__all__ = ["Filters", "Gone", "LogRange", "Options", "Place", "QueueLog", "QueueLogs", "feed", "lane_key",
+__all__ = ["Filters", "Gone", "LogRange", "NoQueue", "Options", "Place", "QueueLog", "QueueLogs", "feed", "lane_key",
            "placed", "signed", "split"]
 
 LANE_BITS = 56
@@ -50,6 +50,10 @@ class Gone(FluxError):
 
     def __reduce__(self) -> tuple[type, tuple[str, int, int, int]]:
         return type(self), (self.queue, self.partition, self.first, self.end)
+
+
+class NoQueue(SourceError):
+    """There is no queue of that name."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ class LogRange(InputPartition):
 
 
 class Place(Protocol):
-    """Where messages are. Raises SourceError, and in read() Gone where a stream's are not there any more."""
+    """Where messages are. Raises SourceError, NoQueue among them, and in read() Gone where a stream's are not there any
+    more."""
 
     def names(self) -> list[str]:
         """Of all queues."""
@@ -167,7 +172,7 @@ class Options:
                    _offsets("endingOffsets", options.get("endingoffsets", "latest")),
                    _time("startingTimestamp", options.get("startingtimestamp")),
                    _time("endingTimestamp", options.get("endingtimestamp")), namespace,
-                   _whole("minPartitions", options, 0), _whole("maxPartitionBytes", options, PARTITION_BYTES) or 1,
+                   _whole("minPartitions", options, 0), _whole("maxPartitionBytes", options, PARTITION_BYTES, 1),
                    _whole("maxMessagesPerTrigger", options, 0), _truth("failOnDataLoss", options, True),
                    float(_whole("timeoutSeconds", options, 30)), options.get("topic", ""),
                    options.get("topicprefix", ""), _truth("pushdown", options, False))
@@ -179,6 +184,30 @@ class Options:
         there = place.names()
         return sorted({name for wanted in self.names for name in (
             fnmatch.filter(there, wanted) if any(char in wanted for char in "*?[") else [wanted])})
+
+    def means(self, queue: str) -> bool:
+        """Whether option queue asks for it, by name or by pattern."""
+        return any(fnmatch.fnmatchcase(queue, wanted) or queue == wanted for wanted in self.names)
+
+    def check_places(self, queues: Iterable[QueueLogs]) -> None:
+        """Raises SourceError where startingOffsets or endingOffsets name a queue or a partition that is not there: it
+        would be left out without a word."""
+        queues = list(queues)
+        for option, told in (("startingOffsets", self.start), ("endingOffsets", self.end)):
+            for name, entry in told.items() if isinstance(told, dict) else ():
+                chosen = [queue for queue in queues if queue.name == name] or (queues if len(queues) == 1 else [])
+                keys = [lane_key(log) for queue in chosen for log in queue.logs]
+                if not chosen:
+                    raise SourceError(f"{option} names {name!r}, which is none of the queues that are read: "
+                                      f"{', '.join(queue.name for queue in queues) or 'there are none'}")
+                if name != chosen[0].name:
+                    entry = {name: entry}
+                for key in entry if isinstance(entry, dict) else ():
+                    if key not in keys:
+                        raise SourceError(f"{option} names partition {key!r} of queue {chosen[0].name}, which has "
+                                          f"{keys[0]} to {keys[-1]}" if len(keys) > 1 else
+                                          f"{option} names partition {key!r} of queue {chosen[0].name}, which has "
+                                          f"partition {keys[0]} only")
 
 
 def _offsets(option: str, text: str) -> str | dict[str, Any]:
@@ -200,18 +229,18 @@ def _time(option: str, text: str | None) -> int | None:
         return None
     try:
         if text.strip().lstrip("-").isdigit():
-            return int(text)
+            return min(max(int(text), 0), TIME_MAX)
         told = datetime.datetime.fromisoformat(text.strip())
     except ValueError:
         raise SourceError(f"{option} is milliseconds since 1970, or a time such as 2026-01-31T08:00:00Z, not "
                           f"{text!r}") from None
-    return -(-_micros(told) // 1000)
+    return max(-(-_micros(told) // 1000), 0)
 
 
-def _whole(option: str, options: Mapping[str, str], default: int) -> int:
+def _whole(option: str, options: Mapping[str, str], default: int, least: int = 0) -> int:
     text = options.get(option.lower(), str(default)).strip()
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise SourceError(f"{option} is a number from 0 on, not {text!r}")
+    if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) >= least):
+        raise SourceError(f"{option} is a number from {least} on, not {text!r}")
     return int(text)
 
 
@@ -231,13 +260,14 @@ def _micros(told: datetime.datetime) -> int:
 
 def placed(told: Any, queue: str, several: bool, log: QueueLog, option: str) -> int | None:
     """The offset that `startingOffsets` or `endingOffsets` names for a log; None: it says nothing of that one."""
-    if isinstance(told, str):
-        return log.first if told == "earliest" else log.next
-    if several or queue in told:
-        told = told.get(queue, {})
-        if not isinstance(told, dict):
-            return placed(str(told), queue, False, log, option)
-    value = told.get(lane_key(log))
+    value = told
+    if isinstance(told, dict) and (several or queue in told):
+        value = told = told.get(queue, {})
+        if not isinstance(told, dict) and told not in ("earliest", "latest", -1, -2):
+            raise SourceError(f"{option}: {told!r} of queue {queue} is neither earliest nor latest, nor JSON such as "
+                              f"{{\"0\": 17}} with an offset per partition")
+    if isinstance(told, dict):
+        value = told.get(lane_key(log))
     if value is None:
         return None
     if value in ("earliest", "latest", -1, -2):

@@ -19,6 +19,7 @@ from fluxmq.spark.source import place_of, rows_of
 from fluxmq.spark.source_columns import SourceError, check_schema
 from fluxmq.spark.source_plan import (
     LogRange,
+    NoQueue,
     Options,
     QueueLog,
     QueueLogs,
@@ -52,13 +53,14 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offsets:
         """Where the query begins: as startingOffsets or startingTimestamp say now."""
         found: Offsets = {}
-        chosen = self.options.choose(self.place)
-        for name in chosen:
-            queue = self.place.logs(name, self.options.start_time)
+        queues = [self.place.logs(name, self.options.start_time) for name in self.options.choose(self.place)]
+        self.options.check_places(queues)
+        for queue in queues:
+            name = queue.name
             found[name] = {}
             for log in queue.logs:
                 start = log.offset if self.options.start_time is not None else placed(
-                    self.options.start, name, len(chosen) > 1, log, "startingOffsets")
+                    self.options.start, name, len(queues) > 1, log, "startingOffsets")
                 start = log.first if start is None else start
                 if not log.first <= start <= log.next:
                     if self.options.fail and (queue.kind == "stream" or start > log.next):
@@ -72,8 +74,11 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """Where the next batch ends."""
         found: Offsets = {name: dict(logs) for name, logs in start.items()}
-        for name in self.options.choose(self.place):
-            queue = self.place.logs(name)
+        for name in sorted({*self.options.choose(self.place), *filter(self.options.means, start)}):
+            queue = self._queue(name, "since it was read: what was not read yet is gone")
+            if queue is None:
+                found.pop(name, None)               # if it comes again, it is another one
+                continue
             for log in queue.logs:
                 key = lane_key(log)
                 before = start.get(name, {}).get(key)
@@ -112,6 +117,14 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return entry | {"from": log.first, "lost": lost + count}
         return entry
 
+    def _queue(self, name: str, when: str) -> QueueLogs | None:
+        """None: it is not there any more, and that is allowed."""
+        try:
+            return self.place.logs(name)
+        except NoQueue as error:
+            self._complain(f"queue {name} was deleted {when} ({error})")
+            return None
+
     def _complain(self, text: str) -> None:
         if self.options.fail:
             raise SourceError(f"{text}. Keep more or read more often; option failOnDataLoss false goes on without")
@@ -148,7 +161,8 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = {name: {lane_key(log): {"log": f"{log.number:016x}", "next": log.next}
-                               for log in self.place.logs(name).logs} for name in self.options.choose(self.place)}
+                               for log in queue.logs} for name in self.options.choose(self.place)
+                        if (queue := self._queue(name, "before it was read")) is not None}
 
     # ------------------------------------------------------------------ a batch
 
@@ -159,7 +173,9 @@ class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                        if self._begin(start, name, key, entry) < entry["next"]}
             if not changed:
                 continue
-            queue = self.place.logs(name)
+            queue = self._queue(name, "while it was read")
+            if queue is None:
+                continue
             for log in queue.logs:
                 key = lane_key(log)
                 if key not in changed:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fluxmq.spark.attempt import attempt
+from fluxmq.spark.profile_text import printable
 from fluxmq.spark.result import Result, ResultError, open_result
 from fluxmq.spark.session import session
 from fluxmq.spark.sessions import NEVER, of_mqtt
@@ -57,7 +58,7 @@ def _report(found: Result, counted: dict[str, int], kinds: dict[str, int], shown
         return "\n".join([*lines, "no violation"])
     lines.append(f"violations: {total:,} (" + ", ".join(f"{name} {count:,}" for name, count in kinds.items()) + ")")
     for row in shown:
-        lines += ["  " + line for line in _shown(row)]
+        lines += ["  " + printable(line) for line in _shown(row)]
     if total > len(shown):
         lines.append(f"  … and {total - len(shown):,} more: --out DIR writes them all")
     return "\n".join(lines)

@@ -22,7 +22,7 @@ from fluxmq.bench.load.brokers import Broker, Needs, start_broker
 from fluxmq.bench.load.options import LoadOptions
 from fluxmq.bench.load.runner import run_load
 from fluxmq.spark.gate import GateError, Pair
-from fluxmq.spark.measures import measure
+from fluxmq.spark.measures import alike, measure
 from fluxmq.spark.replaying import ReplayAsked, replay_here
 from fluxmq.spark.result import open_result
 
@@ -32,7 +32,8 @@ Values = dict[str, float | None]
 ORDERS = (("baseline", "candidate", "candidate", "baseline"), ("candidate", "baseline", "baseline", "candidate"))
 WARMUP_PART = 0.3
 QUIET_S = 0.2
-REPLAYED = ("throughput", "cpu_per_message_us", "latency_p99_us", "lost", "duplicates", "order_violations")
+REPLAYED = ("throughput", "cpu_per_message_us", "latency_p99_us", "lost", "duplicates", "order_violations", "published",
+            "delivered")
 
 
 @dataclass(slots=True, frozen=True)
@@ -70,8 +71,9 @@ class Turns:
             found: dict[str, list[Values]] = {side: [] for side in brokers}
             for side in order:
                 found[side].append(self.turn(row, brokers[side]))
-        return Pair(*({f"{row.key}/{name}": value for name, value in middle(found[side]).items()}
-                      for side in ("baseline", "candidate")))
+        both = [middle(found[side]) for side in ("baseline", "candidate")]
+        alike(*both)
+        return Pair(*({f"{row.key}/{name}": value for name, value in values.items()} for values in both))
 
     def turn(self, row: GateRow, broker: Broker) -> Values:
         if row.kind == "replay":
@@ -84,7 +86,6 @@ class Turns:
                 "cpu_per_message_us": figures.get("broker_cpu_us_per_message"),
                 "latency_p99_us": (figures["latency_us"] or figures["ack_latency_us"] or {}).get("p99"),
                 "lost": total["lost"], "duplicates": total["duplicates"], "order_violations": total["reordered"]}
-
 
     def replay(self, broker: Broker, transport: str) -> Values:
         """The workload as fast as the broker takes it. Raises GateError when it did not come to its end."""

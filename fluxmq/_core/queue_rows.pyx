@@ -37,6 +37,8 @@ cdef enum:
     CORRELATION_DATA = 0x09
     USER_PROPERTY = 0x26
 
+cdef int64_t TIME_LAST = 253402300799999    # ms: the end of the year 9999, the last that Python's times have
+
 cdef struct buffer_t:
     uint8_t* data
     size_t used
@@ -305,7 +307,7 @@ cdef class Rows:
             raise UsageError("take() what is there before more is added")
         put_i64(&self.offset, <int64_t>record.offset)
         put_i64(&self.time, record.time_ms * 1000)
-        put_i64(&self.expiry, record.expires_at * 1000)
+        put_i64(&self.expiry, min(record.expires_at, TIME_LAST) * 1000)
         put(&self.expiry_valid, &there, 1)
         put_text(&self.payload, properties + record.properties_length, record.payload_length)
         put(&self.qos, &small, 1)

@@ -58,8 +58,8 @@ class _Connection(http.client.HTTPConnection):
 class AdminClient:
     """path: the socket. A segment of a path that is a name is quoted here."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, option: str = "--socket") -> None:
+        self.path, self.option = path, option       # option: of the command, that says where the socket is
         self._connection = _Connection(path)
 
     def ask(self, method: str, *segments: str, query: dict[str, Any] | None = None, body: Any = None) -> Any:
@@ -136,7 +136,7 @@ class AdminClient:
         self._connection.close()
         if isinstance(error, FileNotFoundError | ConnectionRefusedError):
             return AdminError(f"no broker answers at {self.path}",
-                              "start one with `fluxmq run`, or say where it is by --config FILE or --socket PATH")
+                              f"start one with `fluxmq run`, or say where it is by --config FILE or {self.option} PATH")
         if isinstance(error, PermissionError):
             return AdminError(f"{self.path} may not be opened", "be the user that the broker runs as, or root")
         if isinstance(error, TimeoutError):

@@ -138,7 +138,7 @@ def _record(path: Path, directory: Path, options: RecordOptions, duration: float
     from fluxmq.record.ring import open_ring
     from fluxmq.record.writer import run_writer
 
-    client = AdminClient(path)
+    client = AdminClient(path, "--attach")
     os.umask(0o077)
     try:
         found, stream = client.record(ring_size or 0)

@@ -12,6 +12,7 @@ from fluxmq._core.queue_log import Log
 __all__ = ["NOTHING", "Position", "offset_in", "read_position"]
 
 NOTHING = 0xFFFFFFFFFFFFFFFF  # Log.wanted, when nothing is
+TIMESTAMP_MAX = 1 << 62  # no message is that young; more digits would not fit what the index looks for
 
 Kind = Literal["first", "last", "next", "resume", "offset", "back", "timestamp"]
 
@@ -35,7 +36,7 @@ def read_position(text: str) -> Position:
         return Position("back", int(value[1:]))
     if name == "timestamp":
         if value.isascii() and value.isdigit():
-            return Position("timestamp", int(value))
+            return Position("timestamp", min(int(value), TIMESTAMP_MAX))
         try:
             when = datetime.fromisoformat(value)
         except ValueError:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from fluxmq.spark.attempt import attempt, in_words
 from fluxmq.spark.session import session
 from fluxmq.spark.source import register
+from fluxmq.spark.source_columns import SourceError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,10 +46,12 @@ def main() -> None:
     for option in ("admin", "queue", "limits", "broker", "alarms", "checkpoint"):
         parser.add_argument(f"--{option}", required=True)
     given = parser.parse_args()
-    spark = session("alarms")
-    table = spark.read.csv(given.limits, header=True, schema="topic string, most double")
-    query = raise_alarms(spark, given.admin, given.queue, table, given.broker, given.alarms, given.checkpoint)
-    query.awaitTermination()
+    with in_words():
+        spark = session("alarms")
+        with attempt(spark, "alarms", SourceError, "no alarms can be raised"):
+            table = spark.read.csv(given.limits, header=True, schema="topic string, most double")
+            raise_alarms(spark, given.admin, given.queue, table, given.broker, given.alarms,
+                         given.checkpoint).awaitTermination()
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from fluxmq.spark.attempt import attempt, in_words
 from fluxmq.spark.session import session
 from fluxmq.spark.source import register
+from fluxmq.spark.source_columns import SourceError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +47,10 @@ def main() -> None:
     for option in ("admin", "queue", "out"):
         parser.add_argument(f"--{option}", required=True)
     given = parser.parse_args()
-    by_minute(session("sensors"), given.admin, given.queue, given.out).awaitTermination()
+    with in_words():
+        spark = session("sensors")
+        with attempt(spark, "sensors", SourceError, "the readings cannot be averaged"):
+            by_minute(spark, given.admin, given.queue, given.out).awaitTermination()
 
 
 if __name__ == "__main__":

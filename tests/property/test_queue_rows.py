@@ -253,3 +253,19 @@ def test_a_batch_is_bounded_whatever_its_messages_consist_of() -> None:
         assert rows.full == (at < len(raw))
         rows.take()
     assert batches == [7, 7, 6]
+
+
+def test_texts_fill_a_batch_as_payloads_do() -> None:
+    """Else 32768 messages of no payload and with 64 KiB of properties each are more than offsets of 32 bits reach."""
+    told = encode_properties([(0x26, ("n", "x" * 60_000))], PUBLISH)
+    raw = b"".join(encode_message(n, 1, b"t", b"", properties=told[3:], expires_at=(1 << 62) if n else 0)
+                   for n in range(300))
+    rows = Rows(0, 300)
+    at = rows.add(raw)
+    assert rows.full and 139 <= rows.count <= 141 and at < len(raw)
+    first = rows.count
+    taken = columns(rows.take(), first)
+    assert taken[0]["expiry"] is None
+    assert taken[1]["expiry"] == 253402300799999 * 1000, "what never ends has the last time that Python knows"
+    rows.add(raw, at)
+    assert rows.read == first + rows.count

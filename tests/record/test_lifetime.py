@@ -206,6 +206,13 @@ def test_a_directory_that_cannot_be_used_is_said_at_start(start: Start, tmp_path
         start({"record.enabled": True, "record.dir": tmp_path / "file" / "below"})
 
 
+def test_no_broker_to_attach_to(record: Command, tmp_path: Path) -> None:
+    """It names the option that this command has."""
+    command = record("--dir", tmp_path / "dir")
+    _, said = command.communicate(timeout=30)
+    assert command.returncode == 1 and "no broker answers" in said and "--config FILE or --attach PATH" in said
+
+
 def test_attached_until_it_is_interrupted(start: Start, record: Command, tmp_path: Path) -> None:
     broker = start()
     session(broker, "before", [b"0"])

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from kit.client import Client
 from kit.source import QueueBroker
 
@@ -57,3 +58,22 @@ def test_alarms(spark: SparkSession, start_queues: Callable[..., QueueBroker], t
         ("sensors/hall", 31.0), ("sensors/oven", 210.0)]
     assert {dict(map(tuple, one["user_properties"]))["partition-key"] for one in messages} == {
         "sensors/oven", "sensors/hall"}
+
+
+def test_what_goes_wrong_is_one_sentence(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    from fluxmq.spark.examples import alarms, sensors
+
+    (tmp_path / "limits.csv").write_text("topic,most\nsensors/oven,200\n")
+    for program, more, said in (
+            (sensors, {"out": tmp_path / "out"}, "the readings cannot be averaged: no broker answers at /nowhere/"),
+            (alarms, {"limits": tmp_path / "limits.csv", "broker": "127.0.0.1:1", "alarms": "alarms",
+                      "checkpoint": tmp_path / "checkpoint"}, "no alarms can be raised: no broker answers at"),
+            (alarms, {"limits": tmp_path / "none.csv", "broker": "127.0.0.1:1", "alarms": "alarms",
+                      "checkpoint": tmp_path / "checkpoint"}, "none.csv")):
+        words = {"admin": "/nowhere/a.sock", "queue": "readings"} | more
+        monkeypatch.setattr("sys.argv", ["program", *[f"--{name}={value}" for name, value in words.items()]])
+        with pytest.raises(SystemExit) as ended:
+            program.main()
+        shown = capsys.readouterr().err.strip()
+        assert ended.value.code == 1 and said in shown and "\n" not in shown

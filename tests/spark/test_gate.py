@@ -229,6 +229,7 @@ def test_a_thresholds_file(tmp_path: Path) -> None:
     ("measures: {}", "length >= 1"),
     ("confidence: 1.5\nmeasures: {a: {at_most: 0}}", "Expected `float` < 1"),
     ("version: 2\nmeasures: {a: {at_most: 0}}", "version 2 is not known here"),
+    ("measures: {a: {at_most: .nan}}", "measures.a: at_most nan bounds nothing"),
     ("measures: [", "is not YAML"),
     ("", "Expected `object`, got `null`"),
 ])
@@ -241,5 +242,8 @@ def test_what_is_wrong_with_a_thresholds_file(tmp_path: Path, text: str, said: s
 
 
 def test_no_thresholds_file(tmp_path: Path) -> None:
+    (tmp_path / "image.png").write_bytes(b"\x89PNG\xff")
+    with pytest.raises(GateError, match="are not text in UTF-8"):
+        load_thresholds(tmp_path / "image.png")
     with pytest.raises(GateError, match="cannot be read: No such file"):
         load_thresholds(tmp_path / "none.yaml")

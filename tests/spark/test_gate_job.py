@@ -70,6 +70,19 @@ def test_a_loss_and_json(tmp_path: Path) -> None:
         "throughput": "pass", "cpu_per_message_us": "pass", "latency_p99_us": "pass", "lost": "regression"}
 
 
+def test_a_candidate_that_delivers_nothing(tmp_path: Path) -> None:
+    """Its publishes, which are quick, are no throughput beside deliveries."""
+    before = [one(tmp_path / f"a{n}") for n in range(6)]
+    mute = [str(result_of(tmp_path / f"b{n}", [connect(1), *[publish(0, op, 10 * op) for op in range(200)]]).place.root)
+            for n in range(6)]
+    verdict = gated(tmp_path, before, mute)
+    assert verdict.return_value == 1
+    assert re.search(r"^throughput .* 0\.000 .* REGRESSION$", verdict.output, re.MULTILINE)
+    assert gated(tmp_path, mute, mute).return_value == 0, "where nobody subscribes, publishes are what there is"
+    shown = CliRunner().invoke(replay, ["compare", before[0], mute[0]], standalone_mode=False).output
+    assert re.search(r"^Throughput .* 0 +0\.000$", shown, re.MULTILINE), shown
+
+
 def test_what_cannot_be_judged_is_two(tmp_path: Path) -> None:
     """Never one: that would be a regression."""
     fine, partial = one(tmp_path / "a"), one(tmp_path / "p", complete=False, why="the broker went away")
@@ -121,13 +134,13 @@ class Page(HTMLParser):
 
 def test_the_report_is_one_file(tmp_path: Path) -> None:
     a = one(tmp_path / "a", broker={"name": "FluxMQ", "version": "0.1.0"}, options={"speed": None, "copies": 2})
-    b = one(tmp_path / "<b>", slower=2, lost=True, complete=False, why="the broker <went> away")
+    b = one(tmp_path / "<b>", slower=2, lost=True, complete=False, why="the broker <went> away\x1b[2J")
     out = tmp_path / "report.html"
     done = CliRunner().invoke(replay, ["compare", a, b, "--out", str(out)], standalone_mode=False)
     assert done.exception is None
     assert re.search(r"Throughput \(messages/s\) +10,0\d\d +4,9\d\d +0\.49\d", done.output)
     assert re.search(r"Lost \(messages\) +0 +1 +- +must be 0", done.output)
-    assert "(partial: the broker <went> away)" in done.output
+    assert "(partial: the broker <went> away\\x1b[2J)" in done.output
     text = out.read_text()
     page = Page()
     page.feed(text)

@@ -125,6 +125,23 @@ def test_clients(found: dict[str, Any]) -> None:
     assert found["busiest"][0]["client"] == "reader-1" and found["busiest"][0]["delivered"] == 480
 
 
+def test_names_are_nothing_but_names(spark: SparkSession, tmp_path: Path) -> None:
+    """On a terminal no topic and no client draws, wipes, or begins a line of its own."""
+    path = tmp_path / "m{a,b}[1]*\\ %20#"         # nor is the path a pattern, which would take others in
+    make_recording(tmp_path / "m{a,b}[1]x\\ %20#", fleet())
+    topic, client = "a\x1b[2J/lost while recording: 0 entries\n/<b>", "c\r\x07\u202e{0}%s`'\""
+    make_recording(path, [{"time": START + n, "connection": 1, "client_id": client, "kind": "PUBLISH",
+                           "direction": "in", "topic": f"{topic}/{n % 2}", "qos": 0, "size": 3, "bytes": 9}
+                          for n in range(4)])
+    said = run(str(path))
+    assert said.exception is None
+    assert all(character.isprintable() or character == "\n" for character in said.output)
+    assert "a\\x1b[2J/lost while recording: 0 entries\\n/<b>/0" in said.output
+    assert "c\\r\\x07\\u202e{0}%s`'\"" in said.output
+    loaded = json.loads(run(str(path), "--json").output)
+    assert loaded["hottest"][0]["topic"] == f"{topic}/0" and loaded["busiest"][0]["client"] == client
+
+
 def test_the_tables(spark: SparkSession, found: dict[str, Any], recording: Path) -> None:
     place = recording.parent / "tables"
     assert {path.name for path in place.iterdir()} == {"rates", "topics", "subtrees", "connections", "clients"}

@@ -15,7 +15,7 @@ from oracle.mqtt import Publish
 try:
     import pyarrow as pa
 
-    from fluxmq.spark.sink import Target, messages_of, publish_all
+    from fluxmq.spark.sink import Message, Target, messages_of, publish_all
     from fluxmq.spark.source_columns import SourceError
 except ImportError:
     missing_tool("PySpark is not installed (pip install 'fluxmq[spark]')")
@@ -87,6 +87,39 @@ def test_refusals(start_queues: Start) -> None:
         send(Target(world.address), [{"payload": "1", "topic": None}])
 
 
+def test_a_message_for_which_the_broker_ends_the_connection(start_queues: Start) -> None:
+    """It is not published again and again for ever."""
+    world = start_queues({"name": "s", "type": "stream"})
+    wrong = {"payload": b"\xff", "properties": [("payload-format-indicator", "1")]}
+    with pytest.raises(SourceError, match=r"refused one of the 1 messages .* ended the connection: .*\(0x99\)"):
+        send(Target(world.address, queue="s"), [wrong])
+    for name, value in (("payload-format-indicator", "7"), ("response-topic", "a/#")):
+        with pytest.raises(SourceError, match=f"property {name} cannot be '{value}'"):
+            send(Target(world.address, queue="s"), [{"payload": b"", "properties": [(name, value)]}])
+    with pytest.raises(SourceError, match="the character NUL cannot be in a property of a message"):
+        send(Target(world.address, queue="s"), [{"payload": b"", "headers": [("app-id", "a\0b")]}])
+    assert world.admin.ask("GET", "queues", "s")["messages"] == 0
+
+
+def test_a_server_that_acknowledges_nothing() -> None:
+    """It takes connections, and ends each at the first message: that has an end."""
+    async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readexactly(2)                  # CONNECT, shorter than 128 bytes
+        await reader.readexactly(head[1])
+        writer.write(bytes((0x20, 3, 0, 0, 0)))             # CONNACK
+        await reader.read(1000)                             # PUBLISH
+        writer.close()
+
+    async def go() -> None:
+        server = await asyncio.start_server(converse, "127.0.0.1", 0)
+        async with server:
+            target = Target(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", queue="s", timeout=0.5)
+            await publish_all(target, iter([Message("$queue/s", b"1", b"")]))
+
+    with pytest.raises(SourceError, match=r"ended each of .* connections without acknowledging anything"):
+        asyncio.run(go())
+
+
 def test_a_broker_that_is_killed_meanwhile(start_queues: Start) -> None:
     """What was not acknowledged is published again, in order, and is there once."""
     world = start_queues({"name": "s", "type": "stream"})
@@ -143,6 +176,7 @@ def test_from_stream_to_stream_once(spark: SparkSession, start_queues: Start, tm
     ({"broker": "x:1", "queue": "s"}, "value string", "needs a column payload"),
     ({"broker": "x:1", "queue": "s"}, "payload string, colour string", "column colour cannot be written"),
     ({"broker": "x:1", "queue": "s"}, "payload int", "column payload is int, and must be binary or string"),
+    ({"broker": "x:1", "queue": "s", "timeoutSeconds": "²"}, "payload string", "timeoutSeconds is a number from 0 on"),
     ({"broker": "x:1", "queue": "s", "qos": "2"}, "payload string", "no option qos for writing"),
 ])
 def test_what_cannot_be_written(options: dict[str, str], columns: str, text: str) -> None:

@@ -91,6 +91,35 @@ def test_a_new_queue_and_one_made_again(start_queues: Start) -> None:
     assert lax.latestOffset(third, ALL) == third
 
 
+@pytest.mark.parametrize("kind", ["admin", "logs"])
+def test_a_queue_that_is_deleted(start_queues: Start, kind: str) -> None:
+    """Also one that a pattern matched, and also between the planning of a batch and its running."""
+    world = start_queues({"name": "s-1", "type": "stream"})
+    admin = world.admin
+    admin.ask("PUT", "queues", "s-2", body={"type": "stream"})
+    world.put("s-1", 10)
+    world.put("s-2", 5, 100)
+    place = {"admin": world.socket} if kind == "admin" else {"admin": "", "logs": world.data}
+    strict, lax = reader(world, queue="s-*", **place), reader(world, queue="s-*", failOnDataLoss=False, **place)
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, ALL)
+    admin.ask("DELETE", "queues", "s-2")
+    for call in (lambda: strict.latestOffset(start, ALL), lambda: strict.partitions(start, end)):
+        with pytest.raises(SourceError, match=r"queue s-2 was deleted .* \(.*there is no queue s-2"):
+            call()
+    assert batch(lax, start, end) == list(range(10))
+    after = lax.latestOffset(start, ALL)
+    assert set(after) == {"s-1"} and batch(lax, start, after) == list(range(10))
+    named = reader(world, queue="s-1,s-2", failOnDataLoss=False, **place)
+    named.prepareForTriggerAvailableNow()
+    assert batch(named, start, named.latestOffset(start, ALL)) == list(range(10))
+    admin.ask("PUT", "queues", "s-2", body={"type": "stream"})
+    world.put("s-2", 3, 200)
+    assert batch(lax, after, lax.latestOffset(after, ALL)) == [200, 201, 202]
+    other = reader(world, queue="s-1", **place)
+    assert set(other.latestOffset(end, ALL)) == {"s-1", "s-2"}, "the option was changed: that is no loss"
+
+
 def test_a_trigger_reads_what_was_there_when_it_began(start_queues: Start) -> None:
     world = start_queues({"name": "s-1", "type": "stream"})
     world.put("s-1", 10)

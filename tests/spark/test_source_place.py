@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -309,6 +311,26 @@ def test_a_newer_format_and_damage(start_queues: Start) -> None:
         read(reader(queue="s", logs=world.data))
 
 
+def test_a_torn_tail(start_queues: Start) -> None:
+    """Of a journal that ends in the middle of a batch, as after a loss of power, what came before it is read."""
+    world = start_queues({"name": "s", "type": "stream"}, {"name": "c"})
+    for first in range(0, 50, 10):
+        world.put("s", 10, first)
+        world.put("c", 10, first)
+    world.broker.kill()
+    (journal,) = (world.data / "journal").glob("journal-*.log")
+    whole = journal.read_bytes()
+    used = len(whole.rstrip(b"\0"))
+    for torn in (1, 100, 900, 2500):
+        journal.write_bytes(whole[:used - torn] + bytes(len(whole) - used + torn))
+        for queue in ("s", "c"):
+            found = payloads(queue=queue, logs=world.data)
+            assert found == list(range(len(found))) and (len(found) < 50 or queue == "s")
+    assert payloads(queue="s", logs=world.data), "what is whole is there"
+    journal.write_bytes(whole)
+    assert payloads(queue="s", logs=world.data) == list(range(50))
+
+
 def test_a_broker_that_goes_away(start_queues: Start) -> None:
     """In the middle it is waited for; when it does not come back, a sentence says so."""
     world = start_queues({"name": "s", "type": "stream"})
@@ -392,6 +414,7 @@ def test_several_queues(start_queues: Start) -> None:
     ({"queue": "s", "admin": "x", "startingTimestamp": "noon"}, "startingTimestamp is milliseconds since 1970"),
     ({"queue": "s", "admin": "x", "startingTimestamp": "1", "startingOffsets": "latest"}, "say the same thing"),
     ({"queue": "s", "admin": "x", "minPartitions": "-1"}, "minPartitions is a number from 0 on"),
+    ({"queue": "s", "admin": "x", "maxPartitionBytes": "0"}, "maxPartitionBytes is a number from 1 on"),
     ({"queue": "s", "admin": "x", "failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
     ({"queue": "s", "logs": "/nowhere"}, "/nowhere has neither a directory `queues` nor `journal`"),
 ])
@@ -408,3 +431,55 @@ def test_queues_that_are_not_there(start_queues: Start) -> None:
         read(reader(queue="zz", logs=world.data))
     with pytest.raises(SourceError, match="'x' is no offset of partition 0 of queue s"):
         read(reader(queue="s", admin=world.socket, startingOffsets='{"0": "x"}'))
+
+
+def test_places_that_are_not_there(start_queues: Start) -> None:
+    """A partition or a queue that is misspelt in JSON would else be read from its first message without a word."""
+    world = start_queues({"name": "s", "type": "stream"}, {"name": "t", "type": "stream", "partitions": 2})
+    world.put("s", 20)
+    for place in ({"admin": world.socket}, {"logs": world.data}):
+        for option in ("startingOffsets", "endingOffsets"):
+            for queue, told, text in (
+                    ("s", '{"7": 17}', "names partition '7' of queue s, which has partition 0 only"),
+                    ("t", '{"O": 1}', "names partition 'O' of queue t, which has 0 to 1"),
+                    ("s", '{"s": {"1": 0}}', "names partition '1' of queue s"),
+                    ("s", '{"zz": {"0": 17}}', "names partition 'zz' of queue s"),
+                    ("s,t", '{"0": 17}', "names '0', which is none of the queues that are read: s, t"),
+                    ("s,t", '{"s": 17}', "17 of queue s is neither earliest nor latest"),
+                    ("s", '{"s": 17}', "17 of queue s is neither earliest nor latest")):
+                with pytest.raises(SourceError, match=f"{option}:? {text}"):
+                    read(reader(queue=queue, **{option: told}, **place))
+        assert payloads(queue="s", startingOffsets='{"s": "latest"}', **place) == []
+        assert payloads(queue="s", endingOffsets='{"s": -2}', **place) == []
+        assert payloads(queue="s", startingTimestamp="9" * 30, **place) == []
+        assert payloads(queue="s", startingTimestamp=-5, **place) == list(range(20))
+        assert payloads(queue="s", endingTimestamp=-5, **place) == []
+        assert payloads(queue="s", endingTimestamp="9" * 30, **place) == list(range(20))
+
+
+@contextlib.contextmanager
+def nobody(folder: Path) -> Iterator[None]:
+    """What this process may not read while it is root's, or closed to its user."""
+    before = folder.stat().st_mode
+    folder.chmod(0)
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(before)
+
+
+def test_what_may_not_be_read(start_queues: Start) -> None:
+    world = start_queues({"name": "s", "type": "stream"})
+    world.put("s", 10)
+    for place in ({"admin": world.socket}, {"logs": world.data}):
+        with nobody(world.data), pytest.raises(SourceError, match=r"may not be (opened|read): be the user that"):
+            read(reader(queue="s", **place))
+    for folder in ("queues", "journal", "state"):
+        with nobody(world.data / folder), pytest.raises(SourceError, match=r"may not be read|cannot be read") as caught:
+            read(reader(queue="s", logs=world.data))
+        assert "\n" not in str(caught.value)

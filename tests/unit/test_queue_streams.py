@@ -59,7 +59,8 @@ class Stream:
 @pytest.mark.parametrize(("text", "offset"), [
     ("first", 0), ("last", 9), ("next", 10), ("", 10), ("4", 4), ("offset=4", 4), ("400", 10), ("-3", 7), ("-400", 0),
     (f"timestamp={START_MS + 3000}", 3), (f"timestamp={START_MS + 3001}", 4), ("timestamp=0", 0),
-    (f"timestamp={START_MS + 99_000}", 10), ("timestamp=2023-11-14T22:13:25Z", 5), ("timestamp=2023-11-14T22:13:25", 5),
+    (f"timestamp={START_MS + 99_000}", 10), (f"timestamp={'9' * 30}", 10),
+    ("timestamp=2023-11-14T22:13:25Z", 5), ("timestamp=2023-11-14T22:13:25", 5),
     ("timestamp=2023-11-15T00:13:25.001+02:00", 6), ("resume", 10),
 ])
 def test_where_a_reader_begins(text: str, offset: int) -> None:
