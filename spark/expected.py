@@ -22,7 +22,7 @@ Owed is **must** when all of these hold, else it is may:
 Else and beside that:
 
     one session        however many of its filters match: one delivery, QoS between the highest of what is owed and the
-                       highest of what may be
+                       highest of what matches, No Local or not [MQTT-3.3.4-2]
     retained           a SUBSCRIBE that may come after the publish and before the one that replaced it: one more, may
     $share             one member: must when it is owed to one member, every other member that it may have gone to
                        grants QoS 1 or 2, and all of them could still take it
@@ -124,7 +124,7 @@ def met_chains(met: DataFrame) -> DataFrame:
     return met.repartition(*KEY).groupBy(*KEY, "client_number", "session", "chain", "kind", "group").agg(
         F.bool_or(may).alias("may"),
         (F.bool_or(F.col("met") & holds) & ~F.bool_or(F.col("met") & F.col("barred"))).alias("owed"),
-        F.min(granted).alias("qos_low"), F.max(F.when(may, granted)).alias("qos_high"),
+        F.min(granted).alias("qos_low"), F.max(granted).alias("qos_high"),
         F.sum(F.col("kept").cast("int")).alias("kept"), F.bool_or("barred").alias("barred"),
         F.min("begin_from").alias("from"), F.max("end_to").alias("to"),
         F.first("chance").alias("chance"), F.bool_or(absent).alias("absent"),

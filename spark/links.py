@@ -89,6 +89,7 @@ class Link:
         self.forced = False                 # what is open has had its time
         self.keeps_session = False
         self.ending = False                 # we end it
+        self.handed_over = False
         self.unreachable = ""
         self.manual = manual
         self.held: list[Message | None] = []        # manual: deliveries of QoS 1 and 2 by rank
@@ -103,7 +104,9 @@ class Link:
         version = min(max(asked.version, 3), MQTT_5)
         self.keeps_session = asked.session_expiry_s > 0 if version == MQTT_5 else not asked.clean_start
         before = self.client.link
-        if asked.clean_start or (before is not None and before.state == OPEN):
+        if before is not None and before.state == OPEN:
+            before.hand_over()
+        if asked.clean_start:
             self.client.session = Session()
         self.client.link = self
         op = self._next_op()
@@ -136,6 +139,8 @@ class Link:
             self.lane.attach(self.connection)
             self.state = OPEN
         finally:
+            if self.state == OPENING:           # the replay is over
+                self.state = CLOSED
             self.client.opening = False
             self.changed(self)
 
@@ -259,10 +264,18 @@ class Link:
                          detail=json.dumps({"by": "client"}))
         self.connection.abort()
 
+    def hand_over(self) -> None:
+        """Another connection of the client is about to take over: the session is its from now on, with all packet
+        identifiers that the broker remembers. What still comes here is not heard, and so comes again there."""
+        self.handed_over = True
+        self.connection.output_full()           # what was written goes out first
+        self.connection.leave_silently()
+
     def _closed(self, error: BaseException | None, reason: int) -> None:
         if not self.ending:
+            why = str(error or "") or ("another connection of the client took over" if self.handed_over else "")
             self.rows.record(LOST, self.lane, self._next_op(), None, self.clock(), reason=reason,
-                             detail=json.dumps({"by": "broker", "error": str(error or "")}))
+                             detail=json.dumps({"by": "broker", "error": why}))
         self.state = CLOSED
         self.asked = 0
         if self.patience is not None:
