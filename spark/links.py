@@ -270,6 +270,7 @@ class Link:
         self.handed_over = True
         self.connection.output_full()           # what was written goes out first
         self.connection.leave_silently()
+        self.lane.close(keep=self.keeps_session)
 
     def _closed(self, error: BaseException | None, reason: int) -> None:
         if not self.ending:
@@ -280,5 +281,6 @@ class Link:
         self.asked = 0
         if self.patience is not None:
             self.patience.cancel()
-        self.lane.close(keep=self.keeps_session)
+        if not self.handed_over:
+            self.lane.close(keep=self.keeps_session)
         self.changed(self)
