@@ -54,8 +54,9 @@ ORDERS = ("ack", "nack", "reject", "extend", "commit")
 
 def publishes(events: DataFrame, linked: DataFrame) -> DataFrame:
     """What was published and can be told apart: KEY and p_connection, p_client, p_topic, p_qos, p_retain, p_sent,
-    p_acked, p_sure (accepted, QoS 1 or 2, does not expire), p_will, p_until (a SUBSCRIBE begun after that cannot get it
-    as a retained message; -1: nobody can).
+    p_acked, p_sure (accepted, QoS 1 or 2, does not expire), p_size (bytes), p_will, p_again (of QoS 1, and its
+    connection ended before it was acknowledged: the client may have sent it again, so it may come again), p_until (a
+    SUBSCRIBE begun after that cannot get it as a retained message; -1: nobody can).
 
     A publish without a payload has no trace, so nothing is expected of it; retained, it removes what is retained.
     linked: sessions.connections().
@@ -69,7 +70,13 @@ def publishes(events: DataFrame, linked: DataFrame) -> DataFrame:
         F.col("sent").alias("p_sent"), F.coalesce("acked", F.lit(NEVER)).alias("p_acked"),
         ((F.col("qos") >= 1) & F.col("acked").isNotNull() & F.coalesce(F.col("reason") < 128, F.lit(True))
          & ~F.coalesce(expires, F.lit(False))).alias("p_sure"),
-        F.lit(False).alias("p_will"), (F.coalesce("size", F.lit(1)) == 0).alias("empty"))
+        F.lit(False).alias("p_will"), (F.coalesce("size", F.lit(1)) == 0).alias("empty"),
+        F.col("size").alias("p_size"))
+    over = linked.where(F.col("end_from") < NEVER).select(
+        "run", F.col("client_number").alias("publisher"), F.col("connection").alias("p_connection"),
+        F.col("end_from").alias("over"))
+    sent = sent.join(F.broadcast(over), ["run", "publisher", "p_connection"], "left").withColumn(
+        "p_again", F.coalesce((F.col("p_qos") == 1) & (F.col("p_acked") >= F.col("over")), F.lit(False))).drop("over")
     will = F.from_json("detail", DETAIL)["will"]
     ended_well = linked.where("clean").select("run", F.col("client_number").alias("publisher"),
                                               F.col("connection").alias("p_connection"))
@@ -78,7 +85,8 @@ def publishes(events: DataFrame, linked: DataFrame) -> DataFrame:
         F.col("connection").alias("p_connection"), F.col("client").alias("p_client"), will["topic"].alias("p_topic"),
         F.coalesce(will["qos"], F.lit(0)).alias("p_qos"), F.coalesce(will["retain"], F.lit(False)).alias("p_retain"),
         F.col("sent").alias("p_sent"), F.lit(NEVER).alias("p_acked"), F.lit(False).alias("p_sure"),
-        F.lit(True).alias("p_will"), F.lit(False).alias("empty"))
+        F.lit(True).alias("p_will"), F.lit(False).alias("empty"), F.lit(False).alias("p_again"),
+        F.when(will["size"] > 0, will["size"]).alias("p_size"))
     wills = wills.join(ended_well, ["run", "publisher", "p_connection"], "left_anti")
     return _with_replacement(sent.unionByName(wills))
 

@@ -16,7 +16,8 @@ OPERATIONS = 60
 class _Chance:
     """Who is connected, and how, while a story is told."""
 
-    def __init__(self, seed: int, prefix: str) -> None:
+    def __init__(self, seed: int, prefix: str, shared: float) -> None:
+        self.shared = shared
         self.random = random.Random(seed)
         self.story = Story()
         self.names = [f"{prefix}{number}" for number in range(self.random.randint(3, 6))]
@@ -39,7 +40,7 @@ class _Chance:
         asked = []
         for topic_filter in choose.sample(FILTERS, choose.randint(1, 3)):
             options = choose.randrange(3)
-            shared = choose.random() < 0.2
+            shared = choose.random() < self.shared
             if self.versions[name] == 5:
                 options |= AS_PUBLISHED * choose.randrange(2) | HANDLING * choose.randrange(3)
                 options |= 0 if shared else NO_LOCAL * choose.randrange(2)
@@ -66,7 +67,7 @@ class _Chance:
             return
         self.here.discard(name)
 
-    def step(self) -> None:
+    def step(self, calm: bool) -> None:
         name = self.random.choice(self.names)
         if name not in self.here:
             self.connect(name)
@@ -78,16 +79,17 @@ class _Chance:
             self.subscribe(name)
         elif what < 0.91:
             self.story.unsubscribe(name, *self.random.sample(FILTERS, 2))
-        else:
+        elif not calm:
             self.leave(name)
 
 
-def chance_story(seed: int, prefix: str = "") -> Story:
-    """The same seed tells the same. prefix: of client ids."""
-    told = _Chance(seed, prefix)
+def chance_story(seed: int, prefix: str = "", *, calm: bool = False, shared: float = 0.2) -> Story:
+    """The same seed tells the same. prefix: of client ids. calm: nobody leaves, so nearly all that comes must come.
+    shared: how many of the subscriptions are `$share`."""
+    told = _Chance(seed, prefix, shared)
     for name in told.names:
         told.connect(name)
         told.subscribe(name)
     for _ in range(OPERATIONS):
-        told.step()
+        told.step(calm)
     return told.story
