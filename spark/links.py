@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import resource
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -56,6 +58,18 @@ class Operation(NamedTuple):
     tag: int = 0
 
 
+def exhausted(error: BaseException) -> str:
+    """A sentence, when a connection failed for what this machine has no more of; else nothing."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.EMFILE, errno.ENFILE):
+        return (f"a player may open {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} files, and its clients need more "
+                "connections: raise the limit (ulimit -n), or use more --partitions")
+    if number == errno.EADDRNOTAVAIL:
+        return ("this machine has no more ports for connections to the broker: replay from several machines, or with "
+                "fewer --copies")
+    return ""
+
+
 class PlayedClient:
     """waiting: operations that cannot be sent yet, in order. opening: CONNECT is on its way."""
 
@@ -91,6 +105,7 @@ class Link:
         self.ending = False                 # we end it
         self.handed_over = False
         self.unreachable = ""
+        self.exhausted = ""                 # what this machine has no more of
         self.manual = manual
         self.held: list[Message | None] = []        # manual: deliveries of QoS 1 and 2 by rank
         self.promised: set[int] = set()             # ranks to acknowledge as soon as they come
@@ -132,7 +147,8 @@ class Link:
         except (OSError, TimeoutError, FluxError) as error:
             self.rows.acknowledge(row, None, detail=json.dumps(said | {"error": str(error)}))
             self.state = CLOSED
-            self.unreachable = str(error)
+            self.unreachable = str(error) or type(error).__name__
+            self.exhausted = exhausted(error)
         else:
             said["session_present"] = self.subscribed = self.connection.connack.session_present
             self.rows.acknowledge(row, self.clock(), detail=json.dumps(said))

@@ -291,7 +291,9 @@ class Player(Waits):
             self.at_the_door.clear()
         if link.state == CLOSED:
             self.status.refused_connections += not link.unreachable
-            if link.unreachable:
+            if link.exhausted:
+                self.stop(link.exhausted)
+            elif link.unreachable:
                 self.probe(link.unreachable, link.address)
         self.changed(link)
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import threading
@@ -126,3 +127,20 @@ def test_operations_are_read_ahead_by_bytes(tmp_path: Path, broker: Broker) -> N
     options.hear = told
     assert sum(batch.num_rows for batch in play(batches(), options, status))
     assert status.why == "that is enough" and taken[-1] <= 4
+
+
+def test_more_clients_than_this_machine_has_connections_for(tmp_path: Path, broker: Broker) -> None:
+    """That is no broker that went away."""
+    story = Story()
+    for number in range(300):
+        story.connect(f"c{number}")
+    story.write(tmp_path / "recording")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = len(os.listdir("/proc/self/fd")) + 100
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        summary = replay_here(ReplayAsked(recording=str(tmp_path / "recording"), out=str(tmp_path / "result"),
+                                          speed=None, quiet_s=0.1, broker="127.0.0.1:{1}".format(*broker.address)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert summary.why.startswith(f"a player may open {limit} files") and not summary.complete
