@@ -133,6 +133,7 @@ def met_chains(met: DataFrame) -> DataFrame:
         F.bool_or(may).alias("may"),
         (F.bool_or(F.col("met") & holds) & ~F.bool_or(F.col("met") & F.col("barred"))).alias("owed"),
         F.min(granted).alias("qos_low"), F.max(granted).alias("qos_high"),
+        F.max(F.when(may, granted)).alias("qos_may"),
         F.sum(F.col("kept").cast("int")).alias("kept"), F.bool_or("barred").alias("barred"),
         F.min("begin_from").alias("from"), F.max("end_to").alias("to"),
         F.first("chance").alias("chance"), F.bool_or(absent).alias("absent"),
@@ -145,8 +146,9 @@ def expected(chains: DataFrame) -> tuple[DataFrame, DataFrame]:
 
     By session: KEY, client_number, session; plain (one delivery may come), owed (by a plain subscription with QoS 1 or
     2 at both ends), due (owed, and the session could still take it), owed_0 (of QoS 0, while connected), qos_low,
-    qos_high (of plain ones), kept (retained deliveries that may come), groups (of `$share`), queues (groups of
-    queues), queue_from, queue_to (deliveries from queues may arrive then; null: none), barred (No Local).
+    qos_high (of plain ones), qos_may (of those that may bring it), kept (retained deliveries that may come), groups (of
+    `$share`), queues (groups of queues), queue_from, queue_to (deliveries from queues may arrive then; null: none),
+    barred (No Local).
     By group: the chains of `$share` and `$queue`.
     """
     plain, share, queue = (F.col("kind") == kind for kind in ("plain", "share", "queue"))
@@ -160,7 +162,8 @@ def expected(chains: DataFrame) -> tuple[DataFrame, DataFrame]:
         any_of(due & (F.col("chance") >= F.col("p_acked"))).alias("due"),
         any_of(plain & F.col("owed") & (F.col("qos_low") == 0) & ~F.col("absent")).alias("owed_0"),
         F.max(F.when(plain & F.col("owed"), F.col("qos_low"))).alias("qos_low"),
-        F.max(F.when(plain, F.col("qos_high"))).alias("qos_high"), F.sum("kept").alias("kept"),
+        F.max(F.when(plain, F.col("qos_high"))).alias("qos_high"),
+        F.max(F.when(plain, F.col("qos_may"))).alias("qos_may"), F.sum("kept").alias("kept"),
         F.collect_set(F.when(share & F.col("may"), F.col("group"))).alias("groups"),
         F.collect_set(F.when(queue, F.col("group"))).alias("queues"),
         F.min(F.when(queue, F.col("from"))).alias("queue_from"), F.max(F.when(queue, F.col("to"))).alias("queue_to"),

@@ -116,9 +116,10 @@ def _explained(pairs: DataFrame) -> DataFrame:
     repeated = F.filter(F.slice("got", 2, F.lit(2**31 - 1)),
                         lambda one: ~(F.col("p_again") | ((one["qos"] == 1) & (
                             one["dup"] | (one["connection"] != first["connection"])))))
-    # What is missing would have come with qos_high.
+    # What is missing would have come with qos_high; where No Local leaves a choice, in no stream that can be named.
+    sure = F.when(F.col("qos_high") == F.col("qos_may"), F.col("qos_high"))
     stream = Window.partitionBy("run", "client_number", "session", "publisher", "p_connection", "p_topic", "p_qos",
-                                F.coalesce(first["qos"], "qos_high"))
+                                F.coalesce(first["qos"], sure, F.lit(-1)))
     live = (F.size("got") > 0) & F.col("plain") & (F.col("kept") == 0) & ~F.col("p_will")
     told = split.withColumns({
         "repeated": repeated, "captured": captured,
