@@ -22,7 +22,7 @@ Owed is **must** when all of these hold, else it is may:
 Else and beside that:
 
     one session        however many of its filters match: one delivery, QoS between the highest of what is owed and the
-                       highest of what may be
+                       highest of what matches, No Local or not [MQTT-3.3.4-2]
     retained           a SUBSCRIBE that may come after the publish and before the one that replaced it: one more, may
     $share             one member: must when it is owed to one member, every other member that it may have gone to
                        grants QoS 1 or 2, and all of them could still take it
@@ -54,8 +54,9 @@ ORDERS = ("ack", "nack", "reject", "extend", "commit")
 
 def publishes(events: DataFrame, linked: DataFrame) -> DataFrame:
     """What was published and can be told apart: KEY and p_connection, p_client, p_topic, p_qos, p_retain, p_sent,
-    p_acked, p_sure (accepted, QoS 1 or 2, does not expire), p_will, p_until (a SUBSCRIBE begun after that cannot get it
-    as a retained message; -1: nobody can).
+    p_acked, p_sure (accepted, QoS 1 or 2, does not expire), p_size (bytes), p_will, p_again (of QoS 1, and its
+    connection ended before it was acknowledged: the client may have sent it again, so it may come again), p_until (a
+    SUBSCRIBE begun after that cannot get it as a retained message; -1: nobody can).
 
     A publish without a payload has no trace, so nothing is expected of it; retained, it removes what is retained.
     linked: sessions.connections().
@@ -69,7 +70,13 @@ def publishes(events: DataFrame, linked: DataFrame) -> DataFrame:
         F.col("sent").alias("p_sent"), F.coalesce("acked", F.lit(NEVER)).alias("p_acked"),
         ((F.col("qos") >= 1) & F.col("acked").isNotNull() & F.coalesce(F.col("reason") < 128, F.lit(True))
          & ~F.coalesce(expires, F.lit(False))).alias("p_sure"),
-        F.lit(False).alias("p_will"), (F.coalesce("size", F.lit(1)) == 0).alias("empty"))
+        F.lit(False).alias("p_will"), (F.coalesce("size", F.lit(1)) == 0).alias("empty"),
+        F.col("size").alias("p_size"))
+    over = linked.where(F.col("end_from") < NEVER).select(
+        "run", F.col("client_number").alias("publisher"), F.col("connection").alias("p_connection"),
+        F.col("end_from").alias("over"))
+    sent = sent.join(F.broadcast(over), ["run", "publisher", "p_connection"], "left").withColumn(
+        "p_again", F.coalesce((F.col("p_qos") == 1) & (F.col("p_acked") >= F.col("over")), F.lit(False))).drop("over")
     will = F.from_json("detail", DETAIL)["will"]
     ended_well = linked.where("clean").select("run", F.col("client_number").alias("publisher"),
                                               F.col("connection").alias("p_connection"))
@@ -78,7 +85,8 @@ def publishes(events: DataFrame, linked: DataFrame) -> DataFrame:
         F.col("connection").alias("p_connection"), F.col("client").alias("p_client"), will["topic"].alias("p_topic"),
         F.coalesce(will["qos"], F.lit(0)).alias("p_qos"), F.coalesce(will["retain"], F.lit(False)).alias("p_retain"),
         F.col("sent").alias("p_sent"), F.lit(NEVER).alias("p_acked"), F.lit(False).alias("p_sure"),
-        F.lit(True).alias("p_will"), F.lit(False).alias("empty"))
+        F.lit(True).alias("p_will"), F.lit(False).alias("empty"), F.lit(False).alias("p_again"),
+        F.when(will["size"] > 0, will["size"]).alias("p_size"))
     wills = wills.join(ended_well, ["run", "publisher", "p_connection"], "left_anti")
     return _with_replacement(sent.unionByName(wills))
 
@@ -124,7 +132,8 @@ def met_chains(met: DataFrame) -> DataFrame:
     return met.repartition(*KEY).groupBy(*KEY, "client_number", "session", "chain", "kind", "group").agg(
         F.bool_or(may).alias("may"),
         (F.bool_or(F.col("met") & holds) & ~F.bool_or(F.col("met") & F.col("barred"))).alias("owed"),
-        F.min(granted).alias("qos_low"), F.max(F.when(may, granted)).alias("qos_high"),
+        F.min(granted).alias("qos_low"), F.max(granted).alias("qos_high"),
+        F.max(F.when(may, granted)).alias("qos_may"),
         F.sum(F.col("kept").cast("int")).alias("kept"), F.bool_or("barred").alias("barred"),
         F.min("begin_from").alias("from"), F.max("end_to").alias("to"),
         F.first("chance").alias("chance"), F.bool_or(absent).alias("absent"),
@@ -137,8 +146,9 @@ def expected(chains: DataFrame) -> tuple[DataFrame, DataFrame]:
 
     By session: KEY, client_number, session; plain (one delivery may come), owed (by a plain subscription with QoS 1 or
     2 at both ends), due (owed, and the session could still take it), owed_0 (of QoS 0, while connected), qos_low,
-    qos_high (of plain ones), kept (retained deliveries that may come), groups (of `$share`), queues (groups of
-    queues), queue_from, queue_to (deliveries from queues may arrive then; null: none), barred (No Local).
+    qos_high (of plain ones), qos_may (of those that may bring it), kept (retained deliveries that may come), groups (of
+    `$share`), queues (groups of queues), queue_from, queue_to (deliveries from queues may arrive then; null: none),
+    barred (No Local).
     By group: the chains of `$share` and `$queue`.
     """
     plain, share, queue = (F.col("kind") == kind for kind in ("plain", "share", "queue"))
@@ -152,7 +162,8 @@ def expected(chains: DataFrame) -> tuple[DataFrame, DataFrame]:
         any_of(due & (F.col("chance") >= F.col("p_acked"))).alias("due"),
         any_of(plain & F.col("owed") & (F.col("qos_low") == 0) & ~F.col("absent")).alias("owed_0"),
         F.max(F.when(plain & F.col("owed"), F.col("qos_low"))).alias("qos_low"),
-        F.max(F.when(plain, F.col("qos_high"))).alias("qos_high"), F.sum("kept").alias("kept"),
+        F.max(F.when(plain, F.col("qos_high"))).alias("qos_high"),
+        F.max(F.when(plain, F.col("qos_may"))).alias("qos_may"), F.sum("kept").alias("kept"),
         F.collect_set(F.when(share & F.col("may"), F.col("group"))).alias("groups"),
         F.collect_set(F.when(queue, F.col("group"))).alias("queues"),
         F.min(F.when(queue, F.col("from"))).alias("queue_from"), F.max(F.when(queue, F.col("to"))).alias("queue_to"),

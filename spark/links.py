@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import resource
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -56,6 +58,18 @@ class Operation(NamedTuple):
     tag: int = 0
 
 
+def exhausted(error: BaseException) -> str:
+    """A sentence, when a connection failed for what this machine has no more of; else nothing."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.EMFILE, errno.ENFILE):
+        return (f"a player may open {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} files, and its clients need more "
+                "connections: raise the limit (ulimit -n), or use more --partitions")
+    if number == errno.EADDRNOTAVAIL:
+        return ("this machine has no more ports for connections to the broker: replay from several machines, or with "
+                "fewer --copies")
+    return ""
+
+
 class PlayedClient:
     """waiting: operations that cannot be sent yet, in order. opening: CONNECT is on its way."""
 
@@ -89,7 +103,9 @@ class Link:
         self.forced = False                 # what is open has had its time
         self.keeps_session = False
         self.ending = False                 # we end it
+        self.handed_over = False
         self.unreachable = ""
+        self.exhausted = ""                 # what this machine has no more of
         self.manual = manual
         self.held: list[Message | None] = []        # manual: deliveries of QoS 1 and 2 by rank
         self.promised: set[int] = set()             # ranks to acknowledge as soon as they come
@@ -103,7 +119,9 @@ class Link:
         version = min(max(asked.version, 3), MQTT_5)
         self.keeps_session = asked.session_expiry_s > 0 if version == MQTT_5 else not asked.clean_start
         before = self.client.link
-        if asked.clean_start or (before is not None and before.state == OPEN):
+        if before is not None and before.state == OPEN:
+            before.hand_over()
+        if asked.clean_start:
             self.client.session = Session()
         self.client.link = self
         op = self._next_op()
@@ -129,13 +147,16 @@ class Link:
         except (OSError, TimeoutError, FluxError) as error:
             self.rows.acknowledge(row, None, detail=json.dumps(said | {"error": str(error)}))
             self.state = CLOSED
-            self.unreachable = str(error)
+            self.unreachable = str(error) or type(error).__name__
+            self.exhausted = exhausted(error)
         else:
             said["session_present"] = self.subscribed = self.connection.connack.session_present
             self.rows.acknowledge(row, self.clock(), detail=json.dumps(said))
             self.lane.attach(self.connection)
             self.state = OPEN
         finally:
+            if self.state == OPENING:           # the replay is over
+                self.state = CLOSED
             self.client.opening = False
             self.changed(self)
 
@@ -259,13 +280,23 @@ class Link:
                          detail=json.dumps({"by": "client"}))
         self.connection.abort()
 
+    def hand_over(self) -> None:
+        """Another connection of the client is about to take over: the session is its from now on, with all packet
+        identifiers that the broker remembers. What still comes here is not heard, and so comes again there."""
+        self.handed_over = True
+        self.connection.output_full()           # what was written goes out first
+        self.connection.leave_silently()
+        self.lane.close(keep=self.keeps_session)
+
     def _closed(self, error: BaseException | None, reason: int) -> None:
         if not self.ending:
+            why = str(error or "") or ("another connection of the client took over" if self.handed_over else "")
             self.rows.record(LOST, self.lane, self._next_op(), None, self.clock(), reason=reason,
-                             detail=json.dumps({"by": "broker", "error": str(error or "")}))
+                             detail=json.dumps({"by": "broker", "error": why}))
         self.state = CLOSED
         self.asked = 0
         if self.patience is not None:
             self.patience.cancel()
-        self.lane.close(keep=self.keeps_session)
+        if not self.handed_over:
+            self.lane.close(keep=self.keeps_session)
         self.changed(self)

@@ -6,6 +6,7 @@ they become final. So neither reading operations nor writing rows holds up a cli
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import sys
 import threading
@@ -18,7 +19,8 @@ from fluxmq.spark.playing import Player
 
 __all__ = ["PlayOptions", "PlayStatus", "play"]
 
-AHEAD = 64              # batches of operations that are read before they are wanted
+AHEAD_BYTES = 64 << 20  # of operations that are read before they are wanted; one batch at least
+END_S = 15.0            # until a player that is told to stop has said goodbye to the broker
 SWITCH_S = 0.0005       # a thread that writes rows must not keep the loop from a packet for the default 5 ms
 
 
@@ -28,7 +30,7 @@ class _Feed:
     def __init__(self, batches: Iterable[pa.RecordBatch], loop: asyncio.AbstractEventLoop) -> None:
         self.batches, self.loop = batches, loop
         self.there: asyncio.Queue[pa.RecordBatch | BaseException | None] = asyncio.Queue()
-        self.room = threading.Semaphore(AHEAD)
+        self.room, self.ahead = threading.Condition(), 0
         self.ended = False
         self.thread = threading.Thread(target=self._pull, name="operations", daemon=True)
         self.thread.start()
@@ -37,7 +39,9 @@ class _Feed:
         last: BaseException | None = None
         try:
             for batch in self.batches:
-                self.room.acquire()
+                with self.room:
+                    self.room.wait_for(lambda: self.ended or self.ahead < AHEAD_BYTES)
+                    self.ahead += batch.nbytes
                 if self.ended:
                     return
                 self.loop.call_soon_threadsafe(self.there.put_nowait, batch)
@@ -50,13 +54,18 @@ class _Feed:
         while (batch := await self.there.get()) is not None:
             if isinstance(batch, BaseException):
                 raise batch
-            self.room.release()
+            self._took(batch.nbytes)
             yield batch
+
+    def _took(self, size: int) -> None:
+        with self.room:
+            self.ahead -= size
+            self.room.notify()
 
     def end(self) -> None:
         """Nobody takes any more; the thread ends with its next batch."""
         self.ended = True
-        self.room.release()
+        self._took(0)
 
 
 def play(operations: Iterable[pa.RecordBatch], options: PlayOptions, status: PlayStatus | None = None, *,
@@ -70,11 +79,17 @@ def play(operations: Iterable[pa.RecordBatch], options: PlayOptions, status: Pla
     status = PlayStatus() if status is None else status
     rows: queue.SimpleQueue[pa.RecordBatch | BaseException | None] = queue.SimpleQueue()
     chosen = frozenset(manual)
+    unwanted = threading.Event()
+    stops: list[Callable[[], object]] = []
 
     async def run() -> None:
-        feed = _Feed(operations, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        feed, player = _Feed(operations, loop), Player(options, status, rows.put, chosen)
+        stops.append(lambda: loop.call_soon_threadsafe(player.stop, "nobody takes its rows any more"))
+        if unwanted.is_set():
+            player.stop("nobody takes its rows any more")
         try:
-            await Player(options, status, rows.put, chosen).run(feed.batches_of_it())
+            await player.run(feed.batches_of_it())
         finally:
             feed.end()
 
@@ -89,15 +104,20 @@ def play(operations: Iterable[pa.RecordBatch], options: PlayOptions, status: Pla
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
+    thread = threading.Thread(target=loop, name="player", daemon=True)
+    thread.start()
     try:
-        thread = threading.Thread(target=loop, name="player", daemon=True)
-        thread.start()
         while (batch := rows.get()) is not None:
             if isinstance(batch, BaseException):
                 raise batch
             yield batch
-        thread.join()
     finally:
+        # Who iterated could not write the rows: without this the clients would play on.
+        unwanted.set()
+        for stop in stops:
+            with contextlib.suppress(RuntimeError):     # the loop is closed: it has ended
+                stop()
+        thread.join(END_S)
         sys.setswitchinterval(before)
 
 

@@ -25,6 +25,7 @@ from fluxmq.spark.amqp_link import AmqpLink
 from fluxmq.spark.amqp_operations import vhost_asked
 from fluxmq.spark.event_batches import EventBatches
 from fluxmq.spark.links import CLOSED, OPEN, Link, Operation, PlayedClient
+from fluxmq.spark.operation_batches import columns_of, operation_at
 from fluxmq.spark.operations import (
     ACK,
     CLOSE,
@@ -79,12 +80,12 @@ class Player(Waits):
         try:
             started = False
             async for batch in feed:
-                columns = _columns(batch)
+                columns = columns_of(batch)
                 setups = 0
                 while not started and setups < batch.num_rows and columns["kind"][setups] == SETUP:
                     setups += 1
                 for index in range(setups):
-                    await self._set_up(_operation(columns, index, NO_VALUE))
+                    await self._set_up(operation_at(columns, index, NO_VALUE))
                 if setups < batch.num_rows:
                     if not started:
                         started = await self._start()
@@ -121,7 +122,7 @@ class Player(Waits):
             self.silent = True
             await self.settle()
             await self.meet("published")
-            self.listeners |= {link.lane for link in self.links.values() if link.subscribed and link.state == OPEN}
+            self.listeners = None
             await self.catch_up()
 
     # ── operations ───────────────────────────────────────────────────────────────────────────────────────────
@@ -166,7 +167,7 @@ class Player(Waits):
                     except FluxError as error:
                         self._not_sent(str(error))
                         continue
-            operation = _operation(columns, index, due)
+            operation = operation_at(columns, index, due)
             client = self._client(operation)
             if client.waiting or not self._attempt(client, operation):
                 client.waiting.append(operation)
@@ -184,7 +185,7 @@ class Player(Waits):
         if session != self.in_session_run or kinds[at] == CLOSE:
             await self.settle()
             if not session:
-                self.expect_from(link.lane for link in self.links.values() if link.subscribed and link.state == OPEN)
+                self.expect_from()
             self.in_session_run = session
         elif self.rows.publishes - self.caught_up >= self.options.window:
             await self.catch_up()
@@ -227,12 +228,16 @@ class Player(Waits):
             if kind not in (CLOSE, DISCONNECT, ACK, SETTLE):
                 client.played.next_op += 1
                 self._not_sent("its connection was gone")
-            return True
-        try:
-            return self._on_link(link, operation)
-        except FluxError as error:
-            self._not_sent(str(error))
-            return True
+            done = True
+        else:
+            try:
+                done = self._on_link(link, operation)
+            except FluxError as error:
+                self._not_sent(str(error))
+                done = True
+        if done and kind == CLOSE:
+            self.links.pop(operation.link, None)        # nothing comes behind it
+        return done
 
     def _on_link(self, link: Link, operation: Operation) -> bool:
         kind, copy, due = operation.kind, operation.copy, operation.due
@@ -286,7 +291,9 @@ class Player(Waits):
             self.at_the_door.clear()
         if link.state == CLOSED:
             self.status.refused_connections += not link.unreachable
-            if link.unreachable:
+            if link.exhausted:
+                self.stop(link.exhausted)
+            elif link.unreachable:
                 self.probe(link.unreachable, link.address)
         self.changed(link)
 
@@ -311,7 +318,7 @@ class Player(Waits):
                 self.asked.add(link)
 
         link = self._new_link(client, operation)
-        while self.opening >= OPENING_MAX:
+        while self.opening >= OPENING_MAX and not self.stopped:
             await self.change()
         self.spawn(open_and_subscribe())
         await asyncio.sleep(0)
@@ -325,14 +332,15 @@ class Player(Waits):
             await asyncio.sleep(SWEEP_S)
             self.rows.prove()
             self._emit()
+            self.watch()
             await self.hear()
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _quiet(self) -> None:
         """Until no delivery has come for quiet_s of naps (a machine that stands still delivers nothing)."""
-        for link in self.links.values():
-            if link.manual and link.state == OPEN:
+        for link in list(self.alive):
+            if link.manual:
                 link.release()  # what clients held back is acknowledged first
         end, nap = self.clock() + int(self.options.quiet_max_s * NANO), min(self.options.quiet_s / 4, NAP_S)
         seen, quiet_s = -1, 0.0
@@ -347,8 +355,8 @@ class Player(Waits):
     async def _leave(self) -> None:
         """Disconnects who is still there."""
         closing = []
-        for link in self.links.values():
-            if link.state == OPEN and not link.ending:
+        for link in list(self.alive):
+            if not link.ending:
                 link.disconnect(0, None, end=True)
                 closing.append(link.connection.closed())
         if closing:
@@ -379,22 +387,3 @@ class Player(Waits):
     def _not_sent(self, why: str) -> None:
         self.status.not_sent += 1
         self.reason = why
-
-
-def _columns(batch: pa.RecordBatch) -> dict[str, Any]:
-    """Lists by name; topics as bytes, each once."""
-    columns: dict[str, Any] = {name: batch.column(name).to_pylist() for name in batch.schema.names
-                               if name not in ("topic", "seq")}
-    coded = batch.column("topic").dictionary_encode()
-    names = [None if topic is None else topic.encode() for topic in coded.dictionary.to_pylist()]
-    columns["topic"] = [None if index is None else names[index] for index in coded.indices.to_pylist()]
-    return columns
-
-
-def _operation(columns: dict[str, Any], at: int, due: int) -> Operation:
-    take = {name: values[at] for name, values in columns.items()}
-    return Operation(
-        take["kind"], take["link"], take["client_number"], take["client"], take["version"] or 0, take["copy"],
-        take["topic"], take["qos"] or 0, bool(take["retain"]), take["size"] or 0, take["payload"], take["properties"],
-        take["detail"], take["reason"] or 0, take["rank"], due,
-        take["method"], take["channel"] or 0, take["exchange"], take["tag"] or 0)

@@ -46,8 +46,8 @@ AMQP = 91           # version in the detail of a connect
 
 # What `detail` may say, of all events.
 DETAIL = """clean_start boolean, session_present boolean, session_expiry_s bigint, `by` string,
-    will struct<topic: string, qos: int, retain: boolean>, no_local boolean, retain_handling int, requested_qos int,
-    user_properties array<array<string>>, message_expiry_s bigint"""
+    will struct<topic: string, qos: int, retain: boolean, size: bigint>, no_local boolean,
+    retain_handling int, requested_qos int, user_properties array<array<string>>, message_expiry_s bigint"""
 
 PERSON = ["run", "client_number"]
 

@@ -43,7 +43,7 @@ def _shown(row: Row) -> list[str]:
     return lines
 
 
-def _report(found: Result, counted: dict[str, int], kinds: dict[str, int], shown: list[Row]) -> str:
+def _report(found: Result, settle: float, counted: dict[str, int], kinds: dict[str, int], shown: list[Row]) -> str:
     from fluxmq.spark.violations import COUNTS
 
     lines = [f"result {found.name}, run {found.summary.run}"]
@@ -51,6 +51,10 @@ def _report(found: Result, counted: dict[str, int], kinds: dict[str, int], shown
         lines.append("AMQP 0-9-1 clients and their messages are left out: only MQTT is judged")
     if not found.summary.complete:
         lines.append(f"partial: {found.summary.why or 'the replay did not end'}; what is there was judged")
+    quiet = found.summary.options.get("quiet_s", settle)
+    if quiet < settle:
+        lines.append(f"the replay waited {quiet:g} s for its last deliveries, so what was published in its last "
+                     f"{settle:g} s may be; --settle {quiet:g} demands it")
     width = max(len(f"{number:,}") for number in counted.values())
     lines += [f"  {counted[name]:>{width},} {text}" for name, text in COUNTS.items()]
     total = sum(kinds.values())
@@ -96,5 +100,5 @@ def verify(result: str, settle: float, show: int, out: Path | None, master: str 
         by_kind: dict[str, Any] = {row["kind"]: row["count"] for row in rows.groupBy("kind").count().collect()}
         first = rows.orderBy(F.coalesce("arrived", "p_sent"), "client", "publisher_op").limit(show).collect()
         counted = counts(tables, events)
-    click.echo(_report(found, counted, {kind: by_kind[kind] for kind in KINDS if kind in by_kind}, first))
+    click.echo(_report(found, settle, counted, {kind: by_kind[kind] for kind in KINDS if kind in by_kind}, first))
     return 1 if by_kind else 0

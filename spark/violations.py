@@ -1,12 +1,12 @@
 """Expected deliveries against the actual ones: which violate what QoS promises, and the counts of what does not.
 
     must-missing         it is must (expected.py), and there is none
-    must-not-delivered   nothing of the session could bring it; or nobody published it, or on another topic; or with a
-                         QoS that no subscription explains
+    must-not-delivered   nothing of the session could bring it; or nobody published it, or on another topic, or in
+                         another size; or with a QoS that no subscription explains
     duplicate            more often than one delivery for the session, one for each `$share` group it is in, and those
-                         as a retained message. QoS 1 may be repeated with DUP, and on a later connection. Queues
-                         repeat as they see fit. `$share`: a second member, unless QoS 1 and the connection of the first
-                         one had ended
+                         as a retained message. QoS 1 may be repeated with DUP, and on a later connection, and when its
+                         publisher had to send it again on one. Queues repeat as they see fit. `$share`: a second
+                         member, unless QoS 1 and the connection of the first one had ended
     order                of one publisher's connection, topic and QoS, behind a later one; of first deliveries,
                          neither retained ones nor those through `$share` or a queue
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["COUNTS", "KINDS", "Judged", "counts", "judged", "violations"]
 
 KINDS = ("must-missing", "must-not-delivered", "duplicate", "order")
-PUBLISH = ["p_client", "p_connection", "p_topic", "p_qos", "p_retain", "p_sent", "p_acked", "p_will"]
+PUBLISH = ["p_client", "p_connection", "p_topic", "p_qos", "p_retain", "p_sent", "p_acked", "p_will", "p_again",
+           "p_size"]
 FROM_QUEUE = "$queue/%"
 
 
@@ -79,7 +80,7 @@ def _deliveries(events: DataFrame, linked: DataFrame) -> DataFrame:
     """Deliveries that say which publish they are of, with their session and when their connection ended."""
     got = events.where("event = 'delivery' and publisher is not null").select(
         *KEY, "client_number", "connection", "op", F.col("sent").alias("arrived"),
-        F.col("qos").cast("int").alias("qos"), F.coalesce("dup", F.lit(False)).alias("dup"), "topic")
+        F.col("qos").cast("int").alias("qos"), F.coalesce("dup", F.lit(False)).alias("dup"), "topic", "size")
     ends = linked.select("run", "client_number", "connection", "session", F.col("end_from").alias("cut"))
     return (got.join(F.broadcast(ends), ["run", "client_number", "connection"], "left")
             .withColumn("session", F.coalesce("session", F.lit(-1))))
@@ -87,7 +88,7 @@ def _deliveries(events: DataFrame, linked: DataFrame) -> DataFrame:
 
 def _paired(wanted: DataFrame, got: DataFrame) -> DataFrame:
     """Both sides in one row: what was expected, and `got`, the deliveries in the order in which they arrived."""
-    one = F.struct("op", "arrived", "connection", "qos", "dup", "topic", "cut")
+    one = F.struct("op", "arrived", "connection", "qos", "dup", "topic", "cut", "size")
     key = [*KEY, "client_number", "session"]
     arrived = got.groupBy(*key).agg(F.sort_array(F.collect_list(one)).alias("got"),
                                     *[F.first(name).alias(f"g_{name}") for name in PUBLISH])
@@ -113,10 +114,12 @@ def _explained(pairs: DataFrame) -> DataFrame:
                                "got": F.filter("got", lambda one: ~from_queue(one))})
     first = F.get("got", F.lit(0))
     repeated = F.filter(F.slice("got", 2, F.lit(2**31 - 1)),
-                        lambda one: ~((one["qos"] == 1) & (one["dup"] | (one["connection"] != first["connection"]))))
-    # What is missing would have come with qos_high.
+                        lambda one: ~(F.col("p_again") | ((one["qos"] == 1) & (
+                            one["dup"] | (one["connection"] != first["connection"])))))
+    # What is missing would have come with qos_high; where No Local leaves a choice, in no stream that can be named.
+    sure = F.when(F.col("qos_high") == F.col("qos_may"), F.col("qos_high"))
     stream = Window.partitionBy("run", "client_number", "session", "publisher", "p_connection", "p_topic", "p_qos",
-                                F.coalesce(first["qos"], "qos_high"))
+                                F.coalesce(first["qos"], sure, F.lit(-1)))
     live = (F.size("got") > 0) & F.col("plain") & (F.col("kept") == 0) & ~F.col("p_will")
     told = split.withColumns({
         "repeated": repeated, "captured": captured,
@@ -156,6 +159,11 @@ def violations(found: Judged) -> DataFrame:
     other = (known.where("allowed > 0").withColumn("one", F.explode("got")).withColumn("topic_of", F.col("one.topic"))
              .where(renamed).select(*_row("must-not-delivered", F.concat(told("delivered on the topic "), "topic_of"),
                                           F.col("one"))))
+    # Payloads are not kept, but a trace under another size is not the message that was sent.
+    resized = (known.where("allowed > 0").withColumn("one", F.explode("got")).where("one.size != p_size")
+               .select(*_row("must-not-delivered", F.concat(
+                   told("delivered with "), F.col("one.size").cast("string"), told(" bytes, not with "),
+                   F.col("p_size").cast("string")), F.col("one"))))
     wrong = (known.where("plain and size(groups) = 0 and kept = 0 and size(got) > 0")
              .where((first["qos"] > F.col("qos_high")) | (first["qos"] < F.col("qos_low")))
              .select(*_row("must-not-delivered", F.concat(
@@ -183,7 +191,8 @@ def violations(found: Judged) -> DataFrame:
         F.col("connection").cast("bigint").alias("connection"), F.col("session").cast("bigint").alias("session"),
         F.lit(None).cast("string").alias("group"), "arrived", "publisher", "publisher_op", "p_client",
         F.col("topic").alias("p_topic"), "p_qos", "p_sent", "p_acked")
-    every: list[DataFrame] = [missing, stranger, other, wrong, unasked, extra, behind, stray, *_of_groups(found)]
+    every: list[DataFrame] = [missing, stranger, other, resized, wrong, unasked, extra, behind, stray,
+                              *_of_groups(found)]
     return (reduce(lambda one, more: one.unionByName(more), every)
             .join(F.broadcast(found.names), ["run", "client_number"], "left"))
 
@@ -211,7 +220,7 @@ def _of_groups(found: Judged) -> list[DataFrame]:
         F.lit(None).cast("bigint").alias("session"), "group", F.lit(None).cast("bigint").alias("arrived"),
         *KEY[1:], "p_client", "p_topic", "p_qos", "p_sent", "p_acked")
     # Deliveries that only this group explains.
-    surely = members.where("k > 0 and n > p + r + k - 1").withColumn("one", F.get("got", F.lit(0)))
+    surely = members.where("k > 0 and n > p + r + k - 1 and not p_again").withColumn("one", F.get("got", F.lit(0)))
     order = Window.partitionBy(*KEY, "group").orderBy("one.arrived", "client_number")
     before = order.rowsBetween(Window.unboundedPreceding, -1)
     again = (surely.withColumns({"place": F.row_number().over(order), "left": F.max("one.cut").over(before)})

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Iterable
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ __all__ = ["Waits"]
 NAP_S = 0.2
 LOOKS = 5
 HEAR_S = 1.0
+OUT_OF_TURN = b"\xc0\x00" + bytes(6)     # PINGREQ before CONNECT, and no header of AMQP: who hears it, hangs up
 
 
 class Waits:
@@ -31,10 +33,11 @@ class Waits:
         self.at_the_door: list[PlayedClient] = []       # too many others are opening
         self.waiting = 0                                # operations in lines
         self.opening = 0
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, Link] = {}                # of connections whose end was not played yet
+        self.alive: set[Link] = set()                   # those that are open
         self.asked: set[Link] = set()
         self.echoing: set[Lane] = set()
-        self.listeners: set[Lane] = set()
+        self.listeners: set[Lane] | None = set()        # None: whoever has subscribed
         self.caught_up = 0                              # publishes that subscribers have
         self.tasks: set[asyncio.Task[None]] = set()
         self.changes = asyncio.Event()
@@ -42,6 +45,7 @@ class Waits:
         self.stopped = False
         self.probing = False
         self.hears_at = 0.0
+        self.moved, self.moved_at = (0, 0), self.loop.time()
 
     def _attempt(self, client: PlayedClient, operation: Operation) -> bool:
         raise NotImplementedError
@@ -49,6 +53,7 @@ class Waits:
     def changed(self, link: Link) -> None:
         """Something of a link was answered, or it ended."""
         self.changes.set()
+        (self.alive.add if link.state == OPEN else self.alive.discard)(link)
         if not link.asked:
             self.asked.discard(link)
         if link.client.waiting:
@@ -105,15 +110,18 @@ class Waits:
 
     # ── subscribers that must keep up ────────────────────────────────────────────────────────────────────────
 
-    def expect_from(self, lanes: Iterable[Lane]) -> None:
-        """Who may get something of the publishes that follow."""
-        self.listeners = set(lanes)
+    def expect_from(self, lanes: Iterable[Lane] | None = None) -> None:
+        """Who may get something of the publishes that follow. None: whoever has subscribed, looked for when it is
+        asked, for this comes with each barrier."""
+        self.listeners = None if lanes is None else set(lanes)
         self.caught_up = self.rows.publishes
 
     async def catch_up(self) -> None:
         """Until all publishes are acknowledged, and a round trip on each subscriber's connection brings nothing more:
         what was acknowledged before it made room for what waited, which came before its answer."""
         await self.settle()
+        if self.listeners is None:
+            self.listeners = {link.lane for link in self.alive if link.subscribed}
         self.listeners |= set(self.rows.heard())
         got: set[Lane] = set()
         while self.listeners and not self.stopped:
@@ -163,11 +171,55 @@ class Waits:
                     if await self._keeps(place) and self.any_open():
                         break
                 await asyncio.sleep(NAP_S)
+            else:
+                await self._ask(place, address)
         except (OSError, TimeoutError) as error:
-            self.stop(f"the broker at {address} went away: {error or what}")
-            await self.loop.run_in_executor(None, self.options.tell, self.status.why)
+            await self._gone(f"the broker at {address} went away: {error or what}")
         finally:
             self.probing = False
+
+    async def _gone(self, why: str) -> None:
+        self.stop(why)
+        await self.loop.run_in_executor(None, self.options.tell, self.status.why)
+
+    # ── the broker hangs ─────────────────────────────────────────────────────────────────────────────────────
+
+    def watch(self) -> None:
+        """To be called now and then. A process that hangs, or is stopped, takes connections and breaks none. So when
+        something waits for an answer and none has come for patience_s, it is asked for any."""
+        answers, deliveries = self.rows.publishes - self.rows.unfinished, self.rows.deliveries
+        waits = self.rows.unfinished or self.waiting or self.opening or self.asked
+        if not waits or answers > self.moved[0] or deliveries > self.moved[1]:
+            self.moved_at = self.loop.time()
+        self.moved = answers, deliveries
+        if self.loop.time() - self.moved_at > self.options.patience_s and not (self.probing or self.stopped):
+            self.probing = True
+            self.moved_at = self.loop.time()
+            self.spawn(self._ask_all())
+
+    async def _ask_all(self) -> None:
+        try:
+            for address in filter(None, {self.options.address, self.options.amqp_address}):
+                with contextlib.suppress(OSError):      # who does not listen breaks connections, which is seen
+                    await self._ask(Address.of(address), address)
+        finally:
+            self.probing = False
+
+    async def _ask(self, place: Address, address: str) -> None:
+        """Stops when it says nothing, not even goodbye, to who speaks out of turn. Raises OSError when nobody
+        listens."""
+        try:
+            async with asyncio.timeout(self.options.patience_s):
+                reader, writer = await _connection(place)
+                try:
+                    writer.write(OUT_OF_TURN)
+                    with contextlib.suppress(ConnectionError):
+                        await reader.read(1)
+                finally:
+                    writer.close()
+        except TimeoutError:
+            await self._gone(f"the broker at {address} hangs: it takes connections, and for "
+                             f"{self.options.patience_s:g} s it answered nothing")
 
     def stop(self, why: str) -> None:
         """Nothing more is sent."""
@@ -190,13 +242,12 @@ class Waits:
 
     def any_open(self) -> bool:
         """Whether a connection lives. While none does, the broker is looked for again: a process may die slowly."""
-        return any(link.state == OPEN for link in self.links.values())
+        return bool(self.alive)
 
     async def _keeps(self, place: Address) -> bool:
         """Whether it takes a connection and keeps it. A process that dies may still take one, so it is looked for
         again; one that lives may refuse a stranger. Raises OSError when nobody listens."""
-        reader, writer = await (asyncio.open_unix_connection(place.path) if place.path
-                                else asyncio.open_connection(place.host, place.port))
+        reader, writer = await _connection(place)
         try:
             async with asyncio.timeout(NAP_S):
                 await reader.read(1)
@@ -218,3 +269,8 @@ class Waits:
         self.changes.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             self.stop(f"the player failed: {error!r}")
+
+
+async def _connection(place: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await (asyncio.open_unix_connection(place.path) if place.path
+                  else asyncio.open_connection(place.host, place.port))

@@ -26,6 +26,7 @@ cdef class ClientMachine(ClientWriter):
     cdef size_t packet_bytes_max_in
     cdef int alias_max_in
     cdef bint clean_start
+    cdef bint ended             # the session is let go of
     cdef unsigned long long serial
     cdef set inbound            # identifiers of PUBLISH that count against our Receive Maximum
     cdef set unacknowledged     # of these QoS 2 that nobody acknowledged yet (manual_ack)

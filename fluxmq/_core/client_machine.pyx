@@ -304,9 +304,15 @@ cdef class ClientMachine(ClientWriter):
         self.state = CLOSED
 
     def end(self) -> None:
-        """The connection is gone. What cannot be answered any more is forgotten; the session stays as it is."""
+        """The connection is gone. What cannot be answered any more is forgotten; the session stays as it is.
+
+        Once: from then on the session may be another machine's.
+        """
         cdef Slot slot
         self.state = CLOSED
+        if self.ended:
+            return
+        self.ended = 1
         # A socket may be closed late, when the session goes on over another one already.
         if self.session.owner == self.serial:
             for slot in self.session.in_order():

@@ -22,6 +22,7 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from fluxmq._core.client_message cimport Message
+from fluxmq._core.errors import NotConnected
 from fluxmq._core.wire cimport peek_u32, put_u32
 
 cdef enum:
@@ -335,16 +336,22 @@ cdef class Lane:
         if self.proves is not None and not self.closed:
             self.proves()
         elif self.unproven and not self.closed:
+            try:
+                self.connection.ping(self.on_ping)
+            except NotConnected:
+                return                      # its end is on its way here
             self.trips.append(self.unproven)
             self.unproven = []
-            self.connection.ping(self.on_ping)
 
     def echo(self, done):
         """A round trip of its own: done() when all before it was read, and what the broker had to send has come. False
         when there is no connection."""
         if self.closed:
             return False
-        self.connection.ping(done)
+        try:
+            self.connection.ping(done)
+        except NotConnected:
+            return False
         return True
 
     def ping_done(self):
