@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import ssl
 import time
 from typing import Any, Protocol, TypeVar
 
@@ -108,7 +109,7 @@ class Client:
         """`send` to a broker that may close the connection before it has read everything."""
         try:
             self.send(*items)
-        except (BrokenPipeError, ConnectionResetError):
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
             self.transcript.append("  (closed while sending)")
 
     def recv(self, timeout: float | None = None) -> Packet:
