@@ -115,7 +115,7 @@ def test_nothing_is_left_of_a_riot(start_broker: Start, seed: int) -> None:
     admin = AdminClient(broker.directory / "data" / "admin.sock")
     wait_until(lambda: not any(queue["consumers"] or queue["unsettled"]
                                for queue in admin.ask("GET", "queues")["queues"]))
-    assert admin.ask("GET", "clients")["clients"] == []
+    wait_until(lambda: admin.ask("GET", "clients")["clients"] == [])
     for vhost, queue in itertools.product(("/", "shop"), QUEUES[:-1]):
         wire = Wire(broker.addresses[PLAIN]).login(vhost=vhost)
         wire.open_channel(1)
