@@ -4,7 +4,9 @@ Started here (RabbitMQ in rabbitmq.py), stopped here, by pid.
 """
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import selectors
 import shutil
@@ -24,6 +26,7 @@ __all__ = ["BROKERS", "MQTT_BROKERS", "Broker", "BrokerError", "Needs", "find_mo
 
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
+PORTS = (10_000, 32_768)          # below net.ipv4.ip_local_port_range
 SLOTS = {"tcp": "server.mqtt.tcp.plain", "tls": "server.mqtt.tcp.tls",
          "ws": "server.mqtt.websocket.plain", "wss": "server.mqtt.websocket.tls", "amqp": "server.amqp091.plain"}
 # The start message names each slot, as its key or its end, and on the same line HOST:PORT.
@@ -163,9 +166,12 @@ def find_mosquitto() -> str | None:
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """One that was free a moment ago, and that the system gives to no client's end of a connection meanwhile."""
+    while True:
+        port = random.randrange(*PORTS)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 def start_mosquitto(needs: Needs) -> Broker:

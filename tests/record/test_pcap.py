@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.broker import free_port
 from kit.pcap import ACK, FORMS, IN, LINKS, OUT, RST, Talk, write_capture
 from kit.python import environment
 from kit.rabbitmq import RabbitNode
@@ -330,8 +331,7 @@ def test_mosquitto(tmp_path: Path) -> None:
     import paho.mqtt.client as paho
 
     program = require_tool("mosquitto", package="mosquitto")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     config = tmp_path / "m.conf"
     config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
     broker = subprocess.Popen([program, "-c", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
