@@ -13,6 +13,7 @@ import pytest
 from crash.process import CrashBroker
 from kit import smalldisk
 from kit.client import Client, Nothing
+from kit.watch import wait_until
 from oracle.mqtt import Connack, Connect, Puback, Publish, Pubrec
 
 KEPT = {"clean_start": False, "properties": {"session_expiry_interval": 1000}}
@@ -93,6 +94,8 @@ def test_a_full_disk_delays_and_heals(tmp_path: Path, small_disk: Path, small_fi
             other.recv(0.3)
         assert ready(broker)[0] == 503
         broker.check()
+        if small_files:
+            wait_until(lambda: "checkpoint waits for space" in broker.stderr(), WAIT_SECONDS)
         ballast.unlink()
         late.timeout = publisher.timeout = other.timeout = WAIT_SECONDS
         late.expect(Connack, reason=0)
@@ -100,7 +103,6 @@ def test_a_full_disk_delays_and_heals(tmp_path: Path, small_disk: Path, small_fi
         other.expect(Pubrec, packet_id=77)
         until_ready(broker, 200)
         if small_files:
-            assert "checkpoint waits for space" in broker.stderr()
             until_checkpoint(broker)
         broker.kill()
         broker.start()
