@@ -131,8 +131,10 @@ def run(broker: CrashBroker, seed: int, kills: int) -> None:
             wire = connect(broker)
         wire.drop()
         wait(everybody, book, 60)
-        wait_for_consumers(everybody, book)
-        for actor in [*publishers, *consumers]:
+        for actor in publishers:
+            actor.finish()
+        wait_for_consumers(consumers, book)
+        for actor in consumers:
             actor.finish()
         broker.check()
         broker.crash()
