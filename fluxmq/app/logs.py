@@ -134,10 +134,16 @@ class RateLimited:
     def flush(self) -> None:
         """Says what was kept back by causes whose interval is over; call it now and then, and with everything at stop.
 
-        Without it a burst's last count would wait for the next burst."""
+        Without it a burst's last count would wait for the next burst. What it says begins an interval, as any line."""
         now = self._clock()
-        for cause in [cause for cause, known in self._causes.items() if now - known.at >= self._interval]:
-            self._let_go(self._causes.pop(cause))
+        for cause, known in list(self._causes.items()):
+            if now - known.at < self._interval:
+                continue
+            if known.suppressed:
+                self._let_go(known)
+                known.at, known.suppressed = now, 0
+            else:
+                del self._causes[cause]
 
     def close(self) -> None:
         """Says everything that was kept back, at once."""

@@ -66,5 +66,5 @@ def test_retries_and_failures(celery: Any) -> None:
 
 def test_the_worker_answers_to_control(celery: Any) -> None:
     """`celery inspect ping`: broadcast by a fanout exchange, answers by a queue of one's own."""
-    answers = celery.app.control.ping(timeout=SECONDS, limit=1)
+    answers = celery.app.control.ping(timeout=SECONDS, limit=1)     # and no longer than for one
     assert [list(answer.values()) for answer in answers] == [[{"ok": "pong"}]]

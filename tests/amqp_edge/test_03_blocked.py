@@ -124,7 +124,7 @@ def small(tmp_path: Path) -> Iterator[tuple[CrashBroker, Path]]:
 def test_disk(small: tuple[CrashBroker, Path], client: Open) -> None:
     """Told, and read all the same: its publishes are refused one by one, what it settles is taken."""
     broker, where = small
-    wait_until((where / "data" / "reserve").exists)
+    wait_until(lambda: smalldisk.has_reserve(where / "data"))
     one = publishing(broker, client, properties=KNOWS)
     one.raw.settimeout(WAIT_SECONDS)
     filled = smalldisk.fill(where, 300_000)

@@ -288,6 +288,36 @@ def test_a_callback_that_raises_ends_the_connection(run: Run) -> None:
     run(body())
 
 
+def test_a_publish_that_waits_is_taken_back(run: Run) -> None:
+    """It waits because the server answers nothing before it was cancelled; others are not touched."""
+    cancelled = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.accept(properties={"receive_maximum": 2})
+        for packet_id in (1, 2):
+            await peer.expect(Publish, packet_id=packet_id, payload=b"before")
+        await cancelled.wait()
+        peer.send(Puback(packet_id=1), Puback(packet_id=2))
+        after = await peer.expect(Publish, payload=b"after")
+        peer.send(Puback(packet_id=after.packet_id))
+        await peer.expect(Disconnect)
+
+    async def body() -> None:
+        async with Scripted(script) as server, Client(server.address) as client:
+            sent = [client.publish_nowait("a", b"before", 1) for _ in range(2)]
+            publishing = asyncio.ensure_future(client.publish("a", b"cancelled", 1))
+            await asyncio.sleep(0)
+            publishing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await publishing
+            cancelled.set()
+            assert (await client.publish("a", b"after", 1)).reason == 0
+            assert [(await one).reason for one in sent] == [0, 0]
+            await client.close()
+
+    run(body())
+
+
 def test_publishes_go_on_with_the_session(run: Run) -> None:
     """Dropped with each kind in flight: again with DUP and in order, PUBREL again, no second PUBLISH after PUBREC."""
 

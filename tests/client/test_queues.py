@@ -116,7 +116,7 @@ def test_repeated_delayed_and_refused(run: Run, address: str, topic: str) -> Non
                 await queue.publish("once", producer=("me", 1))
             async with queue.consume() as consumer:
                 first, second = await take(consumer, 2)
-                assert (first.text, second.text) == ("once", "later")
+                assert {first.text, second.text} == {"once", "later"}       # in which order, a slow machine says
                 await first.ack()
                 await second.ack()
             with pytest.raises(PublishRefused, match="decimal numbers"):

@@ -173,7 +173,8 @@ class Judge:
             self.broken.append(f"{what} {fact}")
 
 
-async def some_load(broker: CrashBroker, seconds: float) -> None:
+async def some_load(broker: CrashBroker, seconds: float, enough: int) -> None:
+    """For so long, and until so many messages of QoS 1 and of QoS 2 are acknowledged."""
     book, chance = Book(), random.Random(5)
     subscribers = [Subscriber(book, broker.address, f"s{qos}", chance, filter_="t/#", qos=qos) for qos in (1, 2)]
     publishers = [Publisher(book, broker.address, f"p{n}", chance) for n in range(3)]
@@ -182,8 +183,8 @@ async def some_load(broker: CrashBroker, seconds: float) -> None:
     await until(everybody, lambda: all(s.holds for s in subscribers), "subscribe")
     tasks += [asyncio.create_task(each.run()) for each in publishers]
     await asyncio.sleep(seconds)
-    await until(everybody, lambda: sum(sent.qos == 1 and sent.acknowledged is not None
-                                       for sent in book.messages.values()) > PUBACKS_MIN, "publish enough")
+    await until(everybody, lambda: all(sum(sent.acknowledged is not None and sent.qos == qos
+                                           for sent in book.messages.values()) > enough for qos in (1, 2)), "publish")
     for publisher in publishers:
         publisher.stopping = True
     await until(everybody, lambda: all(p.done() for p in publishers), "finish")
@@ -200,7 +201,7 @@ def test_nothing_is_promised_before_its_sync(tmp_path: Path) -> None:
         "LD_PRELOAD": str(build_library(Path(__file__).with_name("trace.c"), tmp_path)), "TRACE_LOG": str(log)})
     broker.start()
     try:
-        asyncio.run(some_load(broker, 1.0))
+        asyncio.run(some_load(broker, 1.0, PUBACKS_MIN))
         code = broker.terminate()
         assert code == 0, broker.stderr()[-3000:]
     finally:
@@ -221,7 +222,7 @@ def test_the_judge_sees_a_promise_without_its_sync(tmp_path: Path) -> None:
         "LD_PRELOAD": str(build_library(Path(__file__).with_name("trace.c"), tmp_path)), "TRACE_LOG": str(log)})
     broker.start()
     try:
-        asyncio.run(some_load(broker, 0.2))
+        asyncio.run(some_load(broker, 0.2, 10))
     finally:
         broker.stop()
     judge = Judge()

@@ -29,14 +29,14 @@ FAULTS = ("lost", "duplicates", "reordered", "foreign", "redelivered", "refused"
           "stalls")
 
 
-def load(behaviour: Behaviour | None = None, **given: Any) -> tuple[dict[str, Any], FakeAmqp]:
-    """A short run against a broker that behaves so; its figures, and the broker after it. Again, and longer, where the
-    machine stood still so long that nothing could be measured."""
-    for longer in (1, 10, 50):
+def load(behaviour: Behaviour | None = None, enough: int = 0, **given: Any) -> tuple[dict[str, Any], FakeAmqp]:
+    """A short run against a broker that behaves so; its figures, and the broker after it. enough: how many messages the
+    test needs; a machine that is too busy for them gets a longer run."""
+    options = SHORT | given
+    for longer in (1, 10, 40):
         with FakeAmqp(behaviour) as broker:
-            options = SHORT | {"addr": broker.addr} | given
-            figures = run_amqp(AmqpOptions(**options | {"duration": options["duration"] * longer}))
-        if figures["delivered"] or figures["total"]["pauses"] or not figures["total"]["expected"]:
+            figures = run_amqp(AmqpOptions(**options | {"addr": broker.addr, "duration": options["duration"] * longer}))
+        if figures["total"]["sent"] > enough:
             break
     return figures, broker
 
@@ -67,8 +67,9 @@ def test_all_that_is_sent_is_confirmed_and_arrives_once(work: dict[str, Any], co
     assert_exact(figures, fanout)
     confirms = work.get("confirms", True)
     assert figures["total"]["acked"] == (figures["total"]["sent"] if confirms else 0)
-    assert (figures["ack_latency_us"] is not None) == confirms
-    assert figures["latency_us"]["count"] == figures["delivered"] > 0
+    # Of the fifth of a second that is measured; a busy machine may do all of it before or behind.
+    assert (figures["ack_latency_us"] is None) == (figures["acked_per_second"] == 0)
+    assert (figures["latency_us"] or {"count": 0})["count"] == figures["delivered"]
     assert figures["server"] == "Fake 1.2"
     assert broker.messages == figures["total"]["sent"]
     assert all(not peer.unacked and peer.said_goodbye for peer in broker.peers)
@@ -142,9 +143,9 @@ def test_payloads_without_room_for_numbers_are_counted() -> None:
 
 def test_an_open_loop_sends_what_was_asked_for() -> None:
     figures, _ = load(rate=2000.0, pubs=2, duration=0.5, warmup=0.0)
-    assert_exact(figures, 1)
+    assert_exact(figures, 1, "overruns")
     # The number of messages whose time came, not when they were sent: exact but for the ends.
-    assert 900 <= figures["total"]["sent"] <= 2000 * figures["seconds"] + 1000
+    assert 900 <= figures["total"]["sent"] + figures["total"]["overruns"] <= 2000 * (figures["seconds"] + 0.5)
 
 
 # ── brokers that do not keep their promises ──────────────────────────────────────────────────────────────────
@@ -167,7 +168,8 @@ def test_planted_duplicates_are_seen() -> None:
 
 
 def test_planted_loss_is_seen_and_does_not_stop_the_loop() -> None:
-    figures, _ = load(Behaviour(change=every_tenth(lambda payload: [])), window=10, stall=0.1, drain=2.0, duration=1.0)
+    figures, _ = load(Behaviour(change=every_tenth(lambda payload: [])), 100 + 10, window=10, stall=0.1, drain=1.0,
+                      duration=1.0)
     total = figures["total"]
     assert not figures["drained"]
     assert total["stalls"] > 0
@@ -251,16 +253,14 @@ def test_a_broker_that_asks_for_a_pause_gets_it() -> None:
     assert figures["total"]["pauses"] == 1
     assert figures["total"]["sent"] <= 40 and figures["total"]["stalls"] == 0
     assert_exact(figures, 1, "pauses")
-    figures, _ = load(Behaviour(say=lambda number: {30: blocked, 35: unblocked}.get(number, b"")), window=10,
-                      duration=1.0)
+    figures, _ = load(Behaviour(say=lambda number: {30: blocked, 35: unblocked}.get(number, b"")), 50, window=10)
     assert figures["total"]["sent"] > 50
     assert_exact(figures, 1, "pauses")
 
 
 def test_a_channel_that_is_stopped_answers() -> None:
     stop, go = method((20, 20), b"\x00"), method((20, 20), b"\x01")
-    figures, _ = load(Behaviour(say=lambda number: {30: stop + go, 31: stop + go}.get(number, b"")), window=10,
-                      duration=1.0)
+    figures, _ = load(Behaviour(say=lambda number: {30: stop + go, 31: stop + go}.get(number, b"")), 50, window=10)
     assert figures["total"]["pauses"] == 2
     assert_exact(figures, 1, "pauses")
 

@@ -51,7 +51,7 @@ def test_every_row_loses_nothing(broker: Broker, row: str) -> None:
     assert total["delivered"] == total["received"] == total["expected"] == total["sent"] * fanout
     assert not any(total[fault] for fault in ("lost", "duplicates", "reordered", "foreign", "refused", "returned",
                                               "redelivered", "stalls", "pauses"))
-    assert figures["broker_cpu_us_per_message"] > 0
+    assert figures["broker_cpu_seconds"] > 0
 
 
 @pytest.mark.parametrize("given", [
@@ -87,7 +87,7 @@ def test_the_command_starts_it(tmp_path: Path) -> None:
                                       "--json"])
     assert said.exit_code == 0, said.output
     figures = json.loads(said.output)
-    assert figures["total"]["lost"] == 0 and figures["broker_cpu_us_per_message"] > 0
+    assert figures["total"]["lost"] == 0 and figures["broker_cpu_seconds"] > 0
     assert os.listdir(tmp_path) == []
 
 

@@ -22,7 +22,7 @@ from fluxmq.spark.gate import GateError
 from fluxmq.spark.plan import plain_plan
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 100
+SECONDS = 150
 # 25 % fewer messages in the same time are 33 % more time for each.
 QUARTER_SLOWER = 34
 
@@ -46,9 +46,16 @@ def outcomes(verdict: dict[str, Any]) -> dict[str, str]:
 # ── what it measures ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.timeout(3 * SECONDS + 20)
 def test_a_slowdown_of_a_quarter_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise is the right answer on a machine that is too busy for so short a look, and a longer one is taken then; that
+    it passes would be wrong at any time."""
     slow = slow_home(tmp_path, monkeypatch, QUARTER_SLOWER)
-    status, verdict = quick("--only", "qos1-pairs", "--baseline", HOME, "--candidate", slow, rounds=8)
+    for rounds, seconds in ((8, 0.1), (10, 0.4), (12, 1.0)):
+        status, verdict = quick("--only", "qos1-pairs", "--baseline", HOME, "--candidate", slow, rounds=rounds,
+                                seconds=seconds)
+        if outcomes(verdict)["cpu_per_message_us"] != "noise":
+            break
     assert outcomes(verdict)["cpu_per_message_us"] == "regression", verdict
     assert status == verdict["status"] == 1
 

@@ -18,6 +18,7 @@ import contextlib
 import itertools
 import os
 import socket
+import ssl
 import time
 from typing import Any, Protocol, TypeVar
 
@@ -109,7 +110,7 @@ class Client:
         """`send` to a broker that may close the connection before it has read everything."""
         try:
             self.send(*items)
-        except (BrokenPipeError, ConnectionResetError):
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
             self.transcript.append("  (closed while sending)")
 
     def recv(self, timeout: float | None = None) -> Packet:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["fill", "small_disk"]
+from fluxmq.model.limits import QUEUE_RESERVE_BYTES
+
+__all__ = ["fill", "has_reserve", "small_disk"]
 
 
 @contextlib.contextmanager
@@ -25,6 +27,14 @@ def small_disk(where: Path, size: str = "12m") -> Iterator[Path]:
         yield where
     finally:
         subprocess.run(["umount", "--lazy", str(where)], check=True)
+
+
+def has_reserve(data: Path) -> bool:
+    """A broker with queues has taken its reserve: the file is there before its space is."""
+    try:
+        return (data / "reserve").stat().st_blocks * 512 >= QUEUE_RESERVE_BYTES
+    except FileNotFoundError:
+        return False
 
 
 def fill(where: Path, leave: int) -> Path:

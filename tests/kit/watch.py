@@ -5,11 +5,12 @@ import re
 import time
 import urllib.request
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 from kit.broker import Broker
 
-__all__ = ["WAIT_SECONDS", "Memory", "metric", "metrics", "resident_bytes", "wait_until"]
+__all__ = ["WAIT_SECONDS", "Memory", "a_handful", "metric", "metrics", "resident_bytes", "wait_until"]
 
 WAIT_SECONDS = 20.0         # generous: only a failing test waits for it
 _LINE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
@@ -40,6 +41,13 @@ def wait_until(what: Callable[[], object], seconds: float = WAIT_SECONDS) -> Non
     while not what():
         assert time.monotonic() < deadline, "it did not come true"
         time.sleep(0.02)
+
+
+def a_handful(found: list[str]) -> int:
+    """How many lines of one cause a log may have: one a second, by the clock of the lines themselves, however long the
+    test takes."""
+    first, last = (datetime.fromisoformat(line.split()[0]) for line in (found[0], found[-1]))
+    return 2 + int((last - first).total_seconds())
 
 
 def resident_bytes(broker: Broker) -> int:

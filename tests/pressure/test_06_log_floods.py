@@ -9,12 +9,11 @@ from pathlib import Path
 
 from kit.broker import Broker
 from kit.client import TIMEOUT, Client
-from kit.watch import metric, wait_until
+from kit.watch import a_handful, metric, wait_until
 from oracle.mqtt import Puback, Publish
 
 Start = Callable[..., Broker]
 Connected = Callable[..., Client]
-A_HANDFUL = 100         # one a second for each cause, and tests take a few seconds, or a minute; of thousands
 
 
 def lines(broker: Broker, text: str) -> list[str]:
@@ -40,7 +39,7 @@ def test_ten_thousand_messages_dropped(start_broker: Start, connect: Connected) 
     assert dropped == 10_000 - 11
     told = lambda: lines(broker, "messages dropped")       # noqa: E731
     wait_until(lambda: sum(int(found) for line in told() for found in re.findall(r"dropped=(\d+)", line)) == dropped)
-    assert len(told()) <= A_HANDFUL and all("client_id=lamp" in line for line in told())
+    assert len(told()) <= a_handful(told()) and all("client_id=lamp" in line for line in told())
 
 
 def test_a_crowd_that_loses_messages(start_broker: Start, connect: Connected) -> None:
@@ -57,7 +56,7 @@ def test_a_crowd_that_loses_messages(start_broker: Start, connect: Connected) ->
     told = lambda: lines(broker, "messages dropped")       # noqa: E731
     wait_until(lambda: sum(int(found) for line in told() for found in re.findall(r"dropped=(\d+)", line)) == dropped)
     assert any("further clients" in line for line in told())
-    assert len(told()) <= 20 * 11       # ten names and a number for each second in which something was lost
+    assert len(told()) <= 11 * a_handful(told())
 
 
 def test_thousands_of_bad_connections(start_broker: Start) -> None:
@@ -69,8 +68,9 @@ def test_thousands_of_bad_connections(start_broker: Start) -> None:
             raw.recv(10)
         raw.close()
     assert metric(broker, "fluxmq_connect_refused_total", reason="malformed") == 2000
-    wait_until(lambda: total(lines(broker, "the first packet is not CONNECT")) >= 2000 - A_HANDFUL)
-    assert len(lines(broker, "the first packet is not CONNECT")) <= A_HANDFUL
+    told = lambda: lines(broker, "the first packet is not CONNECT")         # noqa: E731
+    wait_until(lambda: total(told()) + len(told()) >= 2000)
+    assert len(told()) <= a_handful(told())
 
 
 def test_thousands_of_denied_publishes(start_broker: Start, connect: Connected, tmp_path: Path) -> None:
@@ -81,6 +81,7 @@ def test_thousands_of_denied_publishes(start_broker: Start, connect: Connected, 
     client.send(*(Publish(topic=f"no/{number}") for number in range(10_000)))
     client.expect_quiet()
     assert metric(broker, "fluxmq_acl_denied_total", action="publish") == 10_000
-    wait_until(lambda: total(lines(broker, "publish denied")) >= 10_000 - A_HANDFUL)
-    found = lines(broker, "publish denied")
-    assert len(found) <= A_HANDFUL and all("client_id=spy" in line and "topic=no/" in line for line in found)
+    told = lambda: lines(broker, "publish denied")         # noqa: E731
+    wait_until(lambda: total(told()) + len(told()) >= 10_000)
+    found = told()
+    assert len(found) <= a_handful(found) and all("client_id=spy" in line and "topic=no/" in line for line in found)

@@ -213,23 +213,27 @@ def write_timeout(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
     if (transport, slot) not in (("tcp", "plain"), ("websocket", "plain"), ("tcp", "tls")):
         return                                  # one handler for all; three of its ways are enough to fill sockets for
     for slots, ends in ((tight, True), (wide, False)):
-        def timed_out(slots: Slots = slots) -> float:
-            return metric(slots.broker, "fluxmq_disconnections_total", reason="write_timeout")
-
-        before = timed_out()
+        ended, dropped = ends_and_drops(slots)
         client = slots.open(transport, slot, **own_path(slots, wide))
         client.connect()
         client.subscribe("free/t")
-        for _ in range(30):             # more than kernels take; and as soon as they do it may be cut off
+        for _ in range(100):
+            # It may be closed before its buffer is full: half a second is not long.
             client.send_to_the_end(*[Publish(topic="free/t", payload=bytes(60_000))] * 4)
             client.transcript.clear()
-            if timed_out() > before:
+            if ends_and_drops(slots) != (ended, dropped):
                 break
         if ends:
-            wait_until(lambda: timed_out() > before)        # noqa: B023
+            wait_until(lambda: ends_and_drops(slots)[0] == ended + 1)                 # noqa: B023
         else:
-            assert timed_out() == before
+            assert ends_and_drops(slots)[0] == ended
         client.close()
+
+
+def ends_and_drops(slots: Slots) -> tuple[float, float]:
+    seen = metrics(slots.broker)
+    return (seen['fluxmq_disconnections_total{reason="write_timeout"}'],
+            seen['fluxmq_messages_dropped_total{reason="buffer_full"}'])
 
 
 def amqp_write_timeout(wide: Slots, tight: Slots, slot: str) -> None:

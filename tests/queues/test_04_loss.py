@@ -114,7 +114,7 @@ def test_a_single_consumer_is_never_redelivered_to(start_broker: Start, connect:
     connects again under its name."""
     broker = start_broker(ORDERS)
     put(connect(broker), "orders", b"x")
-    consumer = connect(broker, "only")
+    consumer = connect(broker, "only", properties={"receive_maximum": 2})       # no room for a third
     consume(consumer, "orders", visibility_timeout=0.2)
     take(consumer, b"x")
     packet = consumer.expect(Publish, payload=b"x")

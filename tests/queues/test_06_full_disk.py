@@ -73,7 +73,7 @@ def publish_until_refused(client: Client, queue: str) -> int:
 def test_publishes_are_refused_and_consumers_go_on(broker: CrashBroker, small_disk: Path, connect: Connect) -> None:
     publisher, consumer = connect(broker), connect(broker)
     publisher.timeout = consumer.timeout = WAIT_SECONDS
-    wait_until((small_disk / "data" / "reserve").exists)
+    wait_until(lambda: smalldisk.has_reserve(small_disk / "data"))
     ballast = smalldisk.fill(small_disk, 1_500_000)
     taken = publish_until_refused(publisher, "q")
     assert taken > 10
@@ -110,8 +110,7 @@ def test_publishes_are_refused_and_consumers_go_on(broker: CrashBroker, small_di
     assert lag(broker, "q.dlq") == len([number for number in settled if number % 4 == 2])
     ballast.unlink()
     # Not before the reserve is held again: an attempt to take it that found no space may still be under way.
-    reserve = small_disk / "data" / "reserve"
-    wait_until(lambda: reserve.exists() and reserve.stat().st_blocks > 0, WAIT_SECONDS)
+    wait_until(lambda: smalldisk.has_reserve(small_disk / "data"), WAIT_SECONDS)
     wait_until(lambda: ready(broker) == 200, WAIT_SECONDS)
     publisher = connect(broker)
     put(publisher, "q", b"healed")

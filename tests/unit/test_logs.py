@@ -146,10 +146,16 @@ def test_flush_says_what_was_kept_back_and_forgets(kept: _Kept) -> None:
     limiter.flush()
     limiter.flush()
     assert kept.lines[2:] == [("message 2", 2)]
-    limiter.log(logging.WARNING, "a", "again")
+    limiter.log(logging.WARNING, "a", "not twice in a second")
+    assert len(kept.lines) == 3
+    for _ in range(2):
+        clock.now += 1
+        limiter.flush()
+    assert kept.lines[3:] == [("not twice in a second", 1)]
+    limiter.log(logging.WARNING, "a", "forgotten, so at once")
     limiter.log(logging.WARNING, "a", "at the end")
     limiter.close()
-    assert kept.lines[3:] == [("again", 0), ("at the end", 1)]
+    assert kept.lines[4:] == [("forgotten, so at once", 0), ("at the end", 1)]
 
 
 def test_a_level_that_is_off_costs_and_counts_nothing(kept: _Kept) -> None:

@@ -2,32 +2,38 @@
 import time
 
 import pytest
-from kit.client import KEPT, Nothing
-from oracle.mqtt import Puback, Publish, Pubrec, Pubrel, Suback, Subscribe, options
+from kit.client import KEPT
+from oracle.mqtt import Pingreq, Pingresp, Puback, Publish, Pubrec, Pubrel, Suback, Subscribe, options
 
 
 def share(topic, group="group"):
     return f"$share/{group}/{topic}"
 
 
-def drain(*members, seconds=0.15):
+def all_that_came(member):
+    """What was sent to it before a PINGREQ is answered."""
+    member.send(Pingreq())
+    got = []
+    while not isinstance(packet := member.recv(), Pingresp):
+        assert isinstance(packet, Publish)
+        got.append(packet)
+    return got
+
+
+def drain(*members):
     """What each member has got, acknowledged; until nothing comes."""
     got = []
     for member in members:
         mine = []
-        while True:
-            try:
-                packet = member.recv(seconds)
-            except Nothing:
-                break
-            assert isinstance(packet, Publish)
-            if packet.qos == 1:
-                member.send(Puback(packet_id=packet.packet_id))
-            elif packet.qos == 2:
-                member.send(Pubrec(packet_id=packet.packet_id))
-                member.answer(Pubrel, packet_id=packet.packet_id)
-                member.send(b"\x70\x02" + packet.packet_id.to_bytes(2, "big"))
-            mine.append(packet.payload)
+        while packets := all_that_came(member):
+            for packet in packets:
+                if packet.qos == 1:
+                    member.send(Puback(packet_id=packet.packet_id))
+                elif packet.qos == 2:
+                    member.send(Pubrec(packet_id=packet.packet_id))
+                    member.answer(Pubrel, packet_id=packet.packet_id)
+                    member.send(b"\x70\x02" + packet.packet_id.to_bytes(2, "big"))
+            mine += [packet.payload for packet in packets]
         got.append(mine)
     return got
 
@@ -134,15 +140,8 @@ def test_each_member_has_its_own_qos(client, topic):
     for i in range(30):
         pub.publish(topic, b"%d" % i, qos=2)
     for qos, member in enumerate(members):
-        count = 0
-        while True:
-            try:
-                packet = member.recv(0.15)
-            except Nothing:
-                break
-            assert packet.qos == qos
-            count += 1
-        assert count > 0
+        got = all_that_came(member)
+        assert got and {packet.qos for packet in got} == {qos}
 
 
 def test_identifiers_and_options_of_the_member_that_got_it(client, topic):
@@ -153,16 +152,11 @@ def test_identifiers_and_options_of_the_member_that_got_it(client, topic):
         pub.publish(topic, b"x", qos=1, retain=True)
     counts = []
     for member, number, retain in ((a, 1, True), (b, 2, False)):
-        count = 0
-        while True:
-            try:
-                packet = member.recv(0.15)
-            except Nothing:
-                break
+        got = all_that_came(member)
+        for packet in got:
             assert packet.props("subscription_identifier") == [number]
             assert packet.retain is retain
-            count += 1
-        counts.append(count)
+        counts.append(len(got))
     assert sum(counts) == 10
     assert all(counts)
 
