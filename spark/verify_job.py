@@ -43,6 +43,11 @@ def _shown(row: Row) -> list[str]:
     return lines
 
 
+def _proves(counted: dict[str, int]) -> bool:
+    """Whether something had to be there."""
+    return bool(counted["must"] or counted["group_must"])
+
+
 def _report(found: Result, settle: float, counted: dict[str, int], kinds: dict[str, int], shown: list[Row]) -> str:
     from fluxmq.spark.violations import COUNTS
 
@@ -59,7 +64,7 @@ def _report(found: Result, settle: float, counted: dict[str, int], kinds: dict[s
     lines += [f"  {counted[name]:>{width},} {text}" for name, text in COUNTS.items()]
     total = sum(kinds.values())
     if not total:
-        return "\n".join([*lines, "no violation"])
+        return "\n".join([*lines, "no violation" if _proves(counted) else "nothing was proved: no delivery had to be"])
     lines.append(f"violations: {total:,} (" + ", ".join(f"{name} {count:,}" for name, count in kinds.items()) + ")")
     for row in shown:
         lines += ["  " + printable(line) for line in _shown(row)]
@@ -79,7 +84,7 @@ def verify(result: str, settle: float, show: int, out: Path | None, master: str 
     """Compare the deliveries of a replay with what its subscriptions and publishes demand.
 
     Exit status 1 when there is a violation: a delivery that must be and is not, that must not be and is, that is there
-    twice, or out of order.
+    twice, or out of order; and when a partial result proves nothing.
     """
     found = open_result(result)
     if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
@@ -101,4 +106,4 @@ def verify(result: str, settle: float, show: int, out: Path | None, master: str 
         first = rows.orderBy(F.coalesce("arrived", "p_sent"), "client", "publisher_op").limit(show).collect()
         counted = counts(tables, events)
     click.echo(_report(found, settle, counted, {kind: by_kind[kind] for kind in KINDS if kind in by_kind}, first))
-    return 1 if by_kind else 0
+    return 1 if by_kind or not (found.summary.complete or _proves(counted)) else 0

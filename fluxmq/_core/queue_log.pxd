@@ -46,6 +46,7 @@ cdef struct chunk_t:
     uint64_t last               # of the last one
     uint64_t covers             # a loaded chunk: every kept offset in [first, covers) is in it. The tail: last + 1
     uint64_t batch              # journal batch of the oldest record in it
+    int64_t time_max            # of its messages: of the last one, unless the clock was set back
     uint64_t used_turn          # of the node, when it was last read: who gives way first
     uint8_t state               # CHUNK_*
     uint8_t* taken              # a bit for each record that an export took; NULL: all

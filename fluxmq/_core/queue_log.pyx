@@ -288,6 +288,7 @@ cdef class Log:
         if chunk.count == 1:
             chunk.first = record.offset
         chunk.last = record.offset
+        chunk.time_max = max(chunk.time_max, record.time_ms)
         chunk.covers = record.offset + 1
         chunk.used += record.size
         if chunk.count == 1:
@@ -405,7 +406,7 @@ cdef class Log:
         cdef chunk_t* chunk
         for i in range(self.chunks_count):
             chunk = self.chunks[i]
-            if chunk.count and record_at(chunk, chunk.count - 1).time_ms >= time_ms:
+            if chunk.time_max >= time_ms:
                 for j in range(chunk.count):
                     if record_at(chunk, j).time_ms >= time_ms and record_at(chunk, j).offset >= self.first:
                         return record_at(chunk, j).offset
@@ -487,6 +488,7 @@ cdef class Log:
                 memcpy(chunk.data + chunk.used, at, record.size)
                 chunk_index(chunk, chunk.used)
                 chunk.last = record.offset
+                chunk.time_max = max(chunk.time_max, record.time_ms)
                 chunk.used += record.size
             at += record.size
         return 0

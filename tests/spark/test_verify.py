@@ -274,6 +274,17 @@ def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
     assert [(row.kind, row.client) for row in rows] == [("must-missing", "c1")]
 
 
+@pytest.mark.parametrize("complete", [True, False])
+def test_nothing_to_judge(spark: SparkSession, tmp_path: Path, complete: bool) -> None:
+    from fluxmq.spark.verify_job import verify
+
+    connects = [row for row in quiet().rows if row["event"] == "connect"]
+    said = CliRunner().invoke(verify, [str(kit.write(tmp_path / "r", connects, complete=complete))],
+                              standalone_mode=False)
+    assert said.exception is None and said.return_value == (0 if complete else 1)
+    assert said.output.endswith("nothing was proved: no delivery had to be\n")
+
+
 def test_the_example_of_the_page(spark: SparkSession, tmp_path: Path) -> None:
     from fluxmq.spark.verify_job import verify
 

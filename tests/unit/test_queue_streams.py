@@ -69,6 +69,16 @@ def test_where_a_reader_begins(text: str, offset: int) -> None:
     assert stream.pump(stream.reader(text)) == list(range(offset, 10))
 
 
+def test_a_time_is_found_although_the_clock_was_set_back() -> None:
+    """Whoever asks for what came since then gets some that is older, and nothing of it is left out."""
+    stream = Stream(4)
+    stream.time(1)
+    stream.put()
+    assert stream.position(f"timestamp={START_MS + 2000}") == 2
+    assert stream.position(f"timestamp={START_MS + 3000}") == 3
+    assert stream.position(f"timestamp={START_MS + 3001}") == 5
+
+
 @pytest.mark.parametrize("text", ["nowhere", "--3", "-", "offset=", "offset=-1", "timestamp=yesterday", "1.5", "٣"])
 def test_a_position_that_is_none(text: str) -> None:
     with pytest.raises(QueueRefused):
