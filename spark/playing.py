@@ -338,16 +338,17 @@ class Player(Waits):
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _quiet(self) -> None:
-        """Until no delivery has come for quiet_s of naps (a machine that stands still delivers nothing)."""
+        """Until no delivery has come for quiet_s, and as long in naps: a machine that stands still delivers nothing,
+        and a nap may end early."""
         for link in list(self.alive):
             if link.manual:
                 link.release()  # what clients held back is acknowledged first
         end, nap = self.clock() + int(self.options.quiet_max_s * NANO), min(self.options.quiet_s / 4, NAP_S)
-        seen, quiet_s = -1, 0.0
+        seen, since, quiet_s = -1, self.clock(), 0.0
         while not self.stopped and self.clock() < end:
             if self.rows.deliveries != seen:
-                seen, quiet_s = self.rows.deliveries, 0.0
-            elif quiet_s >= self.options.quiet_s:
+                seen, since, quiet_s = self.rows.deliveries, self.clock(), 0.0
+            elif quiet_s >= self.options.quiet_s and self.clock() - since >= self.options.quiet_s * NANO:
                 return
             await self.options.sleep(nap)
             quiet_s += nap
