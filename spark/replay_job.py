@@ -22,7 +22,7 @@ import pyarrow as pa
 from fluxmq.record.reading import open_recording
 from fluxmq.spark.broker_cpu import listening_process, sampled
 from fluxmq.spark.plan import Plan, PlanError, plan_recording
-from fluxmq.spark.play_options import START_SOON_NS, PlayOptions, PlayStatus
+from fluxmq.spark.play_options import PlayOptions, PlayStatus
 from fluxmq.spark.progress import shown
 from fluxmq.spark.replaying import ReplayAsked, ReplayError, begin, finish, perform, play_options
 from fluxmq.spark.result import Place, Summary
@@ -30,22 +30,24 @@ from fluxmq.spark.result import Place, Summary
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["replay_with_spark", "run"]
+__all__ = ["meeting", "replay_with_spark", "run"]
 
 PROGRESS = ".progress"
 GONE = ".gone"                          # of the file in which a player says that the broker is
 TOLD_EVERY_S = 0.5
+EXECUTORS_S = 60.0
+BEGIN_IN_NS = 1_500_000_000     # Spark tells a task that waits for the others once a second whether they have come
 NANO = 1e9
 PASSWORD = "FLUXMQ_REPLAY_PASSWORD"
 ENDED = pa.schema([("status", pa.string())])
 
 
-def _meeting(word: str, now: int) -> int:
-    """All players of the stage: the latest clock and a moment more. One word after the other, in the same order."""
+def meeting(word: str, now: int) -> int:
+    """All players of the stage: the latest clock and BEGIN_IN_NS more. One word after the other, in the same order."""
     from pyspark import BarrierTaskContext
 
     clocks = BarrierTaskContext.get().allGather(f"{word} {now}")
-    return max(int(clock.split()[1]) for clock in clocks) + START_SOON_NS
+    return max(int(clock.split()[1]) for clock in clocks) + BEGIN_IN_NS
 
 
 def _task(options: PlayOptions, result: str, manual: list[int]) -> Callable[[Iterable[pa.RecordBatch]],
@@ -75,7 +77,7 @@ def _task(options: PlayOptions, result: str, manual: list[int]) -> Callable[[Ite
             told = place.names(PROGRESS, GONE)
             return (place.read(f"{PROGRESS}/{told[0]}") or b"").decode() if told else ""
 
-        playing = replace(options, meet=_meeting, tell=tell, hear=hear)
+        playing = replace(options, meet=meeting, tell=tell, hear=hear)
         status, counts = perform(place, task, operations, playing, manual, told)
         yield pa.RecordBatch.from_pydict({"status": [json.dumps({"status": asdict(status), "counts": counts})]}, ENDED)
 
@@ -87,6 +89,17 @@ def _slots(spark: SparkSession) -> int:
     context: Any = spark.sparkContext
     scala = context._jsc.sc()
     return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+
+
+def _room(spark: SparkSession, wanted: int | None) -> int:
+    """Slots, once there are as many as wanted: executors of a cluster come one after the other, those of local[N] are
+    there from the start."""
+    end = time.monotonic() + EXECUTORS_S
+    while (slots := _slots(spark)) < (wanted or 1) and time.monotonic() < end:
+        if spark.sparkContext.master.startswith("local"):
+            break
+        time.sleep(TOLD_EVERY_S)
+    return slots
 
 
 def replay_with_spark(spark: SparkSession, asked: ReplayAsked) -> Summary:
@@ -103,7 +116,7 @@ def replay_with_spark(spark: SparkSession, asked: ReplayAsked) -> Summary:
     rows = recorded_rows(spark, recording)
     with shown("reading", lambda: (None, f"{recording.rows} rows of {recording.path}")):
         survey = spark_survey(rows)
-    slots = _slots(spark)               # after the first job: executors are there by now
+    slots = _room(spark, asked.partitions)      # after the first job: the first executors are there by now
     wanted = asked.partitions or slots
     if wanted > slots:
         raise ReplayError(f"all {wanted} partitions must run at one time, and Spark has room for {slots}: ask for "

@@ -21,7 +21,7 @@ from kit.tools import require_tool
 from kit.watch import wait_until
 
 from fluxmq.spark.cli import replay
-from fluxmq.spark.replay_job import replay_with_spark
+from fluxmq.spark.replay_job import meeting, replay_with_spark
 from fluxmq.spark.replaying import ReplayAsked, ReplayError
 from fluxmq.spark.result import open_result
 
@@ -89,6 +89,18 @@ def test_two_players_meet(tmp_path: Path, spark: SparkSession, broker: Broker, s
     assert result.frame(spark).count() == sum(summary.counts.values())
     assert not (tmp_path / "result" / ".progress").exists()
     assert len(summary.cpu) >= 2 and summary.cpu[-1][1] >= summary.cpu[0][1] > 0     # it was found from /proc
+
+
+def test_nobody_begins_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark may tell a player only a second after it that the others have come: the beginning is later than that."""
+    from pyspark import BarrierTaskContext
+
+    class Context:
+        def allGather(self, said: str) -> list[str]:
+            return ["start 5000", said, "start 9000"]
+
+    monkeypatch.setattr(BarrierTaskContext, "get", Context)
+    assert meeting("start", 7000) > 9000 + 1_000_000_000
 
 
 def test_more_players_than_slots_are_refused(tmp_path: Path, spark: SparkSession, broker: Broker) -> None:
@@ -189,7 +201,7 @@ def test_on_a_cluster_of_two_workers(tmp_path: Path, broker: Broker) -> None:
             [str(submit), "--master", master, "--executor-memory", "500m", "--driver-memory", "500m",
              "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1", str(job.__file__),
              "run", str(recording), "--broker", "{}:{}".format(*broker.address), "--out", str(tmp_path / "result"),
-             "--fast", "--quiet", "0.3"],
+             "--fast", "--quiet", "0.3", "--partitions", "2"],
             capture_output=True, text=True, timeout=CLUSTER_SECONDS, cwd=tmp_path,
             env=environment(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable,
                             PYSPARK_DRIVER_PYTHON=sys.executable))
