@@ -6,25 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kit.scripted import Peer, Scripted
-from oracle.mqtt import Connack, Disconnect, Puback, Publish, Suback, Subscribe
+from kit.scripted import Peer, Scripted, answer_all
+from oracle.mqtt import Connack, Disconnect, Publish, Suback, Subscribe
 
 from fluxmq.client import Backoff, Client, Connection, ConnectionLost, ConnectRefused, Delivery, NotConnected
 from fluxmq.client.errors import ProtocolError
 
 Run = Callable[[Any], Any]
 QUICK = Backoff(initial_s=0.001, max_s=0.01)
-
-
-async def answer_all(peer: Peer, **connack: Any) -> list[Any]:
-    """A server that says yes to everything, to the end of the connection. What came."""
-    await peer.accept(**connack)
-    came = []
-    while (packet := await peer.recv()) is not None:
-        came.append(packet)
-        if isinstance(packet, Publish) and packet.qos:
-            peer.send(Puback(packet_id=packet.packet_id))
-    return came
 
 
 def test_closing_while_an_answer_is_on_its_way(run: Run) -> None:

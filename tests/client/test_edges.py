@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kit.scripted import Peer, Scripted
+from kit.scripted import Peer, Scripted, answer_all
 from oracle.mqtt import Disconnect, Puback, Publish, Suback, Subscribe, Unsuback, Unsubscribe
 
 from fluxmq.client import (
@@ -23,21 +23,6 @@ from fluxmq.client.errors import UsageError
 
 Run = Callable[[Any], Any]
 QUICK = Backoff(initial_s=0.001, max_s=0.01)
-
-
-async def answer_all(peer: Peer, **connack: Any) -> list[Any]:
-    """A server that says yes to everything, to the end of the connection. What came."""
-    await peer.accept(**connack)
-    came = []
-    while (packet := await peer.recv()) is not None:
-        came.append(packet)
-        if isinstance(packet, Publish) and packet.qos:
-            peer.send(Puback(packet_id=packet.packet_id))
-        elif isinstance(packet, Subscribe):
-            peer.send(Suback(packet_id=packet.packet_id, reasons=[1]))
-        elif isinstance(packet, Unsubscribe):
-            peer.send(Unsuback(packet_id=packet.packet_id, reasons=[0]))
-    return came
 
 
 def test_between_the_end_and_its_notice(run: Run) -> None:

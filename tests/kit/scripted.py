@@ -12,9 +12,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from oracle.mqtt import Connack, Connect, Packet, parse
+from oracle.mqtt import (
+    Connack,
+    Connect,
+    Packet,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    parse,
+)
 
-__all__ = ["Peer", "Script", "Scripted"]
+__all__ = ["Peer", "Script", "Scripted", "answer_all"]
 
 P = TypeVar("P", bound=Packet)
 
@@ -110,3 +121,18 @@ class Scripted:
             task.cancel()
             if kind is not None and task.done() and not task.cancelled() and task.exception() is not None:
                 raise ExceptionGroup("test and server", [task.exception(), error])  # type: ignore[list-item]
+
+
+async def answer_all(peer: Peer, **connack: Any) -> list[Any]:
+    """A server that says yes to everything, to the end of the connection. What came."""
+    await peer.accept(**connack)
+    came = []
+    while (packet := await peer.recv()) is not None:
+        came.append(packet)
+        if isinstance(packet, Publish) and packet.qos:
+            peer.send(Puback(packet_id=packet.packet_id))
+        elif isinstance(packet, Subscribe):
+            peer.send(Suback(packet_id=packet.packet_id, reasons=[1]))
+        elif isinstance(packet, Unsubscribe):
+            peer.send(Unsuback(packet_id=packet.packet_id, reasons=[0]))
+    return came
