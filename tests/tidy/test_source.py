@@ -1,10 +1,15 @@
-"""Sizes, openings, names that are exported, stubs, and what must not be left lying about in a source."""
+"""Sizes, openings, names that are exported, stubs, and what must not be left lying about in a source.
+
+One test per rule: it fails with the list of everything that breaks the rule.
+"""
 from __future__ import annotations
 
 import ast
 import io
 import re
 import tokenize
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,41 +38,59 @@ def _id(path: Path) -> str:
 OURS = [path for path in sources() if path.suffix in CODE]
 PYTHON = [path for path in OURS if path.suffix == ".py"]
 CYTHON = [path for path in OURS if path.suffix in (".pyx", ".pxd")]
+MODULES = [path for path in OURS if path.suffix == ".pyx"]
 PRODUCT = [path for path in PYTHON if path.relative_to(ROOT).parts[0] in ("fluxmq", "bench", "spark")]
 TESTS = [path for path in PYTHON if path.relative_to(ROOT).parts[0] == "tests"]
 
-files = pytest.mark.parametrize("path", OURS, ids=_id)
-pythons = pytest.mark.parametrize("path", PYTHON, ids=_id)
-cythons = pytest.mark.parametrize("path", CYTHON, ids=_id)
-products = pytest.mark.parametrize("path", PRODUCT, ids=_id)
-
-
+@cache
 def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
+
+
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(read(path))
+
+
+def findings(paths: Iterable[Path], rule: Callable[[Path], object]) -> list[str]:
+    """`path: what is wrong` of every file for which the rule answers something."""
+    assert OURS, "no sources found: the rules would hold of nothing"
+    return [f"{_id(path)}: {found}" for path in paths if (found := rule(path))]
+
+
+def check(paths: Iterable[Path], rule: Callable[[Path], object]) -> None:
+    wrong = findings(paths, rule)
+    assert not wrong, "\n".join(["", *wrong])
 
 
 # ── size ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@files
-def test_files_are_not_too_long(path: Path) -> None:
+def too_long(path: Path) -> str:
     lines = read(path).splitlines()
     limit = LINES_MAX.get(path.suffix)
     # Tests by theme are read a test at a time, and oracles beside their specification.
-    if limit is None or len(lines) <= limit or path in TESTS:
-        return
-    assert EXCUSE.search("\n".join(lines[:OPENING_LINES])), f"{len(lines)} lines, over {limit}, and no reason on top"
+    if limit is None or len(lines) <= limit or path in TESTS or EXCUSE.search("\n".join(lines[:OPENING_LINES])):
+        return ""
+    return f"{len(lines)} lines, over {limit}, and no reason on top"
 
 
-@files
-def test_lines_are_not_too_wide(path: Path) -> None:
-    assert [n for n, line in enumerate(read(path).splitlines(), 1) if len(line) > COLUMNS_MAX] == []
+def test_files_are_not_too_long() -> None:
+    check(OURS, too_long)
+
+
+def too_wide(path: Path) -> list[int]:
+    return [n for n, line in enumerate(read(path).splitlines(), 1) if len(line) > COLUMNS_MAX]
+
+
+def test_lines_are_not_too_wide() -> None:
+    check(OURS, too_wide)
 
 
 def functions(path: Path) -> list[tuple[str, int]]:
     """(name, lines) of each function; of Cython by indentation."""
     if path.suffix == ".py":
-        return [(node.name, (node.end_lineno or 0) - node.lineno + 1) for node in ast.walk(ast.parse(read(path)))
+        return [(node.name, (node.end_lineno or 0) - node.lineno + 1) for node in ast.walk(parse(path))
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     found: list[tuple[str, int]] = []
     opened: list[tuple[int, str, int, int]] = []        # indentation, name, first line, last line that had text
@@ -85,35 +108,41 @@ def functions(path: Path) -> list[tuple[str, int]]:
     return found
 
 
-@pytest.mark.parametrize("path", [path for path in OURS if path.suffix in (".py", ".pyx")], ids=_id)
-def test_functions_are_not_too_long(path: Path) -> None:
-    assert [(name, lines) for name, lines in functions(path) if lines > FUNCTION_LINES_MAX and name not in WHOLE] == []
+def long_functions(path: Path) -> list[tuple[str, int]]:
+    return [(name, lines) for name, lines in functions(path) if lines > FUNCTION_LINES_MAX and name not in WHOLE]
+
+
+def test_functions_are_not_too_long() -> None:
+    check([path for path in OURS if path.suffix in (".py", ".pyx")], long_functions)
 
 
 # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@files
-def test_files_open_with_what_they_are_for(path: Path) -> None:
+def opening(path: Path) -> str:
     text = read(path)
     if not text.strip():
-        assert path.name == "__init__.py", "an empty file"
-        return
+        return "" if path.name == "__init__.py" else "an empty file"
     if path.suffix == ".pyi":           # its .pyx does
-        return
+        return ""
     if path.suffix == ".py":
-        if path.name != "__init__.py" or len(text.splitlines()) > 3:
-            assert ast.get_docstring(ast.parse(text)), "no docstring"
-        return
+        short = path.name == "__init__.py" and len(text.splitlines()) <= 3
+        return "" if short or ast.get_docstring(parse(path)) else "no docstring"
     body = "\n".join(line for line in text.splitlines() if not line.startswith("# cython:")).lstrip()
-    assert body.startswith(('"""', "# ", "/*", "//")), "does not say what it is for"
+    return "" if body.startswith(('"""', "# ", "/*", "//")) else "does not say what it is for"
 
 
-@cythons
-def test_directives_stand_in_the_file(path: Path) -> None:
-    if path.suffix == ".pyx":
-        directives = [line for line in read(path).splitlines()[:4] if line.startswith("# cython:")]
-        assert "language_level=3" in " ".join(directives)
+def test_files_open_with_what_they_are_for() -> None:
+    check(OURS, opening)
+
+
+def without_language_level(path: Path) -> bool:
+    directives = [line for line in read(path).splitlines()[:4] if line.startswith("# cython:")]
+    return "language_level=3" not in " ".join(directives)
+
+
+def test_directives_stand_in_the_file() -> None:
+    check(MODULES, without_language_level)
 
 
 # ── exports and stubs ────────────────────────────────────────────────────────────────────────────────────────
@@ -139,16 +168,20 @@ def defined(tree: ast.Module) -> set[str]:
     return names
 
 
-@products
-def test_all_is_exact(path: Path) -> None:
-    """Names in __all__ exist, in order, once; every public class and function is in it or is nobody else's."""
+def wrong_all(path: Path) -> str:
     if path.name in ("__init__.py", "__main__.py", "job.py") or path.name.startswith("bench_"):
-        return
-    tree = ast.parse(read(path))
-    names = exported(tree)
-    assert names is not None, "no __all__"
-    assert names == sorted(set(names), key=_as_ruff), "not sorted, or twice"
-    assert set(names) <= defined(tree)
+        return ""
+    names = exported(parse(path))
+    if names is None:
+        return "no __all__"
+    if names != sorted(set(names), key=_as_ruff):
+        return "not sorted, or twice"
+    return ", ".join(set(names) - defined(parse(path)))
+
+
+def test_all_is_exact() -> None:
+    """Names in __all__ exist, in order, once; every public class and function is in it or is nobody else's."""
+    check(PRODUCT, wrong_all)
 
 
 def _as_ruff(name: str) -> tuple[int, str]:
@@ -159,10 +192,10 @@ def _as_ruff(name: str) -> tuple[int, str]:
 def test_nobody_imports_what_is_not_exported() -> None:
     """`from fluxmq.x import y`: y is in the __all__ of x, or a constant, where x has an __all__."""
     exports = {".".join(("fluxmq", *path.relative_to(ROOT / "fluxmq").with_suffix("").parts)): exported(
-        ast.parse(read(path))) for path in PRODUCT if path.relative_to(ROOT).parts[0] == "fluxmq"}
+        parse(path)) for path in PRODUCT if path.relative_to(ROOT).parts[0] == "fluxmq"}
     wrong = []
     for path in PRODUCT:
-        for node in ast.walk(ast.parse(read(path))):
+        for node in ast.walk(parse(path)):
             if isinstance(node, ast.ImportFrom) and (names := exports.get(node.module or "")) is not None:
                 wrong += [f"{_id(path)}: {node.module}.{alias.name}" for alias in node.names
                           if alias.name not in names and not alias.name.isupper()]
@@ -178,44 +211,43 @@ def visible(path: Path) -> bool:
             or not declared.issuperset(re.findall(r"^([A-Z_]+) = ", text, re.MULTILINE)))
 
 
-@pytest.mark.parametrize("path", [path for path in CYTHON if path.suffix == ".pyx"], ids=_id)
-def test_what_python_sees_has_a_stub_and_what_c_sees_a_header(path: Path) -> None:
+def without_stub_or_header(path: Path) -> str:
     stub, header = path.with_suffix(".pyi"), path.with_suffix(".pxd")
-    assert stub.exists() == visible(path)
-    assert stub.exists() or header.exists()
+    if stub.exists() != visible(path):
+        return "Python sees it, and it has no stub" if visible(path) else "a stub of what Python does not see"
+    return "" if stub.exists() or header.exists() else "neither stub nor header"
 
 
-@pytest.mark.parametrize("path", [path for path in OURS if path.suffix == ".pyi"], ids=_id)
-def test_stubs_belong_to_something(path: Path) -> None:
-    assert path.with_suffix(".pyx").exists()
+def test_what_python_sees_has_a_stub_and_what_c_sees_a_header() -> None:
+    check(MODULES, without_stub_or_header)
+
+
+def test_stubs_belong_to_something() -> None:
+    stubs = [path for path in OURS if path.suffix == ".pyi"]
+    check(stubs, lambda path: not path.with_suffix(".pyx").exists())
 
 
 # ── what must not be there ───────────────────────────────────────────────────────────────────────────────────
 
 
-@cythons
-def test_include_is_banned(path: Path) -> None:
-    assert not INCLUDE.search(read(path)), "modules are joined by cimport"
+def test_include_is_banned() -> None:
+    """Modules are joined by cimport."""
+    check(CYTHON, lambda path: INCLUDE.search(read(path)))
 
 
 TEXTS = [path for path in sources() if path.suffix in CODE | {".md", ".toml", ".ini", ".yaml", ".js", ".in", ""}
          and path.name not in ("LICENSE", ".gitkeep")]
-texts = pytest.mark.parametrize("path", TEXTS, ids=_id)
 
 
-@texts
-def test_nothing_is_left_to_do(path: Path) -> None:
-    assert [line for line in read(path).splitlines() if LEFTOVER.search(line)] == []
+def test_nothing_is_left_to_do() -> None:
+    check(TEXTS, lambda path: [line for line in read(path).splitlines() if LEFTOVER.search(line)])
 
 
-@texts
-def test_no_path_of_one_machine(path: Path) -> None:
-    assert MACHINE_PATH.findall(read(path)) == []
+def test_no_path_of_one_machine() -> None:
+    check(TEXTS, lambda path: MACHINE_PATH.findall(read(path)))
 
 
-@pythons
-def test_no_commented_code(path: Path) -> None:
-    """A comment that parses as an assignment or a call by itself is code that somebody was afraid to delete."""
+def commented_code(path: Path) -> list[str]:
     wrong = []
     for token in tokenize.generate_tokens(io.StringIO(read(path)).readline):
         if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#"):
@@ -226,7 +258,12 @@ def test_no_commented_code(path: Path) -> None:
                 except SyntaxError:
                     continue
                 wrong.append(token.string)
-    assert wrong == []
+    return wrong
+
+
+def test_no_commented_code() -> None:
+    """A comment that parses as an assignment or a call by itself is code that somebody was afraid to delete."""
+    check(PYTHON, commented_code)
 
 
 def skips_without_reason(tree: ast.Module) -> list[int]:
@@ -271,11 +308,12 @@ def asserts_of_time(tree: ast.Module) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("path", TESTS, ids=_id)
-def test_tests_are_honest(path: Path) -> None:
-    tree = ast.parse(read(path))
-    assert skips_without_reason(tree) == [], "skipped without a reason"
-    assert asserts_of_time(tree) == [], "asserts how long something took"
+def test_skips_have_reasons() -> None:
+    check(TESTS, lambda path: skips_without_reason(parse(path)))
+
+
+def test_no_test_asserts_how_long_something_took() -> None:
+    check(TESTS, lambda path: asserts_of_time(parse(path)))
 
 
 # ── pages that are made ──────────────────────────────────────────────────────────────────────────────────────
@@ -290,10 +328,12 @@ def test_generated_pages_are_there(page: str) -> None:
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[\w-]*)?\)")
 
 
-@pytest.mark.parametrize("path", [path for path in TEXTS if path.suffix == ".md"], ids=_id)
-def test_links_lead_somewhere(path: Path) -> None:
-    assert [link for link in LINK.findall(read(path))
-            if "://" not in link and not (path.parent / link).exists()] == []
+def dead_links(path: Path) -> list[str]:
+    return [link for link in LINK.findall(read(path)) if "://" not in link and not (path.parent / link).exists()]
+
+
+def test_links_lead_somewhere() -> None:
+    check([path for path in TEXTS if path.suffix == ".md"], dead_links)
 
 
 def test_docs_index_names_every_page() -> None:
@@ -306,6 +346,7 @@ def test_docs_index_names_every_page() -> None:
 
 
 def test_the_checks_see_what_they_look_for() -> None:
+    assert findings(OURS[:1], lambda path: [1]) == [f"{_id(OURS[0])}: [1]"]
     assert skips_without_reason(ast.parse("@pytest.mark.skip\ndef test(): ...")) == [1]
     assert skips_without_reason(ast.parse("@pytest.mark.skipif(x)\ndef test(): ...")) == [1]
     assert skips_without_reason(ast.parse("@pytest.mark.skipif(x, reason='r')\ndef test(): ...")) == []
