@@ -19,6 +19,7 @@ SANITIZE = os.environ.get("FLUXMQ_SANITIZE") == "1"
 DEBUG = os.environ.get("FLUXMQ_DEBUG") == "1" or SANITIZE
 COVERAGE = os.environ.get("FLUXMQ_COVERAGE") == "1"
 SWITCHES = {"debug": DEBUG, "sanitize": SANITIZE, "coverage": COVERAGE}
+PROCESSORS = len(os.sched_getaffinity(0))
 KIND = "-".join(name for name, on in SWITCHES.items() if on) or "plain"
 
 PACKAGES = [
@@ -65,8 +66,8 @@ setup(
     # The floors of the load benchmarks are compiled where they run.
     package_data={"": ["*.pyi", "py.typed"], "fluxmq.bench.load": ["floor/*.c", "floor/*.h"],
                   "fluxmq.bench.gate": ["*.yaml"]},
-    ext_modules=cythonize(extensions(), nthreads=0 if COVERAGE else 2,
+    ext_modules=cythonize(extensions(), nthreads=0 if COVERAGE else PROCESSORS,
                           build_dir=None if COVERAGE else f"build/{KIND}/c",
                           compiler_directives={"linetrace": True} if COVERAGE else {}),
-    options={"build": {"build_base": f"build/{KIND}"}},
+    options={"build": {"build_base": f"build/{KIND}"}, "build_ext": {"parallel": PROCESSORS}},
 )
