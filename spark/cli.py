@@ -50,5 +50,6 @@ class Jobs(click.Group):
 def replay() -> None:
     """Profile recordings, replay them against a broker, and judge the results.
 
-    Needs `pip install 'fluxmq[spark]'`. Without --master a job runs in this process, on all processors.
+    Needs `pip install '.[spark]'` in the checkout, and Java 17. Without --master a job runs in this process, on all
+    processors.
     """

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.errors import FluxError
+from fluxmq.model.extras import how_to_install
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ def session(name: str, master: str | None = None, settings: dict[str, str] | Non
         from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession as Builder
     except ImportError:
-        raise SparkMissing("PySpark is not installed: pip install 'fluxmq[spark]'") from None
+        raise SparkMissing(f"PySpark is not installed: {how_to_install('spark')}") from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     # Else workers look into the directory they are started in first: in a checkout, into sources that are not built.

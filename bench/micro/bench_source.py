@@ -2,7 +2,7 @@
 
     python -m fluxmq.bench.micro.bench_source [--messages 1000000] [--size 256] [--rounds 3]
 
-Needs `fluxmq[spark]`. What is read is published before; each way is taken in turn, the median of the rounds printed.
+Needs the extra `spark`. What is read is published before; each way is taken in turn, the median of the rounds printed.
 """
 from __future__ import annotations
 

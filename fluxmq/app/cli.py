@@ -33,7 +33,25 @@ _users_option = click.option("--file", "file", type=_FILE, required=True, metava
                              help="The users file, auth.users_file of the configuration.")
 
 
+def _versions() -> str:
+    parts = [f"Python {platform.python_version()}"]
+    for name in ("uvloop", "rocksdict"):
+        try:
+            parts.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            parts.append(f"no {name}")
+    return f"fluxmq {__version__} ({', '.join(parts)})"
+
+
+def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        click.echo(_versions())
+        context.exit()
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version,
+              help="As `fluxmq version`.")
 def cli() -> None:
     """FluxMQ, a message broker."""
 
@@ -96,13 +114,7 @@ def config_keys(markdown: bool) -> None:
 @cli.command()
 def version() -> None:
     """Print the version, and those of what decides how it runs."""
-    parts = [f"Python {platform.python_version()}"]
-    for name in ("uvloop", "rocksdict"):
-        try:
-            parts.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            parts.append(f"no {name}")
-    click.echo(f"fluxmq {__version__} ({', '.join(parts)})")
+    click.echo(_versions())
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from fluxmq._core.text import check_filter
 from fluxmq.model import limits
 from fluxmq.model.address import Address, parse_address
 from fluxmq.model.config import Config
+from fluxmq.model.extras import how_to_install
 from fluxmq.model.listeners import TlsListener, TlsWebSocket, WebSocketListener
 from fluxmq.model.record import RECORD_PROTOCOLS
 
@@ -195,7 +196,7 @@ def _record(config: Config) -> Iterator[Finding]:
     if os.path.exists(record.dir) and not os.path.isdir(record.dir):
         yield ("record.dir",), f"{record.dir} is not a directory"
     if record.enabled and importlib.util.find_spec("pyarrow") is None:
-        yield ("record.enabled",), "recordings are Parquet, and pyarrow is not installed: pip install fluxmq[record]"
+        yield ("record.enabled",), f"recordings are Parquet, and pyarrow is not installed: {how_to_install('record')}"
 
 
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from fluxmq.app.record_files_cli import import_command, show_command
+from fluxmq.model.extras import how_to_install
 
 if TYPE_CHECKING:
     from fluxmq.model.config import Config
@@ -91,7 +92,7 @@ def record(context: click.Context, /, socket: Path | None, file: Path | None, di
     if context.invoked_subcommand is not None:
         return
     if find_spec("pyarrow") is None:
-        raise click.ClickException("recordings are Parquet, and pyarrow is not installed: pip install fluxmq[record]")
+        raise click.ClickException(f"recordings are Parquet, and pyarrow is not installed: {how_to_install('record')}")
     from fluxmq.app.config import load
     from fluxmq.record.supervisor import recording_name
 

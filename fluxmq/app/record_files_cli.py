@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fluxmq.model.extras import how_to_install
+
 if TYPE_CHECKING:
     from fluxmq.record.reading import Recording
 
@@ -18,7 +20,7 @@ __all__ = ["import_command", "show_command"]
 
 def _need_pyarrow() -> None:
     if find_spec("pyarrow") is None:
-        raise click.ClickException("recordings are Parquet, and pyarrow is not installed: pip install fluxmq[record]")
+        raise click.ClickException(f"recordings are Parquet, and pyarrow is not installed: {how_to_install('record')}")
 
 
 def _when(nanoseconds: int | None) -> str:

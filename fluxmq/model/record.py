@@ -15,7 +15,8 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Recording of traffic, from start to stop. `fluxmq record --attach` records a broker for a while instead."""
 
     enabled: Annotated[bool, Meta(description=(
-        "Record from start to stop, by a process of its own. Recordings are Parquet: pip install fluxmq[record]."
+        "Record from start to stop, by a process of its own. Recordings are Parquet: pip install '.[record]' in the "
+        "checkout."
     ))] = False
     dir: Annotated[str, Meta(min_length=1, description=(
         "Directory of recordings, made when it is missing, for the broker's own user. Each start makes a new one in "

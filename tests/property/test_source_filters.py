@@ -20,7 +20,7 @@ try:
     from fluxmq.spark.source_columns import SCHEMA
     from fluxmq.spark.source_plan import Filters, LogRange, QueueLog, QueueLogs, feed, signed
 except ImportError:
-    missing_tool("PySpark is not installed (pip install 'fluxmq[spark]')")
+    missing_tool("PySpark is not installed (pip install '.[spark]')")
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 QUEUES = ("q-1", "q-2")

@@ -25,7 +25,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     try:
         import pyspark  # noqa: F401
     except ImportError:
-        missing_tool("PySpark is not installed (pip install 'fluxmq[spark]')")
+        missing_tool("PySpark is not installed (pip install '.[spark]')")
     require_tool("java", package="default-jre-headless")
     from fluxmq.spark.session import session
 

@@ -9,7 +9,7 @@ from kit.tools import missing_tool
 try:
     from fluxmq.spark.broker_cpu import process_seconds, sampled
 except ImportError:
-    missing_tool("PySpark is not installed (pip install 'fluxmq[spark]')")
+    missing_tool("PySpark is not installed (pip install '.[spark]')")
 
 # Two threads, one after the other, work for 0.2 s each of their own time, and end.
 PROGRAM = """

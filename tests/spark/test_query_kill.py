@@ -17,7 +17,7 @@ from kit.tools import missing_tool, require_tool
 try:
     import pyspark  # noqa: F401
 except ImportError:
-    missing_tool("PySpark is not installed (pip install 'fluxmq[spark]')")
+    missing_tool("PySpark is not installed (pip install '.[spark]')")
 
 MESSAGES = 2400
 QUERY_SECONDS = 300

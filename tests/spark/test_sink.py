@@ -18,7 +18,7 @@ try:
     from fluxmq.spark.sink import Message, Target, messages_of, publish_all
     from fluxmq.spark.source_columns import SourceError
 except ImportError:
-    missing_tool("PySpark is not installed (pip install 'fluxmq[spark]')")
+    missing_tool("PySpark is not installed (pip install '.[spark]')")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,7 @@ try:
     from fluxmq.spark.source_plan import LogRange
     from fluxmq.spark.source_stream import FluxStreamReader
 except ImportError:
-    missing_tool("PySpark is not installed (pip install 'fluxmq[spark]')")
+    missing_tool("PySpark is not installed (pip install '.[spark]')")
 
 Start = Callable[..., QueueBroker]
 ALL = ReadAllAvailable()

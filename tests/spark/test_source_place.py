@@ -37,7 +37,7 @@ try:
     from fluxmq.spark.source_columns import SCHEMA, SourceError
     from fluxmq.spark.source_plan import LogRange
 except ImportError:
-    missing_tool("PySpark is not installed (pip install 'fluxmq[spark]')")
+    missing_tool("PySpark is not installed (pip install '.[spark]')")
 
 Start = Callable[..., QueueBroker]
 STREAM = {"name": "s", "type": "stream", "partitions": 3}

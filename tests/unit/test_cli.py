@@ -134,8 +134,9 @@ def test_keys_names_every_key() -> None:
     assert [line for line in result.output.splitlines() if line and not line.startswith(" ")] == [*KEYS, *QUEUE_KEYS]
 
 
-def test_version() -> None:
-    result = run("version")
+@pytest.mark.parametrize("how", ["version", "--version"])
+def test_version(how: str) -> None:
+    result = run(how)
     assert result.returncode == 0 and result.stdout.startswith(f"fluxmq {__version__} (Python ")
 
 
