@@ -13,8 +13,11 @@ import errno
 import os
 import ssl
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from cryptography import x509
 
 from fluxmq._core.errors import ConfigError
 
@@ -72,6 +75,20 @@ class ServerContexts:
             self._current = self._build()
         except ConfigError as error:
             return f"{error}; the certificates read before stay in force"
+        return ""
+
+    def out_of_date(self, now: datetime) -> str:
+        """Why clients refuse a certificate in cert_file at the time `now` (with a time zone); "" when they do not.
+
+        OpenSSL serves a certificate that has expired without a word."""
+        for certificate in x509.load_pem_x509_certificates(Path(self._cert_file).read_bytes()):
+            begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+            whose = f"the certificate of {certificate.subject.rfc4514_string() or 'nobody'} in {self._cert_file}"
+            if now >= end:
+                return f"{whose} has expired ({end:%Y-%m-%d %H:%M} UTC): clients refuse it; renew it"
+            if now < begin:
+                return (f"{whose} is not valid before {begin:%Y-%m-%d %H:%M} UTC: clients refuse it; set the clock, or "
+                        f"get another")
         return ""
 
     def _fail(self, key: str, text: str) -> ConfigError:

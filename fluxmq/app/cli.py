@@ -85,9 +85,13 @@ def config() -> None:
 @click.argument("file", type=_FILE)
 def config_check(file: Path) -> None:
     """Say everything that is wrong with FILE. Environment and flags are left out: it is the file that is checked."""
-    from fluxmq.app.config import load
+    from fluxmq.app.certificates import check_certificates
+    from fluxmq.app.config import InvalidConfig, load
 
-    load(file)
+    config, _ = load(file)
+    problems = [ConfigError("", problem) for problem in check_certificates(config)]
+    if problems:
+        raise InvalidConfig(problems)
     click.echo(f"{file}: good")
 
 

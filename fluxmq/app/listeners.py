@@ -5,7 +5,7 @@ from collections.abc import Callable
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Any
 
-from fluxmq.access.tls import ServerContexts
+from fluxmq.app.certificates import server_contexts
 from fluxmq.app.exit_codes import BindError
 from fluxmq.edge.amqp091.front import Front as AmqpFront
 from fluxmq.edge.amqp091.listener import Listener as AmqpListener
@@ -51,9 +51,7 @@ def _how(server: Server, path: str, slot: Slot) -> dict[str, Any]:
     """What all listeners are told."""
     context: Callable[[], SSLContext] | None = None
     if isinstance(slot, TlsListener):
-        contexts = ServerContexts(slot.cert_file, slot.key_file, ca_file=slot.ca_file,
-                                  client_auth=slot.client_auth_effective, min_version=slot.min_version,
-                                  cipher_suites=slot.cipher_suites, path=path)
+        contexts = server_contexts(path, slot)
         server.contexts.append((path, contexts))
         context = lambda: contexts.current  # noqa: E731
     return {"context": context, "max_connections": slot.max_connections, "read_timeout_s": slot.read_timeout,

@@ -34,6 +34,7 @@ from fluxmq.admin.metrics import Metrics
 from fluxmq.admin.socket import SOCKET_PATH_BYTES_MAX, AdminSocket
 from fluxmq.app import exit_codes, queue_setup
 from fluxmq.app.amqp091 import Amqp091
+from fluxmq.app.certificates import out_of_date
 from fluxmq.app.config_text import show
 from fluxmq.app.exit_codes import BindError
 from fluxmq.app.heap import HeapKeeper, settle_heap
@@ -190,6 +191,8 @@ class Server:
         recovered = self.keeper.recover()
         queue_setup.declare(self)
         review(self.broker, self.authority)  # permissions may have changed while it was down
+        for problem in out_of_date(self.contexts):
+            self.log.warning(problem)
         if recovered:
             self.log.info("state recovered", extra=recovered)
         if self.health is not None:
@@ -294,6 +297,8 @@ class Server:
         self.amqp091.clients.review(self.authority.removed)
         for problem in problems:
             log.error(f"reload: {problem}")
+        for problem in out_of_date(self.contexts):
+            log.warning(f"reload: {problem}")
         if not problems:
             log.info("reloaded certificates, users and ACL")
 

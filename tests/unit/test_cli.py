@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 from click.testing import CliRunner
 from kit import python
+from kit.certs import issue, make_ca
 
 from fluxmq import __version__
 from fluxmq._core.errors import CorruptError, FluxError
@@ -114,6 +115,24 @@ def test_check_reads_the_file_alone(tmp_path: Path) -> None:
     result = run("config", "check", str(bad))
     assert result.returncode == 2 and result.stdout == ""
     assert "log.level" in result.stderr and "broker.max_qos" in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(("cert", "key", "complaint"), [
+    ("good.crt", "other.key", "is not the key of the certificate"), ("garbage", "good.key", "cannot be used"),
+    ("good.crt", "garbage", "cannot be used"), ("old.crt", "old.key", "has expired"), ("good.crt", "good.key", "")])
+def test_check_reads_certificates(tmp_path: Path, cert: str, key: str, complaint: str) -> None:
+    ca = make_ca(tmp_path)
+    for name in ("good", "other", "old"):
+        issue(ca, "broker", name=name, expired=name == "old")
+    (tmp_path / "garbage").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+                                      "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+    file = tmp_path / "fluxmq.yaml"
+    file.write_text(f"server: {{mqtt: {{tcp: {{tls: {{addr: '127.0.0.1:8883', cert_file: {tmp_path / cert}, "
+                    f"key_file: {tmp_path / key}}}}}}}}}\n")
+    result = run("config", "check", str(file))
+    assert result.returncode == (2 if complaint else 0), result.stderr
+    assert complaint in result.stderr and "Traceback" not in result.stderr
+    assert ("server.mqtt.tcp.tls." in result.stderr) == bool(complaint)
 
 
 def test_show_is_a_configuration_again(tmp_path: Path) -> None:

@@ -1,0 +1,36 @@
+"""Certificates of the listeners, looked at before a client does: do the files fit together, and are they in date?"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from fluxmq._core.errors import ConfigError
+from fluxmq.access.tls import ServerContexts
+from fluxmq.model.config import Config
+from fluxmq.model.listeners import TlsListener
+
+__all__ = ["check_certificates", "out_of_date", "server_contexts"]
+
+
+def server_contexts(path: str, slot: TlsListener) -> ServerContexts:
+    """path: the listener's key in the configuration. Raises ConfigError where the files cannot be used."""
+    return ServerContexts(slot.cert_file, slot.key_file, ca_file=slot.ca_file, client_auth=slot.client_auth_effective,
+                          min_version=slot.min_version, cipher_suites=slot.cipher_suites, path=path)
+
+
+def out_of_date(listeners: Sequence[tuple[str, ServerContexts]]) -> list[str]:
+    """A line for each listener whose clients refuse its certificate because of its dates."""
+    now = datetime.now(UTC)
+    return [f"{path}.cert_file: {problem}" for path, contexts in listeners if (problem := contexts.out_of_date(now))]
+
+
+def check_certificates(config: Config) -> Iterator[str]:
+    """What a start would refuse or clients would: files that are no certificate, keys of another one, dates."""
+    for path, slot in config.listeners():
+        if isinstance(slot, TlsListener):
+            try:
+                contexts = server_contexts(path, slot)
+            except ConfigError as error:
+                yield str(error)
+            else:
+                yield from out_of_date([(path, contexts)])
