@@ -115,6 +115,15 @@ def config_keys(markdown: bool) -> None:
     click.echo(keys_as_markdown() if markdown else keys_as_text(), nl=False)
 
 
+@config.command("explain")
+@click.argument("key")
+def config_explain(key: str) -> None:
+    """Print what KEY is for, what is allowed and its default; of a section, that of all its keys."""
+    from fluxmq.app.config_text import explain
+
+    click.echo(explain(key), nl=False)
+
+
 @cli.command()
 def version() -> None:
     """Print the version, and those of what decides how it runs."""
@@ -148,7 +157,13 @@ def user_add(name: str, file: Path, password_stdin: bool) -> None:
         if not password:
             raise click.UsageError("standard input holds no password")
     else:
-        password = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+        try:
+            password = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+        except click.Abort:
+            if sys.stdin.isatty():
+                raise
+            raise click.UsageError("nobody is there to type the password: give it on standard input, one line, with "
+                                   "--password-stdin") from None
     with _file_errors(file):
         users.add_user(str(file), name, password)
     click.echo(f"{name} may log in; a running broker learns it by SIGHUP")

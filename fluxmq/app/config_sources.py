@@ -14,7 +14,8 @@ import yaml
 from fluxmq.model.config_keys import KEYS, SECTIONS
 from fluxmq.model.config_refused import ALIASES, refusal
 
-__all__ = ["ENVIRONMENT_PREFIX", "FILE_BYTES_MAX", "Given", "Problem", "from_environment", "from_file", "from_sets"]
+__all__ = ["ENVIRONMENT_PREFIX", "FILE_BYTES_MAX", "Given", "Problem", "from_environment", "from_file", "from_sets",
+           "unknown_key"]
 
 ENVIRONMENT_PREFIX = "FLUXMQ__"
 # The whole schema with every comment is 10 KiB; a file of more than this is another file.
@@ -64,7 +65,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 _Loader.add_constructor("tag:yaml.org,2002:float", _float)
 
 
-def _unknown(path: str) -> str:
+def unknown_key(path: str) -> str:
     """Why there is no such key, and the nearest that there is."""
     reason = refusal(path)
     if reason is not None:
@@ -93,7 +94,7 @@ def _resolve(path: str, origin: str) -> tuple[str, str] | Problem:
     if path in SECTIONS:
         below = [key for key in (*KEYS, *SECTIONS) if key.startswith(path + ".") and "." not in key[len(path) + 1:]]
         return Problem(path, f"is a section, set a key in it: {', '.join(below)} ({origin})")
-    return Problem(path, f"{_unknown(path)} ({origin})")
+    return Problem(path, f"{unknown_key(path)} ({origin})")
 
 
 class _FileReader:
@@ -198,12 +199,27 @@ def _collect(entries: Iterable[Given | Problem]) -> tuple[list[Given], list[Prob
             [entry for entry in entries if isinstance(entry, Problem)])
 
 
+def _squeezed(name: str) -> str:
+    return re.sub(r"[^A-Z0-9]", "", name.upper())
+
+
+# By what is left of a variable's name without underscores: the key that it means.
+_MEANT = {_squeezed(f"FLUXMQ{path}"): path for path in KEYS}
+
+
 def from_environment(environment: Mapping[str, str]) -> tuple[list[Given], list[Problem]]:
     """What variables like FLUXMQ__SERVER__MQTT__TCP__PLAIN__ADDR give. An unknown one is a problem: a misspelt variable
-    would otherwise be the hardest setting to find."""
+    would otherwise be the hardest setting to find. So is one that begins with FLUXMQ_ and means a key; others that do
+    are not ours."""
     def entries() -> Iterable[Given | Problem]:
         for name in sorted(environment):
             if not name.upper().startswith(ENVIRONMENT_PREFIX):
+                near = difflib.get_close_matches(_squeezed(name), _MEANT, 1, 0.9) if (
+                    name.upper().startswith("FLUXMQ_")) else []
+                if near:
+                    meant = _MEANT[near[0]]
+                    yield Problem(meant, f"the variable {name} is not read: write "
+                                  f"{ENVIRONMENT_PREFIX}{meant.replace('.', '__').upper()}")
                 continue
             path = name[len(ENVIRONMENT_PREFIX):].lower().replace("__", ".")
             if name != name.upper():

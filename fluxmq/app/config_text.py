@@ -1,14 +1,16 @@
 """The configuration as text: `config show` (YAML with where each value comes from) and `config keys` (the schema)."""
 from collections.abc import Iterator
 
+from fluxmq._core.errors import ConfigError
 from fluxmq.app.config import DEFAULT, Provenance
+from fluxmq.app.config_sources import ENVIRONMENT_PREFIX, unknown_key
 from fluxmq.app.exit_codes import MEANINGS
 from fluxmq.model.config import Config
 from fluxmq.model.config_keys import KEYS, QUEUE_KEYS, QUEUE_SECTIONS, SECTIONS, Key, values
 from fluxmq.model.config_refused import ALIASES, REFUSED
 from fluxmq.model.queues import REFUSED as QUEUE_REFUSED
 
-__all__ = ["keys_as_markdown", "keys_as_text", "show"]
+__all__ = ["explain", "keys_as_markdown", "keys_as_text", "show"]
 
 _COMMENT_COLUMN = 44
 
@@ -33,9 +35,27 @@ def show(config: Config, provenance: Provenance) -> str:
 
 def keys_as_text() -> str:
     """Every key in four lines."""
-    return "\n".join(
-        f"{key.path}\n    {key.description}\n    allowed: {key.allowed}\n    default: {key.format(key.default)}\n"
-        for key in [*KEYS.values(), *QUEUE_KEYS.values()])
+    return "\n".join(_key_as_text(key) for key in [*KEYS.values(), *QUEUE_KEYS.values()])
+
+
+def _key_as_text(key: Key) -> str:
+    return f"{key.path}\n    {key.description}\n    allowed: {key.allowed}\n    default: {key.format(key.default)}\n"
+
+
+def explain(path: str) -> str:
+    """One key, every key of a section, or why a key is refused; with how the environment and --set name it.
+
+    Raises ConfigError for what there is not, with the nearest that there is."""
+    path = ALIASES.get(path, path)
+    key = KEYS.get(path) or QUEUE_KEYS.get(path)
+    if key is not None:
+        named = f"    environment: {ENVIRONMENT_PREFIX}{path.replace('.', '__').upper()}\n" if path in KEYS else ""
+        return _key_as_text(key) + named
+    below = [one for one in [*KEYS.values(), *QUEUE_KEYS.values()] if one.path.startswith((f"{path}.", f"{path}[]."))]
+    if below:
+        return "\n".join([*([f"{path}\n    {SECTIONS[path]}\n"] if path in SECTIONS else []),
+                          *map(_key_as_text, below)])
+    raise ConfigError(path, unknown_key(path))
 
 
 def keys_as_markdown() -> str:
@@ -152,7 +172,7 @@ A value comes from the strongest of four sources that gives one:
 4. the default
 
 `fluxmq config show` prints what counts, with the source of every value; `fluxmq config check FILE` says everything that
-is wrong with a file. Unknown keys, keys given twice and values of a wrong kind are refused, wherever they stand.
+is wrong with a file, and with the certificates that it names; `fluxmq config explain KEY` what a key is for. Unknown keys, keys given twice and values of a wrong kind are refused, wherever they stand.
 
 ```yaml
 server:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -72,7 +73,13 @@ def asks(function: Callable[Concatenate[Place, _P], _T]) -> Callable[..., _T]:
 
 
 def confirm(yes: bool, question: str) -> None:
-    if not yes and not click.confirm(question, err=True):
+    try:
+        agreed = yes or click.confirm(question, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise click.UsageError("nobody is there to answer: say --yes") from None
+    if not agreed:
         from fluxmq.app.admin_client import AdminError
 
         raise AdminError("nothing is done")

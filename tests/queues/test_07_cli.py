@@ -235,6 +235,8 @@ def test_the_socket_is_found_by_the_configuration(shell: Shell, tmp_path: Path) 
     done = run("purge", "orders", "--config", str(file), "--socket", shell.socket, stdin=b"n\n")
     assert done.returncode == 1 and b"Throw away all messages in orders?" in done.stderr
     assert b"nothing is done" in done.stderr
+    done = run("purge", "orders", "--config", str(file), "--socket", shell.socket, stdin=b"")
+    assert done.returncode == 2 and b"--yes" in done.stderr
     assert shell.read("describe", "orders")["messages"] == 3
 
 

@@ -147,6 +147,34 @@ def test_show_is_a_configuration_again(tmp_path: Path) -> None:
     assert strip == [line.partition("  #")[0].rstrip() for line in again.stdout.splitlines()]
 
 
+@pytest.mark.parametrize(("key", "said"), [
+    ("log.level", "environment: FLUXMQ__LOG__LEVEL"), ("broker", "broker.max_qos\n"), ("queues[].name", "allowed: ")])
+def test_explain_tells_of_a_key_or_a_section(key: str, said: str) -> None:
+    result = run("config", "explain", key)
+    assert result.returncode == 0 and result.stdout.startswith(f"{key}\n") and said in result.stdout
+
+
+def test_explain_says_the_nearest_of_what_there_is_not() -> None:
+    result = run("config", "explain", "log.levl")
+    assert result.returncode == 2 and "the nearest is log.level" in result.stderr and not result.stdout
+
+
+@pytest.mark.parametrize(("name", "reported"), [
+    ("FLUXMQ_LOG_LEVEL", True), ("FLUXMQ_LOG__LEVL", True), ("fluxmq_log_level", True), ("FLUXMQ_TEST_TIMEOUT", False),
+    ("FLUXMQ_HOME", False), ("FLUXMQLOGLEVEL", False)])
+def test_a_variable_that_means_a_key_and_is_not_read_is_reported(name: str, reported: bool) -> None:
+    result = run("config", "show", environment={name: "debug"})
+    assert result.returncode == (2 if reported else 0)
+    assert (f"the variable {name} is not read: write FLUXMQ__LOG__LEVEL" in result.stderr) == reported
+
+
+@pytest.mark.parametrize(("command", "option"), [
+    (("user", "add", "ada", "--file", "users"), "--password-stdin")])
+def test_a_question_that_nobody_answers_names_the_option(command: tuple[str, ...], option: str) -> None:
+    result = run(*command)
+    assert result.returncode == 2 and option in result.stderr and "Traceback" not in result.stderr
+
+
 def test_keys_names_every_key() -> None:
     result = CliRunner().invoke(cli.cli, ["config", "keys"])
     assert result.exit_code == 0
