@@ -172,7 +172,8 @@ A value comes from the strongest of four sources that gives one:
 4. the default
 
 `fluxmq config show` prints what counts, with the source of every value; `fluxmq config check FILE` says everything that
-is wrong with a file, and with the certificates that it names; `fluxmq config explain KEY` what a key is for. Unknown keys, keys given twice and values of a wrong kind are refused, wherever they stand.
+is wrong with a file, and with the certificates that it names; `fluxmq config explain KEY` what a key is for.
+Unknown keys, keys given twice and values of a wrong kind are refused, wherever they stand.
 
 ```yaml
 server:
