@@ -9,13 +9,14 @@
     │   ├── NotConnected              there is no connection, or it is no more
     │   └── WindowFull                the server takes no more before it has acknowledged
     └── StorageError                  the disk, or what stands on it, failed
-        └── CorruptError              what stands on it is not what was written
+        ├── CorruptError              what stands on it is not what was written
+        └── ShortageError             there is no space or no descriptor just now
 
 A codec raises ProtocolError and nothing else. Errors carry blame and the code for the wire, so that nobody
 further out has to guess either.
 """
 __all__ = ["AuthError", "ClientError", "ConfigError", "CorruptError", "FluxError", "NotConnected", "ProtocolError",
-           "StorageError", "UsageError", "WindowFull"]
+           "ShortageError", "StorageError", "UsageError", "WindowFull"]
 
 
 class FluxError(Exception):
@@ -77,3 +78,8 @@ class StorageError(FluxError):
 
 class CorruptError(StorageError):
     """A file holds something else than what was written to it. The text names the file and the repair."""
+
+
+class ShortageError(StorageError):
+    """Space, quota, file size or descriptors have run out. Nothing was done by halves: the same may be tried again when
+    somebody has made room. The text has the system's words for what is missing."""

@@ -24,7 +24,7 @@ from typing import Any
 import uvloop
 
 from fluxmq import __version__
-from fluxmq._core.errors import FluxError, StorageError
+from fluxmq._core.errors import FluxError, ShortageError, StorageError
 from fluxmq._core.hub import Hub
 from fluxmq._core.poller import Poller
 from fluxmq.access.authority import Authority
@@ -328,7 +328,11 @@ class Server:
         if self._authority is not None:
             self._authority.close()
         if self.store is not None:
-            await self.keeper.close(self.config.server.shutdown_timeout) if self._started else None
+            if self._started:
+                await self.keeper.close(self.config.server.shutdown_timeout)
+                failed = self.keeper.failed
+                if failed is not None and not isinstance(failed, ShortageError):
+                    self.status = self.status or exit_codes.STORAGE
             self.store.close()
         if self.segments is not None:
             self.segments.close()

@@ -2,22 +2,29 @@
 
 The journal is the truth, the view a copy that is brought forward when the journal's file has grown to its size:
 
-    rotate ─► export what is dirty (a slice per tick) ─► wait until all of that is durable ─► view ─► old files go
+    rotate ─► export what is dirty (a slice per tick) ─► wait until all of that is durable ─► segments ─► view ─► old
+                          ▲                                                                  │         │    files go
+                          └──────── no space: what changed meanwhile is exported, too ───────┴─────────┘
 
 What is exported may be newer than the rotation; replay after a crash then meets some records a second time and applies
 them without effect (fluxmq/_core/persist.pxd). What is exported is never newer than the journal on disk when it is
 written: otherwise a crash could leave a copy that knows of something nobody else was promised.
+
+What an export takes over (what is dirty, dead, ended) nobody else remembers, and a checkpoint that lacks it would
+leave a view that contradicts itself. So a checkpoint that fails is the last one of this process: nothing is written to
+the view any more, the journal keeps its files, the node ends, and the next start replays them. Only a want of space is
+waited for; what was taken over by then joins what the next attempt takes over (_Taken).
 """
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from fluxmq._core.errors import CorruptError, FluxError, StorageError
+from fluxmq._core.errors import CorruptError, ShortageError, StorageError
 from fluxmq._core.journal import JOURNAL_FAILED, JOURNAL_OK, Journal
 from fluxmq._core.persist import Loader, export_retained, export_session, message_key, session_key
 from fluxmq._core.session import Session
@@ -33,7 +40,7 @@ from fluxmq.engine.exchange_records import ExchangeKind
 from fluxmq.engine.exchange_store import ExchangeKeeper
 from fluxmq.engine.ports import StateStore
 from fluxmq.engine.queue_records import RecordKind
-from fluxmq.engine.queue_store import QueueExport, QueueKeeper
+from fluxmq.engine.queue_store import QueueKeeper
 from fluxmq.engine.sessions import Head, Link, SessionState, Subscription
 
 __all__ = ["Keeper"]
@@ -41,7 +48,6 @@ __all__ = ["Keeper"]
 SLICE_SESSIONS = 500  # exported in one go: a few milliseconds
 DURABLE_POLL_S = 0.005
 SPACE_RETRIES_S = 5  # RocksDB looks for space as often by itself, and takes nothing before it has found some
-NO_SPACE = "No space left on device"
 
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 _decode_link = msgspec.msgpack.Decoder(Link).decode
@@ -59,10 +65,28 @@ class _Copy(msgspec.Struct, array_like=True):
 _decode_copy = msgspec.msgpack.Decoder(_Copy).decode
 
 
+class _Taken:
+    """What a checkpoint took over, in all of its attempts."""
+
+    def __init__(self) -> None:
+        self.puts: dict[bytes, bytes] = {}
+        self.deletes: set[bytes] = set()
+
+    def add(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes]) -> None:
+        """What came of one export, after all before. A key that is in both is deleted."""
+        put = dict(puts)
+        self.deletes.difference_update(put)
+        self.puts.update(put)
+        self.deletes.update(deletes)
+        for key in self.deletes & self.puts.keys():
+            del self.puts[key]
+
+
 class Keeper:
     """Keeps a Broker's state in a StateStore.
 
-    file_bytes: what the journal grows by until a checkpoint begins.
+    file_bytes: what the journal grows by until a checkpoint begins. failed: what ended the last checkpoint; after that
+    there is none.
     """
 
     def __init__(self, broker: Broker, store: StateStore, file_bytes: int) -> None:
@@ -70,6 +94,7 @@ class Keeper:
         self.store = store
         self.file_bytes = file_bytes
         self.checkpoints = 0
+        self.failed: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
         self._log = logging.getLogger("fluxmq.storage")
         self._orphans: list[int] = []
@@ -208,31 +233,67 @@ class Keeper:
         if self._task is not None:
             if not self._task.done():
                 return
-            task, self._task = self._task, None
-            error = task.exception()
-            if error is not None:
-                raise StorageError(f"checkpoint failed: {error}") from error
+            self._task = None
+        if self.failed is not None:
+            raise self._refusal() from self.failed
         if journal.bytes_total - self.broker.hub.journal_mark + self._replayed_bytes >= self.file_bytes:
             self._task = loop.create_task(self.checkpoint())
             # Under a full load the next one is due already: a file more is a file more to write anew.
             self._task.add_done_callback(lambda task: None if task.cancelled() or task.exception() else self.tick(loop))
 
-    async def checkpoint(self) -> None:
-        """Brings the view up to the present and lets go of older journal files.
+    def _refusal(self) -> StorageError:
+        why = str(self.failed) or type(self.failed).__name__
+        return StorageError(f"a checkpoint failed: {why}. Nothing is lost: the journal keeps everything, and the next "
+                            f"start replays it. Check the disk, then restart")
 
-        What it takes over (what is dirty, dead, ended) is lost to a later checkpoint if this one fails, so a failure
-        must end the node; the journal still has everything.
-        """
+    async def checkpoint(self) -> None:
+        """Brings the view up to the present and lets go of older journal files. Whatever it raises, a cancellation too,
+        is final: see the top of the file. Raises StorageError if an earlier one failed."""
+        if self.failed is not None:
+            raise self._refusal() from self.failed
+        try:
+            await self._checkpoint()
+        except BaseException as error:
+            self.failed = error
+            raise
+
+    async def _checkpoint(self) -> None:
         journal = self.store.journal
         assert journal is not None
-        broker, hub = self.broker, self.broker.hub
         upto = journal.rotate()
-        hub.journal_mark = journal.bytes_total
-        hub.wake_up()  # who was too far ahead of it is read again
+        self.broker.hub.journal_mark = journal.bytes_total
+        self.broker.hub.wake_up()  # who was too far ahead of it is read again
+        self._replayed_bytes = 0
+        taken = _Taken()
+        # The same batch number in every attempt: a new file would need space, and would be taken over only in part.
+        await self._patiently(lambda: self._attempt(journal, upto, taken))
+        self.checkpoints += 1
+        self._log.debug("checkpoint", extra={"upto": upto, "puts": len(taken.puts), "deletes": len(taken.deletes)})
+
+    async def _attempt(self, journal: Journal, upto: int, taken: _Taken) -> None:
+        """Raises ShortageError: nothing of it counts yet, and what was taken over is in `taken`."""
+        await self._take_over(taken)
+        exported = self.queues.export(upto) if self.queues is not None else None
+        if exported is not None:
+            taken.add(exported.puts, exported.deletes)
+        await self._exported_is_durable(journal)
+        if self.queues is not None and exported is not None:
+            try:
+                taken.add(await self.queues.write(exported), ())
+            except ShortageError:
+                self.queues.give_back(exported)
+                raise
+        await self.store.checkpoint(taken.puts.items(), taken.deletes, upto)
+        if self.queues is not None and exported is not None:
+            await self.queues.written()
+
+    async def _take_over(self, taken: _Taken) -> None:
+        """Sessions, retained messages, exchanges: what changed since the last attempt, or the last checkpoint."""
+        broker, hub = self.broker, self.broker.hub
         # In one instant: a message is dead when nobody holds it, and every session that let go of one since the view's
         # copy is dirty now. One that dies while sessions are exported below is still named by a copy made here.
         deletes = [message_key(number) for number in hub.ledger.take_dead() + self._orphans]
-        self._orphans, self._replayed_bytes = [], 0
+        self._orphans = []
         work = [session for session in list(broker.sessions.values()) if session.number
                 and (session.dirty or session in broker.dirty)]
         broker.dirty.clear()
@@ -247,23 +308,13 @@ class Keeper:
         more, gone = export_retained(hub, topics)
         puts += more
         deletes += gone
-        exported = self.queues.export(upto) if self.queues is not None else None
         if self.exchanges is not None:
             bound, unbound = self.exchanges.export()
             puts += bound.items()
             deletes += unbound
         ended, broker.ended = broker.ended, []
         deletes += [session_key(number) for number in ended]
-        await self._exported_is_durable(journal)
-        if self.queues is not None and exported is not None:
-            await self._patiently(lambda: self._queues_write(exported))
-            puts += exported.puts
-            deletes += exported.deletes
-        await self._write(puts, deletes, upto)
-        if self.queues is not None and exported is not None:
-            await self.queues.written(exported)
-        self.checkpoints += 1
-        self._log.debug("checkpoint", extra={"upto": upto, "puts": len(puts), "deletes": len(deletes)})
+        taken.add(puts, deletes)
 
     async def _exported_is_durable(self, journal: Journal) -> None:
         """Waits until everything recorded by now is durable: the view may not know what the journal could still lose,
@@ -278,24 +329,17 @@ class Keeper:
             if self._patience_ends is not None:  # the node is stopping: nobody else listens to the journal any more
                 journal.poll()
                 if asyncio.get_running_loop().time() > self._patience_ends:
-                    raise StorageError("the disk did not take everything in time")
+                    raise ShortageError("the disk did not take everything in time")
             await asyncio.sleep(DURABLE_POLL_S)
 
-    async def _write(self, puts: list[tuple[bytes, bytes]], deletes: list[bytes], upto: int) -> None:
-        await self._patiently(lambda: self.store.checkpoint(puts, deletes, upto))
-
-    async def _queues_write(self, exported: QueueExport) -> None:
-        assert self.queues is not None
-        await self.queues.write(exported)
-
     async def _patiently(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Tries again for as long as the disk is full: acknowledgements wait then, but the node lives."""
+        """Tries again for as long as something is short: acknowledgements wait then, but the node lives."""
         while True:
             try:
                 await step()
                 return
-            except StorageError as error:
-                if NO_SPACE not in str(error) or self._patience_ends is not None:
+            except ShortageError as error:
+                if self._patience_ends is not None:
                     raise
                 self._log.warning(f"checkpoint waits for space: {error}")
             for _ in range(SPACE_RETRIES_S):
@@ -313,17 +357,23 @@ class Keeper:
     async def close(self, patience_s: float = 0.0) -> None:
         """Before the store closes, when nothing changes any more: waits for a checkpoint under way and takes a last
         one, so that the next start has nothing to replay. That is a convenience: if it does not come about in
-        `patience_s`, it is left, and the journal has everything."""
+        `patience_s`, it is left, and the journal has everything. `failed` tells what was in its way."""
         journal = self.store.journal
         if journal is None or self._patience_ends is not None:
             return
         if journal.status != JOURNAL_OK:
             patience_s = 0.0
         self._patience_ends = asyncio.get_running_loop().time() + patience_s
+        if self._task is not None:
+            await asyncio.wait({self._task})
         try:
-            if self._task is not None:
-                await self._task
-            if patience_s and self.store.applied < journal.gathering - 1:
+            if self.failed is None and patience_s and self.store.applied < journal.gathering - 1:
                 await self.checkpoint()
-        except FluxError as error:
-            self._log.warning(f"no last checkpoint, the next start replays the journal: {error}")
+        except Exception as error:
+            assert self.failed is error
+        if self.queues is not None:
+            await self.queues.idle()
+        if self.failed is not None:
+            level = logging.WARNING if isinstance(self.failed, ShortageError) else logging.ERROR
+            self._log.log(level, f"no last checkpoint, the next start replays the journal: "
+                                 f"{str(self.failed) or type(self.failed).__name__}")

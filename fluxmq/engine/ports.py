@@ -68,7 +68,8 @@ class StateStore(Protocol):
         Beforehand: `upto = journal.rotate()`, collect the changes of that moment, wait until `journal.durable >= upto`.
 
         Raises UsageError if `upto` is not durable yet, or lower than `applied`, or another checkpoint is under way;
-        StorageError if it could not be written (the view and the journal files are then as before).
+        ShortageError if there was no space: the same keys and more may be written again; StorageError if it could not
+        be written: the journal files are then as before, and the view too, or after its next start as if it had been.
         """
 
     def close(self) -> None:
@@ -89,10 +90,11 @@ class SegmentFiles(Protocol):
         """Nothing is synced by it."""
 
     def write(self, number: int, blocks: Iterable[Any]) -> int:
-        """Appends; returns the offset behind the last message that the log's files hold."""
+        """Appends; returns the offset behind the last message that the log's files hold. Raises ShortageError: nothing
+        of what was written since the last sync() is there any more."""
 
     def sync(self, numbers: Iterable[int]) -> None:
-        """What was written is on the medium."""
+        """What was written is on the medium. Raises ShortageError: it may be called again."""
 
     def read(self, number: int, offset: int, max_bytes: int = 1024 * 1024) -> tuple[int, int, list[bytes]]:
         """(first, covers, blocks)."""

@@ -55,14 +55,16 @@ def key(kind: str, number: int) -> bytes:
 
 
 class QueueExport:
-    """What a checkpoint takes over. blocks: of which log what. logs: those whose meta changed."""
+    """What a checkpoint takes over. blocks: of which log what. logs: those whose meta changed. changed, ended: what the
+    manager remembered until now."""
 
     def __init__(self) -> None:
         self.puts: list[tuple[bytes, bytes]] = []
         self.deletes: list[bytes] = []
         self.blocks: list[tuple[Log, Export]] = []
         self.logs: list[tuple[Log, int, int]] = []  # log, first, next as they were in that instant
-        self.ended_logs: list[int] = []
+        self.changed: set[QueueState] = set()
+        self.ended: list[tuple[str, int]] = []
 
 
 class QueueKeeper:
@@ -82,6 +84,9 @@ class QueueKeeper:
         self._by_number: dict[int, QueueState] = {}
         self._safe: dict[int, int] = {}  # by log: what segments had synced
         self._firsts: dict[int, int] = {}  # by log: `first` as the view has it
+        self._unwanted: dict[int, int] = {}  # by log: below this offset its files go, once the view knows
+        self._unremoved: set[int] = set()  # logs that are no more and whose files go, once the view knows
+        self._work: asyncio.Future[Any] | None = None  # under way in an executor's thread
         self.reader = QueueReader(manager, segments, cache_bytes, on_fail)
         manager.on_stalled = self.reader.read_for
         manager.on_missing = self.reader.read_due
@@ -286,10 +291,11 @@ class QueueKeeper:
                 self._export_log(made, log, queue.needs(log), upto, changed)
             if queue.delays is not None:
                 self._export_delays(made, state, upto, changed)
-        manager.changed.clear()
-        ended, manager.ended = manager.ended, []
+        made.changed, manager.changed = manager.changed, set()
+        made.ended, manager.ended = manager.ended, []
+        ended = made.ended
         made.deletes = [key(kind, number) for kind, number in ended]
-        made.ended_logs = [number for kind, number in ended if kind == "l"]
+        self._unremoved.update(number for kind, number in ended if kind == "l")
         for kind, number in ended:
             if kind == "g":
                 self.groups.pop(number, None)
@@ -316,23 +322,40 @@ class QueueKeeper:
         if log.exporting != log.flushed or changed or log.first != self._firsts.get(log.number, -1):
             made.logs.append((log, log.first, log.exporting))
 
-    async def write(self, made: QueueExport) -> None:
-        """The segments take over what was exported; what the view must know of it joins made.puts."""
+    def give_back(self, made: QueueExport) -> None:
+        """There was no space for what was exported: the next export has it again, if it still counts then."""
+        made.blocks.clear()
+        self.manager.changed.update(state for state in made.changed if state.queue in self.manager.states)
+        self.manager.ended[:0] = made.ended
+
+    async def _in_thread(self, step: Callable[[], Any]) -> Any:
+        """A cancelled caller must not let the store close beside the executor's thread."""
+        self._work = asyncio.get_running_loop().run_in_executor(None, step)
+        return await asyncio.shield(self._work)
+
+    async def idle(self) -> None:
+        """Nothing is under way in an executor's thread."""
+        if self._work is not None:
+            await asyncio.wait({self._work})
+
+    async def write(self, made: QueueExport) -> list[tuple[bytes, bytes]]:
+        """The segments take over what was exported. Returns what the view must know of it. Raises ShortageError: the
+        segments are as before; give_back() must follow, and an export anew."""
         if self.segments is None:
-            return
-        loop = asyncio.get_running_loop()
-        safe = await loop.run_in_executor(None, self._write_segments, made)
+            return []
+        safe = await self._in_thread(lambda: self._write_segments(made))
+        puts = []
         made.blocks.clear()  # or they would keep the chunks from being evicted
         for log, first, upto in made.logs:
             if log.number in safe:
                 self._safe[log.number] = safe[log.number]
             meta = LogMeta(first, max(upto, first), self._safe.get(log.number, 0))
-            made.puts.append((key("l", log.number), msgspec.msgpack.encode(meta)))
-            self._firsts[log.number] = first
+            puts.append((key("l", log.number), msgspec.msgpack.encode(meta)))
+            self._firsts[log.number] = self._unwanted[log.number] = first
             log.exported()
             self.reader.exported(log)
-        made.blocks.clear()  # it holds chunks, which are cache now
         self.reader.evict()
+        return puts
 
     def _write_segments(self, made: QueueExport) -> dict[int, int]:
         """In an executor's thread."""
@@ -341,18 +364,21 @@ class QueueKeeper:
         self.segments.sync([log.number for log, _ in made.blocks])
         return safe
 
-    async def written(self, made: QueueExport) -> None:
+    async def written(self) -> None:
         """The view knows: files that nobody needs any more go."""
         if self.segments is None:
             return
-        await asyncio.get_running_loop().run_in_executor(None, self._remove_segments, made)
+        await self._in_thread(self._remove_segments)
 
-    def _remove_segments(self, made: QueueExport) -> None:
+    def _remove_segments(self) -> None:
         assert self.segments is not None
-        for number in made.ended_logs:
+        while self._unremoved:
+            number = min(self._unremoved)
             self.segments.remove(number)
-        for log, first, _ in made.logs:
-            self.segments.trim(log.number, first)
+            self._unremoved.discard(number)
+        for number, first in list(self._unwanted.items()):
+            self.segments.trim(number, first)
+            del self._unwanted[number]
 
 
 def log_properties(message: bytes) -> bytes:

@@ -76,6 +76,8 @@ class FileOps:
         view = memoryview(data)
         while view:
             done = os.pwrite(fd, view, at)
+            if not done:  # no regular file does this; taken for "no space", so that it cannot spin
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             view, at = view[done:], at + done
 
     def truncate(self, fd: int, size: int) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import threading
@@ -24,7 +25,7 @@ from typing import cast
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
-from fluxmq._core.errors import CorruptError, StorageError, UsageError
+from fluxmq._core.errors import CorruptError, ShortageError, StorageError, UsageError
 from fluxmq._core.journal import Journal
 from fluxmq.storage.journal_files import Recovery, read_batches, recover
 
@@ -178,7 +179,9 @@ class RocksStore:
             self._view.write(batch, how)
             self._view.flush(wait=True)
         except Exception as error:
-            raise StorageError(f"cannot write the state in {self._path / 'state'}: {error}") from error
+            # RocksDB goes on by itself when there is space again; any other error it keeps until it is opened anew.
+            kind = ShortageError if os.strerror(errno.ENOSPC) in str(error) else StorageError
+            raise kind(f"cannot write the state in {self._path / 'state'}: {error}") from error
         self._applied = upto
         self._journal.retire(upto)
 

@@ -9,7 +9,7 @@ from kit.segments import Disk, Message, PowerGone, blocks_of, plain, raw_of, rea
 
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.segment_format import messages_of
-from fluxmq.storage import segments
+from fluxmq.storage import segment_writer
 from fluxmq.storage.segments import SegmentStore
 
 LOGS = (1, 2, 0x300000000000000)
@@ -86,7 +86,7 @@ class Life:
 def test_power_goes_at_every_call(tmp_path: Path, seed: int, many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """many: through the one call for the whole file system."""
     if many:
-        monkeypatch.setattr(segments, "_SYNC_EACH_MAX", 0)
+        monkeypatch.setattr(segment_writer, "_SYNC_EACH_MAX", 0)
     stop = 0
     while True:
         base = tmp_path / f"{stop}"

@@ -177,3 +177,7 @@ class Full(FileOps):
     def truncate(self, fd: int, size: int) -> None:
         self.room += max(0, os.fstat(fd).st_size - size)
         super().truncate(fd, size)
+
+    def unlink(self, path: Path) -> None:
+        self.room += path.stat().st_size
+        super().unlink(path)
