@@ -32,7 +32,7 @@ from fluxmq.access.tls import ServerContexts
 from fluxmq.admin.health import HealthServer
 from fluxmq.admin.metrics import Metrics
 from fluxmq.admin.socket import SOCKET_PATH_BYTES_MAX, AdminSocket
-from fluxmq.app import exit_codes, queue_setup
+from fluxmq.app import exit_codes, queue_setup, recovered
 from fluxmq.app.amqp091 import Amqp091
 from fluxmq.app.certificates import out_of_date
 from fluxmq.app.config_text import show
@@ -188,13 +188,14 @@ class Server:
 
     async def start(self) -> None:
         """Brings state back from disk and begins to serve."""
-        recovered = self.keeper.recover()
+        found = self.keeper.recover()
+        recovered.tell(self.log, self.store, self.segments)
         queue_setup.declare(self)
         review(self.broker, self.authority)  # permissions may have changed while it was down
         for problem in out_of_date(self.contexts):
             self.log.warning(problem)
-        if recovered:
-            self.log.info("state recovered", extra=recovered)
+        if found:
+            self.log.info("state recovered", extra=found)
         if self.health is not None:
             try:
                 await self.health.start()

@@ -13,7 +13,6 @@ The format is drawn in `_core/journal_format.pyx`. Here is the policy, and it is
 """
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from fluxmq._core.journal_format import (
     file_number,
     proof_of_sync,
 )
+from fluxmq.storage.reading import read_at, read_whole
 
 __all__ = ["JournalFile", "Recovery", "check", "read_batches", "recover"]
 
@@ -48,12 +48,13 @@ class JournalFile:
 class Recovery:
     """What recover() found and did.
 
-    files: oldest first, each with at least one batch. batches: how many they hold in all. first, last: the numbers of
-    the first and the last of them (0, 0: none). next_file: the number for the next file. truncated_bytes: cut off
-    behind the last batch of `truncated_file`; in a recycled file stale bytes are among them. dropped: one line for each
-    thing that `truncate_damage` gave up.
+    path: the directory. files: oldest first, each with at least one batch. batches: how many they hold in all. first,
+    last: the numbers of the first and the last of them (0, 0: none). next_file: the number for the next file.
+    truncated_bytes: cut off from offset `truncated_at` of `truncated_file` on, behind its last batch; in a recycled
+    file stale bytes are among them. dropped: one line for each thing that `truncate_damage` gave up.
     """
 
+    path: Path = Path()
     files: list[JournalFile] = field(default_factory=list)
     batches: int = 0
     first: int = 0
@@ -61,6 +62,7 @@ class Recovery:
     next_file: int = 1
     truncated_bytes: int = 0
     truncated_file: str = ""
+    truncated_at: int = 0
     dropped: list[str] = field(default_factory=list)
 
 
@@ -72,24 +74,6 @@ class _Damage(Exception):
         self.text = text
         self.offset = offset
         self.last = last
-
-
-class _Content:
-    """The bytes of one file, mapped; an empty file cannot be mapped."""
-
-    def __init__(self, path: Path) -> None:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
-        self.data = memoryview(self.map) if self.map is not None else memoryview(b"")
-
-    def __enter__(self) -> memoryview:
-        return self.data
-
-    def __exit__(self, *exc: object) -> None:
-        self.data.release()
-        if self.map is not None:
-            self.map.close()
 
 
 def _numbers(directory: Path) -> list[int]:
@@ -137,6 +121,15 @@ def _refuse(directory: Path, number: int, text: str) -> CorruptError:
         f"then given up and reported")
 
 
+def _too_old(where: Path, after: int, first: int) -> CorruptError:
+    return CorruptError(
+        f"the state in {where.parent / 'state'} reaches batch {after}, but the journal in {where} begins with batch "
+        f"{first}: what happened between is in neither. The state was removed, emptied or put back from an older copy, "
+        f"or journal files are missing. Nothing was deleted. Put back all of {where.parent} from one copy; or run "
+        f"`fluxmq log repair {where.parent}`, which keeps what state, journal and segments still hold and says what is "
+        f"lost (`storage.recover_on_startup: true` does it at a start)")
+
+
 def recover(directory: str | os.PathLike[str], *, after: int = 0, truncate_damage: bool = False) -> Recovery:
     """Check every journal file in `directory`, repair what a crash may leave, and say what there is.
 
@@ -147,7 +140,7 @@ def recover(directory: str | os.PathLike[str], *, after: int = 0, truncate_damag
     cannot be read or repaired.
     """
     where = Path(directory)
-    result = Recovery()
+    result = Recovery(where)
     try:
         numbers = _numbers(where)
         result.next_file = max(numbers, default=0) + 1
@@ -182,7 +175,7 @@ def check(directory: str | os.PathLike[str]) -> Recovery:
     Raises CorruptError, OSError.
     """
     where = Path(directory)
-    result = Recovery()
+    result = Recovery(where)
     numbers = _numbers(where)
     heads = _heads(where, numbers)
     first = heads[numbers[0]] if numbers else 1
@@ -197,11 +190,16 @@ def _heads(where: Path, numbers: list[int]) -> dict[int, int | CorruptError]:
     """First batch of each file, or why it cannot be told."""
     heads: dict[int, int | CorruptError] = {}
     for number in numbers:
-        with _Content(where / file_name(number)) as data:
-            try:
-                heads[number] = _header(data, number)[0]
-            except CorruptError as error:
-                heads[number] = error
+        path = where / file_name(number)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = read_at(fd, path, 0, min(FILE_HEADER_SIZE, os.fstat(fd).st_size))
+        finally:
+            os.close(fd)
+        try:
+            heads[number] = _header(data, number)[0]
+        except CorruptError as error:
+            heads[number] = error
     return heads
 
 
@@ -214,11 +212,12 @@ def _check_all(where: Path, numbers: list[int], heads: dict[int, int | CorruptEr
         try:
             head = heads[number]
             if isinstance(head, int) and head > reached + 1:
+                if not kept and not truncate_damage:
+                    raise _too_old(where, after, head)
                 raise _Damage(f"it begins with batch {head}, but the batches from {reached + 1} on, which the state "
                               f"needs, are in no file before it: a journal file is missing", 0)
             last_due = following - 1 if isinstance(following, int) else None
-            with _Content(where / file_name(number)) as data:
-                file, clean = _scan(data, number, last_due)
+            file, clean = _scan(read_whole(where / file_name(number)), number, last_due)
             short = last_due is not None and file.last < last_due
             if short and last_due is not None and last_due > after:
                 raise _Damage(f"batch {file.last + 1} at offset {file.end} does not hold, though the next file begins "
@@ -232,7 +231,7 @@ def _check_all(where: Path, numbers: list[int], heads: dict[int, int | CorruptEr
         reached = max(reached, file.last, last_due or 0)
         if following is None and not clean:
             result.truncated_bytes = file.size - file.end
-            result.truncated_file = file_name(number)
+            result.truncated_file, result.truncated_at = file_name(number), file.end
     return kept
 
 
@@ -287,15 +286,15 @@ def read_batches(directory: str | os.PathLike[str], after: int = 0) -> Iterator[
         last_due = following - 1 if isinstance(following, int) else None
         if last_due is not None and last_due <= after:
             continue
-        with _Content(where / file_name(number)) as data:
-            first, file_id = _header(data, number)
-            at, due = FILE_HEADER_SIZE, first
-            while last_due is None or due <= last_due:
-                found = batch_at(data, at, file_id, due)
-                if found is None:
-                    break
-                if due > after:
-                    yield due, bytes(data[found[0]:found[1]])
-                at, due = found[1], due + 1
-            if last_due is not None and due <= last_due:
-                raise _refuse(where, number, f"batch {due} at offset {at} does not hold")
+        data = read_whole(where / file_name(number))
+        first, file_id = _header(data, number)
+        at, due = FILE_HEADER_SIZE, first
+        while last_due is None or due <= last_due:
+            found = batch_at(data, at, file_id, due)
+            if found is None:
+                break
+            if due > after:
+                yield due, bytes(data[found[0]:found[1]])
+            at, due = found[1], due + 1
+        if last_due is not None and due <= last_due:
+            raise _refuse(where, number, f"batch {due} at offset {at} does not hold")

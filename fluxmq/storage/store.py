@@ -14,53 +14,20 @@ Keys that begin with a zero byte are the store's own.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
 import fcntl
 import os
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import cast
 
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import WriteBatch
 
-from fluxmq._core.errors import CorruptError, ShortageError, StorageError, UsageError
+from fluxmq._core.errors import CorruptError, StorageError, UsageError
 from fluxmq._core.journal import Journal
 from fluxmq.storage.journal_files import Recovery, read_batches, recover
+from fluxmq.storage.view import View
 
 __all__ = ["RocksStore"]
-
-_APPLIED_KEY = b"\x00applied"
-
-# An idle broker carries what these sum up to, and no more. A checkpoint larger than the buffer still goes through
-# in one piece: the memtable grows for it and is given back by the flush.
-_WRITE_BUFFER_BYTES = 4 * 1024 * 1024
-_BLOCK_CACHE_BYTES = 4 * 1024 * 1024
-_OPEN_FILES_MAX = 128
-
-
-def _options() -> Options:
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
-    options.set_max_write_buffer_number(2)
-    options.set_max_background_jobs(2)
-    options.set_max_open_files(_OPEN_FILES_MAX)
-    options.set_keep_log_file_num(2)
-    options.set_max_log_file_size(1024 * 1024)
-    # Statistics are not shown anywhere, and their thread wakes an idle broker.
-    options.set_stats_dump_period_sec(0)
-    options.set_stats_persist_period_sec(0)
-    options.set_manifest_preallocation_size(64 * 1024)
-    options.set_paranoid_checks(True)
-    options.set_compression_type(DBCompressionType.lz4())
-    table = BlockBasedOptions()
-    table.set_block_cache(Cache(_BLOCK_CACHE_BYTES))
-    table.set_cache_index_and_filter_blocks(True)
-    options.set_block_based_table_factory(table)
-    return options
-
 
 class RocksStore:
     """`engine.ports.StateStore` in a directory.
@@ -83,7 +50,7 @@ class RocksStore:
         self._recover_on_startup = recover_on_startup
         self._file_ops = file_ops
         self._lock_fd = -1
-        self._view: Rdict | None = None
+        self._view: View | None = None
         self._journal: Journal | None = None
         self._writer: threading.Thread | None = None
         self._applied = 0
@@ -113,7 +80,7 @@ class RocksStore:
         self._lock()
         try:
             self._view = self._open_view()
-            self._applied = self._read_applied(self._view)
+            self._applied = self._view.open()
             journal_path = self._path / "journal"
             self.recovery = found = recover(journal_path, after=self._applied,
                                             truncate_damage=self._recover_on_startup)
@@ -132,20 +99,27 @@ class RocksStore:
 
     def load(self) -> Iterator[tuple[bytes, bytes]]:
         """As the port says. Walks over a consistent picture even if checkpoints are taken meanwhile."""
-        view = self._opened()
-        yield from cast("Iterator[tuple[bytes, bytes]]", view.items(from_key=b"\x01"))
+        yield from self._opened().items()
 
     def replay(self, after: int | None = None) -> Iterator[tuple[int, bytes]]:
         """As the port says."""
         self._opened()
-        for number, records in read_batches(self._path / "journal", self._applied if after is None else after):
-            if number > self._replay_upto:
-                return
-            yield number, records
+        path, last = self._path / "journal", 0
+        try:
+            for last, records in read_batches(path, self._applied if after is None else after):
+                if last > self._replay_upto:
+                    return
+                yield last, records
+        except OSError as error:
+            raise StorageError(f"cannot read the journal in {path}: {error}") from error
+        if last < self.recovery.last and (after or 0) < self.recovery.last > self._applied:
+            raise CorruptError(f"the journal in {path} ends with batch {last} now, and ended with batch "
+                               f"{self.recovery.last} a moment ago: the disk gives back something else each time. Copy "
+                               f"{self._path} to another disk and run `fluxmq log verify` on the copy")
 
     async def checkpoint(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], upto: int) -> None:
         """As the port says; writing, flushing and removing files run in the loop's default executor."""
-        self._opened()
+        view = self._opened()
         assert self._journal is not None
         if self.checkpointing:
             raise UsageError("a checkpoint is under way: wait for it before the next")
@@ -154,14 +128,8 @@ class RocksStore:
                              f"{self._journal.durable} is the last durable one")
         if upto < self._applied:
             raise UsageError(f"a checkpoint at batch {upto} would fall behind the view at {self._applied}")
-        batch = WriteBatch(raw_mode=True)
-        for key, value in puts:
-            _check_key(key)
-            batch.put(key, value)
-        for key in deletes:
-            _check_key(key)
-            batch.delete(key)
-        batch.put(_APPLIED_KEY, upto.to_bytes(8, "little"))
+        view.make_writable()
+        batch = view.batch(puts, deletes, upto)
         self.checkpointing = True
         work = asyncio.get_running_loop().run_in_executor(None, self._write_view, batch, upto)
         # A cancelled caller must not let close() run beside the executor's thread.
@@ -173,15 +141,7 @@ class RocksStore:
 
     def _write_view(self, batch: WriteBatch, upto: int) -> None:
         assert self._view is not None and self._journal is not None
-        how = WriteOptions()
-        how.disable_wal = True  # type: ignore[assignment, method-assign]  # a property, whatever its stub says
-        try:
-            self._view.write(batch, how)
-            self._view.flush(wait=True)
-        except Exception as error:
-            # RocksDB goes on by itself when there is space again; any other error it keeps until it is opened anew.
-            kind = ShortageError if os.strerror(errno.ENOSPC) in str(error) else StorageError
-            raise kind(f"cannot write the state in {self._path / 'state'}: {error}") from error
+        self._view.write(batch)
         self._applied = upto
         self._journal.retire(upto)
 
@@ -199,20 +159,20 @@ class RocksStore:
             if writer is not None:
                 writer.join()
             if view is not None:
-                # It flushes once more, which a full disk refuses. Nothing is lost by that: what the view lacks is still
-                # in the journal, whose own errors are the ones that matter.
-                with contextlib.suppress(Exception):
-                    view.close()
+                view.close()
             if self._lock_fd >= 0:
                 os.close(self._lock_fd)
                 self._lock_fd = -1
 
     # ------------------------------------------------------------------------------------------------------------
 
-    def _opened(self) -> Rdict:
+    def _opened(self) -> View:
         if self._view is None:
             raise UsageError("the store is not open: call start() first")
         return self._view
+
+    def _open_view(self) -> View:
+        return View(self._path)
 
     def _lock(self) -> None:
         try:
@@ -230,31 +190,6 @@ class RocksStore:
             self._lock_fd = -1
             raise StorageError(f"{self._path} is in use by another broker (its file `lock` is held). Stop that one, or "
                                f"give this one its own `storage.dir`") from None
-
-    def _open_view(self) -> Rdict:
-        state = self._path / "state"
-        try:
-            return Rdict(str(state), _options())
-        except Exception as error:
-            text = str(error)
-            if text.startswith("Corruption"):
-                raise CorruptError(f"the state in {state} is damaged ({text}). Restore the directory from a copy") \
-                    from error
-            raise StorageError(f"cannot open the state in {state}: {text}") from error
-
-    def _read_applied(self, view: Rdict) -> int:
-        raw = view.get(_APPLIED_KEY)
-        if raw is None:
-            return 0
-        if len(raw) != 8:
-            raise CorruptError(f"the state in {self._path / 'state'} does not say which batch it reaches. Restore the "
-                               f"directory from a copy")
-        return int.from_bytes(raw, "little")
-
-
-def _check_key(key: bytes) -> None:
-    if not key or key[0] == 0:
-        raise UsageError(f"{key!r} is no key of the view: keys are not empty and do not begin with a zero byte")
 
 
 def _sync_new_directory(path: Path) -> None:

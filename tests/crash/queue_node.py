@@ -39,11 +39,11 @@ class View:
         self.applied = applied
         self.data = data or {}
 
-    def get(self, _key: bytes) -> bytes | None:
-        return self.applied.to_bytes(8, "little") if self.applied else None
+    def open(self) -> int:
+        return self.applied
 
-    def items(self, from_key: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return iter(sorted(item for item in self.data.items() if item[0] >= from_key))
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted(self.data.items()))
 
     def close(self) -> None:
         pass

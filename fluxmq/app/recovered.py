@@ -1,0 +1,40 @@
+"""What a start found torn or damaged on the disk and saw to, in the log.
+
+An operator who knows whether the power went can tell by it a crash from a disk that lost what was confirmed.
+"""
+from __future__ import annotations
+
+import logging
+
+from fluxmq.engine.ports import StateStore
+from fluxmq.storage.segments import SegmentStore
+from fluxmq.storage.store import RocksStore
+
+__all__ = ["tell"]
+
+_TORN = ("This is what a crash or a loss of power leaves of a write that nobody was told is safe. If there was "
+         "neither, the disk has damaged the end of the file, and what was confirmed last may be lost: look at the "
+         "kernel's log")
+
+
+def tell(log: logging.Logger, store: StateStore | None, segments: SegmentStore | None) -> None:
+    """One warning for each thing. store, segments: after they were opened."""
+    if isinstance(store, RocksStore):
+        found = store.recovery
+        if found.truncated_bytes:
+            log.warning(f"the end of the journal did not hold and was cut off. {_TORN}",
+                        extra={"file": str(found.path / found.truncated_file), "offset": found.truncated_at,
+                               "bytes": found.truncated_bytes})
+        for line in found.dropped:
+            log.warning(f"repaired at the start, given up: {line}")
+    if segments is None:
+        return
+    done = segments.recovery
+    for line in done.truncated:
+        log.warning(f"the end of a log did not hold and was cut off: {line}. What belongs there is written again from "
+                    f"the journal. {_TORN}")
+    for title, lines in (("given up", done.dropped), ("kept aside", done.set_aside)):
+        for line in lines:
+            log.warning(f"repaired at the start, {title}: {line}")
+    for line in done.rebuilt:
+        log.info(f"repaired at the start: {line}")

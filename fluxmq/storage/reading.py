@@ -1,0 +1,39 @@
+"""Files read with pread, never mapped: of a mapped page that the disk does not give back, the process dies without a
+word (SIGBUS); a read is an error that can name the file."""
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+__all__ = ["read_at", "read_whole"]
+
+# One call: large enough to cost nothing, small enough that an error names the place.
+_PIECE_BYTES = 1024 * 1024
+
+
+def read_whole(path: Path) -> memoryview:
+    """All of a file, in memory that goes back to the system with the last reference. Raises OSError with the file's
+    name, and the offset in its text."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return read_at(fd, path, 0, os.fstat(fd).st_size)
+    finally:
+        os.close(fd)
+
+
+def read_at(fd: int, path: Path, at: int, size: int) -> memoryview:
+    """`size` bytes from offset `at`. Raises OSError; also where the file ends before: a short read is no end."""
+    if not size:
+        return memoryview(b"")
+    data = memoryview(mmap.mmap(-1, size))
+    done = 0
+    while done < size:
+        try:
+            got = os.preadv(fd, [data[done:done + _PIECE_BYTES]], at + done)
+        except OSError as error:
+            raise OSError(error.errno, f"{error.strerror} at offset {at + done}", str(path)) from error
+        if not got:
+            raise OSError(0, f"the file ended at offset {at + done} while it was read", str(path))
+        done += got
+    return data.toreadonly()
