@@ -119,7 +119,7 @@ class Keeper:
             elif kind == b"r":
                 size = int.from_bytes(rest[:2], "big")
                 loader.add_retained(rest[2 + size:], value)
-            elif kind in (b"q", b"g", b"l", b"d") and self.queues is not None:
+            elif kind in (b"q", b"g", b"l", b"d", b"x") and self.queues is not None:
                 self.queues.load(kind, int.from_bytes(rest, "big"), value)
             elif kind in (b"e", b"b") and self.exchanges is not None:
                 self.exchanges.load(kind, int.from_bytes(rest, "big"), value)
@@ -142,6 +142,9 @@ class Keeper:
             batches += 1
             self._replayed_bytes += len(batch)
         self._drop_duplicates(loader)
+        # Messages of the view that no session names, neither there nor after the journal: what settled them let go of
+        # them before the checkpoint that would have said so. A session that was damaged cannot look like this, for
+        # every read of the view is checked: load() would have raised, and there were no start.
         self._orphans = loader.orphans()
         found = {"sessions": len(loader.sessions), "retained": len(self.broker.hub.retained),
                  "queued": sum(session.queued for session in loader.sessions.values()),
@@ -284,7 +287,7 @@ class Keeper:
                 self.queues.give_back(exported)
                 raise
         await self.store.checkpoint(taken.puts.items(), taken.deletes, upto)
-        if self.queues is not None and exported is not None:
+        if self.queues is not None:
             await self.queues.written()
 
     async def _take_over(self, taken: _Taken) -> None:

@@ -83,8 +83,9 @@ class SegmentFiles(Protocol):
     """Where messages of queues go that outlive a journal file. All methods block and belong into an executor's thread,
     but open(). `fluxmq.storage.segments.SegmentStore` is one; what it promises stands there."""
 
-    def open(self, expect: Mapping[int, int] | None = None) -> Mapping[int, Any]:
-        """By log: an object with `first`, `next`. Raises CorruptError, StorageError."""
+    def open(self, expect: Mapping[int, int] | None = None, ended: Iterable[int] = ()) -> Mapping[int, Any]:
+        """By log: an object with `first`, `next`, `messages`; but of those that have ended, whose files go. Raises
+        CorruptError, StorageError."""
 
     def close(self) -> None:
         """Nothing is synced by it."""
@@ -103,7 +104,16 @@ class SegmentFiles(Protocol):
         """Files that hold nothing at or above `first` go."""
 
     def remove(self, number: int) -> None:
-        """The log is no more."""
+        """The log is no more. Its names are off the medium with the next sync()."""
+
+    def holds(self, number: int) -> bool:
+        """There are files of this log."""
+
+    def set_aside(self, number: int) -> Path:
+        """Nobody knows this log: it is put where it harms nobody."""
+
+    def aside(self) -> Mapping[int, Path]:
+        """What has been put there, by log."""
 
     def spans(self, number: int, first: int, end: int) -> list[tuple[int, int]]:
         """(offset behind, bytes) of stretches that hold what there is from `first` up to `end`."""

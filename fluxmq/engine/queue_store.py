@@ -1,11 +1,14 @@
 """Queues on disk and back: their part of recovery and of checkpoints (Keeper in durability.py).
 
     view       q<number> QueueRecord    g<number> [GroupRecord, state]    l<number> LogMeta    d<number> producers
+               x<number> a log that has ended and whose files are going
     segments   messages that outlived a journal file
     journal    the rest
 
 Messages come to life in this order: the view says what there is and from where to where, the segments have what is
 below `next` there, the journal appends. What the journal says of messages that segments hold already changes nothing.
+
+When files of a log go: queue_removal.py.
 """
 from __future__ import annotations
 
@@ -27,6 +30,8 @@ from fluxmq.engine.queue_delays import adopt_delays
 from fluxmq.engine.queue_properties import told_in
 from fluxmq.engine.queue_reads import QueueReader
 from fluxmq.engine.queue_records import GroupRecord, QueueRecord, RecordKind
+from fluxmq.engine.queue_removal import LogRemoval
+from fluxmq.engine.queue_removal import view_key as key
 from fluxmq.engine.queue_sequences import with_sequence
 from fluxmq.engine.queues import KINDS, QueueManager, QueueState
 
@@ -48,10 +53,6 @@ _decode_group = msgspec.msgpack.Decoder(GroupRecord).decode
 _decode_copy = msgspec.msgpack.Decoder(tuple[GroupRecord, bytes]).decode
 _decode_meta = msgspec.msgpack.Decoder(LogMeta).decode
 _decode_producers = msgspec.msgpack.Decoder(dict[bytes, tuple[int, bytes]]).decode
-
-
-def key(kind: str, number: int) -> bytes:
-    return kind.encode() + number.to_bytes(8, "big")
 
 
 class QueueExport:
@@ -84,8 +85,7 @@ class QueueKeeper:
         self._by_number: dict[int, QueueState] = {}
         self._safe: dict[int, int] = {}  # by log: what segments had synced
         self._firsts: dict[int, int] = {}  # by log: `first` as the view has it
-        self._unwanted: dict[int, int] = {}  # by log: below this offset its files go, once the view knows
-        self._unremoved: set[int] = set()  # logs that are no more and whose files go, once the view knows
+        self._removal = LogRemoval(segments)
         self._work: asyncio.Future[Any] | None = None  # under way in an executor's thread
         self.reader = QueueReader(manager, segments, cache_bytes, on_fail)
         manager.on_stalled = self.reader.read_for
@@ -104,17 +104,18 @@ class QueueKeeper:
             self._copies[number] = _decode_copy(value)
         elif kind == b"l":
             self._metas[number] = _decode_meta(value)
+        elif kind == b"x":
+            self._removal.load(number)
         else:
             self._producers[number] = _decode_producers(value)
 
     def loaded(self) -> None:
         """The view is read: opens the segments, and makes what they and the view have."""
-        if self.segments is not None:
-            # Of a log of which nothing is kept there need not be any file: one that is torn was only just begun.
-            self._files = dict(self.segments.open({number: meta.safe for number, meta in self._metas.items()
-                                                   if meta.safe > meta.first}))
-            # Also of logs that nobody knows any more: their files go later, and must not be taken for another's.
-            self.manager.number_last = max(self.manager.number_last, *self._files, 0)
+        # Of a log of which nothing is kept there need not be any file: one that is torn was only just begun.
+        self._files = self._removal.open({number: meta.safe for number, meta in self._metas.items()
+                                          if meta.safe > meta.first})
+        # Also of logs that nobody knows: what they hold must not be taken for another's.
+        self.manager.number_last = max(self.manager.number_last, self._removal.number_last, *self._files, 0)
         for number, record in self._queues.items():
             self._adopt(number, record)
         for number, (record_, state) in self._copies.items():
@@ -130,6 +131,7 @@ class QueueKeeper:
     def _make_log(self, number: int, lane: int) -> Log:
         base = lane << 56
         meta = self._metas.get(number) or LogMeta(base, base, 0)
+        self._removal.named.add(number)
         files = self._files.get(number)
         upto = max(meta.next, files.next if files is not None else base)
         self.manager.number_last = max(self.manager.number_last, number)
@@ -208,7 +210,9 @@ class QueueKeeper:
         if state is None:
             known = self.manager.queues.get(record.told().raw)
             if known is not None and known.queue.number > number:
-                return  # the view knows one of this name that was made after this one's end
+                # The view knows one of this name that was made after this one's end.
+                self._removal.named.update((*(one.number for one in record.logs), record.delay))
+                return
             state = self._adopt(number, record)
         else:
             self.manager.change(state, record.told())
@@ -251,10 +255,8 @@ class QueueKeeper:
             state.queue.notify()
             for group in state.groups.values() if state.queue.ready_bytes_max >= 0 else ():
                 guess_ready_bytes(group, state.queue.ready_bytes_max)
-        known = set(self.logs)
-        for number in self._files:
-            if number not in known:
-                self.manager.ended.append(("l", number))
+        self.manager.ended += [("l", number)
+                               for number in self._removal.settle(self._files, self.logs, self.manager.log)]
         self._files.clear()
         self._queues.clear()
         self._copies.clear()
@@ -295,7 +297,9 @@ class QueueKeeper:
         made.ended, manager.ended = manager.ended, []
         ended = made.ended
         made.deletes = [key(kind, number) for kind, number in ended]
-        self._unremoved.update(number for kind, number in ended if kind == "l")
+        puts, deletes = self._removal.export(number for kind, number in ended if kind == "l")
+        made.puts += puts
+        made.deletes += deletes
         for kind, number in ended:
             if kind == "g":
                 self.groups.pop(number, None)
@@ -351,7 +355,8 @@ class QueueKeeper:
                 self._safe[log.number] = safe[log.number]
             meta = LogMeta(first, max(upto, first), self._safe.get(log.number, 0))
             puts.append((key("l", log.number), msgspec.msgpack.encode(meta)))
-            self._firsts[log.number] = self._unwanted[log.number] = first
+            self._firsts[log.number] = first
+            self._removal.moved(log.number, first)
             log.exported()
             self.reader.exported(log)
         self.reader.evict()
@@ -366,19 +371,8 @@ class QueueKeeper:
 
     async def written(self) -> None:
         """The view knows: files that nobody needs any more go."""
-        if self.segments is None:
-            return
-        await self._in_thread(self._remove_segments)
-
-    def _remove_segments(self) -> None:
-        assert self.segments is not None
-        while self._unremoved:
-            number = min(self._unremoved)
-            self.segments.remove(number)
-            self._unremoved.discard(number)
-        for number, first in list(self._unwanted.items()):
-            self.segments.trim(number, first)
-            del self._unwanted[number]
+        self._removal.written()
+        await self._in_thread(self._removal.remove)
 
 
 def log_properties(message: bytes) -> bytes:

@@ -11,16 +11,18 @@ checkpoint at a time (engine/durability.py). What was written counts from sync()
     already is skipped.
   - A disk that is full, or no descriptors: what was written since the last sync() is given back, ShortageError says
     what is missing, and it may be tried again.
+  - A log that is no more goes as a whole and at once; the view remembers that it is going until its directory's name is
+    off the medium. Nothing else is ever removed because nobody knows it: that is renamed to <log>.unknown, and stays.
   - A sync that failed is the end, as in the journal: nothing is written or synced any more. Reading goes on.
 """
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fluxmq._core.errors import StorageError, UsageError
-from fluxmq._core.segment_format import log_name
+from fluxmq._core.segment_format import log_name, log_number
 from fluxmq.storage.segment_files import FileOps
 from fluxmq.storage.segment_recovery import Log, LogFiles, SegmentRecovery, open_logs
 from fluxmq.storage.segment_writer import SegmentWriter
@@ -29,6 +31,7 @@ __all__ = ["LogFiles", "SegmentRecovery", "SegmentStore"]
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 OPEN_FILES_MAX = 256
+UNKNOWN = ".unknown"
 
 
 class SegmentStore(SegmentWriter):
@@ -50,9 +53,10 @@ class SegmentStore(SegmentWriter):
 
     # ------------------------------------------------------------------------------------------------- life
 
-    def open(self, expect: Mapping[int, int] | None = None) -> dict[int, LogFiles]:
+    def open(self, expect: Mapping[int, int] | None = None, ended: Iterable[int] = ()) -> dict[int, LogFiles]:
         """What there is, by log. expect: offsets that the view says are safe: a log whose torn tail would leave it with
-        less is damaged, not torn. `recovery` tells what was cut off, made again or given up.
+        less is damaged, not torn. ended: logs whose removal a crash may have interrupted; it is finished first.
+        `recovery` tells what was cut off, made again or given up.
 
         Raises CorruptError (file, offset, command that repairs it), StorageError.
         """
@@ -64,6 +68,8 @@ class SegmentStore(SegmentWriter):
                 self._ops.mkdir(self._path)
                 self._ops.sync_directory(self._base)
             self._root_fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            for number in ended:
+                self.remove(number)
             self._logs = open_logs(self._base, self._ops, expect or {}, self._recover, self.recovery)
         except OSError as error:
             self.close()
@@ -71,7 +77,7 @@ class SegmentStore(SegmentWriter):
         except BaseException:
             self.close()
             raise
-        self._root_dirty = bool(self._logs)
+        self._root_dirty = self._root_dirty or bool(self._logs)
         self._unsure = {number for number, log in self._logs.items() if log.directory_dirty}
         return {number: log.summary() for number, log in self._logs.items()}
 
@@ -126,20 +132,53 @@ class SegmentStore(SegmentWriter):
         except OSError as error:
             raise StorageError(f"cannot remove segments of log {log_name(log.number)}: {error}") from error
 
+    def holds(self, number: int) -> bool:
+        """There are files of this log."""
+        log = self._logs.get(number)
+        return log is not None and bool(log.files)
+
     def remove(self, number: int) -> None:
-        """The log is no more. Its number is never used again. Raises StorageError."""
+        """The log is no more. Its number is never used again. The caller has a durable record of it, until the sync()
+        that follows: files may go in any order, and whoever is interrupted calls this again. Raises StorageError."""
         with self._mutex:
             log = self._logs.pop(number, None)
         path = self._path / log_name(number)
-        if log is None and not path.exists():
-            return
-        log = log or Log(number, path)
-        with log.lock:
-            self._drop(log, len(log.files))
-            try:
+        try:
+            if log is None and not path.exists():
+                return
+            log = log or Log(number, path)
+            with log.lock:
+                for file in log.files:
+                    self._handles.forget(file)
+                log.files = []
                 if path.exists():
                     for left in sorted(path.iterdir()):
                         self._ops.unlink(left)
                     self._ops.rmdir(path)
-            except OSError as error:
-                raise StorageError(f"cannot remove {path}: {error}") from error
+                self._root_dirty = True
+        except OSError as error:
+            raise StorageError(f"cannot remove {path}: {error}") from error
+
+    def set_aside(self, number: int) -> Path:
+        """Nobody knows this log: its directory gets another name, which is returned, and is not looked at any more.
+        Raises StorageError."""
+        with self._mutex:
+            log = self._logs.pop(number)
+        target = log.path.with_name(log.path.name + UNKNOWN)
+        try:
+            for file in log.files:
+                self._handles.forget(file)
+            self._ops.rename(log.path, target)
+            self._ops.sync_directory(self._path)
+        except OSError as error:
+            raise StorageError(f"cannot rename {log.path} to {target}: {error}") from error
+        return target
+
+    def aside(self) -> dict[int, Path]:
+        """What set_aside() has put there, now or earlier, by log. Raises StorageError."""
+        try:
+            names = [name for name in os.listdir(self._path) if name.endswith(UNKNOWN)]
+        except OSError as error:
+            raise StorageError(f"cannot read {self._path}: {error}") from error
+        found = ((log_number(name.removesuffix(UNKNOWN)), self._path / name) for name in names)
+        return {number: path for number, path in found if number is not None}
