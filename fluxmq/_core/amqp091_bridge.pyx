@@ -57,7 +57,7 @@ cdef int hub_publish_amqp(Hub hub, const body_t* amqp, list taken, uint8_t* refu
     else:
         timed = amqp[0]
         if timed.expires_at == 0 and wishes.lifetime_ms >= 0:
-            timed.expires_at = hub.node.now_ms + max(wishes.lifetime_ms, 1)
+            timed.expires_at = hub.node.steady_ms + max(wishes.lifetime_ms, 1)
         to_mqtt(&timed, &room, &pub.body, &pub.qos, &retain)
         pub.retain = retain
     pub.amqp = amqp
@@ -91,7 +91,7 @@ cdef class ExchangeRelay(TopicRelay):
         cdef uint32_t n
         if pub.amqp != NULL:
             return 0                    # it came from there
-        to_amqp(&pub.body, pub.qos, self.hub.node.now_ms, &way_back, &amqp)
+        to_amqp(&pub.body, pub.qos, self.hub.node.steady_ms, &way_back, &amqp)
         props_read(amqp.properties, amqp.properties_length, &props)
         n = amqp.topic[0]
         route = self.exchanges.find(amqp.topic + 1, n, amqp.topic + 1 + n, amqp.topic_length - 1 - n,
@@ -109,7 +109,7 @@ def publish_amqp(Hub hub not None, bytes exchange not None, bytes routing_key no
                  bytes properties=b"", int64_t expires_at=0, list taken=None) -> tuple[int, int]:
     """hub_publish_amqp for the cold half: (how many matched, 0 or the reason code of a refusal).
 
-    properties: of the content header, flags in front. expires_at: wall clock, ms; 0 = never.
+    properties: of the content header, flags in front. expires_at: steady clock, ms; 0 = never.
     """
     cdef bytes address = address_of(exchange, routing_key)
     cdef uint8_t refused = 0

@@ -437,7 +437,7 @@ cdef class Channel(Waiter):
         cdef uint32_t n
         record_body(delivery.record, &body)
         if body.format != FORMAT_AMQP091:
-            to_amqp(&body, delivery.record.qos & 0x0F, self.ledger.node.now_ms, &translation, &translated)
+            to_amqp(&body, delivery.record.qos & 0x0F, self.ledger.node.steady_ms, &translation, &translated)
             body = translated
         if delivery.reads:
             consumer_tag = (<ChannelReader>delivery.consumer).tag

@@ -461,7 +461,7 @@ def amqp_to_mqtt(bytes address not None, bytes properties not None,
 
 def mqtt_to_amqp(bytes topic not None, bytes properties not None, int qos=0, int64_t expires_at=0,
                  int64_t now_ms=0) -> tuple[bytes, bytes]:
-    """(address, properties) in the form of FORMAT_AMQP091. expires_at, now_ms: wall clock; 0 = never."""
+    """(address, properties) in the form of FORMAT_AMQP091. expires_at, now_ms: of one clock, ms; 0 = never."""
     cdef room_t room
     cdef body_t mqtt
     cdef body_t amqp

@@ -492,7 +492,7 @@ cdef class Connection(Transport):
         pub.body.properties_length = properties.forward_length
         if properties.has_expiry:
             # Expiry 0 has expired at once: it may reach who is connected now, nobody later.
-            pub.body.expires_at = self.hub.node.now_ms + <int64_t>properties.expiry_s * 1000
+            pub.body.expires_at = self.hub.node.steady_ms + <int64_t>properties.expiry_s * 1000
         if properties.payload_format == 1 and not utf8_valid(c.at + length, end - c.at - length):
             raise ProtocolError(REASON_PAYLOAD_FORMAT_INVALID, "the payload is not UTF-8 although its Payload Format "
                                                                "Indicator says so")

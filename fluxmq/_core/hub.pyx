@@ -13,6 +13,7 @@ from fluxmq._core.message cimport (
     BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, ids_drop, ids_new, ids_t, msg_drop, msg_hold, msg_new, pub_own,
 )
 from fluxmq._core.mqtt_consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
+from fluxmq._core.node cimport stamp_clocks
 from fluxmq._core.routes cimport ShareGroup, hop_t
 from fluxmq._core.text cimport TEXT_OK, topic_valid
 from fluxmq._core.trie cimport (
@@ -104,10 +105,21 @@ cdef class Hub:
 
     # ---------------------------------------------------------------- clock and wake
 
-    def set_clock(self, int64_t wall_ms, int64_t mono_ms):
-        """The time of this turn, both in milliseconds. The poller does this after each wait; tests do it by hand."""
-        self.node.now_ms = wall_ms
-        self.node.mono_ms = mono_ms
+    def set_clock(self, int64_t wall_ms, int64_t mono_ms, int64_t slept_ms=0):
+        """The time of this turn, in milliseconds: what the poller does after each wait, by hand. slept_ms: how long the
+        machine has slept, which the monotonic clock leaves out."""
+        stamp_clocks(self.node, wall_ms, mono_ms + slept_ms, mono_ms)
+
+    def resume_clock(self, int64_t steady_ms, int64_t wall_ms):
+        """At start, before anything is due: the steady clock goes on from the last one that is on disk, with the wall
+        clock of then. As much has passed meanwhile as by the wall clock, and nothing if that was set back."""
+        cdef int64_t now = max(steady_ms + self.node.now_ms - wall_ms, steady_ms)
+        self.node.steady_base += now - self.node.steady_ms
+        self.node.steady_ms = now
+
+    def wall_of(self, int64_t steady_ms) -> int:
+        """A point of the steady clock as people read it, by the wall clock of today. 0 stays 0, which is none."""
+        return steady_ms - self.node.steady_ms + self.node.now_ms if steady_ms else 0
 
     @property
     def recording(self) -> bool:
@@ -117,6 +129,10 @@ cdef class Hub:
     @property
     def now_ms(self) -> int:
         return self.node.now_ms
+
+    @property
+    def steady_ms(self) -> int:
+        return self.node.steady_ms
 
     @property
     def mono_ms(self) -> int:
@@ -269,7 +285,7 @@ cdef class Hub:
         """Publishes for the broker itself: wills, $SYS, the cold doors of other protocols.
 
         topic: a valid topic name, UTF-8. properties: MQTT 5 wire bytes that travel as they are (no expiry, alias or
-        subscription identifier). expires_at: wall clock, ms; 0 = never. Returns how many subscriptions matched.
+        subscription identifier). expires_at: steady clock, ms; 0 = never. Returns how many subscriptions matched.
         Raises UsageError for an invalid topic or QoS.
         """
         cdef pub_t pub
@@ -441,7 +457,7 @@ cdef class Hub:
         cdef int sent = 0
         try:
             for kept in self.retained.match(filter):
-                if kept.msg.body.expires_at and kept.msg.body.expires_at <= self.node.now_ms:
+                if kept.msg.body.expires_at and kept.msg.body.expires_at <= self.node.steady_ms:
                     continue
                 memset(&pub, 0, sizeof(pub))
                 pub.body = kept.msg.body
@@ -473,12 +489,13 @@ cdef class Hub:
             self.retained.set(topic, kept)
             self.retained_bytes += body_bytes(&kept.msg.body)
 
-    def expire_retained(self, int64_t now_ms) -> int:
+    def expire_retained(self) -> int:
         """Forgets retained messages whose expiry has passed; returns how many."""
         cdef Retained kept
         if self.retained_expiring == 0:
             return 0
-        expired = [topic for topic, value in self.retained if 0 < (<Retained>value).msg.body.expires_at <= now_ms]
+        expired = [topic for topic, value in self.retained
+                   if 0 < (<Retained>value).msg.body.expires_at <= self.node.steady_ms]
         for topic in expired:
             kept = self.retained.pop(topic)
             self.retained_expiring -= 1

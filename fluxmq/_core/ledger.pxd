@@ -20,7 +20,8 @@ the view's copy of that session already holds its batch.
    10 COMPLETED    u64 session, u16 packet id                    PUBREL came
    11 RETAINED     i64 expires_at, u8 qos, u16 topic length, u32 properties length, u32 payload length,
                    namespace (u16 length), topic, properties, payload; an empty payload clears
-   12 LINK         u64 session, u8 connected, i64 wall ms, u32 expiry interval s, u8 will fired or dropped
+   12 LINK         u64 session, msgpack: connected, steady ms, expiry interval s, whether a will waits
+   13 CLOCK        i64 steady ms, i64 wall ms                   of the turn that ends here (node.pxd)
 """
 from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -43,6 +44,7 @@ cdef enum:
     RECORD_COMPLETED = 10
     RECORD_RETAINED = 11
     RECORD_LINK = 12
+    RECORD_CLOCK = 13
 
 cdef enum:
     HELD_ACK = 1            # link: write the acknowledgement
@@ -86,12 +88,19 @@ cdef class Ledger:
     cdef readonly size_t held_count
     cdef size_t held_capacity           # a power of two
     cdef readonly list losing           # sessions with messages dropped for want of room that no line has told of yet
+    cdef uint64_t clock_batch           # where the last CLOCK went: batch, and how many records that had then
+    cdef uint32_t clock_records
     cdef list news             # queues to pump before the batch of this turn is handed over
     cdef list stirred          # queues that something happened to since the clock looked at them last
     cdef readonly list dead             # numbers of messages that the view has and nobody holds any more
 
     cdef bint active(self) noexcept
     cdef uint64_t batch(self) noexcept
+    # Journal.submit() and poll(), for a node with a journal: who hands a batch over closes it with the time. So no
+    # record in it is younger than the last CLOCK that is on disk, and no clock begins before any deadline was set.
+    cpdef int submit(self) except -1
+    cpdef int poll(self) except -1
+    cdef int close_batch(self) except -1
     cdef int write_sequence(self, uint8_t kind, uint64_t session, uint64_t sequence) except -1
     cdef int write_sent(self, uint64_t session, uint64_t sequence, uint16_t packet_id) except -1
     cdef int write_packet_id(self, uint8_t kind, uint64_t session, uint16_t packet_id) except -1

@@ -12,6 +12,9 @@ from fluxmq._core.wire cimport put_bytes16, put_u8, put_u16, put_u32
 
 __all__ = ["Ledger", "Waiter"]
 
+cdef enum:
+    CLOCK_BYTES = 64            # more than a CLOCK with its head takes
+
 
 cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept nogil:
     return put_u32(put_u32(at, <uint32_t>(value >> 32)), <uint32_t>value)
@@ -58,6 +61,30 @@ cdef class Ledger:
     cdef uint64_t batch(self) noexcept:
         """The batch that a change recorded now belongs to."""
         return self.journal.gathering if self.journal is not None else 0
+
+    cdef int close_batch(self) except -1:
+        if self.journal.gather.records == 0 or (self.clock_batch == self.journal.gathering
+                                                and self.clock_records == self.journal.gather.records):
+            return 0                # nothing came since
+        if self.journal.gather.length + CLOCK_BYTES > BATCH_BYTES_MAX:
+            return 0                # it is refused anyhow who comes now; the next batch has its own
+        self.write_clock()
+        self.clock_batch = self.journal.gathering
+        self.clock_records = self.journal.gather.records
+        return 0
+
+    cpdef int submit(self) except -1:
+        self.close_batch()
+        return self.journal.submit()
+
+    cpdef int poll(self) except -1:
+        self.close_batch()
+        return self.journal.poll()
+
+    def write_clock(self):
+        """Records the time of this turn. Raises StorageError."""
+        cdef uint8_t* at = self.journal.reserve(RECORD_CLOCK, 16)
+        put_u64(put_u64(at, <uint64_t>self.node.steady_ms), <uint64_t>self.node.now_ms)
 
     cdef int write_sequence(self, uint8_t kind, uint64_t session, uint64_t sequence) except -1:
         cdef uint8_t* at = self.journal.reserve(kind, 16)

@@ -262,8 +262,8 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
         properties = body.properties_length
         if body.expires_at:
             # A message sent again may be past its expiry: its delivery had begun (MQTT 5.0 section 3.3.2.3.3).
-            if body.expires_at > link.node.now_ms:
-                left = <uint32_t>((body.expires_at - link.node.now_ms + 999) // 1000)
+            if body.expires_at > link.node.steady_ms:
+                left = <uint32_t>((body.expires_at - link.node.steady_ms + 999) // 1000)
             properties += 5
         if ids != NULL:
             for i in range(ids.count):

@@ -36,7 +36,7 @@ cdef struct body_t:
     uint32_t properties_length
     uint32_t payload_length
     blob_t* blob            # holds the payload; NULL: the payload is wherever topic and properties are
-    int64_t expires_at      # wall clock, ms; 0 = never
+    int64_t expires_at      # steady clock, ms; 0 = never
     uint8_t format          # FORMAT_*
 
 cdef struct msg_t:

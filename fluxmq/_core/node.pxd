@@ -1,7 +1,14 @@
 """What all links, sessions and routes of one node share: the clock of the turn, the list of dirty links, counters.
 
-Header only. One node_t belongs to one Hub; one thread touches it. The poller stamps the clock after each wait,
+Header only. One node_t belongs to one Hub; one thread touches it. The poller stamps the clocks after each wait,
 everything else takes time from here, so that a test can set it.
+
+    now_ms      the wall clock: for stamps that somebody reads (when a message came, `since`), and for nothing else
+    steady_ms   the steady clock: for deadlines, and for every duration that outlives a turn. It begins as the wall
+                clock and then advances with the time that passes, also while the machine sleeps; whoever sets the wall
+                clock does not move it. Deadlines on disk are on it, and a restart goes on from it (Hub.resume_clock)
+    mono_ms     the monotonic clock: for what ends with the process and must not end because the machine slept (keep
+                alive, time-outs of connections, leases)
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
@@ -39,7 +46,20 @@ cdef struct node_t:
     uint64_t numbers                    # links made, each has its number
     void* dirty                         # link_t*: links with bytes to send, newest first
     int64_t now_ms                      # wall clock of this turn, ms since the epoch
+    int64_t steady_ms                   # steady clock of this turn, ms
     int64_t mono_ms                     # monotonic clock of this turn, ms
+    int64_t steady_base                 # steady clock minus the time since boot
+    bint stamped                        # steady_base is known
     uint64_t turn                       # number of this turn
     counters_t counters
     gauges_t gauges
+
+
+# boot_ms: since the machine started, times of sleep included.
+cdef inline void stamp_clocks(node_t* node, int64_t wall_ms, int64_t boot_ms, int64_t mono_ms) noexcept nogil:
+    if not node.stamped:
+        node.stamped = 1
+        node.steady_base = wall_ms - boot_ms
+    node.now_ms = wall_ms
+    node.steady_ms = boot_ms + node.steady_base
+    node.mono_ms = mono_ms

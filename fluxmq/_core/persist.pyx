@@ -20,8 +20,8 @@ from fluxmq._core.errors import CorruptError
 from fluxmq._core.hub cimport Retained
 from fluxmq._core.journal_format cimport journal_next_record
 from fluxmq._core.ledger cimport (
-    RECORD_COMPLETED, RECORD_LINK, RECORD_MESSAGE, RECORD_RECEIVED, RECORD_RELEASED, RECORD_RETAINED, RECORD_SENT,
-    RECORD_SESSION, RECORD_SESSION_END, RECORD_SETTLED, RECORD_SUBSCRIBE, RECORD_UNSUBSCRIBE,
+    RECORD_CLOCK, RECORD_COMPLETED, RECORD_LINK, RECORD_MESSAGE, RECORD_RECEIVED, RECORD_RELEASED, RECORD_RETAINED,
+    RECORD_SENT, RECORD_SESSION, RECORD_SESSION_END, RECORD_SETTLED, RECORD_SUBSCRIBE, RECORD_UNSUBSCRIBE,
 )
 from fluxmq._core.message cimport (
     BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, body_t, ids_drop, ids_new, msg_drop, msg_hold, msg_new,
@@ -356,7 +356,7 @@ cdef class Loader:
         if kind in (RECORD_SESSION, RECORD_SESSION_END, RECORD_SUBSCRIBE, RECORD_UNSUBSCRIBE, RECORD_LINK):
             self.on_cold(kind, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
             return 0
-        if 20 <= kind <= 29 or 32 <= kind <= 35:    # queues; exchanges: their numbers are their own
+        if kind == RECORD_CLOCK or 20 <= kind <= 29 or 32 <= kind <= 35:    # their numbers are their own
             self.on_cold(kind, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
             return 0
         session = self.sessions.get(number)

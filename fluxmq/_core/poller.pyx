@@ -14,11 +14,12 @@ from cpython.ref cimport PyObject
 from libc.errno cimport EAGAIN, ECONNABORTED, EINTR, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset
-from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+from posix.time cimport CLOCK_BOOTTIME, CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport close
 
 from fluxmq._core.journal cimport JOURNAL_FAILED
 from fluxmq._core.link cimport link_drop, link_t
+from fluxmq._core.node cimport stamp_clocks
 from fluxmq._core.tap cimport Tap
 from fluxmq._core.transport cimport PAUSE_DISK, Transport
 
@@ -70,6 +71,10 @@ cdef enum:
     LINGER_OFF_TURNS = 16
     ACCEPT_MAX = 256            # of one listener per turn, so that a storm does not starve those who are in
 
+cdef inline int64_t milliseconds(const timespec* at) noexcept:
+    return <int64_t>at.tv_sec * 1000 + at.tv_nsec // 1000000
+
+
 @cython.final
 cdef class Poller:
     """Handle. hub: the node's. linger_ms: see above; 0 = never."""
@@ -111,12 +116,12 @@ cdef class Poller:
         return self.epoll
 
     cdef void stamp(self) noexcept:
-        cdef timespec now
-        clock_gettime(CLOCK_REALTIME, &now)
-        self.hub.node.now_ms = <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
-        clock_gettime(CLOCK_MONOTONIC, &now)
-        self.now_ns = <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
-        self.hub.node.mono_ms = self.now_ns // 1000000
+        cdef timespec wall, boot, mono
+        clock_gettime(CLOCK_REALTIME, &wall)
+        clock_gettime(CLOCK_BOOTTIME, &boot)
+        clock_gettime(CLOCK_MONOTONIC, &mono)
+        self.now_ns = <int64_t>mono.tv_sec * 1000000000 + mono.tv_nsec
+        stamp_clocks(self.hub.node, milliseconds(&wall), milliseconds(&boot), milliseconds(&mono))
 
     def add_listener(self, int fd, listener):
         """fd: a listening, non-blocking socket, the caller's to close. listener: accepted(fd) -> Connection | None and
@@ -233,10 +238,10 @@ cdef class Poller:
         # Once the journal has failed, journal_turn tells; here connections go on until the node stops.
         self.hub.pump_queues()
         if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
-            self.hub.ledger.journal.submit()
+            self.hub.ledger.submit()
         self.flush_dirty()
         if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
-            self.hub.ledger.journal.submit()    # what a flush took from a queue is recorded too; nobody else would ask
+            self.hub.ledger.submit()    # what a flush took from a queue is recorded too; nobody else would ask
         if self.hub.closed:
             for connection in self.hub.closed:
                 if self.connections.get(connection.fd) is connection:
@@ -291,7 +296,7 @@ cdef class Poller:
         queues have settled in it is recorded at the end of their pump, and belongs with what is recorded already (a
         dead letter, the other half of a transaction)."""
         self.hub.pump_queues()
-        self.hub.ledger.journal.poll()
+        self.hub.ledger.poll()
         self.hub.release()
         return 0
 

@@ -44,7 +44,7 @@ cdef class Queue(GroupOwner):
     cdef public bint at_once                # a time to live of 0: who has credit now gets it, or nobody
     cdef public int64_t ready_max           # messages that nobody has; -1: any number
     cdef public int64_t ready_bytes_max     # bytes of their bodies; -1: any number
-    cdef readonly int64_t expiry_ms         # when the next one at a head expires: wall clock; 0: none
+    cdef readonly int64_t expiry_ms         # when the next one at a head expires: steady clock; 0: none
     cdef public object on_overflow          # (topic, properties, body, format): refused, for it is full
     cdef bint expiring                      # a message may be here that expires
     cdef bint pumping                       # within pump()

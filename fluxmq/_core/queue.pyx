@@ -223,7 +223,7 @@ cdef class Queue(GroupOwner):
                 and (body.topic_length == end or body.topic[end] == 47))
 
     cdef int read_asked(self, const body_t* body, asked_t* asked) except -1:
-        return read_asked(body, self.ledger.node.now_ms, asked)
+        return read_asked(body, &self.ledger.node, asked)
 
     cdef int append(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1:
         """0, or the reason to refuse it."""
@@ -249,14 +249,14 @@ cdef class Queue(GroupOwner):
             self.counts.refused_full += 1
             return REASON_QUOTA_EXCEEDED
         if not self.prompt and self.ttl_ms:
-            kept.expires_at = sooner(kept.expires_at, self.ledger.node.now_ms + self.ttl_ms)
-        if asked.not_before > self.ledger.node.now_ms and self.on_delayed is not None:
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + self.ttl_ms)
+        if asked.not_before > self.ledger.node.steady_ms and self.on_delayed is not None:
             self.delay(&kept, qos, asked)
             if producer is not None:
                 self.on_produced(producer, asked.sequence)
             return 0
         if asked.has_lifetime:
-            kept.expires_at = sooner(kept.expires_at, self.ledger.node.now_ms + asked.lifetime_ms)
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + asked.lifetime_ms)
         if self.prompt:
             self.note_ready(&kept)
         if self.partitions > 1:
@@ -281,7 +281,7 @@ cdef class Queue(GroupOwner):
         """AMQP: the time that a message may be here, which begins now; and its size."""
         cdef Group group
         if self.ttl_ms or self.at_once:
-            kept.expires_at = sooner(kept.expires_at, self.ledger.node.now_ms + self.ttl_ms)
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + self.ttl_ms)
         if kept.expires_at:
             self.expiring = True
         if self.ready_bytes_max >= 0:
@@ -422,8 +422,8 @@ cdef class Queue(GroupOwner):
         """Appends for the cold half (dead letters, delayed messages that are due, other protocols), also when the disk
         is full.
 
-        expires_at, not_before: wall clock, ms; 0 = never, at once. forced: whatever the limits are. format: FORMAT_* of
-        topic and properties. Returns 0, or the MQTT 5 reason code of the refusal.
+        expires_at, not_before: steady clock, ms; 0 = never, at once. forced: whatever the limits are. format: FORMAT_*
+        of topic and properties. Returns 0, or the MQTT 5 reason code of the refusal.
         """
         cdef body_t body
         cdef asked_t asked

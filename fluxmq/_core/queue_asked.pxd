@@ -13,12 +13,13 @@ header is one like any other.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fluxmq._core.message cimport body_t
+from fluxmq._core.node cimport node_t
 
 cdef struct asked_t:
     const uint8_t* key          # partition-key; NULL: none
     const uint8_t* producer     # producer-id; NULL: none
     uint64_t sequence           # producer-sequence
-    int64_t not_before          # x-delay, not-before: wall clock, ms; 0: at once
+    int64_t not_before          # x-delay, not-before: steady clock, ms; 0: at once
     uint32_t key_length
     uint32_t producer_length
     int64_t lifetime_ms         # AMQP's expiration, if has_lifetime: from when it is in the queue
@@ -27,5 +28,6 @@ cdef struct asked_t:
     uint8_t has_sequence
     uint8_t forced              # it must be kept: no limit refuses it
 
-# Borrowed from the body, of either format. 0, or the MQTT 5 reason code to refuse it with.
-cdef int read_asked(const body_t* body, int64_t now_ms, asked_t* asked) noexcept nogil
+# Borrowed from the body, of either format. 0, or the MQTT 5 reason code to refuse it with. A point in time that
+# somebody names is one of the wall clock as it is now: from here on it is a delay like others.
+cdef int read_asked(const body_t* body, const node_t* node, asked_t* asked) noexcept nogil

@@ -7,6 +7,7 @@ from fluxmq._core.amqp091_names cimport EXPIRATION, HEADERS, PRIORITY, props_rea
 from fluxmq._core.amqp091_values cimport entry_t, next_entry, read_integer
 from fluxmq._core.message cimport FORMAT_AMQP091
 from fluxmq._core.mqtt_consts cimport REASON_IMPLEMENTATION_SPECIFIC_ERROR
+from fluxmq._core.node cimport node_t
 from fluxmq._core.wire cimport Cursor, take_bytes16, take_u8
 
 cdef enum:
@@ -40,12 +41,17 @@ cdef inline uint32_t property_bytes(uint8_t identifier) noexcept nogil:
     return 4 if identifier == 0x02 else 0
 
 
-cdef int read_asked(const body_t* body, int64_t now_ms, asked_t* asked) noexcept nogil:
+cdef inline int64_t steady_of(const node_t* node, int64_t wall_ms) noexcept nogil:
+    """What has passed already, or was never, is 0: at once."""
+    return max(wall_ms - node.now_ms + node.steady_ms, 0) if wall_ms else 0
+
+
+cdef int read_asked(const body_t* body, const node_t* node, asked_t* asked) noexcept nogil:
     memset(asked, 0, sizeof(asked_t))
-    return read_amqp(body, now_ms, asked) if body.format == FORMAT_AMQP091 else read_mqtt(body, now_ms, asked)
+    return read_amqp(body, node, asked) if body.format == FORMAT_AMQP091 else read_mqtt(body, node, asked)
 
 
-cdef int read_mqtt(const body_t* body, int64_t now_ms, asked_t* asked) noexcept nogil:
+cdef int read_mqtt(const body_t* body, const node_t* node, asked_t* asked) noexcept nogil:
     """0, or the reason to refuse: a property that is meant for us and makes no sense."""
     cdef Cursor c
     cdef uint8_t identifier = 0
@@ -84,11 +90,11 @@ cdef int read_mqtt(const body_t* body, int64_t now_ms, asked_t* asked) noexcept 
         elif is_key(key, n, b"x-delay", 7):
             if not read_number(value, m, &number):
                 return BAD
-            asked.not_before = now_ms + <int64_t>number if number else 0
+            asked.not_before = node.steady_ms + <int64_t>number if number else 0
         elif is_key(key, n, b"not-before", 10):
             if not read_number(value, m, &number):
                 return BAD
-            asked.not_before = <int64_t>number
+            asked.not_before = steady_of(node, <int64_t>number)
     return 0
 
 
@@ -103,7 +109,7 @@ cdef inline bint number_of(const entry_t* entry, uint64_t* out) noexcept nogil:
     return 1
 
 
-cdef int read_amqp(const body_t* body, int64_t now_ms, asked_t* asked) noexcept nogil:
+cdef int read_amqp(const body_t* body, const node_t* node, asked_t* asked) noexcept nogil:
     cdef props_t props
     cdef entry_t e
     cdef uint64_t number = 0
@@ -128,8 +134,8 @@ cdef int read_amqp(const body_t* body, int64_t now_ms, asked_t* asked) noexcept 
             asked.has_sequence = number_of(&e, &asked.sequence)
         elif is_key(e.name, e.name_length, b"x-delay", 7):
             if number_of(&e, &number):
-                asked.not_before = now_ms + <int64_t>number if number else 0
+                asked.not_before = node.steady_ms + <int64_t>number if number else 0
         elif is_key(e.name, e.name_length, b"not-before", 10):
             if number_of(&e, &number):
-                asked.not_before = <int64_t>number
+                asked.not_before = steady_of(node, <int64_t>number)
     return 0

@@ -13,7 +13,7 @@ cdef enum:
 
 cdef struct claim_t:
     uint64_t offset
-    int64_t due_ms              # HELD: the lease ends (monotonic ms; 0 = never). WAITING: wall clock ms
+    int64_t due_ms              # HELD: the lease ends (monotonic ms; 0 = never). WAITING: steady clock ms
     void* cursor                # Cursor, borrowed: a cursor outlives its claims
     void* member                # Member, borrowed; NULL unless HELD
     chunk_t* chunk              # counted while HELD, else NULL

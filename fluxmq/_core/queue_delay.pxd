@@ -22,7 +22,7 @@ cdef class Delays:
     cdef readonly Log log
     cdef readonly Group group               # of one cursor and no members: what has been moved is settled
     cdef readonly DueHeap heap
-    cdef readonly int64_t newest_due        # of the message appended last: wall clock, ms
+    cdef readonly int64_t newest_due        # of the message appended last: steady clock, ms
     cdef public bint busy                   # the disk is at it: nothing moves until it is done
     cdef Cursor cursor
     cdef Ledger ledger

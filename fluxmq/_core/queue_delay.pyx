@@ -83,7 +83,7 @@ cdef class Delays:
     # ---------------------------------------------------------------- out
 
     def first_due(self) -> int | None:
-        """When the next one is due, wall clock, ms; None: nothing waits."""
+        """When the next one is due, steady clock, ms; None: nothing waits."""
         if self.round_at < self.round_count:
             return due_time(self.round[self.round_at])
         return self.heap.first()
@@ -92,7 +92,7 @@ cdef class Delays:
         return self.round_at < self.round_count or self.is_due_in_heap()
 
     cdef bint is_due_in_heap(self) noexcept:
-        return self.heap.count != 0 and due_time(self.heap.items[0]) <= self.ledger.node.now_ms
+        return self.heap.count != 0 and due_time(self.heap.items[0]) <= self.ledger.node.steady_ms
 
     cdef int begin_round(self) except -1:
         self.round_at = self.round_count = 0

@@ -10,6 +10,7 @@ from libc.stdlib cimport free
 
 from fluxmq._core.errors import UsageError
 
+from fluxmq._core.node cimport node_t
 from fluxmq._core.queue_claim cimport CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, busy_lane, heap_push, heap_remove
 from fluxmq._core.queue_cursor cimport PAGE_BITS
 from fluxmq._core.queue_log cimport NOTHING_WANTED, chunk_drop, chunk_hold
@@ -27,11 +28,11 @@ cdef enum:
     SCAN_MAX = 10000            # messages that one pump looks at for one cursor without handing any out
 
 
-cdef inline bint is_over(const record_t* record, int64_t now, bint prompt) noexcept:
+cdef inline bint is_over(const record_t* record, const node_t* node, bint prompt) noexcept:
     """Its time has passed. prompt: what came in this very instant may still go out, or dies at the end of this pump: so
     AMQP's time to live of 0."""
-    return record.expires_at != 0 and (record.expires_at < now or (
-        record.expires_at == now and not (prompt and record.time_ms == now)))
+    return record.expires_at != 0 and (record.expires_at < node.steady_ms or (
+        record.expires_at == node.steady_ms and not (prompt and record.time_ms == node.now_ms)))
 
 
 cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept:
@@ -191,12 +192,6 @@ cdef class Group:
         self.mode = mode
         self.balance()
         self.touch()
-
-    def shift_waiting(self, int64_t ms):
-        """The wall clock jumped: what waits is due so much later, so that it waits as long as it was told to."""
-        for i in range(<int>self.waiting.count):
-            self.waiting.items[i].due_ms += ms
-        self.dirty = True
 
     def owners(self) -> dict:
         """Of an exclusive group: partition -> member."""
@@ -373,7 +368,7 @@ cdef class Group:
             if self.deliveries_max and claim.deliveries >= self.deliveries_max:
                 self.kill(cursor, offset, claim.deliveries, "max_retries")
                 continue
-            if is_over(found, self.ledger.node.now_ms, self.prompt):
+            if is_over(found, &self.ledger.node, self.prompt):
                 self.kill(cursor, offset, claim.deliveries, "expired")
                 continue
             heap_remove(&cursor.ready, claim)
@@ -400,7 +395,7 @@ cdef class Group:
                 cursor.mark(cursor.next)
                 cursor.next = max(cursor.next + 1, cursor.floor)
             self.ready_bytes -= found.payload_length
-            if is_over(found, self.ledger.node.now_ms, self.prompt):
+            if is_over(found, &self.ledger.node, self.prompt):
                 cursor.next = found.offset + 1
                 self.kill(cursor, found.offset, 0, "expired")
                 continue
@@ -531,7 +526,7 @@ cdef class Group:
         self.ready_bytes += claim.payload
         if not counts and claim.deliveries:
             claim.deliveries -= 1
-        claim.due_ms = self.ledger.node.now_ms + delay_ms if delay_ms > 0 else 0
+        claim.due_ms = self.ledger.node.steady_ms + delay_ms if delay_ms > 0 else 0
         if claim.due_ms:
             claim.state = CLAIM_WAITING
             heap_push(&self.waiting, claim)
@@ -554,14 +549,14 @@ cdef class Group:
     def tick(self) -> int | None:
         """Leases that are over, delays that have passed. Returns in how many ms there is more to do; None: never."""
         cdef int64_t mono = self.ledger.node.mono_ms
-        cdef int64_t wall = self.ledger.node.now_ms
+        cdef int64_t steady = self.ledger.node.steady_ms
         cdef claim_t* claim
         cdef object due = None
         while self.leases.count and self.leases.items[0].due_ms <= mono:
             claim = self.leases.items[0]
             (<Member>claim.member).lost(claim)
             self.give_back(claim, 0, True)
-        while self.waiting.count and self.waiting.items[0].due_ms <= wall:
+        while self.waiting.count and self.waiting.items[0].due_ms <= steady:
             claim = self.waiting.items[0]
             heap_remove(&self.waiting, claim)
             claim.state = CLAIM_READY
@@ -571,7 +566,7 @@ cdef class Group:
         if self.leases.count:
             due = self.leases.items[0].due_ms - mono
         if self.waiting.count:
-            wait = self.waiting.items[0].due_ms - wall
+            wait = self.waiting.items[0].due_ms - steady
             due = wait if due is None else min(due, wait)
         return due
 

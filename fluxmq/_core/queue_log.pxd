@@ -30,8 +30,8 @@ cdef struct record_t:
     uint32_t payload_length
     uint64_t offset
     int64_t time_ms             # appended: wall clock, ms
-    int64_t expires_at          # wall clock, ms; 0 = never
-    int64_t not_before          # delay logs: when it is due, wall clock, ms; elsewhere 0
+    int64_t expires_at          # steady clock (node.pxd), ms; 0 = never
+    int64_t not_before          # delay logs: when it is due, steady clock, ms; elsewhere 0
     uint32_t properties_length
     uint16_t topic_length
     uint8_t qos                 # and format

@@ -33,7 +33,8 @@ cdef enum:
 @cython.freelist(64)
 @cython.final
 cdef class Record:
-    """Value. One message, copied out of a log, for cold uses. Times are wall clock, ms; 0 = none."""
+    """Value. One message, copied out of a log, for cold uses. time_ms: wall clock, ms.
+    expires_at, not_before: steady clock, ms; 0 = none."""
     cdef readonly uint64_t offset
     cdef readonly int64_t time_ms
     cdef readonly int64_t expires_at

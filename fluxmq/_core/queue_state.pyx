@@ -6,7 +6,7 @@
             │ u8 = 1  │ u32     │ u64, u64, u64, u32, u32                                  │
             └─────────┴─────────┴─────────────────────────────────────────────────────────┘
     page    u64 offset >> 16, 8 192 bytes of bits: settled at or above `floor`
-    claim   u64 offset, u16 deliveries, i64 not before (wall clock ms, 0 = at once)
+    claim   u64 offset, u16 deliveries, i64 not before (steady clock ms, 0 = at once)
 """
 import struct
 

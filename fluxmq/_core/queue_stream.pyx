@@ -60,7 +60,7 @@ cdef class StreamReader:
                 self.stalled = self.log.wanted != NOTHING_WANTED
                 break
             looked += 1
-            if (record.expires_at and record.expires_at <= self.log.ledger.node.now_ms) or (
+            if (record.expires_at and record.expires_at <= self.log.ledger.node.steady_ms) or (
                     self.filter is not None and not self.filter.wants(record)):
                 self.pass_over(record.offset)
                 continue

@@ -417,7 +417,7 @@ cdef class Session:
             self.resend_count = self.resend_next = 0
         while self.queued and self.outstanding < self.window and link.pending <= link.high:
             self.pop(&entry)
-            if entry.msg.body.expires_at and entry.msg.body.expires_at <= self.node.now_ms:
+            if entry.msg.body.expires_at and entry.msg.body.expires_at <= self.node.steady_ms:
                 self.node.counters.dropped_expired += 1
                 if self.journalled:
                     self.ledger.write_sequence(RECORD_SETTLED, self.number, entry.sequence)

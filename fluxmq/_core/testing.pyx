@@ -182,7 +182,7 @@ def pump_queues(Hub hub not None):
 
 def claims_of(Group group not None) -> dict:
     """{(log number, offset): (state, deliveries, due, member)} of every claim; state is held, ready or waiting, due the
-    end of the lease (monotonic ms, 0 = none) or of the wait (wall clock ms)."""
+    end of the lease (monotonic ms, 0 = none) or of the wait (steady clock ms)."""
     cdef Cursor cursor
     cdef claim_t* claim
     cdef uint32_t i

@@ -252,13 +252,14 @@ class Server:
         try:
             for connection, why in self.poller.sweep():
                 connection.handler.on_late(connection, why)
+            self.keeper.clock.tick()
             self.broker.tick()
             queue_setup.tick(self)
             if self._ticks % RETAINED_SWEEP_TICKS == 0:
-                self.hub.expire_retained(self.hub.now_ms)
+                self.hub.expire_retained()
             interval = self.config.broker.sys_interval
             if interval:
-                self.sys_topics.tick(self.hub.now_ms, int(interval * 1000))
+                self.sys_topics.tick(self.hub.mono_ms, int(interval * 1000))
             self.keeper.tick(self.loop)
             self.heap.tick(self.keeper.checkpoints)
             if self._ticks % LOSING_TICKS == 0:

@@ -169,7 +169,7 @@ class AmqpQueues:
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, differs)
 
     def _told(self, state: QueueState, name: bytes) -> QueueDeclared:
-        state.idle_since_ms = self.manager.hub.now_ms
+        state.idle_since_ms = self.manager.hub.steady_ms
         ready, _, consumers = self.counts(state.queue)
         return QueueDeclared(state.queue, name, ready, consumers)
 
@@ -282,7 +282,7 @@ class AmqpQueues:
 
     def ask(self, queue: Queue, member: Member) -> int:
         """One message for basic.get: PULL_*. member: attached to the default group (`guest`)."""
-        self.manager.states[queue].idle_since_ms = self.manager.hub.now_ms
+        self.manager.states[queue].idle_since_ms = self.manager.hub.steady_ms
         return pull(member.group, member)
 
     def guest(self, queue: Queue, member: Member) -> Group:

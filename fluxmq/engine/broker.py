@@ -1,7 +1,7 @@
 """The broker without I/O: the cold verbs. connect, subscribe, unsubscribe, disconnect, wills, expiry, takeover.
 
 The hot verbs (publish, deliver, acknowledge) are compiled and live in fluxmq/_core/hub.pyx; this object configures
-them. Time comes from Hub.now_ms (wall clock of the turn); `tick` is called about twice a second.
+them. Time comes from Hub.steady_ms (fluxmq/_core/node.pxd); `tick` is called about four times a second.
 
     connect ──► attached by the edge when CONNACK has left ──► disconnect ──► (expiry) ──► end
                                       │                             ▲
@@ -61,7 +61,7 @@ class Broker:
         self.sessions: dict[bytes, Session] = {}
         self.groups: dict[tuple[bytes, bytes], ShareGroup] = {}
         self.session_number_last = 0
-        self.started_ms = hub.now_ms
+        self.started_ms = hub.mono_ms
         self.dirty: set[Session] = set()
         self.ended: list[int] = []  # numbers of sessions that the view must forget
         self.wills_published = 0
@@ -110,7 +110,7 @@ class Broker:
         state.version = version
         state.expiry_s = expiry_s
         state.keep_alive_s = keep_alive_s
-        state.since_ms = self.hub.now_ms
+        state.since_ms = self.hub.steady_ms
         state.will = will
         state.username = username
         state.kept = state.kept or expiry_s > 0
@@ -162,7 +162,7 @@ class Broker:
             # Clients will be back after the restart: sessions stay, wills wait for those who are not.
             return
         state.epoch += 1
-        state.since_ms = self.hub.now_ms
+        state.since_ms = self.hub.steady_ms
         if expiry_s is not None:
             state.expiry_s = self.cap_expiry(expiry_s)
         if not publish_will:
@@ -204,7 +204,7 @@ class Broker:
         if will is None:
             return
         state.will = None
-        expires_at = self.hub.now_ms + will.expiry_s * 1000 if will.expiry_s is not None else 0
+        expires_at = self.hub.steady_ms + will.expiry_s * 1000 if will.expiry_s is not None else 0
         self.wills_published += 1
         retain = will.retain
         if will.topic.startswith(QUEUE_PREFIX):
@@ -343,8 +343,8 @@ class Broker:
         return session.data is not None and session.data.epoch == epoch
 
     def tick(self) -> None:
-        """Everything that is due by Hub.now_ms: delayed wills, session expiry."""
-        now = self.hub.now_ms
+        """Everything that is due by Hub.steady_ms: delayed wills, session expiry."""
+        now = self.hub.steady_ms
         while self._timers and self._timers[0][0] <= now:
             _, _, epoch, session, call = heapq.heappop(self._timers)
             if session.data is not None and session.data.epoch == epoch:
@@ -385,7 +385,7 @@ class Broker:
             if state.restored:
                 # It was connected when the broker died; the client may come back within its patience.
                 patience = int(max(state.will.delay_s if state.will else 0, 1.5 * state.keep_alive_s) * 1000)
-                state.since_ms = self.hub.now_ms
+                state.since_ms = self.hub.steady_ms
                 if state.will is not None:
                     self._after(session, patience, self._will_due)
             elif state.will is not None:

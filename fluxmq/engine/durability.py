@@ -36,6 +36,7 @@ from fluxmq.engine.broker import (
     RECORD_UNSUBSCRIBE,
     Broker,
 )
+from fluxmq.engine.clock import CLOCK_KEY, RECORD_CLOCK, SteadyClock
 from fluxmq.engine.exchange_records import ExchangeKind
 from fluxmq.engine.exchange_store import ExchangeKeeper
 from fluxmq.engine.ports import StateStore
@@ -102,6 +103,7 @@ class Keeper:
         self._patience_ends: float | None = None
         self.queues: QueueKeeper | None = None
         self.exchanges: ExchangeKeeper | None = None
+        self.clock = SteadyClock(broker.hub, broker.log)
 
     # ------------------------------------------------------------------ recovery
 
@@ -123,6 +125,8 @@ class Keeper:
                 self.queues.load(kind, int.from_bytes(rest, "big"), value)
             elif kind in (b"e", b"b") and self.exchanges is not None:
                 self.exchanges.load(kind, int.from_bytes(rest, "big"), value)
+            elif key == CLOCK_KEY:
+                self.clock.load(value)
             elif kind == b"s":
                 values.append((int.from_bytes(rest, "big"), value))
             else:
@@ -141,6 +145,7 @@ class Keeper:
             loader.replay(batch)
             batches += 1
             self._replayed_bytes += len(batch)
+        self.clock.resume()
         self._drop_duplicates(loader)
         # Messages of the view that no session names, neither there nor after the journal: what settled them let go of
         # them before the checkpoint that would have said so. A session that was damaged cannot look like this, for
@@ -195,6 +200,9 @@ class Keeper:
         self.broker.remember_consume(session, kept.filter, kept.consume)
 
     def _on_cold(self, kind: int, number: int, body: bytes) -> None:
+        if kind == RECORD_CLOCK:
+            self.clock.replay(number, body)
+            return
         if kind >= ExchangeKind.EXCHANGE:
             if self.exchanges is not None:
                 self.exchanges.replay(kind, number, body)
@@ -302,7 +310,7 @@ class Keeper:
         broker.dirty.clear()
         topics = hub.retained_dirty.copy()
         hub.retained_dirty.clear()
-        puts: list[tuple[bytes, bytes]] = []
+        puts: list[tuple[bytes, bytes]] = [self.clock.export()]
         for at in range(0, len(work), SLICE_SESSIONS):
             for session in work[at:at + SLICE_SESSIONS]:
                 if session.data is not None:
@@ -322,7 +330,7 @@ class Keeper:
     async def _exported_is_durable(self, journal: Journal) -> None:
         """Waits until everything recorded by now is durable: the view may not know what the journal could still lose,
         or a crash would leave some sessions with the effects of a batch and others without."""
-        journal.submit()
+        self.broker.hub.ledger.submit()
         # The newest batch that can hold any of it. If it is empty it is never handed over and need not be waited for;
         # if it is not, poll() hands it over in the same moment in which the one before becomes durable.
         newest = journal.gathering
@@ -330,7 +338,7 @@ class Keeper:
             if journal.status == JOURNAL_FAILED:
                 raise StorageError(journal.status_text)
             if self._patience_ends is not None:  # the node is stopping: nobody else listens to the journal any more
-                journal.poll()
+                self.broker.hub.ledger.poll()
                 if asyncio.get_running_loop().time() > self._patience_ends:
                     raise ShortageError("the disk did not take everything in time")
             await asyncio.sleep(DURABLE_POLL_S)

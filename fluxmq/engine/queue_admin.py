@@ -118,7 +118,7 @@ class QueueAdmin:
             properties = bytes((CONTENT_TYPE,)) + len(raw).to_bytes(2, "big") + raw + properties
         before = [log.next for log in queue.logs]
         delayed = queue.delays.log.next if queue.delays is not None else 0
-        expires_at = self.hub.now_ms + message.expiry_s * 1000 if message.expiry_s is not None else 0
+        expires_at = self.hub.steady_ms + message.expiry_s * 1000 if message.expiry_s is not None else 0
         reason = queue.publish(topic, message.payload, properties, 1, expires_at)
         if reason == ReasonCode.QUOTA_EXCEEDED and self.hub.ledger.full:
             raise QueueRefused("full", "the disk is full", "make room; what is in the queues can be consumed")
@@ -129,7 +129,7 @@ class QueueAdmin:
             if log.next != before[at]:
                 return {"partition": at // queue.lanes, "offset": log.next - 1}
         if queue.delays is not None and queue.delays.log.next > delayed:
-            return {"due_ms": queue.delays.newest_due}
+            return {"due_ms": self.hub.wall_of(queue.delays.newest_due)}
         return {"duplicate": True}
 
     # ------------------------------------------------------------------ looking in
@@ -170,7 +170,7 @@ class QueueAdmin:
                 at[number] = record.offset + 1
                 looked += 1
                 if is_kept(state, log, record.offset) and (not origin or comes_from(record, origin)):
-                    found.append(message_of(record, where))
+                    found.append(message_of(record, where, self.hub.wall_of(record.expires_at)))
                     size += len(record.payload)
         if loading:
             self.manager.read_on(state.queue)
@@ -298,10 +298,10 @@ def client_of(member: Any) -> str:
     return session.name.decode() if session is not None else ""
 
 
-def message_of(record: Record, partition: int) -> QueueMessage:
-    """A message of a log in the port's words."""
+def message_of(record: Record, partition: int, expires_at: int) -> QueueMessage:
+    """A message of a log in the port's words. expires_at: by the wall clock."""
     if record.format == FORMAT_AMQP091:
-        return amqp_message_of(record, partition)
+        return amqp_message_of(record, partition, expires_at)
     named: dict[str, Any] = {}
     users: list[tuple[str, str]] = []
     for identifier, value in decode_properties(with_length(record.properties), PacketType.PUBLISH):
@@ -312,18 +312,18 @@ def message_of(record: Record, partition: int) -> QueueMessage:
                 value.hex() if isinstance(value, bytes) else value)
     return QueueMessage(
         partition=partition, offset=record.offset, topic=record.topic.decode(), payload=record.payload,
-        time_ms=record.time_ms, expires_at=record.expires_at, priority=record.priority, properties=named,
+        time_ms=record.time_ms, expires_at=expires_at, priority=record.priority, properties=named,
         user_properties=users)
 
 
-def amqp_message_of(record: Record, partition: int) -> QueueMessage:
+def amqp_message_of(record: Record, partition: int, expires_at: int) -> QueueMessage:
     """One that came by AMQP: its properties by their names there, its headers as user properties."""
     exchange, key = (part.decode("utf-8", "backslashreplace") for part in split_address(record.topic))
     users = [(name.decode("utf-8", "backslashreplace"), value.decode("utf-8", "backslashreplace"))
              for name, value in headers_of(record.properties)]
     return QueueMessage(
         partition=partition, offset=record.offset, topic=topic_of_address(record.topic).decode(),
-        payload=record.payload, time_ms=record.time_ms, expires_at=record.expires_at, priority=record.priority,
+        payload=record.payload, time_ms=record.time_ms, expires_at=expires_at, priority=record.priority,
         properties={"exchange": exchange, "routing-key": key, **properties_of(record.properties)},
         user_properties=users)
 

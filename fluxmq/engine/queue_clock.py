@@ -2,15 +2,14 @@
 
 A tick looks at the queues that something happened to since the last one (Ledger.take_stirred), and at those whose time
 has come; a look says when the next one is needed. So queues that nothing happens to cost nothing, however many there
-are. Due times are wall clock or monotonic as the thing asks (a lease is a duration, a delayed message a point in time);
-the clock schedules by the monotonic one, and looks at all queues when the two have moved apart.
+are. All of it is on the steady clock (fluxmq/_core/node.pxd), but leases, which are on the monotonic one, and the age
+of a stream's messages, which their stamps tell.
 """
 from __future__ import annotations
 
 import heapq
 
 from fluxmq._core.queue import QUEUE_EPHEMERAL, QUEUE_STREAM
-from fluxmq.engine.queue_jumps import ClockFollower
 from fluxmq.engine.queues import QueueManager, QueueState
 
 __all__ = ["QueueClock"]
@@ -20,7 +19,6 @@ RETENTION_EVERY_MS = 5000
 AGEING_PART = 100
 AGEING_EVERY_MAX_MS = 60_000
 UNFINISHED = -1  # what a stream has is not what its caps were applied to
-JUMP_MS = 200  # less than a tick: what is due is not later by more than that
 
 
 class QueueClock:
@@ -30,39 +28,39 @@ class QueueClock:
     def __init__(self, manager: QueueManager, auto_commit_ms: int = 0) -> None:
         self.manager = manager
         self._auto_commit_ms = auto_commit_ms
-        self._follower = ClockFollower(manager)
         self.looked = 0
-        self._heap: list[tuple[int, int, QueueState]] = []  # monotonic ms, queue's number; stale unless state.due_at
-        self._lead: int | None = None  # wall clock minus monotonic, when all were looked at last
+        self._began = False
+        self._heap: list[tuple[int, int, QueueState]] = []  # steady clock, queue's number; stale unless state.due_at
 
     def tick(self) -> None:
         """What is due by now is done or, where the queue does it, told to it."""
         hub = self.manager.hub
-        now, mono = hub.now_ms, hub.mono_ms
-        self._follower.tick()
+        now = hub.steady_ms
         states: dict[QueueState, None] = {}
         for queue in hub.ledger.take_stirred():
             queue.stirred = False
             if queue in self.manager.states:
                 states[self.manager.states[queue]] = None
-        if self._lead is None or abs(now - mono - self._lead) > JUMP_MS:
-            self._lead = now - mono
+        if not self._began:
+            self._began = True
             for state in self.manager.queues.values():
+                # What a start found was made while the clock was not yet where it goes on.
                 state.retention_due_ms = min(state.retention_due_ms, now + RETENTION_EVERY_MS)
+                state.idle_since_ms = now
                 states[state] = None
-        while self._heap and self._heap[0][0] <= mono:
+        while self._heap and self._heap[0][0] <= now:
             at, _, state = heapq.heappop(self._heap)
             if at == state.due_at:
                 state.due_at = None
                 states[state] = None
         for state in states:
             if self.manager.states.get(state.queue) is state:
-                self._plan(state, mono, self._look(state, now))
+                self._plan(state, now, self._look(state, now))
 
-    def _plan(self, state: QueueState, mono: int, wait: int | None) -> None:
+    def _plan(self, state: QueueState, now: int, wait: int | None) -> None:
         if wait is None:
             return
-        at = mono + max(wait, 1)
+        at = now + max(wait, 1)
         if state.due_at is None or at < state.due_at:
             state.due_at = at
             heapq.heappush(self._heap, (at, state.queue.number, state))
@@ -110,7 +108,7 @@ class QueueClock:
     def _retention(self, state: QueueState, now: int) -> int | None:
         age = state.spec.retention.max_age
         if now >= state.retention_due_ms:
-            state.retained = ends(state) if retain(self.manager, state, now) else UNFINISHED
+            state.retained = ends(state) if retain(self.manager, state) else UNFINISHED
             every = RETENTION_EVERY_MS
             if age:
                 every = min(max(every, int(age * 1000) // AGEING_PART), AGEING_EVERY_MAX_MS)
@@ -142,7 +140,7 @@ def unused(state: QueueState) -> bool:
     return not any(group.members for group in state.groups.values())
 
 
-def retain(manager: QueueManager, state: QueueState, now: int) -> bool:
+def retain(manager: QueueManager, state: QueueState) -> bool:
     """The caps of a stream. False: to go on, the disk must be asked how large messages are; it has been."""
     keep = state.spec.retention
     done = True
@@ -153,7 +151,7 @@ def retain(manager: QueueManager, state: QueueState, now: int) -> bool:
         if keep.max_length_bytes and log.kept_bytes > keep.max_length_bytes:
             first = max(first, log.first_within(keep.max_length_bytes))
         if keep.max_age:
-            first = max(first, manager.offset_at_time(log, now - int(keep.max_age * 1000)))
+            first = max(first, manager.offset_at_time(log, manager.hub.now_ms - int(keep.max_age * 1000)))
         manager.trim(state, log, min(first, log.next))
         if keep.max_length_bytes and log.kept_bytes > keep.max_length_bytes and manager.on_uncertain is not None:
             manager.on_uncertain(state.queue, log)

@@ -169,9 +169,9 @@ class QueueManager:
     def adopt(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None) -> QueueState:
         """Puts a queue to work that was just made, or comes from disk."""
         state = QueueState(spec, queue, declared)
-        state.idle_since_ms = self.hub.now_ms
+        state.idle_since_ms = self.hub.steady_ms
         # Streams that were made together are not all looked at in one tick.
-        state.retention_due_ms = self.hub.now_ms + queue.number * 7919 % 5000
+        state.retention_due_ms = self.hub.steady_ms + queue.number * 7919 % 5000
         self.queues[queue.name] = state
         self.states[queue] = state
         configure(self, state)
@@ -354,7 +354,7 @@ class QueueManager:
         """A consumer has left."""
         state = self.states.get(queue)
         if state is not None:
-            state.idle_since_ms = self.hub.now_ms
+            state.idle_since_ms = self.hub.steady_ms
             queue.notify()
 
     # ------------------------------------------------------------------ positions

@@ -35,7 +35,7 @@ class Will(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Head(msgspec.Struct, array_like=True):
-    """A session as CONNECT made it. since_ms: wall clock of the last change of `connected`."""
+    """A session as CONNECT made it. since_ms: steady clock at the last change of `connected`."""
 
     name: bytes
     namespace: bytes

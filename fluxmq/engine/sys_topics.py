@@ -22,7 +22,7 @@ class SysTopics:
         """Topic below `$SYS/broker/` -> value."""
         broker = self.broker
         counters = broker.hub.counters()
-        uptime = (broker.hub.now_ms - broker.started_ms) // 1000
+        uptime = (broker.hub.mono_ms - broker.started_ms) // 1000
         total = len(broker.sessions)
         numbers = {
             "uptime": uptime,
@@ -61,11 +61,11 @@ class SysTopics:
         numbers["died"] = sum(happened[f"died_{reason}"] for reason in DEATHS)
         return {f"queues/{name}": number for name, number in numbers.items()}
 
-    def tick(self, now_ms: int, interval_ms: int) -> None:
+    def tick(self, mono_ms: int, interval_ms: int) -> None:
         """Publishes what has changed when the interval has passed."""
-        if now_ms < self._due_ms:
+        if mono_ms < self._due_ms:
             return
-        self._due_ms = now_ms + interval_ms
+        self._due_ms = mono_ms + interval_ms
         for name, value in self.values().items():
             if self._last.get(name) != value:
                 self._last[name] = value

@@ -129,18 +129,18 @@ class QueueNode:
         return self.loop.run_until_complete(turn())
 
     def submit(self) -> None:
-        self.journal.submit()
+        self.hub.ledger.submit()
 
     def sync(self) -> None:
         """Everything recorded becomes durable, and whoever waits is told."""
-        self.journal.submit()
+        self.hub.ledger.submit()
         while gathered(self.journal) or self.journal.durable < self.journal.gathering - 1:
             wait_event(self.journal)
             self.poll()
-            self.journal.submit()
+            self.hub.ledger.submit()
 
     def poll(self) -> None:
-        self.journal.poll()
+        self.hub.ledger.poll()
         self.confirmed = self.journal.durable
 
     def round(self) -> None:

@@ -30,7 +30,6 @@ from fluxmq.model.amqp import AmqpRefused
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 AMQP = 1
-MONO = 1000
 State = frozenset[Any]
 
 names = st.sampled_from((b"q", b"q", b"q", b"r", b"r", b"\xff\0/+#"))
@@ -113,7 +112,7 @@ class History:
         self.loop = asyncio.new_event_loop()
         self.places = self.instants = self.bodies = 0
         self.wall_ms = 1_000_000
-        self.life = Life(QueueNode(self._place(), self.loop, View(), (self.wall_ms, MONO), 1))
+        self.life = Life(QueueNode(self._place(), self.loop, View(), (self.wall_ms, self.wall_ms), 1))
         self.snapshots: dict[int, State] = {0: self.life.state()}
 
     def _place(self, make: bool = True) -> Path:
@@ -185,7 +184,7 @@ class History:
         self.wall_ms += ms
 
         def pass_time() -> None:
-            self.life.node.hub.set_clock(self.wall_ms, MONO)
+            self.life.node.hub.set_clock(self.wall_ms, self.wall_ms)
             self.life.node.clock.tick()
         self.do(pass_time)
 
@@ -220,7 +219,7 @@ class History:
         self.instants += 1
         chance = random.Random(self.chance.random())
         life = Life(QueueNode.after(cut, self._place(make=False), chance if how == "torn" else how, self.loop,
-                                    (self.wall_ms, MONO), filmed))
+                                    (self.wall_ms, self.wall_ms), filmed))
         number = life.node.recovered
         assert number >= cut.facts[0], "what somebody was told of is gone"
         known = self.snapshots[max(one for one in self.snapshots if one <= number)]

@@ -251,7 +251,7 @@ def test_a_client_that_does_not_return_leaves_nothing_after_two_crashes() -> Non
             for each in (("connect", "c", False, False, 1, 1), ("settle",), ("crash",), ("finish",), ("crash",)):
                 history.run(*each)
             hub = history.node.hub
-            hub.set_clock(hub.now_ms + 10_000_000, hub.mono_ms)
+            hub.set_clock(hub.now_ms + 10_000_000, hub.mono_ms + 10_000_000)
             history.node.broker.tick()
             assert not history.node.broker.sessions
             assert history.node.state()["retained"][b"t/0"] == (b"will of c", 1)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 __all__ = ["Entry", "GroupModel", "MemberModel", "Message", "QueueModel"]
 
 Place = tuple[int, int]
-JUMP_MS = 5000          # less between two looks at the clock is a correction of it, not a jump
 
 
 @dataclass
@@ -62,7 +61,6 @@ class QueueModel:
     def __init__(self, partitions: int = 1, lanes: int = 1, deliveries_max: int = 0) -> None:
         self.partitions, self.lanes, self.deliveries_max = partitions, lanes, deliveries_max
         self.now = self.mono = 0
-        self.lead: int | None = None            # wall clock minus monotonic, when it was last taken
         self.logs: list[dict[int, Message]] = [{} for _ in range(partitions * lanes)]
         self.next = [lane << 56 for _ in range(partitions) for lane in range(lanes)]
         self.gone: set[Place] = set()           # every group has settled it: it may be kept for a while, or not
@@ -288,28 +286,14 @@ class QueueModel:
     def ticked(self) -> list[tuple[str, Hashable, Place]]:
         """Leases and waits that are over; what was taken from whom."""
         lost = []
-        jumped = self._jumped()
         for name, group in self.groups.items():
             for place, entry in group.entries.items():
                 if entry.state == "held" and entry.due and entry.due <= self.mono:
                     lost.append((name, entry.member, place))
                     self._ready(entry)
-                elif entry.state == "waiting":
-                    entry.due += jumped         # it waits as long as it was told to, whatever the clock says
-                    if entry.due <= self.now:
-                        self._ready(entry)
+                elif entry.state == "waiting" and entry.due <= self.now:
+                    self._ready(entry)
         return lost
-
-    def _jumped(self) -> int:
-        """By how much the wall clock was set, ms, since the last time that it was by much; less may add up to much."""
-        lead = self.now - self.mono
-        if self.lead is None:
-            self.lead = lead
-        jumped = lead - self.lead
-        if abs(jumped) < JUMP_MS:
-            return 0
-        self.lead = lead
-        return jumped
 
     def seek(self, name: str, log: int, position: int) -> None:
         """Below all is settled, above nothing is; what nobody needs any more may come, or not."""

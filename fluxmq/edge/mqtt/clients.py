@@ -39,7 +39,8 @@ class MqttClients:
             listener=front.name if isinstance(front, Front) else "", peer=client.connection.peer,
             user=client.identity, mechanism=client.method or "", virtual_host="/", name="",
             properties={}, channels=0, subscriptions=len(session.subscriptions),
-            heartbeat_s=client.connection.keep_alive_ms // 1500, since_ms=session.data.since_ms, blocked=False)
+            heartbeat_s=client.connection.keep_alive_ms // 1500,
+            since_ms=self._broker.hub.wall_of(session.data.since_ms), blocked=False)
 
 
 if TYPE_CHECKING:

@@ -1,0 +1,90 @@
+"""The steady clock over restarts, and a wall clock that is set while the broker runs.
+
+Deadlines are on the steady clock (fluxmq/_core/node.pxd). While the broker runs it advances with the time that passes;
+over a restart only the wall clock can tell how much that was. So the journal says with every batch what both clocks
+showed (CLOCK records, Ledger.submit), each checkpoint puts the latest of that into the view, and a start goes on from
+it:
+
+    steady clock now = steady clock then + (wall clock now - wall clock then), and never less than it was then
+
+So what was set while the broker ran moves no deadline, from before it or after it. A directory that says nothing of
+this is of a version whose deadlines were on the wall clock: there the steady clock begins as that.
+"""
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from fluxmq._core.errors import CorruptError
+from fluxmq._core.hub import Hub
+
+__all__ = ["CLOCK_KEY", "RECORD_CLOCK", "SteadyClock"]
+
+RECORD_CLOCK = 13
+CLOCK_KEY = b"c"
+SET_MS = 20  # two clocks that are read one after the other agree to a millisecond, unless one was set in between
+TOLD_MS = 5000  # less is a correction that no operator need hear of
+
+
+class SteadyClock:
+    """Machine. hub: whose clock. on_log: called with (level, cause, text, fields)."""
+
+    def __init__(self, hub: Hub, on_log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+        self._hub = hub
+        self._log = on_log
+        self._last: tuple[int, int] | None = None  # steady and wall clock of the latest turn that is on disk
+        self._lead: int | None = None  # steady clock minus wall clock, as the disk knows it
+
+    # ------------------------------------------------------------------ recovery
+
+    def load(self, value: bytes) -> None:
+        """What the view has. Raises CorruptError."""
+        try:
+            self._seen(*struct.unpack(">qq", value))
+        except struct.error:
+            raise CorruptError(f"the store's clock has {len(value)} bytes: it was written by a newer version") from None
+
+    def replay(self, steady_ms: int, body: bytes) -> None:
+        """One CLOCK of the journal. Raises CorruptError."""
+        try:
+            self._seen(steady_ms, *struct.unpack(">q", body))
+        except struct.error:
+            raise CorruptError(f"the journal has a CLOCK record of {8 + len(body)} bytes") from None
+
+    def _seen(self, steady_ms: int, wall_ms: int) -> None:
+        """The latest holds: the view may be younger than a batch that is replayed on top of it."""
+        if self._last is None or steady_ms >= self._last[0]:
+            self._last = steady_ms, wall_ms
+
+    def resume(self) -> None:
+        """Everything is read, and nothing is due yet: the clock goes on."""
+        if self._last is None:
+            return
+        steady_ms, wall_ms = self._last
+        if self._hub.now_ms + TOLD_MS < wall_ms:
+            self._log("warning", "", "the clock was set back while the broker was down; what waits goes on as if no "
+                      "time had passed", {"seconds": (self._hub.now_ms - wall_ms) / 1000})
+        self._hub.resume_clock(steady_ms, wall_ms)
+        self._lead = steady_ms - wall_ms
+
+    # ------------------------------------------------------------------ running
+
+    def export(self) -> tuple[bytes, bytes]:
+        """For the view, with everything that a checkpoint takes over."""
+        return CLOCK_KEY, struct.pack(">qq", self._hub.steady_ms, self._hub.now_ms)
+
+    def tick(self) -> None:
+        """Whether somebody has set the wall clock: the disk learns of it at once, for there may be no other batch until
+        the next start. Raises StorageError."""
+        hub = self._hub
+        lead = hub.steady_ms - hub.now_ms
+        if self._lead is not None and abs(lead - self._lead) <= SET_MS:
+            return
+        first, moved = self._lead is None, (self._lead or 0) - lead
+        self._lead = lead
+        if not first and abs(moved) >= TOLD_MS:
+            self._log("warning", "", "the wall clock was set; what waits goes on waiting as long as it was told to",
+                      {"seconds": moved / 1000})
+        if hub.durable and (lead or not first):
+            hub.ledger.write_clock()
