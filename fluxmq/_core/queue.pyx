@@ -84,7 +84,6 @@ cdef class Queue(GroupOwner):
         self.busy_lanes = lanes if 1 < lanes <= 256 else 0
         memset(self.busy, 0xFF, sizeof(self.busy))
         self.ready_max = self.ready_bytes_max = -1
-        self.expiring = any((<Log>log).next > (<Log>log).first for log in logs)
         self.patterns = []
         self.behind = <uint32_t*>calloc(len(logs), sizeof(uint32_t))
         if self.behind == NULL:
@@ -92,6 +91,10 @@ cdef class Queue(GroupOwner):
 
     def __dealloc__(self):
         free(self.behind)
+
+    def restored(self):
+        """At recovery: its logs have what they had, from segments and from the journal."""
+        self.expiring = any((<Log>log).next > (<Log>log).first for log in self.logs)
 
     cdef int touch(self) except -1:
         """There is news: it is pumped before this turn's batch goes to the journal."""

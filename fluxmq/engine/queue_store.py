@@ -252,6 +252,7 @@ class QueueKeeper:
                 for pairs in self.segments.due_pairs(delays.log.number) if self.segments is not None else ():
                     delays.restore_pairs(pairs)
                 delays.restored()
+            state.queue.restored()
             state.queue.notify()
             for group in state.groups.values() if state.queue.ready_bytes_max >= 0 else ():
                 guess_ready_bytes(group, state.queue.ready_bytes_max)
