@@ -88,13 +88,16 @@ def free_port() -> int:
 class Broker:
     """One broker process.
 
-    directory: where data and logs go. settings: `key.path` → value, as for `fluxmq run --set`.
+    directory: where data and logs go. settings: `key.path` → value, as for `fluxmq run --set`. environ: what its
+    process has besides in its environment.
     After `start`, `addresses` maps slot names as the start message prints them ("mqtt/tcp/plain", "health", …)
     to (host, port), and they stay the same over restarts.
     """
 
-    def __init__(self, directory: Path, settings: dict[str, object] | None = None) -> None:
+    def __init__(self, directory: Path, settings: dict[str, object] | None = None,
+                 environ: dict[str, str] | None = None) -> None:
         self.directory = directory
+        self.environ = environ or {}
         self.settings = dict(settings or {})
         self.addresses: dict[str, Address] = {}
         self.process: subprocess.Popen[bytes] | None = None
@@ -123,7 +126,7 @@ class Broker:
         command = self._mosquitto_command() if WHICH == "mosquitto" else self._command()
         with self._log("stdout").open("wb") as out, self._log("stderr").open("ab") as err:
             self.process = subprocess.Popen(command, stdout=out, stderr=err, cwd=self.directory,
-                                            env=environment(PYTHONUNBUFFERED="1"))
+                                            env=environment(PYTHONUNBUFFERED="1", **self.environ))
         if WHICH == "mosquitto":
             self._wait_until_listening()
         else:
