@@ -20,6 +20,7 @@ import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from rocksdict import (
@@ -36,9 +37,9 @@ from rocksdict import (
 
 from fluxmq._core.errors import CorruptError, ShortageError, StorageError, UsageError
 from fluxmq._core.journal_format import crc32c
-from fluxmq.storage.reading import read_whole
+from fluxmq.storage.reading import close_quietly, read_whole
 
-__all__ = ["APPLIED_KEY", "View", "ViewDamage", "check_manifest", "is_new", "open_view", "read_all", "told",
+__all__ = ["APPLIED_KEY", "View", "ViewDamage", "check_manifest", "cut_torn", "is_new", "open_view", "read_all", "told",
            "view_options"]
 
 APPLIED_KEY = b"\x00applied"
@@ -55,6 +56,7 @@ _BLOCK_BYTES = 32 * 1024
 _RECORD_HEADER_BYTES = 7
 _PIECES = range(1, 5)
 _CRC_MASK = 0xA282EAD8
+_SECTOR_BYTES = 512         # a disk writes all of it or nothing
 
 
 class ViewDamage(Exception):
@@ -108,6 +110,29 @@ def check_manifest(state: Path) -> Path:
         data = read_whole(path)
     except FileNotFoundError:
         raise ViewDamage(f"{path} is missing, which {current.name} names") from None
+    end = _records_end(data)
+    if end < len(data) and not _torn(data, end):
+        raise ViewDamage(f"{path} is damaged at offset {end}: the record there does not hold")
+    return path
+
+
+def cut_torn(manifest: Path) -> None:
+    """Cuts off what a crash left of the last write, if check_manifest() finds the manifest good: RocksDB passes over a
+    record that the file ends in, and refuses one whose first bytes arrived without the others. Raises OSError."""
+    data = read_whole(manifest)
+    end = _records_end(data)
+    if end == len(data):
+        return
+    fd = os.open(manifest, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.ftruncate(fd, end)
+        os.fsync(fd)
+    finally:
+        close_quietly(fd)
+
+
+def _records_end(data: memoryview) -> int:
+    """Where the records that hold end, from the first on."""
     at = 0
     while at < len(data):
         left = _BLOCK_BYTES - at % _BLOCK_BYTES
@@ -115,13 +140,10 @@ def check_manifest(state: Path) -> Path:
             at += left
             continue
         end = _record_end(data, at)
-        if end is not None:
-            at = end
-            continue
-        if _torn(data, at):
+        if end is None:
             break
-        raise ViewDamage(f"{path} is damaged at offset {at}: the record there does not hold")
-    return path
+        at = end
+    return at
 
 
 def _record_end(data: memoryview, at: int, length: int | None = None) -> int | None:
@@ -140,17 +162,22 @@ def _record_end(data: memoryview, at: int, length: int | None = None) -> int | N
 
 def _torn(data: memoryview, at: int) -> bool:
     """Whether what stands from `at` on can be the rest of a write that a crash cut short: nothing behind it holds, and
-    it is longer than the file, or zeros. (A record with another length than was written would hold with what is left.)
-    """
+    it is longer than the file, or one of its sectors never arrived and is zeros. (A record with another length than was
+    written would hold with what is left.)"""
     if not any(data[at:]):
         return True
     left = len(data) - at - _RECORD_HEADER_BYTES
-    if left >= 0:
+    if left >= 0 and not _sector_missing(data, at):
         if int.from_bytes(data[at + 4:at + 6], "little") <= left or _record_end(data, at, left) is not None:
             return False
         if data[at + 6] not in _PIECES:
             return False
     return all(_record_end(data, behind) is None for behind in range(at + 1, len(data) - _RECORD_HEADER_BYTES))
+
+
+def _sector_missing(data: memoryview, at: int) -> bool:
+    ends = [*range(at - at % _SECTOR_BYTES + _SECTOR_BYTES, len(data), _SECTOR_BYTES), len(data)]
+    return any(not any(data[begin:end]) for begin, end in pairwise([at, *ends]))
 
 
 def open_view(state: Path, how: AccessType | None = None) -> Rdict:
@@ -210,7 +237,7 @@ class View:
             self._opened = True
             if is_new(self.path):
                 return 0
-            check_manifest(self.path)
+            cut_torn(check_manifest(self.path))
             self._forget_options()
             self._reading = open_view(self.path, AccessType.read_only(False))
             return self._applied(self._reading)
@@ -239,6 +266,8 @@ class View:
                 self._write_access()
             except ViewDamage as damage:
                 raise self.refusal(damage) from None
+            except OSError as error:
+                raise StorageError(f"cannot write the state in {self.path}: {error}") from error
         self._reading = None        # whoever still reads from it has it until the end
 
     @staticmethod

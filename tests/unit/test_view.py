@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from fluxmq._core.errors import CorruptError, StorageError
 from fluxmq._core.journal_format import file_name
 from fluxmq.app import exit_codes, recovered
 from fluxmq.storage.store import RocksStore
-from fluxmq.storage.view import ViewDamage, check_manifest, told
+from fluxmq.storage.view import ViewDamage, check_manifest, cut_torn, told
 
 CHECKPOINTS = 3
 KEYS = 400  # several blocks of a table
@@ -133,6 +134,37 @@ def test_each_bit_of_a_manifest_record_header(tmp_path: Path) -> None:
             check_manifest(path.parent)
     path.write_bytes(whole)
     assert read(tmp_path / "good") == (CHECKPOINTS, contents[-1])
+
+
+def test_a_manifest_whose_last_record_arrived_in_parts_only(tmp_path: Path) -> None:
+    """Power goes in a checkpoint: of what was not synced any sector may be there or not. That is no damage: it is
+    cut off, and the start has the checkpoint before."""
+    store = opened(tmp_path / "good", 1)
+    assert store.journal is not None
+    for number in range(30):
+        commit(store.journal, (1, b"%d" % number))
+        asyncio.run(store.checkpoint([(b"k%d" % number, b"v" * 50)], (), store.journal.durable))
+    store.close()
+    good = state_file(tmp_path / "good", "MANIFEST-*").read_bytes()
+    begins, at = [], 0
+    while at < len(good):
+        begins.append(at)
+        at += 7 + int.from_bytes(good[at + 4:at + 6], "little")
+    torn = 0
+    for begin, end in pairwise([*begins, at]):
+        sectors = sorted({begin, end, *range(begin - begin % 512 + 512, end, 512)})
+        if len(sectors) < 3:
+            continue
+        for arrived in range(2 ** (len(sectors) - 1) - 1):          # not all of them
+            put_back(tmp_path / "good", tmp_path / "bad")
+            parts = [good[one:two] if arrived >> number & 1 else bytes(two - one)
+                     for number, (one, two) in enumerate(pairwise(sectors))]
+            path = state_file(tmp_path / "bad", "MANIFEST-*")
+            path.write_bytes(good[:begin] + b"".join(parts))
+            cut_torn(check_manifest(path.parent))
+            assert path.read_bytes() == good[:begin]
+            torn += 1
+    assert torn >= 3
 
 
 def test_a_manifest_cut_anywhere_is_an_older_checkpoint_or_refused(tmp_path: Path) -> None:
