@@ -28,7 +28,7 @@ from fluxmq._core.journal_format import (
     file_number,
     proof_of_sync,
 )
-from fluxmq.storage.reading import read_at, read_whole
+from fluxmq.storage.reading import close_quietly, read_at, read_whole
 
 __all__ = ["JournalFile", "Recovery", "check", "read_batches", "recover"]
 
@@ -195,7 +195,7 @@ def _heads(where: Path, numbers: list[int]) -> dict[int, int | CorruptError]:
         try:
             data = read_at(fd, path, 0, min(FILE_HEADER_SIZE, os.fstat(fd).st_size))
         finally:
-            os.close(fd)
+            close_quietly(fd)
         try:
             heads[number] = _header(data, number)[0]
         except CorruptError as error:
@@ -265,7 +265,7 @@ def _sync_directory(directory: Path) -> None:
     try:
         os.fsync(fd)
     finally:
-        os.close(fd)
+        close_quietly(fd)
 
 
 def read_batches(directory: str | os.PathLike[str], after: int = 0) -> Iterator[tuple[int, bytes]]:

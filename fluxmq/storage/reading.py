@@ -2,11 +2,12 @@
 word (SIGBUS); a read is an error that can name the file."""
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from pathlib import Path
 
-__all__ = ["read_at", "read_whole"]
+__all__ = ["close_quietly", "read_at", "read_whole"]
 
 # One call: large enough to cost nothing, small enough that an error names the place.
 _PIECE_BYTES = 1024 * 1024
@@ -19,6 +20,13 @@ def read_whole(path: Path) -> memoryview:
     try:
         return read_at(fd, path, 0, os.fstat(fd).st_size)
     finally:
+        close_quietly(fd)
+
+
+def close_quietly(fd: int) -> None:
+    """The descriptor is gone, whatever close() says: Linux lets go of it first. An error of writing, which a close may
+    report, is one that a sync reports too; and what was not synced is nobody's promise."""
+    with contextlib.suppress(OSError):
         os.close(fd)
 
 

@@ -41,6 +41,7 @@ from fluxmq._core.segment_format import (
     find_batch,
     walk,
 )
+from fluxmq.storage.reading import close_quietly
 
 __all__ = ["Block", "Damage", "FileOps", "SegmentFile", "files_of", "mapped", "never_synced", "no_space",
            "read_file", "read_header", "rebuilt_index", "unpack", "unpacked"]
@@ -112,7 +113,7 @@ class FileOps:
         try:
             os.fsync(fd)
         finally:
-            os.close(fd)
+            close_quietly(fd)
 
 
 @dataclass(slots=True, eq=False)

@@ -1,13 +1,13 @@
 """Open segment files, so many and no more: ten thousand queues are normal, ten thousand descriptors are not."""
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fluxmq.storage.reading import close_quietly
 from fluxmq.storage.segment_files import FileOps, SegmentFile
 
 __all__ = ["Handles"]
@@ -59,7 +59,7 @@ class Handles:
                 handle.uses -= 1
                 gone = handle.uses == 0 and self._open.get(file.path) is not handle
             if gone:
-                os.close(handle.fd)
+                close_quietly(handle.fd)
 
     def forget(self, file: SegmentFile) -> None:
         """The file is about to be removed: its descriptor goes when nobody reads from it any more."""
@@ -70,7 +70,7 @@ class Handles:
             del self._open[file.path]
             idle = handle.uses == 0
         if idle:
-            os.close(handle.fd)
+            close_quietly(handle.fd)
 
     def close(self) -> None:
         """All of them; nobody uses any."""
@@ -78,7 +78,7 @@ class Handles:
             handles = list(self._open.values())
             self._open.clear()
         for handle in handles:
-            os.close(handle.fd)
+            close_quietly(handle.fd)
 
     def _idle(self) -> list[_Handle]:
         """Take out what is over the bound and not in use."""
@@ -96,4 +96,4 @@ class Handles:
         finally:
             if handle.file.sealed:
                 handle.file.index = None      # read again with its next reader
-            os.close(handle.fd)
+            close_quietly(handle.fd)

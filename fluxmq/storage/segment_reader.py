@@ -17,7 +17,6 @@ from fluxmq._core.segment_format import (
     block_of,
     decode_index,
     find_time,
-    log_name,
     take_messages,
 )
 from fluxmq.storage.segment_files import Damage, SegmentFile, mapped, rebuilt_index, unpack, unpacked
@@ -58,7 +57,7 @@ class SegmentReader:
                     continue        # trimmed meanwhile
                 raise StorageError(f"a segment file has vanished: {error}") from error
             except OSError as error:
-                raise StorageError(f"cannot read the segments of log {log_name(number)}: {error}") from error
+                raise StorageError(f"cannot read {file.path}: {error}") from error
             except Damage as damage:
                 raise refusal(self._base, file.path, damage) from None
             return offset, offset, []

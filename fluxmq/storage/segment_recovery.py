@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.segment_format import HEADER_SIZE, file_first, log_number
+from fluxmq.storage.reading import close_quietly
 from fluxmq.storage.segment_files import (
     Damage,
     FileOps,
@@ -185,7 +186,7 @@ def _cut(ops: FileOps, file: SegmentFile) -> None:
         ops.truncate(fd, file.end)
         ops.fdatasync(fd)
     finally:
-        os.close(fd)
+        close_quietly(fd)
     file.size = file.synced = file.end
 
 
@@ -207,6 +208,6 @@ def seal_on_disk(ops: FileOps, file: SegmentFile) -> bool:
         file.size = file.end
         return False
     finally:
-        os.close(fd)
+        close_quietly(fd)
     file.size = file.synced = file.end + len(footer)
     return True

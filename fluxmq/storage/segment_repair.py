@@ -27,6 +27,7 @@ from fluxmq._core.segment_format import (
     find_batch,
     messages_of,
 )
+from fluxmq.storage.reading import close_quietly
 from fluxmq.storage.segment_files import Block, Damage, FileOps, SegmentFile, mapped, read_file, unpack
 from fluxmq.storage.segment_recovery import SegmentRecovery, heads_of, logs_in
 
@@ -292,6 +293,6 @@ def _write(file: SegmentFile, batches: list[_Batch], reach: int, through: Path, 
         ops.pwrite(fd, index.footer(pairs, reach, file.file_id), index.end)
         ops.fdatasync(fd)
     finally:
-        os.close(fd)
+        close_quietly(fd)
     ops.rename(through, file.path)
     ops.sync_directory(file.path.parent)

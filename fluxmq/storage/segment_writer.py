@@ -107,9 +107,8 @@ class SegmentWriter(SegmentReader):
             yield
         except OSError as error:
             if no_space(error):
-                raise ShortageError(f"the segments of log {log_name(log.number)} cannot be written now: "
-                                    f"{error.strerror}") from error
-            raise StorageError(f"cannot write the segments of log {log_name(log.number)}: {error}") from error
+                raise ShortageError(f"the segments in {log.path} cannot be written now: {error.strerror}") from error
+            raise StorageError(f"cannot write the segments in {log.path}: {error}") from error
         except Damage as damage:
             raise refusal(self._base, log.path, damage) from None
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from fluxmq._core.errors import StorageError, UsageError
 from fluxmq._core.segment_format import log_name, log_number
+from fluxmq.storage.reading import close_quietly
 from fluxmq.storage.segment_files import FileOps
 from fluxmq.storage.segment_recovery import Log, LogFiles, SegmentRecovery, open_logs
 from fluxmq.storage.segment_writer import SegmentWriter
@@ -86,7 +87,7 @@ class SegmentStore(SegmentWriter):
         self._handles.close()
         self._logs = {}
         if self._root_fd >= 0:
-            os.close(self._root_fd)
+            close_quietly(self._root_fd)
             self._root_fd = -1
 
     @property
@@ -130,7 +131,7 @@ class SegmentStore(SegmentWriter):
                 if left > 1:
                     self._sync_directory(log)
         except OSError as error:
-            raise StorageError(f"cannot remove segments of log {log_name(log.number)}: {error}") from error
+            raise StorageError(f"cannot remove segments in {log.path}: {error}") from error
 
     def holds(self, number: int) -> bool:
         """There are files of this log."""

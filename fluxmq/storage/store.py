@@ -25,6 +25,7 @@ from rocksdict import WriteBatch
 from fluxmq._core.errors import CorruptError, StorageError, UsageError
 from fluxmq._core.journal import Journal
 from fluxmq.storage.journal_files import Recovery, read_batches, recover
+from fluxmq.storage.reading import close_quietly
 from fluxmq.storage.view import View
 
 __all__ = ["RocksStore"]
@@ -161,7 +162,7 @@ class RocksStore:
             if view is not None:
                 view.close()
             if self._lock_fd >= 0:
-                os.close(self._lock_fd)
+                close_quietly(self._lock_fd)
                 self._lock_fd = -1
 
     # ------------------------------------------------------------------------------------------------------------
@@ -186,7 +187,7 @@ class RocksStore:
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(self._lock_fd)
+            close_quietly(self._lock_fd)
             self._lock_fd = -1
             raise StorageError(f"{self._path} is in use by another broker (its file `lock` is held). Stop that one, or "
                                f"give this one its own `storage.dir`") from None
@@ -199,4 +200,4 @@ def _sync_new_directory(path: Path) -> None:
         try:
             os.fsync(fd)
         finally:
-            os.close(fd)
+            close_quietly(fd)
