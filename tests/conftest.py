@@ -12,3 +12,5 @@ settings.load_profile("fluxmq")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--amqp-broker", choices=("fluxmq", "rabbitmq"), default="fluxmq",
                      help="what tests/amqp091 speaks to: fluxmq, or Debian's RabbitMQ, to see whether a test is sound")
+    parser.addoption("--point", help="of tests/faults: this one only, as a failing test names it")
+    parser.addoption("--fault-seed", type=int, default=1, help="of tests/faults: which points are chosen")

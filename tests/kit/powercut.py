@@ -41,7 +41,8 @@ def build(directory: Path) -> Path:
 
 
 class PowerCut:
-    """A directory `live`, and what of it would survive. `live` may be given; what it holds then counts as durable."""
+    """A directory `live`, and what of it would survive. `live` may be given; what it holds then counts as durable. The
+    process that has the library preloaded may make one as well, of the same `base`."""
 
     def __init__(self, base: Path, live: Path | None = None) -> None:
         base.mkdir(parents=True, exist_ok=True)
@@ -49,7 +50,7 @@ class PowerCut:
         self.live.mkdir(exist_ok=True)
         self.shadow = base.resolve() / "shadow"
         for folder in ("files", "dirs"):
-            (self.shadow / folder).mkdir(parents=True)
+            (self.shadow / folder).mkdir(parents=True, exist_ok=True)
         self.library = build(base)
         self._id = ctypes.CDLL(str(self.library), use_errno=True).powercut_id
         self._id.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p]
@@ -61,12 +62,19 @@ class PowerCut:
         preload = " ".join(filter(None, (os.environ.get("LD_PRELOAD"), str(self.library))))
         return {"LD_PRELOAD": preload, "POWERCUT_DIR": str(self.live), "POWERCUT_SHADOW": str(self.shadow)}
 
-    def restore(self, target: Path, torn: random.Random | None = None) -> Path:
-        """Make `target` what the loss of power left. The program must be dead."""
-        live = self._live_files() if torn is not None else {}
-        root = (self.shadow / "root").read_text()
-        self._restore_directory(root, self.live, target, live, torn)
+    def restore(self, target: Path, torn: random.Random | None = None, below: Path | None = None) -> Path:
+        """Make `target` what the loss of power left, of `below` only if that is given. The program must be dead, or
+        hold still."""
+        live = self._live_files(below or self.live) if torn is not None else {}
+        root = (self.shadow / "root").read_text() if below is None else self._identity(below)
+        self._restore_directory(root, below or self.live, target, live, torn)
         return target
+
+    def forget(self) -> None:
+        """What was synced so far is nobody's any more: `live` is empty."""
+        for folder in ("files", "dirs"):
+            for kept in (self.shadow / folder).iterdir():
+                kept.unlink()
 
     def _identity(self, path: Path) -> str:
         raw = ctypes.create_string_buffer(80)
@@ -74,9 +82,9 @@ class PowerCut:
             raise OSError(ctypes.get_errno(), str(path))
         return raw.value.decode()
 
-    def _live_files(self) -> dict[str, Path]:
-        kept = [path for path in self.live.rglob("*") if path.is_file() or path.is_dir()]   # no sockets
-        return {self._identity(path): path for path in kept} | {self._identity(self.live): self.live}
+    def _live_files(self, top: Path) -> dict[str, Path]:
+        kept = [path for path in top.rglob("*") if path.is_file() or path.is_dir()]     # no sockets
+        return {self._identity(path): path for path in kept} | {self._identity(top): top}
 
     def _names(self, identity: str, live: dict[str, Path], torn: random.Random | None) -> list[tuple[str, str, str]]:
         """(kind, id, name) of one directory."""

@@ -1,0 +1,93 @@
+"""Runs stories on a disk that errs, thousands of them in this process, which has the libraries preloaded
+(tests/faults/test_points.py starts it).
+
+    points.py BASE SEED COUNT       so many points, of all kinds: a line of JSON for each
+    points.py BASE SEED ID          this one
+"""
+from __future__ import annotations
+
+import copy
+import json
+import random
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from faults.hosts import LocalHost, QuickLoop, prepare_process, settle
+from faults.play import chosen, loses_power, play
+from faults.story import Story
+from kit.faultydisk import FaultyDisk, Point, points_of
+from kit.powercut import PowerCut
+
+
+class Runner:
+    """All points of one process. base: the directory of both libraries."""
+
+    def __init__(self, base: Path, seed: int) -> None:
+        prepare_process()
+        self.base, self.seed = base, seed
+        self.disk = FaultyDisk(base, base / "faultydisk.control")
+        self.disk.hurry(5)
+        self.cut = PowerCut(base)
+        self.live = self.cut.live
+        self.loop = QuickLoop()
+        self.lives = 0
+        self.prepared = Story()
+        self.template = base / "template"
+        self._prepare()
+
+    def host(self, cut: bool) -> LocalHost:
+        self.lives += 1
+        place = self.live / str(self.lives)
+        return LocalHost(self.loop, place, self.disk, self.cut if cut else None)
+
+    def _prepare(self) -> None:
+        host = self.prepared.host = self.host(False)
+        host.place.mkdir()
+        host.start()
+        self.prepared.prepare()
+        host.crash("kill", random.Random(0))
+        self.prepared.hang_up()
+        del self.prepared.host          # a copy of the story finds another
+        host.place.rename(self.template)
+
+    def run(self, point: Point | None, how: str, first: bool = False) -> dict[str, Any]:
+        """first: a broker that finds nothing."""
+        self.cut.forget()
+        host = self.host(loses_power(how))
+        if first:
+            host.place.mkdir()
+        else:
+            shutil.copytree(self.template, host.place)
+        if host.cut is not None:
+            settle(host.place)
+        try:
+            return play(host, Story() if first else copy.deepcopy(self.prepared), point, how, self.seed, first)
+        finally:
+            host.stop()
+            for place in self.live.iterdir():
+                shutil.rmtree(place)
+
+
+def main() -> None:
+    base, seed, wanted = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    runner = Runner(base, seed)
+    if wanted.isdigit():
+        counts: dict[tuple[str, str, str], int] = {}
+        for first in (True, False):
+            told = runner.run(None, "stop", first)
+            assert told["outcome"] == "unharmed", told
+            counts |= runner.disk.counts()
+        everything = list(points_of(counts))
+        points = chosen(everything, int(wanted), random.Random(seed))
+        print(json.dumps({"points": len(everything), "chosen": len(points)}), flush=True)
+    else:
+        point, _, how = wanted.partition("/")
+        points = [(Point.read(point), how)]
+    for point, how in points:
+        print(json.dumps(runner.run(point, how, point.phase == "first start")), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""Points with brokers that are processes of their own, over a disk that errs."""
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from faults.play import chosen, play
+from faults.story import Refused, Story, Wrong
+from kit.broker import ACCIDENTS, Broker, BrokerDied
+from kit.faultydisk import FaultyDisk, Point, points_of
+from kit.powercut import PowerCut
+from kit.python import TESTS, environment
+
+__all__ = ["ProcessHost", "ProcessRunner"]
+
+PROGRAM = Path(__file__).with_name("fault_node.py")
+TURN_S = 0.004
+TOLD_BYTES = 3000           # of what it said last
+
+
+class Process:
+    """One that the nursery has made; as subprocess.Popen has it."""
+
+    def __init__(self, nursery: Nursery, pid: int) -> None:
+        self.nursery, self.pid = nursery, pid
+        self.returncode: int | None = None
+        self._fd = os.pidfd_open(pid)
+
+    def poll(self) -> int | None:
+        return self._reap(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        code = self._reap(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired("fluxmq", timeout or 0.0)
+        return code
+
+    def _reap(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._fd], [], [], timeout)[0]:
+            os.close(self._fd)
+            self.returncode = self.nursery.ask("wait", self.pid)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._fd, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Nursery:
+    """fault_node.py, with the libraries in front of it."""
+
+    def __init__(self, disk: FaultyDisk, cut: PowerCut, errors: Path) -> None:
+        libraries = f"{disk.env['LD_PRELOAD']} {cut.library}"   # a sync that fails has not happened on the medium
+        with errors.open("wb") as stderr:
+            self._process = subprocess.Popen([sys.executable, str(PROGRAM)], stdin=subprocess.PIPE, text=True,
+                                             stdout=subprocess.PIPE, stderr=stderr,
+                                             env=environment(TESTS, **cut.env | disk.env | {"LD_PRELOAD": libraries}))
+
+    def ask(self, verb: str, asked: Any) -> Any:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps([verb, asked]) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+class _Broker(Broker):
+    """Made by the nursery. orders: where it looks for them."""
+
+    def __init__(self, directory: Path, settings: dict[str, object], nursery: Nursery, orders: Path) -> None:
+        super().__init__(directory, settings)
+        self.nursery, self.orders = nursery, orders
+
+    def _start(self) -> Broker:
+        command = super()._command()
+        out, err = self._log("stdout"), self._log("stderr")
+        out.write_bytes(b"")
+        asked = {"arguments": command[command.index("run"):], "stdout": str(out), "stderr": str(err),
+                 "orders": str(self.orders)}
+        self.process = Process(self.nursery, self.nursery.ask("spawn", asked))  # type: ignore[assignment]
+        self._wait_until_ready()
+        return self
+
+
+class ProcessHost:
+    """The broker in a process. base: for what is beside its data; place: `place/data` is what it finds, below cut.live.
+    """
+
+    turns_max = 5_000
+
+    def __init__(self, base: Path, place: Path, disk: FaultyDisk, cut: PowerCut, nursery: Nursery) -> None:
+        self.base, self.place, self.disk, self.cut, self.nursery = base, place, disk, cut, nursery
+        self.orders = base / "orders"
+        self.orders.mkdir(parents=True)
+        self.broker = _Broker(base / "broker", {
+            "storage.dir": place / "data", "broker.sys_interval": 0, "server.health_enabled": False,
+            "server.mqtt.websocket.plain.addr": "", "server.amqp091.plain.addr": "", "server.admin_socket": "off"},
+            nursery, self.orders)
+        self._said = 0
+        self._gone = ""
+
+    # ── as the story wants it ────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.broker.address
+
+    @property
+    def ended(self) -> str | None:
+        process = self.broker.process
+        if process is None:
+            return self._gone or None
+        if process.poll() is None:
+            return None
+        self.broker.process = None
+        self._gone = self._told() or f"exit code {process.returncode} without a word"
+        return self._gone
+
+    def _told(self) -> str:
+        """What it said since it started. Raises BrokerDied for a traceback."""
+        text = self.broker.stderr(self._said)
+        if any(sign in text for sign in ACCIDENTS):
+            raise Wrong(f"the broker had an accident, which tells an operator nothing: {text[-TOLD_BYTES:]}")
+        return text[-TOLD_BYTES:].strip()
+
+    @property
+    def checkpoints(self) -> int:
+        path = self.orders / "checkpoints"
+        return path.stat().st_size if path.exists() else 0
+
+    def start(self) -> None:
+        self._said, self._gone = self.broker.stderr_size(), ""
+        for order in self.orders.iterdir():
+            order.unlink()
+        try:
+            self.broker.start()
+        except BrokerDied:
+            raise Refused(self._told()) from None
+
+    def turn(self) -> None:
+        time.sleep(TURN_S)
+
+    def begin_checkpoint(self) -> None:
+        (self.orders / "checkpoint").touch()
+
+    def declare(self, queue: str) -> None:
+        self._order(f"declare {queue}")
+
+    def delete(self, queue: str) -> None:
+        self._order(f"delete {queue}")
+
+    def _order(self, text: str) -> None:
+        """Done when the file is gone, or never."""
+        order = self.orders / text
+        order.touch()
+        for _ in range(self.turns_max):
+            if not order.exists() or self.ended is not None:
+                return
+            self.turn()
+        raise BrokerDied("the clock of the broker stands still")
+
+    # ── the ends ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def stop(self) -> str:
+        process = self.broker.process
+        if process is None:
+            return ""
+        code = self.broker.terminate() if process.poll() is None else process.returncode
+        self.broker.process = None
+        told = self._told()
+        return told if code else ""
+
+    def crash(self, how: str, chance: random.Random) -> None:
+        process = self.broker.process
+        if process is not None and process.poll() is None:
+            self.broker.kill()
+        self.broker.process = None
+        if how != "kill":
+            left = self.base / "left"
+            self.cut.restore(left, torn=chance if how == "torn" else None, below=self.place)
+            shutil.rmtree(self.place)
+            left.rename(self.place)
+            self.nursery.ask("settle", str(self.place))
+
+
+class ProcessRunner:
+    """All points of one test. base: where everything goes."""
+
+    def __init__(self, base: Path, seed: int) -> None:
+        self.base, self.seed = base, seed
+        self.disk, self.cut = FaultyDisk(base), PowerCut(base)
+        self.nursery = Nursery(self.disk, self.cut, base / "errors")
+        self.points = 0
+        self.template = base / "template"
+        self.prepared = Story()
+        host = self.prepared.host = self._host()
+        host.place.mkdir()
+        host.start()
+        self.prepared.prepare()
+        host.crash("kill", random.Random(0))
+        self.prepared.hang_up()
+        del self.prepared.host              # a copy of the story finds another
+        host.place.rename(self.template)
+
+    def close(self) -> None:
+        self.nursery.close()
+
+    def _host(self) -> ProcessHost:
+        self.points += 1
+        return ProcessHost(self.base / str(self.points), self.cut.live / str(self.points), self.disk, self.cut,
+                           self.nursery)
+
+    def run(self, point: Point | None, how: str, first: bool = False) -> dict[str, Any]:
+        """As points.py's."""
+        host = self._host()
+        if first:
+            host.place.mkdir()
+        else:
+            shutil.copytree(self.template, host.place)
+        self.nursery.ask("settle", str(host.place))
+        try:
+            return play(host, Story() if first else copy.deepcopy(self.prepared), point, how, self.seed, first)
+        finally:
+            host.broker.stop()
+            shutil.rmtree(host.base)
+            shutil.rmtree(host.place)
+            self.cut.forget()
+
+    def everything(self) -> list[Point]:
+        """All points of the story."""
+        counts: dict[tuple[str, str, str], int] = {}
+        for first in (True, False):
+            told = self.run(None, "stop", first)
+            assert told["outcome"] == "unharmed", told
+            counts |= self.disk.counts()
+        return list(points_of(counts))
+
+    def chosen(self, wanted: int) -> list[tuple[Point, str]]:
+        """So many of them, of all kinds."""
+        return chosen(self.everything(), wanted, random.Random(self.seed))
