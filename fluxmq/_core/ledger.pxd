@@ -30,6 +30,7 @@ from fluxmq._core.journal cimport Journal
 from fluxmq._core.link cimport link_t
 from fluxmq._core.message cimport body_t, ids_t, msg_t
 from fluxmq._core.node cimport node_t
+from fluxmq._core.queue_cache cimport cache_t
 
 cdef enum:
     RECORD_SESSION = 1
@@ -92,6 +93,8 @@ cdef class Ledger:
     cdef uint32_t clock_records
     cdef list news             # queues to pump before the batch of this turn is handed over
     cdef list stirred          # queues that something happened to since the clock looked at them last
+    cdef list marked           # durable queues that something happened to since a checkpoint took them over
+    cdef cache_t cache         # chunks of logs that may go
     cdef readonly list dead             # numbers of messages that the view has and nobody holds any more
 
     cdef bint active(self) noexcept

@@ -43,6 +43,7 @@ cdef class Ledger:
         self.losing = []
         self.news = []
         self.stirred = []
+        self.marked = []
 
     def __dealloc__(self):
         cdef held_t* held
@@ -252,6 +253,18 @@ cdef class Ledger:
         stirred = self.stirred
         self.stirred = []
         return stirred
+
+    def take_marked(self) -> list:
+        """Durable queues that were pumped or got a message to delay since the last call; the list is the caller's, who
+        makes their `marked` false."""
+        marked = self.marked
+        self.marked = []
+        return marked
+
+    @property
+    def cached_bytes(self) -> int:
+        """Of messages in memory that segments have too and nobody holds."""
+        return self.cache.bytes
 
 
 cdef inline uint64_t body_size(const body_t* body) noexcept nogil:

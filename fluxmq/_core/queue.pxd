@@ -68,6 +68,7 @@ cdef class Queue(GroupOwner):
     cdef uint64_t passed                    # the last publish that it has got (pub_t.passing)
     cdef bint news                          # in ledger.news
     cdef public bint stirred                # in ledger.stirred
+    cdef public bint marked                 # in ledger.marked
 
     # A publish arrived here. Returns 0, or the MQTT 5 reason code with which it is refused. wide: it matches filters of
     # bindings only, which match more than they (SUB_WIDE).

@@ -112,6 +112,17 @@ cdef class Queue(GroupOwner):
             self.ledger.stirred.append(self)
         return 0
 
+    cdef int note_change(self) except -1:
+        """The next checkpoint looks at it: its messages, or what becomes of them, may have changed."""
+        if self.durable and not self.marked:
+            self.marked = True
+            self.ledger.marked.append(self)
+        return 0
+
+    def mark(self):
+        """For the cold half: as note_change, where nothing is pumped (recovery, a checkpoint that left a part)."""
+        self.note_change()
+
     def notify(self):
         """As touch, for the cold half: members came or went, something was loaded, trimmed or replayed, time has
         passed. So all lanes are looked at."""
@@ -354,6 +365,7 @@ cdef class Queue(GroupOwner):
             self.on_delayed(self)
         self.delays.append(body, qos, asked.priority, asked.not_before)
         self.stir()
+        self.note_change()
         if self.durable:
             self.ledger.records += 1
         return 0
@@ -459,6 +471,7 @@ cdef class Queue(GroupOwner):
         self.pumping = True
         try:
             self.stir()
+            self.note_change()
             if self.delays is not None:
                 self.move_due()
             self.expiry_ms = 0

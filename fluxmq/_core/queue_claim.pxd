@@ -50,6 +50,8 @@ cdef class GroupOwner:
     cdef uint32_t busy_lanes
     cdef uint64_t[4] busy
     cdef int touch(self) except -1
+    # Something of it changed that a checkpoint must take over.
+    cdef int note_change(self) except -1
 
 cdef class Member:
     """What is handed to. A subclass decides how it is delivered and how much it takes."""

@@ -110,6 +110,9 @@ cdef class GroupOwner:
     cdef int touch(self) except -1:
         return 0
 
+    cdef int note_change(self) except -1:
+        return 0
+
 
 cdef class Filter:
     """Machine. See queue_group.pxd."""

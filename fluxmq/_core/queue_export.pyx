@@ -46,6 +46,7 @@ cdef class Export:
     """
 
     cdef readonly uint64_t messages
+    cdef readonly bint left             # the log has more, of later batches
     cdef part_t* parts
     cdef uint32_t count
 
@@ -62,6 +63,7 @@ cdef class Export:
             if chunk.state == CHUNK_FLUSHED:
                 continue
             if chunk.batch > upto_batch:
+                self.left = True
                 break
             self.take(log, chunk, needed)
             chunk.state = CHUNK_SEALED

@@ -35,6 +35,7 @@ cdef class Group:
     cdef public bint prompt                 # what was delivered too often dies when it comes back, not when it is due
     cdef public Filter filter               # None: everything
     cdef public GroupOwner owner
+    cdef public GroupOwner home             # the queue that it is kept with, also where it is not pumped; None: nowhere
     cdef readonly uint32_t claims           # HELD, READY and WAITING
     cdef readonly bint stalled              # something must be read from disk before it can go on
     cdef public int64_t ready_bytes         # of bodies of what is ready, where somebody asks (Queue.ready_bytes_max)
@@ -88,4 +89,5 @@ cdef class Group:
     cdef bint is_free(self, Cursor cursor)
     cdef Cursor cursor_of(self, uint64_t log_number)
     cdef int balance(self) except -1
+    cdef int changed(self) except -1
     cdef int touch(self) except -1

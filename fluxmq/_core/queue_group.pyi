@@ -16,6 +16,7 @@ class Group:
     prompt: bool
     filter: Filter | None
     owner: GroupOwner | None
+    home: GroupOwner | None
     ready_bytes: int
     def __new__(cls, ledger: Ledger, number: int, name: bytes, *, claims_max: int = 100_000, deliveries_max: int = 0,
                 mode: str = "shared", volatile: bool = False) -> Self: ...

@@ -148,8 +148,17 @@ cdef class Group:
             self.members.sort(key=lambda one: -one.priority)
         return 0
 
+    cdef int changed(self) except -1:
+        """The next checkpoint writes it. As long as it is dirty, its queue is among those that a checkpoint will look
+        at, or is looking at."""
+        if not self.dirty:
+            self.dirty = True
+            if self.home is not None:
+                self.home.note_change()
+        return 0
+
     cdef int touch(self) except -1:
-        self.dirty = True
+        self.changed()
         if self.owner is not None:
             self.owner.touch()
         return 0
@@ -426,7 +435,7 @@ cdef class Group:
             cursor.advance()
         if cursor.next < first:
             cursor.next = first
-        self.dirty = True
+        self.changed()
         return 0
 
     cdef int hand(self, Cursor cursor, claim_t* claim, const record_t* record, chunk_t* chunk, Member member) except -1:
@@ -459,7 +468,7 @@ cdef class Group:
                 self.owner.counts.delivered += 1
                 self.owner.counts.redelivered += claim.deliveries > 1
             self.note(RECORD_CLAIM, cursor.log.number, claim.offset, claim.deliveries)
-            self.dirty = True
+            self.changed()
             return 1
         member.refused_in = self.pumps
         self.take_from_member(claim)

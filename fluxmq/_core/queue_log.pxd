@@ -15,6 +15,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.ledger cimport Ledger
 from fluxmq._core.message cimport body_t
+from fluxmq._core.queue_cache cimport cache_t
 from fluxmq._core.queue_sizes cimport Sizes
 
 cdef enum:
@@ -49,6 +50,11 @@ cdef struct chunk_t:
     int64_t time_max            # of its messages: of the last one, unless the clock was set back
     uint64_t used_turn          # of the node, when it was last read: who gives way first
     uint8_t state               # CHUNK_*
+    bint cached                 # it is in the node's list of chunks that may go (queue_cache.pxd)
+    chunk_t* colder             # its neighbours there
+    chunk_t* warmer
+    cache_t* cache              # that list, and the log that has the chunk, borrowed; NULL: no log has it any more
+    void* log
     uint8_t* taken              # a bit for each record that an export took; NULL: all
     uint32_t* at                # [count] byte positions in data
     uint32_t at_room
@@ -100,6 +106,7 @@ cdef class Log:
     cdef chunk_t* tail_for(self, uint32_t size) except NULL
     cdef int insert(self, uint32_t at, chunk_t* chunk) except -1
     cdef void take_out(self, uint32_t at) noexcept
+    cdef void let_go(self, chunk_t* chunk) noexcept
     cdef void added(self, chunk_t* chunk, const record_t* record) noexcept
     cdef uint32_t chunk_of(self, uint64_t offset) noexcept
     cdef int fill(self, chunk_t* chunk, bytes block, uint64_t first, uint64_t covers) except -1

@@ -14,6 +14,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
 from fluxmq._core.errors import CorruptError, UsageError
+from fluxmq._core.queue_cache cimport cache_in, cache_out
 from fluxmq._core.queue_pages cimport data_free, data_new
 
 from fluxmq._core.queue_sizes cimport Sizes, span_t
@@ -82,11 +83,15 @@ cdef void record_body(const record_t* record, body_t* out) noexcept:
 
 cdef void chunk_hold(chunk_t* chunk) noexcept:
     chunk.refs += 1
+    if chunk.cached:
+        cache_out(chunk)
 
 
 cdef void chunk_drop(chunk_t* chunk) noexcept:
     chunk.refs -= 1
-    if chunk.refs == 0:
+    if chunk.refs == 1 and chunk.state == CHUNK_FLUSHED:
+        cache_in(chunk)
+    elif chunk.refs == 0:
         free(chunk.at)
         free(chunk.taken)
         data_free(chunk.data, chunk.room)
@@ -168,6 +173,7 @@ cdef class Needed:
         return 1
 
 
+@cython.no_gc_clear             # its chunks leave the ledger's list while it is deallocated, also by the collector
 @cython.final
 cdef class Log:
     """Machine. One lane of one partition.
@@ -195,7 +201,7 @@ cdef class Log:
     def __dealloc__(self):
         cdef uint32_t i
         for i in range(self.chunks_count):
-            chunk_drop(self.chunks[i])
+            self.let_go(self.chunks[i])
         free(self.chunks)
 
     # ---------------------------------------------------------------- append
@@ -230,6 +236,8 @@ cdef class Log:
         self.chunks[at] = chunk
         self.chunks_count += 1
         self.memory += chunk.room
+        chunk.log = <void*>self
+        chunk.cache = &self.ledger.cache
         return 0
 
     cdef void take_out(self, uint32_t at) noexcept:
@@ -237,6 +245,13 @@ cdef class Log:
         self.chunks_count -= 1
         memmove(self.chunks + at, self.chunks + at + 1, (self.chunks_count - at) * sizeof(chunk_t*))
         self.memory -= chunk.room
+        self.let_go(chunk)
+
+    cdef void let_go(self, chunk_t* chunk) noexcept:
+        """The log has it no more; somebody may still hold it."""
+        cache_out(chunk)
+        chunk.cache = NULL
+        chunk.log = NULL
         chunk_drop(chunk)
 
     cdef uint64_t append(self, const body_t* body, uint8_t qos, uint8_t priority,
@@ -365,6 +380,9 @@ cdef class Log:
             here = self.chunks[at]
             i = chunk_search(here, offset)
             if i < here.count:
+                if here.cached and here.used_turn != self.ledger.node.turn:
+                    cache_out(here)
+                    cache_in(here)
                 here.used_turn = self.ledger.node.turn
                 chunk[0] = here
                 return record_at(here, i)
@@ -430,6 +448,8 @@ cdef class Log:
                 self.sizes.add(chunk.covers, chunk_bytes(chunk, at, chunk.count))
                 self.flushed = chunk.covers
                 self.unflushed_bytes -= chunk.used
+                if chunk.refs == 1:
+                    cache_in(chunk)
         self.trim(self.first)
 
     @property
@@ -476,6 +496,7 @@ cdef class Log:
         except BaseException:
             chunk_drop(chunk)
             raise
+        cache_in(chunk)
 
     cdef int fill(self, chunk_t* chunk, bytes block, uint64_t first, uint64_t covers) except -1:
         cdef const uint8_t* at = <const uint8_t*><const char*>block
@@ -612,22 +633,15 @@ cdef class Log:
             self.take_out(0)
         self.found = 0
 
-    def evict(self, uint64_t wanted_bytes, bint spare_recent=False) -> int:
-        """Drops chunks that segments have, least recently read first, until so many bytes are free; how many are.
-
-        spare_recent: not those of this turn and the last, or what somebody waits for could go before he sees it.
-        """
+    def evict(self, uint64_t wanted_bytes) -> int:
+        """Drops chunks that segments have, least recently read first, until so many bytes are free; how many are."""
         cdef uint64_t freed = 0
         cdef uint32_t i, oldest
-        cdef chunk_t* chunk
         while freed < wanted_bytes:
             oldest = self.chunks_count
             for i in range(self.chunks_count):
-                chunk = self.chunks[i]
-                if chunk.state != CHUNK_FLUSHED or chunk.refs != 1 or (
-                        spare_recent and chunk.used_turn + 1 >= self.ledger.node.turn):
-                    continue
-                if oldest == self.chunks_count or chunk.used_turn < self.chunks[oldest].used_turn:
+                if self.chunks[i].cached and (
+                        oldest == self.chunks_count or self.chunks[i].used_turn < self.chunks[oldest].used_turn):
                     oldest = i
             if oldest == self.chunks_count:
                 break
@@ -637,23 +651,12 @@ cdef class Log:
         return freed
 
     @property
-    def coldest(self) -> int:
-        """The turn in which the least recently read of the chunks that could be dropped was read; -1: there is none."""
-        cdef int64_t found = -1
-        cdef uint32_t i
-        for i in range(self.chunks_count):
-            if self.chunks[i].state == CHUNK_FLUSHED and self.chunks[i].refs == 1 and (
-                    found < 0 or <int64_t>self.chunks[i].used_turn < found):
-                found = <int64_t>self.chunks[i].used_turn
-        return found
-
-    @property
     def cached(self) -> int:
         """Bytes of chunks that could be dropped."""
         cdef uint64_t total = 0
         cdef uint32_t i
         for i in range(self.chunks_count):
-            if self.chunks[i].state == CHUNK_FLUSHED and self.chunks[i].refs == 1:
+            if self.chunks[i].cached:
                 total += self.chunks[i].room
         return total
 

@@ -53,6 +53,7 @@ def replay(Group group not None, int kind, bytes body not None):
     cursor = group.cursor_of(log_number)
     if cursor is None:
         return                      # its log ended later in the journal
+    group.changed()
     if kind == RECORD_CURSOR:
         group.move(cursor, first)
     elif kind == RECORD_SETTLE:

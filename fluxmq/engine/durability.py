@@ -284,8 +284,10 @@ class Keeper:
     async def _attempt(self, journal: Journal, upto: int, taken: _Taken) -> None:
         """Raises ShortageError: nothing of it counts yet, and what was taken over is in `taken`."""
         await self._take_over(taken)
-        exported = self.queues.export(upto) if self.queues is not None else None
-        if exported is not None:
+        exported = self.queues.begin_export(upto) if self.queues is not None else None
+        if self.queues is not None and exported is not None:
+            while self.queues.export(exported):
+                await asyncio.sleep(0)
             taken.add(exported.puts, exported.deletes)
         await self._exported_is_durable(journal)
         if self.queues is not None and exported is not None:

@@ -2,6 +2,7 @@
 batch in which it ends where it was."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fluxmq._core.amqp091_topics import topic_of_address
@@ -9,11 +10,13 @@ from fluxmq._core.queue import QUEUE_STREAM
 from fluxmq._core.queue_log import Log
 from fluxmq.engine.queue_positions import NOTHING
 from fluxmq.engine.queue_properties import DEATHS, FORMAT_AMQP091, death_properties, with_deaths
+from fluxmq.model.queues import DEAD_LETTER_SUFFIX
 
 if TYPE_CHECKING:
     from fluxmq.engine.queues import QueueManager, QueueState
+    from fluxmq.model.queues import QueueSpec
 
-__all__ = ["bury", "make_room"]
+__all__ = ["DeadNames", "bury", "make_room"]
 
 PREFIX = b"$queue/"
 
@@ -64,3 +67,29 @@ def bury(manager: QueueManager, state: QueueState, log: Log, offset: int, delive
                           properties=with_deaths(message.format, message.properties, told), qos=message.qos,
                           forced=True, format=message.format)
     state.dead_lettered += 1
+
+
+class DeadNames:
+    """Machine. The names of queues for dead letters that are not made of their queue's name, so that nobody looks
+    through all queues for one."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, dict[QueueState, None]] = {}  # whose dead letters go there
+
+    def add(self, state: QueueState) -> None:
+        if state.spec.dlq.enabled and state.spec.dlq.topic:
+            self._by_name.setdefault(state.spec.dlq.topic, {})[state] = None
+
+    def remove(self, state: QueueState) -> None:
+        known = self._by_name.get(state.spec.dlq.topic)
+        if known is not None:
+            known.pop(state, None)
+            if not known:
+                del self._by_name[state.spec.dlq.topic]
+
+    def find(self, name: bytes, queues: Mapping[bytes, QueueState]) -> QueueSpec | None:
+        """A queue whose dead letters go to the queue of this name; None: there is none."""
+        text = name.decode("utf-8", "surrogateescape")
+        named = self._by_name.get(text)
+        state = next(iter(named)) if named else queues.get(name.removesuffix(DEAD_LETTER_SUFFIX.encode()))
+        return state.spec if state is not None and state.spec.dead_letter_queue == text else None

@@ -21,6 +21,7 @@ NOTHING = 0xFFFFFFFFFFFFFFFF
 def adopt_delays(manager: QueueManager, state: QueueState, log: Log, group_number: int) -> Delays:
     """The queue can delay messages; log: theirs, with what is on disk."""
     group = Group(manager.hub.ledger, group_number, DELAY_GROUP, volatile=not state.queue.durable)
+    group.home = state.queue
     delays = state.queue.delays = Delays(log, group)
     return delays
 

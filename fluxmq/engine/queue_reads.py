@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from fluxmq._core.errors import FluxError
 from fluxmq._core.queue import Queue
+from fluxmq._core.queue_cache import evict_cold
 from fluxmq._core.queue_delay import Delays
 from fluxmq._core.queue_log import Log
 from fluxmq.engine.ports import SegmentFiles
@@ -39,7 +40,6 @@ class QueueReader:
         self._largest = max(READ_BYTES, min(READ_BYTES_MAX, cache_bytes // CACHE_SHARE))
         self._sequential: dict[int, tuple[int, int]] = {}  # by log: where the last read ended, and its size
         self._measured: set[int] = set()  # logs whose sizes are asked for
-        self._cached: set[Log] = set()  # those with messages that segments have too
         self._log = logging.getLogger("fluxmq.queues")
 
     def read_for(self, queue: Queue) -> None:
@@ -69,7 +69,6 @@ class QueueReader:
             return
         finally:
             self.manager.hub.awaited -= 1
-        self._cached.add(log)
         self.evict()
         queue.notify()
 
@@ -111,27 +110,14 @@ class QueueReader:
             self._measured.discard(log.number)
             queue.notify()  # the clock looks again, at caps too
 
-    def exported(self, log: Log) -> None:
-        """Segments have what it holds; evict() is told by whoever exported it."""
-        self._cached.add(log)
-
-    def evict(self) -> None:
-        """What segments have gives way, so that no more of it is in memory than the cache may hold. The logs whose
-        oldest cached chunk was read longest ago go first; what was just read in never does."""
-        sizes = {log: log.cached for log in self._cached}
-        self._cached = {log for log, size in sizes.items() if size}
-        excess = sum(sizes.values()) - self.cache_bytes
-        if excess <= 0:
-            return
-        for log in sorted((log for log in self._cached if log.coldest >= 0), key=lambda log: log.coldest):
-            excess -= log.evict(excess, True)
-            if excess <= 0:
-                return
+    def evict(self) -> int:
+        """What segments have gives way, so that no more of it is in memory than the cache may hold: what was read
+        longest ago goes first, what was just read in never does. Returns at how many pieces it looked."""
+        return evict_cold(self.manager.hub.ledger, self.cache_bytes)
 
     def forget(self, log: Log) -> None:
         """It is no more."""
         self._sequential.pop(log.number, None)
-        self._cached.discard(log)
 
     def offset_at_time(self, log: Log, time_ms: int) -> int:
         """The first message of this time or later, by the index of the segments, else in memory."""

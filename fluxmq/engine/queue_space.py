@@ -51,7 +51,7 @@ class QueueSpace:
     def tick(self, loop: asyncio.AbstractEventLoop) -> None:
         """On each tick of the clock."""
         journal, now = self._ledger.journal, self._manager.hub.mono_ms
-        if journal is None or not any(state.queue.durable for state in self._manager.queues.values()):
+        if journal is None or not self._manager.durables:
             return
         if self._task is not None:
             if not self._task.done():

@@ -5,8 +5,9 @@
     segments   messages that outlived a journal file
     journal    the rest
 
-Messages come to life in this order: the view says what there is and from where to where, the segments have what is
-below `next` there, the journal appends. What the journal says of messages that segments hold already changes nothing.
+One file, because the view's keys are written and read side by side here. Messages come to life in this order: the view
+says what there is and from where to where, the segments have what is below `next` there, the journal appends. What the
+journal says of messages that segments hold already changes nothing.
 
 When files of a log go: queue_removal.py.
 """
@@ -37,7 +38,11 @@ from fluxmq.engine.queues import KINDS, QueueManager, QueueState
 
 __all__ = ["QueueExport", "QueueKeeper"]
 
-OFFSET_BYTES_AT = 8  # of the offset in a message
+# What a checkpoint exports between two turns of the loop, in messages looked at or the like: a few milliseconds.
+EXPORT_WORK = 2000
+WORK_OF_A_QUEUE = 10
+BYTES_OF_WORK = 4096
+LANE_MASK = 0xFF << 56  # of an offset
 
 
 class LogMeta(msgspec.Struct, array_like=True):
@@ -55,11 +60,20 @@ _decode_meta = msgspec.msgpack.Decoder(LogMeta).decode
 _decode_producers = msgspec.msgpack.Decoder(dict[bytes, tuple[int, bytes]]).decode
 
 
-class QueueExport:
-    """What a checkpoint takes over. blocks: of which log what. logs: those whose meta changed. changed, ended: what the
-    manager remembered until now."""
+def of_nothing(log: Log) -> tuple[int, int]:
+    """first and next of a log of which the view has no meta."""
+    return log.first & LANE_MASK, log.first & LANE_MASK
 
-    def __init__(self) -> None:
+
+class QueueExport:
+    """What a checkpoint takes over. upto: the last batch of the journal files that go with it. left: queues that
+    changed and were not looked at yet; taken: those that were. changed: of these, those whose record changed too.
+    blocks: of which log what. logs: those whose meta changed. ended: what the manager remembered until the last."""
+
+    def __init__(self, upto: int) -> None:
+        self.upto = upto
+        self.left: list[QueueState] = []
+        self.taken: list[QueueState] = []
         self.puts: list[tuple[bytes, bytes]] = []
         self.deletes: list[bytes] = []
         self.blocks: list[tuple[Log, Export]] = []
@@ -84,9 +98,10 @@ class QueueKeeper:
         self._files: dict[int, Any] = {}
         self._by_number: dict[int, QueueState] = {}
         self._safe: dict[int, int] = {}  # by log: what segments had synced
-        self._firsts: dict[int, int] = {}  # by log: `first` as the view has it
+        self._stored: dict[int, tuple[int, int]] = {}  # by log: `first` and `next` as the view has them
         self._removal = LogRemoval(segments)
         self._work: asyncio.Future[Any] | None = None  # under way in an executor's thread
+        self.looked = 0  # at how many queues checkpoints have looked so far, for tests
         self.reader = QueueReader(manager, segments, cache_bytes, on_fail)
         manager.on_stalled = self.reader.read_for
         manager.on_missing = self.reader.read_due
@@ -135,7 +150,10 @@ class QueueKeeper:
         files = self._files.get(number)
         upto = max(meta.next, files.next if files is not None else base)
         self.manager.number_last = max(self.manager.number_last, number)
-        self._safe[number] = max(meta.safe, files.next if files is not None else 0)
+        if meta.safe or files is not None:
+            self._safe[number] = max(meta.safe, files.next if files is not None else 0)
+        if number in self._metas:
+            self._stored[number] = meta.first, meta.next
         log = Log(self.manager.hub.ledger, number, lane=lane, first=meta.first, next=upto)
         if files is not None and self.segments is not None:
             log.restore_sizes(log.first, log.flushed, self.segments.spans(number, log.first, log.flushed))
@@ -232,10 +250,10 @@ class QueueKeeper:
 
     def _replay_group_end(self, number: int) -> None:
         group = self.groups.pop(number, None)
-        for state in self._by_number.values():
-            for name, known in list(state.groups.items()):
-                if known is group:
-                    self.manager.drop_quietly(state, name)
+        state = self.manager.states.get(group.home) if group is not None and isinstance(group.home, Queue) else None
+        if state is not None:
+            for name in [name for name, known in state.groups.items() if known is group]:
+                self.manager.drop_quietly(state, name)
 
     def _forget(self, state: QueueState) -> None:
         for log in [*state.queue.logs, *([state.queue.delays.log] if state.queue.delays is not None else [])]:
@@ -270,32 +288,31 @@ class QueueKeeper:
 
     # ------------------------------------------------------------------ checkpoints
 
-    def export(self, upto: int) -> QueueExport:
-        """All that changed, in one instant; messages of journal files up to a batch that somebody still needs."""
-        manager, made = self.manager, QueueExport()
-        for state in manager.queues.values():
-            queue = state.queue
-            if not queue.durable:
-                continue
-            changed = state in manager.changed
-            if changed:
-                made.puts.append((key("q", queue.number), msgspec.msgpack.encode(manager.queue_record(state))))
-                producers = {name: (highest, bits.to_bytes(-(-bits.bit_length() // 8), "big"))
-                             for name, (highest, bits) in state.producers.items()}
-                made.puts.append((key("d", queue.number), msgspec.msgpack.encode(producers)))
-            for name, group in state.groups.items():
-                self.groups[group.number] = group
-                group.flush_records()  # the view may not know what the journal was not told
-                if group.dirty or changed:
-                    record = manager.group_record(state, group, name[1])
-                    made.puts.append((key("g", group.number), msgspec.msgpack.encode((record, export_state(group)))))
-            for log in queue.logs:
-                self.logs.setdefault(log.number, (state, log))
-                self._export_log(made, log, queue.needs(log), upto, changed)
-            if queue.delays is not None:
-                self._export_delays(made, state, upto, changed)
+    def begin_export(self, upto: int) -> QueueExport:
+        """A checkpoint begins: which queues it must look at, namely those that changed since the last one."""
+        manager, made = self.manager, QueueExport(upto)
+        states = dict.fromkeys(manager.changed)
+        for queue in manager.hub.ledger.take_marked():
+            queue.marked = False
+            if queue in manager.states:
+                states[manager.states[queue]] = None
+        made.left = [state for state in states if state.queue.durable]
         made.changed, manager.changed = manager.changed, set()
-        made.ended, manager.ended = manager.ended, []
+        return made
+
+    def export(self, made: QueueExport) -> bool:
+        """Takes over some of the queues, each in one instant; what becomes of them afterwards is the next checkpoint's.
+        False: that was the last of them, and what ended by now is taken over too."""
+        work = EXPORT_WORK
+        while made.left and work > 0:
+            state = made.left.pop()
+            if self.manager.states.get(state.queue) is state:
+                work -= self._export_queue(made, state)
+                made.taken.append(state)
+                self.looked += 1
+        if made.left:
+            return True
+        made.ended, self.manager.ended = self.manager.ended, []
         ended = made.ended
         made.deletes = [key(kind, number) for kind, number in ended]
         puts, deletes = self._removal.export(number for kind, number in ended if kind == "l")
@@ -304,33 +321,63 @@ class QueueKeeper:
         for kind, number in ended:
             if kind == "g":
                 self.groups.pop(number, None)
-            elif kind == "l" and number in self.logs:
-                self.reader.forget(self.logs.pop(number)[1])
-        return made
+            elif kind == "l":
+                self._stored.pop(number, None)
+                if number in self.logs:
+                    self.reader.forget(self.logs.pop(number)[1])
+        return False
 
-    def _export_delays(self, made: QueueExport, state: QueueState, upto: int, changed: bool) -> None:
-        delays = state.queue.delays
-        assert delays is not None
-        log, group = delays.log, delays.group
-        self.logs.setdefault(log.number, (state, log))
-        self.groups[group.number] = group
-        group.flush_records()
-        self._export_log(made, log, state.queue.needs(log), upto, changed)
-        if group.dirty or changed:
-            record = GroupRecord(state.queue.number, group.name)
-            made.puts.append((key("g", group.number), msgspec.msgpack.encode((record, export_state(group)))))
+    def _export_queue(self, made: QueueExport, state: QueueState) -> int:
+        """Returns how much work it was, in messages looked at or the like."""
+        manager, queue, work = self.manager, state.queue, WORK_OF_A_QUEUE
+        changed = state in made.changed
+        if changed:
+            made.puts.append((key("q", queue.number), msgspec.msgpack.encode(manager.queue_record(state))))
+            if state.producers:
+                producers = {name: (highest, bits.to_bytes(-(-bits.bit_length() // 8), "big"))
+                             for name, (highest, bits) in state.producers.items()}
+                made.puts.append((key("d", queue.number), msgspec.msgpack.encode(producers)))
+                work += len(producers)
+        for name, group in state.groups.items():
+            self.groups[group.number] = group
+            work += self._export_group(made, state, group, name[1], changed)
+        for log in queue.logs:
+            self.logs.setdefault(log.number, (state, log))
+            work += self._export_log(made, queue, log)
+        if queue.delays is not None:
+            log, group = queue.delays.log, queue.delays.group
+            self.logs.setdefault(log.number, (state, log))
+            self.groups[group.number] = group
+            work += self._export_group(made, state, group, b"", changed) + self._export_log(made, queue, log)
+        return work
 
-    def _export_log(self, made: QueueExport, log: Log, needed: Any, upto: int, changed: bool) -> None:
-        export = Export(log, upto, needed) if log.unflushed_bytes else None
-        if export is not None and export.messages:
-            made.blocks.append((log, export))
-        if log.exporting != log.flushed or changed or log.first != self._firsts.get(log.number, -1):
+    def _export_group(self, made: QueueExport, state: QueueState, group: Group, pattern: bytes, changed: bool) -> int:
+        group.flush_records()  # the view may not know what the journal was not told
+        if not group.dirty and not changed:
+            return 1
+        record = self.manager.group_record(state, group, pattern)
+        made.puts.append((key("g", group.number), msgspec.msgpack.encode((record, export_state(group)))))
+        return 1 + group.claims
+
+    def _export_log(self, made: QueueExport, queue: Queue, log: Log) -> int:
+        work = 1
+        if log.unflushed_bytes:
+            export = Export(log, made.upto, queue.needs(log))
+            work += log.unflushed_bytes // BYTES_OF_WORK
+            if export.messages:
+                made.blocks.append((log, export))
+            if export.left:
+                queue.mark()  # what came after the batch is the next checkpoint's, whether or not more comes
+        if log.exporting != log.flushed or (log.first, log.flushed) != self._stored.get(log.number, of_nothing(log)):
             made.logs.append((log, log.first, log.exporting))
+        return work
 
     def give_back(self, made: QueueExport) -> None:
         """There was no space for what was exported: the next export has it again, if it still counts then."""
         made.blocks.clear()
         self.manager.changed.update(state for state in made.changed if state.queue in self.manager.states)
+        for state in made.taken:
+            state.queue.mark()
         self.manager.ended[:0] = made.ended
 
     async def _in_thread(self, step: Callable[[], Any]) -> Any:
@@ -351,15 +398,16 @@ class QueueKeeper:
         safe = await self._in_thread(lambda: self._write_segments(made))
         puts = []
         made.blocks.clear()  # or they would keep the chunks from being evicted
-        for log, first, upto in made.logs:
+        for at, (log, first, upto) in enumerate(made.logs):
             if log.number in safe:
                 self._safe[log.number] = safe[log.number]
             meta = LogMeta(first, max(upto, first), self._safe.get(log.number, 0))
             puts.append((key("l", log.number), msgspec.msgpack.encode(meta)))
-            self._firsts[log.number] = first
+            self._stored[log.number] = meta.first, meta.next
             self._removal.moved(log.number, first)
             log.exported()
-            self.reader.exported(log)
+            if at % EXPORT_WORK == EXPORT_WORK - 1:
+                await asyncio.sleep(0)
         self.reader.evict()
         return puts
 

@@ -18,12 +18,13 @@ from fluxmq._core.queue_session import TopicFilter
 from fluxmq._core.queue_stats import queue_counts
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_contract import SILENT, Contract, backoff_ms, terms
-from fluxmq.engine.queue_dead import bury, make_room
+from fluxmq.engine.queue_dead import DeadNames, bury, make_room
 from fluxmq.engine.queue_positions import NOTHING, offset_in, read_position
 from fluxmq.engine.queue_records import GroupRecord, LogRecord, QueueRecord, RecordKind, record
 from fluxmq.engine.queue_sequences import with_sequence
 from fluxmq.engine.queue_settings import PREFIX, configure, configure_group, filters_of
-from fluxmq.model.amqp_queues import Declared, read_arguments
+from fluxmq.engine.queue_states import QueueState
+from fluxmq.model.amqp_queues import Declared
 from fluxmq.model.queues import DeadLetters, QueueSpec, Retry, name_problem
 
 __all__ = ["KINDS", "NOTHING", "PREFIX", "QueueManager", "QueueState"]
@@ -31,35 +32,6 @@ __all__ = ["KINDS", "NOTHING", "PREFIX", "QueueManager", "QueueState"]
 KINDS = {"classic": QUEUE_CLASSIC, "stream": QUEUE_STREAM, "ephemeral": QUEUE_EPHEMERAL}
 OFFSET_MASK = (1 << 56) - 1  # of an offset without its lane
 FIXED = ("type", "partitions", "max_priority")  # what cannot change while messages are there
-
-
-class QueueState:
-    """What the engine keeps with a Queue."""
-
-    __slots__ = ("commit_due_ms", "configured", "contracts", "dead_lettered", "declared", "died", "due_at", "groups",
-                 "had_consumer", "idle_since_ms", "owner", "producers", "queue", "retained", "retention_due_ms", "spec",
-                 "terms")
-
-    def __init__(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None) -> None:
-        self.spec = spec
-        self.queue = queue
-        # As AMQP declared it, and what that means; None: it was not AMQP.
-        self.declared = declared
-        self.terms = read_arguments(declared) if declared is not None else None
-        self.owner: object = None  # of an exclusive queue: the connection
-        self.had_consumer = False  # of AMQP
-        self.groups: dict[tuple[bytes, bytes], Group] = {}
-        self.contracts: dict[Group, Contract] = {}  # of those whose consumers said something
-        self.producers: dict[bytes, tuple[int, int]] = {}  # id -> (highest sequence, bitmap of those below it)
-        self.died: Counter[str] = Counter()  # messages given up, by DEATHS: whether or not they went to dead letters
-        self.dead_lettered = 0
-        self.configured = False
-        self.idle_since_ms = 0
-        # of queue_clock.py
-        self.due_at: int | None = None
-        self.commit_due_ms = 0
-        self.retention_due_ms = 0
-        self.retained = 0
 
 
 class QueueManager:
@@ -73,6 +45,8 @@ class QueueManager:
         self.hub = hub
         self.auto = auto_create
         self.queues: dict[bytes, QueueState] = {}
+        self.durables = 0  # of these, how many are durable
+        self.dead_names = DeadNames()
         self.states: dict[Queue, QueueState] = {}
         self.number_last = 0
         self.changed: set[QueueState] = set()  # declared, or logs, producers, contracts changed: since the view's copy
@@ -101,10 +75,8 @@ class QueueManager:
         state = self.queues.get(name)
         if state is not None:
             return state.queue
-        for other in self.queues.values():
-            if other.spec.dead_letter_queue.encode() == name:
-                return self.dead_letter_queue(other.spec)
-        return self.auto_create(name)
+        whose = self.dead_names.find(name, self.queues)
+        return self.dead_letter_queue(whose) if whose is not None else self.auto_create(name)
 
     def dead_letter_queue(self, spec: QueueSpec) -> Queue:
         """Where the dead letters of such a queue go; made now if it is not there."""
@@ -151,7 +123,9 @@ class QueueManager:
 
     def change(self, state: QueueState, spec: QueueSpec) -> None:
         """Its limits and patterns are those of `spec` from now on; in what is FIXED it is the same."""
+        self.dead_names.remove(state)
         state.spec = spec
+        self.dead_names.add(state)
         configure(self, state)
         self.hub.add_queue(state.queue, filters_of(spec))
         state.queue.notify()
@@ -174,6 +148,8 @@ class QueueManager:
         state.retention_due_ms = self.hub.steady_ms + queue.number * 7919 % 5000
         self.queues[queue.name] = state
         self.states[queue] = state
+        self.durables += queue.durable
+        self.dead_names.add(state)
         configure(self, state)
         self.hub.add_queue(queue, filters_of(spec))
         queue.notify()
@@ -206,7 +182,9 @@ class QueueManager:
         self.counted.update({f"died_{reason}": number for reason, number in state.died.items()})
         self.counted["dead_lettered"] += state.dead_lettered
         self.queues.pop(state.queue.name, None)
-        self.states.pop(state.queue, None)
+        if self.states.pop(state.queue, None) is not None:
+            self.durables -= state.queue.durable
+            self.dead_names.remove(state)
         self.changed.discard(state)
         self.hub.remove_queue(state.queue)
         self.on_queue(state.queue, False)
@@ -288,6 +266,7 @@ class QueueManager:
     def adopt_group(self, state: QueueState, number: int, record_: GroupRecord) -> Group:
         queue, stream = state.queue, state.queue.kind == QUEUE_STREAM
         group = Group(self.hub.ledger, number, record_.name, mode=record_.mode, volatile=not queue.durable)
+        group.home = queue
         self.set_contract(state, group, record_.contract)
         for at, log in enumerate(queue.logs):
             group.add_cursor(log, at // queue.lanes, log.next if stream else log.first)

@@ -18,12 +18,13 @@ from fluxmq.model.listeners import Bytes, Seconds
 from fluxmq.model.units import format_duration, format_size, parse_duration, parse_size
 
 __all__ = [
-    "KIND_MAX", "REFUSED", "DeadLetters", "QueueLimits", "QueueSpec", "Retention", "Retry", "SpecError",
-    "filter_problem", "name_problem", "read_spec", "read_specs", "write_spec",
+    "DEAD_LETTER_SUFFIX", "KIND_MAX", "REFUSED", "DeadLetters", "QueueLimits", "QueueSpec", "Retention", "Retry",
+    "SpecError", "filter_problem", "name_problem", "read_spec", "read_specs", "write_spec",
 ]
 
 KIND_MAX = {"duration": limits.INTERVAL_SECONDS_MAX, "size": limits.SIZE_BYTES_MAX}
 MESSAGES_MAX = 10**15  # more than anybody has, and less than a lane has offsets
+DEAD_LETTER_SUFFIX = ".dlq"
 NAME_BYTES_MAX = 200  # an address is `$queue/<name>/…` within 65 535 bytes, and a name is read by people
 
 
@@ -143,7 +144,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def dead_letter_queue(self) -> str:
         """The name of the queue for dead letters; "" for none."""
-        return (self.dlq.topic or f"{self.name}.dlq") if self.dlq.enabled else ""
+        return (self.dlq.topic or self.name + DEAD_LETTER_SUFFIX) if self.dlq.enabled else ""
 
 
 def name_problem(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from fluxmq._core.journal_format import iter_records
 from fluxmq._core.queue_member import PyMember
 from fluxmq.engine.clock import RECORD_CLOCK
 from fluxmq.engine.queue_records import RecordKind
+from fluxmq.engine.queue_store import EXPORT_WORK, WORK_OF_A_QUEUE
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.journal_files import read_batches
 
@@ -96,12 +98,14 @@ def test_ten_thousand_queues(tmp_path: Path, loop: asyncio.AbstractEventLoop) ->
     assert exported(node) >= 2 * QUEUES
 
     # One queue is busy, the others are not: they cost nothing, not in the journal and not in a checkpoint.
+    looked = node.queues.looked
     last = node.journal.durable
     one = manager.queues[names[4711]].queue
     node.in_turn(lambda: one.append_message(b"$queue/q4711", b"more"))
     node.sync()
     assert records(tmp_path, last) == {RecordKind.APPEND: 1, RecordKind.CLAIM: 1}
     assert exported(node) <= 4
+    assert node.queues.looked == looked + 1
 
     def settle() -> None:
         for name in names:
@@ -165,4 +169,44 @@ def test_a_thousand_groups(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> N
     node.in_turn(lambda: state.groups[b"g77", b""].settle_upto(number, 19))
     node.sync()
     assert state.queue.depth == 0 and state.queue.logs[0].memory == 0
+    node.stop()
+
+
+def test_a_checkpoint_of_many_queues_lets_the_loop_turn(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    node = QueueNode(tmp_path, loop, View(), CLOCK, 1, False)
+    manager = node.manager
+    names = [b"q%d" % number for number in range(QUEUES // 10)]
+
+    def make() -> None:
+        for name in names:
+            queue = manager.declare(QueueSpec(name=name.decode()))[0]
+            manager.group(queue, b"g")
+            queue.append_message(b"$queue/" + name, name)
+
+    node.in_turn(make)
+    node.sync()
+    made, slices = node.queues.begin_export(node.journal.rotate()), [0]
+    manager.delete(names[0])                    # while it is under way
+    manager.queues[names[1]].queue.append_message(b"$queue/" + names[1], b"more")
+    while node.queues.export(made):
+        slices.append(node.queues.looked)
+    slices.append(node.queues.looked)
+    assert slices[-1] == len(names) - 1
+    assert max(after - before for before, after in pairwise(slices)) <= EXPORT_WORK // WORK_OF_A_QUEUE
+    assert {key[:1] for key, _ in made.puts} == {b"q", b"g"}
+    assert {key[:1] for key in made.deletes} >= {b"q", b"g", b"l"}
+    node.in_turn(lambda: None)
+    # What came while it was under way is the next one's.
+    assert manager.queues[names[1]] in node.queues.begin_export(node.journal.rotate()).left
+    node.stop()
+
+
+def test_a_group_that_ends_is_found_in_its_own_queue(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    node = QueueNode(tmp_path, loop, View(), CLOCK, 1, False)
+    for name in ("a", "b"):
+        node.in_turn(lambda name=name: node.manager.group(node.manager.declare(QueueSpec(name=name))[0], b"g"))
+    node.in_turn(lambda: node.manager.drop_group(node.manager.queues[b"a"], (b"g", b"")))
+    node.sync()
+    node = restart(node, 2)
+    assert {name: len(state.groups) for name, state in node.manager.queues.items()} == {b"a": 0, b"b": 1}
     node.stop()

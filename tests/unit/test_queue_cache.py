@@ -1,9 +1,12 @@
 """What is in memory of messages that are on disk: who gives way when there is no room."""
 from __future__ import annotations
 
+import gc
+
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_log import Log
+from fluxmq._core.queue_member import PyMember
 from fluxmq._core.testing import pump_queues
 from fluxmq.engine.queue_store import QueueKeeper
 from fluxmq.engine.queues import QueueManager
@@ -21,7 +24,6 @@ def flushed(hub: Hub, keeper: QueueKeeper, name: str) -> tuple[Log, Blocks]:
         log.append_message(b"t", b"x" * 100)
     blocks = [block[7] for block in Export(log, 1 << 60)]
     log.exported()
-    keeper.reader.exported(log)
     keeper.logs[log.number] = manager.queues[name.encode()], log
     return log, blocks
 
@@ -45,7 +47,6 @@ def test_the_least_recently_read_gives_way_and_what_was_just_read_in_does_not() 
     assert third.get(0) is not None
     turn(hub, 5)
     first.load(0, 10, blocks)
-    keeper.reader.exported(first)
     keeper.reader.evict()
     assert first.get(0) is not None, "what somebody waits for is gone before he saw it"
     assert second.cached == 0 and third.cached > 0
@@ -55,3 +56,50 @@ def test_the_least_recently_read_gives_way_and_what_was_just_read_in_does_not() 
     turn(hub, 3)
     keeper.reader.evict()
     assert first.cached == 0
+
+
+def test_what_gives_way_is_found_without_a_look_at_what_stays() -> None:
+    hub = Hub(None)
+    keeper = QueueKeeper(QueueManager(hub), None, 0, lambda error: None)
+    logs = [flushed(hub, keeper, f"q{number}")[0] for number in range(1000)]
+    assert hub.ledger.cached_bytes == sum(log.cached for log in logs)
+    turn(hub, 3)
+    keeper.reader.cache_bytes = hub.ledger.cached_bytes
+    assert keeper.reader.evict() == 0
+    assert logs[0].get(0) is not None           # read now, so that it is not the first to go
+    turn(hub, 3)
+    keeper.reader.cache_bytes -= 1
+    assert keeper.reader.evict() == 1
+    assert logs[0].cached and not logs[1].cached and all(log.cached for log in logs[2:])
+
+
+def test_what_somebody_holds_does_not_count_until_he_lets_go() -> None:
+    hub = Hub(None)
+    keeper = QueueKeeper(QueueManager(hub), None, 0, lambda error: None)
+    log, _ = flushed(hub, keeper, "q")
+    queue = keeper.manager.queues[b"q"].queue
+    group = keeper.manager.group(queue, b"g")
+    member = PyMember(lambda *_: None, None, 1)
+    group.join(member)
+    turn(hub, 3)
+    assert hub.ledger.cached_bytes == 0 and log.memory
+    keeper.reader.evict()
+    assert log.get(0) is not None
+    group.leave(member)
+    assert hub.ledger.cached_bytes == log.cached == log.memory
+    turn(hub, 3)
+    keeper.reader.evict()
+    assert log.memory == hub.ledger.cached_bytes == 0
+    keeper.manager.delete(b"q")
+
+
+def test_a_log_that_goes_takes_its_part_of_the_cache_along() -> None:
+    hub = Hub(None)
+    log = Log(hub.ledger, 1)
+    log.append_message(b"t", b"x")
+    list(Export(log, 1 << 60))
+    log.exported()
+    assert hub.ledger.cached_bytes
+    del log
+    gc.collect()
+    assert hub.ledger.cached_bytes == 0

@@ -460,7 +460,7 @@ def test_queues_refuse_while_there_is_no_reserve(tmp_path: Path) -> None:
     manager, ledger = QueueManager(hub), FakeLedger(hub)
     journal = ledger.journal
     clock = SimpleNamespace(ledger=ledger, mono_ms=0)
-    seen = SimpleNamespace(hub=clock, queues=manager.queues)
+    seen = SimpleNamespace(hub=clock, durables=0)
     space = QueueSpace(seen, reserve, manager.log)  # type: ignore[arg-type]
 
     def ticks(count: int = 3) -> bool:
@@ -477,6 +477,7 @@ def test_queues_refuse_while_there_is_no_reserve(tmp_path: Path) -> None:
     journal.status = JOURNAL_OK
     manager.declare(read_spec({"name": "q"}))
     manager.declare(read_spec({"name": "e", "type": "ephemeral"}))
+    seen.durables = manager.durables
     assert not ticks() and reserve.held and publish(b"q") == 0
     journal.status, reserve.there = JOURNAL_FULL, False
     assert ticks() and not reserve.held
