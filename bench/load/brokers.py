@@ -47,6 +47,7 @@ class Needs:
 
     pairs: a relay is to hand each publisher's bytes to one subscriber. queue: the type of queue that a publish to an
     unknown one makes, "" for none. compress: whether messages on disk may be compressed.
+    patience: seconds until it must have said where it listens.
     settings: of FluxMQ, what is not as it ships. home: the directory that has the package `fluxmq` to run, None for the
     one that runs this."""
 
@@ -57,6 +58,7 @@ class Needs:
     queue: str = ""
     compress: bool = True
     cores: frozenset[int] = frozenset()
+    patience: float = START_SECONDS
     settings: dict[str, str] = field(default_factory=dict)
     home: Path | None = None
 
@@ -120,7 +122,7 @@ def read_lines(broker: Broker, needs: Needs, take: Callable[[str], bool]) -> Non
     """Give the lines of standard output to `take` until it says that it has all. Raises BrokerError."""
     assert broker.process.stdout is not None
     fd = broker.process.stdout.fileno()
-    end = time.monotonic() + START_SECONDS
+    end = time.monotonic() + needs.patience
     said = text = ""
     with selectors.DefaultSelector() as selector:
         selector.register(fd, selectors.EVENT_READ)

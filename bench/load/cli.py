@@ -17,12 +17,13 @@ from fluxmq.bench.load.clients import ClientOptions, render_clients, run_clients
 from fluxmq.bench.load.compare import CompareOptions, compare
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.floors import FloorError, fsync_latency
+from fluxmq.bench.load.many import ManyOptions, run_many
 from fluxmq.bench.load.options import LoadOptions, OptionsError
 from fluxmq.bench.load.recording import RecordBenchOptions, render_recording, run_recording
 from fluxmq.bench.load.runner import run_load
 from fluxmq.bench.load.scenarios import ROWS
 from fluxmq.bench.load.storms import StormOptions, run_storm
-from fluxmq.bench.load.table import latency_line, render, render_backlog, render_load, render_storm
+from fluxmq.bench.load.table import latency_line, render, render_backlog, render_load, render_many, render_storm
 
 __all__ = ["bench"]
 
@@ -30,6 +31,7 @@ SMOKE_SECONDS = 0.3
 SMOKE_WARMUP = 0.1
 SMOKE_CONNECTIONS = 200
 SMOKE_MESSAGES = 20_000
+SMOKE_MANY = 300
 FAILED = 1
 MISUSED = 2
 
@@ -178,6 +180,30 @@ def backlog_command(folder: Path | None, smoke: bool, as_json: bool, **given: An
     except (OptionsError, LoadError, BrokerError, OSError) as error:
         fail(error)
     click.echo(json.dumps(figures, indent=2) if as_json else render_backlog(figures))
+
+
+@bench.command(name="many")
+@click.option("--kind", type=click.Choice(["queues", "sessions", "retained", "bindings"]), default="queues",
+              show_default=True, help="Durable queues with a message each, persistent sessions with one each, retained "
+                                      "messages, or exchanges with a binding each.")
+@click.option("--count", type=click.IntRange(1), default=100_000, show_default=True, help="How many.")
+@click.option("--size", type=click.IntRange(0), default=64, show_default=True, help="Payload in bytes.")
+@click.option("--restart", type=click.Choice(["stop", "kill"]), default="stop", show_default=True,
+              help="How the broker ends before it is started again.")
+@click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Where the broker keeps its data. Default: the temporary directory.")
+@click.option("--smoke", is_flag=True, help="A few hundred, to see that it works.")
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
+def many_command(folder: Path | None, smoke: bool, as_json: bool, **given: Any) -> None:
+    """Many queues (or sessions, …) of FluxMQ: memory for each, start, stop, and how long others wait meanwhile."""
+    if smoke:
+        given |= {"count": min(given["count"], SMOKE_MANY), "settle": SMOKE_SECONDS}
+    try:
+        with tempfile.TemporaryDirectory(prefix="fluxmq-many-", dir=folder) as own:
+            figures = run_many(ManyOptions(folder=Path(own), **given))
+    except (OptionsError, LoadError, BrokerError, OSError) as error:
+        fail(error)
+    click.echo(json.dumps(figures, indent=2) if as_json else render_many(figures))
 
 
 @bench.command(name="record")

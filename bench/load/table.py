@@ -7,7 +7,7 @@ from typing import Any
 from fluxmq.bench.load.machine import describe
 from fluxmq.bench.load.parts import METRICS
 
-__all__ = ["render", "render_load", "render_storm"]
+__all__ = ["render", "render_load", "render_many", "render_storm"]
 
 GENERATOR_BUSY = 0.95  # of a processor
 HEADER = ("work", "ours", "theirs", "ratio (min..max)", "goal", "", "CPU µs/msg ours, theirs", "p50/p99 µs ours",
@@ -135,6 +135,18 @@ def render_backlog(figures: dict[str, Any]) -> str:
         f"{figures['start_seconds_empty']:.2f} s of them also when empty",
         f"memory     {figures['bytes_per_message_restarted']:.1f} bytes per message; {mib['rss_restarted']:.1f} MiB, "
         f"{mib['rss_restarted_peak']:.1f} at most"])
+
+
+def render_many(figures: dict[str, Any]) -> str:
+    """The figures of many of something."""
+    lines = [f"{figures['count']:,} {figures['kind']}",
+             f"memory     {figures['bytes_each']:,.0f} bytes each, {figures['bytes_each_restarted']:,.0f} restarted, "
+             f"{figures['rss_peak'] / 2**20:.1f} MiB at most, {figures['rss_restarted_peak'] / 2**20:.1f} after it",
+             f"start      {figures['start_seconds']:.2f} s, {figures['start_seconds_used']:.2f} s when all was used, "
+             f"{figures['start_seconds_empty']:.2f} s empty"]
+    lines += [f"{name:18} {each['seconds']:8.2f} s, a bystander waits {each['longest_wait'] * 1000:8.1f} ms at most"
+              for name, each in figures["phases"].items()]
+    return "\n".join(lines)
 
 
 def render_storm(figures: dict[str, Any]) -> str:

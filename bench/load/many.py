@@ -1,0 +1,350 @@
+"""Many of something: make it, stop or kill the broker, start it again, use all of it, delete it; a bystander waits
+meanwhile.
+
+    kind        what there is many of
+    queues      durable classic queues that AMQP declared, with a message each
+    sessions    persistent MQTT sessions with a subscription and a message each
+    retained    retained messages
+    bindings    direct exchanges, each with a binding to one queue
+
+The longest that a bystander waited for an answer says how long the broker's loop did something else at a time.
+"""
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fluxmq.bench.load.amqp_frames import Frame, encode_table, method, publication, shortstr, take_frames
+from fluxmq.bench.load.amqp_options import AmqpOptions
+from fluxmq.bench.load.amqp_session import Session
+from fluxmq.bench.load.backlog import settled_memory
+from fluxmq.bench.load.brokers import Broker, Needs, start_broker
+from fluxmq.bench.load.bystander import Bystander
+from fluxmq.bench.load.engine import LoadError
+from fluxmq.bench.load.packets import connect, disconnect, packet, string, subscribe
+from fluxmq.bench.load.procinfo import memory
+
+__all__ = ["ManyOptions", "run_many"]
+
+PATIENCE_SECONDS = 900.0
+WINDOW = 500
+READ_BYTES = 1 << 20
+BUFFERS = "16MiB"
+SETTLE_SECONDS = 3.0
+QUEUE, EXCHANGE, BASIC = 50, 40, 60
+DELIVER, ACK = (60, 60), (60, 80)
+
+
+@dataclass(slots=True, kw_only=True)
+class ManyOptions:
+    """count: how many. size: of a payload, bytes. folder: where the broker keeps them. restart: how it ends before it
+    is started again. settle: seconds that the broker is left alone before its memory is read."""
+
+    kind: Literal["queues", "sessions", "retained", "bindings"] = "queues"
+    count: int = 100_000
+    size: int = 64
+    folder: Path = Path()
+    restart: Literal["stop", "kill"] = "stop"
+    settle: float = SETTLE_SECONDS
+
+
+class Amqp:
+    """One connection, one channel; requests go in windows, answers are counted."""
+
+    def __init__(self, address: str) -> None:
+        self.session = Session(AmqpOptions(addr=address, connect_timeout=PATIENCE_SECONDS), None)
+
+    def frames(self) -> Iterator[Frame]:
+        session = self.session
+        while True:
+            yield from take_frames(session.buffer)
+            got = session.sock.recv(READ_BYTES)
+            if not got:
+                raise LoadError("the broker closed the connection")
+            session.buffer += got
+
+    def ask_all(self, requests: list[bytes], answer: tuple[int, int]) -> None:
+        """Each request has one answer of this method."""
+        frames = self.frames()
+        for at in range(0, len(requests), WINDOW):
+            window = requests[at:at + WINDOW]
+            self.session.sock.sendall(b"".join(window))
+            waiting = len(window)
+            while waiting:
+                one = next(frames)
+                if one.method in ((10, 50), (20, 40)):
+                    raise LoadError(f"the broker refused: {one.payload[2:80]!r}")
+                waiting -= one.method == answer
+
+    def publish_all(self, packets: list[bytes]) -> None:
+        """With confirms."""
+        frames = self.frames()
+        confirmed = 0
+        for at in range(0, len(packets), WINDOW):
+            window = packets[at:at + WINDOW]
+            self.session.sock.sendall(b"".join(window))
+            while confirmed < at + len(window):
+                one = next(frames)
+                if one.method == ACK:
+                    confirmed = struct.unpack(">Q", one.payload[:8])[0]
+
+    def take_all(self, consumes: list[bytes], count: int) -> int:
+        """A consumer for each queue; every message is acknowledged when all have come. Returns how many have."""
+        frames, tags, got = self.frames(), 0, 0
+        for at in range(0, len(consumes), WINDOW):
+            window = consumes[at:at + WINDOW]
+            self.session.sock.sendall(b"".join(window))
+            waiting = len(window)
+            while waiting:
+                one = next(frames)
+                waiting -= one.method == (BASIC, 21)
+                got += one.method == DELIVER
+        while got < count:
+            got += next(frames).method == DELIVER
+        tags = got
+        self.session.sock.sendall(method(1, BASIC, 80, struct.pack(">QB", tags, 1)))
+        # an answer to anything behind it says that it was worked off
+        self.session.sock.sendall(method(1, BASIC, 10, struct.pack(">IHB", 0, 0, 0)))
+        while next(frames).method != (BASIC, 11):
+            pass
+        return got
+
+    def close(self) -> None:
+        self.session.close()
+
+
+class Mqtt:
+    """A blocking MQTT 5 client."""
+
+    def __init__(self, address: str, name: str, clean: bool = True) -> None:
+        host, _, port = address.rpartition(":")
+        self.sock = socket.create_connection((host, int(port)), PATIENCE_SECONDS)
+        self.sock.sendall(connect(name, level=5, clean=clean, session_expiry=0 if clean else 86_400))
+        self.left = b""
+        self.expect(0x20)
+
+    def packet(self) -> tuple[int, bytes]:
+        while True:
+            size, shift, at = 0, 0, 1
+            while at < len(self.left):
+                size |= (self.left[at] & 0x7F) << shift
+                shift, at = shift + 7, at + 1
+                if not self.left[at - 1] & 0x80:
+                    if len(self.left) >= at + size:
+                        found = self.left[0], self.left[at:at + size]
+                        self.left = self.left[at + size:]
+                        return found
+                    break
+            got = self.sock.recv(1 << 16)
+            if not got:
+                raise LoadError("the broker closed the connection")
+            self.left += got
+
+    def expect(self, kind: int) -> None:
+        while self.packet()[0] & 0xF0 != kind:
+            pass
+
+    def publish_all(self, topics: list[str], payload: bytes, retain: bool) -> None:
+        for at in range(0, len(topics), WINDOW):
+            window = topics[at:at + WINDOW]
+            self.sock.sendall(b"".join(
+                packet(0x32 | retain, string(topic) + number.to_bytes(2, "big") + b"\x00" + payload)
+                for number, topic in enumerate(window, 1)))
+            for _ in window:
+                self.expect(0x40)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.sock.sendall(disconnect())
+        self.sock.close()
+
+
+class Work:
+    """What is done with many of one kind: make, use and remove, each in phases of its own name."""
+
+    def __init__(self, options: ManyOptions) -> None:
+        self.options = options
+        self.names = [f"many/{number}" for number in range(options.count)]
+        self.payload = bytes(options.size)
+
+    def make(self, broker: Broker, phase: Callable[[str], Any]) -> None:
+        if self.options.kind == "queues":
+            amqp = Amqp(broker.addresses["amqp"])
+            with phase("declare"):
+                amqp.ask_all([method(1, QUEUE, 10, bytes(2), shortstr(name), b"\x02", encode_table({}))
+                              for name in self.names], (QUEUE, 11))
+            amqp.session.select_confirms()
+            with phase("publish"):
+                amqp.publish_all([publication("", name, self.payload, persistent=True, frame_max=4096).packet
+                                  for name in self.names])
+            amqp.close()
+        elif self.options.kind == "bindings":
+            amqp = Amqp(broker.addresses["amqp"])
+            amqp.session.declare_queue("many", durable=True, arguments={})
+            with phase("declare"):
+                amqp.ask_all([method(1, EXCHANGE, 10, bytes(2), shortstr(name), shortstr("direct"), b"\x02",
+                                     encode_table({})) for name in self.names], (EXCHANGE, 11))
+            with phase("bind"):
+                amqp.ask_all([method(1, QUEUE, 20, bytes(2), shortstr("many"), shortstr(name), shortstr("key"), b"\x00",
+                                     encode_table({})) for name in self.names], (QUEUE, 21))
+            amqp.close()
+        elif self.options.kind == "sessions":
+            with phase("connect"):
+                for number, name in enumerate(self.names):
+                    client = Mqtt(source(broker, number), name, clean=False)
+                    client.sock.sendall(subscribe(1, name, 1, level=5))
+                    client.expect(0x90)
+                    client.close()
+            with phase("publish"):
+                client = Mqtt(broker.addresses["tcp"], "publisher")
+                client.publish_all(self.names, self.payload, False)
+                client.close()
+        else:
+            with phase("publish"):
+                client = Mqtt(broker.addresses["tcp"], "publisher")
+                client.publish_all(self.names, self.payload, True)
+                client.close()
+
+    def use(self, broker: Broker, phase: Callable[[str], Any]) -> int:
+        """How many were found."""
+        if self.options.kind == "queues":
+            amqp = Amqp(broker.addresses["amqp"])
+            with phase("consume"):
+                got = amqp.take_all([method(1, BASIC, 20, bytes(2), shortstr(name), shortstr(f"c{number}"), b"\x00",
+                                            encode_table({})) for number, name in enumerate(self.names)],
+                                    len(self.names))
+            with phase("leave"):
+                amqp.close()
+                settle(broker)
+            return got
+        if self.options.kind == "bindings":
+            amqp = Amqp(broker.addresses["amqp"])
+            amqp.session.select_confirms()
+            with phase("publish again"):
+                amqp.publish_all([publication(name, "key", self.payload, persistent=True, frame_max=4096).packet
+                                  for name in self.names])
+            answer = amqp.session.call(QUEUE, 10, bytes(2), shortstr("many"), b"\x03", encode_table({}))
+            answer.shortstr()
+            amqp.close()
+            return answer.number(4)
+        if self.options.kind == "sessions":
+            with phase("resume"):
+                for number, name in enumerate(self.names):
+                    client = Mqtt(source(broker, number), name, clean=False)
+                    client.expect(0x30)
+                    client.close()
+            return len(self.names)
+        return len(self.names)
+
+    def remove(self, broker: Broker, phase: Callable[[str], Any]) -> None:
+        if self.options.kind == "queues":
+            amqp = Amqp(broker.addresses["amqp"])
+            with phase("delete"):
+                amqp.ask_all([method(1, QUEUE, 40, bytes(2), shortstr(name), b"\x00") for name in self.names],
+                             (QUEUE, 41))
+            amqp.close()
+        elif self.options.kind == "bindings":
+            amqp = Amqp(broker.addresses["amqp"])
+            with phase("delete"):
+                amqp.ask_all([method(1, EXCHANGE, 20, bytes(2), shortstr(name), b"\x00") for name in self.names],
+                             (EXCHANGE, 21))
+            amqp.close()
+        elif self.options.kind == "retained":
+            with phase("delete"):
+                client = Mqtt(broker.addresses["tcp"], "publisher")
+                client.publish_all(self.names, b"", True)
+                client.close()
+
+
+def source(broker: Broker, _number: int) -> str:
+    return broker.addresses["tcp"]
+
+
+def settle(broker: Broker) -> None:
+    """An answer to a new connection says that the loop is through with what was there before."""
+    Mqtt(broker.addresses["tcp"], "settle").close()
+
+
+class Phases:
+    """How long each took, and how long the bystander waited in it."""
+
+    def __init__(self, broker: Broker, suffix: str = "") -> None:
+        self.bystander = Bystander(broker.addresses["tcp"])
+        self.seconds: dict[str, float] = {}
+        self.suffix = suffix
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        name += self.suffix
+        self.bystander.begin(name)
+        began = time.monotonic()
+        yield
+        self.seconds[name] = time.monotonic() - began
+        self.bystander.begin("")
+
+    def end(self) -> dict[str, dict[str, float]]:
+        waits = self.bystander.end()
+        return {name: {"seconds": seconds, "longest_wait": waits[name]} for name, seconds in self.seconds.items()}
+
+
+def stop(broker: Broker, phases: Phases, restart: str) -> None:
+    with phases("stop" if restart == "stop" else "kill"):
+        (broker.process.terminate if restart == "stop" else broker.process.kill)()
+        broker.process.wait(PATIENCE_SECONDS)
+
+
+def run_many(options: ManyOptions) -> dict[str, Any]:
+    """Make, weigh, end, start, weigh, use, stop, start, remove, stop. The broker's folder is the caller's to remove.
+
+    Raises LoadError, BrokerError, OSError."""
+    needs = Needs(folder=options.folder, transports=("tcp", "amqp"), patience=PATIENCE_SECONDS, settings={
+        "storage.journal_file_size": BUFFERS, "server.shutdown_timeout": "10s", "session.max_sessions": "1000000"})
+    work = Work(options)
+    figures: dict[str, Any] = {"kind": options.kind, "count": options.count, "phases": {}}
+
+    def started(suffix: str) -> tuple[Broker, float]:
+        began = time.monotonic()
+        broker = start_broker("fluxmq", needs)
+        seconds = time.monotonic() - began
+        return broker, seconds
+
+    broker, figures["start_seconds_empty"] = started("")
+    with broker:
+        empty = settled_memory(broker.pid, options.settle)
+        phases = Phases(broker)
+        work.make(broker, phases)
+        with phases("idle"):
+            full = settled_memory(broker.pid, options.settle)
+        figures |= {"rss_empty": empty, "rss_full": full, "rss_peak": memory(broker.pid).peak,
+                    "bytes_each": (full - empty) / options.count}
+        stop(broker, phases, options.restart)
+        figures["phases"] |= phases.end()
+    broker, figures["start_seconds"] = started("")
+    with broker:
+        with (phases := Phases(broker))("after ready"):
+            again = settled_memory(broker.pid, options.settle)
+        figures |= {"rss_restarted": again, "rss_restarted_peak": memory(broker.pid).peak,
+                    "bytes_each_restarted": (again - empty) / options.count}
+        figures["found"] = work.use(broker, phases)
+
+        with phases("stop after use"):
+            broker.process.terminate()
+            broker.process.wait(PATIENCE_SECONDS)
+        figures["phases"] |= phases.end()
+    broker, figures["start_seconds_used"] = started("")
+    with broker:
+        phases = Phases(broker)
+        work.remove(broker, phases)
+        with phases("stop when removed"):
+            broker.process.terminate()
+            broker.process.wait(PATIENCE_SECONDS)
+        figures["phases"] |= phases.end()
+    if figures["found"] != options.count:
+        raise LoadError(f"{options.count} were made, {figures['found']} were there after the restart")
+    return figures
