@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. What is in memory although segments have it too, and gives way when that is too much: see queue_cache.pxd."""
+"""Machine. What is in memory although segments have it too, and gives way when that is too much."""
 from fluxmq._core.ledger cimport Ledger
 from fluxmq._core.queue_log cimport Log, chunk_t
 
