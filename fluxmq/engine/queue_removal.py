@@ -96,8 +96,7 @@ class LogRemoval:
         """After written(). Raises StorageError; what is not done yet can be done again."""
         if self._segments is None:
             return
-        while self._unremoved:
-            number = min(self._unremoved)
+        for number in sorted(self._unremoved):
             self._segments.remove(number)
             if number in self._going:
                 self._removed.add(number)
