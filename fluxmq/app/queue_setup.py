@@ -34,7 +34,8 @@ def initialize(server: Server) -> SegmentStore | None:
     server.keeper.queues = QueueKeeper(manager, segments, config.queue_manager.cache_size, server.fail)
     server.broker.consumers = QueueConsumers(manager, server.note)
     server.queue_manager = manager
-    server.queue_clock = QueueClock(manager, int(config.queue_manager.auto_commit_interval * 1000))
+    server.queue_clock = QueueClock(manager, int(config.queue_manager.auto_commit_interval * 1000),
+                                    server.keeper.clock.stamp_of_age)
     if server.store.path is not None:
         server.queue_space = QueueSpace(manager, Reserve(server.store.path, limits.QUEUE_RESERVE_BYTES), server.note)
     server.queues = QueueAdmin(manager)

@@ -7,6 +7,9 @@ it:
 
     steady clock now = steady clock then + (wall clock now - wall clock then), and never less than it was then
 
+The age of a message in a stream is told by its stamp, which is of the wall clock. So it is remembered when that was set
+(`stamp_of_age`): a clock that is set forward makes no message older.
+
 So what was set while the broker ran moves no deadline, from before it or after it. A directory that says nothing of
 this is of a version whose deadlines were on the wall clock: there the steady clock begins as that.
 """
@@ -24,6 +27,7 @@ __all__ = ["CLOCK_KEY", "RECORD_CLOCK", "SteadyClock"]
 RECORD_CLOCK = 13
 CLOCK_KEY = b"c"
 SET_MS = 20  # two clocks that are read one after the other agree to a millisecond, unless one was set in between
+STEPS_MAX = 64  # times that the clock was set, remembered one by one: of more, the oldest count as one
 TOLD_MS = 5000  # less is a correction that no operator need hear of
 
 
@@ -35,15 +39,17 @@ class SteadyClock:
         self._log = on_log
         self._last: tuple[int, int] | None = None  # steady and wall clock of the latest turn that is on disk
         self._lead: int | None = None  # steady clock minus wall clock, as the disk knows it
+        self._steps: list[tuple[int, int]] = []  # (until when by the steady clock, lead up to then), oldest first
 
     # ------------------------------------------------------------------ recovery
 
     def load(self, value: bytes) -> None:
         """What the view has. Raises CorruptError."""
         try:
-            self._seen(*struct.unpack(">qq", value))
-        except struct.error:
+            last, *steps = struct.iter_unpack(">qq", value)
+        except (struct.error, ValueError):
             raise CorruptError(f"the store's clock has {len(value)} bytes: it was written by a newer version") from None
+        self._last, self._steps = (last[0], last[1]), [(until, lead) for until, lead in steps]
 
     def replay(self, steady_ms: int, body: bytes) -> None:
         """One CLOCK of the journal. Raises CorruptError."""
@@ -55,7 +61,18 @@ class SteadyClock:
     def _seen(self, steady_ms: int, wall_ms: int) -> None:
         """The latest holds: the view may be younger than a batch that is replayed on top of it."""
         if self._last is None or steady_ms >= self._last[0]:
+            if self._last is not None:
+                self._moved(self._last[0] - self._last[1], steady_ms - wall_ms, steady_ms)
             self._last = steady_ms, wall_ms
+
+    def _moved(self, before: int, now: int, steady_ms: int) -> None:
+        """The lead was one thing and is another."""
+        if abs(now - before) <= SET_MS:
+            return
+        self._steps.append((steady_ms, before))
+        if len(self._steps) > STEPS_MAX:
+            (_, first), (until, second) = self._steps[:2]
+            self._steps[:2] = [(until, max(first, second))]
 
     def resume(self) -> None:
         """Everything is read, and nothing is due yet: the clock goes on."""
@@ -72,7 +89,15 @@ class SteadyClock:
 
     def export(self) -> tuple[bytes, bytes]:
         """For the view, with everything that a checkpoint takes over."""
-        return CLOCK_KEY, struct.pack(">qq", self._hub.steady_ms, self._hub.now_ms)
+        return CLOCK_KEY, b"".join(struct.pack(">qq", *pair) for pair in
+                                   [(self._hub.steady_ms, self._hub.now_ms), *self._steps])
+
+    def stamp_of_age(self, age_ms: int) -> int:
+        """What is stamped before this, by the wall clock, is older than so many ms, whatever that clock was set to
+        since. While such a change is not as old itself, not all of what is older need be stamped before."""
+        since = self._hub.steady_ms - age_ms
+        leads = [lead for until, lead in self._steps if until > since]
+        return since - max([*leads, self._hub.steady_ms - self._hub.now_ms])
 
     def tick(self) -> None:
         """Whether somebody has set the wall clock: the disk learns of it at once, for there may be no other batch until
@@ -82,6 +107,8 @@ class SteadyClock:
         if self._lead is not None and abs(lead - self._lead) <= SET_MS:
             return
         first, moved = self._lead is None, (self._lead or 0) - lead
+        if self._lead is not None:
+            self._moved(self._lead, lead, hub.steady_ms)
         self._lead = lead
         if not first and abs(moved) >= TOLD_MS:
             self._log("warning", "", "the wall clock was set; what waits goes on waiting as long as it was told to",

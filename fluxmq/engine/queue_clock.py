@@ -8,6 +8,7 @@ of a stream's messages, which their stamps tell.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 
 from fluxmq._core.queue import QUEUE_EPHEMERAL, QUEUE_STREAM
 from fluxmq.engine.queues import QueueManager, QueueState
@@ -22,11 +23,13 @@ UNFINISHED = -1  # what a stream has is not what its caps were applied to
 
 
 class QueueClock:
-    """Machine. auto_commit_ms: at least so long between two commits of one stream; 0 = with each look. looked: at how
-    many queues so far, for tests."""
+    """Machine. auto_commit_ms: at least so long between two commits of one stream; 0 = with each look. stamp_of_age:
+    SteadyClock's; None: the wall clock is never set. looked: at how many queues so far, for tests."""
 
-    def __init__(self, manager: QueueManager, auto_commit_ms: int = 0) -> None:
+    def __init__(self, manager: QueueManager, auto_commit_ms: int = 0,
+                 stamp_of_age: Callable[[int], int] | None = None) -> None:
         self.manager = manager
+        self._stamp_of_age = stamp_of_age or (lambda age_ms: manager.hub.now_ms - age_ms)
         self._auto_commit_ms = auto_commit_ms
         self.looked = 0
         self._began = False
@@ -108,7 +111,7 @@ class QueueClock:
     def _retention(self, state: QueueState, now: int) -> int | None:
         age = state.spec.retention.max_age
         if now >= state.retention_due_ms:
-            state.retained = ends(state) if retain(self.manager, state) else UNFINISHED
+            state.retained = ends(state) if retain(self.manager, state, self._stamp_of_age) else UNFINISHED
             every = RETENTION_EVERY_MS
             if age:
                 every = min(max(every, int(age * 1000) // AGEING_PART), AGEING_EVERY_MAX_MS)
@@ -140,7 +143,7 @@ def unused(state: QueueState) -> bool:
     return not any(group.members for group in state.groups.values())
 
 
-def retain(manager: QueueManager, state: QueueState) -> bool:
+def retain(manager: QueueManager, state: QueueState, stamp_of_age: Callable[[int], int]) -> bool:
     """The caps of a stream. False: to go on, the disk must be asked how large messages are; it has been."""
     keep = state.spec.retention
     done = True
@@ -151,7 +154,7 @@ def retain(manager: QueueManager, state: QueueState) -> bool:
         if keep.max_length_bytes and log.kept_bytes > keep.max_length_bytes:
             first = max(first, log.first_within(keep.max_length_bytes))
         if keep.max_age:
-            first = max(first, manager.offset_at_time(log, manager.hub.now_ms - int(keep.max_age * 1000)))
+            first = max(first, manager.offset_at_time(log, stamp_of_age(int(keep.max_age * 1000))))
         manager.trim(state, log, min(first, log.next))
         if keep.max_length_bytes and log.kept_bytes > keep.max_length_bytes and manager.on_uncertain is not None:
             manager.on_uncertain(state.queue, log)

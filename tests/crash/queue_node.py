@@ -100,8 +100,8 @@ class QueueNode:
         self.hub = Hub(self.journal, 64, identity)
         self.hub.set_clock(*clock)
         self.manager = QueueManager(self.hub)
-        self.clock = QueueClock(self.manager)
         self.keeper = Keeper(Broker(self.hub), self.store, 1 << 40)
+        self.clock = QueueClock(self.manager, 0, self.keeper.clock.stamp_of_age)
         self.segments = SegmentStore(directory, segment_bytes=1500, ops=self.film)
         self.failed: list[FluxError] = []
         self.queues = self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, self.failed.append)

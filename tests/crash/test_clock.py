@@ -19,8 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fluxmq._core.queue_member import PyMember
 from fluxmq._core.session import Session
+from fluxmq.engine.queue_clock import retain
 from fluxmq.engine.sessions import Will
-from fluxmq.model.queues import QueueSpec
+from fluxmq.model.queues import QueueSpec, Retention
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 START_MS = 1_700_000_000_000
@@ -80,12 +81,14 @@ class ClockMachine(RuleBasedStateMachine):
         self.published: dict[bytes, int] = {}
         self.delayed: dict[bytes, int] = {}
         self.retained: dict[bytes, int] = {}
+        self.streamed: list[int] = []       # by offset: when
         self.clients: dict[str, Client] = {}
         self.wills: set[bytes] = set()
         self.node: QueueNode
         self.open(View())
-        for name in ("expiring", "delayed"):
-            self.turn(lambda name=name: self.node.manager.declare(QueueSpec(name=name)))   # type: ignore[misc]
+        for spec in (QueueSpec(name="expiring"), QueueSpec(name="delayed"),
+                     QueueSpec(name="stream", type="stream", retention=Retention(max_age=HOUR / SECOND))):
+            self.turn(lambda spec=spec: self.node.manager.declare(spec))    # type: ignore[misc]
 
     def open(self, view: View) -> None:
         self.lives += 1
@@ -104,6 +107,8 @@ class ClockMachine(RuleBasedStateMachine):
             self.node.keeper.broker.tick()
             self.node.clock.tick()
             self.node.hub.expire_retained()
+            for state in self.node.manager.queues.values():     # the clock does it every few seconds
+                retain(self.node.manager, state, self.node.keeper.clock.stamp_of_age)
         self.turn(ticks)
         self.turn()                     # what became due in the tick is moved by the next pump
 
@@ -170,6 +175,12 @@ class ClockMachine(RuleBasedStateMachine):
         self.published[topic] = wait * SECOND
         hub = self.node.hub
         self.turn(lambda: hub.publish_message(topic, b"x", 1, True, expires_at=hub.steady_ms + wait * SECOND))
+
+    @rule()
+    def append_to_the_stream(self) -> None:
+        stream = self.node.manager.queues[b"stream"].queue
+        self.streamed.append(self.now)
+        self.turn(lambda: stream.publish(b"$queue/stream", b"x"))
 
     @rule(expiry=waits, delay=st.none() | waits, leaves=st.booleans())
     def connect(self, expiry: int, delay: int | None, leaves: bool) -> None:
@@ -244,6 +255,12 @@ class ClockMachine(RuleBasedStateMachine):
         for topic, value in kept.items():
             assert value.expires_at - self.node.hub.steady_ms == self.retained[topic] - self.now
             assert value.expires_at - self.node.hub.steady_ms <= self.published[topic]
+
+    @invariant()
+    def a_stream_keeps_what_is_not_too_old(self) -> None:
+        """And, while the wall clock was set less than that ago, perhaps more."""
+        first = self.node.manager.queues[b"stream"].queue.logs[0].first
+        assert all(at <= self.now - HOUR for at in self.streamed[:first])
 
     @invariant()
     def clients_have_their_time(self) -> None:

@@ -11,6 +11,7 @@ from fluxmq._core.queue import Queue
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_member import PyMember
 from fluxmq._core.testing import pump_queues
+from fluxmq.engine.clock import CLOCK_KEY, STEPS_MAX, SteadyClock
 from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queues import QueueManager
 from fluxmq.model.queues import QueueSpec, Retention
@@ -26,7 +27,8 @@ class Node:
         self.wall, self.mono = 1_700_000_000_000, 50_000
         self.hub.set_clock(self.wall, self.mono)
         self.manager = QueueManager(self.hub)
-        self.clock = QueueClock(self.manager)
+        self.steady = SteadyClock(self.hub, lambda level, cause, text, fields: None)
+        self.clock = QueueClock(self.manager, 0, self.steady.stamp_of_age)
 
     def pass_ms(self, ms: int, wall: int | None = None) -> None:
         """Ticks, as many as there are in that time. wall: how far the wall clock goes meanwhile, if otherwise."""
@@ -34,6 +36,7 @@ class Node:
             self.mono += TICK
             self.wall += TICK if wall is None else (wall if step == 0 else 0)
             self.hub.set_clock(self.wall, self.mono)
+            self.steady.tick()
             self.clock.tick()
             pump_queues(self.hub)
 
@@ -185,6 +188,39 @@ def test_streams_grow_old() -> None:
     with node.looks() as counted:
         node.pass_ms(600_000)
     assert counted == [0]
+
+
+@pytest.mark.parametrize("jump", [-7_200_000, 7_200_000])
+def test_a_stream_grows_no_older_by_a_wall_clock_that_jumps(jump: int) -> None:
+    node = Node()
+    stream = node.declare("s", type="stream", retention=Retention(max_age=3600.0))
+    stream.append_message(b"t", b"before")
+    node.pass_ms(10_000)
+    node.pass_ms(TICK, wall=jump)
+    stream.append_message(b"t", b"after")
+    node.pass_ms(3_500_000)
+    assert stream.depth == 2
+    node.pass_ms(200_000 + max(-jump, 0))       # what is stamped in the future is known to be old when that has come
+    assert stream.depth == 0
+
+
+def test_the_clock_remembers_over_a_restart_when_it_was_set() -> None:
+    node = Node()
+    for _ in range(STEPS_MAX + 10):
+        node.pass_ms(TICK, wall=-1000)
+        node.pass_ms(TICK)
+    age = node.hub.steady_ms - 1_700_000_000_000 + 1
+    assert node.steady.stamp_of_age(age) == node.hub.now_ms - age
+    node.pass_ms(TICK, wall=86_400_000)
+    kept = node.steady.stamp_of_age(3_600_000)
+    assert kept == node.hub.now_ms - 86_400_000 + TICK - 3_600_000
+    key, value = node.steady.export()
+    assert key == CLOCK_KEY and len(value) == 16 * (1 + STEPS_MAX)
+    other = Node()
+    other.hub.set_clock(node.wall, 1)
+    other.steady.load(value)
+    other.steady.resume()
+    assert other.hub.steady_ms == node.hub.steady_ms and other.steady.stamp_of_age(3_600_000) == kept
 
 
 def test_an_ephemeral_queue_that_nobody_uses_goes() -> None:
