@@ -3,6 +3,7 @@
 
     points.py BASE SEED COUNT       so many points, of all kinds: a line of JSON for each
     points.py BASE SEED ID          this one
+    points.py BASE SEED flips=COUNT so many files of which a bit has changed (flips.py)
 """
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from faults.flips import FILES, flip, outcome_of
 from faults.hosts import LocalHost, QuickLoop, prepare_process, settle
 from faults.play import chosen, loses_power, play
 from faults.story import Story
@@ -69,10 +71,25 @@ class Runner:
             for place in self.live.iterdir():
                 shutil.rmtree(place)
 
+    def flip(self, number: int) -> dict[str, Any]:
+        """Number so many of the seed, on what the prepared broker left."""
+        chance = random.Random(f"{self.seed} flip {number}")
+        kind = sorted(FILES)[number % len(FILES)]
+        host = self.host(False)
+        shutil.copytree(self.template, host.place)
+        changed = flip(host.place / "data", kind, chance)
+        told = outcome_of(host, copy.deepcopy(self.prepared), kind, changed)
+        shutil.rmtree(host.place)
+        return told
+
 
 def main() -> None:
     base, seed, wanted = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     runner = Runner(base, seed)
+    if wanted.startswith("flips="):
+        for number in range(int(wanted.removeprefix("flips="))):
+            print(json.dumps(runner.flip(number)), flush=True)
+        return
     if wanted.isdigit():
         counts: dict[tuple[str, str, str], int] = {}
         for first in (True, False):

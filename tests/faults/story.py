@@ -37,7 +37,7 @@ from oracle.mqtt import (
     parse,
 )
 
-__all__ = ["Actor", "Book", "Ended", "Host", "Refused", "Story", "Wrong"]
+__all__ = ["Actor", "Book", "Ended", "Host", "Lost", "Refused", "Story", "Wrong"]
 
 CONNECT_SECONDS = 60.0      # only a broker that hangs needs them
 REFUSALS_MAX = 5
@@ -53,6 +53,14 @@ class Ended(Exception):
 
 class Wrong(AssertionError):
     """What must not be: the text says what."""
+
+
+class Lost(Wrong):
+    """What was confirmed has not come. topics: of these messages."""
+
+    def __init__(self, topics: set[str], text: str) -> None:
+        super().__init__(text)
+        self.topics = topics
 
 
 class Host(Protocol):
@@ -417,7 +425,7 @@ class Story:
             *self._missing("t/", self.online), *self._missing("t/", self.away), *self._missing("$queue/c", self.worker),
             *self._missing("$queue/s", reader), *self._missing("$queue/d", self.other)]
         if missing:
-            raise Wrong(f"confirmed and lost: {', '.join(missing)}")
+            raise Lost({text.split()[0] for text in missing}, f"confirmed and lost: {', '.join(missing)}")
         self._check_stream(reader)
         self._check_retained(keeper)
         self._check_deleted()

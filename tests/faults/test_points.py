@@ -22,6 +22,7 @@ from kit.powercut import PowerCut
 from kit.python import TESTS, environment
 
 POINTS = 2000
+FLIPS = 120
 MORE = 1.1                  # some points do not come: threads do not always do the same
 SECONDS_MAX = 1500          # of a machine that is busy with other things
 PROGRAM = Path(__file__).with_name("points.py")
@@ -65,3 +66,15 @@ def test_every_call_fails_once(base: Path, tmp_path: Path, pytestconfig: pytest.
     assert not wrong, f"{len(wrong)} points"
     fired = sum(bool(told["fired"]) for told in results)
     assert fired >= (1 if only else POINTS), f"only {fired} points came"
+
+
+@pytest.mark.timeout(SECONDS_MAX)
+def test_every_flipped_bit_is_harmless_refused_or_reported(base: Path, tmp_path: Path,
+                                                           pytestconfig: pytest.Config) -> None:
+    seed = pytestconfig.getoption("--fault-seed")
+    results = list(run(base, seed, f"flips={FLIPS}"))
+    lines = [f"{told['outcome']:<9} {told['flip']}" for told in results]
+    (tmp_path / "flips.txt").write_text("\n".join([f"seed {seed}", *lines, ""]))
+    print("\n".join(lines))
+    assert [told for told in results if told["outcome"] == "WRONG"] == []
+    assert {told["outcome"] for told in results} >= {"refused", "repaired"}
