@@ -132,6 +132,26 @@ def proof_of_sync(const uint8_t[::1] data not None, size_t at, uint64_t file_id,
     return here if found else None
 
 
+def find_batch(const uint8_t[::1] data not None, size_t at, uint64_t file_id, uint64_t above):
+    """Offset, from `at` on, of a batch header that holds and whose number is above `above`, or None (for repairs)."""
+    cdef size_t total = <size_t>data.shape[0]
+    cdef uint32_t seed = crc_seed(file_id)
+    cdef const uint8_t* raw
+    cdef size_t here = at
+    cdef bint found = False
+    if total < BATCH_HEADER_BYTES:
+        return None
+    raw = &data[0]
+    with nogil:
+        while here <= total - BATCH_HEADER_BYTES:
+            if (get_u64(raw + here) > above and get_u64(raw + here + 8) < get_u64(raw + here)
+                    and header_holds(raw + here, seed)):
+                found = True
+                break
+            here += 1
+    return here if found else None
+
+
 def clean_end(const uint8_t[::1] data not None, size_t at):
     """Whether the batches end at `at` as a writer leaves them: end of file, or 32 zero bytes."""
     cdef size_t total = <size_t>data.shape[0]

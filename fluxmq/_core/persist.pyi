@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import final
 
 from fluxmq._core.hub import Hub
@@ -11,13 +11,17 @@ __all__ = [
     "export_session",
     "message_key",
     "retained_key",
+    "session_entries",
     "session_key",
+    "session_without",
 ]
 
 def session_key(number: int) -> bytes: ...
 def message_key(number: int) -> bytes: ...
 def retained_key(namespace: bytes, topic: bytes) -> bytes: ...
 def export_session(session: Session, head: bytes) -> list[tuple[bytes, bytes]]: ...
+def session_entries(value: bytes) -> list[tuple[int, int, int, int]]: ...
+def session_without(value: bytes, missing: Container[int]) -> bytes: ...
 def export_retained(hub: Hub, topics: Iterable[bytes]) -> tuple[list[tuple[bytes, bytes]], list[bytes]]: ...
 
 @final

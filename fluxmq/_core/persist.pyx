@@ -29,7 +29,8 @@ from fluxmq._core.message cimport (
 from fluxmq._core.session cimport SLOT_RELEASE_HELD, SLOT_WAITING, entry_t
 from fluxmq._core.wire cimport Cursor, put_u8, put_u16, put_u32, take_bytes16, take_u8, take_u16, take_u32
 
-__all__ = ["Loader", "MessageHold", "export_retained", "export_session", "message_key", "retained_key", "session_key"]
+__all__ = ["Loader", "MessageHold", "export_retained", "export_session", "message_key", "retained_key", "session_key",
+           "session_entries", "session_without"]
 
 cdef enum:
     VALUE_VERSION = 1
@@ -164,6 +165,36 @@ def export_session(Session session not None, bytes head not None) -> list:
     assert at - begin == <Py_ssize_t>size
     puts.append((session_key(session.number), value))
     return puts
+
+
+def session_entries(bytes value not None) -> list:
+    """[(message, begin, end, which)] of a session's value: the number of each message that it names (0: released),
+    where its entry stands, and whether in the window (0) or in line (1). Raises CorruptError."""
+    cdef list found = []
+    cdef Py_ssize_t at = 5 + len(Loader.head_of(value)) + 10
+    cdef Py_ssize_t begin
+    for which in range(2):
+        count, at = int.from_bytes(value[at:at + 4], "big"), at + 4
+        for _ in range(count):
+            begin, at = at, at + ENTRY_BYTES
+            if at > len(value):
+                raise CorruptError("a stored session is shorter than it says")
+            at += 4 * value[at - 1]
+            found.append((int.from_bytes(value[begin:begin + 8], "big"), begin, at, which))
+    return found
+
+
+def session_without(bytes value not None, missing not None) -> bytes:
+    """A session's value without the entries of these messages: for a repair that has lost them. Raises CorruptError."""
+    cdef list entries = session_entries(value)
+    cdef Py_ssize_t at = 5 + len(Loader.head_of(value)) + 10
+    parts = [value[:at]]
+    for which in range(2):
+        here = [entry for entry in entries if entry[3] == which]
+        kept = [value[begin:end] for number, begin, end, _ in here if number not in missing]
+        parts += [len(kept).to_bytes(4, "big"), *kept]
+        at = here[len(here) - 1][2] if here else at + 4
+    return b"".join([*parts, value[at:]])
 
 
 def export_retained(Hub hub not None, topics) -> tuple:

@@ -18,7 +18,7 @@ from fluxmq._core.queue_claim cimport CLAIM_READY, CLAIM_WAITING, claim_t, heap_
 from fluxmq._core.queue_cursor cimport PAGE_BITS, Cursor
 from fluxmq._core.queue_group cimport Group
 
-__all__ = ["export_state", "replay", "restore_state"]
+__all__ = ["cursors_of", "export_state", "replay", "restore_state"]
 
 cdef enum:
     RECORD_CLAIM = 21
@@ -164,6 +164,22 @@ def restore_state(Group group not None, bytes state not None):
         raise CorruptError(f"the state of group {group.number:016x} ends in the middle") from None
     if at != len(state):
         raise CorruptError(f"the state of group {group.number:016x} is longer than it says")
+
+
+def cursors_of(bytes state not None) -> list:
+    """[(log, next offset to claim)] of what export_state gave, for a repair. Raises CorruptError."""
+    found, at = [], 5
+    try:
+        version, count = struct.unpack_from(">BI", state)
+        if version != STATE_VERSION:
+            raise CorruptError(f"the state of a group is of version {version}")
+        for _ in range(count):
+            log_number, next, floor, pages, claims = struct.unpack_from(">QQQII", state, at)
+            at += 32 + pages * (8 + PAGE_BYTES) + claims * 18
+            found.append((log_number, next))
+    except struct.error:
+        raise CorruptError("the state of a group ends in the middle") from None
+    return found
 
 
 cdef int restore_page(Cursor cursor, uint64_t index, bytes bits) except -1:

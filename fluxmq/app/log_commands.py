@@ -1,4 +1,4 @@
-"""`fluxmq log …`: look through the files of durable queues and streams while no broker uses them, and repair them."""
+"""`fluxmq log …`: look through the files of a storage directory while no broker uses it, and repair them."""
 from __future__ import annotations
 
 import fcntl
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from fluxmq._core.errors import CorruptError, StorageError
+from fluxmq._core.errors import StorageError
 from fluxmq.app import exit_codes
 
 __all__ = ["log"]
@@ -27,8 +27,8 @@ def log() -> None:
 def _reading(directory: Path) -> Iterator[None]:
     """Errors of the disk are messages, not tracebacks."""
     try:
-        if not any((directory / name).is_dir() for name in ("queues", "journal")):
-            raise StorageError(f"{directory} has neither a directory `queues` nor `journal`: it is not the storage "
+        if not any((directory / name).is_dir() for name in ("queues", "journal", "state")):
+            raise StorageError(f"{directory} has no directory `queues`, `journal` or `state`: it is not the storage "
                                f"directory of a broker")
         yield
     except OSError as error:
@@ -54,11 +54,14 @@ def _locked(directory: Path) -> Iterator[None]:
 @_directory
 def log_verify(directory: Path) -> int:
     """Read everything and change nothing. Ends with 1 where something is damaged."""
-    from fluxmq.storage.journal_files import check
+    from fluxmq.storage.repair import verify_state
     from fluxmq.storage.segment_repair import verify
 
     damaged = files = messages = 0
     with _reading(directory):
+        if _in_use(directory):
+            click.echo(f"note: a broker uses {directory}. What it is just writing may look torn or damaged here: "
+                       f"stop it for a result that counts")
         for report in verify(directory):
             files, messages = files + 1, messages + report.messages
             state = "DAMAGED" if report.problems else "good"
@@ -70,17 +73,39 @@ def log_verify(directory: Path) -> int:
                 click.echo(f"  note: {line}")
             damaged += bool(report.problems)
         click.echo(f"queues: {files} files, {messages} messages, {damaged} damaged")
-        if (directory / "journal").is_dir():
-            try:
-                found = check(directory / "journal")
-                torn = f"; {found.truncated_bytes} bytes behind them will be cut off" if found.truncated_bytes else ""
-                click.echo(f"journal: good, batches {found.first} to {found.last}{torn}")
-            except CorruptError as error:
-                click.echo(f"journal: DAMAGED\n  {error}")
-                damaged += 1
+        whole = verify_state(directory)
+    if whole.found is not None:
+        found = whole.found
+        torn = f"; {found.truncated_bytes} bytes behind them will be cut off" if found.truncated_bytes else ""
+        held = f"batches {found.first} to {found.last}" if found.last else "no batches"
+        click.echo(f"journal: good, {held}{torn}")
+    for title, lines in (("journal", whole.journal), ("state", whole.state)):
+        if lines:
+            click.echo(f"{title}: DAMAGED")
+            damaged += 1
+        for line in lines:
+            click.echo(f"  {line}")
+    if not whole.state:
+        click.echo(f"state: good, {whole.view.keys} keys, reaches batch {whole.view.applied}" if whole.view.keys else
+                   "state: nothing in it yet")
     if damaged:
-        click.echo(f"`fluxmq log repair {directory}` repairs the queues' files and says what is lost")
+        click.echo(f"Restore {directory} from a copy; or, with the broker stopped, `fluxmq log repair {directory}` "
+                   f"keeps everything that holds and says what is lost")
     return exit_codes.FAILURE if damaged else exit_codes.OK
+
+
+def _in_use(directory: Path) -> bool:
+    try:
+        fd = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 @log.command("dump")
@@ -118,18 +143,13 @@ def log_dump(directory: Path, number: str | None, as_json: bool) -> None:
 def log_repair(directory: Path) -> None:
     """Make damaged files usable again and say what was given up. What is whole is not touched. Not while a broker runs.
     """
-    from fluxmq.storage.segment_repair import repair
-    from fluxmq.storage.segments import SegmentStore
+    from fluxmq.storage.repair import repair
 
     with _reading(directory), _locked(directory):
         report = repair(directory)
-        store = SegmentStore(directory)
-        store.open()
-        store.close()
-    lines_printed = 0
-    for title, lines in (("given up", report.dropped), ("kept aside", report.set_aside),
-                         ("cut off", store.recovery.truncated), ("made again", store.recovery.rebuilt)):
+    for title, lines in (("given up", report.given_up), ("kept aside", report.kept_aside),
+                         ("cut off", report.cut_off), ("made again", report.made_again)):
         for line in lines:
             click.echo(f"{title}: {line}")
-            lines_printed += 1
-    click.echo(f"{directory}: " + ("repaired" if lines_printed else "nothing was damaged"))
+    click.echo(f"{directory}: " + ("repaired; what is kept aside can be removed when it is not needed any more"
+                                   if report.kept_aside else "repaired" if report.anything else "nothing was damaged"))

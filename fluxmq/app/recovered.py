@@ -25,16 +25,20 @@ def tell(log: logging.Logger, store: StateStore | None, segments: SegmentStore |
             log.warning(f"the end of the journal did not hold and was cut off. {_TORN}",
                         extra={"file": str(found.path / found.truncated_file), "offset": found.truncated_at,
                                "bytes": found.truncated_bytes})
-        for line in found.dropped:
-            log.warning(f"repaired at the start, given up: {line}")
+        if store.repaired is not None:
+            done = store.repaired
+            for title, lines in (("given up", done.given_up), ("kept aside", done.kept_aside),
+                                 ("cut off", done.cut_off), ("made again", done.made_again)):
+                for line in lines:
+                    log.warning(f"repaired at the start, {title}: {line}")
     if segments is None:
         return
-    done = segments.recovery
-    for line in done.truncated:
+    opened = segments.recovery
+    for line in opened.truncated:
         log.warning(f"the end of a log did not hold and was cut off: {line}. What belongs there is written again from "
                     f"the journal. {_TORN}")
-    for title, lines in (("given up", done.dropped), ("kept aside", done.set_aside)):
+    for title, lines in (("given up", opened.dropped), ("kept aside", opened.set_aside)):
         for line in lines:
             log.warning(f"repaired at the start, {title}: {line}")
-    for line in done.rebuilt:
+    for line in opened.rebuilt:
         log.info(f"repaired at the start: {line}")

@@ -12,7 +12,7 @@ from fluxmq._core.queue_log import Log
 if TYPE_CHECKING:
     from fluxmq.engine.queues import QueueManager, QueueState
 
-__all__ = ["adopt_delays", "first_delayed", "go_on", "more_is_due"]
+__all__ = ["DELAY_GROUP", "adopt_delays", "first_delayed", "go_on", "more_is_due"]
 
 DELAY_GROUP = b"$delay"
 NOTHING = 0xFFFFFFFFFFFFFFFF

@@ -36,7 +36,7 @@ from fluxmq.engine.queue_removal import view_key as key
 from fluxmq.engine.queue_sequences import with_sequence
 from fluxmq.engine.queues import KINDS, QueueManager, QueueState
 
-__all__ = ["QueueExport", "QueueKeeper"]
+__all__ = ["LogMeta", "QueueExport", "QueueKeeper"]
 
 # What a checkpoint exports between two turns of the loop, in messages looked at or the like: a few milliseconds.
 EXPORT_WORK = 2000

@@ -199,8 +199,8 @@ class Storage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     journal_file_size: Annotated[Bytes, Meta(ge=1 << 20, le=limits.JOURNAL_FILE_BYTES_MAX, description=(
         "A journal file is closed and checkpointed at this size."))] = 64 << 20
     recover_on_startup: Annotated[bool, Meta(description=(
-        "Start with a damaged journal, without what follows the damage, instead of refusing to. A torn last write is "
-        "no damage."))] = False
+        "Repair what is damaged at a start, as `fluxmq log repair` does, instead of refusing to start: what stood on "
+        "the damaged bytes is given up and reported. A torn last write is no damage."))] = False
 
 
 class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

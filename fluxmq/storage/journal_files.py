@@ -9,7 +9,7 @@ The format is drawn in `_core/journal_format.pyx`. Here is the policy, and it is
     the medium has changed acknowledged data: CorruptError.
   - Anywhere else a batch that does not hold, or a file header that does not, is damage: CorruptError. (A file gets its
     name only after its header was synced, so a header is never torn.)
-  - `truncate_damage` (storage.recover_on_startup) cuts at the damage and sets later files aside as `*.dropped`.
+  - What is refused here, `journal_repair.py` makes readable again.
 """
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Recovery:
     path: the directory. files: oldest first, each with at least one batch. batches: how many they hold in all. first,
     last: the numbers of the first and the last of them (0, 0: none). next_file: the number for the next file.
     truncated_bytes: cut off from offset `truncated_at` of `truncated_file` on, behind its last batch; in a recycled
-    file stale bytes are among them. dropped: one line for each thing that `truncate_damage` gave up.
+    file stale bytes are among them.
     """
 
     path: Path = Path()
@@ -63,17 +63,14 @@ class Recovery:
     truncated_bytes: int = 0
     truncated_file: str = ""
     truncated_at: int = 0
-    dropped: list[str] = field(default_factory=list)
 
 
 class _Damage(Exception):
-    """What is wrong, and from which byte on nothing can be used (0: the whole file)."""
+    """What is wrong."""
 
-    def __init__(self, text: str, offset: int, last: int = 0) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
-        self.offset = offset
-        self.last = last
 
 
 def _numbers(directory: Path) -> list[int]:
@@ -97,7 +94,7 @@ def _scan(data: memoryview, number: int, last_due: int | None) -> tuple[JournalF
     try:
         first, file_id = _header(data, number)
     except CorruptError as error:
-        raise _Damage(str(error), 0) from None
+        raise _Damage(str(error)) from None
     at, due = FILE_HEADER_SIZE, first
     while last_due is None or due <= last_due:
         found = batch_at(data, at, file_id, due)
@@ -110,15 +107,21 @@ def _scan(data: memoryview, number: int, last_due: int | None) -> tuple[JournalF
     proof = proof_of_sync(data, at, file_id, due)
     if proof is not None:
         raise _Damage(f"batch {due} at offset {at} does not hold, though the batch at offset {proof} shows that it had "
-                      f"been written and synced", at, due - 1)
+                      f"been written and synced")
     return file, clean_end(data, at)
 
 
 def _refuse(directory: Path, number: int, text: str) -> CorruptError:
     return CorruptError(
-        f"{directory / file_name(number)} is damaged: {text}. Restore the directory from a copy, or set "
-        f"`storage.recover_on_startup: true` to start once with everything before the damage; what lies behind it is "
-        f"then given up and reported")
+        f"{directory / file_name(number)} is damaged: {text}. Restore {directory.parent} from a copy; or run `fluxmq "
+        f"log repair {directory.parent}`, which keeps every batch that is whole, sets the damaged file aside and says "
+        f"what is lost (`storage.recover_on_startup: true` does it at a start)")
+
+
+def _no_files(where: Path, after: int) -> CorruptError:
+    return CorruptError(
+        f"{where} holds no journal file, though the state beside it was made with one (batch {after}). Put the "
+        f"files back; or run `fluxmq log repair {where.parent}` to go on with what state and segments hold")
 
 
 def _too_old(where: Path, after: int, first: int) -> CorruptError:
@@ -130,11 +133,11 @@ def _too_old(where: Path, after: int, first: int) -> CorruptError:
         f"lost (`storage.recover_on_startup: true` does it at a start)")
 
 
-def recover(directory: str | os.PathLike[str], *, after: int = 0, truncate_damage: bool = False) -> Recovery:
+def recover(directory: str | os.PathLike[str], *, after: int = 0) -> Recovery:
     """Check every journal file in `directory`, repair what a crash may leave, and say what there is.
 
-    after: batches up to this one are not needed. truncate_damage: give up what lies behind damage instead of refusing.
-    The caller holds the lock on the directory; nothing else may write there.
+    after: batches up to this one are not needed. The caller holds the lock on the directory; nothing else may write
+    there.
 
     Raises CorruptError (file, offset, what to do) for damage that no crash explains, StorageError if the directory
     cannot be read or repaired.
@@ -144,12 +147,10 @@ def recover(directory: str | os.PathLike[str], *, after: int = 0, truncate_damag
     try:
         numbers = _numbers(where)
         result.next_file = max(numbers, default=0) + 1
-        if not numbers and after > 0 and not truncate_damage:
-            raise CorruptError(
-                f"{where} holds no journal file, though the state beside it was made with one (batch {after}). Put the "
-                f"files back, or set `storage.recover_on_startup: true` to start with the state alone")
+        if not numbers and after > 0:
+            raise _no_files(where, after)
         heads = _heads(where, numbers)
-        kept = _check_all(where, numbers, heads, after, truncate_damage, result)
+        kept = _check_all(where, numbers, heads, after, result)
         for file in kept:
             path = where / file_name(file.number)
             # An empty file goes, unless there is no other: between this and the next one's name on the disk the
@@ -169,18 +170,20 @@ def recover(directory: str | os.PathLike[str], *, after: int = 0, truncate_damag
     return result
 
 
-def check(directory: str | os.PathLike[str]) -> Recovery:
-    """What recover() would find, without the state's word for where the journal must begin; nothing is changed.
-
-    Raises CorruptError, OSError.
+def check(directory: str | os.PathLike[str], after: int | None = None) -> Recovery:
+    """What recover() would find; nothing is changed. after: None where the state cannot say where the journal must
+    begin. Raises CorruptError, OSError.
     """
     where = Path(directory)
     result = Recovery(where)
     numbers = _numbers(where)
+    if not numbers and after:
+        raise _no_files(where, after)
     heads = _heads(where, numbers)
-    first = heads[numbers[0]] if numbers else 1
-    after = first - 1 if isinstance(first, int) else 0
-    result.files = [file for file in _check_all(where, numbers, heads, after, False, result) if file.last >= file.first]
+    if after is None:
+        first = heads[numbers[0]] if numbers else 1
+        after = first - 1 if isinstance(first, int) else 0
+    result.files = [file for file in _check_all(where, numbers, heads, after, result) if file.last >= file.first]
     if result.files:
         result.first, result.last = result.files[0].first, result.files[-1].last
     return result
@@ -204,7 +207,7 @@ def _heads(where: Path, numbers: list[int]) -> dict[int, int | CorruptError]:
 
 
 def _check_all(where: Path, numbers: list[int], heads: dict[int, int | CorruptError], after: int,
-               truncate_damage: bool, result: Recovery) -> list[JournalFile]:
+               result: Recovery) -> list[JournalFile]:
     kept: list[JournalFile] = []
     reached = after
     for index, number in enumerate(numbers):
@@ -212,43 +215,24 @@ def _check_all(where: Path, numbers: list[int], heads: dict[int, int | CorruptEr
         try:
             head = heads[number]
             if isinstance(head, int) and head > reached + 1:
-                if not kept and not truncate_damage:
+                if not kept:
                     raise _too_old(where, after, head)
                 raise _Damage(f"it begins with batch {head}, but the batches from {reached + 1} on, which the state "
-                              f"needs, are in no file before it: a journal file is missing", 0)
+                              f"needs, are in no file before it: a journal file is missing")
             last_due = following - 1 if isinstance(following, int) else None
             file, clean = _scan(read_whole(where / file_name(number)), number, last_due)
             short = last_due is not None and file.last < last_due
             if short and last_due is not None and last_due > after:
                 raise _Damage(f"batch {file.last + 1} at offset {file.end} does not hold, though the next file begins "
-                              f"with batch {last_due + 1}", file.end, file.last)
+                              f"with batch {last_due + 1}")
         except _Damage as damage:
-            if not truncate_damage:
-                raise _refuse(where, number, damage.text) from None
-            _give_up(where, numbers[index:], damage, heads[number], kept, result)
-            break
+            raise _refuse(where, number, damage.text) from None
         kept.append(file)
         reached = max(reached, file.last, last_due or 0)
         if following is None and not clean:
             result.truncated_bytes = file.size - file.end
             result.truncated_file, result.truncated_at = file_name(number), file.end
     return kept
-
-
-def _give_up(where: Path, numbers: list[int], damage: _Damage, head: int | CorruptError, kept: list[JournalFile],
-             result: Recovery) -> None:
-    """Cut the first of `numbers` at the damage, set the others aside."""
-    if damage.offset and isinstance(head, int):
-        path = where / file_name(numbers[0])
-        size = path.stat().st_size
-        lost = size - damage.offset
-        result.dropped.append(f"{path.name}: {lost} bytes from offset {damage.offset} on ({damage.text})")
-        kept.append(JournalFile(numbers[0], head, damage.last, damage.offset, size))
-        numbers = numbers[1:]
-    for number in numbers:
-        path = where / file_name(number)
-        path.rename(path.with_suffix(".log.dropped"))
-        result.dropped.append(f"{path.name}: the whole file, kept as {path.name}.dropped")
 
 
 def _make_firm(path: Path, end: int) -> None:

@@ -82,11 +82,12 @@ def refusal(base: Path, path: Path, damage: Damage) -> CorruptError:
                         f"sets the damaged file aside and says what is lost")
 
 
-def logs_in(queues: Path) -> list[tuple[int, Path]]:
-    """(number, directory) of every log."""
+def logs_in(queues: Path, suffix: str = "") -> list[tuple[int, Path]]:
+    """(number, directory) of every log. suffix: also of those whose directories have it behind their number."""
     if not queues.is_dir():
         return []
-    found = [(log_number(entry.name), queues / entry.name) for entry in os.scandir(queues) if entry.is_dir()]
+    found = [(log_number(entry.name.removesuffix(suffix)), queues / entry.name) for entry in os.scandir(queues)
+             if entry.is_dir()]
     return sorted((number, path) for number, path in found if number is not None)
 
 

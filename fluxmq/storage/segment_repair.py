@@ -30,6 +30,7 @@ from fluxmq._core.segment_format import (
 from fluxmq.storage.reading import close_quietly
 from fluxmq.storage.segment_files import Block, Damage, FileOps, SegmentFile, mapped, read_file, unpack
 from fluxmq.storage.segment_recovery import SegmentRecovery, heads_of, logs_in
+from fluxmq.storage.segments import UNKNOWN
 
 __all__ = ["FileReport", "dump", "repair", "repair_log", "verify"]
 
@@ -157,8 +158,9 @@ def _reach_of(file: SegmentFile) -> int | None:
 
 def dump(base: Path, number: int | None = None) -> Iterator[tuple[int, tuple[int, int, int, int, int, int, bytes, bytes,
                                                                             bytes]]]:
-    """(log, message as `messages_of` gives it) of one log or of all, in order. Raises CorruptError, OSError."""
-    for log, path in logs_in(base / "queues"):
+    """(log, message as `messages_of` gives it) of one log or of all, in order, also of those that a start put aside.
+    Raises CorruptError, OSError."""
+    for log, path in logs_in(base / "queues", UNKNOWN):
         if number is not None and log != number:
             continue
         heads = heads_of(log, path)

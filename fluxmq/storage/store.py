@@ -26,6 +26,7 @@ from fluxmq._core.errors import CorruptError, StorageError, UsageError
 from fluxmq._core.journal import Journal
 from fluxmq.storage.journal_files import Recovery, read_batches, recover
 from fluxmq.storage.reading import close_quietly
+from fluxmq.storage.repair import RepairReport, repair
 from fluxmq.storage.view import View
 
 __all__ = ["RocksStore"]
@@ -36,7 +37,7 @@ class RocksStore:
     directory: made if missing. identity: 64 random bits, new at each start (they tell this run's journal files from
     stale bytes of earlier ones). durability: "fsync" or "buffered". interval: seconds between syncs when buffered.
     file_bytes: of a journal file when the next is begun.
-    recover_on_startup: give up what lies behind damage instead of refusing to start.
+    recover_on_startup: repair what is damaged (storage/repair.py) instead of refusing to start.
     file_ops: for tests, see Journal.
     """
 
@@ -58,6 +59,7 @@ class RocksStore:
         self.checkpointing = False
         self._replay_upto = 0
         self.recovery = Recovery()
+        self.repaired: RepairReport | None = None
 
     @property
     def path(self) -> Path | None:
@@ -75,16 +77,18 @@ class RocksStore:
         return self._applied
 
     def start(self) -> None:
-        """As the port says. Afterwards `recovery` tells what the journal held and what was cut off."""
+        """As the port says. Afterwards `recovery` tells what the journal held and what was cut off, `repaired` what a
+        repair did."""
         if self._lock_fd >= 0:
             raise UsageError("the store is open already")
         self._lock()
         try:
+            if self._recover_on_startup:
+                self.repaired = repair(self._path)
             self._view = self._open_view()
             self._applied = self._view.open()
             journal_path = self._path / "journal"
-            self.recovery = found = recover(journal_path, after=self._applied,
-                                            truncate_damage=self._recover_on_startup)
+            self.recovery = found = recover(journal_path, after=self._applied)
             # In buffered mode a loss of power may leave the view ahead of the journal. No number is used twice.
             self._replay_upto = max(found.last, self._applied)
             self._journal = Journal(

@@ -39,10 +39,12 @@ from fluxmq._core.errors import CorruptError, ShortageError, StorageError, Usage
 from fluxmq._core.journal_format import crc32c
 from fluxmq.storage.reading import close_quietly, read_whole
 
-__all__ = ["APPLIED_KEY", "View", "ViewDamage", "check_manifest", "cut_torn", "is_new", "open_view", "read_all", "told",
-           "view_options"]
+__all__ = ["APPLIED_KEY", "REPAIRED", "View", "ViewDamage", "applied_of", "check_manifest", "cut_torn", "is_new",
+           "open_view", "read_all", "told", "view_options"]
 
 APPLIED_KEY = b"\x00applied"
+# A repaired view that has not taken its place yet (view_repair.py).
+REPAIRED = "state.repaired"
 
 # An idle broker carries what these sum up to, and no more. A checkpoint larger than the buffer still goes through
 # in one piece: the memtable grows for it and is given back by the flush.
@@ -236,11 +238,13 @@ class View:
         try:
             self._opened = True
             if is_new(self.path):
+                if (self._base / REPAIRED).is_dir():
+                    raise ViewDamage(f"a repair was cut short that has it in {self._base / REPAIRED}. Run it again")
                 return 0
             cut_torn(check_manifest(self.path))
             self._forget_options()
             self._reading = open_view(self.path, AccessType.read_only(False))
-            return self._applied(self._reading)
+            return applied_of(self._reading, self.path)
         except ViewDamage as damage:
             raise self.refusal(damage) from None
         except OSError as error:
@@ -327,15 +331,18 @@ class View:
             if name.startswith("OPTIONS-"):
                 (self.path / name).unlink()
 
-    def _applied(self, view: Rdict) -> int:
-        found = next(read_all(view, self.path, APPLIED_KEY), None)
-        if found is None or found[0] != APPLIED_KEY:
-            if found is None:
-                return 0            # made, and never written to
-            raise ViewDamage("it does not say which batch of the journal it reaches")
-        if len(found[1]) != 8:
-            raise ViewDamage("what it says of the batch that it reaches is no number")
-        return int.from_bytes(found[1], "little")
+
+def applied_of(view: Rdict, state: Path) -> int:
+    """The batch of the journal that a view reaches; 0 for one that was never written to. Raises ViewDamage,
+    StorageError."""
+    found = next(read_all(view, state, APPLIED_KEY), None)
+    if found is None:
+        return 0
+    if found[0] != APPLIED_KEY:
+        raise ViewDamage(f"{state}: it does not say which batch of the journal it reaches")
+    if len(found[1]) != 8:
+        raise ViewDamage(f"{state}: what it says of the batch that it reaches is no number")
+    return int.from_bytes(found[1], "little")
 
 
 def _check_key(key: bytes) -> None:

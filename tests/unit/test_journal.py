@@ -1,11 +1,13 @@
 """The journal on its own: group commit, files, damage. Errors of the disk and crashes: test_journal_faults.py."""
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from fluxmq._core.journal import JOURNAL_OK, Journal
 from fluxmq._core.journal_format import crc32c, decode_file_header, file_name, file_number
 from fluxmq.bench.micro import bench_journal
 from fluxmq.storage.journal_files import recover
+from fluxmq.storage.journal_repair import repair_journal
 
 
 @pytest.fixture(params=["fsync", "buffered"])
@@ -155,7 +158,7 @@ def test_recycled_file_shows_nothing_of_its_earlier_life(tmp_path: Path, mode: s
     with writing(tmp_path, mode=mode, found=recover(tmp_path, after=20), identity=8) as journal:
         commit(journal, (1, b"last"))
     found = recover(tmp_path, after=20)
-    assert (found.last, found.truncated_bytes, found.dropped) == (22, 0, [])
+    assert (found.last, found.truncated_bytes) == (22, 0)
     assert contents(tmp_path) == [(21, [(1, b"between")]), (22, [(1, b"last")])]
 
 
@@ -308,40 +311,87 @@ def remove(path: Path, _offset: int) -> None:
     path.unlink()
 
 
-DAMAGES: list[tuple[str, Callable[[Path, int], None], int, int, int, str]] = [
-    # what, how, file, offset, batches before it, text
-    ("header of the first", flip, 1, 9, 0, "CRC of its header"),
-    ("magic", flip, 2, 0, 3, "FMQJ"),
-    ("header of the last", flip, 3, 20, 6, "CRC of its header"),
-    ("a batch of the first", flip, 1, 90, 0, "offset 40 does not hold"),
-    ("the last batch of the middle", flip, 2, -1, 5, "though the next file begins with batch 7"),
-    ("a batch of the last, followed by another", flip, 3, 50, 6, "had been written and synced"),
-    ("first file", remove, 1, 0, 0, "journal file.* missing"),
-    ("middle file", remove, 2, 0, 3, "a journal file is missing|does not hold"),
+DAMAGES: list[tuple[str, Callable[[Path, int], None], int, int, range, str]] = [
+    # what, how, file, offset, batches that are lost, text
+    ("header of the first", flip, 1, 9, range(0), "CRC of its header"),
+    ("magic", flip, 2, 0, range(0), "FMQJ"),
+    ("header of the last", flip, 3, 20, range(0), "CRC of its header"),
+    ("file id of the middle", flip, 2, 25, range(4, 7), "CRC of its header"),
+    ("a batch of the first", flip, 1, 90, range(1, 2), "offset 40 does not hold"),
+    ("the last batch of the middle", flip, 2, -1, range(6, 7), "though the next file begins with batch 7"),
+    ("a batch of the last, followed by another", flip, 3, 50, range(7, 8), "had been written and synced"),
+    ("first file", remove, 1, 0, range(1, 4), "journal file.* missing"),
+    ("middle file", remove, 2, 0, range(4, 7), "a journal file is missing|does not hold"),
 ]
 
 
-@pytest.mark.parametrize(("how", "file", "offset", "before", "text"), [each[1:] for each in DAMAGES],
+@pytest.mark.parametrize(("how", "file", "offset", "lost", "text"), [each[1:] for each in DAMAGES],
                          ids=[each[0] for each in DAMAGES])
-def test_damage_is_refused_then_cut_on_request(tmp_path: Path, how: Callable[[Path, int], None], file: int, offset: int,
-                                               before: int, text: str) -> None:
+def test_damage_is_refused_and_repair_loses_what_stood_there(
+        tmp_path: Path, how: Callable[[Path, int], None], file: int, offset: int, lost: range, text: str) -> None:
     three_files(tmp_path)
+    whole = contents(tmp_path)
     how(tmp_path / file_name(file), offset)
     listing = files(tmp_path)
     with pytest.raises(CorruptError, match=text) as refused:
         recover(tmp_path)
-    assert "storage.recover_on_startup" in str(refused.value)
+    assert f"fluxmq log repair {tmp_path.parent}" in str(refused.value)
     assert str(tmp_path) in str(refused.value)
     assert files(tmp_path) == listing, "refusing must not touch anything"
-    found = recover(tmp_path, truncate_damage=True)
-    assert found.last == before
-    assert found.dropped
-    assert [number for number, _ in contents(tmp_path)] == list(range(1, before + 1))
-    again = recover(tmp_path)
-    assert (again.last, again.dropped, again.truncated_bytes) == (before, [], 0)
+    report = repair_journal(tmp_path)
+    assert report.dropped or report.first == 4
+    after = report.first - 1
+    assert contents(tmp_path) == [(n, [] if n in lost else records) for n, records in whole if n > after]
+    assert after == (3 if how is remove and file == 1 else 0)
+    again = recover(tmp_path, after=after)
+    assert (again.last, again.truncated_bytes) == (9, 0)
+    second = repair_journal(tmp_path)
+    assert (second.dropped, second.set_aside, second.last) == ([], [], 9)
     with writing(tmp_path, found=again, identity=99) as journal:
-        assert commit(journal, (1, b"on")) == before + 1
-    assert contents(tmp_path)[-1] == (before + 1, [(1, b"on")])
+        assert commit(journal, (1, b"on")) == 10
+    assert contents(tmp_path)[-1] == (10, [(1, b"on")])
+
+
+def test_a_repair_that_is_cut_short_can_be_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before any call that changes a name or a file's end."""
+    names = ["link", "rename", "unlink", "fsync", "truncate"]
+    calls = 0
+    for at in itertools.count():
+        where = tmp_path / str(at)
+        where.mkdir()
+        three_files(where)
+        whole = contents(where)
+        flip(where / file_name(1), 90)
+        (where / file_name(2)).unlink()
+        calls = 0
+
+        def stop(real: Callable[..., object], *arguments: object, **more: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls > at:      # noqa: B023  # it is used up within the turn
+                raise KeyboardInterrupt
+            return real(*arguments, **more)
+
+        with monkeypatch.context() as patch:
+            for name in names:
+                patch.setattr(os, name, partial(stop, getattr(os, name)))
+            try:
+                repair_journal(where)
+                break
+            except KeyboardInterrupt:
+                pass
+        repair_journal(where)
+        assert contents(where) == [(n, [] if n in (1, 4, 5, 6) else records) for n, records in whole]
+    assert calls >= 4
+
+
+def test_a_torn_tail_is_left_to_the_start(tmp_path: Path) -> None:
+    three_files(tmp_path)
+    path = tmp_path / file_name(3)
+    flip(path, -1)
+    before = path.read_bytes()
+    report = repair_journal(tmp_path)
+    assert (report.dropped, path.read_bytes(), recover(tmp_path).last) == ([], before, 8)
 
 
 def test_damage_below_what_is_needed_is_no_matter(tmp_path: Path) -> None:
@@ -356,7 +406,6 @@ def test_missing_journal_beside_a_state_is_refused(tmp_path: Path) -> None:
     assert recover(tmp_path).last == 0
     with pytest.raises(CorruptError, match="no journal file"):
         recover(tmp_path, after=5)
-    assert recover(tmp_path, after=5, truncate_damage=True).files == []
 
 
 def test_file_under_another_name_is_refused(tmp_path: Path) -> None:
@@ -377,6 +426,8 @@ def test_newer_format_is_refused(tmp_path: Path) -> None:
         decode_file_header(bytes(raw))
     with pytest.raises(CorruptError, match="version 2"):
         recover(tmp_path)
+    with pytest.raises(CorruptError, match="version 2"):
+        repair_journal(tmp_path)
 
 
 def test_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,210 @@
+"""A storage directory as a whole: what is damaged in it, and its repair (`fluxmq log verify|repair`, and a start with
+`storage.recover_on_startup`).
+
+    verify    reads everything and changes nothing
+    repair    state: what can be read, into a new one ─► segments: batches that hold ─► journal: batches that hold ─►
+              state: queues for logs that no queue has, sessions without what is lost ─► the new one takes its place
+
+What is whole is not touched. What was damaged is kept beside it. A repair that is cut short can be run again.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rocksdict import AccessType, Rdict
+
+from fluxmq._core.errors import CorruptError, StorageError
+from fluxmq._core.journal_format import encode_header, file_name
+from fluxmq._core.segment_format import log_name
+from fluxmq.storage.journal_files import Recovery, check
+from fluxmq.storage.journal_repair import repair_journal
+from fluxmq.storage.segment_repair import repair as repair_segments
+from fluxmq.storage.segments import UNKNOWN, SegmentStore
+from fluxmq.storage.state_repair import Mending, mend
+from fluxmq.storage.view import REPAIRED, ViewDamage, applied_of, is_new, open_view, read_all
+from fluxmq.storage.view_repair import (
+    ViewReport,
+    examine,
+    finish,
+    readable_copy,
+    salvage,
+    set_applied,
+    swap,
+    write,
+)
+
+__all__ = ["RepairReport", "StateReport", "repair", "verify_state"]
+
+
+@dataclass(slots=True)
+class RepairReport:
+    """What repair() did, one line each."""
+
+    given_up: list[str] = field(default_factory=list)
+    kept_aside: list[str] = field(default_factory=list)
+    cut_off: list[str] = field(default_factory=list)
+    made_again: list[str] = field(default_factory=list)
+
+    @property
+    def anything(self) -> bool:
+        return any((self.given_up, self.kept_aside, self.cut_off, self.made_again))
+
+
+@dataclass(slots=True)
+class StateReport:
+    """State and journal as verify_state() finds them. state, journal: problems, one line each. found: of the journal,
+    if it is good."""
+
+    view: ViewReport
+    state: list[str]
+    journal: list[str] = field(default_factory=list)
+    found: Recovery | None = None
+
+
+def verify_state(base: Path) -> StateReport:
+    """State and journal: what is damaged, and what else a start would refuse or put aside. Raises OSError,
+    StorageError."""
+    state, journal = base / "state", base / "journal"
+    view = examine(state)
+    report = StateReport(view, list(view.problems))
+    if is_new(state) and (base / REPAIRED).is_dir():
+        report.state.append(f"a repair was cut short, and has the state in {base / REPAIRED}")
+    if journal.is_dir():
+        try:
+            report.found = check(journal, view.applied)
+        except CorruptError as error:
+            report.journal.append(str(error))
+    if not report.state and not report.journal:
+        with _reading(state) as items:
+            found = mend(items, base, view.applied or 0, False)
+        report.state += found.lines
+        report.state += [f"log {log_name(log)}: neither state nor journal knows it; a start puts its messages aside, "
+                         f"as queues/{log_name(log)}{UNKNOWN}" for log in sorted(found.unknown)]
+    return report
+
+
+@contextmanager
+def _reading(state: Path) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+    """Keys and values of a good view; nothing for a new one."""
+    if is_new(state):
+        yield iter(())
+        return
+    with readable_copy(state) as copy:
+        try:
+            yield read_all(open_view(copy, AccessType.read_only(False)), copy)
+        except ViewDamage as damage:
+            raise StorageError(f"{state} was good a moment ago: {damage.text}") from None
+
+
+# ------------------------------------------------------------------------------------------------------------- repair
+
+
+def repair(base: Path) -> RepairReport:
+    """Make the directory usable. The caller holds its lock. Raises OSError, StorageError; CorruptError for what a newer
+    version wrote."""
+    report = RepairReport()
+    state = base / "state"
+    if finish(base):
+        report.made_again.append(f"{state}: a repair that was cut short is finished")
+    view = examine(state)
+    target = state
+    if view.problems:
+        target = salvage(base, report.given_up)
+    _segments(base, report)
+    applied = view.applied if target == state else _applied(target)
+    lost = _journal(base, applied or 0, report)
+    damaged = bool(view.problems) or lost > (applied or 0)
+    if lost > (applied or 0):
+        with _writing(target) as opened:
+            set_applied(opened, lost)
+        applied = lost
+    _mend(base, target, applied or 0, damaged, report)
+    if target != state:
+        report.kept_aside.append(str(swap(base)))
+    return report
+
+
+def _segments(base: Path, report: RepairReport) -> None:
+    done = repair_segments(base)
+    report.given_up += done.dropped
+    report.kept_aside += done.set_aside
+    store = SegmentStore(base)
+    store.open()
+    store.close()
+    report.cut_off += store.recovery.truncated
+    report.made_again += store.recovery.rebuilt
+
+
+def _applied(state: Path) -> int:
+    with readable_copy(state) as copy:
+        return applied_of(open_view(copy, AccessType.read_only(False)), copy)
+
+
+def _journal(base: Path, applied: int, report: RepairReport) -> int:
+    """Makes it readable behind batch `applied`. Returns the batch that the state must be said to reach: a higher one,
+    where what was between is lost."""
+    journal = base / "journal"
+    journal.mkdir(exist_ok=True)
+    try:
+        check(journal, applied)
+        return applied
+    except CorruptError as error:
+        problem = str(error)
+    done = repair_journal(journal)
+    report.given_up += done.dropped
+    report.kept_aside += done.set_aside
+    if not done.last and applied:
+        _begin_journal(journal, applied + 1)
+        report.given_up.append(f"{journal}: it had no file, or none that holds; what came behind batch {applied}, "
+                               f"which the state reaches, is lost")
+    if done.first > applied + 1:
+        report.given_up.append(f"batches {applied + 1} to {done.first - 1}: the state reaches batch {applied}, the "
+                               f"journal begins with {done.first}; what changed between is lost")
+        return done.first - 1
+    if not report.anything:
+        raise StorageError(f"nothing was found to repair, though a start would refuse: {problem}")
+    return applied
+
+
+def _begin_journal(journal: Path, first: int) -> None:
+    path = journal / file_name(1)
+    fd = os.open(path.with_suffix(".next"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    try:
+        os.write(fd, encode_header(1, first, int.from_bytes(os.urandom(8), "little")))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    path.with_suffix(".next").rename(path)
+
+
+@contextmanager
+def _writing(state: Path) -> Iterator[Rdict]:
+    view = open_view(state)
+    try:
+        yield view
+    finally:
+        view.close()
+
+
+def _mend(base: Path, target: Path, applied: int, damaged: bool, report: RepairReport) -> None:
+    with _reading(target) as items:
+        found = mend(items, base, applied, damaged)
+    _take_back(base / "queues", found)
+    if found.puts:
+        with _writing(target) as view:
+            write(view, found.puts)
+    report.given_up += found.lines
+    report.given_up += [f"log {log_name(log)}: the queue that had it is lost, what it was called and declared as; its "
+                        f"messages are kept, in the new queue {name}" for log, name in sorted(found.unknown.items())]
+
+
+def _take_back(queues: Path, found: Mending) -> None:
+    """Directories of logs that get a queue again get their names again."""
+    for number in found.unknown:
+        aside = queues / (log_name(number) + UNKNOWN)
+        if aside.is_dir() and not (queues / log_name(number)).exists():
+            aside.rename(queues / log_name(number))

@@ -1,0 +1,226 @@
+"""What a state that has lost keys must be mended in, so that the broker starts and delivers all that is left.
+
+    a log that no queue has       its messages are in segments or journal: it gets a queue, `recovered-<number>`
+    a queue whose log has no `l`  the log would begin anew, below what its groups have settled: `l` is made again
+    a session that names messages which are gone      goes on without them
+    a binding whose exchange is gone                  goes (the broker drops it at a start); it is said
+
+The groups of a queue whose own record is gone still name their logs, so such a queue gets its number and its groups
+back, and with them what was settled and what is bound to it. Its name is lost, and so is what was declared.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from fluxmq._core.journal_format import iter_records
+from fluxmq._core.persist import Loader, session_entries, session_without
+from fluxmq._core.queue_state import cursors_of
+from fluxmq._core.segment_format import file_first, log_number
+from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind
+from fluxmq.engine.queue_delays import DELAY_GROUP
+from fluxmq.engine.queue_records import GroupRecord, LogRecord, QueueRecord, RecordKind
+from fluxmq.engine.queue_store import OFFSET_BYTES_AT, LogMeta
+from fluxmq.engine.sessions import Head
+from fluxmq.model.queues import QueueSpec
+from fluxmq.storage.journal_files import read_batches
+from fluxmq.storage.segments import UNKNOWN
+
+__all__ = ["Mending", "mend"]
+
+_LANE_BITS = 56
+_NAMED_MAX = 20  # numbers in one line of a report
+
+_decode_queue = msgspec.msgpack.Decoder(QueueRecord).decode
+_decode_group = msgspec.msgpack.Decoder(GroupRecord).decode
+_decode_copy = msgspec.msgpack.Decoder(tuple[GroupRecord, bytes]).decode
+_decode_meta = msgspec.msgpack.Decoder(LogMeta).decode
+_decode_binding = msgspec.msgpack.Decoder(BindingRecord).decode
+_decode_session = msgspec.msgpack.Decoder(tuple[Head, msgspec.Raw]).decode
+
+
+@dataclass(slots=True)
+class Mending:
+    """puts: for the view. unknown: logs that no queue has, and the name of the queue that they get. lines: what else is
+    lost, one line each."""
+
+    puts: list[tuple[bytes, bytes]] = field(default_factory=list)
+    unknown: dict[int, str] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _State:
+    """What view and journal say, by number."""
+
+    queues: dict[int, QueueRecord] = field(default_factory=dict)
+    groups: dict[int, tuple[GroupRecord, list[tuple[int, int]]]] = field(default_factory=dict)
+    metas: set[int] = field(default_factory=set)
+    going: set[int] = field(default_factory=set)
+    ended: set[int] = field(default_factory=set)
+    stored: set[int] = field(default_factory=set)       # logs that have messages in the view
+    messages: set[int] = field(default_factory=set)
+    named: set[int] = field(default_factory=set)        # messages that sessions name
+    exchanges: set[int] = field(default_factory=set)
+    bindings: dict[int, BindingRecord] = field(default_factory=dict)
+    appended: dict[int, int] = field(default_factory=dict)   # log: its first offset in the journal
+    lanes: dict[int, int] = field(default_factory=dict)     # of logs
+    number_last: int = 0
+
+
+def mend(items: Iterable[tuple[bytes, bytes]], base: Path, applied: int, damaged: bool) -> Mending:
+    """What is to be done to a view. items: all of it, in order. applied: the batch it reaches; the journal from there
+    on can be read. damaged: keys may have been lost. Nothing is changed. Raises CorruptError, OSError."""
+    found = Mending()
+    state = _State()
+    for key, value in items:
+        _view(state, found, key, value)
+    _journal(state, base / "journal", applied)
+    directories = _directories(base / "queues")
+    _queues(state, found, directories, damaged)
+    orphans = sorted(state.messages - state.named)
+    if damaged and orphans:
+        found.lines.append(f"{len(orphans)} stored messages are named by no session any more and go with the next "
+                           f"start: {_few(orphans)}")
+    for number, binding in state.bindings.items() if damaged else ():
+        if binding.source not in state.exchanges:
+            found.lines.append(f"binding {number:016x} with the key {binding.key!r} goes with the next start: its "
+                               f"exchange {binding.source:016x} is lost")
+    return found
+
+
+def _view(state: _State, found: Mending, key: bytes, value: bytes) -> None:
+    kind, number = key[:1], int.from_bytes(key[1:9], "big")
+    if kind in b"qgldxebk":
+        state.number_last = max(state.number_last, number)
+    if kind == b"m":
+        state.messages.add(number)
+    elif kind == b"s":
+        wanted = {message for message, *_ in session_entries(value) if message}
+        missing = wanted - state.messages
+        state.named |= wanted
+        if missing:
+            name = _decode_session(Loader.head_of(value))[0].name
+            found.puts.append((key, session_without(value, missing)))
+            found.lines.append(f"session {number} of client {name!r}: {len(missing)} messages are lost: "
+                               f"{_few(sorted(missing))}")
+    elif kind == b"q":
+        state.queues[number] = _decode_queue(value)
+    elif kind == b"g":
+        record, copy = _decode_copy(value)
+        state.groups[number] = record, cursors_of(copy)
+    elif kind == b"l":
+        state.metas.add(number)
+        state.lanes[number] = _decode_meta(value).first >> _LANE_BITS
+    elif kind == b"x":
+        state.going.add(number)
+    elif kind == b"k":
+        state.stored.add(number)
+    elif kind == b"e":
+        state.exchanges.add(number)
+    elif kind == b"b":
+        state.bindings[number] = _decode_binding(value)
+
+
+def _journal(state: _State, journal: Path, applied: int) -> None:
+    for _, batch in read_batches(journal, applied) if journal.is_dir() else ():
+        for kind, body in iter_records(batch):
+            number = int.from_bytes(body[:8], "big")
+            if kind == RecordKind.APPEND:
+                at = 8 + OFFSET_BYTES_AT
+                first = state.appended.setdefault(number, int.from_bytes(body[at:at + 8], "little"))
+                state.lanes[number] = first >> _LANE_BITS
+            elif kind == RecordKind.QUEUE:
+                state.queues[number] = _decode_queue(body[8:])
+            elif kind == RecordKind.QUEUE_END:
+                state.ended.add(number)
+            elif kind == RecordKind.GROUP:
+                state.groups.setdefault(number, (_decode_group(body[8:]), []))
+            elif kind == ExchangeKind.EXCHANGE:
+                state.exchanges.add(number)
+            else:
+                continue
+            state.number_last = max(state.number_last, number)
+
+
+def _directories(queues: Path) -> dict[int, tuple[Path, int]]:
+    """(directory, first offset; -1 for none) of logs, also those that a start put aside."""
+    found = {}
+    for entry in os.scandir(queues) if queues.is_dir() else ():
+        number = log_number(entry.name.removesuffix(UNKNOWN))
+        if number is not None and entry.is_dir():
+            firsts = [first for name in os.listdir(entry.path) if (first := file_first(name)) is not None]
+            found[number] = Path(entry.path), min(firsts, default=-1)
+    return found
+
+
+def _queues(state: _State, found: Mending, directories: dict[int, tuple[Path, int]], damaged: bool) -> None:
+    known = state.going.union(*({*(one.number for one in record.logs), record.delay}
+                                for record in state.queues.values()))
+    unknown = (state.metas | state.stored | {number for number, (_, first) in directories.items() if first >= 0}
+               | (set(state.appended) if damaged else set())) - known
+    state.number_last = max(state.number_last, *directories, *state.appended, 0)
+    for number, (_, first) in directories.items():
+        state.lanes.setdefault(number, max(first, 0) >> _LANE_BITS)
+    reached: dict[int, int] = {}
+    for _, cursors in state.groups.values():
+        for log, upto in cursors:
+            reached[log] = max(reached.get(log, 0), upto)
+    for number, record in _recovered(state, unknown):
+        logs = [one.number for one in record.logs] + ([record.delay] if record.delay else [])
+        state.queues[number] = record
+        found.puts.append((b"q" + number.to_bytes(8, "big"), msgspec.msgpack.encode(record)))
+        found.unknown |= dict.fromkeys(unknown.intersection(logs), record.spec.name)
+    for record in state.queues.values() if damaged else ():
+        for one in [*record.logs, *([LogRecord(record.delay, 0)] if record.delay else [])]:
+            base = one.lane << _LANE_BITS
+            upto = state.appended.get(one.number, max(reached.get(one.number, base), base))
+            if one.number not in state.metas and upto > base:
+                meta = LogMeta(base, upto, 0)
+                found.puts.append((b"l" + one.number.to_bytes(8, "big"), msgspec.msgpack.encode(meta)))
+
+
+def _recovered(state: _State, unknown: set[int]) -> Iterator[tuple[int, QueueRecord]]:
+    """(number, record) of queues for logs that no queue has."""
+    left = set(unknown)
+    orphans: dict[int, dict[int, tuple[GroupRecord, list[tuple[int, int]]]]] = {}
+    for number, (group, cursors) in state.groups.items():
+        if group.queue not in state.queues and group.queue not in state.ended:
+            orphans.setdefault(group.queue, {})[number] = group, cursors
+    for queue, groups in sorted(orphans.items()):
+        logs = {log: state.lanes.get(log, upto >> _LANE_BITS) for group, cursors in groups.values()
+                if group.name != DELAY_GROUP for log, upto in cursors if log in left}
+        delays = [(cursors[0][0], number) for number, (group, cursors) in groups.items()
+                  if group.name == DELAY_GROUP and cursors and cursors[0][0] in left]
+        if logs or delays:
+            left -= {*logs, *(log for log, _ in delays)}
+            yield queue, _record(state, queue, logs, delays[0] if delays else (0, 0))
+    for log in sorted(left):
+        state.number_last += 1
+        yield state.number_last, _record(state, log, {log: state.lanes.get(log, 0)}, (0, 0))
+
+
+def _record(state: _State, named: int, logs: dict[int, int], delay: tuple[int, int]) -> QueueRecord:
+    """logs: number to lane. Every partition has all lanes: those of which nothing is left are new logs."""
+    lanes = max(logs.values(), default=0) + 1
+    by_lane = [sorted(log for log, lane in logs.items() if lane == each) for each in range(lanes)]
+    partitions = max(1, *(len(each) for each in by_lane))
+    records = []
+    for partition in range(partitions):
+        for lane, each in enumerate(by_lane):
+            if partition < len(each):
+                records.append(LogRecord(each[partition], lane))
+            else:
+                state.number_last += 1
+                records.append(LogRecord(state.number_last, lane))
+    spec = QueueSpec(name=f"recovered-{named:x}", type="classic", partitions=partitions, max_priority=lanes - 1)
+    return QueueRecord(spec, records, *delay)
+
+
+def _few(numbers: list[int]) -> str:
+    text = ", ".join(str(number) for number in numbers[:_NAMED_MAX])
+    return text + (f" and {len(numbers) - _NAMED_MAX} more" if len(numbers) > _NAMED_MAX else "")
