@@ -146,6 +146,7 @@ cdef class ChannelMember(Member):
         self.tag = tag
         self.no_ack = no_ack
         self.prefetch = prefetch
+        self.carried_by(channel.link)
 
     def cancel(self):
         """It takes nothing more."""
@@ -183,6 +184,7 @@ cdef class ChannelReader(StreamReader):
         self.tag = tag
         self.no_ack = no_ack
         self.prefetch = prefetch
+        self.carried_by(channel.link)
 
     cdef bint keeps(self) noexcept:
         return not self.no_ack

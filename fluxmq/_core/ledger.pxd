@@ -92,6 +92,7 @@ cdef class Ledger:
     cdef uint64_t clock_batch           # where the last CLOCK went: batch, and how many records that had then
     cdef uint32_t clock_records
     cdef list news             # queues to pump before the batch of this turn is handed over
+    cdef list limited          # Members, StreamReaders and Groups that got nothing because of how many claims there are
     cdef list stirred          # queues that something happened to since the clock looked at them last
     cdef list marked           # durable queues that something happened to since a checkpoint took them over
     cdef cache_t cache         # chunks of logs that may go

@@ -27,6 +27,11 @@ cdef class Waiter:
         raise NotImplementedError
 
 
+# Until the configuration says otherwise (limit_claims).
+cdef enum:
+    MEMBER_CLAIMS_MAX = 100000
+    CLAIMS_MAX = 1000000
+
 
 @cython.final
 @cython.no_gc_clear             # sessions give their messages back while they are deallocated, also by the collector
@@ -44,6 +49,9 @@ cdef class Ledger:
         self.news = []
         self.stirred = []
         self.marked = []
+        self.limited = []
+        self.node.member_claims_max = MEMBER_CLAIMS_MAX
+        self.node.claims_max = CLAIMS_MAX
 
     def __dealloc__(self):
         cdef held_t* held
@@ -246,6 +254,17 @@ cdef class Ledger:
         dead = self.dead
         self.dead = []
         return dead
+
+    def limit_claims(self, uint32_t member_max, int64_t node_max):
+        """Claims that a consumer may have from now on that sets itself no limit, and all together: see node.pxd."""
+        self.node.member_claims_max = member_max
+        self.node.claims_max = node_max
+
+    def take_limited(self) -> list:
+        """Consumers, readers and groups that got nothing since the last call because of how many claims there are."""
+        limited = self.limited
+        self.limited = []
+        return limited
 
     def take_stirred(self) -> list:
         """Queues that were pumped, or whose earliest due time may have changed; the list is the caller's, who makes

@@ -55,6 +55,7 @@ cdef struct link_t:
     uint8_t protocol        # TAP_MQTT, TAP_AMQP091
     int64_t inbound         # QoS 1 and 2 PUBLISH of this client that are not answered to the end, [MQTT-3.3.4-7]
     uint64_t dropped        # messages
+    uint32_t claims         # messages of queues that its consumers have and have not settled
     size_t awaited          # AMQP: bytes of deliveries that are promised to it and wait for the disk
 
 cdef link_t* link_new(node_t* node, int fd) except NULL

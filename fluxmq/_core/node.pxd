@@ -39,6 +39,8 @@ cdef struct gauges_t:
     int64_t inflight                    # messages sent and not yet acknowledged, all sessions
     int64_t queued                      # messages waiting in sessions
     int64_t queued_bytes
+    int64_t claims                      # messages of queues that consumers have, or that are to be delivered again
+    int64_t limited                     # consumers that get nothing more until they settle some
 
 cdef struct node_t:
     void* tap                           # tap_t*, while a recording runs
@@ -51,6 +53,8 @@ cdef struct node_t:
     int64_t steady_base                 # steady clock minus the time since boot
     bint stamped                        # steady_base is known
     uint64_t turn                       # number of this turn
+    uint32_t member_claims_max          # claims of one consumer that sets itself no limit
+    int64_t claims_max                  # of all of the node: no connection gets more than are left of these
     counters_t counters
     gauges_t gauges
 

@@ -141,7 +141,9 @@ cdef class Queue(GroupOwner):
         self.touch()
 
     def remove_group(self, Group group not None):
+        """It is no more."""
         self.groups.remove(group)
+        group.end()
 
     def add_reader(self, StreamReader reader not None):
         reader.owner = self

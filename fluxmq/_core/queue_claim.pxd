@@ -4,12 +4,17 @@ The states are drawn in queue_group.pxd. A claim is a C struct that its cursor o
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from fluxmq._core.link cimport link_t
+from fluxmq._core.node cimport node_t
 from fluxmq._core.queue_log cimport chunk_t, record_t
 
 cdef enum:
     CLAIM_READY = 1             # to be delivered again
     CLAIM_WAITING = 2           # the same, but not before `due_ms`
     CLAIM_HELD = 3              # a member has it
+
+cdef enum:
+    LINK_CLAIMS_MIN = 100       # a connection may have so many, however many others have
 
 cdef struct claim_t:
     uint64_t offset
@@ -62,6 +67,13 @@ cdef class Member:
     cdef claim_t* oldest
     cdef claim_t* newest
     cdef uint64_t refused_in                # the group's pump in which it took nothing: it is not asked again in that
+    cdef public uint32_t held_max           # claims that it may have, whatever its credit; 0 at join: the node's number
+    cdef uint32_t limited_at                # `held` when it was found to be `limited`
+    cdef readonly bint limited              # it has credit, and as many claims as it may have: see may_hold
+    cdef public str client                  # who it is, for people
+    cdef link_t* carrier                    # counted: whose connection it is; NULL: none
+    # Messages for it are `link`'s: what it has counts for that connection. Once, before it joins.
+    cdef void carried_by(self, link_t* link) noexcept
 
     # How many more it takes now. Never called while the member is not in a group.
     cdef uint32_t credit(self) noexcept
@@ -76,6 +88,16 @@ cdef class Member:
 cdef class Filter:
     """Which messages a group is for. Without a subclass: all."""
     cdef bint wants(self, const record_t* record) noexcept
+
+# Whether a consumer that has `held` claims may have one more. What it may have itself is the first limit. The second
+# is what is left free of the node's: a connection has at most as much as nobody has. So one that takes all it can get
+# ends at half, two at a third each, and there is always something left for others; nothing must be counted twice or
+# given back for that. A few are allowed in any case, or what was returned when the node was full would stay there.
+cdef inline bint may_hold(const node_t* node, const link_t* link, uint32_t held, uint32_t held_max) noexcept:
+    if held >= held_max:
+        return 0
+    return (link == NULL or link.claims < LINK_CLAIMS_MIN
+            or <int64_t>link.claims < node.claims_max - node.gauges.claims)
 
 # The highest lane at or below this one whose bit is set; -1: none.
 cdef inline int busy_lane(const uint64_t* busy, int lane) noexcept nogil:

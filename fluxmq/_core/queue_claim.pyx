@@ -3,6 +3,8 @@
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
+from fluxmq._core.link cimport link_drop, link_hold
+
 __all__ = ["Filter", "GroupOwner", "Member"]
 
 
@@ -123,6 +125,14 @@ cdef class Filter:
 
 cdef class Member:
     """Machine. See queue_group.pxd."""
+
+    def __dealloc__(self):
+        if self.carrier != NULL:
+            link_drop(self.carrier)
+
+    cdef void carried_by(self, link_t* link) noexcept:
+        link_hold(link)
+        self.carrier = link
 
     cdef uint32_t credit(self) noexcept:
         return 0

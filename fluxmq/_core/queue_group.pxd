@@ -29,7 +29,7 @@ cdef class Group:
     cdef readonly list cursors              # Cursor, one per log of the queue, in the queue's order
     cdef readonly list members              # Member, those with the highest priority first
     cdef readonly list guests               # Member: they get nothing by themselves (queue_heads), but may have claims
-    cdef public uint32_t claims_max         # claims in all: no more is handed out above
+    cdef public uint32_t returned_max       # READY and WAITING together: above, nothing new is handed out
     cdef public uint32_t deliveries_max     # 0 = any number; one more and the message is dead
     cdef public object on_dead              # (group, log, offset, deliveries, reason): the engine deals with it
     cdef public bint prompt                 # what was delivered too often dies when it comes back, not when it is due
@@ -37,6 +37,8 @@ cdef class Group:
     cdef public GroupOwner owner
     cdef public GroupOwner home             # the queue that it is kept with, also where it is not pumped; None: nowhere
     cdef readonly uint32_t claims           # HELD, READY and WAITING
+    cdef readonly uint32_t held             # of these, those in members' hands
+    cdef readonly bint limited              # nothing new is handed out, because of returned_max
     cdef readonly bint stalled              # something must be read from disk before it can go on
     cdef public int64_t ready_bytes         # of bodies of what is ready, where somebody asks (Queue.ready_bytes_max)
     cdef readonly bint dirty                # changed since the last export_state
@@ -72,6 +74,11 @@ cdef class Group:
     cdef uint32_t busy_from(self, uint32_t at) noexcept
     cdef int pump_order(self, uint32_t* handed) except -1
     cdef int pump_one(self, Cursor cursor, uint32_t* handed) except -1
+    cdef void admit(self, Member member) noexcept
+    cdef void unlimit(self, Member member) noexcept
+    cdef claim_t* add_claim(self, Cursor cursor, uint64_t offset) except NULL
+    cdef void drop_claim(self, claim_t* claim) noexcept
+    cdef void drop_claims(self, Cursor cursor) noexcept
     cdef int skip_to(self, Cursor cursor, uint64_t first) except -1
     cdef int move(self, Cursor cursor, uint64_t next) except -1
     cdef int hand(self, Cursor cursor, claim_t* claim, const record_t* record, chunk_t* chunk, Member member) except -1
@@ -82,6 +89,10 @@ cdef class Group:
     cdef void take_from_member(self, claim_t* claim) noexcept
     cdef void unlink(self, claim_t* claim) noexcept
     cdef claim_t* ordered(self, Cursor cursor, uint64_t offset)
+    # Whether a member is asked now. One that has credit and too many claims is put on Ledger.limited.
+    cdef bint takes(self, Member member) except -1
+    # Whether a message may be handed out that nobody has had yet. If not, the group is put there.
+    cdef bint may_claim(self) except -1
     cdef Member member_with_credit(self)
     cdef Member ranked_with_credit(self)
     cdef int rank(self) except -1

@@ -2,8 +2,9 @@
 """Machine. Who gets what, and what becomes of it: see queue_group.pxd. One file, for each of its parts is short and
 all of them move the same claims between the same heaps; what AMQP does at the head of a queue is in queue_heads.pyx.
 
-What it costs: nothing for a message that waits; a claim_t for one that is in somebody's hands or ready again (bounded
-by claims_max); a bit for one that was settled before an older one, in pages of 8 KiB per 65 536 offsets.
+What it costs: nothing for a message that waits; a claim_t for one that is in somebody's hands (bounded for each member,
+and by may_hold of queue_claim.pxd) or ready again (bounded by returned_max); a bit for one that was settled before an
+older one, in pages of 8 KiB per 65 536 offsets.
 """
 cimport cython
 from libc.stdlib cimport free
@@ -11,7 +12,9 @@ from libc.stdlib cimport free
 from fluxmq._core.errors import UsageError
 
 from fluxmq._core.node cimport node_t
-from fluxmq._core.queue_claim cimport CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, busy_lane, heap_push, heap_remove
+from fluxmq._core.queue_claim cimport (
+    CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, busy_lane, heap_push, heap_remove, may_hold,
+)
 from fluxmq._core.queue_cursor cimport PAGE_BITS
 from fluxmq._core.queue_log cimport NOTHING_WANTED, chunk_drop, chunk_hold
 from fluxmq._core.wire cimport put_u16, put_u32
@@ -26,6 +29,7 @@ cdef enum:
     LANE_SHIFT = 56
     DELIVERIES_MAX = 65535
     SCAN_MAX = 10000            # messages that one pump looks at for one cursor without handing any out
+    RETURNED_MIN = 1000         # that one group may have returned when the node has all the claims that it may have
 
 
 cdef inline bint is_over(const record_t* record, const node_t* node, bint prompt) noexcept:
@@ -49,7 +53,7 @@ cdef class Group:
     at a time) or "single" (all of them to the oldest member). volatile: nothing is recorded.
     """
 
-    def __cinit__(self, Ledger ledger not None, uint64_t number, bytes name not None, *, uint32_t claims_max=100_000,
+    def __cinit__(self, Ledger ledger not None, uint64_t number, bytes name not None, *, uint32_t returned_max=100_000,
                   uint32_t deliveries_max=0, str mode="shared", bint volatile=False):
         if mode not in ("shared", "exclusive", "single"):
             raise UsageError(f"a group is shared, exclusive or single, not {mode!r}")
@@ -58,7 +62,7 @@ cdef class Group:
         self.name = name
         self.mode = mode
         self.volatile = volatile or not ledger.active()
-        self.claims_max = claims_max
+        self.returned_max = returned_max
         self.deliveries_max = deliveries_max
         self.cursors = []
         self.members = []
@@ -89,8 +93,7 @@ cdef class Group:
         """It gets messages from the next pump on."""
         if member.group is not None:
             raise UsageError("a member is in one group at a time")
-        member.group = self
-        member.refused_in = 0
+        self.admit(member)
         self.members.append(member)
         if self.ranked or member.priority != (<Member>self.members[0]).priority:
             self.rank()                 # else they are as they came, however many there are
@@ -101,8 +104,14 @@ cdef class Group:
         """It gets what it asks for and nothing else (queue_heads.pull); it counts as nobody's consumer."""
         if member.group is not None:
             raise UsageError("a member is in one group at a time")
-        member.group = self
+        self.admit(member)
         self.guests.append(member)
+
+    cdef void admit(self, Member member) noexcept:
+        member.group = self
+        member.refused_in = 0
+        if member.held_max == 0:
+            member.held_max = self.ledger.node.member_claims_max
 
     def rest(self, Member member not None):
         """It gets nothing more, and keeps what it has; others need not wait for that."""
@@ -121,6 +130,7 @@ cdef class Group:
             self.give_back(member.oldest, 0, True)
         (self.members if member in self.members else self.guests).remove(member)
         member.group = None
+        self.unlimit(member)
         self.left(member)
 
     cdef int left(self, Member member) except -1:
@@ -137,6 +147,13 @@ cdef class Group:
         """All leave, whether they take messages or not."""
         for member in self.members + self.guests:
             self.leave(member)
+
+    def end(self):
+        """The group is no more: nobody will ask what it claimed."""
+        cdef Cursor cursor
+        self.disband()
+        for cursor in self.cursors:
+            self.drop_claims(cursor)
 
     cdef int rank(self) except -1:
         """Members in order of priority; of one priority in that in which they came."""
@@ -215,6 +232,36 @@ cdef class Group:
 
     # ---------------------------------------------------------------- hand out
 
+    cdef bint takes(self, Member member) except -1:
+        if member.refused_in == self.pumps or member.credit() == 0:
+            return 0
+        if may_hold(&self.ledger.node, member.carrier, member.held, member.held_max):
+            if member.limited and 2 * member.held <= member.limited_at:
+                self.unlimit(member)
+            return 1
+        if not member.limited:
+            member.limited = True
+            member.limited_at = member.held
+            self.ledger.node.gauges.limited += 1
+            self.ledger.limited.append(member)
+        return 0
+
+    cdef void unlimit(self, Member member) noexcept:
+        if member.limited:
+            member.limited = False
+            self.ledger.node.gauges.limited -= 1
+
+    cdef bint may_claim(self) except -1:
+        cdef uint32_t returned = self.claims - self.held
+        if returned < self.returned_max and (
+                returned < RETURNED_MIN or self.ledger.node.gauges.claims < self.ledger.node.claims_max):
+            self.limited = False
+            return 1
+        if not self.limited:
+            self.limited = True
+            self.ledger.limited.append(self)
+        return 0
+
     cdef Member member_with_credit(self):
         """Whose turn it is. The turn passes on when it got something (hand), not when it was asked."""
         cdef uint32_t count = <uint32_t>len(self.members)
@@ -224,7 +271,7 @@ cdef class Group:
             return self.ranked_with_credit()
         for i in range(count):
             member = <Member>self.members[(self.turn_member + i) % count]
-            if member.refused_in != self.pumps and member.credit():
+            if self.takes(member):
                 self.turn_next = (self.turn_member + i + 1) % count
                 return member
         return None
@@ -241,7 +288,7 @@ cdef class Group:
                 end += 1
             for i in range(end - first):
                 member = <Member>self.members[first + (self.turn_member + i) % (end - first)]
-                if member.refused_in != self.pumps and member.credit():
+                if self.takes(member):
                     self.turn_next = self.turn_member + i + 1
                     return member
             first = end
@@ -318,13 +365,13 @@ cdef class Group:
         cdef chunk_t* chunk = NULL
         cdef bint stop = 0
         while True:
-            if self.claims - self.waiting.count >= self.claims_max and cursor.ready.count == 0:
-                return 0
             member = self.member_with_credit()
             if member is None:
                 return 1
             claim = self.ready_claim(cursor, &record, &chunk, &stop)
             if claim == NULL and not stop:
+                if not self.may_claim():
+                    return 0
                 claim = self.fresh_claim(cursor, &record, &chunk, &stop)
             if claim == NULL:
                 return 0
@@ -341,14 +388,14 @@ cdef class Group:
         cdef bint stop = 0
         while True:
             if only is not None:
-                member = only if only.refused_in != self.pumps and only.credit() else None
+                member = only if self.takes(only) else None
             else:
                 member = self.member_with_credit()
             if member is None:
                 return 1
             claim = self.ready_claim(cursor, &record, &chunk, &stop)
             if claim == NULL and not stop:
-                if self.claims >= self.claims_max:
+                if not self.may_claim():
                     return 0
                 claim = self.fresh_claim(cursor, &record, &chunk, &stop)
             if claim == NULL:
@@ -416,12 +463,33 @@ cdef class Group:
                     self.touch()                        # goes on in the next turn
                     return NULL
                 continue
-            claim = cursor.add(found.offset)
+            claim = self.add_claim(cursor, found.offset)
             cursor.next = found.offset + 1
-            self.claims += 1
             record[0] = found
             return claim
         return NULL
+
+    cdef claim_t* add_claim(self, Cursor cursor, uint64_t offset) except NULL:
+        cdef claim_t* claim = cursor.add(offset)
+        self.claims += 1
+        self.ledger.node.gauges.claims += 1
+        return claim
+
+    cdef void drop_claim(self, claim_t* claim) noexcept:
+        """Nobody has it, in no heap is it."""
+        (<Cursor>claim.cursor).drop(claim)
+        self.claims -= 1
+        self.ledger.node.gauges.claims -= 1
+
+    cdef void drop_claims(self, Cursor cursor) noexcept:
+        cdef uint32_t i
+        cdef claim_t* claim
+        if cursor.table != NULL:
+            for i in range(cursor.table_mask + 1):
+                while cursor.table[i] != NULL:
+                    claim = cursor.table[i]
+                    self.unlink(claim)
+                    self.drop_claim(claim)
 
     cdef int skip_to(self, Cursor cursor, uint64_t first) except -1:
         """Retention took what is below: it is settled, but for what is in hands."""
@@ -457,7 +525,10 @@ cdef class Group:
             member.oldest = claim
         member.newest = claim
         member.held += 1
+        self.held += 1
         cursor.held += 1
+        if member.carrier != NULL:
+            member.carrier.claims += 1
         cursor.holder = member
         if member.lease_ms:
             claim.due_ms = self.ledger.node.mono_ms + member.lease_ms
@@ -490,7 +561,10 @@ cdef class Group:
         else:
             member.newest = claim.before
         member.held -= 1
+        self.held -= 1
         (<Cursor>claim.cursor).held -= 1
+        if member.carrier != NULL:
+            member.carrier.claims -= 1
         heap_remove(&self.leases, claim)
         chunk_drop(claim.chunk)
         claim.chunk = NULL
@@ -517,8 +591,7 @@ cdef class Group:
         cdef claim_t* claim = cursor.find(offset)
         if claim != NULL:
             self.unlink(claim)
-            cursor.drop(claim)
-            self.claims -= 1
+            self.drop_claim(claim)
         elif cursor.is_settled(offset):
             return 0
         if not cursor.is_settled(offset):
@@ -687,14 +760,7 @@ cdef class Group:
 
     cdef int move(self, Cursor cursor, uint64_t next) except -1:
         cdef uint32_t i
-        cdef claim_t* claim
-        if cursor.table != NULL:
-            for i in range(cursor.table_mask + 1):
-                while cursor.table[i] != NULL:
-                    claim = cursor.table[i]
-                    self.unlink(claim)
-                    cursor.drop(claim)
-                    self.claims -= 1
+        self.drop_claims(cursor)
         for i in range(cursor.pages_count):
             free(cursor.pages[i])
         cursor.pages_count = 0

@@ -12,6 +12,7 @@ from fluxmq._core.queue_group cimport Group
 cdef enum:
     PULL_EMPTY = 0
     PULL_GIVEN = 1              # member.deliver has been called
+    PULL_LIMITED = 3            # who asks has as many claims as it may have
     PULL_STALLED = 2            # there may be one: it must be read from disk first, then ask again
 
 # One message to exactly this member, which is in the group (join or attach), whatever its credit; the owner is pumped

@@ -1,10 +1,12 @@
 from fluxmq._core.queue_claim import Member
 from fluxmq._core.queue_group import Group
 
-__all__ = ["PULL_EMPTY", "PULL_GIVEN", "PULL_STALLED", "guess_ready_bytes", "pull", "purge_ready", "ready_of"]
+__all__ = ["PULL_EMPTY", "PULL_GIVEN", "PULL_LIMITED", "PULL_STALLED", "guess_ready_bytes", "pull", "purge_ready",
+           "ready_of"]
 
 PULL_EMPTY: int
 PULL_GIVEN: int
+PULL_LIMITED: int
 PULL_STALLED: int
 
 def pull(group: Group, member: Member) -> int: ...

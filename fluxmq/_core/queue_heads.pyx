@@ -4,14 +4,16 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.errors import UsageError
 
-from fluxmq._core.queue_claim cimport Member, claim_t
+from fluxmq._core.queue_claim cimport Member, claim_t, may_hold
 from fluxmq._core.queue_cursor cimport Cursor
 from fluxmq._core.queue_group cimport Group
 from fluxmq._core.queue_log cimport NOTHING_WANTED, chunk_t, record_t
 
-__all__ = ["PULL_EMPTY", "PULL_GIVEN", "PULL_STALLED", "guess_ready_bytes", "pull", "purge_ready", "ready_of"]
+__all__ = ["PULL_EMPTY", "PULL_GIVEN", "PULL_LIMITED", "PULL_STALLED", "guess_ready_bytes", "pull", "purge_ready",
+           "ready_of"]
 
-globals().update(PULL_EMPTY=PULL_EMPTY, PULL_GIVEN=PULL_GIVEN, PULL_STALLED=PULL_STALLED)
+globals().update(PULL_EMPTY=PULL_EMPTY, PULL_GIVEN=PULL_GIVEN, PULL_LIMITED=PULL_LIMITED,
+                 PULL_STALLED=PULL_STALLED)
 
 cdef enum:
     EXPIRE_MAX = 2000           # messages that die in one pump; the others in the next
@@ -61,6 +63,8 @@ cdef int pull_one(Group group, Member member) except -1:
                 group.skip_to(cursor, cursor.log.first)
             if is_empty(cursor):
                 continue
+            if not may_hold(&group.ledger.node, member.carrier, member.held, member.held_max):
+                return PULL_LIMITED
             claim = group.ready_claim(cursor, &record, &chunk, &stop)
             if claim == NULL and not stop:
                 claim = group.fresh_claim(cursor, &record, &chunk, &stop)

@@ -253,6 +253,8 @@ cdef class SessionMember(Member):
         self.qos = <uint8_t>qos
         self.prefetch = prefetch
         self.manual = manual
+        if session.link != NULL:
+            self.carried_by(session.link)
         if identifier:
             self.ids = ids_new(&identifier, 1)
 
@@ -305,6 +307,8 @@ cdef class SessionReader(StreamReader):
         self.queue = queue
         self.qos = <uint8_t>qos
         self.partition = log_partition(queue, log)
+        if session.link != NULL:
+            self.carried_by(session.link)
         if identifier:
             self.ids = ids_new(&identifier, 1)
 

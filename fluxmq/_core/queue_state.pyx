@@ -69,8 +69,7 @@ cdef int replay_settle(Group group, Cursor cursor, uint64_t first, uint32_t n) e
         claim = cursor.find(offset)
         if claim != NULL:
             group.unlink(claim)
-            cursor.drop(claim)
-            group.claims -= 1
+            group.drop_claim(claim)
         cursor.mark(offset)
         if cursor.next <= offset:
             cursor.next = offset + 1
@@ -88,8 +87,7 @@ cdef int replay_claim(Group group, Cursor cursor, uint64_t first, uint32_t n, ui
         claim = cursor.find(offset)
         known = 0
         if claim == NULL:
-            claim = cursor.add(offset)
-            group.claims += 1
+            claim = group.add_claim(cursor, offset)
         else:
             group.unlink(claim)
             if claimed:

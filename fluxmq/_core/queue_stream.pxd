@@ -5,6 +5,8 @@ in order, so that its group's position (commit) never passes a message that may 
 """
 from libc.stdint cimport uint32_t, uint64_t
 
+from fluxmq._core.ledger cimport Ledger
+from fluxmq._core.link cimport link_t
 from fluxmq._core.queue_claim cimport Filter, GroupOwner, claim_t
 from fluxmq._core.queue_group cimport Group
 from fluxmq._core.queue_log cimport Log, record_t
@@ -23,10 +25,19 @@ cdef class StreamReader:
     cdef public Filter filter
     cdef readonly bint stalled
     cdef readonly uint32_t held             # delivered and not acknowledged
+    cdef readonly uint32_t remembered       # those, and what was acknowledged behind the oldest of them
+    cdef public uint32_t held_max           # that it may remember; 0: the node's number for a consumer
+    cdef readonly bint limited              # it has credit, and remembers as many as it may
+    cdef public str client                  # who it is, for people
+    cdef link_t* carrier                    # counted: whose connection it is; NULL: none
     cdef claim_t* oldest
     cdef claim_t* newest
 
     cdef uint32_t credit(self) noexcept
+    # Once, before the first pump: see Member.
+    cdef void carried_by(self, link_t* link) noexcept
+    cdef bint takes(self) except -1
+    cdef void unlimit(self) noexcept
     # 1: taken; 0: not now. With keeps() the claim is its handle until `acknowledge` or `forget`.
     cdef int deliver(self, claim_t* claim, const record_t* record) except -1
     # Whether deliveries are acknowledged (QoS 1 and 2): then deliver gets a claim, else NULL.
@@ -37,3 +48,4 @@ cdef class StreamReader:
     cdef void pass_over(self, uint64_t offset) noexcept
     cdef claim_t* remember(self, uint64_t offset) except NULL
     cdef void take_back(self, claim_t* claim) noexcept
+    cdef void drop(self, claim_t* claim) noexcept

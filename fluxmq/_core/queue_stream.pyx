@@ -3,7 +3,8 @@
 cimport cython
 
 from fluxmq._core.errors import UsageError
-from fluxmq._core.queue_claim cimport claim_free, claim_new
+from fluxmq._core.link cimport link_drop, link_hold
+from fluxmq._core.queue_claim cimport claim_free, claim_new, may_hold
 from fluxmq._core.queue_log cimport NOTHING_WANTED, chunk_t
 
 __all__ = ["StreamReader"]
@@ -27,7 +28,36 @@ cdef class StreamReader:
         self.filter = filter
 
     def __dealloc__(self):
-        self.forget()
+        cdef claim_t* claim
+        while self.oldest != NULL:          # nobody called leave(): the node is gone, with what it counted
+            claim = self.oldest
+            self.oldest = claim.behind
+            claim_free(claim)
+        if self.carrier != NULL:
+            link_drop(self.carrier)
+
+    cdef void carried_by(self, link_t* link) noexcept:
+        link_hold(link)
+        self.carrier = link
+
+    cdef bint takes(self) except -1:
+        """What it remembers is bounded, and not only what was not acknowledged: what came behind one that never is."""
+        cdef Ledger ledger = self.log.ledger
+        cdef uint32_t most = self.held_max if self.held_max else ledger.node.member_claims_max
+        if may_hold(&ledger.node, self.carrier, self.remembered, most):
+            if self.limited and 2 * self.remembered <= most:
+                self.unlimit()
+            return 1
+        if not self.limited:
+            self.limited = True
+            ledger.node.gauges.limited += 1
+            ledger.limited.append(self)
+        return 0
+
+    cdef void unlimit(self) noexcept:
+        if self.limited:
+            self.limited = False
+            self.log.ledger.node.gauges.limited -= 1
 
     cdef uint32_t credit(self) noexcept:
         return 0
@@ -66,6 +96,8 @@ cdef class StreamReader:
                 continue
             claim = NULL
             if self.keeps():
+                if not self.takes():
+                    break
                 claim = self.remember(record.offset)
             if not self.deliver(claim, record):
                 if claim != NULL:
@@ -96,7 +128,18 @@ cdef class StreamReader:
             self.oldest = claim
         self.newest = claim
         self.held += 1
+        self.remembered += 1
+        self.log.ledger.node.gauges.claims += 1
+        if self.carrier != NULL:
+            self.carrier.claims += 1
         return claim
+
+    cdef void drop(self, claim_t* claim) noexcept:
+        self.remembered -= 1
+        self.log.ledger.node.gauges.claims -= 1
+        if self.carrier != NULL:
+            self.carrier.claims -= 1
+        claim_free(claim)
 
     cdef void take_back(self, claim_t* claim) noexcept:
         """The newest one was not delivered after all."""
@@ -106,7 +149,7 @@ cdef class StreamReader:
         else:
             self.oldest = NULL
         self.held -= 1
-        claim_free(claim)
+        self.drop(claim)
 
     cdef int acknowledge(self, claim_t* claim) except -1:
         cdef claim_t* oldest
@@ -119,7 +162,7 @@ cdef class StreamReader:
                 self.oldest.before = NULL
             else:
                 self.newest = NULL
-            claim_free(oldest)
+            self.drop(oldest)
         self.acknowledged = self.oldest.offset if self.oldest != NULL else self.next
         if self.owner is not None:
             self.owner.touch()
@@ -131,9 +174,10 @@ cdef class StreamReader:
         while self.oldest != NULL:
             claim = self.oldest
             self.oldest = claim.behind
-            claim_free(claim)
+            self.drop(claim)
         self.newest = NULL
         self.held = 0
+        self.unlimit()
 
     def commit(self, uint64_t next):
         """The group goes on from here after a restart, or with another reader. Raises UsageError without a group."""

@@ -8,6 +8,7 @@ from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_admin import QueueAdmin
 from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_consumers import QueueConsumers
+from fluxmq.engine.queue_limited import LimitedConsumers
 from fluxmq.engine.queue_space import QueueSpace
 from fluxmq.engine.queue_store import QueueKeeper
 from fluxmq.engine.queues import QueueManager
@@ -34,6 +35,9 @@ def initialize(server: Server) -> SegmentStore | None:
     server.keeper.queues = QueueKeeper(manager, segments, config.queue_manager.cache_size, server.fail)
     server.broker.consumers = QueueConsumers(manager, server.note)
     server.queue_manager = manager
+    server.hub.ledger.limit_claims(config.queue_manager.max_unsettled_per_consumer,
+                                   config.queue_manager.max_unsettled)
+    server.queue_limited = LimitedConsumers(manager)
     server.queue_clock = QueueClock(manager, int(config.queue_manager.auto_commit_interval * 1000),
                                     server.keeper.clock.stamp_of_age)
     if server.store.path is not None:
@@ -56,5 +60,6 @@ def declare(server: Server) -> None:
 def tick(server: Server) -> None:
     """The clock has moved."""
     server.queue_clock.tick()
+    server.queue_limited.tick()
     if server.queue_space is not None:
         server.queue_space.tick(server.loop)

@@ -92,6 +92,13 @@ def as_queue(queue: dict[str, Any]) -> str:
     return text
 
 
+def limited_in(groups: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each consumer that gets nothing more before it settles what it has."""
+    return [f"{plain(member.get('client') or 'a consumer')} of group {plain(group.get('name'))} has "
+            f"{plain(member.get('held'))} unsettled messages, and gets no more before it settles some: set a prefetch"
+            for group in groups for member in group.get("members") or [] if member.get("limited")]
+
+
 def as_groups(groups: Sequence[dict[str, Any]]) -> str:
     rows = []
     for group in groups:
@@ -105,7 +112,7 @@ def as_groups(groups: Sequence[dict[str, Any]]) -> str:
     heads = {"name": "GROUP", "members": "MEMBERS", "claimed": "CLAIMED", "lag": "LAG", "next": "NEXT"}
     if any(group.get("retry") for group in groups):  # of a stream nothing is given a second time
         heads |= {"retries": "RETRIES", "backoff": "BACKOFF"}
-    return as_table(rows, heads)
+    return as_table(rows, heads) + "".join(f"\n{line}\n" for line in limited_in(groups))
 
 
 def _flat(spec: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

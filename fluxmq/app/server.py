@@ -50,6 +50,7 @@ from fluxmq.engine.durability import Keeper
 from fluxmq.engine.ports import StateStore
 from fluxmq.engine.ports_queues import QueuesPort
 from fluxmq.engine.queue_clock import QueueClock
+from fluxmq.engine.queue_limited import LimitedConsumers
 from fluxmq.engine.queue_space import QueueSpace
 from fluxmq.engine.queues import QueueManager
 from fluxmq.engine.review import review
@@ -128,6 +129,7 @@ class Server:
         self.segments: SegmentStore | None = None
         self.queue_manager: QueueManager
         self.queue_clock: QueueClock
+        self.queue_limited: LimitedConsumers
         self.queue_space: QueueSpace | None = None
         self.descriptors = 0
         self.tally = Tally()

@@ -114,7 +114,10 @@ class Snapshots:
         manager = self.server.queue_manager
         happened, now, kinds = totals(manager)
         happened["refused_unknown_queue"] = manager.refused_unknown
-        return {"fluxmq_queues": {(kind,): number for kind, number in kinds.items()}} | {
+        counters = self.server.hub.counters()
+        return {"fluxmq_queues": {(kind,): number for kind, number in kinds.items()},
+                "fluxmq_queues_claims": counters["claims"],
+                "fluxmq_queues_consumers_limited": counters["limited"]} | {
             f"fluxmq_queues_{name}": value for name, value in as_metrics(happened, now).items()}
 
     def queue_metrics(self, asked: Sequence[str]) -> list[QueueSnapshot]:

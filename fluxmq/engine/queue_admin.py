@@ -190,11 +190,12 @@ class QueueAdmin:
         return [self._group(state, group, pattern) for (_, pattern), group in sorted(state.groups.items())]
 
     def _group(self, state: QueueState, group: Group, pattern: bytes) -> dict[str, Any]:
-        members = [{"client": client_of(member), "held": member.held} for member in group.members]
+        members = [{"client": member.client or "", "held": member.held, "limited": member.limited}
+                   for member in group.members]
         stream = state.queue.kind == QUEUE_STREAM
         if stream:
-            members = [{"client": client_of(reader), "held": reader.held} for reader in state.queue.readers
-                       if reader.group is group]
+            members = [{"client": reader.client or "", "held": reader.held, "limited": reader.limited}
+                       for reader in state.queue.readers if reader.group is group]
         lag = sum(max(cursor.log.next - max(cursor.next, cursor.log.first), 0) for cursor in group.cursors)
         terms = {} if stream else {"retry": retry_of(self.manager.retry_terms(state, group)),
                                    "contract": list(state.contracts.get(group, SILENT).said())}
@@ -290,12 +291,6 @@ def retry_of(retry: Retry) -> dict[str, Any]:
     """As a user would write it."""
     return {"max_retries": retry.max_retries, "initial_backoff": format_duration(retry.initial_backoff),
             "max_backoff": format_duration(retry.max_backoff), "multiplier": retry.multiplier}
-
-
-def client_of(member: Any) -> str:
-    """Whom a member delivers to, as far as one can tell."""
-    session = getattr(member, "session", None)
-    return session.name.decode() if session is not None else ""
 
 
 def message_of(record: Record, partition: int, expires_at: int) -> QueueMessage:

@@ -146,6 +146,7 @@ class QueueConsumers:
                                      filter=self.manager.filter(queue, rest), manual=consume.manual)
                        for log in queue.logs]
             for reader in members:
+                reader.client = session.name.decode()
                 if group is not None and consume.position:
                     reader.commit(reader.next)  # whoever resumes goes on from where this one began
                 queue.add_reader(reader)
@@ -156,6 +157,7 @@ class QueueConsumers:
                                    identifier=identifier)
             member.lease_ms = self.manager.lease_ms(queue) if consume.lease_ms is None else consume.lease_ms
             member.on_refused = self._refused
+            member.client = session.name.decode()
             group.join(member)
             members = [member]
             queue.notify()

@@ -165,7 +165,7 @@ class QueueManager:
         for group in state.groups.values():
             members += group.members + group.guests
             group.on_dead = None  # what goes with its queue is no dead letter
-            group.disband()
+            group.end()
         for log in queue.logs:
             log.trim(log.next)
         self.forget(state)

@@ -225,6 +225,12 @@ class QueueManager(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         "when they leave, too. 0s = a few times a second."))] = 0.0
     cache_size: Annotated[Bytes, Meta(ge=1 << 20, description=(
         "Messages kept in memory although they are on disk too, for readers that are not far behind."))] = 64 << 20
+    max_unsettled_per_consumer: Annotated[int, Meta(ge=1, le=10_000_000, description=(
+        "Messages that one consumer may have without settling them, whatever its prefetch; it gets no more until it "
+        "settles some, and the others of its queue go on."))] = 100_000
+    max_unsettled: Annotated[int, Meta(ge=1000, le=1_000_000_000, description=(
+        "The same for all consumers together, with what waits to be delivered again. One connection gets at most as "
+        "many as are left free of these: alone, half of them. Each takes about 200 bytes of memory."))] = 1_000_000
     segment_size: Annotated[Bytes, Meta(ge=1 << 20, le=1 << 30, description=(
         "A file of messages is closed at this size; retention gives back whole files."))] = 64 << 20
     metrics_queues: Annotated[int, Meta(ge=0, le=100_000, description=(

@@ -156,6 +156,9 @@ METRICS: tuple[Metric, ...] = (
            labels=(Label("type", ("classic", "stream", "ephemeral")),)),
     Metric("fluxmq_queues_groups", "gauge", "Groups of all queues."),
     Metric("fluxmq_queues_consumers", "gauge", "Consumers of all queues; one of a stream counts once per partition."),
+    Metric("fluxmq_queues_claims", "gauge", "Messages that consumers have, or that wait to be delivered again: what "
+                                            "queue_manager.max_unsettled bounds."),
+    Metric("fluxmq_queues_consumers_limited", "gauge", "Consumers that get no more until they settle some."),
     *(Metric(name.replace("_queue_", "_queues_"), kind, f"Of all queues: {text[0].lower()}{text[1:]}", unit, labels)
       for name, kind, text, unit, labels in _OF_A_QUEUE),
 )

@@ -36,23 +36,31 @@ class MemberModel:
     lease_ms: int = 0
     refuses: bool = False           # it takes nothing, although it says that it has room
     missed: int = 0                 # deliveries to others since its last one, while it had credit
+    most: int = 1 << 32             # it has no more than that, whatever its room
 
 
 @dataclass
 class GroupModel:
-    """start: what is below is not for this group. mode: as the broker's."""
+    """start: what is below is not for this group. mode: as the broker's. returned_max: so many may be ready or waiting;
+    with these, nothing new is handed out. full: the broker says that there are as many."""
 
     mode: str
     start: list[int]
     entries: dict[Place, Entry] = field(default_factory=dict)
     members: dict[Hashable, MemberModel] = field(default_factory=dict)
     owners: dict[int, Hashable] = field(default_factory=dict)
+    returned_max: int = 1 << 32
+    full: bool = False
+
+    def returned(self) -> int:
+        return sum(entry.state in ("ready", "waiting") for entry in self.entries.values())
 
     def held(self, member: Hashable) -> list[Place]:
         return [place for place, entry in self.entries.items() if entry.state == "held" and entry.member == member]
 
     def credit(self, member: Hashable) -> int:
-        return max(0, self.members[member].room - len(self.held(member)))
+        known = self.members[member]
+        return max(0, min(known.room, known.most) - len(self.held(member)))
 
 
 class QueueModel:
@@ -132,8 +140,8 @@ class QueueModel:
         del self.groups[name]
         self._sweep()
 
-    def join(self, group: str, member: Hashable, room: int, lease_ms: int = 0) -> None:
-        self.groups[group].members[member] = MemberModel(room, lease_ms)
+    def join(self, group: str, member: Hashable, room: int, lease_ms: int = 0, most: int = 1 << 32) -> None:
+        self.groups[group].members[member] = MemberModel(room, lease_ms, most=most)
         self._forgive(group)
 
     def leave(self, group: str, member: Hashable) -> None:
@@ -173,12 +181,13 @@ class QueueModel:
 
     # ── what the broker did in a pump ────────────────────────────────────────────────────────────────────
 
-    def eligible(self, name: str, log: int) -> list[int]:
-        """Offsets of a log that may be handed out now, in order; those that must be, and those that may be gone."""
+    def eligible(self, name: str, log: int, new: bool = True) -> list[int]:
+        """Offsets of a log that may be handed out now, in order; those that must be, and those that may be gone. new: also
+        what nobody has had yet."""
         group, found = self.groups[name], []
         for offset, message in sorted(self.logs[log].items()):
             entry = group.entries.get((log, offset))
-            if entry is None and offset < group.start[log]:
+            if entry is None and (offset < group.start[log] or not new):
                 continue
             if (entry is None or entry.state == "ready") and not self.doomed(entry, message):
                 found.append(offset)
@@ -201,6 +210,7 @@ class QueueModel:
         assert count == (entry.count if entry else 0) + 1
         assert group.credit(member) > 0, "more than its credit"
         assert not group.members[member].refuses
+        assert entry is not None or group.returned() < group.returned_max, "too many were returned"
         before = [o for o in self.eligible(name, log) if o < offset and (log, o) not in self.gone]
         assert not before, f"{before} go before {offset}"
         self._check_turns(name, member, log)
@@ -220,7 +230,8 @@ class QueueModel:
             return
         for higher in range(len(self.logs)):
             if higher % self.lanes > log % self.lanes and higher not in self.unread:
-                urgent = [o for o in self.eligible(name, higher) if (higher, o) not in self.gone]
+                new = group.returned_max >= 1 << 32     # else it may have been full just before
+                urgent = [o for o in self.eligible(name, higher, new) if (higher, o) not in self.gone]
                 assert not urgent, f"{urgent} have a higher priority"
         for other, known in group.members.items():
             known.missed = known.missed + 1 if other != member and not known.refuses and group.credit(other) else 0
@@ -243,7 +254,7 @@ class QueueModel:
         self._sweep()
         for name, group in self.groups.items():
             for log in range(len(self.logs)):
-                waits = [o for o in self.eligible(name, log) if (log, o) not in self.gone]
+                waits = [o for o in self.eligible(name, log, not group.full) if (log, o) not in self.gone]
                 if not waits:
                     continue
                 if group.mode == "shared":

@@ -847,6 +847,35 @@ def cache_size(pair: Pair) -> None:
     assert grown[0] + (30 << 20) < grown[1]
 
 
+def consumer_of(pair: Pair, value: object) -> tuple[Broker, Client]:
+    broker = pair.start(value, queues="[{name: q}]", session__max_inflight_messages=65535)
+    client = pair.client(broker)
+    client.subscribe("$queue/q", qos=1)
+    return broker, client
+
+
+def max_unsettled_per_consumer(pair: Pair) -> None:
+    for value, most in ((3, 3), (100, 5)):
+        broker, client = consumer_of(pair, value)
+        publisher = pair.client(broker)
+        for _ in range(5):
+            publisher.publish("$queue/q", b"", 1, expect=0)
+        for _ in range(most):
+            client.expect(Publish)
+        client.expect_quiet()
+
+
+def max_unsettled(pair: Pair) -> None:
+    for value, most in ((1000, 500), (2000, 600)):
+        broker, client = consumer_of(pair, value)
+        publisher = pair.client(broker)
+        for _ in range(600):
+            publisher.publish("$queue/q", b"", 1, expect=0)
+        for _ in range(most):
+            client.expect(Publish)
+        client.expect_quiet()
+
+
 HALVES = lambda count: (list(range(count)), list(range(count - 10, count)))     # noqa: E731
 OTHERS: dict[str, Observe] = {
     "server.health_enabled": health_enabled,
@@ -854,6 +883,8 @@ OTHERS: dict[str, Observe] = {
     "queue_manager.auto_commit_interval": auto_commit_interval,
     "queue_manager.auto_create": auto_create,
     "queue_manager.cache_size": cache_size,
+    "queue_manager.max_unsettled": max_unsettled,
+    "queue_manager.max_unsettled_per_consumer": max_unsettled_per_consumer,
     "queue_manager.metrics_queues": metrics_queues,
     "queue_manager.segment_size": segment_size,
     "queue_manager.compression": compression,

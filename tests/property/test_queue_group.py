@@ -66,8 +66,9 @@ class QueueMachine(RuleBasedStateMachine):
     """events: deliveries since the last look, as (group, member, log, offset, count). disk: by log number."""
 
     @initialize(partitions=st.sampled_from([1, 4]), lanes=st.sampled_from([1, 3]),
-                retries=st.sampled_from([0, 2]), depth=st.sampled_from([0, 0, 6]), drop=st.booleans())
-    def make(self, partitions: int, lanes: int, retries: int, depth: int, drop: bool) -> None:
+                retries=st.sampled_from([0, 2]), depth=st.sampled_from([0, 0, 6]), drop=st.booleans(),
+                returned=st.sampled_from([0, 0, 3]))
+    def make(self, partitions: int, lanes: int, retries: int, depth: int, drop: bool, returned: int) -> None:
         self.hub = Hub(None)
         self.now, self.mono = START_MS, 0
         self.wall = self.now
@@ -84,6 +85,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.numbers = {log.number: at for at, log in enumerate(self.queue.logs)}
         self.model = QueueModel(partitions, lanes, retries + 1 if retries else 0)
         self.tell_time()
+        self.returned_max = returned
         self.groups: dict[str, Group] = {}
         self.members: dict[int, PyMember] = {}
         self.disk: dict[int, dict[int, bytes]] = {}
@@ -188,6 +190,8 @@ class QueueMachine(RuleBasedStateMachine):
     def pump(self) -> None:
         """A turn ends."""
         self.turns()
+        for name, group in self.groups.items():
+            self.model.groups[name].full = group.claims - group.held >= group.returned_max
         self.model.pumped()
         self.check_nothing_due()
         # Whoever asked for the disk is asked once more when it is there; so a second pump finds nothing to do.
@@ -247,9 +251,12 @@ class QueueMachine(RuleBasedStateMachine):
                      if claim[0] == "held" or place[1] in self.model.logs[place[0]]}
             assert touched(there) == touched(self.model.claims(name))
             assert group.claims == len(found)
+            assert group.held == sum(claim[0] == "held" for claim in found.values())
             for number, member in self.members.items():
                 if number in self.model.groups[name].members:
                     assert member.held == len(self.model.groups[name].held(number)) <= max(member.room, member.held)
+                    assert member.held <= self.model.groups[name].members[number].most
+        assert self.hub.counters()["claims"] == sum(group.claims for group in self.groups.values())
 
     # ── rules ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -319,16 +326,20 @@ class QueueMachine(RuleBasedStateMachine):
         start = [log.first for log in self.queue.logs]
         self.groups[name] = self.manager.group(self.queue, name.encode(), mode=MODES[name])
         self.model.add_group(name, MODES[name], start)
+        if self.returned_max:
+            self.groups[name].returned_max = self.model.groups[name].returned_max = self.returned_max
         self.balance(name)
         self.pump()
 
-    @rule(name=names, room=st.integers(0, 4), lease=st.sampled_from([0, 0, 1000, 4000]))
-    def join(self, name: str, room: int, lease: int) -> None:
+    @rule(name=names, room=st.integers(0, 4), lease=st.sampled_from([0, 0, 1000, 4000]),
+          most=st.sampled_from([0, 0, 1, 2]))
+    def join(self, name: str, room: int, lease: int, most: int = 0) -> None:
         if name not in self.groups:
             self.group(name)
         number = len(self.members)
-        self.model.join(name, number, room, lease)
+        self.model.join(name, number, room, lease, most or 1 << 32)
         self.members[number] = self.member(name, number, room, lease)
+        self.members[number].held_max = most
         self.groups[name].join(self.members[number])
         self.balance(name)
         self.pump()

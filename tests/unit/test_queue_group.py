@@ -13,6 +13,8 @@ from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_member import PyMember
 from fluxmq._core.queue_stats import queue_counts
 from fluxmq._core.testing import claims_of, pump_queues
+from fluxmq.app.queue_text import as_groups
+from fluxmq.engine.queue_admin import QueueAdmin
 from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_positions import NOTHING
 from fluxmq.engine.queue_properties import encode_users, users_of
@@ -336,3 +338,104 @@ def test_a_changed_retry_limit_holds_for_groups_that_are_there() -> None:
     group = bench.group()
     bench.manager.declare(QueueSpec(name="q", retry=Retry(max_retries=1)))
     assert group.deliveries_max == 2
+
+
+# ── too many claims ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_consumer_at_its_limit_stands_still_alone() -> None:
+    bench = Bench()
+    group = bench.group()
+    greedy, other = bench.join(group, "greedy", 1000), bench.join(group, "other", 1000)
+    greedy.held_max = 3
+    bench.put(10)
+    got = bench.pump()
+    assert [what for who, what in got if who == "greedy"] == [0, 2, 4]
+    assert [what for who, what in got if who == "other"] == [1, 3, 5, 6, 7, 8, 9]
+    assert greedy.limited and not other.limited
+    group.settle_upto(bench.queue.logs[0].number, 9, other)
+    bench.put(2)
+    assert bench.pump() == [("other", 10), ("other", 11)]
+    group.settle_upto(bench.queue.logs[0].number, 11)
+    bench.put(2)
+    assert sorted(who for who, _ in bench.pump()) == ["greedy", "other"]
+    assert not greedy.limited
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_thousand_consumers_that_settle_nothing_leave_the_group_going(partitions: int) -> None:
+    """More claims than any number that a group as a whole was once allowed."""
+    bench = Bench(partitions=partitions)
+    group = bench.group()
+    for number in range(6):
+        bench.join(group, f"greedy {number}", 1 << 30).held_max = 10_000
+    bench.join(group, "other", 1 << 30).held_max = 1 << 31
+    bench.hub.ledger.limit_claims(10_000, 10_000_000)
+    bench.put(130_000)
+    got = bench.pump()
+    assert len(got) == 130_000 and group.claims == group.held == 130_000
+    assert sum(who == "other" for who, _ in got) == 70_000
+
+
+def test_what_was_returned_and_waits_is_bounded_for_the_group() -> None:
+    """By whomever: what is ready again goes out first, so only what waits for its time holds up what is new."""
+    bench = Bench()
+    group = bench.group()
+    group.returned_max = 4
+    bench.join(group, "refuses", 1)
+    log = bench.queue.logs[0].number
+    bench.put(10)
+    for offset in range(4):
+        assert bench.pump() == [("refuses", offset)]
+        group.give_back_at(log, offset, 5_000, True)
+    assert bench.pump() == []
+    assert group.limited and bench.hub.ledger.take_limited() == [group]
+    bench.hub.set_clock(1_006_000, 6_000)
+    bench.clock.tick()
+    assert bench.pump() == [("refuses", 0)]
+
+
+def test_all_claims_of_a_node_are_bounded_and_counted() -> None:
+    bench = Bench()
+    counters = bench.hub.counters
+    group = bench.group()
+    members = [bench.join(group, name, 5) for name in "ab"]
+    bench.put(8)
+    bench.pump()
+    assert counters()["claims"] == group.claims == 8
+    group.leave(members[0])
+    assert counters()["claims"] == 8
+    bench.pump()
+    group.settle_upto(bench.queue.logs[0].number, 100)
+    bench.pump()
+    assert counters()["claims"] == group.claims
+    bench.manager.delete(b"q")
+    assert counters()["claims"] == counters()["limited"] == 0
+
+
+def test_a_limited_consumer_that_leaves_is_none_any_more() -> None:
+    bench = Bench()
+    group = bench.group()
+    greedy = bench.join(group, "greedy", 1000)
+    greedy.held_max = 3
+    bench.put(10)
+    bench.pump()
+    assert bench.hub.counters()["limited"] == 1 and bench.hub.ledger.take_limited() == [greedy]
+    group.leave(greedy)
+    assert bench.hub.counters()["limited"] == 0 and not greedy.limited
+
+
+def test_describe_names_who_is_limited() -> None:
+    bench = Bench()
+    group = bench.group()
+    bench.join(group, "other", 2).client = "other"
+    greedy = bench.join(group, "greedy", 1000)
+    greedy.held_max, greedy.client = 3, "greedy"
+    bench.put(10)
+    bench.pump()
+    groups = QueueAdmin(bench.manager).describe("q")["group_list"]
+    assert {member["client"]: (member["held"], member["limited"]) for member in groups[0]["members"]} == {
+        "other": (2, False), "greedy": (3, True)}
+    last = as_groups(groups).splitlines()[-1]
+    assert last == ("greedy of group shared has 3 unsettled messages, and gets no more before it settles some: "
+                    "set a prefetch")

@@ -10,7 +10,7 @@ from fluxmq._core.amqp091_fields import Timestamp
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import QUEUE_STREAM, Queue
-from fluxmq._core.queue_heads import PULL_GIVEN, PULL_STALLED
+from fluxmq._core.queue_heads import PULL_GIVEN, PULL_LIMITED, PULL_STALLED
 from fluxmq.edge.amqp091.client import HOLD_GET
 from fluxmq.engine.amqp_queues import AmqpQueues
 from fluxmq.model.amqp import ReplyCode, text, wire
@@ -59,10 +59,11 @@ class Consumers:
             raise ProtocolError(ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-priority': {priority!r}")
         consumer = Consumer(channel, queue, tag)
         if queue.kind == QUEUE_STREAM:
-            self._read(consumer, wire(group), no_ack, arguments.get("x-stream-offset"))
+            self._read(client, consumer, wire(group), no_ack, arguments.get("x-stream-offset"))
         else:
             member = ChannelMember(channel, queue, wire(tag), no_ack=no_ack, prefetch=channel.prefetch)
             member.counts = self.queues.tells_deliveries(queue)
+            member.client = client.client_id
             consumer.group = self.queues.consume(queue, member, exclusive=exclusive, owner=client, group=wire(group),
                                                  priority=max(-PRIORITY_MAX, min(PRIORITY_MAX, priority)))
             consumer.members = [member]
@@ -70,7 +71,7 @@ class Consumers:
         queue.notify()
         return consumer
 
-    def _read(self, consumer: Consumer, name: bytes, no_ack: bool, offset: Any) -> None:
+    def _read(self, client: Client, consumer: Consumer, name: bytes, no_ack: bool, offset: Any) -> None:
         queue, channel, manager = consumer.queue, consumer.channel, self.queues.manager
         position = stream_position(offset, self.hub.now_ms)
         consumer.group = group = manager.group(queue, name) if name else None
@@ -78,6 +79,7 @@ class Consumers:
             reader = ChannelReader(channel, queue, log, wire(consumer.tag),
                                    manager.position(queue, log, position, group), no_ack=no_ack,
                                    prefetch=channel.prefetch, group=group)
+            reader.client = client.client_id
             if group is not None and position:
                 reader.commit(reader.next)  # whoever resumes goes on from where this one began
             queue.add_reader(reader)
@@ -161,11 +163,16 @@ class Consumers:
         if member is None or member.group is None:
             member = ChannelMember(channel, queue, None, no_ack=no_ack)
             member.counts = self.queues.tells_deliveries(queue)
+            member.client = state.client.client_id
             self.queues.guest(queue, member)
             state.getters[queue, no_ack] = member
         queue.settle_news()
         member.remaining = max(self.queues.counts(queue)[0] - 1, 0)
         outcome = self.queues.ask(queue, member)
+        if outcome == PULL_LIMITED and not waited:
+            # Empty it is not, and more it may not have. The channel ends, and what it has is ready again.
+            raise ProtocolError(ReplyCode.PRECONDITION_FAILED,
+                                f"{member.held} messages were got and not acknowledged: no more before some are")
         if outcome == PULL_STALLED:
             # It lies on the disk: nothing else of this connection is handled until it is there.
             if not waited:
