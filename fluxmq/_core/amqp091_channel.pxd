@@ -32,7 +32,7 @@ cdef struct marks_t:            # ascending in both
 
 cdef struct delivery_t:
     claim_t* claim              # NULL: settled, or a reader's that is not kept
-    const record_t* record      # good until the claim is settled; a reader's: until it was sent
+    const record_t* record      # NULL: it was sent, so that the claim has let go of it
     void* consumer              # Consumer's half: ChannelMember or ChannelReader, borrowed
     int64_t at_ms               # monotonic, when it was given
     uint32_t awaited            # its bytes in link.awaited: it waits for the disk
@@ -103,7 +103,7 @@ cdef class Channel(Waiter):
     cdef int answer(self, bint refused, bint recorded) except -1
     cdef int flush_confirms(self) except -1
     cdef int write_confirm(self, uint64_t tag) except -1
-    # A message for a consumer. 1: taken.
+    # A message for a consumer. DELIVER_TAKEN, or DELIVER_KEPT while it waits for the disk.
     cdef int give(self, void* consumer, bint reads, claim_t* claim, const record_t* record, uint64_t batch) except -1
     cdef int send_up_to(self, uint64_t tag) except -1
     cdef int send_one(self, delivery_t* delivery, uint64_t tag) except -1

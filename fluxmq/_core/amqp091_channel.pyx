@@ -25,6 +25,7 @@ from fluxmq._core.amqp091_values cimport room_t
 from fluxmq._core.link cimport link_commit, link_drop, link_hold, link_mark, link_room
 from fluxmq._core.ledger cimport HELD_TOLD
 from fluxmq._core.message cimport FORMAT_AMQP091
+from fluxmq._core.queue_claim cimport DELIVER_KEPT, DELIVER_TAKEN, claim_let_go
 from fluxmq._core.queue_group cimport Group
 from fluxmq._core.queue_log cimport Log, record_body
 from fluxmq._core.transport cimport Transport
@@ -407,13 +408,15 @@ cdef class Channel(Waiter):
             delivery.awaited = record.size
             self.link.awaited += delivery.awaited
             self.wait_for(batch)
-            return 1 + add_mark(&self.deliveries, batch, tag)
+            add_mark(&self.deliveries, batch, tag)
+            return DELIVER_KEPT                 # its bytes are needed once more, when it leaves
         self.sent = tag
         self.send_one(delivery, tag)
+        delivery.record = NULL
         if claim == NULL:
             delivery.consumer = NULL
             self.advance()
-        return 1
+        return DELIVER_TAKEN
 
     cdef int send_up_to(self, uint64_t last) except -1:
         cdef uint64_t tag = max(self.sent + 1, self.first)
@@ -423,6 +426,8 @@ cdef class Channel(Waiter):
             if delivery.consumer != NULL:
                 self.awaits_no_more(delivery)
                 self.send_one(delivery, tag)
+                delivery.record = NULL
+                claim_let_go(delivery.claim)    # a reader's leave at once, never from here
             tag += 1
         self.sent = last
         return 0

@@ -56,7 +56,7 @@ cdef struct link_t:
     int64_t inbound         # QoS 1 and 2 PUBLISH of this client that are not answered to the end, [MQTT-3.3.4-7]
     uint64_t dropped        # messages
     uint32_t claims         # messages of queues that its consumers have and have not settled
-    size_t awaited          # AMQP: bytes of deliveries that are promised to it and wait for the disk
+    size_t awaited          # bytes of queues' messages that are promised to it and wait for the disk
 
 cdef link_t* link_new(node_t* node, int fd) except NULL
 cdef void link_drop(link_t* link) noexcept

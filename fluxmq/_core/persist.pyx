@@ -409,8 +409,7 @@ cdef class Loader:
         if kind == RECORD_RELEASED:
             slot = self.slot_of(session, sequence)
             if slot != NULL and slot.msg != NULL:
-                session.ledger.forget(slot.msg)
-                slot.msg = NULL
+                session.drop_message(slot)
                 slot.state = SLOT_RELEASE_HELD
             return 0
         raise CorruptError(f"the journal has a record of kind {kind}, which this version does not know: it was written "
@@ -481,13 +480,13 @@ cdef class Loader:
             session.restore_queued(msg, first, ids, sequence)
             return 0
         slot = session.restore_slot(packet_id)
-        slot.msg = msg
         slot.ids = ids
         slot.first = first
         slot.sequence = sequence
         slot.state = SLOT_WAITING if msg != NULL else SLOT_RELEASE_HELD
         if msg != NULL:
             msg_hold(msg)
+            session.put_message(slot, msg)
         if ids != NULL:
             ids.refs += 1
         return 0

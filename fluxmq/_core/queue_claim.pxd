@@ -12,6 +12,12 @@ cdef enum:
     CLAIM_READY = 1             # to be delivered again
     CLAIM_WAITING = 2           # the same, but not before `due_ms`
     CLAIM_HELD = 3              # a member has it
+    CLAIM_DYING = 6             # refused for good, and on the disk only: it is buried when it has been read
+
+cdef enum:
+    DELIVER_REFUSED = 0
+    DELIVER_TAKEN = 1
+    DELIVER_KEPT = 2            # taken, and the member still needs the message: it calls claim_let_go
 
 cdef enum:
     LINK_CLAIMS_MIN = 100       # a connection may have so many, however many others have
@@ -21,7 +27,7 @@ cdef struct claim_t:
     int64_t due_ms              # HELD: the lease ends (monotonic ms; 0 = never). WAITING: steady clock ms
     void* cursor                # Cursor, borrowed: a cursor outlives its claims
     void* member                # Member, borrowed; NULL unless HELD
-    chunk_t* chunk              # counted while HELD, else NULL
+    chunk_t* chunk              # counted; NULL: who has it does not need the message's bytes any more
     claim_t* before             # of the same member, in order of claiming
     claim_t* behind
     claim_t* chain              # next in its bucket of the cursor's table
@@ -29,6 +35,10 @@ cdef struct claim_t:
     uint32_t heap_at            # 1 + place in the heap that its state says; 0: in none
     uint16_t deliveries         # how often it was handed to a member
     uint8_t state
+
+cdef enum:                      # of a DYING one, in records and in the view, where others have when they are due
+    DUE_DYING = -1
+    DUE_DYING_RETRIES = -2      # "max_retries"; of other reasons only the word is forgotten
 
 cdef struct heap_t:             # of claims, the least first: by offset, or by due_ms
     claim_t** items
@@ -77,8 +87,9 @@ cdef class Member:
 
     # How many more it takes now. Never called while the member is not in a group.
     cdef uint32_t credit(self) noexcept
-    # Takes a message: `claim` is its handle until settle, give_back or lost; `record` is good as long as claim.chunk is
-    # held. 0: it cannot after all (then it is ready again, and this member gets nothing more in this pump).
+    # Takes a message: `claim` is its handle until settle, give_back or lost. `record` is good during the call, with
+    # DELIVER_KEPT until claim_let_go: what is only unsettled keeps no memory but its claim. DELIVER_REFUSED: it cannot
+    # after all (then it is ready again, and this member gets nothing more in this pump).
     cdef int deliver(self, claim_t* claim, const record_t* record) except -1
     # The claim is taken from it: its lease is over, or it has left.
     cdef int lost(self, claim_t* claim) except -1
@@ -110,6 +121,8 @@ cdef inline int busy_lane(const uint64_t* busy, int lane) noexcept nogil:
             lane -= 1
     return -1
 
+# The message's bytes are not needed any more: what is to be delivered again is read again.
+cdef void claim_let_go(claim_t* claim) noexcept
 cdef claim_t* claim_new() except NULL
 cdef void claim_free(claim_t* claim) noexcept
 cdef int heap_push(heap_t* heap, claim_t* claim) except -1

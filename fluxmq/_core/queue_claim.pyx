@@ -4,6 +4,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
 from fluxmq._core.link cimport link_drop, link_hold
+from fluxmq._core.queue_log cimport chunk_drop
 
 __all__ = ["Filter", "GroupOwner", "Member"]
 
@@ -80,6 +81,12 @@ cdef void heap_remove(heap_t* heap, claim_t* claim) noexcept:
 
 cdef claim_t* spare = NULL          # one loop, one thread: a list of those that were given back
 cdef uint32_t spares = 0
+
+
+cdef void claim_let_go(claim_t* claim) noexcept:
+    if claim.chunk != NULL:
+        chunk_drop(claim.chunk)
+        claim.chunk = NULL
 
 
 cdef claim_t* claim_new() except NULL:

@@ -6,7 +6,8 @@ A message, seen by one group:
                            │  ▲
                            │  └─ claim, delivery count + 1 ── READY ◄── WAITING (until its time)
                            └─ lease over, nack, member gone ────┴──────────┘
-    reject, expiry, one delivery too many: on_dead is told, then it is settled
+    reject, expiry, one delivery too many: on_dead is told, then it is settled; where the message is on the disk only,
+    it is DYING until it has been read
 
 What is ready again goes before what was never claimed, lowest offset first: a requeue is in place. Of lanes the highest
 priority that has anything goes first.
@@ -51,6 +52,10 @@ cdef class Group:
     cdef uint32_t turn_member
     cdef uint32_t turn_next                 # whose turn it is when the member found last has got its message
     cdef uint64_t pumps
+    cdef public bint buries                 # on_dead needs the message itself: it must be in memory
+    cdef heap_t dying
+    cdef dict dying_reasons                 # (log number, offset) -> why, of those that were not just "rejected"
+    cdef bint dying_first                   # whose turn it is to be read, where consumers need the disk as well
     cdef heap_t waiting
     cdef heap_t leases
     # the run of records that is still open
@@ -86,6 +91,10 @@ cdef class Group:
     cdef claim_t* fresh_claim(self, Cursor cursor, const record_t** record, chunk_t** chunk, bint* stop) except? NULL
     cdef int settle_offset(self, Cursor cursor, uint64_t offset) except -1
     cdef int kill(self, Cursor cursor, uint64_t offset, uint16_t deliveries, str reason) except -1
+    # As kill, for a claim whose message may be on the disk only.
+    cdef int end_claim(self, claim_t* claim, str reason) except -1
+    cdef int set_dying(self, Cursor cursor, claim_t* claim, str reason) except -1
+    cdef int bury_dying(self) except -1
     cdef void take_from_member(self, claim_t* claim) noexcept
     cdef void unlink(self, claim_t* claim) noexcept
     cdef claim_t* ordered(self, Cursor cursor, uint64_t offset)

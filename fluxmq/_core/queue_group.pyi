@@ -14,6 +14,7 @@ class Group:
     deliveries_max: int
     on_dead: Callable[[Group, Log, int, int, str], None] | None
     prompt: bool
+    buries: bool
     filter: Filter | None
     owner: GroupOwner | None
     home: GroupOwner | None

@@ -13,10 +13,11 @@ from fluxmq._core.errors import UsageError
 
 from fluxmq._core.node cimport node_t
 from fluxmq._core.queue_claim cimport (
-    CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, busy_lane, heap_push, heap_remove, may_hold,
+    CLAIM_DYING, CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, DELIVER_KEPT, DUE_DYING, DUE_DYING_RETRIES, busy_lane, claim_let_go, heap_push, heap_remove,
+    may_hold,
 )
 from fluxmq._core.queue_cursor cimport PAGE_BITS
-from fluxmq._core.queue_log cimport NOTHING_WANTED, chunk_drop, chunk_hold
+from fluxmq._core.queue_log cimport NOTHING_WANTED, chunk_hold
 from fluxmq._core.wire cimport put_u16, put_u32
 
 __all__ = ["Group"]
@@ -69,10 +70,13 @@ cdef class Group:
         self.guests = []
         self.order = []
         self.lanes = {}
+        self.dying_reasons = {}
+        self.buries = True
         self.waiting.by_due = 1
         self.leases.by_due = 1
 
     def __dealloc__(self):
+        free(self.dying.items)
         free(self.waiting.items)
         free(self.leases.items)
 
@@ -305,10 +309,15 @@ cdef class Group:
                 if cursor.floor < cursor.log.first:
                     self.skip_to(cursor, cursor.log.first)
             at = self.busy_from(at + 1)
+        if self.dying.count and not self.bury_dying():
+            self.stalled = True
+            self.dying_first = not self.dying_first
         if not self.members:
             return 0
         if self.mode == "shared":
             self.pump_order(&handed)
+            if self.dying.count and self.dying_first:
+                self.bury_dying()               # asks for its own once more: consumers have asked for theirs
             return handed
         at = self.busy_from(0)
         while at < self.order_count:
@@ -316,7 +325,26 @@ cdef class Group:
                 if cursor.owner is not None and self.is_free(cursor):
                     self.pump_cursor(cursor, cursor.owner, &handed)
             at = self.busy_from(at + 1)
+        if self.dying.count and self.dying_first:
+            self.bury_dying()
         return handed
+
+    cdef int bury_dying(self) except -1:
+        """Those whose message is in memory now. 0: one must be read from disk first."""
+        cdef claim_t* claim
+        cdef Cursor cursor
+        cdef chunk_t* chunk = NULL
+        cdef uint64_t offset
+        while self.dying.count:
+            claim = self.dying.items[0]
+            cursor = <Cursor>claim.cursor
+            offset = claim.offset
+            if (offset >= cursor.log.first and cursor.log.find(offset, &chunk) == NULL
+                    and cursor.log.wanted != NOTHING_WANTED):
+                return 0
+            self.kill(cursor, offset, claim.deliveries,
+                      self.dying_reasons.pop((cursor.log.number, offset), "rejected"))
+        return 1
 
     cdef uint32_t busy_from(self, uint32_t at) noexcept:
         if self.owner is None or self.owner.busy_lanes != self.order_count or at >= self.order_count:
@@ -535,6 +563,8 @@ cdef class Group:
             heap_push(&self.leases, claim)
         taken = member.deliver(claim, record)
         if taken:
+            if taken != DELIVER_KEPT:
+                claim_let_go(claim)
             if self.owner is not None:
                 self.owner.counts.delivered += 1
                 self.owner.counts.redelivered += claim.deliveries > 1
@@ -566,8 +596,7 @@ cdef class Group:
         if member.carrier != NULL:
             member.carrier.claims -= 1
         heap_remove(&self.leases, claim)
-        chunk_drop(claim.chunk)
-        claim.chunk = NULL
+        claim_let_go(claim)
         claim.member = NULL
         claim.before = claim.behind = NULL
 
@@ -577,6 +606,10 @@ cdef class Group:
             self.take_from_member(claim)
         elif claim.state == CLAIM_READY:
             heap_remove(&(<Cursor>claim.cursor).ready, claim)
+        elif claim.state == CLAIM_DYING:
+            heap_remove(&self.dying, claim)
+            if self.dying_reasons:
+                self.dying_reasons.pop(((<Cursor>claim.cursor).log.number, claim.offset), None)
         else:
             heap_remove(&self.waiting, claim)
 
@@ -603,7 +636,7 @@ cdef class Group:
     cdef int give_back(self, claim_t* claim, int64_t delay_ms, bint counts) except -1:
         cdef Cursor cursor = <Cursor>claim.cursor
         if self.prompt and counts and self.deliveries_max and claim.deliveries >= self.deliveries_max:
-            return self.kill(cursor, claim.offset, claim.deliveries, "max_retries")
+            return self.end_claim(claim, "max_retries")
         self.unlink(claim)
         self.ready_bytes += claim.payload
         if not counts and claim.deliveries:
@@ -620,7 +653,27 @@ cdef class Group:
         return 0
 
     cdef int reject(self, claim_t* claim, str reason) except -1:
-        return self.kill(<Cursor>claim.cursor, claim.offset, claim.deliveries, reason)
+        return self.end_claim(claim, reason)
+
+    cdef int end_claim(self, claim_t* claim, str reason) except -1:
+        cdef Cursor cursor = <Cursor>claim.cursor
+        cdef chunk_t* chunk = NULL
+        if (not self.buries or claim.offset < cursor.log.first or cursor.log.find(claim.offset, &chunk) != NULL
+                or cursor.log.wanted == NOTHING_WANTED):
+            return self.kill(cursor, claim.offset, claim.deliveries, reason)
+        # It is recorded as a return that never becomes due: what was refused is not delivered again after a crash.
+        self.set_dying(cursor, claim, reason)
+        self.write_return(cursor, claim)
+        return self.touch()
+
+    cdef int set_dying(self, Cursor cursor, claim_t* claim, str reason) except -1:
+        self.unlink(claim)
+        claim.state = CLAIM_DYING
+        claim.due_ms = DUE_DYING_RETRIES if reason == "max_retries" else DUE_DYING
+        if reason != "rejected":
+            self.dying_reasons[cursor.log.number, claim.offset] = reason
+        heap_push(&self.dying, claim)
+        return 0
 
     cdef int kill(self, Cursor cursor, uint64_t offset, uint16_t deliveries, str reason) except -1:
         """The engine puts it where dead messages go, in this batch; whatever it does, the group is done with it."""
@@ -720,10 +773,9 @@ cdef class Group:
         return True
 
     def reject_at(self, uint64_t log_number, uint64_t offset, str reason not None) -> bool:
-        """False: it is not claimed, or nobody has it and it is on disk only, so nothing could be buried."""
-        cdef Cursor cursor = self.cursor_of(log_number)
-        cdef claim_t* claim = self.ordered(cursor, offset)
-        if claim == NULL or (claim.state != CLAIM_HELD and cursor.log.get(offset) is None):
+        """False: it is not claimed."""
+        cdef claim_t* claim = self.ordered(self.cursor_of(log_number), offset)
+        if claim == NULL:
             return False
         self.reject(claim, reason)
         return True

@@ -6,7 +6,7 @@
             │ u8 = 1  │ u32     │ u64, u64, u64, u32, u32                                  │
             └─────────┴─────────┴─────────────────────────────────────────────────────────┘
     page    u64 offset >> 16, 8 192 bytes of bits: settled at or above `floor`
-    claim   u64 offset, u16 deliveries, i64 not before (steady clock ms, 0 = at once)
+    claim   u64 offset, u16 deliveries, i64 not before (steady clock ms, 0 = at once; below 0: DUE_DYING…)
 """
 import struct
 
@@ -14,7 +14,9 @@ from fluxmq._core.errors import CorruptError
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from fluxmq._core.queue_claim cimport CLAIM_READY, CLAIM_WAITING, claim_t, heap_push
+from fluxmq._core.queue_claim cimport (
+    CLAIM_DYING, CLAIM_READY, CLAIM_WAITING, DUE_DYING_RETRIES, claim_t, heap_push,
+)
 from fluxmq._core.queue_cursor cimport PAGE_BITS, Cursor
 from fluxmq._core.queue_group cimport Group
 
@@ -94,7 +96,11 @@ cdef int replay_claim(Group group, Cursor cursor, uint64_t first, uint32_t n, ui
                 known = claim.deliveries        # the view's copy may be newer than this record
         claim.deliveries = max(deliveries, known)
         claim.due_ms = due
-        if due:
+        if due < 0:
+            claim.state = CLAIM_READY           # in its heap, where set_dying looks for it
+            heap_push(&cursor.ready, claim)
+            group.set_dying(cursor, claim, "max_retries" if due == DUE_DYING_RETRIES else "rejected")
+        elif due:
             claim.state = CLAIM_WAITING
             heap_push(&group.waiting, claim)
         else:
@@ -121,7 +127,7 @@ def export_state(Group group not None) -> bytes:
                 claim = cursor.table[i]
                 while claim != NULL:
                     claims.append((claim.offset, claim.deliveries,
-                                   claim.due_ms if claim.state == CLAIM_WAITING else 0))
+                                   claim.due_ms if claim.state in (CLAIM_WAITING, CLAIM_DYING) else 0))
                     claim = claim.chain
         parts.append(struct.pack(">QQQII", cursor.log.number, cursor.next, cursor.floor, len(pages), len(claims)))
         for index, bits in pages:

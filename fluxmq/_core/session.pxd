@@ -29,7 +29,7 @@ cdef enum:
     SLOT_UNSENT = 6
 
 cdef struct slot_t:
-    msg_t* msg              # counted; NULL once released
+    msg_t* msg              # counted; NULL once released, and of a queue's message once it was sent
     ids_t* ids              # counted, or NULL
     void* claim             # a queue's claim_t, while that still waits for this client; else NULL
     uint64_t sequence       # order in which messages entered the session; 0: from a queue, gone with the connection
@@ -73,6 +73,7 @@ cdef class Session:
     cdef readonly uint32_t outstanding  # slots whose PUBLISH counts against the Receive Maximum, [MQTT-3.3.4-9]
     cdef uint32_t held                  # slots in state HELD: whatever comes after them waits for the disk too
     cdef uint64_t held_batch            # the last batch that any of them waits for
+    cdef readonly uint64_t window_bytes # of messages in the window
     cdef readonly uint32_t window       # min(Receive Maximum, max_inflight_messages); invariant: PUBLISH only below it
     cdef uint16_t packet_id_last
     cdef uint64_t sequence_last
@@ -93,6 +94,7 @@ cdef class Session:
     # messages that belong to queues: in the window like others, on disk never; docs/internals/queues.md
     cdef public ClaimKeeper claim_keeper
     cdef uint32_t claimed               # slots that came from a queue
+    cdef uint32_t forget_at             # where forget_claim looks first
     # inbound QoS 2
     cdef uint8_t* received              # bitmap of packet ids, 8 KiB, made on first use
     cdef readonly uint32_t received_count
@@ -110,6 +112,9 @@ cdef class Session:
     cdef slot_t* slot_new(self) except NULL
     cdef slot_t* slot_find(self, uint16_t packet_id) noexcept
     cdef void slot_free(self, slot_t* slot) noexcept
+    cdef void put_message(self, slot_t* slot, msg_t* msg) noexcept
+    cdef void drop_message(self, slot_t* slot) noexcept
+    cdef bint has_room(self, msg_t* msg) noexcept
     cdef int grow_slots(self) except -1
     cdef int settle(self, slot_t* slot, uint8_t reason) except -1
     cdef int pop(self, entry_t* out) noexcept

@@ -136,13 +136,13 @@ cdef class Session:
         cdef uint64_t sequence
         self.sequence_last += 1
         sequence = self.sequence_last
-        if (link == NULL or self.queued or self.outstanding >= self.window or link.pending > link.high
+        if (link == NULL or self.queued or not self.has_room(msg) or link.pending > link.high
                 or self.resend_next < self.resend_count):
             return self.enqueue(msg, first, ids, sequence)
         slot = self.slot_new()
         msg_hold(msg)
         ids_hold(ids)
-        slot.msg = msg
+        self.put_message(slot, msg)
         slot.ids = ids
         slot.first = first
         slot.sequence = sequence
@@ -170,7 +170,7 @@ cdef class Session:
         cdef slot_t* slot = self.slot_new()
         msg_hold(msg)
         ids_hold(ids)
-        slot.msg = msg
+        self.put_message(slot, msg)
         slot.ids = ids
         slot.first = first
         slot.sequence = 0
@@ -183,6 +183,7 @@ cdef class Session:
             slot.state = SLOT_HELD
             self.outstanding += 1
             self.held += 1
+            self.link.awaited += body_bytes(&msg.body)
             self.ledger.hold(HELD_SEND, NULL, self, PUBLISH, slot.packet_id, 0, max(batch, self.held_batch))
             return 1
         slot.claim = NULL               # if it is too large, the caller hears of it from us and not from the keeper
@@ -219,11 +220,15 @@ cdef class Session:
 
     cdef void forget_claim(self, void* claim) noexcept:
         """The queue has taken it back. Its packet identifier stays in use until the client acknowledges it."""
-        cdef uint32_t i
+        cdef uint32_t i, at
         if self.slots != NULL:
+            # A consumer loses its claims from the oldest on, and slots follow each other as claims do: the search goes
+            # on where the last one ended.
             for i in range(self.slots_mask + 1):
-                if self.slots[i].claim == claim:
-                    self.slots[i].claim = NULL
+                at = (self.forget_at + i) & self.slots_mask
+                if self.slots[at].claim == claim:
+                    self.slots[at].claim = NULL
+                    self.forget_at = at + 1
                     return
 
     cdef int lose(self) except -1:
@@ -347,14 +352,33 @@ cdef class Session:
         return slot if slot.packet_id == packet_id else NULL
 
     cdef void slot_free(self, slot_t* slot) noexcept:
-        if slot.msg != NULL:
-            self.ledger.forget(slot.msg)
+        self.drop_message(slot)
         ids_drop(slot.ids)
         if slot.sequence == 0 and self.claimed:
             self.claimed -= 1
         memset(slot, 0, sizeof(slot_t))
         self.slots_used -= 1
         self.node.gauges.inflight -= 1
+
+    cdef void put_message(self, slot_t* slot, msg_t* msg) noexcept:
+        """The count is the slot's."""
+        slot.msg = msg
+        self.window_bytes += body_bytes(&msg.body)
+
+    cdef void drop_message(self, slot_t* slot) noexcept:
+        if slot.msg == NULL:
+            return
+        self.window_bytes -= body_bytes(&slot.msg.body)
+        if slot.state == SLOT_HELD and slot.sequence == 0 and self.link != NULL:
+            self.link.awaited -= body_bytes(&slot.msg.body)
+        self.ledger.forget(slot.msg)
+        slot.msg = NULL
+
+    cdef bint has_room(self, msg_t* msg) noexcept:
+        """Whether a message more may be in flight. What is in flight is kept until it is acknowledged, so it is bounded in
+        bytes as the line is; one at a time may always leave."""
+        return self.outstanding < self.window and (
+            self.window_bytes == 0 or self.window_bytes + body_bytes(&msg.body) <= self.queue_bytes_max)
 
     cdef int settle(self, slot_t* slot, uint8_t reason) except -1:
         if slot.sequence == 0:
@@ -376,6 +400,8 @@ cdef class Session:
             raise MemoryError()
         if slot.state != SLOT_HELD:
             self.outstanding += 1
+        if slot.sequence == 0:
+            self.drop_message(slot)         # it is never repeated on this connection, and its queue has it
         slot.state = SLOT_SENT
         if written == 0:
             self.node.counters.dropped_too_large += 1
@@ -415,7 +441,8 @@ cdef class Session:
             free(self.resend)
             self.resend = NULL
             self.resend_count = self.resend_next = 0
-        while self.queued and self.outstanding < self.window and link.pending <= link.high:
+        while (self.queued and link.pending <= link.high
+               and self.has_room(self.queue[self.queue_head & self.queue_mask].msg)):
             self.pop(&entry)
             if entry.msg.body.expires_at and entry.msg.body.expires_at <= self.node.steady_ms:
                 self.node.counters.dropped_expired += 1
@@ -426,7 +453,7 @@ cdef class Session:
                 ids_drop(entry.ids)
                 continue
             slot = self.slot_new()
-            slot.msg = entry.msg
+            self.put_message(slot, entry.msg)
             slot.ids = entry.ids
             slot.first = entry.first
             slot.sequence = entry.sequence
@@ -490,8 +517,7 @@ cdef class Session:
             return 1
         if slot.state == SLOT_RELEASE_HELD:
             return 1
-        self.ledger.forget(slot.msg)
-        slot.msg = NULL
+        self.drop_message(slot)
         ids_drop(slot.ids)
         slot.ids = NULL
         if self.journalled and slot.sequence:
@@ -502,6 +528,8 @@ cdef class Session:
         else:
             slot.state = SLOT_RELEASED
             link_ack(self.link, PUBREL, packet_id, 0)
+        if self.queued:
+            self.pump()         # there may be room for its bytes
         return 1
 
     cdef int on_pubcomp(self, uint16_t packet_id) except -1:

@@ -9,7 +9,7 @@ from fluxmq._core.hash cimport hash_bytes as c_hash_bytes
 from fluxmq._core.hub cimport Hub
 from fluxmq._core.journal cimport Journal
 from fluxmq._core.message cimport ids_t, live, msg_t
-from fluxmq._core.queue_claim cimport CLAIM_HELD, CLAIM_READY, Member, claim_t
+from fluxmq._core.queue_claim cimport CLAIM_DYING, CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, Member, claim_t
 from fluxmq._core.queue_cursor cimport Cursor
 from fluxmq._core.queue_group cimport Group
 from fluxmq._core.queue_log cimport Log, record_t
@@ -22,6 +22,8 @@ __all__ = ["DEBUG_BUILD", "ReaderProbe", "TrieProbe", "claims_of", "gathered", "
            "pump_queues", "retained_nodes", "session_state"]
 
 DEBUG_BUILD = FLUXMQ_DEBUG_BUILD != 0
+
+cdef dict NAMES = {CLAIM_HELD: "held", CLAIM_READY: "ready", CLAIM_WAITING: "waiting", CLAIM_DYING: "dying"}
 
 
 def hash_bytes(bytes data not None, uint64_t seed) -> int:
@@ -181,8 +183,8 @@ def pump_queues(Hub hub not None):
 
 
 def claims_of(Group group not None) -> dict:
-    """{(log number, offset): (state, deliveries, due, member)} of every claim; state is held, ready or waiting, due the
-    end of the lease (monotonic ms, 0 = none) or of the wait (steady clock ms)."""
+    """{(log number, offset): (state, deliveries, due, member)} of every claim; state is held, ready, waiting or dying,
+    due the end of the lease (monotonic ms, 0 = none) or of the wait (steady clock ms; of one that dies below 0)."""
     cdef Cursor cursor
     cdef claim_t* claim
     cdef uint32_t i
@@ -191,7 +193,7 @@ def claims_of(Group group not None) -> dict:
         for i in range(cursor.table_mask + 1 if cursor.table != NULL else 0):
             claim = cursor.table[i]
             while claim != NULL:
-                state = "held" if claim.state == CLAIM_HELD else "ready" if claim.state == CLAIM_READY else "waiting"
+                state = NAMES[claim.state]
                 member = <object><Member>claim.member if claim.member != NULL else None
                 found[cursor.log.number, claim.offset] = state, claim.deliveries, claim.due_ms, member
                 claim = claim.chain

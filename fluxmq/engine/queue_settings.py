@@ -63,7 +63,8 @@ def _overflowed(manager: QueueManager, state: QueueState, *message: Any) -> None
 
 
 def configure_group(manager: QueueManager, state: QueueState, group: Group) -> None:
-    """How often a message is delivered; and whether it dies as soon as it may."""
+    """How often a message is delivered; whether it dies as soon as it may, and whether anybody wants it then."""
+    group.buries = bool(state.spec.dead_letter_queue if state.terms is None else state.terms.dead_exchange is not None)
     if state.terms is None:
         group.deliveries_max = deliveries_max(manager.retry_terms(state, group))
         return

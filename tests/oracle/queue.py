@@ -24,10 +24,11 @@ class Message:
 class Entry:
     """What a group knows of one message that it has had. due: the end of the lease or of the wait; 0 = none."""
 
-    state: str                      # held, ready, waiting, settled
+    state: str                      # held, ready, waiting, dying, settled
     count: int = 0
     due: int = 0
     member: Hashable = None
+    why: str = ""                   # it is dying
 
 
 @dataclass
@@ -53,7 +54,7 @@ class GroupModel:
     full: bool = False
 
     def returned(self) -> int:
-        return sum(entry.state in ("ready", "waiting") for entry in self.entries.values())
+        return sum(entry.state in ("ready", "waiting", "dying") for entry in self.entries.values())
 
     def held(self, member: Hashable) -> list[Place]:
         return [place for place, entry in self.entries.items() if entry.state == "held" and entry.member == member]
@@ -245,6 +246,8 @@ class QueueModel:
         if reason in ("max_retries", "expired"):
             assert entry is None or entry.state == "ready"
             assert self.doomed(entry, self.logs[log][offset]) == reason
+        if entry is not None and entry.state == "dying":
+            assert reason == entry.why
         assert count == (entry.count if entry else 0)
         self.buried(self.logs[log][offset].payload, reason, name, count)
         self._done(group, (log, offset))
@@ -253,6 +256,8 @@ class QueueModel:
         """Nothing that could be handed out was left; nothing doomed lies where somebody looked."""
         self._sweep()
         for name, group in self.groups.items():
+            for place, entry in group.entries.items():
+                assert entry.state != "dying" or place[1] not in self.logs[place[0]], f"{place} is dying still"
             for log in range(len(self.logs)):
                 waits = [o for o in self.eligible(name, log, not group.full) if (log, o) not in self.gone]
                 if not waits:
@@ -285,6 +290,12 @@ class QueueModel:
         places = [place for place in group.held(member) if place[0] == log and place[1] <= offset]
         self.settled(name, places)
         return len(places)
+
+    def dying(self, name: str, place: Place, why: str) -> None:
+        """It was refused for good, and must be read from disk before it is a dead letter. Whoever refuses it again has
+        nothing to add."""
+        entry = self.groups[name].entries[place]
+        entry.state, entry.due, entry.member, entry.why = "dying", -1, None, why
 
     def given_back(self, name: str, place: Place, delay_ms: int, counts: bool = True) -> None:
         entry = self.groups[name].entries[place]

@@ -147,7 +147,7 @@ def test_mqtt_consumers_too(start_broker: Start, connect: Callable[..., Client],
     broker = start_broker({"queue_manager.max_unsettled_per_consumer": 5, "queues": "[{name: q}]",
                            "storage.type": storage})
     greedy, other, publisher = (connect(broker, role) for role in ("greedy", "other", "pub"))
-    greedy.subscribe("$queue/q", qos=1)
+    greedy.subscribe("$queue/q", qos=1, properties=[("user_property", ("visibility-timeout", "86400"))])
     for number in range(10):
         publisher.publish("$queue/q", b"%d" % number, 1, expect=ReasonCode.SUCCESS)
     assert [int(greedy.expect(Publish).payload) for _ in range(5)] == list(range(5))

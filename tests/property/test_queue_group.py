@@ -431,18 +431,21 @@ class QueueMachine(RuleBasedStateMachine):
             if turn:
                 self.pump()
 
-    @rule(name=names, which=share, held=st.booleans())
-    def reject(self, name: str, which: float, held: bool) -> None:
+    @rule(name=names, which=share, held=st.booleans(), turn=st.booleans(), reason=st.sampled_from(["rejected", "spoilt"]))
+    def reject(self, name: str, which: float, held: bool, turn: bool, reason: str) -> None:
         place = self.some_claim(name, which, held)
         if place is None or place[1] not in self.model.logs[place[0]]:
             return
         dead = len(self.model.dead)
-        state = self.model.claims(name)[place][0]
-        if self.groups[name].reject_at(self.log_of(place).number, place[1], "rejected"):
-            self.look()
-            assert len(self.model.dead) == dead + 1
-        else:
-            assert state != "held"      # nobody has it, and it must be read first: it comes again instead
+        log = self.log_of(place)
+        in_memory = log.get(place[1]) is not None
+        assert self.groups[name].reject_at(log.number, place[1], reason)
+        if not in_memory:               # it must be read first, and goes to nobody meanwhile
+            self.model.dying(name, place, reason)
+        self.look()
+        assert len(self.model.dead) == dead + in_memory
+        if turn:
+            self.pump()
 
     @rule(name=names, which=share, lease=st.sampled_from([0, 500, 9000]))
     def extend(self, name: str, which: float, lease: int) -> None:

@@ -1,6 +1,7 @@
 """Groups of a queue by example: turns, exclusive and single groups, leases, what is dropped when there is no room."""
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from fluxmq._core.queue import Queue
 from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_member import PyMember
+from fluxmq._core.queue_state import export_state, replay, restore_state
 from fluxmq._core.queue_stats import queue_counts
 from fluxmq._core.testing import claims_of, pump_queues
 from fluxmq.app.queue_text import as_groups
@@ -303,22 +305,52 @@ def test_a_dead_letter_is_never_refused(limits: QueueLimits) -> None:
     assert len(bench.dead()) == 3
 
 
-def test_a_message_that_must_be_read_first_is_not_rejected_into_nothing() -> None:
+@pytest.mark.parametrize("held", [True, False])
+def test_a_message_that_must_be_read_first_is_not_rejected_into_nothing(held: bool) -> None:
+    """It is a dead letter when it has been read, whether there are consumers or not, and goes to nobody meanwhile."""
     bench = Bench(retry=Retry(max_retries=0))
     group = bench.group()
     member = bench.join(group, "a", 1)
     bench.put(1)
     bench.pump()
     log = bench.queue.logs[0]
-    group.leave(member)
+    if not held:
+        group.leave(member)
     blocks = [block[7] for block in Export(log, 1 << 60)]
     log.exported()
-    log.evict(1 << 30)
-    assert not group.reject_at(log.number, 0, "no")
-    assert b"q.dlq" not in bench.manager.queues and group.claim_of(log.number, 0) == (1, None)
-    log.load(0, 1, blocks)
+    assert log.evict(1 << 30), "a message in hand is in memory for nobody"
     assert group.reject_at(log.number, 0, "no")
-    assert [told[b"x-death-count"] for told in bench.dead()] == [b"1"]
+    assert claims_of(group)[log.number, 0][0] == "dying" and member.held == 0
+    assert bench.pump() == [] and group.stalled and log.wanted == 0
+    assert b"q.dlq" not in bench.manager.queues
+    log.load(0, 1, blocks)
+    bench.queue.notify()
+    assert bench.pump() == []
+    assert [(told[b"x-death-count"], told[b"x-death-reason"]) for told in bench.dead()] == [(b"1", b"no")]
+    assert group.claims == 0 and bench.queue.depth == 0
+
+
+def test_what_is_dying_is_dying_after_a_restart_too() -> None:
+    bench = Bench()
+    group = bench.group()
+    bench.join(group, "a", 3)
+    bench.put(3)
+    bench.pump()
+    log = bench.queue.logs[0]
+    list(Export(log, 1 << 60))
+    log.exported()
+    log.evict(1 << 30)
+    for offset in (0, 2):
+        group.reject_at(log.number, offset, "rejected")
+    again = Group(bench.hub.ledger, 99, b"again")
+    again.add_cursor(log)
+    restore_state(again, export_state(group))
+    assert {offset: claim[0] for (_, offset), claim in claims_of(again).items()} == {
+        0: "dying", 1: "ready", 2: "dying"}
+    replayed = Group(bench.hub.ledger, 100, b"replayed")
+    replayed.add_cursor(log)
+    replay(replayed, 23, struct.pack(">QQQHq", 100, log.number, 1, 7, -2))
+    assert claims_of(replayed)[log.number, 1][:2] == ("dying", 7)
 
 
 def test_a_delayed_message_is_appended_once_for_its_producer() -> None:
