@@ -139,7 +139,7 @@ class Session(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_offline_queue_size: Annotated[int, Meta(ge=10, le=100_000_000, description=(
         "Messages waiting for one session, connected or not, beyond those in flight."))] = 1000
     max_offline_queue_bytes: Annotated[Bytes, Meta(ge=65536, description=(
-        "The same in bytes of payload, topic and properties; as many may be in flight and not acknowledged."))] = 64 << 20
+        "The same in bytes of payload, topic and properties; as many may be in flight, not acknowledged."))] = 64 << 20
     max_inflight_messages: Annotated[int, Meta(ge=1, le=65535, description=(
         "QoS 1 and 2 messages sent to a client and not acknowledged yet; an MQTT 5 client may ask for fewer."))] = 256
     offline_queue_policy: Annotated[Literal["evict", "reject"], Meta(description=(

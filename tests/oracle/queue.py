@@ -183,8 +183,8 @@ class QueueModel:
     # ── what the broker did in a pump ────────────────────────────────────────────────────────────────────
 
     def eligible(self, name: str, log: int, new: bool = True) -> list[int]:
-        """Offsets of a log that may be handed out now, in order; those that must be, and those that may be gone. new: also
-        what nobody has had yet."""
+        """Offsets of a log that may be handed out now, in order; those that must be, and those that may be gone. new:
+        also what nobody has had yet."""
         group, found = self.groups[name], []
         for offset, message in sorted(self.logs[log].items()):
             entry = group.entries.get((log, offset))

@@ -1,4 +1,4 @@
-"""What consumers have and do not settle keeps no memory but its claims: it is read from disk when it is needed again."""
+"""What consumers have and do not settle keeps no memory but its claims: it is read again when it is needed."""
 from __future__ import annotations
 
 import random

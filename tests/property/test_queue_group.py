@@ -431,7 +431,8 @@ class QueueMachine(RuleBasedStateMachine):
             if turn:
                 self.pump()
 
-    @rule(name=names, which=share, held=st.booleans(), turn=st.booleans(), reason=st.sampled_from(["rejected", "spoilt"]))
+    @rule(name=names, which=share, held=st.booleans(), turn=st.booleans(),
+          reason=st.sampled_from(["rejected", "spoilt"]))
     def reject(self, name: str, which: float, held: bool, turn: bool, reason: str) -> None:
         place = self.some_claim(name, which, held)
         if place is None or place[1] not in self.model.logs[place[0]]:
