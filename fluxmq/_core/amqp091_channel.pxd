@@ -1,7 +1,9 @@
 """One AMQP 0-9-1 channel: what it publishes is confirmed, what it was given is settled. See amqp091_channel.pyx.
 
-    Channel ── deliveries ──► a ring by delivery tag, from the oldest that is not settled to the newest
+    Channel ── deliveries ──► a ring in order of delivery tags, from the oldest that is not settled to the newest
        │            │             consumer, claim, record     sent: everything up to `sent`; the rest waits for the disk
+       │            │             What is settled behind one that is not leaves it when it is full (make_room), so tags
+       │            │             follow each other only from `dense` on; before that a tag is searched for.
        │            └── marks ──► (batch, tag): when the batch is durable, everything up to the tag is sent
        ├── confirms ─── marks ──► the same for Basic.Ack
        └── consumers: ChannelMember of a group, ChannelReader of a stream's partition
@@ -31,6 +33,7 @@ cdef struct marks_t:            # ascending in both
     uint32_t room
 
 cdef struct delivery_t:
+    uint64_t tag
     claim_t* claim              # NULL: settled, or a reader's that is not kept
     const record_t* record      # NULL: it was sent, so that the claim has let go of it
     void* consumer              # Consumer's half: ChannelMember or ChannelReader, borrowed
@@ -88,11 +91,15 @@ cdef class Channel(Waiter):
     cdef uint64_t tx_bytes                  # of tx_publishes
     # deliveries
     cdef delivery_t* ring
-    cdef uint32_t ring_room                 # a power of two
+    cdef readonly uint32_t ring_room        # a power of two
+    cdef uint64_t ring_at                   # place of the oldest; place & (ring_room - 1) is where it is in `ring`
+    cdef uint64_t ring_end                  # behind the newest
+    cdef uint64_t dense                     # from this place on tags follow each other, up to `next`
+    cdef uint32_t walking                   # somebody goes through the ring: what is in it stays where it is
     cdef readonly uint64_t first            # oldest tag in the ring
     cdef readonly uint64_t next             # of the next delivery
     cdef uint64_t sent
-    cdef uint64_t lost_at                   # where forget_claim looks first
+    cdef uint64_t lost_at                   # place at which forget_claim looks first
     cdef uint64_t automatic                 # below, what needs no acknowledgement has been settled
     cdef readonly uint32_t unacknowledged   # by consumers that acknowledge
     cdef marks_t deliveries
@@ -105,6 +112,11 @@ cdef class Channel(Waiter):
     cdef int write_confirm(self, uint64_t tag) except -1
     # A message for a consumer. DELIVER_TAKEN, or DELIVER_KEPT while it waits for the disk.
     cdef int give(self, void* consumer, bint reads, claim_t* claim, const record_t* record, uint64_t batch) except -1
+    cdef int make_room(self) except -1
+    # The place of the first delivery at or above a tag; ring_end: there is none.
+    cdef uint64_t place(self, uint64_t tag) noexcept
+    # The delivery with this tag; NULL: it is settled, or never was.
+    cdef delivery_t* find(self, uint64_t tag) noexcept
     cdef int send_up_to(self, uint64_t tag) except -1
     cdef int send_one(self, delivery_t* delivery, uint64_t tag) except -1
     cdef int settle_automatic(self) except -1

@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. One AMQP 0-9-1 channel: delivery tags and what became of them, confirms. See amqp091_channel.pxd.
+"""Machine. One AMQP 0-9-1 channel: delivery tags and what became of them, confirms. See amqp091_channel.pxd. One file,
+for all of it works on the one ring of deliveries.
 
     claimed ──batch durable──► sent ──Basic.Ack──► settled
        │                        ├──Basic.Nack, Reject, requeue──► ready again at once, in its place
@@ -239,8 +240,8 @@ cdef class Channel(Waiter):
         """Tx.Rollback: what was published and settled since the last commit is forgotten."""
         cdef uint64_t tag
         for tag, _ in self.tx_settles:
-            if self.first <= tag < self.next:
-                self.ring[tag & (self.ring_room - 1)].asked = 0
+            if self.find(tag) != NULL:
+                self.find(tag).asked = 0
         self.tx_publishes = []
         self.tx_settles = []
         self.tx_bytes = 0
@@ -251,11 +252,12 @@ cdef class Channel(Waiter):
 
     def close(self):
         """Its consumers are the caller's to take out of their groups, now or before."""
-        cdef uint64_t tag
+        cdef uint64_t at
         self.closed = self.closing = True
-        for tag in range(max(self.sent + 1, self.first), self.next):
-            self.awaits_no_more(&self.ring[tag & (self.ring_room - 1)])
+        for at in range(self.place(self.sent + 1), self.ring_end):
+            self.awaits_no_more(&self.ring[at & (self.ring_room - 1)])
         self.first = self.next
+        self.ring_at = self.dense = self.ring_end
         self.unacknowledged = 0
         self.tx_publishes = []
         self.tx_settles = []
@@ -377,25 +379,14 @@ cdef class Channel(Waiter):
         self.feed()
 
     cdef int give(self, void* consumer, bint reads, claim_t* claim, const record_t* record, uint64_t batch) except -1:
-        cdef delivery_t* grown
         cdef delivery_t* delivery
-        cdef uint64_t tag
-        cdef uint32_t room
-        if self.next - self.first >= self.ring_room:
-            room = self.ring_room * 2 if self.ring_room else 64
-            grown = <delivery_t*>calloc(room, sizeof(delivery_t))
-            if grown == NULL:
-                raise MemoryError()
-            tag = self.first
-            while tag < self.next:
-                grown[tag & (room - 1)] = self.ring[tag & (self.ring_room - 1)]
-                tag += 1
-            free(self.ring)
-            self.ring = grown
-            self.ring_room = room
-        tag = self.next
+        cdef uint64_t tag = self.next
+        if self.ring_end - self.ring_at >= self.ring_room:
+            self.make_room()
         self.next += 1
-        delivery = &self.ring[tag & (self.ring_room - 1)]
+        delivery = &self.ring[self.ring_end & (self.ring_room - 1)]
+        self.ring_end += 1
+        delivery.tag = tag
         delivery.claim = claim
         delivery.record = record
         delivery.consumer = consumer
@@ -418,17 +409,73 @@ cdef class Channel(Waiter):
             self.advance()
         return DELIVER_TAKEN
 
+    cdef int make_room(self) except -1:
+        """For one more. Where half of what is in the ring is settled, that leaves it: one delivery that nobody ever
+        settles must not keep all that come after it."""
+        cdef delivery_t* grown
+        cdef uint32_t room
+        cdef uint32_t live = 0
+        cdef uint64_t at, to
+        for at in range(self.ring_at, self.ring_end):
+            live += is_kept(&self.ring[at & (self.ring_room - 1)])
+        if 2 * live <= self.ring_room and self.ring_room and not self.walking:
+            to = self.ring_at
+            for at in range(self.ring_at, self.ring_end):
+                if is_kept(&self.ring[at & (self.ring_room - 1)]):
+                    self.ring[to & (self.ring_room - 1)] = self.ring[at & (self.ring_room - 1)]
+                    to += 1
+            self.ring_end = self.dense = to
+            self.lost_at = self.ring_at
+            while (self.dense > self.ring_at and self.ring[(self.dense - 1) & (self.ring_room - 1)].tag
+                    == self.next - (self.ring_end - self.dense) - 1):
+                self.dense -= 1
+            return 0
+        room = self.ring_room * 2 if self.ring_room else 64
+        grown = <delivery_t*>calloc(room, sizeof(delivery_t))
+        if grown == NULL:
+            raise MemoryError()
+        for at in range(self.ring_at, self.ring_end):
+            grown[at & (room - 1)] = self.ring[at & (self.ring_room - 1)]
+        free(self.ring)
+        self.ring = grown
+        self.ring_room = room
+        return 0
+
+    cdef uint64_t place(self, uint64_t tag) noexcept:
+        cdef uint64_t low = self.ring_at
+        cdef uint64_t high = self.dense
+        cdef uint64_t middle
+        if tag >= self.next:
+            return self.ring_end
+        if self.next - tag <= self.ring_end - self.dense:
+            return self.ring_end - (self.next - tag)
+        while low < high:
+            middle = (low + high) // 2
+            if self.ring[middle & (self.ring_room - 1)].tag < tag:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef delivery_t* find(self, uint64_t tag) noexcept:
+        cdef uint64_t at = self.place(tag)
+        if at == self.ring_end or self.ring[at & (self.ring_room - 1)].tag != tag:
+            return NULL
+        return &self.ring[at & (self.ring_room - 1)]
+
     cdef int send_up_to(self, uint64_t last) except -1:
-        cdef uint64_t tag = max(self.sent + 1, self.first)
+        cdef uint64_t at = self.place(self.sent + 1)
         cdef delivery_t* delivery
-        while tag <= last:
-            delivery = &self.ring[tag & (self.ring_room - 1)]
+        while at < self.ring_end:
+            delivery = &self.ring[at & (self.ring_room - 1)]
+            if delivery.tag > last:
+                break
             if delivery.consumer != NULL:
                 self.awaits_no_more(delivery)
-                self.send_one(delivery, tag)
+                self.send_one(delivery, delivery.tag)
                 delivery.record = NULL
                 claim_let_go(delivery.claim)    # a reader's leave at once, never from here
-            tag += 1
+            at += 1
         self.sent = last
         return 0
 
@@ -472,14 +519,20 @@ cdef class Channel(Waiter):
 
     cdef int settle_automatic(self) except -1:
         """What was sent to consumers that do not acknowledge is in the socket: it is settled."""
-        cdef uint64_t tag = max(self.automatic, self.first)
+        cdef uint64_t at = self.place(self.automatic)
         cdef delivery_t* delivery
-        while tag <= self.sent and tag < self.next:
-            delivery = &self.ring[tag & (self.ring_room - 1)]
-            if delivery.consumer != NULL and acknowledges_itself(delivery):
-                self.settle_one(delivery, SETTLE)
-            tag += 1
-        self.automatic = tag
+        self.walking += 1
+        try:
+            while at < self.ring_end:
+                delivery = &self.ring[at & (self.ring_room - 1)]
+                if delivery.tag > self.sent:
+                    break
+                if delivery.consumer != NULL and acknowledges_itself(delivery):
+                    self.settle_one(delivery, SETTLE)
+                at += 1
+        finally:
+            self.walking -= 1
+        self.automatic = self.sent + 1
         self.advance()
         return 0
 
@@ -493,12 +546,14 @@ cdef class Channel(Waiter):
         if not self.transactional:
             return self.settle_now(tag, multiple, how)
         self.check_tag(tag, multiple)
-        at = self.first if multiple else tag
-        while at <= last:
+        at = self.ring_at if multiple else self.place(tag)
+        while at < self.ring_end:
             delivery = &self.ring[at & (self.ring_room - 1)]
+            if delivery.tag > last:
+                break
             if is_waited_for(delivery):
                 delivery.asked = 1
-                self.tx_settles.append((at, how))
+                self.tx_settles.append((delivery.tag, how))
             delivery.lost = 0
             at += 1
         self.advance()
@@ -514,10 +569,8 @@ cdef class Channel(Waiter):
         cdef set groups = set()
         settles, self.tx_settles = self.tx_settles, []
         for tag, how in settles:
-            if tag < self.first or tag >= self.next:
-                continue
-            delivery = &self.ring[tag & (self.ring_room - 1)]
-            if delivery.consumer != NULL and delivery.asked:
+            delivery = self.find(tag)
+            if delivery != NULL and delivery.consumer != NULL and delivery.asked:
                 if not delivery.reads:
                     groups.add((<ChannelMember>delivery.consumer).group)
                 self.settle_one(delivery, how)
@@ -537,8 +590,8 @@ cdef class Channel(Waiter):
         elif tag < self.first or tag >= self.next or tag > self.sent:
             self.unknown(tag)
         else:
-            delivery = &self.ring[tag & (self.ring_room - 1)]
-            if not delivery.lost and not is_waited_for(delivery):
+            delivery = self.find(tag)
+            if delivery == NULL or (not delivery.lost and not is_waited_for(delivery)):
                 self.unknown(tag)
         return 0
 
@@ -547,13 +600,19 @@ cdef class Channel(Waiter):
         cdef uint64_t last = tag if tag else self.sent     # nobody has seen what waits for the disk: it is not settled
         cdef delivery_t* delivery
         self.check_tag(tag, multiple)
-        at = self.first if multiple else tag
-        while at <= last:
-            delivery = &self.ring[at & (self.ring_room - 1)]
-            delivery.lost = 0
-            if is_waited_for(delivery):
-                self.settle_one(delivery, how)
-            at += 1
+        at = self.ring_at if multiple else self.place(tag)
+        self.walking += 1
+        try:
+            while at < self.ring_end:
+                delivery = &self.ring[at & (self.ring_room - 1)]
+                if delivery.tag > last:
+                    break
+                delivery.lost = 0
+                if is_waited_for(delivery):
+                    self.settle_one(delivery, how)
+                at += 1
+        finally:
+            self.walking -= 1
         self.advance()
         if self.starved:
             self.feed()
@@ -589,22 +648,22 @@ cdef class Channel(Waiter):
     cdef int forget_claim(self, claim_t* claim) noexcept:
         """It is not this channel's any more. A consumer loses its claims from the oldest on, which others' lie between:
         the search goes on where the last one ended."""
-        cdef uint64_t tag = max(self.lost_at, self.first)
-        cdef uint64_t left = self.next - self.first
+        cdef uint64_t at = max(self.lost_at, self.ring_at)
+        cdef uint64_t left = self.ring_end - self.ring_at
         cdef delivery_t* delivery
         while left:
-            if tag >= self.next:
-                tag = self.first
-            delivery = &self.ring[tag & (self.ring_room - 1)]
+            if at >= self.ring_end:
+                at = self.ring_at
+            delivery = &self.ring[at & (self.ring_room - 1)]
             if delivery.consumer != NULL and delivery.claim == claim:
                 self.awaits_no_more(delivery)
                 delivery.lost = not acknowledges_itself(delivery)
                 self.unacknowledged -= delivery.lost
-                delivery.lost &= tag <= self.sent
+                delivery.lost &= delivery.tag <= self.sent
                 delivery.consumer = NULL
-                self.lost_at = tag + 1
+                self.lost_at = at + 1
                 break
-            tag += 1
+            at += 1
             left -= 1
         self.advance()
         return 0
@@ -616,26 +675,29 @@ cdef class Channel(Waiter):
             link_mark(self.link)            # who is not read because of it may be read again
 
     cdef void advance(self) noexcept:
-        cdef const delivery_t* delivery
-        while self.first < self.next:
-            delivery = &self.ring[self.first & (self.ring_room - 1)]
-            if delivery.consumer != NULL or delivery.lost:
-                break
-            self.first += 1
+        while self.ring_at < self.ring_end and not is_kept(&self.ring[self.ring_at & (self.ring_room - 1)]):
+            self.ring_at += 1
+        if self.dense < self.ring_at:
+            self.dense = self.ring_at
+        self.first = self.ring[self.ring_at & (self.ring_room - 1)].tag if self.ring_at < self.ring_end else self.next
 
     def withdraw(self, ChannelMember member not None):
         """What it was given and has not been sent yet is ready again, as if it never had it: its consumer is
         cancelled."""
-        cdef uint64_t tag = max(self.sent + 1, self.first)
+        cdef uint64_t at = self.place(self.sent + 1)
         cdef delivery_t* delivery
-        while tag < self.next:
-            delivery = &self.ring[tag & (self.ring_room - 1)]
-            if delivery.consumer == <void*>member:
-                self.awaits_no_more(delivery)
-                self.unacknowledged -= not member.no_ack
-                delivery.consumer = NULL
-                (<Group>member.group).give_back(delivery.claim, 0, False)
-            tag += 1
+        self.walking += 1
+        try:
+            while at < self.ring_end:
+                delivery = &self.ring[at & (self.ring_room - 1)]
+                if delivery.consumer == <void*>member:
+                    self.awaits_no_more(delivery)
+                    self.unacknowledged -= not member.no_ack
+                    delivery.consumer = NULL
+                    (<Group>member.group).give_back(delivery.claim, 0, False)
+                at += 1
+        finally:
+            self.walking -= 1
         self.advance()
 
     def recover(self):
@@ -645,14 +707,19 @@ cdef class Channel(Waiter):
 
     def oldest_ms(self):
         """How long the oldest delivery waits for its acknowledgement; None: there is none."""
-        cdef uint64_t tag = self.first
+        cdef uint64_t at = self.ring_at
         cdef delivery_t* delivery
-        while tag < self.next:
-            delivery = &self.ring[tag & (self.ring_room - 1)]
+        while at < self.ring_end:
+            delivery = &self.ring[at & (self.ring_room - 1)]
             if delivery.consumer != NULL and not acknowledges_itself(delivery):
                 return self.ledger.node.mono_ms - delivery.at_ms
-            tag += 1
+            at += 1
         return None
+
+
+cdef inline bint is_kept(const delivery_t* delivery) noexcept:
+    """Whether anything may still be said of it."""
+    return delivery.consumer != NULL or delivery.lost
 
 
 cdef inline bint acknowledges_itself(const delivery_t* delivery) noexcept:

@@ -13,8 +13,8 @@ from fluxmq._core.errors import UsageError
 
 from fluxmq._core.node cimport node_t
 from fluxmq._core.queue_claim cimport (
-    CLAIM_DYING, CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, DELIVER_KEPT, DUE_DYING, DUE_DYING_RETRIES, busy_lane, claim_let_go, heap_push, heap_remove,
-    may_hold,
+    CLAIM_DYING, CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, DELIVER_KEPT, DUE_DYING, DUE_DYING_RETRIES, busy_lane,
+    claim_let_go, heap_push, heap_remove, may_hold,
 )
 from fluxmq._core.queue_cursor cimport PAGE_BITS
 from fluxmq._core.queue_log cimport NOTHING_WANTED, chunk_hold

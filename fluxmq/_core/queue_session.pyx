@@ -232,8 +232,8 @@ cdef class SessionClaims(ClaimKeeper):
 cdef inline uint32_t room_in(Session session) noexcept:
     """How many messages more the session may have in flight now."""
     cdef link_t* link = session.link
-    if (link == NULL or link.pending + link.awaited > link.high or session.queued or session.resend_next < session.resend_count
-            or session.outstanding >= session.window):
+    if (link == NULL or link.pending + link.awaited > link.high or session.queued
+            or session.resend_next < session.resend_count or session.outstanding >= session.window):
         (<SessionClaims>session.claim_keeper).starved = True
         return 0
     return session.window - session.outstanding

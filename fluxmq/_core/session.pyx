@@ -375,8 +375,8 @@ cdef class Session:
         slot.msg = NULL
 
     cdef bint has_room(self, msg_t* msg) noexcept:
-        """Whether a message more may be in flight. What is in flight is kept until it is acknowledged, so it is bounded in
-        bytes as the line is; one at a time may always leave."""
+        """Whether a message more may be in flight. What is in flight is kept until it is acknowledged, so it is bounded
+        in bytes as the line is; one at a time may always leave."""
         return self.outstanding < self.window and (
             self.window_bytes == 0 or self.window_bytes + body_bytes(&msg.body) <= self.queue_bytes_max)
 

@@ -1,6 +1,7 @@
 """The compiled AMQP 0-9-1 connection driven by hand: a real socket, a real Poller, a handler of the test's own."""
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -287,6 +288,38 @@ def test_who_leaves_gives_back(bench: Bench) -> None:
     assert all(m.decode_method(payload).redelivered for kind, _, payload in found if kind == 1)
 
 
+def test_one_delivery_that_is_never_settled_keeps_nothing_but_itself(bench: Bench) -> None:
+    """Whatever is settled behind it: the channel remembers as many deliveries as are not, not all since the oldest."""
+    chance = random.Random(1)
+    queue = bench.queue(b"q")
+    bench.consume(queue)
+    channel: Channel = bench.connection.channels[1]
+    held: dict[int, bytes] = {}
+    for turn in range(300):
+        bodies = [b"%d.%d" % (turn, n) for n in range(20)]
+        bench.send(*(publish("", "q", body) for body in bodies))
+        tags = [m.decode_method(payload).delivery_tag for kind, _, payload in bench.frames() if kind == 1]
+        assert len(tags) == 20
+        held |= dict(zip(tags, bodies, strict=True))
+        # A few stay for ever, some for a while.
+        settled = [tag for tag in held if tag % 997 and chance.random() < 0.8]
+        for tag in settled:
+            del held[tag]
+        bench.send(*(m.BasicAck(delivery_tag=tag).frame(1) for tag in settled))
+        assert channel.unacknowledged == len(held) and channel.first == min(held, default=channel.next)
+    assert channel.next == 6001 and bench.handler.channel_errors == []
+    assert channel.ring_room <= 128
+    upto = sorted(held)[len(held) // 2]
+    bench.send(m.BasicAck(delivery_tag=upto, multiple=True).frame(1))
+    left = {tag: body for tag, body in held.items() if tag > upto}
+    assert channel.unacknowledged == len(left)
+    bench.send(m.BasicNack(delivery_tag=0, multiple=True, requeue=True).frame(1))
+    again = [payload for kind, _, payload in bench.frames() if kind == BODY]
+    assert again == [left[tag] for tag in sorted(left)] and bench.handler.channel_errors == []
+    bench.send(m.BasicAck(delivery_tag=997).frame(1))
+    assert len(bench.handler.channel_errors) == 1       # it has been settled
+
+
 def test_consumers_of_one_channel_leave_in_any_order(bench: Bench) -> None:
     """What each has lies between what the others have; it is that, and only that, which comes again."""
     queue = bench.queue(b"q")
@@ -351,7 +384,6 @@ def test_heartbeats(bench: Bench) -> None:
 
 
 def test_garbage_raises_nothing(tmp_path: Path) -> None:
-    import random
     rng = random.Random(7)
     valid = PROTOCOL_HEADER + m.ChannelOpen().frame(1) + publish("", "q", b"hello", headers={"a": 1})
     for _ in range(500):
