@@ -281,6 +281,11 @@ cdef class Ledger:
         return marked
 
     @property
+    def marked_count(self) -> int:
+        """How many queues take_marked() would give."""
+        return len(self.marked)
+
+    @property
     def cached_bytes(self) -> int:
         """Of messages in memory that segments have too and nobody holds."""
         return self.cache.bytes

@@ -46,6 +46,9 @@ from fluxmq.engine.sessions import Head, Link, SessionState, Subscription
 
 __all__ = ["Keeper"]
 
+# Queues that changed since the last checkpoint, for a last one at stop: it may write a file for each, which costs more
+# than to replay what the journal says of them.
+LAST_QUEUES_MAX = 1000
 SLICE_SESSIONS = 500  # exported in one go: a few milliseconds
 DURABLE_POLL_S = 0.005
 SPACE_RETRIES_S = 5  # RocksDB looks for space as often by itself, and takes nothing before it has found some
@@ -370,7 +373,8 @@ class Keeper:
     async def close(self, patience_s: float = 0.0) -> None:
         """Before the store closes, when nothing changes any more: waits for a checkpoint under way and takes a last
         one, so that the next start has nothing to replay. That is a convenience: if it does not come about in
-        `patience_s`, it is left, and the journal has everything. `failed` tells what was in its way."""
+        `patience_s`, or is about many queues, it is left, and the journal has everything. `failed` tells what was in
+        its way."""
         journal = self.store.journal
         if journal is None or self._patience_ends is not None:
             return
@@ -380,7 +384,8 @@ class Keeper:
         if self._task is not None:
             await asyncio.wait({self._task})
         try:
-            if self.failed is None and patience_s and self.store.applied < journal.gathering - 1:
+            if (self.failed is None and patience_s and self.store.applied < journal.gathering - 1
+                    and self.broker.hub.ledger.marked_count <= LAST_QUEUES_MAX):
                 await self.checkpoint()
         except Exception as error:
             assert self.failed is error

@@ -43,6 +43,7 @@ EXPORT_WORK = 2000
 WORK_OF_A_QUEUE = 10
 BYTES_OF_WORK = 4096
 LANE_MASK = 0xFF << 56  # of an offset
+OFFSET_BYTES_AT = 8  # of the offset in a message
 
 
 class LogMeta(msgspec.Struct, array_like=True):

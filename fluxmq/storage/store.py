@@ -134,9 +134,10 @@ class RocksStore:
         if upto < self._applied:
             raise UsageError(f"a checkpoint at batch {upto} would fall behind the view at {self._applied}")
         view.make_writable()
-        batch = view.batch(puts, deletes, upto)
         self.checkpointing = True
-        work = asyncio.get_running_loop().run_in_executor(None, self._write_view, batch, upto)
+        # Gathered there, too: of a hundred thousand keys that takes longer than others should wait.
+        work = asyncio.get_running_loop().run_in_executor(
+            None, lambda: self._write_view(view.batch(puts, deletes, upto), upto))
         # A cancelled caller must not let close() run beside the executor's thread.
         work.add_done_callback(self._checkpoint_ended)
         await asyncio.shield(work)

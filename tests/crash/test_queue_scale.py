@@ -13,6 +13,7 @@ from crash.queue_node import QueueNode, View
 
 from fluxmq._core.journal_format import iter_records
 from fluxmq._core.queue_member import PyMember
+from fluxmq.engine import durability
 from fluxmq.engine.clock import RECORD_CLOCK
 from fluxmq.engine.queue_records import RecordKind
 from fluxmq.engine.queue_store import EXPORT_WORK, WORK_OF_A_QUEUE
@@ -209,4 +210,29 @@ def test_a_group_that_ends_is_found_in_its_own_queue(tmp_path: Path, loop: async
     node.sync()
     node = restart(node, 2)
     assert {name: len(state.groups) for name, state in node.manager.queues.items()} == {b"a": 0, b"b": 1}
+    node.stop()
+
+
+def test_a_stop_does_not_wait_for_a_checkpoint_of_many_queues(
+        tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durability, "LAST_QUEUES_MAX", 20)
+    node = QueueNode(tmp_path, loop, View(), CLOCK, 1, False)
+    names = [b"q%d" % number for number in range(21)]
+
+    def publish(some: list[bytes]) -> None:
+        for name in some:
+            node.manager.declare(QueueSpec(name=name.decode()))[0].append_message(b"$queue/" + name, name)
+
+    for looked in (0, 20):
+        node.in_turn(lambda some=names[looked and 1:]: publish(some))
+        node.sync()
+        loop.run_until_complete(node.keeper.close(20.0))
+        assert node.queues.looked == looked             # all but one are few enough
+        node = restart(node, looked + 2)
+        depths = {name: state.queue.depth for name, state in node.manager.queues.items()}
+        assert depths == {name: 1 + (looked > 0 and name != names[0]) for name in names}
+        node.in_turn(lambda: None)
+        node.begin_checkpoint()
+        node.finish_checkpoint()
+        node.queues.looked = 0
     node.stop()
