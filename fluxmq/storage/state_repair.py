@@ -24,7 +24,7 @@ from fluxmq._core.segment_format import file_first, log_number
 from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind
 from fluxmq.engine.queue_delays import DELAY_GROUP
 from fluxmq.engine.queue_records import GroupRecord, LogRecord, QueueRecord, RecordKind
-from fluxmq.engine.queue_store import OFFSET_BYTES_AT, LogMeta
+from fluxmq.engine.queue_store import LogMeta
 from fluxmq.engine.sessions import Head
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.journal_files import read_batches
@@ -33,6 +33,7 @@ from fluxmq.storage.segments import UNKNOWN
 __all__ = ["Mending", "mend"]
 
 _LANE_BITS = 56
+_OFFSET_AT = 8  # in a message: drawn in _core/queue_log.pxd
 _NAMED_MAX = 20  # numbers in one line of a report
 
 _decode_queue = msgspec.msgpack.Decoder(QueueRecord).decode
@@ -131,7 +132,7 @@ def _journal(state: _State, journal: Path, applied: int) -> None:
         for kind, body in iter_records(batch):
             number = int.from_bytes(body[:8], "big")
             if kind == RecordKind.APPEND:
-                at = 8 + OFFSET_BYTES_AT
+                at = 8 + _OFFSET_AT
                 first = state.appended.setdefault(number, int.from_bytes(body[at:at + 8], "little"))
                 state.lanes[number] = first >> _LANE_BITS
             elif kind == RecordKind.QUEUE:
