@@ -6,7 +6,6 @@ import gc
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_log import Log
-from fluxmq._core.queue_member import PyMember
 from fluxmq._core.testing import pump_queues
 from fluxmq.engine.queue_store import QueueKeeper
 from fluxmq.engine.queues import QueueManager
@@ -76,21 +75,19 @@ def test_what_gives_way_is_found_without_a_look_at_what_stays() -> None:
 def test_what_somebody_holds_does_not_count_until_he_lets_go() -> None:
     hub = Hub(None)
     keeper = QueueKeeper(QueueManager(hub), None, 0, lambda error: None)
-    log, _ = flushed(hub, keeper, "q")
-    queue = keeper.manager.queues[b"q"].queue
-    group = keeper.manager.group(queue, b"g")
-    member = PyMember(lambda *_: None, None, 1)
-    group.join(member)
+    log = keeper.manager.declare(QueueSpec(name="q"))[0].logs[0]
+    log.append_message(b"t", b"x" * 100)
+    holder = Export(log, 1 << 60)
+    log.exported()
     turn(hub, 3)
     assert hub.ledger.cached_bytes == 0 and log.memory
     keeper.reader.evict()
     assert log.get(0) is not None
-    group.leave(member)
+    del holder
     assert hub.ledger.cached_bytes == log.cached == log.memory
     turn(hub, 3)
     keeper.reader.evict()
     assert log.memory == hub.ledger.cached_bytes == 0
-    keeper.manager.delete(b"q")
 
 
 def test_a_log_that_goes_takes_its_part_of_the_cache_along() -> None:
