@@ -48,7 +48,7 @@ cdef enum:
 
 # By what Queue.take says. PUBACK and PUBREC have no code for a message that is too large (MQTT 5.0 section 3.4.2.1).
 QUEUE_REFUSALS = {
-    REASON_QUOTA_EXCEEDED: (REASON_QUOTA_EXCEEDED, "the queue is full, or the disk is"),
+    REASON_QUOTA_EXCEEDED: (REASON_QUOTA_EXCEEDED, "the queue is full"),
     REASON_PACKET_TOO_LARGE: (REASON_QUOTA_EXCEEDED,
                               "the message is larger than the queue takes (limits.max_message_size)"),
     REASON_IMPLEMENTATION_SPECIFIC_ERROR: (
@@ -418,6 +418,8 @@ cdef class Connection(Transport):
                 self.session.complete(packet_id)
             self.link.inbound -= 1
             reason, text = QUEUE_REFUSALS[pub.refused]
+            if pub.refused == REASON_QUOTA_EXCEEDED and self.hub.ledger.full:
+                text = self.hub.ledger.full_why or text
             return self.refuse_publish(qos, packet_id, <uint8_t>reason, text)
         self.acknowledge(PUBACK if qos == 1 else PUBREC, packet_id,
                          REASON_NO_MATCHING_SUBSCRIBERS if matched == 0 and self.link.version == 5 else REASON_SUCCESS,

@@ -49,6 +49,7 @@ cdef class Journal:
     cdef readonly uint64_t file_bytes   # bytes in the file that is written now, as of the last poll()
     cdef readonly int status            # journal_status, as of the last poll()
     cdef readonly bint buffered         # the mode
+    cdef public bint recycling          # retired files are kept, to be written again; off while their space is needed
     cdef batch_buffer gather            # batch `gathering`
     cdef size_t handed_bytes            # of the batch that is being written; 0 once poll() saw it durable
     cdef bint closed
@@ -115,6 +116,9 @@ cdef class Journal:
     cdef int write_batch(self) noexcept nogil
     cdef void write_ahead(self, uint64_t at) noexcept nogil
     cdef int sync_file(self) noexcept nogil
+    cdef int sync_data(self, int fd) noexcept nogil
+    cdef int sync_directory(self) noexcept nogil
+    cdef bint drop_spares(self) noexcept nogil
     cdef int write_all(self, int fd, const uint8_t* data, size_t length, uint64_t at) noexcept nogil
     cdef int open_file(self, uint64_t number, uint64_t first, const char* made) noexcept nogil
     cdef void began(self, uint64_t number, uint64_t first) noexcept nogil

@@ -5,6 +5,7 @@ from typing import final
 JOURNAL_OK: int
 JOURNAL_FULL: int
 JOURNAL_FAILED: int
+SHORTAGES: dict[int, str]
 
 @final
 class Journal:
@@ -14,6 +15,7 @@ class Journal:
     file_bytes: int
     status: int
     buffered: bool
+    recycling: bool
     def __init__(
         self,
         directory: str | bytes | os.PathLike[str],
@@ -34,6 +36,8 @@ class Journal:
     def backlog(self) -> int: ...
     @property
     def status_text(self) -> str: ...
+    @property
+    def shortage(self) -> str: ...
     @property
     def batches_total(self) -> int: ...
     @property

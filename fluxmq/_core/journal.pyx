@@ -14,10 +14,12 @@ call.
             ▲                                  │    ▲
             └────────── buffers swap ──────────┘    └── no space: again after 0.5 s, the same batch
 
+It is one file because both threads work on one state, behind one mutex.
+
 What may fail:
-  - No space (ENOSPC, EDQUOT, EFBIG; EMFILE and ENFILE when a file is to be opened). The file is cut back to what it was
-    before the batch, and the same batch is tried again until it fits. `durable` stands still, so nothing is
-    acknowledged that could get lost, and all heals when there is space.
+  - A shortage (ENOSPC, EDQUOT, EFBIG; EMFILE and ENFILE when a file is to be opened). The file is cut back to what it
+    was before the batch, files that wait to be used again are removed, and the same batch is tried again until it fits.
+    `durable` stands still, so nothing is acknowledged that could get lost, and all heals when there is space.
   - fdatasync, or any other error of a write. Final. After a failed sync the kernel may have dropped the dirty pages
     and marked them clean, so a second sync that succeeds proves nothing. poll() and submit() raise StorageError.
 
@@ -84,6 +86,12 @@ DEFAULT_OPS.fdatasync = fluxmq_fdatasync
 DEFAULT_OPS.fsync = fluxmq_fsync
 DEFAULT_OPS.ftruncate = fluxmq_ftruncate
 
+# What is short, by errno.
+SHORTAGES = {ENOSPC: "the disk is full", EDQUOT: "the disk quota is used up",
+             EFBIG: "files may not grow (ulimit -f, or the file system)",
+             EMFILE: "the process has no file descriptors left (ulimit -n)",
+             ENFILE: "the system has no file descriptors left"}
+
 globals().update(JOURNAL_OK=JOURNAL_OK, JOURNAL_FULL=JOURNAL_FULL, JOURNAL_FAILED=JOURNAL_FAILED)
 
 
@@ -138,6 +146,7 @@ cdef class Journal:
         self.event_fd = self.directory_fd = self.file_fd = -1
         self.gather.length = self.writing.length = BATCH_HEADER_BYTES
         self.closed = True
+        self.recycling = True
         pthread_mutex_init(&self.lock, NULL)
         fluxmq_cond_init(&self.wake)
         pthread_cond_init(&self.gone, NULL)
@@ -294,8 +303,15 @@ cdef class Journal:
         if self.status == JOURNAL_OK:
             return "ok"
         if self.status == JOURNAL_FULL:
-            return f"waiting for space: {self.error_call.decode()}: {os.strerror(self.error)}"
+            return f"waiting, {self.shortage}: {self.error_call.decode()}"
         return f"failed: {self.error_call.decode()}: {os.strerror(self.error)}"
+
+    @property
+    def shortage(self):
+        """What is missing while `status` is JOURNAL_FULL, with the system's words; else ""."""
+        if self.status != JOURNAL_FULL:
+            return ""
+        return f"{SHORTAGES.get(self.error, 'something is short')}: {os.strerror(self.error)}"
 
     # Counters since this object was made; from any thread, at any time. model/metrics.py says what they are for.
 
@@ -355,7 +371,8 @@ cdef class Journal:
 
     def retire(self, uint64_t upto_batch):
         """Remove the files that only hold batches up to `upto_batch`; returns how many. Makes system calls: call it
-        from an executor. The file that is written now is never removed.
+        from an executor. The file that is written now is never removed. While `recycling` is off, nothing is kept to be
+        written again.
 
         Raises StorageError if a file cannot be removed.
         """
@@ -365,13 +382,15 @@ cdef class Journal:
         cdef uint32_t slot
         cdef old_file file
         with nogil:
+            if not self.recycling:
+                self.drop_spares()
             while error == 0:
                 pthread_mutex_lock(&self.lock)
                 if self.old_count == 0 or self.old[0].last > upto_batch:
                     pthread_mutex_unlock(&self.lock)
                     break
                 file = self.old[0]
-                slot = 0 if file.bytes <= self.recycle_bytes_max else SPARES_MAX
+                slot = 0 if self.recycling and file.bytes <= self.recycle_bytes_max else SPARES_MAX
                 while slot < SPARES_MAX and (self.spares | made) >> slot & 1:
                     slot += 1
                 pthread_mutex_unlock(&self.lock)
@@ -385,7 +404,7 @@ cdef class Journal:
                     memmove(self.old, self.old + 1, self.old_count * sizeof(old_file))
                     pthread_mutex_unlock(&self.lock)
             if removed and error == 0:
-                error = <int>-self.ops.fsync(self.directory_fd)
+                error = self.sync_directory()
             if made and error == 0:
                 # Only now: if its old name could come back after a loss of power, its new content would stand there.
                 pthread_mutex_lock(&self.lock)
@@ -398,12 +417,26 @@ cdef class Journal:
     cdef int remove_old(self, old_file* file, uint32_t slot) noexcept nogil:
         cdef char name[NAME_BYTES]
         name_of(name, file.number)
-        cdef int answer
+        cdef int answer = -1
         if slot < SPARES_MAX:
             answer = renameat(self.directory_fd, name, self.directory_fd, SPARE_NAMES[slot])
-        else:
+        if answer != 0:
             answer = unlinkat(self.directory_fd, name, 0)
         return 0 if answer == 0 or errno == ENOENT else errno
+
+    cdef bint drop_spares(self) noexcept nogil:
+        """Gives back the space of retired files, which nobody needs. False: there was none. The writer may look for one
+        meanwhile, and does without."""
+        cdef uint32_t slot
+        cdef uint32_t had
+        pthread_mutex_lock(&self.lock)
+        had = self.spares
+        self.spares = 0
+        pthread_mutex_unlock(&self.lock)
+        for slot in range(SPARES_MAX):
+            if had >> slot & 1:
+                unlinkat(self.directory_fd, SPARE_NAMES[slot], 0)
+        return had != 0
 
     # ---------------------------------------------------------------- the writer's thread
 
@@ -508,6 +541,11 @@ cdef class Journal:
         else:
             pthread_cond_wait(&self.wake, &self.lock)
         if self.state == JOURNAL_FULL:
+            pthread_mutex_unlock(&self.lock)
+            due = self.drop_spares()
+            pthread_mutex_lock(&self.lock)
+            if due:
+                return True     # there is space now
             if self.stopping:
                 return False
             self.wait_until(fluxmq_monotonic() + RETRY_INTERVAL)
@@ -590,12 +628,9 @@ cdef class Journal:
     cdef int sync_file(self) noexcept nogil:
         """fdatasync of the current file. Every error is final, whatever its name: see the top of this file."""
         cdef int64_t began = fluxmq_monotonic()
-        cdef int64_t answer = self.ops.fdatasync(self.file_fd)
-        while answer == -EINTR:
-            answer = self.ops.fdatasync(self.file_fd)
-        if answer < 0:
-            self.error_call = b"fdatasync"
-            return EIO if passes(<int>-answer) else <int>-answer
+        cdef int error = self.sync_data(self.file_fd)
+        if error:
+            return error
         pthread_mutex_lock(&self.lock)
         self.count_syncs += 1
         self.count_sync_ns += <uint64_t>(fluxmq_monotonic() - began)
@@ -605,6 +640,24 @@ cdef class Journal:
         self.sync_due = 0
         return 0
 
+    cdef int sync_data(self, int fd) noexcept nogil:
+        cdef int64_t answer = self.ops.fdatasync(fd)
+        while answer == -EINTR:
+            answer = self.ops.fdatasync(fd)
+        if answer < 0:
+            self.error_call = b"fdatasync"
+            return EIO if passes(<int>-answer) else <int>-answer
+        return 0
+
+    cdef int sync_directory(self) noexcept nogil:
+        cdef int64_t answer = self.ops.fsync(self.directory_fd)
+        while answer == -EINTR:
+            answer = self.ops.fsync(self.directory_fd)
+        if answer < 0:
+            self.error_call = b"fsync"
+            return EIO if passes(<int>-answer) else <int>-answer
+        return 0
+
     cdef int open_file(self, uint64_t number, uint64_t first, const char* made) noexcept nogil:
         """Make journal file `number` of the one called `made`, NEXT_NAME for a new one, and write to it from now on. 0,
         or errno and the old file stays."""
@@ -612,10 +665,11 @@ cdef class Journal:
         cdef uint8_t head[FILE_HEADER_BYTES + BATCH_HEADER_BYTES]
         cdef uint64_t file_id = file_id_of(self.identity, number)
         cdef size_t length = FILE_HEADER_BYTES
-        cdef int64_t answer
         cdef int error = 0
         cdef int flags = O_RDWR | O_CLOEXEC | (O_CREAT | O_TRUNC if made == NEXT_NAME else 0)
         cdef int fd = openat(self.directory_fd, made, flags, 0o640)
+        while fd < 0 and errno == EINTR:
+            fd = openat(self.directory_fd, made, flags, 0o640)
         if fd < 0:
             self.error_call = b"open"
             return errno
@@ -626,19 +680,13 @@ cdef class Journal:
         encode_file_header(head, number, first, file_id)
         error = self.write_all(fd, head, length, 0)
         if error == 0:
-            answer = self.ops.fdatasync(fd)
-            if answer < 0:
-                self.error_call = b"fdatasync"
-                error = EIO if passes(<int>-answer) else <int>-answer
+            error = self.sync_data(fd)
         name_of(name, number)
         if error == 0 and renameat(self.directory_fd, made, self.directory_fd, name) != 0:
             self.error_call = b"rename"
             error = errno
         if error == 0:
-            answer = self.ops.fsync(self.directory_fd)
-            if answer < 0:
-                self.error_call = b"fsync"
-                error = EIO if passes(<int>-answer) else <int>-answer
+            error = self.sync_directory()
         if error:
             close_fd(fd)
             return error

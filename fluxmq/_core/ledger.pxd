@@ -79,6 +79,7 @@ cdef class Ledger:
     cdef readonly Journal journal       # None: nothing is durable
     cdef public uint64_t records        # written so far; a caller compares before and after to see whether it must wait
     cdef public bint full               # the disk is: durable queues take nothing new, so that consumers can go on
+    cdef public str full_why            # what is short, for whoever is refused; None: nothing was yet
     cdef public size_t batch_bytes_max  # a gathering batch that is larger takes nothing new into durable queues
     cdef public uint64_t message_last   # last message number given out
     cdef target_t* targets              # of the message being published

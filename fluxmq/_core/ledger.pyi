@@ -16,6 +16,7 @@ class Ledger:
     message_last: int
     records: int
     full: bool
+    full_why: str | None
     batch_bytes_max: int
     def __new__(cls, journal: Journal | None) -> Self: ...
     @property

@@ -40,7 +40,8 @@ class Snapshots:
                   "storage": {"status": "up" if storage else "down"}}
         if journal is not None and not storage:
             checks["storage"]["details"] = (journal.status_text if journal.status else
-                                            "No space left on device: queues refuse what is published")
+                                            f"{server.queue_space.why}: queues refuse what is published"
+                                            if server.queue_space is not None else "")
         good = all(check["status"] == "up" for check in checks.values())
         if good:
             return True, {"status": "ready", "mode": "nominal", "checks": checks}

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from fluxmq._core.errors import CorruptError, ShortageError, StorageError
-from fluxmq._core.journal import JOURNAL_FAILED, JOURNAL_OK, Journal
+from fluxmq._core.journal import JOURNAL_FAILED, JOURNAL_FULL, JOURNAL_OK, Journal
 from fluxmq._core.persist import Loader, export_retained, export_session, message_key, session_key
 from fluxmq._core.session import Session
 from fluxmq.engine.broker import (
@@ -103,6 +103,7 @@ class Keeper:
         self._log = logging.getLogger("fluxmq.storage")
         self._orphans: list[int] = []
         self._replayed_bytes = 0  # of journal files that are not in the view yet
+        self._relief_due_ms = 0
         self._patience_ends: float | None = None
         self.queues: QueueKeeper | None = None
         self.exchanges: ExchangeKeeper | None = None
@@ -240,7 +241,8 @@ class Keeper:
     # ------------------------------------------------------------------ checkpoints
 
     def tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begins a checkpoint when the journal has grown to its size. Raises what the last one failed with."""
+        """Begins a checkpoint when the journal has grown to its size, or there is no space. Raises what the last one
+        failed with."""
         journal = self.store.journal
         if journal is None or self._patience_ends is not None:      # close() takes the last one
             return
@@ -250,7 +252,12 @@ class Keeper:
             self._task = None
         if self.failed is not None:
             raise self._refusal() from self.failed
-        if journal.bytes_total - self.broker.hub.journal_mark + self._replayed_bytes >= self.file_bytes:
+        hub = self.broker.hub
+        grown = journal.bytes_total - hub.journal_mark + self._replayed_bytes
+        # What is short may be what the journal holds, however little that is.
+        relief = (journal.status == JOURNAL_FULL or hub.ledger.full) and hub.mono_ms >= self._relief_due_ms
+        if grown >= self.file_bytes or (grown and relief):
+            self._relief_due_ms = hub.mono_ms + 1000 * SPACE_RETRIES_S
             self._task = loop.create_task(self.checkpoint())
             # Under a full load the next one is due already: a file more is a file more to write anew.
             self._task.add_done_callback(lambda task: None if task.cancelled() or task.exception() else self.tick(loop))

@@ -121,7 +121,8 @@ class QueueAdmin:
         expires_at = self.hub.steady_ms + message.expiry_s * 1000 if message.expiry_s is not None else 0
         reason = queue.publish(topic, message.payload, properties, 1, expires_at)
         if reason == ReasonCode.QUOTA_EXCEEDED and self.hub.ledger.full:
-            raise QueueRefused("full", "the disk is full", "make room; what is in the queues can be consumed")
+            raise QueueRefused("full", self.hub.ledger.full_why or "the disk is full",
+                               "make room; what is in the queues can be consumed")
         if reason:
             kind, text = REFUSALS.get(reason, ("invalid", "a user property of it makes no sense to the queue"))
             raise QueueRefused(kind, text)

@@ -51,7 +51,8 @@ class Replay:
              count: int) -> Moved:
         """As QueuesPort.dead_replay."""
         if self.manager.hub.ledger.full:
-            raise QueueRefused("full", "the disk is full", "make room, and replay them then")
+            raise QueueRefused("full", self.manager.hub.ledger.full_why or "the disk is full",
+                               "make room, and replay them then")
         most = min(count, REPLAY_STEP)
         moved = 0
         for log, wanted in self._wanted(dead, selected):

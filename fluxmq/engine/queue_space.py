@@ -1,11 +1,12 @@
-"""What queues do when the disk is full: nothing new is taken, so that what is there can be consumed and settled.
+"""What queues do when the disk is full, or something else is short that the journal needs: nothing new is taken, so
+that what is there can be consumed and settled.
 
     held ──journal finds no space──► given ──the reserve can be taken again──► held
     all is well                      durable queues refuse publishes (0x97); claims, settlements, dead letters and
                                      sessions live on what the reserve gave
 
 A settlement needs a few bytes of journal, and frees the message's. The reserve is taken with the first durable queue: a
-node without queues has none.
+node without queues has none. While the disk is full, journal files that are retired are not kept to be used again.
 """
 from __future__ import annotations
 
@@ -41,12 +42,18 @@ class QueueSpace:
         self._retry_ms = retry_ms
         self._held = False
         self._due_ms = 0
+        self._told = ""
         self._task: asyncio.Future[bool] | None = None
 
     @property
     def full(self) -> bool:
         """Publishes to durable queues are refused."""
         return self._ledger.full
+
+    @property
+    def why(self) -> str:
+        """What is short, while `full`."""
+        return self._ledger.full_why or ""
 
     def tick(self, loop: asyncio.AbstractEventLoop) -> None:
         """On each tick of the clock."""
@@ -62,7 +69,7 @@ class QueueSpace:
             if self._held:
                 self._held = False
                 self._reserve.give()
-            self._refuse(journal.status_text)
+            self._refuse(journal.shortage)
             self._due_ms = now + self._retry_ms
         elif not self._held and now >= self._due_ms:
             self._due_ms = now + self._retry_ms
@@ -71,16 +78,30 @@ class QueueSpace:
     def _taken(self, task: asyncio.Future[bool]) -> None:
         error = task.exception()
         if error is not None:
-            self._refuse(str(error))
+            # It is not want of space, so it is no reason to refuse anything: what is not reserved is missing only on
+            # the day on which the disk is full.
+            if str(error) != self._told:
+                self._told = str(error)
+                self._log("warning", "", "no space can be reserved for the day on which the disk is full", {
+                    "why": str(error)})
+            self._take()
         elif task.result():
-            self._held = True
-            if self._ledger.full:
-                self._ledger.full = False
-                self._log("warning", "", "there is space on the disk again: queues take messages", {})
+            self._held, self._told = True, ""
+            self._take()
         else:
-            self._refuse("no space for the reserve")
+            self._refuse("the disk is full: no space for the reserve")
+
+    def _take(self) -> None:
+        if self._ledger.full:
+            self._ledger.full = False
+            assert self._ledger.journal is not None
+            self._ledger.journal.recycling = True
+            self._log("warning", "", "nothing is short any more: queues take messages", {})
 
     def _refuse(self, why: str) -> None:
+        self._ledger.full_why = why
         if not self._ledger.full:
             self._ledger.full = True
-            self._log("error", "", "the disk is full: publishes to queues are refused", {"why": why})
+            assert self._ledger.journal is not None
+            self._ledger.journal.recycling = False
+            self._log("error", "", f"publishes to queues are refused: {why}", {})

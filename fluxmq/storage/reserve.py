@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 from pathlib import Path
 
@@ -13,7 +14,7 @@ __all__ = ["Reserve"]
 
 _NAME = "reserve"
 _WRITE_BYTES = 1 << 20
-_UNKNOWN = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # a file system that cannot say so takes bytes
+_SHORT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Reserve:
@@ -26,7 +27,10 @@ class Reserve:
     def take(self) -> bool:
         """The space is ours; False: there is not as much. Raises OSError for what is not want of space."""
         try:
-            with self.path.open("a+b") as file:
+            # Not for appending: where the file system cannot allocate, the C library writes instead, and refuses such
+            # a descriptor.
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            with io.FileIO(fd, "r+") as file:
                 if os.fstat(file.fileno()).st_blocks * 512 >= self.size:
                     return True
                 # Twice as much: others must not find the disk full because of us, nor we it full again at once.
@@ -39,7 +43,7 @@ class Reserve:
             return enough
         except OSError as error:
             self.give()
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if error.errno in _SHORT:
                 return False
             raise
 
@@ -47,11 +51,17 @@ class Reserve:
         try:
             os.posix_fallocate(fd, 0, self.size)
         except OSError as error:
-            if error.errno not in _UNKNOWN:
+            if error.errno in _SHORT:
                 raise
-            os.ftruncate(fd, 0)
-            for at in range(0, self.size, _WRITE_BYTES):
-                os.write(fd, bytes(min(_WRITE_BYTES, self.size - at)))
+        else:
+            return
+        # What cannot allocate takes bytes; random ones, for some file systems make zeros small.
+        os.ftruncate(fd, 0)
+        data = memoryview(os.urandom(min(_WRITE_BYTES, self.size)))
+        at = 0
+        while at < self.size:
+            at += os.pwrite(fd, data[:self.size - at], at)
+        os.fsync(fd)  # until then it may only be a promise
 
     def give(self) -> None:
         """The space is anybody's."""

@@ -19,7 +19,6 @@ from fluxmq.app.admin_client import AdminError
 
 Connect = Callable[..., Client]
 
-PAYLOAD = random.Random(1).randbytes(20_000)
 QUOTA_EXCEEDED = 0x97
 WAIT_SECONDS = 40.0             # generous: only a broker that does not heal needs them
 
@@ -61,7 +60,8 @@ def publish_until_refused(client: Client, queue: str) -> int:
     taken or refused."""
     for number in range(2000):
         packet_id = client.next_packet_id()
-        client.send(Publish(topic=f"$queue/{queue}", payload=b"%06d" % number + PAYLOAD, qos=1, packet_id=packet_id))
+        payload = b"%06d" % number + random.Random(number).randbytes(20_000)  # nothing makes it smaller
+        client.send(Publish(topic=f"$queue/{queue}", payload=payload, qos=1, packet_id=packet_id))
         reason = client.answer(Puback, packet_id=packet_id).reason
         client.transcript.clear()
         if reason:
@@ -136,3 +136,34 @@ def test_it_starts_on_a_full_disk(broker: CrashBroker, small_disk: Path, connect
     ballast.unlink()
     wait_until(lambda: ready(broker) == 200, WAIT_SECONDS)
     put(connect(broker), "q", b"x")
+
+
+@pytest.mark.parametrize("emptied", ["purged", "consumed", "deleted"])
+def test_a_disk_that_its_own_messages_have_filled_is_free_again_without_them(
+        broker: CrashBroker, small_disk: Path, connect: Connect, emptied: str) -> None:
+    """Nothing else is on this disk. The checkpoint that waits for space moves only what still counts, so with the
+    messages gone it needs none, and the journal's files go while the broker runs."""
+    publisher = connect(broker)
+    publisher.timeout = WAIT_SECONDS
+    wait_until(lambda: smalldisk.has_reserve(small_disk / "data"))
+    admin(broker, "PUT", "queues", "big", body={"type": "classic"})
+    taken = publish_until_refused(publisher, "big")
+    assert taken > 100
+    wait_until(lambda: ready(broker) == 503)
+    if emptied == "purged":
+        admin(broker, "POST", "queues", "big", "purge")
+    elif emptied == "deleted":
+        admin(broker, "DELETE", "queues", "big")
+        admin(broker, "PUT", "queues", "big", body={"type": "classic"})
+    else:
+        consumer = connect(broker)
+        consumer.timeout = WAIT_SECONDS
+        consume(consumer, "big", ack="manual", prefetch=10)
+        for _ in range(taken):
+            order(consumer, "ack", consumer.receive())
+            consumer.transcript.clear()
+    wait_until(lambda: ready(broker) == 200, WAIT_SECONDS)
+    publisher = connect(broker)
+    publisher.timeout = WAIT_SECONDS
+    again = publish_until_refused(publisher, "big")
+    assert again > taken // 2, "what was there before is still in the way"
