@@ -54,7 +54,8 @@ def _how(server: Server, path: str, slot: Slot) -> dict[str, Any]:
         contexts = server_contexts(path, slot)
         server.contexts.append((path, contexts))
         context = lambda: contexts.current  # noqa: E731
-    return {"context": context, "max_connections": slot.max_connections, "read_timeout_s": slot.read_timeout,
+    return {"context": context, "max_connections": slot.max_connections,
+            "all_connections_max": server.connections_max, "read_timeout_s": slot.read_timeout,
             "later": server.loop.call_later}
 
 

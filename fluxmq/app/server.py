@@ -7,12 +7,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import hashlib
 import logging
 import os
-import resource
 import secrets
 import signal
 import sys
@@ -36,6 +34,7 @@ from fluxmq.app import exit_codes, queue_setup, recovered
 from fluxmq.app.amqp091 import Amqp091
 from fluxmq.app.certificates import out_of_date
 from fluxmq.app.config_text import show
+from fluxmq.app.descriptors import connections_that_fit, raise_descriptor_limit, tell_what_does_not_fit
 from fluxmq.app.exit_codes import BindError
 from fluxmq.app.heap import HeapKeeper, settle_heap
 from fluxmq.app.hub_limits import set_limits
@@ -100,15 +99,6 @@ async def _main(config: Config) -> int:
     return server.status
 
 
-def raise_descriptor_limit() -> int:
-    """Lifts the soft limit of open files to the hard one; returns it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(ValueError, OSError):  # a container may forbid it; what we have is announced
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
 class Server:
     """One node."""
 
@@ -132,6 +122,7 @@ class Server:
         self.queue_limited: LimitedConsumers
         self.queue_space: QueueSpace | None = None
         self.descriptors = 0
+        self.connections_max = 0  # of all listeners together
         self.tally = Tally()
         self.amqp091 = Amqp091(self)
         self.recorder: Recorder | None = None
@@ -147,6 +138,8 @@ class Server:
         """Builds everything and takes what can be refused: directory, files, addresses. Nothing is served yet."""
         config = self.config
         self.descriptors = raise_descriptor_limit()
+        self.connections_max = connections_that_fit(self.descriptors)
+        tell_what_does_not_fit((slot.max_connections for _, slot in config.listeners()), self.descriptors, self.log)
         self.store = self._store()
         self.store.start()
         self.hub = Hub(self.store.journal, config.broker.route_cache_entries, secrets.randbits(64))

@@ -1,4 +1,5 @@
-"""Listening sockets, whatever protocol is spoken behind them: accepts, or refuses beyond `max_connections`.
+"""Listening sockets, whatever protocol is spoken behind them: accepts, or refuses beyond `max_connections` and beyond
+what the limit of open files leaves for all listeners.
 
 Each edge has a Listener of its own, which makes the connections of its protocol (edge/mqtt/listener.py).
 """
@@ -46,18 +47,19 @@ class Accepting(Protocol):
 class SocketListener:
     """One slot of the configuration, with a socket per address family. Abstract: `make` is the protocol's.
 
-    front: handler of its connections. context: called for each connection, so that renewed certificates are used at
-    once; None = plain. read_timeout_s: until the client must have said who it is. later: schedules a call after some
-    seconds.
+    front: handler of its connections. all_connections_max: of all listeners of the poller together. context: called for
+    each connection, so that renewed certificates are used at once; None = plain. read_timeout_s: until the client must
+    have said who it is. later: schedules a call after some seconds.
     """
 
     def __init__(self, front: Accepting, poller: Poller, *, context: Callable[[], SSLContext] | None,
-                 max_connections: int, read_timeout_s: float,
+                 max_connections: int, all_connections_max: int, read_timeout_s: float,
                  later: Callable[[float, Callable[[], None]], Any]) -> None:
         self.front = front
         self.poller = poller
         self.context = context
         self.max_connections = max_connections
+        self.all_connections_max = all_connections_max
         self.read_timeout_ms = int(read_timeout_s * 1000)
         self.accept_failures = 0
         self._later = later
@@ -103,11 +105,11 @@ class SocketListener:
         """A new connection."""
         front = self.front
         if front.connections >= self.max_connections:
-            os.close(fd)
-            front.tally.refusals["max_connections"] += 1
-            front.on_log("warning", f"max_connections {front.name}",
-                         f"connection refused: {self.max_connections} are open (max_connections)",
-                         {"listener": front.name})
+            self._refuse(fd, f"{self.max_connections} are open (max_connections)")
+            return None
+        if len(self.poller.connections) >= self.all_connections_max:
+            self._refuse(fd, f"{self.all_connections_max} are open at all listeners, and the limit of open files "
+                             f"leaves no more (ulimit -n; LimitNOFILE= of systemd)")
             return None
         tls = None
         if self.context is not None:
@@ -123,6 +125,12 @@ class SocketListener:
         front.connections += 1
         tell_opened(connection, front.name)
         return connection
+
+    def _refuse(self, fd: int, why: str) -> None:
+        os.close(fd)
+        self.front.tally.refusals["max_connections"] += 1
+        self.front.on_log("warning", f"max_connections {self.front.name}", f"connection refused: {why}",
+                          {"listener": self.front.name})
 
     def accept_failed(self, code: int) -> None:
         """accept(2) failed; the poller has let go of the socket. Tries again a little later."""

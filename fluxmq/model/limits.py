@@ -98,6 +98,11 @@ HTTP_REQUEST_SECONDS_MAX = 10.0
 # Between two requests. Prometheus scrapes every 15 to 60 seconds by habit; longer than that is not the same visit.
 HTTP_IDLE_SECONDS_MAX = 75.0
 
+# Descriptors of the view's files and of segments' that stay open: what is read again and again is among so many, and
+# ten thousand queues are normal.
+VIEW_OPEN_FILES_MAX = 128
+SEGMENT_OPEN_FILES_MAX = 256
+
 # The admin socket serves people at a shell and their scripts, on this machine only.
 ADMIN_CONNECTIONS_MAX = 32
 # A publish of what goes through a shell; larger payloads come by MQTT. 32 of these at once are 512 MiB at worst.
@@ -110,6 +115,11 @@ ADMIN_MESSAGES_MAX = 1000
 ADMIN_CLIENTS_MAX = 1000
 # Dead letters moved by one request; a step of it is 100. More is asked for again.
 ADMIN_REPLAY_MAX = 10_000
+# Descriptors that listeners leave for the broker's own use: the above, each connection of the health server and of the
+# admin socket, and 96 for the rest (the journal and its next files, what the executor's 32 threads have open for a
+# moment, listeners, certificates that are read again, logs, a recording's writer).
+DESCRIPTORS_KEPT = VIEW_OPEN_FILES_MAX + SEGMENT_OPEN_FILES_MAX + HTTP_CONNECTIONS_MAX + ADMIN_CONNECTIONS_MAX + 96
+
 # What waits for the disk: a sync of seconds on a bad day, a replay that reads segments.
 ADMIN_HANDLE_SECONDS_MAX = 30.0
 

@@ -46,7 +46,8 @@ class Listener(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     addr: ListenAddress = ""
     max_connections: Annotated[int, Meta(ge=1, le=10_000_000, description=(
-        "Connections at once; further ones are closed as they come, and counted."))] = 100_000
+        "Connections at once; further ones are closed as they come, and counted. All listeners together leave 576 of "
+        "the process's open files (ulimit -n) to the broker itself."))] = 100_000
     read_timeout: Annotated[Seconds, Meta(ge=0.01, description=(
         "Time until a client has said who it is: TLS handshake, WebSocket upgrade and CONNECT of MQTT, or everything "
         "up to connection.open of AMQP."))] = 60.0

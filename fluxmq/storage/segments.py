@@ -23,6 +23,7 @@ from pathlib import Path
 
 from fluxmq._core.errors import StorageError, UsageError
 from fluxmq._core.segment_format import log_name, log_number
+from fluxmq.model.limits import SEGMENT_OPEN_FILES_MAX
 from fluxmq.storage.reading import close_quietly
 from fluxmq.storage.segment_files import FileOps
 from fluxmq.storage.segment_recovery import Log, LogFiles, SegmentRecovery, open_logs
@@ -31,7 +32,6 @@ from fluxmq.storage.segment_writer import SegmentWriter
 __all__ = ["LogFiles", "SegmentRecovery", "SegmentStore"]
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-OPEN_FILES_MAX = 256
 UNKNOWN = ".unknown"
 
 
@@ -44,7 +44,7 @@ class SegmentStore(SegmentWriter):
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, segment_bytes: int = SEGMENT_BYTES,
-                 compression: str = "zstd", recover: bool = False, open_files_max: int = OPEN_FILES_MAX,
+                 compression: str = "zstd", recover: bool = False, open_files_max: int = SEGMENT_OPEN_FILES_MAX,
                  ops: FileOps | None = None) -> None:
         if compression not in ("zstd", "none"):
             raise UsageError(f"compression is zstd or none, not {compression!r}")

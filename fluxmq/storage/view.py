@@ -37,6 +37,7 @@ from rocksdict import (
 
 from fluxmq._core.errors import CorruptError, ShortageError, StorageError, UsageError
 from fluxmq._core.journal_format import crc32c
+from fluxmq.model.limits import VIEW_OPEN_FILES_MAX
 from fluxmq.storage.reading import close_quietly, read_whole
 
 __all__ = ["APPLIED_KEY", "REPAIRED", "View", "ViewDamage", "applied_of", "check_manifest", "cut_torn", "is_new",
@@ -50,7 +51,6 @@ REPAIRED = "state.repaired"
 # in one piece: the memtable grows for it and is given back by the flush.
 _WRITE_BUFFER_BYTES = 4 * 1024 * 1024
 _BLOCK_CACHE_BYTES = 4 * 1024 * 1024
-_OPEN_FILES_MAX = 128
 
 # A manifest is a log of RocksDB: blocks of 32 KiB; a record is CRC u32, length u16, kind u8, bytes. Only a record that
 # does not fit into its block is in pieces. Kinds: 0 padding, 1 whole, 2 first, 3 middle, 4 last piece.
@@ -76,7 +76,7 @@ def view_options() -> Options:
     options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
     options.set_max_write_buffer_number(2)
     options.set_max_background_jobs(2)
-    options.set_max_open_files(_OPEN_FILES_MAX)
+    options.set_max_open_files(VIEW_OPEN_FILES_MAX)
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(1024 * 1024)
     # Statistics are not shown anywhere, and their thread wakes an idle broker.
