@@ -25,6 +25,7 @@ from fluxmq._core.mqtt_consts cimport (
     REASON_PACKET_IDENTIFIER_NOT_FOUND, REASON_PACKET_TOO_LARGE,
     REASON_PAYLOAD_FORMAT_INVALID, REASON_PROTOCOL_ERROR, REASON_QOS_NOT_SUPPORTED, REASON_QUOTA_EXCEEDED,
     REASON_RECEIVE_MAXIMUM_EXCEEDED, REASON_SUCCESS, REASON_TOPIC_ALIAS_INVALID, REASON_TOPIC_NAME_INVALID,
+    REASON_UNSPECIFIED_ERROR,
 )
 from fluxmq._core.mqtt_props cimport publish_props_t, scan_publish_props
 from fluxmq._core.routes cimport hop_t, route_drop
@@ -49,6 +50,8 @@ cdef enum:
 # By what Queue.take says. PUBACK and PUBREC have no code for a message that is too large (MQTT 5.0 section 3.4.2.1).
 QUEUE_REFUSALS = {
     REASON_QUOTA_EXCEEDED: (REASON_QUOTA_EXCEEDED, "the queue is full"),
+    REASON_UNSPECIFIED_ERROR: (REASON_UNSPECIFIED_ERROR,
+                               "the queue is stopped: a file of it is damaged, as the broker's log says"),
     REASON_PACKET_TOO_LARGE: (REASON_QUOTA_EXCEEDED,
                               "the message is larger than the queue takes (limits.max_message_size)"),
     REASON_IMPLEMENTATION_SPECIFIC_ERROR: (

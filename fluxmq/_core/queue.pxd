@@ -58,6 +58,7 @@ cdef class Queue(GroupOwner):
     cdef public object is_repeated          # (producer, sequence) -> bool: appended already
     cdef public object on_produced          # (producer, sequence): appended now
     cdef public object wake                 # asks for a turn, outside of one
+    cdef public str damage                  # why nothing comes or goes any more but settlements; None: all is well
     cdef readonly uint64_t floors_read      # of groups' cursors, to find out what all have settled
     cdef Ledger ledger
     cdef uint32_t turn_partition

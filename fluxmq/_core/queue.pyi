@@ -40,6 +40,7 @@ class Queue(GroupOwner):
     stirred: bool
     marked: bool
     wake: Callable[[], Any] | None
+    damage: str | None
     def __new__(cls, ledger: Ledger, number: int, name: bytes, kind: int, logs: list[Log], lanes: int = 1) -> Self: ...
     @property
     def number(self) -> int: ...

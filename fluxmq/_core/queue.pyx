@@ -10,7 +10,7 @@ from libc.string cimport memcmp, memset
 from fluxmq._core.errors import UsageError
 from fluxmq._core.amqp091_topics cimport levels_match
 from fluxmq._core.message cimport FORMAT_AMQP091
-from fluxmq._core.mqtt_consts cimport REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED
+from fluxmq._core.mqtt_consts cimport REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED, REASON_UNSPECIFIED_ERROR
 from fluxmq._core.queue_asked cimport asked_t, read_asked
 from fluxmq._core.queue_claim cimport busy_lane
 from fluxmq._core.queue_cursor cimport Cursor as GroupCursor
@@ -221,8 +221,11 @@ cdef class Queue(GroupOwner):
         return 0
 
     cdef int no_space(self) noexcept:
-        """0, or the reason to refuse what is new while the disk is full, or one turn has brought more than a batch of
-        the journal may hold (a large message for hundreds of queues)."""
+        """0, or the reason to refuse what is new while the queue is damaged, the disk is full, or one turn has brought
+        more than a batch of the journal may hold (a large message for hundreds of queues)."""
+        if self.damage is not None:
+            self.counts.refused_disk += 1
+            return REASON_UNSPECIFIED_ERROR
         if self.durable and (self.ledger.full or (
                 self.ledger.journal is not None
                 and self.ledger.journal.gather.length > self.ledger.batch_bytes_max)):
@@ -470,6 +473,11 @@ cdef class Queue(GroupOwner):
         cdef StreamReader reader
         cdef bint stalled = 0
         self.news = False
+        if self.damage is not None:
+            self.stir()
+            for group in self.groups:
+                group.write_records()           # what consumers have in hand they may settle
+            return 0
         self.pumping = True
         try:
             self.stir()

@@ -40,6 +40,8 @@ def queue_list(place: Place) -> None:
     columns = {"name": "NAME", "type": "TYPE", "partitions": "PARTITIONS", "messages": "MESSAGES", "ready": "READY",
                "unsettled": "UNSETTLED", "delayed": "DELAYED", "bytes": "BYTES", "groups": "GROUPS",
                "consumers": "CONSUMERS", "dead_letters": "DEAD LETTERS"}
+    if any(one.get("state") == "damaged" for one in answer["queues"]):
+        columns["state"] = "STATE"
     place.show(answer, lambda: as_table(answer["queues"], columns) if answer["queues"] else "there are no queues")
 
 

@@ -117,6 +117,7 @@ class Snapshots:
         happened["refused_unknown_queue"] = manager.refused_unknown
         counters = self.server.hub.counters()
         return {"fluxmq_queues": {(kind,): number for kind, number in kinds.items()},
+                "fluxmq_queues_damaged": sum(queue.damage is not None for queue in manager.states),
                 "fluxmq_queues_claims": counters["claims"],
                 "fluxmq_queues_consumers_limited": counters["limited"]} | {
             f"fluxmq_queues_{name}": value for name, value in as_metrics(happened, now).items()}

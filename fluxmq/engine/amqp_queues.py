@@ -233,11 +233,12 @@ class AmqpQueues:
     def consume(self, queue: Queue, member: Member, *, exclusive: bool = False, owner: object = None,
                  priority: int = 0, group: bytes = b"") -> Group:
         """The member gets messages from now on, as one of the group that it names. Not of streams. Raises
-        AmqpRefused: 403; 405."""
+        AmqpRefused: 403; 404, it is damaged; 405."""
         state = self.manager.states[queue]
         vhost, name = split_name(queue.name)
         if state.declared is not None and state.declared.exclusive and state.owner is not owner:
             raise locked(vhost, name)
+        self._whole(queue)
         joined = self._group(queue, group or GROUP)
         single = state.terms is not None and state.terms.single
         if queue in self._leaders or (exclusive and (joined.members or single)):
@@ -281,9 +282,19 @@ class AmqpQueues:
             self.manager.delete(queue.name)
 
     def ask(self, queue: Queue, member: Member) -> int:
-        """One message for basic.get: PULL_*. member: attached to the default group (`guest`)."""
+        """One message for basic.get: PULL_*. member: attached to the default group (`guest`). Raises AmqpRefused 404:
+        the queue is damaged."""
+        self._whole(queue)
         self.manager.states[queue].idle_since_ms = self.manager.hub.steady_ms
         return pull(member.group, member)
+
+    @staticmethod
+    def _whole(queue: Queue) -> None:
+        """RabbitMQ says 404 of a queue that is there and is down; 541 would end channels that have nothing to do with
+        it."""
+        if queue.damage is not None:
+            raise AmqpRefused(ReplyCode.NOT_FOUND, f"{where(*split_name(queue.name))} is stopped: a file of it is "
+                                                   f"damaged, as the broker's log says")
 
     def guest(self, queue: Queue, member: Member) -> Group:
         """The member may ask (`ask`, queue_heads.pull_one). Raises AmqpRefused 540: of a stream nobody does."""

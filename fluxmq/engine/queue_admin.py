@@ -58,7 +58,8 @@ class QueueAdmin:
     def _short(self, state: QueueState) -> dict[str, Any]:
         dead = self.manager.queues.get(state.spec.dead_letter_queue.encode())
         return {"name": state.spec.shown, "type": state.spec.type, "partitions": state.queue.partitions,
-                **numbers_of(state), "dead_letters": dead.queue.waiting if dead is not None else 0}
+                **numbers_of(state), "state": "damaged" if state.queue.damage is not None else "running",
+                "damage": state.queue.damage or "", "dead_letters": dead.queue.waiting if dead is not None else 0}
 
     def when_durable(self, then: Callable[[Exception | None], None]) -> None:
         journal = self.hub.ledger.journal
@@ -123,6 +124,8 @@ class QueueAdmin:
         if reason == ReasonCode.QUOTA_EXCEEDED and self.hub.ledger.full:
             raise QueueRefused("full", self.hub.ledger.full_why or "the disk is full",
                                "make room; what is in the queues can be consumed")
+        if queue.damage is not None:
+            raise QueueRefused("unavailable", f"queue {name} is stopped: {queue.damage}")
         if reason:
             kind, text = REFUSALS.get(reason, ("invalid", "a user property of it makes no sense to the queue"))
             raise QueueRefused(kind, text)

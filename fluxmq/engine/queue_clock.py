@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Callable
 
 from fluxmq._core.queue import QUEUE_EPHEMERAL, QUEUE_STREAM
+from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queues import QueueManager, QueueState
 
 __all__ = ["QueueClock"]
@@ -80,7 +81,8 @@ class QueueClock:
             waits.append(due - now)
         if queue.kind == QUEUE_STREAM:
             waits.append(self._commit(state))
-            waits.append(self._retention(state, now))
+            if queue.damage is None:  # of what is damaged nothing goes, but what was settled
+                waits.append(self._retention(state, now))
         elif (idle_ms := idle_max_ms(state)) is not None and unused(state):
             wait = state.idle_since_ms + idle_ms - now
             if wait <= 0:
@@ -154,7 +156,10 @@ def retain(manager: QueueManager, state: QueueState, stamp_of_age: Callable[[int
         if keep.max_length_bytes and log.kept_bytes > keep.max_length_bytes:
             first = max(first, log.first_within(keep.max_length_bytes))
         if keep.max_age:
-            first = max(first, manager.offset_at_time(log, stamp_of_age(int(keep.max_age * 1000))))
+            try:
+                first = max(first, manager.offset_at_time(log, stamp_of_age(int(keep.max_age * 1000))))
+            except QueueRefused:
+                return True  # damaged
         manager.trim(state, log, min(first, log.next))
         if keep.max_length_bytes and log.kept_bytes > keep.max_length_bytes and manager.on_uncertain is not None:
             manager.on_uncertain(state.queue, log)

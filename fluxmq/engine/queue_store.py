@@ -14,12 +14,13 @@ When files of a log go: queue_removal.py.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from fluxmq._core.errors import CorruptError, FluxError
+from fluxmq._core.errors import CorruptError, StorageError
 from fluxmq._core.queue import Queue
 from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_group import Group
@@ -43,7 +44,6 @@ EXPORT_WORK = 2000
 WORK_OF_A_QUEUE = 10
 BYTES_OF_WORK = 4096
 LANE_MASK = 0xFF << 56  # of an offset
-OFFSET_BYTES_AT = 8  # of the offset in a message
 
 
 class LogMeta(msgspec.Struct, array_like=True):
@@ -84,10 +84,10 @@ class QueueExport:
 
 
 class QueueKeeper:
-    """Machine. segments: None keeps nothing. cache_bytes, on_fail: as QueueReader's."""
+    """Machine. segments: None keeps nothing. cache_bytes, on_damage: as QueueReader's."""
 
     def __init__(self, manager: QueueManager, segments: SegmentFiles | None, cache_bytes: int,
-                 on_fail: Callable[[FluxError], None]) -> None:
+                 on_damage: Callable[[StorageError], None] = lambda error: None) -> None:
         self.manager = manager
         self.segments = segments
         self.groups: dict[int, Group] = {}
@@ -103,7 +103,7 @@ class QueueKeeper:
         self._removal = LogRemoval(segments)
         self._work: asyncio.Future[Any] | None = None  # under way in an executor's thread
         self.looked = 0  # at how many queues checkpoints have looked so far, for tests
-        self.reader = QueueReader(manager, segments, cache_bytes, on_fail)
+        self.reader = QueueReader(manager, segments, cache_bytes, on_damage)
         manager.on_stalled = self.reader.read_for
         manager.on_missing = self.reader.read_due
         manager.on_uncertain = self.reader.measure
@@ -157,7 +157,8 @@ class QueueKeeper:
             self._stored[number] = meta.first, meta.next
         log = Log(self.manager.hub.ledger, number, lane=lane, first=meta.first, next=upto)
         if files is not None and self.segments is not None:
-            log.restore_sizes(log.first, log.flushed, self.segments.spans(number, log.first, log.flushed))
+            with contextlib.suppress(CorruptError):  # whoever reads it stops its queue; the sizes are only numbers
+                log.restore_sizes(log.first, log.flushed, self.segments.spans(number, log.first, log.flushed))
         return log
 
     def _adopt(self, number: int, record: QueueRecord) -> QueueState:
@@ -268,8 +269,11 @@ class QueueKeeper:
         for state in self.manager.queues.values():
             delays = state.queue.delays
             if delays is not None:
-                for pairs in self.segments.due_pairs(delays.log.number) if self.segments is not None else ():
-                    delays.restore_pairs(pairs)
+                try:
+                    for pairs in self.segments.due_pairs(delays.log.number) if self.segments is not None else ():
+                        delays.restore_pairs(pairs)
+                except CorruptError as error:
+                    self.reader.stop(state.queue, error)
                 delays.restored()
             state.queue.restored()
             state.queue.notify()

@@ -154,6 +154,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("fluxmq_record_writer_restarts_total", "counter", "Writers started anew because one had died."),
     Metric("fluxmq_queues", "gauge", "Queues and streams.",
            labels=(Label("type", ("classic", "stream", "ephemeral")),)),
+    Metric("fluxmq_queues_damaged", "gauge", "Queues that are stopped because a file of theirs cannot be read."),
     Metric("fluxmq_queues_groups", "gauge", "Groups of all queues."),
     Metric("fluxmq_queues_consumers", "gauge", "Consumers of all queues; one of a stream counts once per partition."),
     Metric("fluxmq_queues_claims", "gauge", "Messages that consumers have, or that wait to be delivered again: what "

@@ -44,7 +44,7 @@ from fluxmq._core.segment_format import (
 from fluxmq.storage.reading import close_quietly
 
 __all__ = ["Block", "Damage", "FileOps", "SegmentFile", "files_of", "mapped", "never_synced", "no_space",
-           "read_file", "read_header", "rebuilt_index", "unpack", "unpacked"]
+           "read_at", "read_file", "read_header", "rebuilt_index", "unpack", "unpacked"]
 
 # (first, last, count, time_min, time_max, due_min, due_max, messages), as an Export gives it.
 Block = tuple[int, int, int, int, int, int, int, bytes]
@@ -146,6 +146,18 @@ class SegmentFile:
         self.last = index.last(len(index) - 1) if len(index) else 0
         self.messages, self.raw, self.time_max, self.due_max = index.messages, index.raw, index.time_max, index.due_max
         self.reach = max(self.reach, self.last + 1 if len(index) else self.first)
+
+
+def read_at(fd: int, size: int, at: int) -> bytes:
+    """So many bytes, less only at the end of the file: the system may give a part. Raises OSError."""
+    parts = []
+    while size:
+        part = os.pread(fd, size, at)
+        if not part:
+            break
+        parts.append(part)
+        size, at = size - len(part), at + len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 @contextmanager

@@ -6,11 +6,10 @@ been written, and a descriptor stays open while it is in use, also when its file
 from __future__ import annotations
 
 import bisect
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fluxmq._core.errors import StorageError
+from fluxmq._core.errors import ShortageError, StorageError
 from fluxmq._core.segment_format import (
     TRAILER_SIZE,
     SegmentIndex,
@@ -19,7 +18,16 @@ from fluxmq._core.segment_format import (
     find_time,
     take_messages,
 )
-from fluxmq.storage.segment_files import Damage, SegmentFile, mapped, rebuilt_index, unpack, unpacked
+from fluxmq.storage.segment_files import (
+    Damage,
+    SegmentFile,
+    mapped,
+    no_space,
+    read_at,
+    rebuilt_index,
+    unpack,
+    unpacked,
+)
 from fluxmq.storage.segment_handles import Handles
 from fluxmq.storage.segment_recovery import Log, refusal
 
@@ -57,10 +65,18 @@ class SegmentReader:
                     continue        # trimmed meanwhile
                 raise StorageError(f"a segment file has vanished: {error}") from error
             except OSError as error:
-                raise StorageError(f"cannot read {file.path}: {error}") from error
+                raise self._unreadable(file, error) from error
             except Damage as damage:
+                if log is not None and log.files is not files:
+                    continue        # cut back meanwhile
                 raise refusal(self._base, file.path, damage) from None
             return offset, offset, []
+
+    def _unreadable(self, file: SegmentFile, error: OSError) -> StorageError:
+        if no_space(error):
+            return ShortageError(f"{file.path} cannot be read now: {error.strerror}")
+        return StorageError(f"{file.path} cannot be read: {error.strerror}. Check the disk; then stop the broker and "
+                            f"run `fluxmq log verify {self._base}`, and `fluxmq log repair {self._base}` if it says so")
 
     def _read_file(self, file: SegmentFile, fd: int, offset: int, max_bytes: int,
                    following: int) -> tuple[int, int, list[bytes]] | None:
@@ -70,7 +86,7 @@ class SegmentReader:
         if at >= count:
             return None
         stop, begin, end = index.span(at, max_bytes)
-        data = os.pread(fd, end - begin, begin)
+        data = read_at(fd, end - begin, begin)
         blocks: list[bytes] = []
         here = 0
         for each in range(at, stop):
@@ -83,7 +99,7 @@ class SegmentReader:
 
     def _load_index(self, file: SegmentFile, fd: int) -> SegmentIndex:
         length = file.size - TRAILER_SIZE - file.end
-        found = decode_index(os.pread(fd, length, file.end), file.end, file.file_id) if length > 0 else None
+        found = decode_index(read_at(fd, length, file.end), file.end, file.file_id) if length > 0 else None
         index = found[0] if found is not None and found[0].messages == file.messages else rebuilt_index(file)
         file.index = index
         return index
@@ -103,11 +119,11 @@ class SegmentReader:
                     if at >= len(index):
                         continue
                     _, begin, end = index.span(at, 0)
-                    block, _ = unpack(os.pread(fd, end - begin, begin), 0, file, begin)
+                    block, _ = unpack(read_at(fd, end - begin, begin), 0, file, begin)
             except FileNotFoundError:
                 continue            # trimmed meanwhile
             except OSError as error:
-                raise StorageError(f"cannot read {file.path}: {error}") from error
+                raise self._unreadable(file, error) from error
             except Damage as damage:
                 raise refusal(self._base, file.path, damage) from None
             return find_time(block[7], time_ms)
@@ -152,7 +168,7 @@ class SegmentReader:
             except FileNotFoundError:
                 continue            # trimmed meanwhile
             except OSError as error:
-                raise StorageError(f"cannot read {file.path}: {error}") from error
+                raise self._unreadable(file, error) from error
             except Damage as damage:
                 raise refusal(self._base, file.path, damage) from None
         return spans
@@ -177,7 +193,7 @@ class SegmentReader:
             try:
                 yield self._pairs(file)
             except OSError as error:
-                raise StorageError(f"cannot read {file.path}: {error}") from error
+                raise self._unreadable(file, error) from error
             except Damage as damage:
                 raise refusal(self._base, file.path, damage) from None
 
@@ -187,7 +203,7 @@ class SegmentReader:
             return bytes(known)
         with self._handles.use(file) as fd:
             length = file.size - TRAILER_SIZE - file.end
-            found = decode_index(os.pread(fd, length, file.end), file.end, file.file_id) if file.sealed and length > 0 \
+            found = decode_index(read_at(fd, length, file.end), file.end, file.file_id) if file.sealed and length > 0 \
                 else None
             if found is not None and found[1] is not None:
                 return found[1]

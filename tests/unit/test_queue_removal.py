@@ -67,7 +67,8 @@ class Node:
 
     @property
     def view(self) -> list[bytes]:
-        return [key for key, _ in self.store.load()]
+        """Of queues."""
+        return [key for key, _ in self.store.load() if key[:1] in b"qgldx"]
 
     def make(self, name: str, messages: int = 20, size: int = 150) -> int:
         """A queue with messages; returns the number of its log."""

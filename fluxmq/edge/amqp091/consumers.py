@@ -190,7 +190,7 @@ class Consumers:
         if state.channel.closing:  # its consumers took too long, say
             state.client.release(HOLD_GET)
             return
-        if queue not in self.queues.manager.states:
+        if queue not in self.queues.manager.states or queue.damage is not None:
             state.client.connection.write(m.BasicGetEmpty().frame(state.channel.number))
             state.client.release(HOLD_GET)
             return
