@@ -241,15 +241,12 @@ class Keeper:
     # ------------------------------------------------------------------ checkpoints
 
     def tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begins a checkpoint when the journal has grown to its size, or there is no space. Raises what the last one
-        failed with."""
+        """Begins a checkpoint when the journal has grown to its size, or something is short. Raises StorageError."""
         journal = self.store.journal
         if journal is None or self._patience_ends is not None:      # close() takes the last one
             return
-        if self._task is not None:
-            if not self._task.done():
-                return
-            self._task = None
+        if self._task is not None and not self._task.done():
+            return
         if self.failed is not None:
             raise self._refusal() from self.failed
         hub = self.broker.hub
@@ -263,9 +260,8 @@ class Keeper:
             self._task.add_done_callback(lambda task: None if task.cancelled() or task.exception() else self.tick(loop))
 
     def _refusal(self) -> StorageError:
-        why = str(self.failed) or type(self.failed).__name__
-        return StorageError(f"a checkpoint failed: {why}. Nothing is lost: the journal keeps everything, and the next "
-                            f"start replays it. Check the disk, then restart")
+        return StorageError(f"a checkpoint failed: {self.failed!s}. Nothing is lost: the journal keeps everything, and "
+                            f"the next start replays it. Check the disk, then restart")
 
     async def checkpoint(self) -> None:
         """Brings the view up to the present and lets go of older journal files. Whatever it raises, a cancellation too,
@@ -275,7 +271,7 @@ class Keeper:
         try:
             await self._checkpoint()
         except BaseException as error:
-            self.failed = error
+            self.failed = error if str(error) else StorageError(repr(error))
             raise
 
     async def _checkpoint(self) -> None:
@@ -394,11 +390,10 @@ class Keeper:
             if (self.failed is None and patience_s and self.store.applied < journal.gathering - 1
                     and self.broker.hub.ledger.marked_count <= LAST_QUEUES_MAX):
                 await self.checkpoint()
-        except Exception as error:
-            assert self.failed is error
+        except Exception:
+            assert self.failed is not None
         if self.queues is not None:
             await self.queues.idle()
         if self.failed is not None:
             level = logging.WARNING if isinstance(self.failed, ShortageError) else logging.ERROR
-            self._log.log(level, f"no last checkpoint, the next start replays the journal: "
-                                 f"{str(self.failed) or type(self.failed).__name__}")
+            self._log.log(level, f"no last checkpoint, the next start replays the journal: {self.failed!s}")

@@ -74,7 +74,7 @@ class Node:
         """A queue with messages; returns the number of its log."""
         queue = self.manager.declare(QueueSpec(name=name))[0]
         for number in range(messages):
-            queue.logs[0].append_message(b"t", (b"%d." % number).ljust(size, b"."))
+            queue.append_message(b"t", (b"%d." % number).ljust(size, b"."))
         return queue.logs[0].number
 
     async def durable(self) -> None:
