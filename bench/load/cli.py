@@ -16,6 +16,7 @@ from fluxmq.bench.load.brokers import MQTT_BROKERS, BrokerError
 from fluxmq.bench.load.clients import ClientOptions, render_clients, run_clients
 from fluxmq.bench.load.compare import CompareOptions, compare
 from fluxmq.bench.load.engine import LoadError
+from fluxmq.bench.load.flood import KINDS, FloodOptions, render_flood, run_flood
 from fluxmq.bench.load.floors import FloorError, fsync_latency
 from fluxmq.bench.load.many import ManyOptions, run_many
 from fluxmq.bench.load.options import LoadOptions, OptionsError
@@ -204,6 +205,29 @@ def many_command(folder: Path | None, smoke: bool, as_json: bool, **given: Any) 
     except (OptionsError, LoadError, BrokerError, OSError) as error:
         fail(error)
     click.echo(json.dumps(figures, indent=2) if as_json else render_many(figures))
+
+
+@bench.command(name="flood")
+@click.option("--kind", type=click.Choice(list(KINDS)), default="subscribe", show_default=True,
+              help="What the clients of the flood ask for, over and over.")
+@click.option("--clients", type=click.IntRange(1), default=20, show_default=True, help="Of the flood.")
+@click.option("--retained", type=click.IntRange(1), default=100_000, show_default=True,
+              help="Retained messages, of the kind retained.")
+@click.option("--duration", "seconds", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
+              help="Seconds measured.")
+@click.option("--warmup", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds before that.")
+@click.option("--smoke", is_flag=True, help="A flood of a fraction of a second, to see that it works.")
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
+def flood_command(smoke: bool, as_json: bool, **given: Any) -> None:
+    """Flood FluxMQ with one kind of request: how long a bystander waits for his answers, and what the flood gets."""
+    if smoke:
+        given |= {"seconds": SMOKE_SECONDS, "warmup": SMOKE_WARMUP, "clients": 3, "retained": 1000}
+    try:
+        with tempfile.TemporaryDirectory(prefix="fluxmq-flood-") as own:
+            figures = run_flood(FloodOptions(folder=Path(own), **given))
+    except (OptionsError, LoadError, BrokerError, OSError) as error:
+        fail(error)
+    click.echo(json.dumps(figures, indent=2) if as_json else render_flood(figures))
 
 
 @bench.command(name="record")

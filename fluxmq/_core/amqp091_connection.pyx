@@ -33,6 +33,7 @@ from fluxmq._core.exchange cimport Route
 from fluxmq._core.hub cimport Hub
 from fluxmq._core.link cimport link_write
 from fluxmq._core.message cimport FORMAT_AMQP091, blob_drop, blob_t
+from fluxmq._core.node cimport WORK_ASK, WORK_COLD, WORK_CONNECT, WORK_HOP, WORK_ROUTE
 from fluxmq._core.queue cimport Queue
 from fluxmq._core.tap cimport TAP_AMQP091
 from fluxmq._core.transport cimport (
@@ -191,7 +192,8 @@ cdef class AmqpConnection(Transport):
         if self.link.pending and self.write_timeout_ms and now - self.link.progress_ms > self.write_timeout_ms:
             return "write"
         if self.heartbeat_s:
-            if now - self.heard_ms > 2000 * self.heartbeat_s and not self.paused:
+            if now - self.heard_ms > 2000 * self.heartbeat_s and not self.paused and (
+                    not self.resumed):
                 return "heartbeat"
             if self.phase == PHASE_OPEN and now - max(self.sent_ms, self.link.progress_ms) >= 500 * self.heartbeat_s:
                 self.sent_ms = now
@@ -259,6 +261,9 @@ cdef class AmqpConnection(Transport):
             # Per frame: a few bytes (Basic.Get) may ask for as much as a message has.
             if self.link.pending + self.link.awaited > 2 * self.link.high:
                 self.pause_for(PAUSE_ANSWERS)
+            if self.hub.node.work >= self.work_end and at < end:
+                self.defer(0)       # its share is used up: the rest in the next round
+                break
         if self.phase < PHASE_DRAINING:
             self.end_read()
         return at - data
@@ -292,6 +297,7 @@ cdef class AmqpConnection(Transport):
     cdef int on_frame(self, uint8_t kind, uint16_t number, const uint8_t* at, uint32_t size) except -1:
         cdef Content content
         cdef uint32_t method
+        self.hub.node.work += 2
         if kind == FRAME_HEARTBEAT:
             if number or size:
                 raise ProtocolError(REPLY_FRAME_ERROR, "a heartbeat is empty and on channel 0")
@@ -304,6 +310,7 @@ cdef class AmqpConnection(Transport):
             if kind != FRAME_METHOD:
                 raise ProtocolError(REPLY_UNEXPECTED_FRAME, "content on channel 0")
             self.hub.cold = True
+            self.hub.node.work += WORK_CONNECT
             self.handler.on_method(self, 0, PyBytes_FromStringAndSize(<const char*>at, size))
             return 0
         if self.phase != PHASE_OPEN:
@@ -315,6 +322,7 @@ cdef class AmqpConnection(Transport):
                 method = peek_u32(at) if kind == FRAME_METHOD else 0
                 if method == CHANNEL_OPEN or method == CHANNEL_CLOSE or method == CHANNEL_CLOSE_OK:
                     self.hub.cold = True
+                    self.hub.node.work += WORK_COLD
                     self.handler.on_method(self, number, PyBytes_FromStringAndSize(<const char*>at, size))
                     return 0
                 self.method = method
@@ -327,6 +335,7 @@ cdef class AmqpConnection(Transport):
                 self.method = peek_u32(at) if kind == FRAME_METHOD else 0
                 raise
             content.done(0)
+            self.hub.node.work += WORK_COLD
             self.handler.on_channel_error(self, number, error.reason, error.text,
                                           peek_u32(at) if kind == FRAME_METHOD else BASIC_PUBLISH)
         return 0
@@ -360,6 +369,7 @@ cdef class AmqpConnection(Transport):
         if method == BASIC_ACK or method == BASIC_NACK or method == BASIC_REJECT:
             return self.on_settle(content.channel, method, at, end)
         self.hub.cold = True
+        self.hub.node.work += WORK_COLD
         self.handler.on_method(self, content.channel.number,
                                PyBytes_FromStringAndSize(<const char*>at - 4, end - at + 4))
         return 0
@@ -494,6 +504,7 @@ cdef class AmqpConnection(Transport):
                 body = &moved
         properties_read(body.properties, body.properties + body.properties_length, &properties)
         route = self.route_of(body, &properties)
+        self.hub.node.work += WORK_ROUTE + WORK_HOP * <uint64_t>len(route.queues)
         self.hub.node.counters.messages_received[1] += 1
         if properties.headers.length and has_copies(&properties):
             routed = self.publish_copies(body, route, &refused)
@@ -539,6 +550,7 @@ cdef class AmqpConnection(Transport):
         cdef bytes address
         cdef bint routed
         cdef bytes exchange = (<const char*>body.topic)[:1 + body.topic[0]]
+        self.hub.node.work += WORK_ASK
         keys, written = copies(body)
         sent.properties = <const uint8_t*><const char*><bytes>written
         sent.properties_length = <uint32_t>len(<bytes>written)
@@ -580,6 +592,7 @@ cdef class AmqpConnection(Transport):
         allowed = self.allowed.get(topic)
         if allowed is None:
             n = topic[0]
+            self.hub.node.work += WORK_ASK
             allowed = self.allowed[topic] = self.handler.may_publish(self, topic[1:1 + n], topic[1 + n:])
         if not allowed:
             self.hub.node.counters.publish_denied += 1

@@ -28,6 +28,7 @@ from fluxmq._core.mqtt_consts cimport (
     REASON_UNSPECIFIED_ERROR,
 )
 from fluxmq._core.mqtt_props cimport publish_props_t, scan_publish_props
+from fluxmq._core.node cimport WORK_ASK, WORK_COLD, WORK_CONNECT, WORK_ROUTE
 from fluxmq._core.routes cimport hop_t, route_drop
 from fluxmq._core.text cimport TEXT_BAD, TEXT_OK, topic_valid, utf8_valid
 from fluxmq._core.transport cimport (
@@ -115,6 +116,8 @@ cdef class Connection(Transport):
             self.session.pump()
         if self.session is not None and self.session.claim_keeper is not None:
             self.session.claim_keeper.on_room()
+        if self.session is not None and self.session.replay is not None:
+            self.session.replay.on_room(self.session)
         return 0
 
     cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept:
@@ -187,6 +190,7 @@ cdef class Connection(Transport):
         cdef uint32_t remaining = 0
         cdef int found
         cdef size_t passed
+        cdef Hub hub = self.hub
         if n and self.phase == PHASE_CONNECT and self.state is None and at[0] != CONNECT << 4:
             raise ProtocolError(REASON_PROTOCOL_ERROR, "the first packet is not CONNECT [MQTT-3.1.0-1]")
         while end - at >= 2:
@@ -194,6 +198,9 @@ cdef class Connection(Transport):
                 passed = self.pass_on(at, end)
                 if passed:
                     at += passed
+                    if hub.node.work >= self.work_end and at < end:
+                        self.defer(0)
+                        break
                     continue
             if at[1] < 0x80:
                 remaining = at[1]
@@ -216,6 +223,9 @@ cdef class Connection(Transport):
             self.dispatch(at[0], c.at, c.at + remaining, NULL)
             at = c.at + remaining
             if self.paused or self.phase >= PHASE_DRAINING:
+                break
+            if hub.node.work >= self.work_end and at < end:
+                self.defer(0)       # its share is used up: the rest in the next round
                 break
         # Once per read, not per packet: one read asks for 256 KiB of answers at most.
         if self.phase == PHASE_OPEN and (self.link.pending > 2 * self.link.high
@@ -246,6 +256,8 @@ cdef class Connection(Transport):
             link = (<Session>route.hops[i].target).link
             if link_write(link, begin, <uint32_t>(end - begin)) < 0:
                 raise MemoryError()
+        # Next to nothing per message: what it costs is bytes, 256 of them a unit for each copy.
+        hub.node.work += n // 2 + <uint64_t>route.count * (1 + <uint64_t>(end - begin) // 256)
         hub.routes.hits += n
         hub.node.counters.packets_received[PUBLISH] += n
         hub.node.counters.messages_received[0] += n
@@ -310,6 +322,7 @@ cdef class Connection(Transport):
     cdef int dispatch(self, uint8_t first, const uint8_t* body, const uint8_t* end, blob_t* blob) except -1:
         cdef uint8_t packet_type = first >> 4
         self.hub.node.counters.packets_received[packet_type] += 1
+        self.hub.node.work += 1
         if self.phase == PHASE_OPEN:
             if packet_type == PUBLISH:
                 return self.on_publish(first, body, end, blob)
@@ -325,6 +338,7 @@ cdef class Connection(Transport):
                 link_write(self.link, b"\xd0\x00", 2)
                 return 0
         self.hub.cold = True
+        self.hub.node.work += WORK_CONNECT if self.phase == PHASE_CONNECT else WORK_COLD
         self.handler.on_packet(self, first, PyBytes_FromStringAndSize(<const char*>body, end - body))
         return 0
 
@@ -374,6 +388,7 @@ cdef class Connection(Transport):
                 or memcmp(route.topic, pub.body.topic, route.topic_length) != 0):
             route = self.route_of(&pub)
         elif route.generation != hub.trie.generation:
+            hub.node.work += WORK_ROUTE
             route = self.remember(hub.routes.find(pub.body.topic, pub.body.topic_length))
         else:
             hub.routes.hits += 1
@@ -440,6 +455,7 @@ cdef class Connection(Transport):
         pub.retain = 0                  # a queue keeps its messages itself
         if is_queue_order(route):
             topic = (<const char*>route.topic)[:route.topic_length]
+            self.hub.node.work += WORK_COLD
             self.hub.node.counters.messages_received[pub.qos] += 1
             reason, text = self.handler.on_queue_order(
                 self, topic, (<const char*>pub.body.properties)[:pub.body.properties_length])
@@ -454,6 +470,7 @@ cdef class Connection(Transport):
             return NULL
         if route.count == 0:
             topic = (<const char*>route.topic)[:route.topic_length]
+            self.hub.node.work += WORK_COLD
             if self.handler.on_queue_unknown(self, topic):
                 route = self.remember(self.hub.routes.find(pub.body.topic, pub.body.topic_length))
             if route.count == 0:
@@ -538,6 +555,7 @@ cdef class Connection(Transport):
     cdef route_t* route_of(self, pub_t* pub) except NULL:
         """A topic that differs from the last one: validates it, finds its route, remembers it."""
         cdef int valid = topic_valid(pub.body.topic, pub.body.topic_length, self.hub.topic_levels_max)
+        self.hub.node.work += WORK_ROUTE
         if valid == TEXT_BAD:
             raise ProtocolError(REASON_MALFORMED_PACKET, "the topic name is not valid UTF-8 [MQTT-1.5.4-1]")
         if valid != TEXT_OK:
@@ -571,6 +589,7 @@ cdef class Connection(Transport):
                 self.allowed = {None: self.hub.access_generation}
             answer = self.allowed.get(topic)
             if answer is None:
+                self.hub.node.work += WORK_ASK
                 answer = bool(self.handler.may_publish(self, topic))
                 if len(self.allowed) > ALLOWED_MAX:
                     self.allowed = {None: self.hub.access_generation}
@@ -586,6 +605,7 @@ cdef class Connection(Transport):
         if self.link.version != 5:
             raise ProtocolError(reason, text)
         if qos:
+            self.hub.node.work += WORK_ASK
             self.handler.on_refused(self, PUBACK if qos == 1 else PUBREC, packet_id, reason, text)
         return 0
 
@@ -643,6 +663,7 @@ cdef class Connection(Transport):
     cdef int check_ack_properties(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1:
         """Cold: an acknowledgement with a reason or properties is decoded only to be validated."""
         from fluxmq._core.mqtt_decode import decode_packet
+        self.hub.node.work += WORK_ASK
         decode_packet(packet_type << 4 | (2 if packet_type == PUBREL else 0),
                       PyBytes_FromStringAndSize(<const char*>at, end - at), 5)
         return 0
@@ -657,7 +678,7 @@ cdef class Connection(Transport):
             return ""
         if self.phase != PHASE_OPEN:
             return "connect" if self.deadline_ms and now >= self.deadline_ms else ""
-        if self.keep_alive_ms and now - self.heard_ms > self.keep_alive_ms and not self.paused:
+        if self.keep_alive_ms and now - self.heard_ms > self.keep_alive_ms and not self.paused and not self.resumed:
             return "keep_alive"
         if self.link.pending and self.write_timeout_ms and now - self.link.progress_ms > self.write_timeout_ms:
             return "write"

@@ -12,16 +12,10 @@ from fluxmq._core.ledger cimport Ledger
 from fluxmq._core.message cimport msg_t, pub_t
 from fluxmq._core.node cimport node_t
 from fluxmq._core.queue cimport Queue
-from fluxmq._core.retained cimport RetainedTree
+from fluxmq._core.retained cimport Retained, RetainedTree
 from fluxmq._core.routes cimport Routes, route_t
 from fluxmq._core.session cimport Session
 from fluxmq._core.trie cimport Trie
-
-cdef class Retained:
-    """Value. One retained message."""
-    cdef msg_t* msg
-    cdef node_t* node
-    cdef readonly bint volatile         # never journalled: $SYS
 
 cdef class TopicRelay:
     """Whoever takes publishes of MQTT clients further: bindings of amq.topic to other exchanges."""
@@ -64,6 +58,7 @@ cdef class Hub:
     cdef public uint32_t awaited                # results that the event loop waits for: turns do not linger
     cdef bint cold                              # this turn involved the cold half: the event loop may have work
     cdef readonly list resumed                  # connections that go on with what waited in them
+    cdef list due                               # sessions to which retained messages are sent next
     cdef readonly list closed                   # connections whose descriptor is closed; dropped at the end of the turn
     cdef readonly dict queues                   # Queue -> its filters: what keeps them alive while the index knows them
     cdef uint64_t passing                       # publishes so far (pub_t.passing)
@@ -79,6 +74,9 @@ cdef class Hub:
     cdef int deliver_all(self, pub_t* pub, route_t* route) except -1
     cdef int retain(self, pub_t* pub) except -1
     cdef bint is_ahead(self) noexcept
+    cdef bint is_behind(self) noexcept
+    cdef bint has_work(self) noexcept
+    cdef int replay_retained(self) except -1
     cdef int release(self) except -1
     cdef int pump_queues(self) except -1
     cdef int send_letters(self) except -1

@@ -13,7 +13,8 @@ from fluxmq._core.message cimport (
     BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, ids_drop, ids_new, ids_t, msg_drop, msg_hold, msg_new, pub_own,
 )
 from fluxmq._core.mqtt_consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
-from fluxmq._core.node cimport stamp_clocks
+from fluxmq._core.node cimport WORK_HOP, WORK_SUBSCRIPTION, stamp_clocks
+from fluxmq._core.retained_replay cimport RetainedReplay
 from fluxmq._core.routes cimport ShareGroup, hop_t
 from fluxmq._core.text cimport TEXT_OK, topic_valid
 from fluxmq._core.trie cimport (
@@ -21,38 +22,11 @@ from fluxmq._core.trie cimport (
 )
 from fluxmq._core.wire cimport varint_size
 
-__all__ = ["Hub", "Retained", "TopicRelay"]
+__all__ = ["Hub", "TopicRelay"]
 
-
-@cython.final
-cdef class Retained:
-    """Value. One retained message, MQTT 5.0 section 3.3.1.3."""
-
-    def __dealloc__(self):
-        if self.msg != NULL:
-            msg_drop(self.msg)
-
-    @property
-    def topic(self) -> bytes:
-        return (<const char*>self.msg.body.topic)[:self.msg.body.topic_length]
-
-    @property
-    def payload(self) -> bytes:
-        return (<const char*>self.msg.body.payload)[:self.msg.body.payload_length]
-
-    @property
-    def properties(self) -> bytes:
-        """MQTT 5 wire bytes, without message expiry."""
-        return (<const char*>self.msg.body.properties)[:self.msg.body.properties_length]
-
-    @property
-    def qos(self) -> int:
-        return self.msg.qos
-
-    @property
-    def expires_at(self) -> int:
-        """Wall clock, ms since the epoch; 0 = never."""
-        return self.msg.body.expires_at
+cdef enum:
+    REPLAY_STEPS = 512              # nodes of the retained tree in one slice of one session's replay
+    WORK_REPLAY = 65536             # of a round, for all replays: 1.3 ms
 
 
 cdef class TopicRelay:
@@ -97,6 +71,7 @@ cdef class Hub:
         self.retained_dirty = set()
         self.resumed = []
         self.closed = []
+        self.due = []
         self.throttled = []
         self.letters = []
         self.queues = {}
@@ -157,6 +132,7 @@ cdef class Hub:
         Afterwards pub.owned has been given back; the bytes that pub.body points to are the caller's again.
         """
         cdef bint own_blob = 0
+        self.node.work += 1 + WORK_HOP * <uint64_t>route.count
         if pub.passing == 0:
             pub.passing = self.next_passing()
         if pub.body.payload_length >= BLOB_BYTES_MIN and pub.body.blob == NULL and (route.count or pub.retain):
@@ -316,10 +292,16 @@ cdef class Hub:
 
     def subscribe(self, Session session not None, bytes filter not None, int options, uint32_t identifier) -> bool:
         """options: SUB_* bits. Replaces a subscription to the same filter, [MQTT-3.8.4-3]. True: it is new."""
+        self.node.work += WORK_SUBSCRIPTION
+        if session.replay is not None:
+            (<RetainedReplay>session.replay).change(filter, <uint8_t>options & SUB_QOS_MASK, identifier)
         return self.trie.add(<const uint8_t*><const char*>filter, len(filter), <void*>session, identifier,
                              <uint8_t>options & 0x0F) == 1
 
     def unsubscribe(self, Session session not None, bytes filter not None) -> bool:
+        self.node.work += WORK_SUBSCRIPTION
+        if session.replay is not None:
+            (<RetainedReplay>session.replay).forget(filter)
         return self.trie.remove(<const uint8_t*><const char*>filter, len(filter), <void*>session) == 1
 
     def add_group(self, ShareGroup group not None):
@@ -381,6 +363,7 @@ cdef class Hub:
 
     cdef int index_queue(self, Queue queue, bytes filter) except -1:
         """Puts one filter of a queue into the trie or takes it out, as it is wanted now."""
+        self.node.work += WORK_SUBSCRIPTION
         cdef list counts = (<dict>self.bindings.get(queue, {})).get(filter, [0, 0])
         cdef const uint8_t* at = <const uint8_t*><const char*>filter
         cdef bint exact = counts[0] != 0 or filter in self.queues.get(queue, ())
@@ -414,6 +397,15 @@ cdef class Hub:
         if counts[filter] == 0:
             del counts[filter]
             self.trie.remove(<const uint8_t*><const char*>filter, len(filter), <void*>relay)
+
+    def spend(self, uint64_t units):
+        """The cold half has done work that cannot be seen from the packet that asked for it (units: node.pxd)."""
+        self.node.work += units
+
+    @property
+    def work(self) -> int:
+        """What was done so far, in units of about 20 ns."""
+        return self.node.work
 
     def wake_up(self):
         """Asks for a turn, if none is under way."""
@@ -449,33 +441,48 @@ cdef class Hub:
         return 0
 
     def deliver_retained(self, Session session not None, bytes filter not None, int options,
-                         uint32_t identifier) -> int:
-        """Sends a session what is retained under a filter, with the retain flag set, [MQTT-3.3.1-8]."""
-        cdef Retained kept
-        cdef pub_t pub
-        cdef ids_t* ids = ids_new(&identifier, 1) if identifier else NULL
-        cdef int sent = 0
-        try:
-            for kept in self.retained.match(filter):
-                if kept.msg.body.expires_at and kept.msg.body.expires_at <= self.node.steady_ms:
-                    continue
-                memset(&pub, 0, sizeof(pub))
-                pub.body = kept.msg.body
-                pub.qos = kept.msg.qos
-                pub.retain = 1
-                try:
-                    session.deliver(&pub, (<uint8_t>options & SUB_QOS_MASK) | SUB_RETAIN_AS_PUBLISHED, ids)
-                    if self.ledger.targets_count:
-                        self.ledger.write_message(pub_own(&pub))
-                finally:
-                    self.ledger.targets_count = 0
-                    if pub.owned != NULL:
-                        self.ledger.forget(pub.owned)
-                sent += 1
-        finally:
-            ids_drop(ids)
+                         uint32_t identifier):
+        """From now on a session is sent what is retained under a filter, with the retain flag set, [MQTT-3.3.1-8]: in
+        slices, as it takes them (retained_replay.pxd)."""
+        cdef RetainedReplay replay
+        if session.replay is None:
+            session.replay = RetainedReplay(self.retained, self.ledger, self.due)
+        replay = <RetainedReplay>session.replay
+        replay.add(filter, <uint8_t>options & SUB_QOS_MASK, identifier)
+        replay.on_room(session)
         self.touch()
-        return sent
+
+    cdef bint has_work(self) noexcept:
+        """Whether a round would find something to do without anything having come."""
+        return len(self.resumed) != 0 or (len(self.due) != 0 and not self.is_behind())
+
+    cdef bint is_behind(self) noexcept:
+        """Whether the disk has so much to write that what can wait does."""
+        return self.ledger.journal is not None and self.ledger.journal.backlog() > self.backlog_max
+
+    cdef int replay_retained(self) except -1:
+        """A slice of what is retained for each who waits for it and has room, until the round has done enough. What is
+        sent to a session that is journalled goes to the disk first, and waits while that is behind."""
+        cdef Session session
+        cdef int steps
+        cdef int served = 0
+        cdef uint64_t end = self.node.work + WORK_REPLAY
+        if self.is_behind():
+            return 0
+        waiting = self.due[:]
+        self.due.clear()
+        for session in waiting:
+            if served and self.node.work >= end:
+                break
+            served += 1
+            if session.replay is None:
+                continue
+            steps = REPLAY_STEPS
+            if (<RetainedReplay>session.replay).run(session, &steps):
+                session.replay.on_room(session)
+            self.node.work += 1 + REPLAY_STEPS - steps
+        self.due[:0] = waiting[served:]     # they come before who has had a slice
+        return served
 
     def put_retained(self, bytes topic not None, Retained kept):
         """At start, from disk: keeps a message, or clears the topic (None). Nothing is recorded."""

@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """For benchmarks and tests: a Hub whose subscribers' links lead nowhere, published to from a loop in C."""
 cimport cython
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from fluxmq._core.hub cimport Hub
-from fluxmq._core.link cimport link_drop, link_new, link_sent, link_t
+from fluxmq._core.link cimport chunk_t, link_drop, link_new, link_sent, link_t
 from fluxmq._core.message cimport pub_t
 from fluxmq._core.routes cimport route_t
 from fluxmq._core.session cimport Session
@@ -64,6 +64,48 @@ cdef class HubProbe:
             if i & 31 == 31 or i == rounds - 1:
                 sent += self.drain(qos)
         return sent
+
+    # ---------------------------------------------------------------- what a poller and a client would do
+
+    def attach(self, int session, int level=4, int window=65535):
+        """The client has come back."""
+        cdef link_t* link = link_new(self.hub.node, -1)
+        link.version = <uint8_t>level
+        (<Session>self.sessions[session]).attach(link, <uint32_t>window)
+        link_drop(link)
+
+    def detach(self, int session):
+        """The client has gone, and its link with what was in there."""
+        (<Session>self.sessions[session]).detach()
+
+    def replay(self) -> int:
+        """The part of a round that sends what is retained; returns how many sessions had a slice."""
+        return self.hub.replay_retained()
+
+    def pending(self, int session) -> int:
+        """Bytes that wait in its link."""
+        cdef Session found = self.sessions[session]
+        return found.link.pending if found.link != NULL else 0
+
+    def take(self, int session) -> bytes:
+        """The client reads all that waits in its link."""
+        cdef Session found = self.sessions[session]
+        cdef chunk_t* chunk
+        cdef bytes data = b""
+        if found.link == NULL:
+            return data
+        chunk = found.link.head
+        while chunk != NULL:
+            data += (<const char*>chunk.data)[chunk.start:chunk.end]
+            chunk = chunk.next
+        link_sent(found.link, found.link.pending)
+        found.pump()                    # as Connection.drained does
+        if found.replay is not None:
+            found.replay.on_room(found)
+        return data
+
+    def puback(self, int session, int packet_id):
+        (<Session>self.sessions[session]).on_puback(<uint16_t>packet_id, 0)
 
     cdef uint64_t drain(self, int qos) except? 0xFFFFFFFF:
         cdef link_t* link

@@ -8,6 +8,7 @@ from libc.string cimport memcpy, memmove
 from fluxmq._core.journal_format cimport BATCH_BYTES_MAX
 from fluxmq._core.link cimport link_drop
 from fluxmq._core.message cimport msg_drop
+from fluxmq._core.node cimport WORK_SHARE_MAX
 from fluxmq._core.wire cimport put_bytes16, put_u8, put_u16, put_u32
 
 __all__ = ["Ledger", "Waiter"]
@@ -52,6 +53,8 @@ cdef class Ledger:
         self.limited = []
         self.node.member_claims_max = MEMBER_CLAIMS_MAX
         self.node.claims_max = CLAIMS_MAX
+        self.node.work_share = WORK_SHARE_MAX           # until a poller divides its rounds
+        self.node.work_round = <uint64_t>-1
 
     def __dealloc__(self):
         cdef held_t* held

@@ -12,6 +12,23 @@ everything else takes time from here, so that a test can set it.
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+# What things cost, in units of about 20 ns, so that a turn can be divided fairly: a connection handles packets until
+# its share is used up and goes on in the next round (transport.pxd). Counted, not measured, so a test can count too; a
+# figure that is wrong by half shifts shares between kinds of packets and breaks nothing.
+cdef enum:
+    WORK_HOP = 3                # one delivery
+    WORK_ROUTE = 8              # a topic looked up
+    WORK_SUBSCRIPTION = 150     # one filter of SUBSCRIBE or UNSUBSCRIBE, queue binding
+    WORK_ASK = 250              # a question to the cold half in the middle of a hot packet
+    WORK_COLD = 800             # a packet of the cold half
+    WORK_ACCEPT = 1500          # a connection accepted
+    WORK_CONNECT = 4000         # CONNECT, the upgrade to WebSocket, methods of an AMQP connection
+    WORK_HANDSHAKE = 40000      # a step of a TLS handshake
+    # Shares. A round over all is 5 ms, a connection's share of it at least four cold packets.
+    WORK_ROUND = 262144
+    WORK_SHARE_MAX = 65536      # more than 256 KiB of small QoS 0 messages to one subscriber
+    WORK_SHARE_MIN = 4096
+
 cdef struct counters_t:
     uint64_t connections_accepted
     uint64_t packets_received[16]       # by packet type
@@ -55,6 +72,9 @@ cdef struct node_t:
     uint64_t turn                       # number of this turn
     uint32_t member_claims_max          # claims of one consumer that sets itself no limit
     int64_t claims_max                  # of all of the node: no connection gets more than are left of these
+    uint64_t work                       # what was done so far, in units (WORK_*); grows only
+    uint64_t work_share                 # units for each connection in this round
+    uint64_t work_round                 # value of `work` from which on this round has done enough
     counters_t counters
     gauges_t gauges
 

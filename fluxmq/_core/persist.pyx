@@ -17,7 +17,7 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.hub cimport Retained
+from fluxmq._core.retained cimport Retained
 from fluxmq._core.journal_format cimport journal_next_record
 from fluxmq._core.ledger cimport (
     RECORD_CLOCK, RECORD_COMPLETED, RECORD_LINK, RECORD_MESSAGE, RECORD_RECEIVED, RECORD_RELEASED, RECORD_RETAINED,

@@ -22,6 +22,8 @@ cdef class Poller:
     cdef int flush_dirty(self) except -1
     cdef int accept_from(self, int fd, object listener) except -1
     cdef int end_turn(self) except -1
+    cdef int share(self, int ready) noexcept
+    cdef int go_on(self) except -1
     cdef int journal_turn(self) except -1
     cdef int resume_throttled(self) except -1
     cdef void stamp(self) noexcept

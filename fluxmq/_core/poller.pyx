@@ -19,7 +19,7 @@ from posix.unistd cimport close
 
 from fluxmq._core.journal cimport JOURNAL_FAILED
 from fluxmq._core.link cimport link_drop, link_t
-from fluxmq._core.node cimport stamp_clocks
+from fluxmq._core.node cimport WORK_ACCEPT, WORK_ROUND, WORK_SHARE_MAX, WORK_SHARE_MIN, node_t, stamp_clocks
 from fluxmq._core.tap cimport Tap
 from fluxmq._core.transport cimport PAUSE_DISK, Transport
 
@@ -69,7 +69,8 @@ cdef enum:
     EVENTS_MAX = 512
     LINGER_ROUNDS_MIN = 2
     LINGER_OFF_TURNS = 16
-    ACCEPT_MAX = 256            # of one listener per turn, so that a storm does not starve those who are in
+    ACCEPT_MAX = 256            # of one listener per round, so that a storm does not starve those who are in
+    ACCEPT_MIN = 8              # also of a round that has done enough
 
 cdef inline int64_t milliseconds(const timespec* at) noexcept:
     return <int64_t>at.tv_sec * 1000 + at.tv_nsec // 1000000
@@ -168,14 +169,15 @@ cdef class Poller:
                 return
             self.set_timer()
             found = 0
-            while not self.hub.cold and not self.time_is_up and not self.hub.awaited and self.round(-1):
+            while not self.hub.cold and not self.time_is_up and not self.hub.awaited and self.round(
+                    0 if self.hub.has_work() else -1):
                 found += 1
             if found < LINGER_ROUNDS_MIN and not self.hub.cold:
                 self.linger_off = LINGER_OFF_TURNS      # too quiet for it
         finally:
             self.hub.in_turn = False
-            if self.hub.resumed or self.hub.ledger.news or self.hub.letters:
-                self.hub.touch()            # resumed by the last flush: their turn comes after the others'
+            if self.hub.has_work() or self.hub.ledger.news or self.hub.letters:
+                self.hub.touch()            # resumed by the last flush, or not done: their turn comes after the others'
 
     cdef void set_timer(self) noexcept:
         """The end of lingering is an event among the others: a timeout in each wait would program the processor's timer
@@ -188,7 +190,7 @@ cdef class Poller:
         timerfd_settime(self.timer, 0, &when, NULL)
 
     cdef int round(self, int timeout_ms) except -1:
-        """Returns how many descriptors were ready, the timer apart."""
+        """Returns how many descriptors were ready, the timer apart, and how many connections went on."""
         cdef epoll_event[EVENTS_MAX] events
         cdef int n
         cdef int i
@@ -207,6 +209,7 @@ cdef class Poller:
         self.stamp()
         self.hub.node.turn += 1
         self.hub.node.counters.turns += 1
+        self.share(n)
         for i in range(n):
             if events[i].data.ptr == NULL:
                 self.journal_turn()
@@ -223,18 +226,48 @@ cdef class Poller:
             else:
                 self.hub.cold = True
                 self.accept_ready(target)
-        self.end_turn()
-        return n - quiet
+        return self.end_turn() + n - quiet
+
+    cdef int share(self, int ready) noexcept:
+        """Divides a round among those who have something to do in it."""
+        cdef node_t* node = self.hub.node
+        cdef uint64_t takers = <uint64_t>ready + <uint64_t>len(self.hub.resumed)
+        node.work_round = node.work + WORK_ROUND
+        node.work_share = WORK_ROUND // takers if takers else WORK_SHARE_MAX
+        node.work_share = min(max(node.work_share, <uint64_t>WORK_SHARE_MIN), <uint64_t>WORK_SHARE_MAX)
+        return 0
+
+    cdef int go_on(self) except -1:
+        """Those who wait for their turn, in the order in which they began to, until the round has done enough: one at
+        least, and each once at most. Returns how many."""
+        cdef Transport connection
+        cdef int served = 0
+        cdef int seen = 0
+        cdef list waiting = self.hub.resumed
+        cdef list later = []
+        self.hub.resumed = []
+        for connection in waiting:
+            if served and self.hub.node.work >= self.hub.node.work_round:
+                break
+            seen += 1
+            if connection.greedy and connection.served == self.hub.node.turn:
+                later.append(connection)        # it had its share of this round
+                continue
+            served += 1
+            connection.go_on()
+        self.hub.resumed = waiting[seen:] + later + self.hub.resumed
+        return served
 
     cdef int end_turn(self) except -1:
+        """Returns how many connections went on with what waited in them."""
         cdef Transport connection
+        cdef int served = 0
         if self.hub.throttled:
             self.resume_throttled()
-        while self.hub.resumed:
-            waiting = self.hub.resumed[:]
-            self.hub.resumed.clear()
-            for connection in waiting:
-                connection.go_on()
+        if self.hub.resumed:
+            served = self.go_on()
+        if self.hub.due:
+            served += self.hub.replay_retained()
         # Once the journal has failed, journal_turn tells; here connections go on until the node stops.
         self.hub.pump_queues()
         if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
@@ -247,7 +280,7 @@ cdef class Poller:
                 if self.connections.get(connection.fd) is connection:
                     del self.connections[connection.fd]
             self.hub.closed.clear()
-        return 0
+        return served
 
     cdef int flush_dirty(self) except -1:
         """One send per dirty link; what a drained link takes from its queue is sent in the same pass."""
@@ -275,6 +308,9 @@ cdef class Poller:
         cdef int i, accepted
         cdef int one = 1
         for i in range(ACCEPT_MAX):
+            if i >= ACCEPT_MIN and self.hub.node.work >= self.hub.node.work_round:
+                return 0            # epoll will report it again
+            self.hub.node.work += WORK_ACCEPT
             accepted = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
             if accepted < 0:
                 if errno == EINTR or errno == ECONNABORTED:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True, auto_pickle=False
-"""Values by topic name, looked up by topic filter. retained.pxd is its description.
+"""Retained messages by topic name, looked up by topic filter. retained.pxd is its description.
 
 Nothing here recurses: the depth of the tree is chosen by whoever names topics. (Freeing the tree descends through
 dicts, whose deallocation the interpreter bounds by itself.)
@@ -7,40 +7,191 @@ dicts, whose deallocation the interpreter bounds by itself.)
 cimport cython
 
 from fluxmq._core.errors import UsageError
+from fluxmq._core.message cimport msg_drop
 
-__all__ = ["RetainedTree"]
+__all__ = ["Retained", "RetainedCursor", "RetainedTree"]
 
 cdef bytes SLASH = b"/"
 cdef bytes PLUS = b"+"
 cdef bytes REST = b"#"
 
+cdef enum:
+    KIND_LITERAL = 0
+    KIND_PLUS = 1
+    KIND_REST = 2
+    LISTED_MIN = 16             # children from which on a list of them is kept; fewer are looked at each time
+
+
+@cython.final
+cdef class Retained:
+    """Value. One retained message, MQTT 5.0 section 3.3.1.3."""
+
+    def __dealloc__(self):
+        if self.msg != NULL:
+            msg_drop(self.msg)
+
+    @property
+    def topic(self) -> bytes:
+        return (<const char*>self.msg.body.topic)[:self.msg.body.topic_length]
+
+    @property
+    def payload(self) -> bytes:
+        return (<const char*>self.msg.body.payload)[:self.msg.body.payload_length]
+
+    @property
+    def properties(self) -> bytes:
+        """MQTT 5 wire bytes, without message expiry."""
+        return (<const char*>self.msg.body.properties)[:self.msg.body.properties_length]
+
+    @property
+    def qos(self) -> int:
+        return self.msg.qos
+
+    @property
+    def expires_at(self) -> int:
+        """Steady clock, ms; 0 = never."""
+        return self.msg.body.expires_at
+
 
 @cython.final
 @cython.freelist(64)
 cdef class RetainedNode:
+
+    cdef RetainedNode after(self, uint64_t order, Py_ssize_t* at):
+        """The child made next after `order`, or None. at: where the one with that order stood, and now this one."""
+        cdef RetainedNode child, found = None
+        cdef Py_ssize_t low = at[0], high, middle
+        if self.children is None:
+            return None
+        if self.listed is None:
+            for child in self.children.values():
+                if child.order > order and (found is None or child.order < found.order):
+                    found = child
+            return found
+        high = len(self.listed)
+        if low < high and (<RetainedNode>self.listed[low]).order == order:
+            low += 1
+        else:
+            low = 0
+            while low < high:
+                middle = (low + high) // 2
+                if (<RetainedNode>self.listed[middle]).order > order:
+                    high = middle
+                else:
+                    low = middle + 1
+            high = len(self.listed)
+        while low < high:
+            child = <RetainedNode>self.listed[low]
+            if not child.gone:
+                at[0] = low
+                return child
+            low += 1
+        return None
+
+    cdef int add(self, bytes level, RetainedNode child) except -1:
+        """child: newer than all that are there."""
+        if self.children is None:
+            self.children = {}
+        self.children[level] = child
+        if self.listed is not None:
+            self.listed.append(child)
+        elif len(self.children) >= LISTED_MIN:
+            self.listed = list(self.children.values())      # a dict keeps the order in which its keys came
+            self.holes = 0
+        return 0
+
+    cdef int remove(self, bytes level) except -1:
+        cdef RetainedNode child = self.children.pop(level)
+        child.gone = True
+        if not self.children:
+            self.children = None
+        if self.listed is not None:
+            self.holes += 1
+            if self.holes * 2 > len(self.listed):
+                self.holes = 0
+                self.listed = (None if self.children is None or len(self.children) < LISTED_MIN
+                               else list(self.children.values()))
+        return 0
+
+
+@cython.final
+@cython.freelist(64)
+cdef class RetainedFrame:
     pass
 
 
-# The values of a node and of all below it.
-cdef gather(RetainedNode node, list values):
-    cdef RetainedNode child
-    cdef list waiting = []
-    if node.value is not None:
-        values.append(node.value)
-    while node is not None:
-        if node.children is not None:
-            for child in node.children.values():
-                if child.value is not None:
-                    values.append(child.value)
+cdef RetainedFrame frame_of(RetainedNode node, uint32_t level):
+    cdef RetainedFrame frame = RetainedFrame.__new__(RetainedFrame)
+    frame.node = node
+    frame.level = level
+    return frame
+
+
+@cython.final
+cdef class RetainedCursor:
+    """Machine. A walk over what a topic filter matches in a tree, from `tree`'s root; see retained.pxd."""
+
+    def __cinit__(self, RetainedTree tree not None, bytes filter not None):
+        self.levels = filter.split(SLASH)
+        self.kinds = bytes([KIND_PLUS if level == PLUS else KIND_REST if level == REST else KIND_LITERAL
+                            for level in self.levels])
+        self.frames = [frame_of(tree.root, 0)]
+
+    def step(self, int steps):
+        """The next value, or None: at the end, or after so many steps, at least one."""
+        cdef RetainedNode node = self.next(&steps)
+        return None if node is None else node.value
+
+    @property
+    def ended(self) -> bool:
+        return not self.frames
+
+    cdef RetainedNode next(self, int* steps):
+        cdef RetainedFrame frame
+        cdef RetainedNode node, child
+        cdef uint32_t count = <uint32_t>len(self.levels)
+        cdef uint8_t kind
+        while self.frames:
+            if steps[0] <= 0:
+                return None
+            steps[0] -= 1
+            frame = <RetainedFrame>self.frames[len(self.frames) - 1]
+            node = frame.node
+            if frame.level == count:
+                self.frames.pop()
+                if node.value is not None:
+                    return node
+                continue
+            kind = (<const uint8_t*><const char*>self.kinds)[frame.level]
+            if kind == KIND_LITERAL:
+                self.frames.pop()
+                child = None if node.children is None else node.children.get(self.levels[frame.level])
+                if child is not None:
+                    self.frames.append(frame_of(child, frame.level + 1))
+                continue
+            if kind == KIND_REST and not frame.met:
+                frame.met = True            # the parent level itself is among what `#` matches
+                if node.value is not None:
+                    return node
+            child = node.after(frame.last, &frame.at)
+            if child is None:
+                self.frames.pop()
+                continue
+            frame.last = child.order
+            if child.hidden:
+                continue
+            if kind == KIND_REST:
                 if child.children is not None:
-                    waiting.append(child)
-        node = <RetainedNode>waiting.pop() if waiting else None
-
-
-# The root's children but those that a leading wildcard must not see [MQTT-4.7.2-1].
-cdef list visible(RetainedNode root):
-    cdef bytes level
-    return [node for level, node in root.children.items() if not level.startswith(b"$")]
+                    self.frames.append(frame_of(child, frame.level))
+                elif child.value is not None:
+                    return child
+            elif frame.level + 1 < count:
+                if child.children is not None or (
+                        <const uint8_t*><const char*>self.kinds)[frame.level + 1] == KIND_REST:
+                    self.frames.append(frame_of(child, frame.level + 1))
+            elif child.value is not None:
+                return child
+        return None
 
 
 @cython.final
@@ -80,18 +231,23 @@ cdef class RetainedTree:
         if node is not None:
             former = node.value
             node.value = value
+            self.stamp += 1
+            node.stamp = self.stamp
             return former
         node = self.root
         for level in topic.split(SLASH):
-            if node.children is None:
-                node.children = {}
-            child = node.children.get(level)
+            child = None if node.children is None else node.children.get(level)
             if child is None:
                 child = RetainedNode.__new__(RetainedNode)
-                node.children[level] = child
+                self.stamp += 1
+                child.order = self.stamp
+                child.hidden = node is self.root and level.startswith(b"$")
+                node.add(level, child)
             node = child
         self.topics[topic] = node
         node.value = value
+        self.stamp += 1
+        node.stamp = self.stamp
         return None
 
     cpdef object get(self, bytes topic):
@@ -121,40 +277,17 @@ cdef class RetainedTree:
                 keeper = node
                 branch = level
             node = node.children[level]
-        del keeper.children[branch]
-        if not keeper.children:
-            keeper.children = None
+        keeper.remove(branch)
 
     cpdef list match(self, bytes filter):
         """The values of all topics that `filter` matches, in no particular order."""
+        cdef RetainedCursor cursor = RetainedCursor(self, filter)
         cdef RetainedNode node
-        cdef list values = [], levels, nodes, below
-        cdef bytes level
-        if PLUS not in filter and REST not in filter:
-            node = self.topics.get(filter)
-            return values if node is None else [node.value]
-        if filter == REST:
-            # What most who ask for everything ask: no need of the tree, and in the order of memory.
-            return [node.value for topic, node in self.topics.items() if not (<bytes>topic).startswith(b"$")]
-        levels = filter.split(SLASH)
-        nodes = [self.root]
-        for level in levels:
-            below = []
-            if level == REST:
-                # The parent level itself is among what `#` matches.
-                for node in nodes:
-                    gather(node, values)
-                return values
-            for node in nodes:
-                if node.children is None:
-                    continue
-                if level == PLUS:
-                    below.extend(visible(node) if node is self.root else node.children.values())
-                else:
-                    node = node.children.get(level)
-                    if node is not None:
-                        below.append(node)
-            if not below:
-                return values
-            nodes = below
-        return [node.value for node in nodes if node.value is not None]
+        cdef list values = []
+        cdef int steps
+        while cursor.frames:
+            steps = 1 << 20
+            node = cursor.next(&steps)
+            if node is not None:
+                values.append(node.value)
+        return values

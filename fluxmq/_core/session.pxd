@@ -52,6 +52,12 @@ cdef class ClaimKeeper:
     # There is room in window or buffer; whoever found none before may try again.
     cdef int on_room(self) except -1
 
+cdef class Replay:
+    """What is retained under subscriptions of a session and not sent yet."""
+    # There may be room in window or buffer, or a client that returned.
+    cdef int on_room(self, Session session) except -1
+    cdef int on_attach(self, Session session) except -1
+
 cdef class Session:
     # who
     cdef readonly bytes name            # client identifier, UTF-8
@@ -95,6 +101,10 @@ cdef class Session:
     cdef public ClaimKeeper claim_keeper
     cdef uint32_t claimed               # slots that came from a queue
     cdef uint32_t forget_at             # where forget_claim looks first
+    # what is retained goes into the window beside the line: neither keeps the other from it
+    cdef Replay replay                  # None: all was sent
+    cdef bint sharing                   # the replay waits for the window too: the line leaves it every second place
+    cdef uint8_t odd                    # whose turn it is where one place is free
     # inbound QoS 2
     cdef uint8_t* received              # bitmap of packet ids, 8 KiB, made on first use
     cdef readonly uint32_t received_count
@@ -107,6 +117,9 @@ cdef class Session:
     cdef int drop_claims(self) except -1
     cdef int acknowledge_claim(self, slot_t* slot, uint8_t reason) except -1
     cdef void forget_claim(self, void* claim) noexcept
+    cdef int deliver_retained(self, pub_t* pub, uint8_t qos, ids_t* ids) except -1
+    cdef bint takes_retained(self, bint in_window, size_t bytes_max) noexcept
+    cdef int send_new(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1
     cdef int deliver_now(self, msg_t* msg, uint8_t first, ids_t* ids) except -1
     cdef int enqueue(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1
     cdef slot_t* slot_new(self) except NULL

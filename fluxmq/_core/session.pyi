@@ -4,10 +4,13 @@ from typing_extensions import disjoint_base
 
 from fluxmq._core.ledger import Ledger
 
-__all__ = ["ClaimKeeper", "Session"]
+__all__ = ["ClaimKeeper", "Replay", "Session"]
 
 @disjoint_base
 class ClaimKeeper: ...
+
+@disjoint_base
+class Replay: ...
 
 @final
 class Session:

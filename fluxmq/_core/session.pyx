@@ -2,6 +2,7 @@
 """Machine. A session's hot verbs: deliver, acknowledge, resume. The state table is in session.pxd.
 
 Nothing here calls out to Python code, so a route may be walked while sessions change their state.
+It is one file because window, line and replay are one machine: each transition frees or takes what the others wait for.
 """
 cimport cython
 from libc.stdlib cimport calloc, free, malloc
@@ -15,7 +16,7 @@ from fluxmq._core.message cimport body_bytes, ids_drop, ids_hold, msg_hold, pub_
 from fluxmq._core.mqtt_consts cimport PUBLISH, PUBREL, REASON_PACKET_IDENTIFIER_NOT_FOUND
 from fluxmq._core.trie cimport SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED
 
-__all__ = ["ClaimKeeper", "Session"]
+__all__ = ["ClaimKeeper", "Replay", "Session"]
 
 cdef enum:
     SLOTS_MIN = 16
@@ -34,6 +35,16 @@ cdef class ClaimKeeper:
         raise NotImplementedError
 
     cdef int on_room(self) except -1:
+        raise NotImplementedError
+
+
+cdef class Replay:
+    """Machine. See session.pxd; what it does is in retained_replay.pyx."""
+
+    cdef int on_room(self, Session session) except -1:
+        raise NotImplementedError
+
+    cdef int on_attach(self, Session session) except -1:
         raise NotImplementedError
 
 
@@ -67,6 +78,8 @@ cdef class Session:
         cdef uint32_t i
         cdef entry_t entry
         self.detach()
+        self.replay = None
+        self.sharing = 0
         if self.slots != NULL:
             for i in range(self.slots_mask + 1):
                 if self.slots[i].packet_id:
@@ -132,14 +145,32 @@ cdef class Session:
     cdef int deliver_now(self, msg_t* msg, uint8_t first, ids_t* ids) except -1:
         """QoS 1 and 2: sends at once when nothing stands before it, else joins the line."""
         cdef link_t* link = self.link
-        cdef slot_t* slot
-        cdef uint64_t sequence
         self.sequence_last += 1
-        sequence = self.sequence_last
         if (link == NULL or self.queued or not self.has_room(msg) or link.pending > link.high
                 or self.resend_next < self.resend_count):
-            return self.enqueue(msg, first, ids, sequence)
-        slot = self.slot_new()
+            return self.enqueue(msg, first, ids, self.sequence_last)
+        return self.send_new(msg, first, ids, self.sequence_last)
+
+    cdef int deliver_retained(self, pub_t* pub, uint8_t qos, ids_t* ids) except -1:
+        """A message that was retained before this client subscribed; takes_retained has told that there is room. It
+        does not wait behind the line: what is in there was published later. qos: of the subscription."""
+        if pub.qos < qos:
+            qos = pub.qos
+        if qos == 0:
+            return self.deliver(pub, SUB_RETAIN_AS_PUBLISHED, ids)
+        self.sequence_last += 1
+        return self.send_new(pub_own(pub), <uint8_t>(PUBLISH << 4 | qos << 1 | 1), ids, self.sequence_last)
+
+    cdef bint takes_retained(self, bint in_window, size_t bytes_max) noexcept:
+        """Whether a retained message may leave now; bytes_max: what may wait in the link before it."""
+        cdef link_t* link = self.link
+        return (link != NULL and link.pending <= bytes_max
+                and (not in_window or (self.outstanding < self.window and self.resend_next >= self.resend_count
+                                       and (self.window_bytes == 0 or self.window_bytes < self.queue_bytes_max))))
+
+    cdef int send_new(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1:
+        """Gives a message of QoS 1 or 2 a place in the window, which has one, and sends it."""
+        cdef slot_t* slot = self.slot_new()
         msg_hold(msg)
         ids_hold(ids)
         self.put_message(slot, msg)
@@ -390,6 +421,8 @@ cdef class Session:
         self.outstanding -= 1
         if self.claim_keeper is not None:
             self.claim_keeper.on_room()
+        if self.replay is not None:
+            self.replay.on_room(self)
         return 0
 
     cdef int send_slot(self, slot_t* slot, uint8_t dup) except -1:
@@ -422,6 +455,7 @@ cdef class Session:
         cdef slot_t* slot
         cdef entry_t entry
         cdef uint64_t sequence
+        cdef uint32_t window = self.window
         if link == NULL:
             return 0
         while self.resend_next < self.resend_count:
@@ -441,7 +475,10 @@ cdef class Session:
             free(self.resend)
             self.resend = NULL
             self.resend_count = self.resend_next = 0
-        while (self.queued and link.pending <= link.high
+        if self.sharing and self.outstanding < window:
+            self.odd ^= 1
+            window -= (window - self.outstanding + self.odd) // 2
+        while (self.queued and link.pending <= link.high and self.outstanding < window
                and self.has_room(self.queue[self.queue_head & self.queue_mask].msg)):
             self.pop(&entry)
             if entry.msg.body.expires_at and entry.msg.body.expires_at <= self.node.steady_ms:
@@ -484,6 +521,8 @@ cdef class Session:
                 self.ledger.write_sequence(RECORD_SETTLED, self.number, sequence)
                 self.dirty = 1
                 self.pump()         # its place in the window is free, and no acknowledgement will tell
+                if self.replay is not None:
+                    self.replay.on_room(self)
         elif slot.state == SLOT_RELEASE_HELD:
             slot.state = SLOT_RELEASED
             link_ack(self.link, PUBREL, packet_id, 0)
@@ -602,6 +641,8 @@ cdef class Session:
             self.resend_count = <uint32_t>len(order)
             self.resend_next = 0
         self.pump()
+        if self.replay is not None:
+            self.replay.on_attach(self)
 
     cdef int detach(self) except -1:
         """The client has gone. A session that waits for it holds what it must, no more."""

@@ -5,6 +5,10 @@ Phases:
     TLS ─handshake─► HTTP ─upgrade─► CONNECT ─accepted─► OPEN ─► DRAINING ─► CLOSED
     (TLS listeners)  (WebSocket)     first packet                last bytes leave, the peer's are ignored
 
+A connection has a share of each round (node.pxd, WORK_*). When that is used up, what is left of the read waits in
+`carry` and the connection in Hub.resumed, for the next round. One that used up its share is `greedy`: what it sends
+next is not read when it comes but in its turn among the others in that list, of which a round serves as many as it can.
+
 `paused` stops parsing and reading in any phase (a password being checked, answers that are not read; PAUSE_*); what has
 arrived waits in `carry`. Reading goes through one buffer that all connections share; a connection owns memory for input
 only while it is in the middle of a packet.
@@ -41,7 +45,11 @@ cdef class Transport:
     cdef uint32_t interest              # epoll events asked for
     cdef readonly uint8_t phase
     cdef readonly uint8_t paused        # PAUSE_* bits, 0 = it is read
-    cdef bint resumed                   # in the poller's list of those to go on with
+    cdef bint resumed                   # in Hub.resumed: it goes on in a later round
+    cdef readonly bint greedy           # it used up its share the last time
+    cdef uint64_t served                # node.turn of the round in which that was
+    cdef uint64_t work_end              # value of node.work at which its share is used up
+    cdef uint32_t deferred              # epoll events that it will look at when it goes on
     cdef bint reported                  # the edge heard that it ended
     cdef readonly bint eof              # the peer closed its side
     # recording, see tap_read
@@ -52,9 +60,13 @@ cdef class Transport:
     cdef public int end_code            # the reason or reply code that went with it
     cdef bint closing                   # WebSocket: its Close came while it was paused, behind what waits in carry
     # input
-    cdef uint8_t* carry                 # start of an incomplete packet
-    cdef size_t carry_length
+    cdef uint8_t* carry                 # start of an incomplete packet, or whatever waits
+    cdef size_t carry_start             # offset of the first byte that counts
+    cdef size_t carry_length            # bytes from there on
     cdef size_t carry_room
+    cdef uint8_t* input                 # while go_on parses it: what was carry, if nobody else has it yet
+    cdef size_t input_room
+    cdef uint32_t read_room             # bytes of one recv: fewer where a read is more than a share
     cdef blob_t* big                    # an incomplete packet too large for the shared buffer, received in place
     cdef size_t big_have
     cdef public uint32_t packet_bytes_max
@@ -64,6 +76,11 @@ cdef class Transport:
     cdef public int64_t write_timeout_ms
 
     cdef int on_event(self, uint32_t events) except -1
+    cdef int serve(self, uint32_t events) except -1
+    cdef int defer(self, uint32_t events) except -1
+    cdef bint spent(self) noexcept
+    cdef void rest(self) noexcept
+    cdef int take_carried(self) except -1
     cdef int on_readable(self) except -1
     cdef ssize_t receive(self, uint8_t* into, size_t room) except -3
     cdef int take(self, uint8_t* data, size_t n) except -1

@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Handle. The bytes of one connection: sockets, TLS, WebSocket, buffers, the way it ends. What the bytes mean is
 decided by the class that inherits from it (connection.pyx for MQTT). One of ring 0's socket handles. See transport.pxd.
+It is one file because reading, waiting, sending and ending are states of one object, each of which the others ask for.
 
 What the edge must provide (`handler`):
 
@@ -28,6 +29,7 @@ from fluxmq._core.link cimport (
     link_tap_skip, link_tap_unsent, link_write,
 )
 from fluxmq._core.message cimport blob_drop, blob_new
+from fluxmq._core.node cimport WORK_CONNECT, WORK_HANDSHAKE
 from fluxmq._core.peer cimport peer_name
 from fluxmq._core.tap cimport TAP_CLOSED, TAP_IN, TAP_OPENED, tap_now, tap_t, tap_write
 from fluxmq._core.websocket cimport WS_OK, ws_answer, ws_unframe
@@ -58,6 +60,7 @@ cdef extern from "<sys/epoll.h>" nogil:
 
 cdef enum:
     READ_BYTES = 262144         # of one recv: thousands of small packets, and still in the second-level cache
+    READ_BYTES_MIN = 8192       # of who sends more work than a share: what waits for its turn waits in the kernel
     CARRY_BYTES_MAX = 65536     # a packet longer than this is received in memory of its own
     HTTP_BYTES_MAX = 16384
     DRAIN_MS = 2000             # how long a closing connection may take to send its last bytes
@@ -102,6 +105,7 @@ cdef class Transport:
             self.phase = PHASE_TLS
         self.fd = fd
         self.interest = EPOLLIN
+        self.read_room = READ_BYTES
         if epoll >= 0:
             event.events = EPOLLIN
             event.data.ptr = <void*>self
@@ -208,8 +212,39 @@ cdef class Transport:
         self.end()
         self.finish()
 
+    cdef int defer(self, uint32_t events) except -1:
+        """The rest, and what epoll reported, is looked at in a later round (go_on), behind those who wait already."""
+        self.deferred |= events
+        if not self.resumed:
+            self.resumed = True
+            self.hub.resumed.append(self)
+        return 0
+
+    cdef bint spent(self) noexcept:
+        """Whether its share of this round is used up."""
+        return self.hub.node.work >= self.work_end
+
+    cdef void rest(self) noexcept:
+        """The end of its turn in this round."""
+        self.greedy = self.spent()
+        self.served = self.hub.node.turn
+
     cdef int on_event(self, uint32_t events) except -1:
         """One readiness report of the poller. Never raises for what a peer did."""
+        cdef uint32_t later = 0
+        if self.phase < PHASE_DRAINING:
+            if self.phase == PHASE_TLS:
+                if self.hub.node.work >= self.hub.node.work_round:
+                    later = events          # a storm of handshakes takes a round each few
+            elif self.resumed or self.greedy:
+                later = events & (EPOLLIN | EPOLLHUP | EPOLLERR)
+        if later:
+            self.defer(later)
+        return self.serve(events & ~later) if events != later else 0
+
+    cdef int serve(self, uint32_t events) except -1:
+        """Looks at what was reported, for as long as a share lasts."""
+        self.work_end = self.hub.node.work + self.hub.node.work_share
         try:
             if self.phase == PHASE_CLOSED:
                 return 0
@@ -236,6 +271,7 @@ cdef class Transport:
             self.abort()
         except Exception as error:
             self.crash(error)
+        self.rest()
         return 0
 
     def fail(self, error):
@@ -253,19 +289,23 @@ cdef class Transport:
             self.abort()
 
     cdef int go_on(self) except -1:
-        """After resume(): parses what waited."""
-        cdef size_t n = self.carry_length
+        """After resume() or defer(): parses what waited, and looks at what was reported meanwhile."""
+        cdef uint32_t events = self.deferred
         self.resumed = False
-        if self.paused or self.phase >= PHASE_DRAINING:
+        self.deferred = 0
+        if self.phase >= PHASE_DRAINING:
             return 0
+        if self.phase == PHASE_TLS or self.paused:
+            return self.serve(events) if events else 0
+        self.work_end = self.hub.node.work + self.hub.node.work_share
         try:
-            if n:
-                memcpy(shared, self.carry, n)
-                self.carry_length = 0
-                self.take(shared, n)
-            if self.closing and not self.paused:
+            if self.carry_length:
+                self.heard_ms = self.hub.node.mono_ms   # it came long ago perhaps, and waited for us
+                self.take_carried()
+            if self.closing and not self.paused and not self.resumed:
                 self.end()
-            if self.tls is not None and not self.paused and self.phase < PHASE_DRAINING:
+            if not self.paused and not self.resumed and self.phase < PHASE_DRAINING and (
+                    events or self.tls is not None):
                 self.on_readable()      # bytes may wait inside the TLS layer, where epoll does not see them
         except ProtocolError as error:
             self.fail(error)
@@ -273,12 +313,29 @@ cdef class Transport:
             self.abort()
         except Exception as error:
             self.crash(error)
+        self.rest()
+        return 0
+
+    cdef int take_carried(self) except -1:
+        """Parses what waited where it lies. What is not handled now stays there (keep): nothing is copied or looked at
+        again for each share that it takes."""
+        cdef uint8_t* at = self.carry + self.carry_start
+        cdef size_t n = self.carry_length
+        self.input = self.carry
+        self.input_room = self.carry_room
+        self.carry = NULL
+        self.carry_start = self.carry_length = self.carry_room = 0
+        try:
+            self.take(at, n)
+        finally:
+            free(self.input)            # NULL: it is carry again
+            self.input = NULL
         return 0
 
     cdef int on_readable(self) except -1:
         cdef ssize_t got
         cdef size_t n
-        cdef size_t room = READ_BYTES
+        cdef size_t room = self.read_room
         if self.resumed:
             return 0                # what waits in carry comes first (go_on), and may leave no room in `shared`
         while True:
@@ -286,7 +343,7 @@ cdef class Transport:
                 return self.receive_big()
             n = self.carry_length
             if n:
-                memcpy(shared, self.carry, n)
+                memcpy(shared, self.carry + self.carry_start, n)
             got = self.receive(shared + n, room)
             if got == AGAIN:
                 return 0
@@ -304,9 +361,14 @@ cdef class Transport:
                 self.take(shared, n + got)
             else:
                 self.unframe(n, got)
+            if self.resumed and self.spent():
+                self.read_room = max(<uint32_t>READ_BYTES_MIN, self.read_room // 2)
+            elif got == <ssize_t>room:
+                self.read_room = min(<uint32_t>READ_BYTES, self.read_room * 2)
             # What stays in the socket is asked for in the next round. What the TLS layer has taken out of it (the rest
             # of one record) epoll does not see, so exactly that is read now: a fast peer must not keep us here.
-            if self.tls is None or got < <ssize_t>room or self.paused or self.phase >= PHASE_DRAINING:
+            if (self.tls is None or got < <ssize_t>room or self.paused or self.resumed
+                    or self.phase >= PHASE_DRAINING):
                 return 0
             room = <size_t>self.tls.pending()
             if room == 0:
@@ -320,7 +382,7 @@ cdef class Transport:
         self.take(shared, n + mqtt)
         ws_answer(self.ws, self.link, 1)
         if result != WS_OK:
-            if self.paused and self.carry_length:
+            if (self.paused or self.resumed) and self.carry_length:
                 self.closing = True     # what was received before it is handled first (go_on)
             else:
                 self.end()
@@ -411,7 +473,15 @@ cdef class Transport:
                 free(self.carry)
                 self.carry = NULL
                 self.carry_room = 0
-            self.carry_length = 0
+            self.carry_start = self.carry_length = 0
+            return 0
+        if (self.paused or self.resumed) and self.input != NULL and (
+                self.input <= data < self.input + self.input_room):
+            self.carry = self.input     # it waits where it is
+            self.carry_room = self.input_room
+            self.carry_start = data - self.input
+            self.carry_length = n
+            self.input = NULL
             return 0
         if not self.paused:
             size = self.packet_bytes(data, n)
@@ -427,6 +497,7 @@ cdef class Transport:
             self.carry = grown
             self.carry_room = n
         memcpy(self.carry, data, n)
+        self.carry_start = 0
         self.carry_length = n
         return 0
 
@@ -434,6 +505,7 @@ cdef class Transport:
         """Waits for the whole HTTP request; the edge judges it."""
         cdef const uint8_t* blank = <const uint8_t*>memmem(data, n, <const char*>b"\r\n\r\n", 4)
         cdef size_t head
+        self.hub.node.work += WORK_CONNECT
         if blank == NULL:
             if n > HTTP_BYTES_MAX:
                 self.abort()
@@ -471,6 +543,7 @@ cdef class Transport:
 
     cdef int handshake(self) except -1:
         """One step of the TLS handshake."""
+        self.hub.node.work += WORK_HANDSHAKE
         try:
             self.tls.do_handshake()
         except SSLWantReadError:
@@ -559,7 +632,7 @@ cdef class Transport:
     cdef void release_input(self) noexcept:
         free(self.carry)
         self.carry = NULL
-        self.carry_length = self.carry_room = 0
+        self.carry_start = self.carry_length = self.carry_room = 0
         blob_drop(self.big)
         self.big = NULL
         self.big_have = 0

@@ -115,7 +115,8 @@ def test_what_destroys_asks_first(node: Node) -> None:
     good(node, "publish", "q", "x")
     for command in (["delete", "q"], ["purge", "q"], ["dlq", "purge", "q"]):
         assert run(node, *command, stdin="n\n").exit_code == 1
-        assert run(node, *command, stdin="").exit_code == 1
+        unanswered = run(node, *command, stdin="")
+        assert unanswered.exit_code == 2 and "--yes" in unanswered.output
     assert node.queues.list_queues()[0]["messages"] == 1
     assert run(node, "purge", "q", stdin="y\n").exit_code == 0
     assert node.queues.list_queues()[0]["messages"] == 0

@@ -1,0 +1,284 @@
+"""A flood: many clients that ask for as much as they can, and a bystander who asks for one thing at a time.
+
+    kind         what each client of the flood sends, over and over, without waiting for answers
+    ping         PINGREQ
+    subscribe    SUBSCRIBE to a hundred filters in turn
+    resubscribe  SUBSCRIBE to one filter
+    unsubscribe  UNSUBSCRIBE from a filter that it has not
+    retained     ten filters that match all retained messages, again as soon as it has them
+    declare      queue.declare of a queue that is there
+    get          basic.get from an empty queue
+    bind         queue.bind of a binding that is there
+    exchange     exchange.declare of an exchange that is there
+    qos          basic.qos
+    channel      channel.open, channel.close
+    tx           tx.select
+
+The bystander sends PINGREQ on a connection of its own and times each answer; the flood runs in a process of its own.
+What a flood gets done is counted by the octets of its answers, whose size is known.
+"""
+from __future__ import annotations
+
+import multiprocessing
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any
+
+from fluxmq.bench.load.amqp_frames import CHANNEL, encode_table, method, shortstr
+from fluxmq.bench.load.amqp_options import AmqpOptions
+from fluxmq.bench.load.amqp_session import Session
+from fluxmq.bench.load.brokers import Needs, start_broker
+from fluxmq.bench.load.engine import LoadError
+from fluxmq.bench.load.histogram import Histogram
+from fluxmq.bench.load.options import OptionsError
+from fluxmq.bench.load.packets import connect, packet, string, subscribe
+from fluxmq.bench.load.procinfo import cpu_between, read_cpu
+
+__all__ = ["KINDS", "FloodOptions", "render_flood", "run_flood"]
+
+BLOCK_BYTES = 65_536            # what a client offers at a time
+READ_BYTES = 262_144
+TIMEOUT = 60.0
+PAUSE_SECONDS = 0.001           # of the bystander, between an answer and its next question
+RETAINED_LEVELS = (10, 100)     # of the topics: r/<10>/<100>/<the rest>
+RETAINED_FILTERS = ("#", "+/#", "r/#", "+/+/#", "r/+/#", "+/+/+/#", "r/+/+/#", "+/+/+/+", "r/+/+/+", "r/+/+/+/#")
+QUEUE = "flood"
+PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
+QUEUES, EXCHANGES, BASIC, CHANNELS, TX = 50, 40, 60, 20, 90
+
+
+@dataclass(slots=True, kw_only=True)
+class FloodOptions:
+    """kind: see the module. clients: of the flood. seconds: measured. warmup: seconds before that. retained: messages
+    that the kind `retained` begins with, of `size` bytes. folder: of the broker that is
+    started. home: the directory that has the package `fluxmq` to run; None: the one that runs this."""
+
+    kind: str = "subscribe"
+    clients: int = 20
+    seconds: float = 5.0
+    warmup: float = 1.0
+    retained: int = 100_000
+    size: int = 32
+    folder: Path = Path()
+    home: Path | None = None
+    cores: frozenset[int] = field(default_factory=frozenset)
+
+
+@dataclass(slots=True, frozen=True)
+class Kind:
+    """One packet of the flood and the octets of its answer; prepare: (socket), before the flood begins."""
+
+    requests: Callable[[], list[bytes]]
+    answer_bytes: int
+    amqp: bool = False
+    prepare: Callable[[Session], None] = lambda session: None
+
+
+def subscriptions(filters: int) -> list[bytes]:
+    return [subscribe(1, f"flood/{number:04}", 0) for number in range(filters)]
+
+
+def declare_queue() -> bytes:
+    return method(CHANNEL, QUEUES, 10, b"\0\0", shortstr(QUEUE), b"\x02", encode_table({}))
+
+
+def prepare_queue(session: Session) -> None:
+    session.sock.sendall(declare_queue())
+    session.read()
+
+
+def prepare_exchange(session: Session) -> None:
+    session.sock.sendall(declare_exchange())
+    session.read()
+
+
+def declare_exchange() -> bytes:
+    return method(CHANNEL, EXCHANGES, 10, b"\0\0", shortstr(QUEUE), shortstr("topic"), b"\x02",
+                  encode_table({}))
+
+
+def bind_queue() -> bytes:
+    return method(CHANNEL, QUEUES, 20, b"\0\0", shortstr(QUEUE), shortstr("amq.topic"), shortstr("flood.#"), b"\0",
+                  encode_table({}))
+
+
+KINDS = {
+    "ping": Kind(lambda: [PINGREQ], 2),
+    "subscribe": Kind(lambda: subscriptions(100), 5),
+    "resubscribe": Kind(lambda: subscriptions(1), 5),
+    "unsubscribe": Kind(lambda: [packet(0xA2, b"\0\1" + string("flood/none"))], 4),
+    "retained": Kind(lambda: [subscribe(number + 1, one, 0) for number, one in enumerate(RETAINED_FILTERS)], 0),
+    "declare": Kind(lambda: [declare_queue()], 8 + 4 + 1 + len(QUEUE) + 8, True, prepare_queue),
+    "get": Kind(lambda: [method(CHANNEL, BASIC, 70, b"\0\0", shortstr(QUEUE), b"\1")], 8 + 4 + 1, True, prepare_queue),
+    "bind": Kind(lambda: [bind_queue()], 8 + 4, True, prepare_queue),
+    "exchange": Kind(lambda: [declare_exchange()], 8 + 4, True, prepare_exchange),
+    "qos": Kind(lambda: [method(CHANNEL, BASIC, 10, bytes(4), b"\0\x0a", b"\0")], 8 + 4, True),
+    "channel": Kind(lambda: [method(2, CHANNELS, 10, b"\0"), method(2, CHANNELS, 40, bytes(2), b"\0", bytes(4))],
+                    (8 + 4 + 4 + 8 + 4) // 2, True),
+    "tx": Kind(lambda: [method(CHANNEL, TX, 10)], 8 + 4, True),
+}
+
+
+def open_mqtt(address: str, name: str) -> socket.socket:
+    """A connected MQTT 3.1.1 client. Raises LoadError, OSError."""
+    host, _, port = address.rpartition(":")
+    opened = socket.create_connection((host, int(port)), TIMEOUT)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    opened.sendall(connect(name))
+    if opened.recv(4, socket.MSG_WAITALL)[3:] != b"\0":
+        opened.close()
+        raise LoadError("CONNECT was refused")
+    return opened
+
+
+def fill_retained(address: str, options: FloodOptions) -> int:
+    """Publishes the retained messages; returns the octets in which one of them comes back."""
+    with open_mqtt(address, "flood-fill") as filler:
+        block = bytearray()
+        size = 0
+        for number in range(options.retained):
+            tens, hundreds = number % RETAINED_LEVELS[0], number // RETAINED_LEVELS[0] % RETAINED_LEVELS[1]
+            one = packet(0x31, string(f"r/{tens}/{hundreds:02}/{number:07}") + bytes(options.size))
+            size = len(one)
+            block += one
+        filler.sendall(block + PINGREQ)
+        if filler.recv(2, socket.MSG_WAITALL) != PINGRESP:
+            raise LoadError("the broker did not take the retained messages")
+    return size
+
+
+class Flood:
+    """The clients of a flood, all in one loop."""
+
+    def __init__(self, options: FloodOptions, addresses: dict[str, str], answer_bytes: int) -> None:
+        kind = KINDS[options.kind]
+        requests = kind.requests()
+        self.again = 0                  # octets after which a client asks again; 0: it asks without waiting
+        if options.kind == "retained":
+            self.block = b"".join(requests)
+            self.again = options.retained * answer_bytes * len(requests)
+        else:
+            self.block = b"".join(requests * max(1, BLOCK_BYTES // len(b"".join(requests))))
+        self.sockets: list[socket.socket] = []
+        self.sessions: list[Session] = []       # they own their sockets
+        for number in range(options.clients):
+            if kind.amqp:
+                session = Session(AmqpOptions(addr=addresses["amqp"]), None, channel_max=2)
+                kind.prepare(session)
+                self.sessions.append(session)
+                self.sockets.append(session.sock)
+            else:
+                self.sockets.append(open_mqtt(addresses["tcp"], f"flood-{number}"))
+        self.received = 0
+        self.dead = 0
+
+    def run(self, until: float) -> None:
+        """Asks and reads until then (monotonic clock)."""
+        into = bytearray(READ_BYTES)
+        waiting = {one: memoryview(self.block) for one in self.sockets}
+        had = dict.fromkeys(self.sockets, 0)
+        with selectors.DefaultSelector() as selector:
+            for one in self.sockets:
+                one.setblocking(False)
+                selector.register(one, selectors.EVENT_READ | selectors.EVENT_WRITE)
+            while (left := until - time.monotonic()) > 0:
+                for key, events in selector.select(left):
+                    one: Any = key.fileobj
+                    try:
+                        if events & selectors.EVENT_READ:
+                            got = one.recv_into(into)
+                            if not got:
+                                raise ConnectionError
+                            self.received += got
+                            had[one] += got
+                            if self.again and had[one] >= self.again // 2 and not waiting[one]:
+                                had[one], waiting[one] = 0, memoryview(self.block)
+                                selector.modify(one, selectors.EVENT_READ | selectors.EVENT_WRITE)
+                        if events & selectors.EVENT_WRITE:
+                            waiting[one] = waiting[one][one.send(waiting[one]):]
+                            if not waiting[one]:
+                                if self.again:
+                                    selector.modify(one, selectors.EVENT_READ)
+                                else:
+                                    waiting[one] = memoryview(self.block)
+                    except BlockingIOError:
+                        continue
+                    except OSError:
+                        self.dead += 1
+                        selector.unregister(one)
+
+
+def flood_process(options: FloodOptions, addresses: dict[str, str], pid: int, answer_bytes: int, pipe: Pipe) -> None:
+    """Tells the pipe: ready, and at the end the octets and the broker's seconds on CPU of the measured time, and how
+    many clients were thrown out. pid: the broker's."""
+    flood = Flood(options, addresses, answer_bytes)
+    pipe.send(None)
+    begin = time.monotonic()
+    flood.run(begin + options.warmup)
+    received, cpu = flood.received, read_cpu(pid)
+    flood.run(begin + options.warmup + options.seconds)
+    pipe.send((flood.received - received, cpu_between(cpu, read_cpu(pid)), flood.dead))
+
+
+def watch(bystander: socket.socket, until: float, latency: Histogram) -> None:
+    """One PINGREQ after the other until then (monotonic clock), each timed."""
+    while time.monotonic() < until:
+        sent = time.perf_counter_ns()
+        bystander.sendall(PINGREQ)
+        if bystander.recv(2, socket.MSG_WAITALL) != PINGRESP:
+            raise LoadError("the broker closed the bystander's connection")
+        latency.record(time.perf_counter_ns() - sent)
+        time.sleep(PAUSE_SECONDS)
+
+
+def run_flood(options: FloodOptions) -> dict[str, Any]:
+    """Starts FluxMQ, floods it and returns rates and the bystander's round trips (µs). Raises OptionsError, LoadError,
+    BrokerError, OSError."""
+    if options.kind not in KINDS:
+        raise OptionsError(f"there is no flood of kind {options.kind!r}: {', '.join(KINDS)}")
+    needs = Needs(folder=options.folder, transports=("tcp", "amqp"), home=options.home, cores=options.cores,
+                  settings={"broker.max_retained_messages": str(max(options.retained, 1000))})
+    latency, idle = Histogram(), Histogram()
+    with start_broker("fluxmq", needs) as broker:
+        answer_bytes = KINDS[options.kind].answer_bytes
+        if options.kind == "retained":
+            answer_bytes = fill_retained(broker.addresses["tcp"], options)
+        bystander = open_mqtt(broker.addresses["tcp"], "bystander")
+        watch(bystander, time.monotonic() + min(0.5, options.seconds), idle)
+        ours, theirs = multiprocessing.Pipe()
+        process = multiprocessing.get_context("fork").Process(
+            target=flood_process, args=(options, broker.addresses, broker.pid, answer_bytes, theirs),
+            daemon=True)
+        process.start()
+        theirs.close()
+        try:
+            ours.recv()
+            watch(bystander, time.monotonic() + options.warmup + options.seconds, latency)
+            received, cpu, dead = ours.recv()
+        except EOFError:
+            raise LoadError("the clients of the flood could not connect") from None
+        finally:
+            process.kill()
+            process.join()
+            bystander.close()
+    answers = received / answer_bytes
+    return {"kind": options.kind, "clients": options.clients, "seconds": options.seconds, "thrown_out": dead,
+            "per_second": answers / options.seconds,
+            "broker_cpu_us_per_answer": cpu * 1e6 / answers if answers else None,
+            "bystander_us": latency.summary(), "bystander_idle_us": idle.summary()}
+
+
+def render_flood(figures: dict[str, Any]) -> str:
+    """The figures of run_flood in lines."""
+    lines = [f"{figures['kind']}, {figures['clients']} clients: {figures['per_second']:,.0f} answers/s"
+             + (f", {figures['broker_cpu_us_per_answer']:.1f} µs of CPU each" if figures["per_second"] else "")
+             + (f", {figures['thrown_out']} clients were thrown out" if figures["thrown_out"] else "")]
+    for name, key in (("bystander, nobody else", "bystander_idle_us"), ("bystander in the flood", "bystander_us")):
+        summary = figures[key]
+        lines.append(f"{name}: " + ", ".join(f"{part} {summary[part] / 1000:.2f} ms" for part in ("p50", "p99", "max")))
+    return "\n".join(lines)
