@@ -54,7 +54,7 @@ def _locked(directory: Path) -> Iterator[None]:
 @_directory
 def log_verify(directory: Path) -> int:
     """Read everything and change nothing. Ends with 1 where something is damaged."""
-    from fluxmq.storage.repair import verify_state
+    from fluxmq.storage.repair import synced_offsets, verify_state
     from fluxmq.storage.segment_repair import verify
 
     damaged = files = messages = 0
@@ -62,7 +62,7 @@ def log_verify(directory: Path) -> int:
         if _in_use(directory):
             click.echo(f"note: a broker uses {directory}. What it is just writing may look torn or damaged here: "
                        f"stop it for a result that counts")
-        for report in verify(directory):
+        for report in verify(directory, synced_offsets(directory)):
             files, messages = files + 1, messages + report.messages
             state = "DAMAGED" if report.problems else "good"
             click.echo(f"{report.path.relative_to(directory)}: {state}, {report.messages} messages, "

@@ -188,8 +188,8 @@ def _rewrite(file: _File, data: memoryview, report: JournalRepair) -> None:
     _sync(file.path.parent)
     file.stop = size
     report.set_aside.append(str(aside))
-    report.dropped.append(f"{file.path}: {file.damaged}" + (f"; batches {', '.join(lost)} are lost" if lost else
-                                                            "; no batch is lost"))
+    report.dropped.append(f"{file.path}: {file.damaged}" + (f"; lost of its batches: {', '.join(lost)}" if lost
+                                                            else "; no batch is lost"))
 
 
 def _set_aside(path: Path, report: JournalRepair) -> None:

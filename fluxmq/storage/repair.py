@@ -24,7 +24,7 @@ from fluxmq.storage.journal_files import Recovery, check
 from fluxmq.storage.journal_repair import repair_journal
 from fluxmq.storage.segment_repair import repair as repair_segments
 from fluxmq.storage.segments import UNKNOWN, SegmentStore
-from fluxmq.storage.state_repair import Mending, mend
+from fluxmq.storage.state_repair import Mending, mend, synced_of
 from fluxmq.storage.view import REPAIRED, ViewDamage, applied_of, is_new, open_view, read_all
 from fluxmq.storage.view_repair import (
     ViewReport,
@@ -37,7 +37,7 @@ from fluxmq.storage.view_repair import (
     write,
 )
 
-__all__ = ["RepairReport", "StateReport", "repair", "verify_state"]
+__all__ = ["RepairReport", "StateReport", "repair", "synced_offsets", "verify_state"]
 
 
 @dataclass(slots=True)
@@ -63,6 +63,12 @@ class StateReport:
     state: list[str]
     journal: list[str] = field(default_factory=list)
     found: Recovery | None = None
+
+
+def synced_offsets(base: Path) -> dict[int, int]:
+    """By log, the offset below which the state says that its files had been synced; nothing where the state is damaged.
+    Raises OSError, StorageError."""
+    return {} if examine(base / "state").problems else _synced(base / "state")
 
 
 def verify_state(base: Path) -> StateReport:
@@ -114,39 +120,50 @@ def repair(base: Path) -> RepairReport:
     target = state
     if view.problems:
         target = salvage(base, report.given_up)
-    _segments(base, report)
-    applied = view.applied if target == state else _applied(target)
-    lost = _journal(base, applied or 0, report)
-    damaged = bool(view.problems) or lost > (applied or 0)
-    if lost > (applied or 0):
+    _segments(base, _synced(target), report)
+    known = view.applied if target == state else _applied(target)
+    applied = _journal(base, known, report)
+    damaged = bool(view.problems) or applied != known
+    if applied != known:
         with _writing(target) as opened:
-            set_applied(opened, lost)
-        applied = lost
-    _mend(base, target, applied or 0, damaged, report)
+            set_applied(opened, applied)
+    _mend(base, target, applied, damaged, report)
     if target != state:
         report.kept_aside.append(str(swap(base)))
     return report
 
 
-def _segments(base: Path, report: RepairReport) -> None:
-    done = repair_segments(base)
+def _segments(base: Path, synced: dict[int, int], report: RepairReport) -> None:
+    done = repair_segments(base, expect=synced)
     report.given_up += done.dropped
     report.kept_aside += done.set_aside
     store = SegmentStore(base)
-    store.open()
+    store.open(synced)
     store.close()
     report.cut_off += store.recovery.truncated
     report.made_again += store.recovery.rebuilt
 
 
-def _applied(state: Path) -> int:
+def _applied(state: Path) -> int | None:
+    """None: that was lost, too."""
     with readable_copy(state) as copy:
-        return applied_of(open_view(copy, AccessType.read_only(False)), copy)
+        try:
+            return applied_of(open_view(copy, AccessType.read_only(False)), copy)
+        except ViewDamage:
+            return None
 
 
-def _journal(base: Path, applied: int, report: RepairReport) -> int:
-    """Makes it readable behind batch `applied`. Returns the batch that the state must be said to reach: a higher one,
-    where what was between is lost."""
+def _synced(state: Path) -> dict[int, int]:
+    """By log, the offset below which the state says that its files had been synced."""
+    with _reading(state) as items:
+        return synced_of(items)
+
+
+def _journal(base: Path, known: int | None, report: RepairReport) -> int:
+    """Makes it readable behind batch `known`, which the state reaches, if it says so; else all of it, since a batch may
+    be applied again. Returns the batch that the state must be said to reach: a higher one, where what was between is
+    lost."""
+    applied = known or 0
     journal = base / "journal"
     journal.mkdir(exist_ok=True)
     try:
@@ -161,6 +178,8 @@ def _journal(base: Path, applied: int, report: RepairReport) -> int:
         _begin_journal(journal, applied + 1)
         report.given_up.append(f"{journal}: it had no file, or none that holds; what came behind batch {applied}, "
                                f"which the state reaches, is lost")
+    if done.first > applied + 1 and known is None:
+        return done.first - 1
     if done.first > applied + 1:
         report.given_up.append(f"batches {applied + 1} to {done.first - 1}: the state reaches batch {applied}, the "
                                f"journal begins with {done.first}; what changed between is lost")

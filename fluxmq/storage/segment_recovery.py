@@ -118,7 +118,7 @@ def open_logs(base: Path, ops: FileOps, expect: Mapping[int, int], recover: bool
             # here, because what repairs builds upon this module
             from fluxmq.storage.segment_repair import repair_log
 
-            repair_log(number, path, ops, report)
+            repair_log(number, path, ops, report, expect.get(number, 0))
         try:
             log = open_log(number, path, ops, 0 if recover else expect.get(number, 0), report)
         except Damage as damage:

@@ -6,7 +6,7 @@ beside that as `*.damaged`; where a file is missing, an empty one says that this
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -127,8 +127,10 @@ def _examine(file: SegmentFile, following: int | None, keep: bool) -> _Examined:
     return result
 
 
-def verify(base: Path) -> Iterator[FileReport]:
-    """Read everything, change nothing. Raises OSError."""
+def verify(base: Path, expect: Mapping[int, int] | None = None) -> Iterator[FileReport]:
+    """Read everything, change nothing. expect: by log, the offset up to which the state says that its files are synced.
+    Raises OSError."""
+    synced = expect or {}
     for number, path in logs_in(base / "queues"):
         heads = heads_of(number, path)
         for at, (where, head) in enumerate(heads):
@@ -143,6 +145,9 @@ def verify(base: Path) -> Iterator[FileReport]:
                                 (None if after is None or begun else _reach_of(head)), False)
             report.messages = head.messages
             report.problems += examined.problems
+            last = at + 1 == len(heads) or begun
+            if last and (begun or not examined.footer) and head.reach < synced.get(number, 0):
+                report.problems.append(_short(head.reach, synced[number]))
             if not examined.footer:
                 report.notes.append("its footer does not hold, or a crash left something behind the last batch; the "
                                     "next start sees to it")
@@ -187,16 +192,17 @@ def dump(base: Path, number: int | None = None) -> Iterator[tuple[int, tuple[int
 # ------------------------------------------------------------------------------------------------------------- repair
 
 
-def repair(base: Path, ops: FileOps | None = None) -> SegmentRecovery:
-    """Make every log open again. The caller holds the lock on `base`. Raises OSError."""
+def repair(base: Path, ops: FileOps | None = None, expect: Mapping[int, int] | None = None) -> SegmentRecovery:
+    """Make every log open again. expect: as for verify(). The caller holds the lock on `base`. Raises OSError."""
     report = SegmentRecovery()
     for number, path in logs_in(base / "queues"):
-        repair_log(number, path, ops or FileOps(), report)
+        repair_log(number, path, ops or FileOps(), report, (expect or {}).get(number, 0))
     return report
 
 
-def repair_log(number: int, path: Path, ops: FileOps, report: SegmentRecovery) -> None:
-    """One log. What open() does by itself (torn tails, footers) is left to it."""
+def repair_log(number: int, path: Path, ops: FileOps, report: SegmentRecovery, expect: int = 0) -> None:
+    """One log; expect: offsets below had been synced. What open() does by itself (torn tails, footers) is left to it.
+    """
     heads = heads_of(number, path)
     if heads and isinstance(heads[-1][1], Damage) and heads[-1][1].offset < 0:
         heads.pop()
@@ -217,20 +223,36 @@ def repair_log(number: int, path: Path, ops: FileOps, report: SegmentRecovery) -
         if following is None and isinstance(after, SegmentFile):
             following = after.follows
         examined = _examine(file, following, True)
+        synced = after is None and not examined.problems and not examined.footer and file.reach < expect
+        if synced:
+            examined = _synced(file, expect)
         end = examined.whole[-1].block[1] + 1 if examined.whole else file.first
         if isinstance(head, SegmentFile) and not examined.problems:
             reached = file.reach
             continue
-        if after is None:
+        if after is None and not synced:
             examined.whole = _firm(examined.whole)
             end = examined.whole[-1].block[1] + 1 if examined.whole else file.first
-        reached = max(end, following or 0)
+        reached = max(end, following or 0, expect if synced else 0)
         _set_aside_copy(where, ops, report)
         _write(SegmentFile(where, number, file.first, file.follows, _new_id()), examined.whole, reached,
                where.with_suffix(".seg.repaired"), ops)
         lost = "; ".join(([head.text] if isinstance(head, Damage) else []) + examined.problems)
         report.dropped.append(f"{where}: {lost}; {sum(each.block[2] for each in examined.whole)} messages in "
                               f"{len(examined.whole)} batches are kept")
+
+
+def _short(reach: int, expect: int) -> str:
+    return f"messages from offset {reach} on do not hold, though those up to {expect - 1} had been synced"
+
+
+def _synced(file: SegmentFile, expect: int) -> _Examined:
+    """Of a log's last file, which is no torn one: every batch that holds and had been synced, wherever it stands."""
+    result = _Examined(problems=[_short(file.reach, expect)], footer=False)
+    with mapped(file.path) as data:
+        result.whole = [batch for _, batch in _batches(data, file, len(data), result.problems, False)
+                        if batch.block[0] < expect]
+    return result
 
 
 def _firm(whole: list[_Batch]) -> list[_Batch]:

@@ -30,7 +30,7 @@ from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.journal_files import read_batches
 from fluxmq.storage.segments import UNKNOWN
 
-__all__ = ["Mending", "mend"]
+__all__ = ["Mending", "mend", "synced_of"]
 
 _LANE_BITS = 56
 _OFFSET_AT = 8  # in a message: drawn in _core/queue_log.pxd
@@ -92,6 +92,12 @@ def mend(items: Iterable[tuple[bytes, bytes]], base: Path, applied: int, damaged
             found.lines.append(f"binding {number:016x} with the key {binding.key!r} goes with the next start: its "
                                f"exchange {binding.source:016x} is lost")
     return found
+
+
+def synced_of(items: Iterable[tuple[bytes, bytes]]) -> dict[int, int]:
+    """By log, the offset below which a view says that its files had been synced; of logs that have anything there."""
+    metas = ((int.from_bytes(key[1:9], "big"), _decode_meta(value)) for key, value in items if key[:1] == b"l")
+    return {number: meta.safe for number, meta in metas if meta.safe > meta.first}
 
 
 def _view(state: _State, found: Mending, key: bytes, value: bytes) -> None:

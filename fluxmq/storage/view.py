@@ -194,7 +194,7 @@ def told(state: Path, error: Exception) -> ViewDamage | StorageError:
     """An error of RocksDB in the terms of this house."""
     text = " ".join(str(error).split())
     if "Corruption" in text:
-        return ViewDamage(text)
+        return ViewDamage(text.rstrip("."))
     return StorageError(f"cannot read or write the state in {state}: {text}. If the disk fails (the kernel's log "
                         f"tells), copy {state.parent} to another one and run `fluxmq log verify` and `fluxmq log "
                         f"repair` on the copy")

@@ -177,7 +177,7 @@ def examine(state: Path) -> ViewReport:
 
 
 def _between(hole: Hole) -> str:
-    return (f"what stands between {shown(hole.begin.removesuffix(bytes(1)))} and "
+    return (f"what stands between {shown(hole.begin.removesuffix(bytes(1))) if hole.begin else 'the beginning'} and "
             f"{shown(hole.end) if hole.end is not None else 'the end'} cannot be read")
 
 
@@ -197,12 +197,15 @@ def salvage(base: Path, lines: list[str]) -> Path:
         try:
             check_manifest(state)
             with readable_copy(state) as copy:
-                view = open_view(copy, AccessType.read_only(False))
+                try:
+                    view = open_view(copy, AccessType.read_only(False))
+                except ViewDamage as damage:
+                    raise ViewDamage(damage.text.replace(str(copy), str(state))) from None
                 write(new, _but_for_holes(view, holes))
                 lines += [f"{state}: {_between(hole)}: {hole.text.replace(str(copy), str(state))}" for hole in holes]
         except ViewDamage as damage:
             holes = [Hole(b"", None, damage.text)]
-            lines.append(f"{state}: {damage.text.replace(tempfile.gettempdir(), '')}")
+            lines.append(f"{state}: {damage.text}")
         if holes:
             _older(state, scratch, new, holes, lines)
     finally:

@@ -22,7 +22,7 @@ from fluxmq.engine.queues import QueueManager
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage import repair as repair_module
 from fluxmq.storage import view_repair
-from fluxmq.storage.repair import RepairReport, repair, verify_state
+from fluxmq.storage.repair import RepairReport, repair, synced_offsets, verify_state
 from fluxmq.storage.segment_repair import dump, verify
 from fluxmq.storage.segments import SegmentStore
 from fluxmq.storage.store import RocksStore
@@ -113,14 +113,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for part in range(2):
         for queue in queues[:: 2 - part]:
             for _ in range(EACH if part else 1):
-                queue.logs[0].append_message(b"t", chance.randbytes(100))
+                queue.append_message(b"t", chance.randbytes(100))
         if part:
             for queue in queues:
-                queue.logs[0].append_message(b"t", chance.randbytes(100))
+                queue.append_message(b"t", chance.randbytes(100))
         node.checkpoint()
     for queue in queues:
         for _ in range(EACH):
-            queue.logs[0].append_message(b"t", b"in the journal " + chance.randbytes(20))
+            queue.append_message(b"t", b"in the journal " + chance.randbytes(20))
         node.durable()
     (directory / "expected").write_text(f"{node.kept} {node.queued}")
     node.close()
@@ -156,7 +156,8 @@ def manifest(directory: Path) -> Path:
 
 def good(directory: Path) -> bool:
     found = verify_state(directory)
-    return not found.state and not found.journal and not any(report.problems for report in verify(directory))
+    files = verify(directory, synced_offsets(directory))
+    return not found.state and not found.journal and not any(report.problems for report in files)
 
 
 def opened(directory: Path) -> tuple[int, int]:
@@ -198,6 +199,40 @@ def test_a_bad_block_costs_what_stood_there(directory: Path, which: int, part: i
     if queued < wanted[1]:
         assert any("session" in line or "message" in line for line in report.given_up)
     assert not repair(directory).anything
+
+
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_bad_block_at_the_very_beginning(directory: Path, which: int) -> None:
+    """Where the state says which batch it reaches: the journal is applied from its beginning, which does no harm."""
+    flip(tables(directory)[which], 5)
+    assert not good(directory)
+    assert repair(directory).given_up
+    assert good(directory)
+    assert opened(directory)[0] >= expected(directory)[0]
+
+
+@pytest.mark.parametrize("at", [48 + 80 + 40, -10])
+def test_a_bad_batch_in_the_last_file_of_a_log(tmp_path: Path, at: int) -> None:
+    """Nothing in the file tells it from a torn one; the state does. What stands behind it is kept."""
+    node = Node(tmp_path)
+    queue = node.manager.declare(QueueSpec(name="q"))[0]
+    for _ in range(40):
+        queue.append_message(b"t", random.Random(5).randbytes(9000))
+    node.checkpoint()
+    log = queue.logs[0].number
+    node.close()
+    [path] = (tmp_path / "queues").rglob("*.seg")
+    flip(path, at % path.stat().st_size)
+    assert [report for report in verify(tmp_path, synced_offsets(tmp_path)) if report.problems]
+    with pytest.raises(CorruptError, match="fluxmq log repair"):
+        Node(tmp_path, 2)
+    report = repair(tmp_path)
+    assert len(report.given_up) == 1 and not report.cut_off
+    kept = [message for number, message in dump(tmp_path, log)]
+    assert 40 > len(kept) >= 32
+    assert good(tmp_path)
+    opened(tmp_path)
+    assert not repair(tmp_path).anything
 
 
 @pytest.mark.parametrize("how", ["CURRENT empty", "CURRENT gone", "manifest", "manifest gone"])
@@ -265,7 +300,7 @@ def test_a_log_that_nobody_knows_gets_a_queue(directory: Path) -> None:
     node = Node(directory, 2)
     queue = node.manager.declare(QueueSpec(name="stranger"))[0]
     for _ in range(7):
-        queue.logs[0].append_message(b"t", b"x")
+        queue.append_message(b"t", b"x")
     node.checkpoint()
     mine = queue.logs[0].number
     wanted = node.kept
@@ -352,7 +387,7 @@ def test_an_empty_view_beside_segments_that_its_first_checkpoint_wrote(tmp_path:
     node = Node(tmp_path)
     queue = node.manager.declare(QueueSpec(name="q"))[0]
     for number in range(10):
-        queue.logs[0].append_message(b"t", b"%d" % number)
+        queue.append_message(b"t", b"%d" % number)
 
     async def cut(*_: object) -> None:
         raise StorageError("cut short")
