@@ -443,7 +443,7 @@ class FakeLedger:
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self.journal = SimpleNamespace(status=JOURNAL_OK, status_text="no space")
+        self.journal = SimpleNamespace(status=JOURNAL_OK, shortage="the disk is full")
 
     @property
     def full(self) -> bool:
