@@ -1,4 +1,4 @@
-from typing import final
+from typing import Self, final
 
 from fluxmq._core.ledger import Ledger
 from fluxmq._core.retained import RetainedTree
@@ -8,4 +8,4 @@ __all__ = ["RetainedReplay"]
 
 @final
 class RetainedReplay(Replay):
-    def __init__(self, tree: RetainedTree, ledger: Ledger, due: list[Session]) -> None: ...
+    def __new__(cls, tree: RetainedTree, ledger: Ledger, due: list[Session]) -> Self: ...
