@@ -139,7 +139,9 @@ class Server:
         config = self.config
         self.descriptors = raise_descriptor_limit()
         self.connections_max = connections_that_fit(self.descriptors)
-        tell_what_does_not_fit((slot.max_connections for _, slot in config.listeners()), self.descriptors, self.log)
+        # The default asks for as many as there can be; a number that somebody wrote is one that he counts on.
+        tell_what_does_not_fit((slot.max_connections for _, slot in config.listeners()
+                                if slot.max_connections != type(slot)().max_connections), self.descriptors, self.log)
         self.store = self._store()
         self.store.start()
         self.hub = Hub(self.store.journal, config.broker.route_cache_entries, secrets.randbits(64))
@@ -372,7 +374,7 @@ class Server:
                        f"acknowledged means written; on disk within {config.storage.sync_interval:g} s")
             say(f"data       {Path(config.storage.dir).resolve()}  ({meaning})")
         say(f"access     {self._access()}")
-        say(f"limits     {self.descriptors} open files")
+        say(f"limits     {self.descriptors} open files: {self.connections_max} connections")
         say("ready")
         out.flush()
 

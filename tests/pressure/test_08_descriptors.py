@@ -46,8 +46,9 @@ def closed(idle: list[socket.socket]) -> int:
 
 
 def test_idle_connections_do_not_stop_who_publishes(tmp_path: Path) -> None:
-    broker = Limited(tmp_path / "broker", {"queues": '[{"name": "q"}]', "queue_manager.segment_size": "1MiB"},
-                     {"FLUXMQ_TEST_FILE_BYTES": "40000"})
+    broker = Limited(tmp_path / "broker", {
+        "queues": '[{"name": "q"}]', "queue_manager.segment_size": "1MiB",
+        "server.mqtt.tcp.plain.max_connections": "5000"}, {"FLUXMQ_TEST_FILE_BYTES": "40000"})
     broker.start()
     idle: list[socket.socket] = []
     try:

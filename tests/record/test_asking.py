@@ -63,7 +63,7 @@ def test_what_cannot_be_is_refused(setting: str, part: str) -> None:
 
 def test_without_pyarrow_recording_is_refused_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fluxmq.app.config_checks.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InvalidConfig, match=r"pip install fluxmq\[record\]"):
+    with pytest.raises(InvalidConfig, match=r"pip install '\.\[record\]'"):
         load(sets=["record.enabled=true"])
     assert not load(sets=["record.enabled=false"])[0].record.enabled
 
