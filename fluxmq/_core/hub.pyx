@@ -91,10 +91,11 @@ cdef class Hub:
         cdef int64_t now = max(steady_ms + self.node.now_ms - wall_ms, steady_ms)
         self.node.steady_base += now - self.node.steady_ms
         self.node.steady_ms = now
+        self.node.wall_lead = self.node.now_ms - now
 
     def wall_of(self, int64_t steady_ms) -> int:
         """A point of the steady clock as people read it, by the wall clock of today. 0 stays 0, which is none."""
-        return steady_ms - self.node.steady_ms + self.node.now_ms if steady_ms else 0
+        return steady_ms + self.node.wall_lead if steady_ms else 0
 
     @property
     def recording(self) -> bool:
@@ -108,6 +109,11 @@ cdef class Hub:
     @property
     def steady_ms(self) -> int:
         return self.node.steady_ms
+
+    @property
+    def wall_lead_ms(self) -> int:
+        """The wall clock minus the steady clock."""
+        return self.node.wall_lead
 
     @property
     def mono_ms(self) -> int:
@@ -330,7 +336,7 @@ cdef class Hub:
         queue.patterns = []
         for filter in filters + list(self.bindings.pop(queue, {})):
             self.index_queue(queue, filter)
-        queue.wake = None
+        queue.end()
 
     def bind_queue(self, Queue queue not None, bytes binding_key not None):
         """A queue that has been added is bound to amq.topic: what MQTT clients publish to a topic that the key matches

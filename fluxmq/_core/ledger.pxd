@@ -95,7 +95,7 @@ cdef class Ledger:
     cdef list news             # queues to pump before the batch of this turn is handed over
     cdef list limited          # Members, StreamReaders and Groups that got nothing because of how many claims there are
     cdef list stirred          # queues that something happened to since the clock looked at them last
-    cdef list marked           # durable queues that something happened to since a checkpoint took them over
+    cdef dict marked           # durable queues that something happened to since a checkpoint took them over: keys
     cdef cache_t cache         # chunks of logs that may go
     cdef readonly list dead             # numbers of messages that the view has and nobody holds any more
 

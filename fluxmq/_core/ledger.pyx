@@ -49,7 +49,7 @@ cdef class Ledger:
         self.losing = []
         self.news = []
         self.stirred = []
-        self.marked = []
+        self.marked = {}
         self.limited = []
         self.node.member_claims_max = MEMBER_CLAIMS_MAX
         self.node.claims_max = CLAIMS_MAX
@@ -96,7 +96,7 @@ cdef class Ledger:
     def write_clock(self):
         """Records the time of this turn. Raises StorageError."""
         cdef uint8_t* at = self.journal.reserve(RECORD_CLOCK, 16)
-        put_u64(put_u64(at, <uint64_t>self.node.steady_ms), <uint64_t>self.node.now_ms)
+        put_u64(put_u64(at, <uint64_t>self.node.steady_ms), <uint64_t>(self.node.steady_ms + self.node.wall_lead))
 
     cdef int write_sequence(self, uint8_t kind, uint64_t session, uint64_t sequence) except -1:
         cdef uint8_t* at = self.journal.reserve(kind, 16)
@@ -279,8 +279,8 @@ cdef class Ledger:
     def take_marked(self) -> list:
         """Durable queues that were pumped or got a message to delay since the last call; the list is the caller's, who
         makes their `marked` false."""
-        marked = self.marked
-        self.marked = []
+        marked = list(self.marked)
+        self.marked = {}
         return marked
 
     @property

@@ -12,6 +12,9 @@ everything else takes time from here, so that a test can set it.
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+cdef enum:
+    LEAD_SLACK = 2              # ms: two clocks that are read one after the other and cut to whole milliseconds differ so
+
 # What things cost, in units of about 20 ns, so that a turn can be divided fairly: a connection handles packets until
 # its share is used up and goes on in the next round (transport.pxd). Counted, not measured, so a test can count too; a
 # figure that is wrong by half shifts shares between kinds of packets and breaks nothing.
@@ -69,6 +72,7 @@ cdef struct node_t:
     int64_t mono_ms                     # monotonic clock of this turn, ms
     int64_t steady_base                 # steady clock minus the time since boot
     bint stamped                        # steady_base is known
+    int64_t wall_lead                   # wall clock minus steady clock, the same until one of them was set (LEAD_SLACK)
     uint64_t turn                       # number of this turn
     uint32_t member_claims_max          # claims of one consumer that sets itself no limit
     int64_t claims_max                  # of all of the node: no connection gets more than are left of these
@@ -81,9 +85,13 @@ cdef struct node_t:
 
 # boot_ms: since the machine started, times of sleep included.
 cdef inline void stamp_clocks(node_t* node, int64_t wall_ms, int64_t boot_ms, int64_t mono_ms) noexcept nogil:
+    cdef int64_t lead
     if not node.stamped:
         node.stamped = 1
         node.steady_base = wall_ms - boot_ms
     node.now_ms = wall_ms
     node.steady_ms = boot_ms + node.steady_base
+    lead = wall_ms - node.steady_ms
+    if lead - node.wall_lead > LEAD_SLACK or node.wall_lead - lead > LEAD_SLACK:
+        node.wall_lead = lead
     node.mono_ms = mono_ms

@@ -70,6 +70,7 @@ cdef class Queue(GroupOwner):
     cdef bint news                          # in ledger.news
     cdef public bint stirred                # in ledger.stirred
     cdef public bint marked                 # in ledger.marked
+    cdef bint ended                         # deleted: in ledger.marked no more
 
     # A publish arrived here. Returns 0, or the MQTT 5 reason code with which it is refused. wide: it matches filters of
     # bindings only, which match more than they (SUB_WIDE).
@@ -81,6 +82,7 @@ cdef class Queue(GroupOwner):
     cdef int pump(self) except -1
     cdef int tidy_heads(self, Group group) except -1
     cdef int stir(self) except -1
+    cdef int end(self) except -1
     cdef uint64_t kept(self)
     cdef uint64_t kept_bytes(self)
     cdef uint64_t unsettled(self)

@@ -114,9 +114,18 @@ cdef class Queue(GroupOwner):
 
     cdef int note_change(self) except -1:
         """The next checkpoint looks at it: its messages, or what becomes of them, may have changed."""
-        if self.durable and not self.marked:
+        if self.durable and not self.marked and not self.ended:
             self.marked = True
-            self.ledger.marked.append(self)
+            self.ledger.marked[self] = None
+        return 0
+
+    cdef int end(self) except -1:
+        """It is deleted. Consumers may settle what they have of it, and no checkpoint keeps it for that."""
+        self.ended = True
+        self.wake = None
+        if self.marked:
+            self.marked = False
+            self.ledger.marked.pop(self, None)
         return 0
 
     def mark(self):

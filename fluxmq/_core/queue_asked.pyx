@@ -43,7 +43,7 @@ cdef inline uint32_t property_bytes(uint8_t identifier) noexcept nogil:
 
 cdef inline int64_t steady_of(const node_t* node, int64_t wall_ms) noexcept nogil:
     """What has passed already, or was never, is 0: at once."""
-    return max(wall_ms - node.now_ms + node.steady_ms, 0) if wall_ms else 0
+    return max(wall_ms - node.wall_lead, 0) if wall_ms else 0
 
 
 cdef int read_asked(const body_t* body, const node_t* node, asked_t* asked) noexcept nogil:

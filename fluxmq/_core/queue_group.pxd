@@ -40,6 +40,7 @@ cdef class Group:
     cdef readonly uint32_t claims           # HELD, READY and WAITING
     cdef readonly uint32_t held             # of these, those in members' hands
     cdef readonly bint limited              # nothing new is handed out, because of returned_max
+    cdef bint held_back                     # a lane got nothing new in this pump because of that
     cdef readonly bint stalled              # something must be read from disk before it can go on
     cdef public int64_t ready_bytes         # of bodies of what is ready, where somebody asks (Queue.ready_bytes_max)
     cdef readonly bint dirty                # changed since the last export_state

@@ -261,6 +261,7 @@ cdef class Group:
                 returned < RETURNED_MIN or self.ledger.node.gauges.claims < self.ledger.node.claims_max):
             self.limited = False
             return 1
+        self.held_back = True
         if not self.limited:
             self.limited = True
             self.ledger.limited.append(self)
@@ -302,7 +303,7 @@ cdef class Group:
         cdef uint32_t handed = 0
         cdef uint32_t at = self.busy_from(0)
         cdef Cursor cursor
-        self.stalled = False
+        self.stalled = self.held_back = False
         self.pumps += 1
         while at < self.order_count:
             for cursor in <list>self.order[at]:
@@ -316,17 +317,17 @@ cdef class Group:
             return 0
         if self.mode == "shared":
             self.pump_order(&handed)
-            if self.dying.count and self.dying_first:
-                self.bury_dying()               # asks for its own once more: consumers have asked for theirs
-            return handed
-        at = self.busy_from(0)
-        while at < self.order_count:
-            for cursor in <list>self.order[at]:
-                if cursor.owner is not None and self.is_free(cursor):
-                    self.pump_cursor(cursor, cursor.owner, &handed)
-            at = self.busy_from(at + 1)
+        else:
+            at = self.busy_from(0)
+            while at < self.order_count:
+                for cursor in <list>self.order[at]:
+                    if cursor.owner is not None and self.is_free(cursor):
+                        self.pump_cursor(cursor, cursor.owner, &handed)
+                at = self.busy_from(at + 1)
         if self.dying.count and self.dying_first:
-            self.bury_dying()
+            self.bury_dying()                   # asks for its own once more: consumers have asked for theirs
+        if self.held_back and self.may_claim():
+            self.touch()                        # what was returned has been handed out, after a lane had to wait for it
         return handed
 
     cdef int bury_dying(self) except -1:
@@ -521,7 +522,8 @@ cdef class Group:
 
     cdef int skip_to(self, Cursor cursor, uint64_t first) except -1:
         """Retention took what is below: it is settled, but for what is in hands."""
-        cdef claim_t* claim
+        while cursor.ready.count and cursor.ready.items[0].offset < first:
+            self.settle_offset(cursor, cursor.ready.items[0].offset)
         if cursor.floor < first:
             while cursor.settled and cursor.floor < first:
                 if cursor.is_settled_bit(cursor.floor):
@@ -637,6 +639,8 @@ cdef class Group:
         cdef Cursor cursor = <Cursor>claim.cursor
         if self.prompt and counts and self.deliveries_max and claim.deliveries >= self.deliveries_max:
             return self.end_claim(claim, "max_retries")
+        if claim.offset < cursor.log.first:             # purged meanwhile: it would only count as returned
+            return self.settle_offset(cursor, claim.offset)
         self.unlink(claim)
         self.ready_bytes += claim.payload
         if not counts and claim.deliveries:
@@ -693,6 +697,9 @@ cdef class Group:
             self.give_back(claim, 0, True)
         while self.waiting.count and self.waiting.items[0].due_ms <= steady:
             claim = self.waiting.items[0]
+            if claim.offset < (<Cursor>claim.cursor).log.first:
+                self.settle_offset(<Cursor>claim.cursor, claim.offset)
+                continue
             heap_remove(&self.waiting, claim)
             claim.state = CLAIM_READY
             claim.due_ms = 0

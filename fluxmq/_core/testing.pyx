@@ -31,11 +31,6 @@ def hash_bytes(bytes data not None, uint64_t seed) -> int:
     return c_hash_bytes(<const uint8_t*>data, len(data), seed)
 
 
-def pump_queues(Hub hub not None):
-    """What the end of a turn does for queues with news."""
-    hub.pump_queues()
-
-
 cdef list subs_as_list(const subs_t* subs):
     cdef size_t at
     return [(<uintptr_t>subs.items[at].target, subs.items[at].identifier, subs.items[at].options)
@@ -176,10 +171,12 @@ def session_state(Session session not None) -> dict:
             "subscriptions": dict(session.subscriptions)}
 
 
-def pump_queues(Hub hub not None):
-    """The end of a turn, as far as queues are concerned: those with news hand out what they can."""
+def pump_queues(Hub hub not None) -> bool:
+    """The end of a turn, as far as queues are concerned: those with news hand out what they can. True: some have news
+    again, so that the next turn comes at once."""
     hub.node.turn += 1
     hub.pump_queues()
+    return bool(hub.ledger.news)
 
 
 def claims_of(Group group not None) -> dict:

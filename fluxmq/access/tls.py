@@ -62,6 +62,7 @@ class ServerContexts:
         self._path = path
         self._check_words()
         self._ciphers = self._openssl_ciphers(cipher_suites)
+        self._certificates: list[x509.Certificate] = []
         self._current = self._build()
 
     @property
@@ -78,10 +79,11 @@ class ServerContexts:
         return ""
 
     def out_of_date(self, now: datetime) -> str:
-        """Why clients refuse a certificate in cert_file at the time `now` (with a time zone); "" when they do not.
+        """Why clients refuse a certificate of cert_file, as read last, at the time `now` (with a time zone); "" when they
+        do not.
 
         OpenSSL serves a certificate that has expired without a word."""
-        for certificate in x509.load_pem_x509_certificates(Path(self._cert_file).read_bytes()):
+        for certificate in self._certificates:
             begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
             whose = f"the certificate of {certificate.subject.rfc4514_string() or 'nobody'} in {self._cert_file}"
             if now >= end:
@@ -142,7 +144,7 @@ class ServerContexts:
         context.num_tickets = 1
         if self._ciphers:
             context.set_ciphers(self._ciphers)
-        self._load_certificate(context)
+        certificates = self._load_certificate(context)
         if self._ca_file:
             self._check_pem("ca_file", self._ca_file, "CERTIFICATE-----")
             try:
@@ -150,10 +152,11 @@ class ServerContexts:
             except (OSError, ssl.SSLError) as error:
                 raise self._fail("ca_file", f"{self._ca_file} cannot be used: {_reason(error)}") from None
         context.verify_mode = CLIENT_AUTH[self._client_auth]
+        self._certificates = certificates
         return context
 
-    def _load_certificate(self, context: ssl.SSLContext) -> None:
-        self._check_pem("cert_file", self._cert_file, "CERTIFICATE-----")
+    def _load_certificate(self, context: ssl.SSLContext) -> list[x509.Certificate]:
+        pem = self._check_pem("cert_file", self._cert_file, "CERTIFICATE-----")
         key = self._check_pem("key_file", self._key_file, "PRIVATE KEY-----")
         if b"ENCRYPTED" in key:
             raise self._fail("key_file", f"{self._key_file} is encrypted, and nobody is there to give the pass "
@@ -172,6 +175,10 @@ class ServerContexts:
                              f"{_reason(error)}") from None
         except OSError as error:
             raise self._fail("cert_file", f"{self._cert_file} cannot be read: {_reason(error)}") from None
+        try:
+            return x509.load_pem_x509_certificates(pem)
+        except ValueError:
+            return []  # OpenSSL takes what this parser does not
 
     def _check_pem(self, key: str, name: str, mark: str) -> bytes:
         """The file's content; OpenSSL itself says neither which file it means nor what is missing in it."""

@@ -89,8 +89,9 @@ class SteadyClock:
 
     def export(self) -> tuple[bytes, bytes]:
         """For the view, with everything that a checkpoint takes over."""
+        now = self._hub.steady_ms
         return CLOCK_KEY, b"".join(struct.pack(">qq", *pair) for pair in
-                                   [(self._hub.steady_ms, self._hub.now_ms), *self._steps])
+                                   [(now, now + self._hub.wall_lead_ms), *self._steps])
 
     def stamp_of_age(self, age_ms: int) -> int:
         """What is stamped before this, by the wall clock, is older than so many ms, whatever that clock was set to

@@ -53,9 +53,6 @@ class GroupModel:
     returned_max: int = 1 << 32
     full: bool = False
 
-    def returned(self) -> int:
-        return sum(entry.state in ("ready", "waiting", "dying") for entry in self.entries.values())
-
     def held(self, member: Hashable) -> list[Place]:
         return [place for place, entry in self.entries.items() if entry.state == "held" and entry.member == member]
 
@@ -105,6 +102,11 @@ class QueueModel:
         """The oldest message of a log that some group still needs; without groups, that is there."""
         needed = [offset for offset in self.logs[log] if (log, offset) not in self.gone]
         return min(needed, default=self.next[log])
+
+    def returned(self, group: GroupModel) -> int:
+        """How many the group has that nobody holds; without those that were purged while somebody did."""
+        return sum(entry.state in ("ready", "waiting", "dying") and offset in self.logs[log]
+                   for (log, offset), entry in group.entries.items())
 
     def drop(self, log: int, first: int) -> None:
         """Purge, drop-head: what is below is there for nobody; whoever has it in hand may still settle it."""
@@ -211,7 +213,7 @@ class QueueModel:
         assert count == (entry.count if entry else 0) + 1
         assert group.credit(member) > 0, "more than its credit"
         assert not group.members[member].refuses
-        assert entry is not None or group.returned() < group.returned_max, "too many were returned"
+        assert entry is not None or self.returned(group) < group.returned_max, "too many were returned"
         before = [o for o in self.eligible(name, log) if o < offset and (log, o) not in self.gone]
         assert not before, f"{before} go before {offset}"
         self._check_turns(name, member, log)

@@ -207,10 +207,10 @@ class QueueMachine(RuleBasedStateMachine):
         for _ in range(1000):
             self.stalled = False
             before, dead = self.ends(), len(self.model.dead)
-            pump_queues(self.hub)
+            again = pump_queues(self.hub)
             self.moved(before)
             self.look()
-            if not self.stalled and self.ends() == before and len(self.model.dead) == dead:
+            if not again and not self.stalled and self.ends() == before and len(self.model.dead) == dead:
                 break
         assert not self.stalled
 
