@@ -41,16 +41,22 @@ SCATTER = 2_654_435_761     # times a number, modulo a day: no two near each oth
 
 
 @dataclass(slots=True, kw_only=True)
-class BacklogOptions:
-    """messages: how many. size: of a payload, bytes. folder: where the broker keeps them. restart: how it ends before
-    it is started again."""
+class RestartOptions:
+    """size: of a payload, bytes. folder: where the broker keeps what it is given. restart: how it ends before it is
+    started again. settle: seconds that it is left alone before its memory is read."""
 
-    kind: Literal["plain", "priorities", "delayed"] = "plain"
-    messages: int = 10_000_000
     size: int = 256
     folder: Path = Path()
     restart: Literal["stop", "kill"] = "stop"
     settle: float = SETTLE_SECONDS
+
+
+@dataclass(slots=True, kw_only=True)
+class BacklogOptions(RestartOptions):
+    """messages: how many."""
+
+    kind: Literal["plain", "priorities", "delayed"] = "plain"
+    messages: int = 10_000_000
 
 
 class Publisher:

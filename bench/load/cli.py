@@ -5,8 +5,10 @@ import json
 import os
 import signal
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
 
@@ -35,6 +37,8 @@ SMOKE_MESSAGES = 20_000
 SMOKE_MANY = 300
 FAILED = 1
 MISUSED = 2
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def fail(error: Exception) -> NoReturn:
@@ -160,26 +164,42 @@ def storm(smoke: bool, as_json: bool, **given: Any) -> None:
     click.echo(json.dumps(figures, indent=2) if as_json else render_storm(figures))
 
 
+@contextmanager
+def temporary(prefix: str, folder: Path | None) -> Iterator[Path]:
+    """A place for a broker's data in `folder`, gone afterwards; what goes wrong meanwhile is told as a message."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=folder) as own:
+            yield Path(own)
+    except (OptionsError, LoadError, BrokerError, OSError) as error:
+        fail(error)
+
+
+def restarted(command: Command) -> Command:
+    """The options of a benchmark that fills a broker and starts it again: RestartOptions."""
+    for option in (
+            click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
+                         help="Where the broker keeps its data: a disk with room for all. Default: the temporary "
+                              "directory."),
+            click.option("--restart", type=click.Choice(["stop", "kill"]), default="stop", show_default=True,
+                         help="How the broker ends before it is started again.")):
+        command = option(command)
+    return command
+
+
 @bench.command(name="backlog")
 @click.option("--kind", type=click.Choice(["plain", "priorities", "delayed"]), default="plain", show_default=True,
               help="To a classic queue; to ten levels of priority in turn; or not before tomorrow.")
 @click.option("--messages", type=click.IntRange(10), default=10_000_000, show_default=True, help="How many.")
 @click.option("--size", type=click.IntRange(0), default=256, show_default=True, help="Payload in bytes.")
-@click.option("--restart", type=click.Choice(["stop", "kill"]), default="stop", show_default=True,
-              help="How the broker ends before it is started again.")
-@click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Where the broker keeps its data: a disk with room for all. Default: the temporary directory.")
+@restarted
 @click.option("--smoke", is_flag=True, help="A small backlog, to see that it works.")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
 def backlog_command(folder: Path | None, smoke: bool, as_json: bool, **given: Any) -> None:
     """Fill a queue of FluxMQ that nobody consumes: memory per message, and the time of a restart."""
     if smoke:
         given |= {"messages": min(given["messages"], SMOKE_MESSAGES), "settle": SMOKE_SECONDS}
-    try:
-        with tempfile.TemporaryDirectory(prefix="fluxmq-backlog-", dir=folder) as own:
-            figures = run_backlog(BacklogOptions(folder=Path(own), **given))
-    except (OptionsError, LoadError, BrokerError, OSError) as error:
-        fail(error)
+    with temporary("fluxmq-backlog-", folder) as own:
+        figures = run_backlog(BacklogOptions(folder=own, **given))
     click.echo(json.dumps(figures, indent=2) if as_json else render_backlog(figures))
 
 
@@ -189,21 +209,15 @@ def backlog_command(folder: Path | None, smoke: bool, as_json: bool, **given: An
                                       "messages, or exchanges with a binding each.")
 @click.option("--count", type=click.IntRange(1), default=100_000, show_default=True, help="How many.")
 @click.option("--size", type=click.IntRange(0), default=64, show_default=True, help="Payload in bytes.")
-@click.option("--restart", type=click.Choice(["stop", "kill"]), default="stop", show_default=True,
-              help="How the broker ends before it is started again.")
-@click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Where the broker keeps its data. Default: the temporary directory.")
+@restarted
 @click.option("--smoke", is_flag=True, help="A few hundred, to see that it works.")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
 def many_command(folder: Path | None, smoke: bool, as_json: bool, **given: Any) -> None:
     """Many queues (or sessions, …) of FluxMQ: memory for each, start, stop, and how long others wait meanwhile."""
     if smoke:
         given |= {"count": min(given["count"], SMOKE_MANY), "settle": SMOKE_SECONDS}
-    try:
-        with tempfile.TemporaryDirectory(prefix="fluxmq-many-", dir=folder) as own:
-            figures = run_many(ManyOptions(folder=Path(own), **given))
-    except (OptionsError, LoadError, BrokerError, OSError) as error:
-        fail(error)
+    with temporary("fluxmq-many-", folder) as own:
+        figures = run_many(ManyOptions(folder=own, **given))
     click.echo(json.dumps(figures, indent=2) if as_json else render_many(figures))
 
 
@@ -222,11 +236,8 @@ def flood_command(smoke: bool, as_json: bool, **given: Any) -> None:
     """Flood FluxMQ with one kind of request: how long a bystander waits for his answers, and what the flood gets."""
     if smoke:
         given |= {"seconds": SMOKE_SECONDS, "warmup": SMOKE_WARMUP, "clients": 3, "retained": 1000}
-    try:
-        with tempfile.TemporaryDirectory(prefix="fluxmq-flood-") as own:
-            figures = run_flood(FloodOptions(folder=Path(own), **given))
-    except (OptionsError, LoadError, BrokerError, OSError) as error:
-        fail(error)
+    with temporary("fluxmq-flood-", None) as own:
+        figures = run_flood(FloodOptions(folder=own, **given))
     click.echo(json.dumps(figures, indent=2) if as_json else render_flood(figures))
 
 
@@ -252,12 +263,9 @@ def record_command(folder: Path | None, no_pin: bool, smoke: bool, as_json: bool
     """What recording costs the broker's process: the same load with and without it, in turns."""
     if smoke:
         given |= {"rounds": 1, "duration": SMOKE_SECONDS, "warmup": SMOKE_WARMUP, "rate": 5000.0}
-    try:
-        with tempfile.TemporaryDirectory(prefix="fluxmq-record-", dir=folder) as own:
-            found = run_recording(RecordBenchOptions(folder=Path(own), pin=not no_pin, **given),
-                                  lambda line: click.echo(line, err=True))
-    except (OptionsError, LoadError, BrokerError, OSError) as error:
-        fail(error)
+    with temporary("fluxmq-record-", folder) as own:
+        found = run_recording(RecordBenchOptions(folder=own, pin=not no_pin, **given),
+                              lambda line: click.echo(line, err=True))
     click.echo(json.dumps(found, indent=2) if as_json else render_recording(found))
 
 

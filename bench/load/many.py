@@ -17,13 +17,12 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from fluxmq.bench.load.amqp_frames import Frame, encode_table, method, publication, shortstr, take_frames
 from fluxmq.bench.load.amqp_options import AmqpOptions
 from fluxmq.bench.load.amqp_session import Session
-from fluxmq.bench.load.backlog import settled_memory
+from fluxmq.bench.load.backlog import RestartOptions, settled_memory
 from fluxmq.bench.load.brokers import Broker, Needs, start_broker
 from fluxmq.bench.load.bystander import Bystander
 from fluxmq.bench.load.engine import LoadError
@@ -36,22 +35,17 @@ PATIENCE_SECONDS = 900.0
 WINDOW = 500
 READ_BYTES = 1 << 20
 BUFFERS = "16MiB"
-SETTLE_SECONDS = 3.0
 QUEUE, EXCHANGE, BASIC = 50, 40, 60
 DELIVER, ACK = (60, 60), (60, 80)
 
 
 @dataclass(slots=True, kw_only=True)
-class ManyOptions:
-    """count: how many. size: of a payload, bytes. folder: where the broker keeps them. restart: how it ends before it
-    is started again. settle: seconds that the broker is left alone before its memory is read."""
+class ManyOptions(RestartOptions):
+    """count: how many."""
 
     kind: Literal["queues", "sessions", "retained", "bindings"] = "queues"
     count: int = 100_000
     size: int = 64
-    folder: Path = Path()
-    restart: Literal["stop", "kill"] = "stop"
-    settle: float = SETTLE_SECONDS
 
 
 class Amqp:

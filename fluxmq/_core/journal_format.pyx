@@ -111,8 +111,9 @@ def batch_at(const uint8_t[::1] data not None, size_t at, uint64_t file_id, uint
     return at + BATCH_HEADER_BYTES, at + BATCH_HEADER_BYTES + length
 
 
-def proof_of_sync(const uint8_t[::1] data not None, size_t at, uint64_t file_id, uint64_t number):
-    """Offset, from `at` on, of a batch header which proves that batch `number` had reached the medium, or None."""
+def find_batch(const uint8_t[::1] data not None, size_t at, uint64_t file_id, uint64_t above, uint64_t synced=0):
+    """Offset, from `at` on, of the first batch header that holds, whose number is above `above` and whose `synced` is
+    at least `synced`; None: there is none. Byte by byte: for what lies behind damage."""
     cdef size_t total = <size_t>data.shape[0]
     cdef uint32_t seed = crc_seed(file_id)
     cdef const uint8_t* raw
@@ -124,7 +125,7 @@ def proof_of_sync(const uint8_t[::1] data not None, size_t at, uint64_t file_id,
     with nogil:
         while here <= total - BATCH_HEADER_BYTES:
             # The comparisons of numbers come first: they let almost nothing through to the CRC.
-            if (get_u64(raw + here) > number and get_u64(raw + here + 8) >= number
+            if (get_u64(raw + here) > above and get_u64(raw + here + 8) >= synced
                     and get_u64(raw + here + 8) < get_u64(raw + here) and header_holds(raw + here, seed)):
                 found = True
                 break
@@ -132,24 +133,9 @@ def proof_of_sync(const uint8_t[::1] data not None, size_t at, uint64_t file_id,
     return here if found else None
 
 
-def find_batch(const uint8_t[::1] data not None, size_t at, uint64_t file_id, uint64_t above):
-    """Offset, from `at` on, of a batch header that holds and whose number is above `above`, or None (for repairs)."""
-    cdef size_t total = <size_t>data.shape[0]
-    cdef uint32_t seed = crc_seed(file_id)
-    cdef const uint8_t* raw
-    cdef size_t here = at
-    cdef bint found = False
-    if total < BATCH_HEADER_BYTES:
-        return None
-    raw = &data[0]
-    with nogil:
-        while here <= total - BATCH_HEADER_BYTES:
-            if (get_u64(raw + here) > above and get_u64(raw + here + 8) < get_u64(raw + here)
-                    and header_holds(raw + here, seed)):
-                found = True
-                break
-            here += 1
-    return here if found else None
+def proof_of_sync(const uint8_t[::1] data not None, size_t at, uint64_t file_id, uint64_t number):
+    """Offset, from `at` on, of a batch header which proves that batch `number` had reached the medium, or None."""
+    return find_batch(data, at, file_id, number, number)
 
 
 def clean_end(const uint8_t[::1] data not None, size_t at):

@@ -13,7 +13,7 @@ everything else takes time from here, so that a test can set it.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef enum:
-    LEAD_SLACK = 2              # ms: two clocks that are read one after the other and cut to whole milliseconds differ so
+    LEAD_SLACK = 2              # ms: so much two clocks differ that are read one after the other, in whole milliseconds
 
 # What things cost, in units of about 20 ns, so that a turn can be divided fairly: a connection handles packets until
 # its share is used up and goes on in the next round (transport.pxd). Counted, not measured, so a test can count too; a

@@ -79,8 +79,8 @@ class ServerContexts:
         return ""
 
     def out_of_date(self, now: datetime) -> str:
-        """Why clients refuse a certificate of cert_file, as read last, at the time `now` (with a time zone); "" when they
-        do not.
+        """Why clients refuse a certificate of cert_file, as read last, at the time `now` (with a time zone); "" when
+        they do not.
 
         OpenSSL serves a certificate that has expired without a word."""
         for certificate in self._certificates:

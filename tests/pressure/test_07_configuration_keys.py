@@ -854,26 +854,24 @@ def consumer_of(pair: Pair, value: object) -> tuple[Broker, Client]:
     return broker, client
 
 
-def max_unsettled_per_consumer(pair: Pair) -> None:
-    for value, most in ((3, 3), (100, 5)):
+def unsettled(pair: Pair, messages: int, cases: tuple[tuple[int, int], ...]) -> None:
+    """cases: (value, how many of the messages a consumer gets that settles none)."""
+    for value, most in cases:
         broker, client = consumer_of(pair, value)
         publisher = pair.client(broker)
-        for _ in range(5):
+        for _ in range(messages):
             publisher.publish("$queue/q", b"", 1, expect=0)
         for _ in range(most):
             client.expect(Publish)
         client.expect_quiet()
+
+
+def max_unsettled_per_consumer(pair: Pair) -> None:
+    unsettled(pair, 5, ((3, 3), (100, 5)))
 
 
 def max_unsettled(pair: Pair) -> None:
-    for value, most in ((1000, 500), (2000, 600)):
-        broker, client = consumer_of(pair, value)
-        publisher = pair.client(broker)
-        for _ in range(600):
-            publisher.publish("$queue/q", b"", 1, expect=0)
-        for _ in range(most):
-            client.expect(Publish)
-        client.expect_quiet()
+    unsettled(pair, 600, ((1000, 500), (2000, 600)))
 
 
 HALVES = lambda count: (list(range(count)), list(range(count - 10, count)))     # noqa: E731
