@@ -251,8 +251,10 @@ cdef class Channel(Waiter):
         self.closing = True
 
     def close(self):
-        """Its consumers are the caller's to take out of their groups, now or before."""
+        """Its consumers are the caller's to take out of their groups, now or before. Confirms that need not wait for
+        the disk leave now; the others leave in their time, so what ends the channel must be written when durable."""
         cdef uint64_t at
+        self.flush_confirms()
         self.closed = self.closing = True
         for at in range(self.place(self.sent + 1), self.ring_end):
             self.awaits_no_more(&self.ring[at & (self.ring_room - 1)])
@@ -277,15 +279,14 @@ cdef class Channel(Waiter):
 
     cdef int on_durable(self, uint64_t batch) except -1:
         cdef uint64_t tag
-        if self.closed:
-            return 0
-        tag = take_marks(&self.deliveries, batch)
-        if tag:
-            self.send_up_to(tag)
+        if not self.closed:
+            tag = take_marks(&self.deliveries, batch)
+            if tag:
+                self.send_up_to(tag)
         tag = take_marks(&self.confirms, batch)
         if tag:
             self.write_confirm(tag)
-        if self.starved:
+        if self.starved and not self.closed:
             self.feed()
         return 0
 

@@ -147,17 +147,19 @@ cdef class AmqpConnection(Transport):
             self.phase = PHASE_OPEN
 
     def close_after(self, bytes data not None):
-        """Sends a last frame, ends."""
-        self.write(data)
-        self.end(True)
+        """Ends; what waits for the disk leaves before, and then a last frame."""
+        self.end(True)                  # closes the channels, whose last confirms come before the frame
+        self.write_behind(data)
 
     def open_channel(self, int number) -> Channel:
-        """Raises ProtocolError 504 for one that is open, or over channel_max."""
+        """Raises ProtocolError: 504 for one that is open, 530 where as many are open as channel_max allows, whatever
+        their numbers: section 4.2.2 of the specification lets a client choose them."""
         cdef Content content
         if number in self.channels:
             raise ProtocolError(REPLY_CHANNEL_ERROR, "second 'channel.open' seen")
-        if self.channel_max and number > <int>self.channel_max:
-            raise ProtocolError(REPLY_NOT_ALLOWED, f"channel {number} is over channel_max {self.channel_max}")
+        if self.channel_max and len(self.channels) >= <Py_ssize_t>self.channel_max:
+            raise ProtocolError(REPLY_NOT_ALLOWED, f"number of channels opened ({len(self.channels)}) has reached the "
+                                                   f"negotiated channel_max ({self.channel_max})")
         content = Content()
         content.channel = Channel(self, number, self.frame_max)
         self.channels[number] = content.channel

@@ -161,6 +161,12 @@ cdef class Transport:
         self.hub.ledger.hold(HELD_BYTES, self.link, data, 0, 0, 0, batch)
         self.hub.touch()
 
+    def write_behind(self, bytes data not None) -> bool:
+        """As write, but behind everything of this connection that waits for the disk. Whether anything does."""
+        cdef bint waits = self.link.held != 0
+        self.write_when_durable(data, self.hub.ledger.records)
+        return waits
+
     def pause(self):
         """Stops parsing and reading until resume(); what has arrived waits."""
         self.pause_for(PAUSE_EDGE)

@@ -221,3 +221,66 @@ def test_a_client_that_is_stopped(slow: tuple[SlowDisk, Broker], tmp_path: Path)
             assert count["consumer_count"] == 2
         finally:
             process.kill()
+
+
+# ── confirms come before the end ──────────────────────────────────────────────────────────────────
+
+
+def confirms_then(wire: Wire, last: str) -> int:
+    """The tag up to which publishes are confirmed by Basic.Acks that come before the method `last`."""
+    confirmed = 0
+    while True:
+        _, name, arguments = wire._waiting.pop(0) if wire._waiting else wire.read_method()
+        if name == last:
+            return confirmed
+        assert name == "basic.ack", name
+        assert isinstance(arguments, dict)
+        confirmed = arguments["delivery_tag"]
+
+
+def in_one_write(wire: Wire, key: str, count: int, *then: bytes) -> None:
+    wire.send_raw(b"".join([*(wire.encode_publish(1, "", key, b"x", PERSISTENT) for _ in range(count)), *then]))
+
+
+def frame(channel: int, name: str, **arguments: Any) -> bytes:
+    return encode_frame(METHOD, channel, encode_method(name, **arguments))
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("key", ["nowhere", "q"])
+def test_confirms_come_before_close_ok(node: Node, key: str, durable: bool) -> None:
+    wire = connect(address(node))
+    wire.call(1, "queue.declare", queue="q", durable=durable)
+    wire.call(1, "confirm.select")
+    in_one_write(wire, key, 10, frame(1, "channel.close", reply_code=200))
+    assert confirms_then(wire, "channel.close-ok") == 10
+    wire.open_channel(1)
+    assert wire.nothing_waits()
+    wire.call(1, "confirm.select")
+    in_one_write(wire, key, 7, frame(1, "queue.declare", queue="missing", passive=True))
+    assert confirms_then(wire, "channel.close") == 7
+    wire.send(1, "channel.close-ok")
+    wire.open_channel(1)
+    wire.call(1, "confirm.select")
+    in_one_write(wire, key, 5, frame(0, "connection.close", reply_code=200))
+    assert confirms_then(wire, "connection.close-ok") == 5
+
+
+def test_a_close_waits_for_confirms_that_wait_for_the_disk(slow: tuple[SlowDisk, Broker]) -> None:
+    """What was published is confirmed when it is there, and only then the channel is closed; a client that opens it
+    again without waiting finds it in that order."""
+    disk, broker = slow
+    wire = connect(broker.addresses["amqp091/plain"])
+    wire.call(1, "queue.declare", queue="q", durable=True)
+    wire.call(1, "confirm.select")
+    with disk.held():
+        in_one_write(wire, "q", 3, frame(1, "channel.close", reply_code=200), frame(1, "channel.open"))
+        wire.call(2, "channel.open")
+        assert not [name for channel, name, _ in wire._waiting if channel == 1]
+    assert confirms_then(wire, "channel.close-ok") == 3
+    wire.expect(1, "channel.open-ok")
+    assert wire.nothing_waits()
+    wire.call(1, "confirm.select")
+    with disk.held():
+        in_one_write(wire, "q", 2, frame(0, "connection.close", reply_code=200))
+    assert confirms_then(wire, "connection.close-ok") == 2

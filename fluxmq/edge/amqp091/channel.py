@@ -84,14 +84,20 @@ class ChannelMethods:
             opened = client.connection.open_channel(number)
             opened.state = ChannelState(client, opened)
             opened.on_emptied = self.consumers.emptied
-            client.connection.write(m.ChannelOpenOk().frame(number))
+            opened_ok = m.ChannelOpenOk().frame(number)
+            if number in client.closing:  # a client that does not wait for the answer to its close
+                client.closing -= {number}
+                client.connection.write_behind(opened_ok)
+            else:
+                client.connection.write(opened_ok)
             return
         channel = client.connection.channels.get(number)
         if isinstance(method, m.ChannelClose):
             if channel is not None:
                 self.end_channel(channel)
             client.connection.close_channel(number, await_ok=False)
-            client.connection.write(m.ChannelCloseOk().frame(number))
+            if client.connection.write_behind(m.ChannelCloseOk().frame(number)):
+                client.closing |= {number}
             return
         if isinstance(method, m.ChannelCloseOk):
             if channel is not None and not channel.closing:
@@ -109,8 +115,9 @@ class ChannelMethods:
         self.on_log("warning", f"channel {client.client_id}", why, client.fields() | {"channel": number, "code": code})
         self.end_channel(channel)
         client.connection.close_channel(number, await_ok=True)
-        client.connection.write(m.ChannelClose(reply_code=code, reply_text=reply_text(code, why), class_id=method >> 16,
-                                               method_id=method & 0xFFFF).frame(number))
+        client.connection.write_behind(m.ChannelClose(
+            reply_code=code, reply_text=reply_text(code, why), class_id=method >> 16,
+            method_id=method & 0xFFFF).frame(number))
 
     def on_end(self, client: Client) -> None:
         """The connection has ended: its channels have, and what is exclusive to it is no more."""
