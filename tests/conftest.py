@@ -1,12 +1,19 @@
 """Options of pytest that tests of more than one folder read."""
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import settings
 
 # No test asserts how long something took, and examples of hypothesis do not either.
 settings.register_profile("fluxmq", parent=settings(), deadline=None)
 settings.load_profile("fluxmq")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell lets its background jobs ignore it, and so would every program that a test starts and interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -24,8 +24,8 @@ from fluxmq._core.mqtt_consts cimport (
     REASON_IMPLEMENTATION_SPECIFIC_ERROR, REASON_NO_MATCHING_SUBSCRIBERS, REASON_NOT_AUTHORIZED,
     REASON_PACKET_IDENTIFIER_NOT_FOUND, REASON_PACKET_TOO_LARGE,
     REASON_PAYLOAD_FORMAT_INVALID, REASON_PROTOCOL_ERROR, REASON_QOS_NOT_SUPPORTED, REASON_QUOTA_EXCEEDED,
-    REASON_RECEIVE_MAXIMUM_EXCEEDED, REASON_SUCCESS, REASON_TOPIC_ALIAS_INVALID, REASON_TOPIC_NAME_INVALID,
-    REASON_UNSPECIFIED_ERROR,
+    REASON_RECEIVE_MAXIMUM_EXCEEDED, REASON_RETAIN_NOT_SUPPORTED, REASON_SUCCESS, REASON_TOPIC_ALIAS_INVALID,
+    REASON_TOPIC_NAME_INVALID, REASON_UNSPECIFIED_ERROR,
 )
 from fluxmq._core.mqtt_props cimport publish_props_t, scan_publish_props
 from fluxmq._core.node cimport WORK_ASK, WORK_COLD, WORK_CONNECT, WORK_ROUTE
@@ -327,7 +327,8 @@ cdef class Connection(Transport):
             if packet_type == PUBLISH:
                 return self.on_publish(first, body, end, blob)
             if PUBACK <= packet_type <= PUBCOMP:
-                if (first & 0x0F) != (2 if packet_type == PUBREL else 0):
+                if (first & 0x0F) != (2 if packet_type == PUBREL else 0) and not (
+                        first == (PUBREL << 4 | 0x0A) and self.link.version == 3):   # DUP, MQTT 3.1 section 3.6
                     raise ProtocolError(REASON_MALFORMED_PACKET, "reserved flag bits of an acknowledgement are set "
                                                                  "[MQTT-2.1.3-1]")
                 return self.on_ack(packet_type, body, end)
@@ -378,6 +379,9 @@ cdef class Connection(Transport):
             raise ProtocolError(REASON_MALFORMED_PACKET, "PUBLISH with DUP and QoS 0 [MQTT-3.3.1-2]")
         if qos > hub.qos_max:
             raise ProtocolError(REASON_QOS_NOT_SUPPORTED, f"QoS {qos} is over broker.max_qos {hub.qos_max}")
+        if pub.retain and hub.retained_max == 0:
+            raise ProtocolError(REASON_RETAIN_NOT_SUPPORTED, "PUBLISH with RETAIN, but retained messages are off "
+                                                             "(broker.max_retained_messages: 0) [MQTT-3.2.2-14]")
         if self.link.version == 5:
             at = self.read_properties(&pub, at, end)
         pub.body.payload = at

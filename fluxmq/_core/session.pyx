@@ -8,15 +8,23 @@ cimport cython
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
+from fluxmq._core.errors import ProtocolError
+
 from fluxmq._core.ledger cimport (
     HELD_SEND, RECORD_COMPLETED, RECORD_RECEIVED, RECORD_RELEASED, RECORD_SETTLED,
 )
 from fluxmq._core.link cimport link_ack, link_drop, link_hold, link_publish
 from fluxmq._core.message cimport body_bytes, ids_drop, ids_hold, msg_hold, pub_own
-from fluxmq._core.mqtt_consts cimport PUBLISH, PUBREL, REASON_PACKET_IDENTIFIER_NOT_FOUND
+from fluxmq._core.mqtt_consts cimport PUBLISH, PUBREL, REASON_PACKET_IDENTIFIER_NOT_FOUND, REASON_PROTOCOL_ERROR
 from fluxmq._core.trie cimport SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED
 
 __all__ = ["ClaimKeeper", "Replay", "Session"]
+
+cdef inline bint in_flight(const slot_t* slot) noexcept:
+    """Whether this client was sent it over this connection: before, an acknowledgement is of an earlier one, or
+    late."""
+    return slot.state == SLOT_SENT or slot.state == SLOT_RELEASE_HELD or slot.state == SLOT_RELEASED
+
 
 cdef enum:
     SLOTS_MIN = 16
@@ -532,8 +540,11 @@ cdef class Session:
 
     cdef int on_puback(self, uint16_t packet_id, uint8_t reason) except -1:
         cdef slot_t* slot = self.slot_find(packet_id)
-        if slot == NULL or slot.state != SLOT_SENT or (slot.first >> 1 & 3) != 1:
+        if slot == NULL or not in_flight(slot):
             return 0
+        if (slot.first >> 1 & 3) != 1:
+            raise ProtocolError(REASON_PROTOCOL_ERROR, f"PUBACK for packet identifier {packet_id}, which is in flight "
+                                                       f"with QoS 2 [MQTT-4.3.3-5]")
         self.settle(slot, reason)
         if self.queued or self.resend_count:
             self.pump()
@@ -541,8 +552,10 @@ cdef class Session:
 
     cdef int on_pubrec(self, uint16_t packet_id, uint8_t reason) except -1:
         cdef slot_t* slot = self.slot_find(packet_id)
-        if (slot == NULL or (slot.first >> 1 & 3) != 2 or slot.state == SLOT_HELD or slot.state == SLOT_WAITING
-                or slot.state == SLOT_UNSENT):
+        if slot != NULL and in_flight(slot) and (slot.first >> 1 & 3) == 1:
+            raise ProtocolError(REASON_PROTOCOL_ERROR, f"PUBREC for packet identifier {packet_id}, which is in flight "
+                                                       f"with QoS 1 [MQTT-4.3.2-5]")
+        if slot == NULL or not in_flight(slot):
             if reason < 0x80:
                 link_ack(self.link, PUBREL, packet_id, REASON_PACKET_IDENTIFIER_NOT_FOUND)
             return 0
@@ -573,8 +586,11 @@ cdef class Session:
 
     cdef int on_pubcomp(self, uint16_t packet_id) except -1:
         cdef slot_t* slot = self.slot_find(packet_id)
-        if slot == NULL or slot.state != SLOT_RELEASED:
+        if slot == NULL or not in_flight(slot):
             return 0
+        if slot.state != SLOT_RELEASED:
+            raise ProtocolError(REASON_PROTOCOL_ERROR, f"PUBCOMP for packet identifier {packet_id}, for which no "
+                                                       f"PUBREL was sent [MQTT-4.3.3-5]")
         self.settle(slot, 0)
         if self.queued or self.resend_count:
             self.pump()

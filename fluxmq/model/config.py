@@ -99,7 +99,8 @@ class Broker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "Largest payload accepted. MQTT 5 clients learn it as Maximum Packet Size (64 KiB larger, for topic and "
         "properties)."))] = 1 << 20
     max_retained_messages: Annotated[int, Meta(ge=0, le=100_000_000, description=(
-        "Retained messages kept; a further one is delivered but not kept. 0 = none are kept."))] = 100_000
+        "Retained messages kept; a further one is delivered but not kept. 0 = none: who publishes one is "
+        "refused."))] = 100_000
     max_retained_bytes: Annotated[Bytes, Meta(ge=1024, description=(
         "Payload and topic bytes of all retained messages; a further one is delivered but not kept."))] = 256 << 20
     max_qos: Annotated[int, Meta(ge=0, le=2, description=(

@@ -34,7 +34,8 @@ CONNECT = 1
 # How the client identifiers of other protocols begin: logs and access lists must not take one for the other.
 OTHERS_CLIENT_IDS = ("amqp091-", "amqp:")
 PACKET_SIZE_UNLIMITED = 0xFFFFFFFF
-# MQTT 5 reason -> CONNACK return code of 3.1.1, section 3.2.2.3; any other reason closes without an answer.
+# MQTT 5 reason -> CONNACK return code of 3.1.1, section 3.2.2.3; any other reason closes without an answer. A will that
+# this broker does not take is not authorized: the code that 3.1.1 has for what is right and not allowed.
 RETURN_CODE_311 = {
     ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: 1,
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: 2,
@@ -44,6 +45,9 @@ RETURN_CODE_311 = {
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: 4,
     ReasonCode.NOT_AUTHORIZED: 5,
     ReasonCode.BANNED: 5,
+    ReasonCode.RETAIN_NOT_SUPPORTED: 5,
+    ReasonCode.QOS_NOT_SUPPORTED: 5,
+    ReasonCode.PACKET_TOO_LARGE: 5,
 }
 # Properties of a will that travel with the message; the others are the broker's (MQTT 5.0 section 3.1.3.2).
 WILL_OWN = (Property.WILL_DELAY_INTERVAL, Property.MESSAGE_EXPIRY_INTERVAL)
@@ -260,7 +264,9 @@ class Connecting:
         if len(asked.payload) > options.payload_bytes_max:
             raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "the will is over broker.max_message_size")
         if asked.retain and not options.retain_available:
-            raise ProtocolError(ReasonCode.RETAIN_NOT_SUPPORTED, "retained messages are off [MQTT-3.2.2-13]")
+            raise ProtocolError(ReasonCode.RETAIN_NOT_SUPPORTED, "the will asks for RETAIN, but retained messages are "
+                                                                 "off (broker.max_retained_messages: 0) "
+                                                                 "[MQTT-3.2.2-13]")
         if topic.startswith(b"$SYS/") or not (self.front.authority.open_publish or self.front.authority.may_publish(
                 client.identity, client.client_id, asked.topic)):
             raise AuthError(ReasonCode.NOT_AUTHORIZED, f"not authorized to publish the will to {asked.topic!r}")

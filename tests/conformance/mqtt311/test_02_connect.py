@@ -14,7 +14,9 @@ from oracle.mqtt import (
     Packet,
     Pingreq,
     Puback,
+    Pubcomp,
     Publish,
+    Pubrec,
     Pubrel,
     Subscribe,
     Unsubscribe,
@@ -86,6 +88,22 @@ def test_level_3_with_its_own_name_is_served(open_client: ClientFactory, name: N
         p.publish(topic, b"%d" % qos, qos)
         c.receive(topic, b"%d" % qos, qos=qos)
     c.disconnect()
+
+
+def test_mqtt_31_repeats_pubrel_with_dup(client: ClientFactory, open_client: Callable[[], Client], name: Name,
+                                         topic: str) -> None:
+    """MQTT 3.1 section 3.6: PUBREL has a DUP flag, and is sent again with it; later versions reserve the bit."""
+    c = open_client()
+    c.send(Connect(client_id=name("c")[:23], protocol_name="MQIsdp", protocol_level=3))
+    c.expect(Connack, reason=0)
+    c.send(Publish(topic=topic, payload=b"x", qos=2, packet_id=7))
+    c.expect(Pubrec, packet_id=7)
+    for first in (b"\x62", b"\x6a"):
+        c.send(first + b"\x02\x00\x07")
+        c.expect(Pubcomp, packet_id=7)
+    later = client()
+    later.send(b"\x6a\x02\x00\x07")
+    later.expect_closed()
 
 
 # What breaks the format of CONNECT. The fields of a well-formed one: name, level, flags, keep alive, then the payload

@@ -4,8 +4,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from kit.broker import Broker
 from kit.client import Client
-from oracle.mqtt import Publish
+from oracle.mqtt import Connack, Connect, Publish, Will
 
 ClientFactory = Callable[..., Client]
 Retained = Callable[..., None]
@@ -153,3 +154,18 @@ def test_a_retained_message_is_repeated_as_such(client: ClientFactory, topic: st
     packet_id = c.expect(Publish, payload=b"kept", retain=True, dup=False).packet_id
     c.close()
     client("sub", clean_start=False).receive(topic, b"kept", retain=True, dup=True, packet_id=packet_id)
+
+
+def test_a_server_without_retained_messages(client: ClientFactory, open_client: Callable[..., Client],
+                                            start_broker: Callable[..., Broker], topic: str) -> None:
+    """It says so where 3.1.1 has a word for it, "not authorized" (section 3.2.2.3), and ends where there is none."""
+    without = start_broker({"broker.max_retained_messages": 0})
+    refused = open_client(without)
+    refused.send(Connect(client_id="will", will=Will(topic=topic, payload=b"kept", retain=True)))
+    refused.expect(Connack, reason=5)
+    refused.expect_closed()
+    assert "broker.max_retained_messages" in without.stderr()
+    for qos in (0, 1, 2):
+        publisher = client(f"c{qos}", where=without)
+        publisher.send(Publish(topic=topic, payload=b"kept", qos=qos, packet_id=qos, retain=True))
+        publisher.expect_closed()

@@ -111,8 +111,23 @@ def test_a_server_with_qos_0_only(client, open_client, start_broker, name, topic
 
 
 @pytest.mark.normative("MQTT5-3.2.2-13")
+def test_a_server_without_retained_messages(client, open_client, start_broker, name, topic):
+    """Sections 3.2.2.3.5 and 3.3.1.3: who asks for RETAIN all the same is refused."""
+    without = start_broker({"broker.max_retained_messages": 0})
+    watcher = client("watcher", where=without)
+    assert watcher.connack.prop("retain_available") == 0
+    watcher.subscribe("#")
+    refused = open_client(without)
+    refused.send(Connect(client_id=name("will"), will=Will(topic=topic, payload=b"kept", retain=True)))
+    refused.expect_refused(0x9A)
+    for qos in (0, 1, 2):
+        c = client(f"c{qos}", where=without)
+        c.send(Publish(topic=topic, payload=b"kept", qos=qos, packet_id=qos, retain=True))
+        c.expect_closed(0x9A)
+    watcher.expect_quiet()
+
+
 def test_retained_messages_are_served_so_a_retained_will_is_accepted(client, topic):
-    """The refusal binds a server without retained messages; this one has them, and says nothing else."""
     c = client("c", will=Will(topic=topic, payload=b"kept", retain=True))
     assert c.connack.prop("retain_available", 1) == 1
     c.drop()

@@ -335,6 +335,27 @@ def test_a_clean_start_drops_what_was_inflight(client, topic):
     client("sub", clean_start=True).expect_nothing()
 
 
+@pytest.mark.parametrize(("qos", "before", "wrong"), [
+    (1, [], Pubrec), (1, [], Pubcomp), (2, [], Puback), (2, [], Pubcomp), (2, [Pubrec], Puback)],
+    ids=["pubrec-1", "pubcomp-1", "puback-2", "pubcomp-2", "puback-released"])
+def test_an_acknowledgement_of_the_wrong_type_closes(client, topic, qos, before, wrong):
+    """For what is in flight it can only be the client's mistake, and shows it; the message is not lost by it."""
+    c = client("c", **KEPT)
+    c.subscribe(topic, qos=qos)
+    client("p").publish(topic, b"x", qos=qos)
+    packet_id = c.expect(Publish).packet_id
+    for kind in before:
+        c.send(kind(packet_id=packet_id))
+        c.expect(Pubrel, packet_id=packet_id)
+    c.send(wrong(packet_id=packet_id))
+    c.expect_closed(0x82)
+    again = client("c", **KEPT)
+    if before:
+        again.expect(Pubrel, packet_id=packet_id)
+    else:
+        again.expect(Publish, payload=b"x", packet_id=packet_id, dup=True)
+
+
 # ── flags and lengths ────────────────────────────────────────────────────────────────────────────────────
 
 @pytest.mark.normative("MQTT5-3.6.1-1", "MQTT5-2.1.3-1")
