@@ -1,7 +1,8 @@
 """Runs stories on a disk that errs, thousands of them in this process, which has the libraries preloaded
 (tests/faults/test_points.py starts it).
 
-    points.py BASE SEED COUNT       so many points, of all kinds: a line of JSON for each
+    points.py BASE SEED COUNT PART/PARTS
+                                    so many points of this part of them, of all kinds: a line of JSON for each
     points.py BASE SEED ID          this one
     points.py BASE SEED flips=COUNT so many files of which a bit has changed (flips.py)
 """
@@ -96,7 +97,8 @@ def main() -> None:
             told = runner.run(None, "stop", first)
             assert told["outcome"] == "unharmed", told
             counts |= runner.disk.counts()
-        everything = list(points_of(counts))
+        part, parts = map(int, sys.argv[4].split("/"))
+        everything = list(points_of(counts))[part::parts]
         points = chosen(everything, int(wanted), random.Random(seed))
         print(json.dumps({"points": len(everything), "chosen": len(points)}), flush=True)
     else:

@@ -23,6 +23,7 @@ from kit.python import TESTS, environment
 
 POINTS = 2000
 FLIPS = 120
+PARTS = 2                   # run side by side
 MORE = 1.1                  # some points do not come: threads do not always do the same
 SECONDS_MAX = 1500          # of a machine that is busy with other things
 PROGRAM = Path(__file__).with_name("points.py")
@@ -35,28 +36,44 @@ def base() -> Iterator[Path]:
         yield Path(directory)
 
 
-def run(base: Path, seed: int, *what: str) -> Iterator[dict[str, Any]]:
-    """What points.py says of each point."""
-    cut, disk = PowerCut(base), FaultyDisk(base)
-    libraries = [disk.env["LD_PRELOAD"], str(cut.library)]     # a sync that fails has not happened on the medium
-    env = environment(TESTS, **cut.env | disk.env | {"LD_PRELOAD": " ".join(libraries)})
-    with (base / "errors").open("wb") as errors:
-        process = subprocess.Popen([sys.executable, str(PROGRAM), str(base), str(seed), *what], env=env,
-                                   stdout=subprocess.PIPE, stderr=errors)
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                yield json.loads(line)
-            assert process.wait() == 0, (base / "errors").read_text()[-5000:]
-        finally:
-            process.kill()
-            process.wait()
+class Child:
+    """points.py, in a directory of its own; what it says goes to a file, so that it never waits for us."""
+
+    def __init__(self, base: Path, seed: int, *what: str) -> None:
+        base.mkdir()
+        cut, disk = PowerCut(base), FaultyDisk(base)
+        libraries = [disk.env["LD_PRELOAD"], str(cut.library)]     # a sync that fails has not happened on the medium
+        env = environment(TESTS, **cut.env | disk.env | {"LD_PRELOAD": " ".join(libraries)})
+        self.told, self.errors = base / "told", base / "errors"
+        with self.told.open("wb") as told, self.errors.open("wb") as errors:
+            self.process = subprocess.Popen([sys.executable, str(PROGRAM), str(base), str(seed), *what], env=env,
+                                            stdout=told, stderr=errors)
+
+    def results(self) -> list[dict[str, Any]]:
+        """What it says of each point, at its end."""
+        assert self.process.wait() == 0, self.errors.read_text()[-5000:]
+        return [json.loads(line) for line in self.told.read_text().splitlines()]
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def run(base: Path, seed: int, *whats: tuple[str, ...]) -> list[dict[str, Any]]:
+    """What children say that run side by side, each with the words of its own."""
+    children = [Child(base / str(number), seed, *what) for number, what in enumerate(whats)]
+    try:
+        return [told for child in children for told in child.results()]
+    finally:
+        for child in children:
+            child.stop()
 
 
 @pytest.mark.timeout(SECONDS_MAX)
 def test_every_call_fails_once(base: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     seed, only = pytestconfig.getoption("--fault-seed"), pytestconfig.getoption("--point")
-    results = [told for told in run(base, seed, only or str(int(POINTS * MORE))) if "point" in told]
+    whats = [(only,)] if only else [(str(int(POINTS * MORE) // PARTS), f"{part}/{PARTS}") for part in range(PARTS)]
+    results = [told for told in run(base, seed, *whats) if "point" in told]
     page = f"seed {seed}\n{table(results)}\n"
     (tmp_path / "table.txt").write_text(page)
     print(page)
@@ -72,7 +89,7 @@ def test_every_call_fails_once(base: Path, tmp_path: Path, pytestconfig: pytest.
 def test_every_flipped_bit_is_harmless_refused_or_reported(base: Path, tmp_path: Path,
                                                            pytestconfig: pytest.Config) -> None:
     seed = pytestconfig.getoption("--fault-seed")
-    results = list(run(base, seed, f"flips={FLIPS}"))
+    results = run(base, seed, (f"flips={FLIPS}",))
     lines = [f"{told['outcome']:<9} {told['flip']}" for told in results]
     (tmp_path / "flips.txt").write_text("\n".join([f"seed {seed}", *lines, ""]))
     print("\n".join(lines))
