@@ -85,10 +85,12 @@ async def _main(config: Config) -> int:
     server = Server(config)
     loop = asyncio.get_running_loop()
     try:
+        gc.disable()  # what comes from disk stays: looking through all of it again and again finds nothing
         server.initialize()
         await server.start()
         gc.set_threshold(*GC_THRESHOLDS)
         gc.freeze()
+        gc.enable()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.stopped.set)
         loop.add_signal_handler(signal.SIGHUP, server.reload)

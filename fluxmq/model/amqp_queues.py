@@ -70,6 +70,9 @@ class QueueTerms(msgspec.Struct, frozen=True, kw_only=True):
     age_s: int = 0
 
 
+NO_TERMS = QueueTerms()
+
+
 def internal_name(vhost: bytes, name: bytes) -> bytes:
     """What the engine calls a queue: its name in "/", elsewhere NUL, virtual host, NUL, name."""
     if vhost == b"/" and not name.startswith(b"\0"):
@@ -255,6 +258,8 @@ READ: dict[str, tuple[Callable[[object], Any], str]] = {
 
 def read_arguments(declared: Declared) -> QueueTerms:
     """What a declaration means. Raises AmqpRefused: 406."""
+    if not declared.arguments:
+        return NO_TERMS  # of most queues, and asked of each at a start
     named = where(declared.vhost, declared.name)
     given = declared.arguments
     found: dict[str, Any] = {}
