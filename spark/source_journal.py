@@ -7,6 +7,7 @@ import bisect
 import struct
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -21,12 +22,13 @@ from fluxmq.model.amqp_queues import Declared, read_arguments, spec_of
 from fluxmq.model.queues import QueueSpec
 from fluxmq.spark.source_columns import SourceError
 
-__all__ = ["Behind", "Group", "Stored", "StoredLog", "read_state", "walk_journal"]
+__all__ = ["Behind", "Group", "Stored", "StoredLog", "read_small", "read_state", "walk_journal"]
 
 SETTLE, QUEUE, QUEUE_END, GROUP, GROUP_END, CURSOR, TRIM = 22, 24, 25, 26, 27, 28, 29
 PAGE_BYTES = 8192
 PAGE_BITS = 16
 APPLIED_KEY = b"\x00applied"
+LANE_MASK = 0xFF << 56      # of an offset
 
 
 class Behind(Exception):
@@ -71,7 +73,7 @@ class Group:
 
 @dataclass
 class StoredLog:
-    """first, next: offsets. appended: bytes of messages in the journal."""
+    """first, next: offsets. appended: bytes of messages in the journal, or in the view."""
 
     first: int
     next: int
@@ -94,6 +96,11 @@ class Stored:
         elif kind == b"l":
             first, following, _ = msgspec.msgpack.decode(value, type=tuple[int, int, int])
             self.logs[number] = StoredLog(first, following)
+        elif kind == b"k":
+            following = int.from_bytes(value[:8], "big")
+            log = self.logs.setdefault(number, StoredLog(following & LANE_MASK, following))
+            log.next = max(log.next, following)
+            log.appended += len(value) - 8
         elif kind == b"g":
             record, state = msgspec.msgpack.decode(value, type=tuple[list[Any], bytes])
             self.groups[number] = (record[0], _cursors(state))
@@ -183,24 +190,42 @@ def _cursors(state: bytes) -> dict[int, Group]:
     return found
 
 
-def read_view(directory: Path, stored: Stored) -> None:
-    """Raises SourceError, and what RocksDB raises while a broker changes its files."""
+@contextmanager
+def _view(directory: Path) -> Iterator[Rdict | None]:
+    """None: it has not been written yet. Raises what RocksDB raises while a broker changes its files."""
     state = directory / "state"
     if not (state / "CURRENT").exists():
+        yield None
         return
     with tempfile.TemporaryDirectory(prefix="fluxmq-view-") as logs:
         options = Options(raw_mode=True)
         options.set_db_log_dir(logs)        # it would write its log beside the broker's
         view = Rdict(str(state), options, access_type=AccessType.read_only())
         try:
-            stored.batch = int.from_bytes(cast(bytes, view.get(APPLIED_KEY) or b""), "little")
-            for kind in (b"q", b"l", b"g"):
-                for key, value in cast("Iterator[tuple[bytes, bytes]]", view.items(from_key=kind)):
-                    if key[:1] != kind:
-                        break
-                    stored.load(kind, int.from_bytes(key[1:], "big"), value)
+            yield view
         finally:
             view.close()
+
+
+def read_view(directory: Path, stored: Stored) -> None:
+    """Raises SourceError, and what RocksDB raises while a broker changes its files."""
+    with _view(directory) as view:
+        if view is None:
+            return
+        stored.batch = int.from_bytes(cast(bytes, view.get(APPLIED_KEY) or b""), "little")
+        for kind in (b"q", b"l", b"k", b"g"):
+            for key, value in cast("Iterator[tuple[bytes, bytes]]", view.items(from_key=kind)):
+                if key[:1] != kind:
+                    break
+                stored.load(kind, int.from_bytes(key[1:], "big"), value)
+
+
+def read_small(directory: Path, log: int) -> bytes:
+    """Messages of a log that the view has, because they are few: no segment has them, and the journal no more. Raises
+    as read_view."""
+    with _view(directory) as view:
+        found = view.get(b"k" + log.to_bytes(8, "big")) if view is not None else None
+        return cast(bytes, found or b"")[8:]
 
 
 def walk_journal(directory: Path, after: int | None = None) -> Iterator[tuple[int, memoryview]]:

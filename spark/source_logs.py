@@ -1,9 +1,11 @@
-"""Messages straight from the storage directory of a broker: segment files, and the journal for what these lack yet.
+"""Messages straight from the storage directory of a broker: segment files, and for what these lack yet the view, which
+has the messages of small queues (engine/queue_store.py), and the journal.
 The broker may be stopped or running; nothing is written, and no lock is taken.
 
-A checkpoint of a running broker moves messages from the journal to segments and then lets journal files go; retention
-removes segment files. So a task reads the journal first and the segments behind it: what is not in the one any more is
-in the other by then. What is removed between a look at a directory and the opening of a file is looked up again.
+A checkpoint of a running broker moves messages from the journal to the view or segments, and from the view to segments,
+and then lets journal files go; retention removes segment files. So a task reads the journal first, then the view, then
+the segments: what is not in the one any more is in a later one by then. What is removed between a look at a directory
+and the opening of a file is looked up again.
 """
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ from fluxmq._core.segment_format import (
     walk,
 )
 from fluxmq.spark.source_columns import SourceError
-from fluxmq.spark.source_journal import Behind, Stored, read_state, walk_journal
+from fluxmq.spark.source_journal import Behind, Stored, read_small, read_state, walk_journal
 from fluxmq.spark.source_plan import LANE_BITS, Filters, Gone, LogRange, NoQueue, QueueLog, QueueLogs, feed, signed
 
 __all__ = ["LogsPlace"]
@@ -156,15 +158,18 @@ class LogsPlace:
 
     def read(self, work: LogRange, rows: Rows, filters: Filters) -> Iterator[None]:
         log, stream = work.log.number, work.kind == "stream"
-        recent = bytearray()
+        recent, small = bytearray(), b""
         if work.end > work.extra["segments"]:
             recent = self._patiently(lambda: self._appended(log, work.start, work.end))
+            if not stream:
+                small = self._patiently(lambda: read_small(self.directory, log))
         expected = work.start
         for first, last, messages in self._blocks(log, work.start, work.end, filters):
             if stream and first > expected:
                 raise self._missing(work, expected, min(first, work.end))
             expected = max(expected, last + 1)
             yield from feed(rows, messages)
+        yield from feed(rows, small)        # rows leave out what they have seen
         if recent:
             first = int.from_bytes(recent[8:16], "little")
             if stream and first > expected:
@@ -260,11 +265,13 @@ class LogsPlace:
         return self._patiently(look)
 
     def _offset_at(self, log: int, time_ms: int, first: int, following: int) -> int:
-        """By the time index of the segments, else in the journal."""
+        """By the time index of the segments, else in the view, else in the journal."""
         recent = self._patiently(lambda: self._appended(log, first, following))
+        small = self._patiently(lambda: read_small(self.directory, log))
         found = self._patiently(lambda: self._in_segments(log, time_ms))
-        if found is None and recent:
-            found = find_time(recent, time_ms)
+        for later in (small, recent):
+            if found is None and later:
+                found = find_time(later, time_ms)
         return following if found is None else found
 
     def _in_segments(self, log: int, time_ms: int) -> int | None:

@@ -3,7 +3,7 @@ from typing import final
 
 from fluxmq._core.queue_log import Log, Needed
 
-__all__ = ["Export"]
+__all__ = ["Export", "unflushed"]
 
 @final
 class Export:
@@ -13,3 +13,5 @@ class Export:
     @property
     def left(self) -> bool: ...
     def __iter__(self) -> Iterator[tuple[int, int, int, int, int, int, int, bytes]]: ...
+
+def unflushed(log: Log, needed: Needed | None = None) -> bytes: ...

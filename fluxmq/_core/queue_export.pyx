@@ -15,7 +15,7 @@ from fluxmq._core.queue_log cimport (
     CHUNK_FLUSHED, CHUNK_SEALED, Log, Needed, chunk_drop, chunk_hold, chunk_t, record_t,
 )
 
-__all__ = ["Export"]
+__all__ = ["Export", "unflushed"]
 
 cdef enum:
     BLOCK_BYTES_MAX = 65536         # of one batch in a segment
@@ -31,6 +31,24 @@ cdef inline const record_t* record_of(const part_t* part, uint32_t i) noexcept:
 
 cdef inline bint is_taken(const part_t* part, uint32_t i) noexcept:
     return part.taken == NULL or part.taken[i >> 3] >> (i & 7) & 1
+
+
+def unflushed(Log log not None, Needed needed=None) -> bytes:
+    """The messages of a log that no segment has and that still count, now, in one piece. Nothing is sealed: it is for
+    logs with so few of them that the view keeps them (engine/queue_store.py). needed: as for an Export."""
+    cdef uint32_t i, j
+    cdef chunk_t* chunk
+    cdef const record_t* record
+    cdef bytearray found = bytearray()
+    for i in range(log.chunks_count):
+        chunk = log.chunks[i]
+        if chunk.state == CHUNK_FLUSHED:
+            continue
+        for j in range(chunk.count):
+            record = <const record_t*>(chunk.data + chunk.at[j])
+            if record.offset >= log.first and (needed is None or needed.is_needed(record.offset)):
+                found += (<const char*>record)[:record.size]
+    return bytes(found)
 
 
 @cython.final

@@ -26,7 +26,7 @@ NOTHING_WANTED = 0xFFFFFFFFFFFFFFFF
 cdef enum:
     RECORD_APPEND = 20
     HEAD_BYTES = 48
-    CHUNK_BYTES_MIN = 4096
+    CHUNK_BYTES_MIN = 512           # many queues have few messages: a page each would be most of their memory
     SPAN_BYTES_MAX = 65536          # of a batch; larger ones are chunks or files
     LANE_SHIFT = 56
 
@@ -328,25 +328,38 @@ cdef class Log:
         body.format = <uint8_t>format
         return self.append(&body, <uint8_t>qos, <uint8_t>priority, not_before)
 
-    def replay(self, bytes message not None):
-        """At recovery: one APPEND's message. Does nothing when it is known already.
+    def replay(self, bytes messages not None, uint64_t next=0):
+        """At recovery: one APPEND's message; does nothing when it is known already. Or, with `next`, what the view has
+        of it (unflushed() in queue_export.pyx): all that was kept from `flushed` up to there, less what segments have.
 
-        Raises CorruptError when the bytes are no message, or not of this log.
+        Raises CorruptError when the bytes are no messages, or not of this log.
         """
-        cdef const uint8_t* at = <const uint8_t*><const char*>message
-        cdef const record_t* record = <const record_t*>at
+        cdef const uint8_t* at = <const uint8_t*><const char*>messages
+        cdef const uint8_t* end = at + len(messages)
+        cdef const record_t* record
         cdef chunk_t* chunk
-        if not record_holds(at, len(message)) or record.size != len(message):
-            raise CorruptError(f"log {self.number:016x}: an APPEND record holds no message")
-        if record.offset < self.next:
-            return
-        chunk = self.tail_for(record.size)
-        memcpy(chunk.data + chunk.used, at, record.size)
-        chunk_index(chunk, chunk.used)
-        self.added(chunk, record)
-        # Older than every batch that is written from now on: also a checkpoint that comes before the first of them
-        # must take it over, because the files that hold it go then.
-        chunk.batch = 0
+        while at < end or not next:
+            record = <const record_t*>at
+            if not record_holds(at, end - at) or (record.offset >= next if next else record.size != end - at):
+                raise CorruptError(f"log {self.number:016x}: "
+                                   f"{'the state' if next else 'an APPEND record'} holds what is no message of it")
+            at += record.size
+            if record.offset >= self.next:
+                chunk = self.tail_for(record.size)
+                memcpy(chunk.data + chunk.used, record, record.size)
+                chunk_index(chunk, chunk.used)
+                self.added(chunk, record)
+                # Older than every batch that is written from now on: also a checkpoint that comes before the first of
+                # them must take it over, because the files that hold it go then.
+                chunk.batch = 0
+            if not next:
+                return
+        if next > self.next:
+            self.next = next            # what had the offsets between was settled by all: they are not used again
+            if self.unflushed_bytes:
+                self.chunks[self.chunks_count - 1].covers = next
+            else:
+                self.flushed = next
 
     # ---------------------------------------------------------------- find
 

@@ -114,7 +114,7 @@ def _in_use(directory: Path) -> bool:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line; bytes that are no UTF-8 as hex.")
 def log_dump(directory: Path, number: str | None, as_json: bool) -> None:
     """Print every message, one per line."""
-    from fluxmq.storage.segment_repair import dump
+    from fluxmq.storage.repair import dump
 
     try:
         wanted = None if number is None else int(number, 16)

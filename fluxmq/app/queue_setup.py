@@ -32,7 +32,8 @@ def initialize(server: Server) -> SegmentStore | None:
         segments = SegmentStore(server.store.path, segment_bytes=config.queue_manager.segment_size,
                                 compression=config.queue_manager.compression,
                                 recover=config.storage.recover_on_startup)
-    server.keeper.queues = QueueKeeper(manager, segments, config.queue_manager.cache_size)
+    server.keeper.queues = QueueKeeper(manager, segments, config.queue_manager.cache_size,
+                                       small_bytes=limits.QUEUE_SMALL_BYTES)
     server.broker.consumers = QueueConsumers(manager, server.note)
     server.queue_manager = manager
     server.hub.ledger.limit_claims(config.queue_manager.max_unsettled_per_consumer,

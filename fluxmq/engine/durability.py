@@ -125,7 +125,7 @@ class Keeper:
             elif kind == b"r":
                 size = int.from_bytes(rest[:2], "big")
                 loader.add_retained(rest[2 + size:], value)
-            elif kind in (b"q", b"g", b"l", b"d", b"x") and self.queues is not None:
+            elif kind in (b"q", b"g", b"l", b"k", b"d", b"x") and self.queues is not None:
                 self.queues.load(kind, int.from_bytes(rest, "big"), value)
             elif kind in (b"e", b"b") and self.exchanges is not None:
                 self.exchanges.load(kind, int.from_bytes(rest, "big"), value)

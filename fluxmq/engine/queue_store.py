@@ -1,13 +1,17 @@
 """Queues on disk and back: their part of recovery and of checkpoints (Keeper in durability.py).
 
     view       q<number> QueueRecord    g<number> [GroupRecord, state]    l<number> LogMeta    d<number> producers
-               x<number> a log that has ended and whose files are going
+               x<number> a log that has ended and whose files are going    k<number> messages of a small log
     segments   messages that outlived a journal file
     journal    the rest
 
 One file, because the view's keys are written and read side by side here. Messages come to life in this order: the view
-says what there is and from where to where, the segments have what is below `next` there, the journal appends. What the
-journal says of messages that segments hold already changes nothing.
+says what there is and from where to where, the segments have what is below `next` there, `k` what was above it, the
+journal appends. What one of them says of messages that an earlier one holds already changes nothing.
+
+A file for each of many queues with a message or two would cost a checkpoint, and the next start, more than all else. So
+what no segment has of a log stays in the view while it is little: as `k`, which is u64 the log's next offset and the
+messages, written anew when there are more, gone by the write that tells of the segment that has them, or of their end.
 
 When files of a log go: queue_removal.py.
 """
@@ -21,8 +25,8 @@ from typing import Any
 import msgspec
 
 from fluxmq._core.errors import CorruptError, StorageError
-from fluxmq._core.queue import Queue
-from fluxmq._core.queue_export import Export
+from fluxmq._core.queue import QUEUE_CLASSIC, Queue
+from fluxmq._core.queue_export import Export, unflushed
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_heads import guess_ready_bytes
 from fluxmq._core.queue_log import Log
@@ -36,6 +40,8 @@ from fluxmq.engine.queue_removal import LogRemoval
 from fluxmq.engine.queue_removal import view_key as key
 from fluxmq.engine.queue_sequences import with_sequence
 from fluxmq.engine.queues import KINDS, QueueManager, QueueState
+from fluxmq.model import limits
+from fluxmq.model.queues import QueueSpec
 
 __all__ = ["LogMeta", "QueueExport", "QueueKeeper"]
 
@@ -78,28 +84,34 @@ class QueueExport:
         self.puts: list[tuple[bytes, bytes]] = []
         self.deletes: list[bytes] = []
         self.blocks: list[tuple[Log, Export]] = []
-        self.logs: list[tuple[Log, int, int]] = []  # log, first, next as they were in that instant
+        # log, first, next as they were in that instant; whether segments get something of it
+        self.logs: list[tuple[Log, int, int, bool]] = []
         self.changed: set[QueueState] = set()
         self.ended: list[tuple[str, int]] = []
 
 
 class QueueKeeper:
-    """Machine. segments: None keeps nothing. cache_bytes, on_damage: as QueueReader's."""
+    """Machine. segments: None keeps nothing. cache_bytes, on_damage: as QueueReader's. small_bytes: of messages of one
+    log that stay in the view."""
 
     def __init__(self, manager: QueueManager, segments: SegmentFiles | None, cache_bytes: int,
-                 on_damage: Callable[[StorageError], None] = lambda error: None) -> None:
+                 on_damage: Callable[[StorageError], None] = lambda error: None,
+                 small_bytes: int = limits.QUEUE_SMALL_BYTES) -> None:
         self.manager = manager
         self.segments = segments
+        self.small_bytes = small_bytes
         self.groups: dict[int, Group] = {}
         self.logs: dict[int, tuple[QueueState, Log]] = {}
         self._queues: dict[int, QueueRecord] = {}
         self._copies: dict[int, tuple[GroupRecord, bytes]] = {}
         self._metas: dict[int, LogMeta] = {}
         self._producers: dict[int, dict[bytes, tuple[int, bytes]]] = {}
+        self._small: dict[int, bytes] = {}
         self._files: dict[int, Any] = {}
         self._by_number: dict[int, QueueState] = {}
         self._safe: dict[int, int] = {}  # by log: what segments had synced
         self._stored: dict[int, tuple[int, int]] = {}  # by log: `first` and `next` as the view has them
+        self._kept: dict[int, int] = {}  # by log: `next` as the view's `k` has it, or will have it
         self._removal = LogRemoval(segments)
         self._work: asyncio.Future[Any] | None = None  # under way in an executor's thread
         self.looked = 0  # at how many queues checkpoints have looked so far, for tests
@@ -120,6 +132,8 @@ class QueueKeeper:
             self._copies[number] = _decode_copy(value)
         elif kind == b"l":
             self._metas[number] = _decode_meta(value)
+        elif kind == b"k":
+            self._small[number] = value
         elif kind == b"x":
             self._removal.load(number)
         else:
@@ -133,7 +147,7 @@ class QueueKeeper:
         # Also of logs that nobody knows: what they hold must not be taken for another's.
         self.manager.number_last = max(self.manager.number_last, self._removal.number_last, *self._files, 0)
         for number, record in self._queues.items():
-            self._adopt(number, record)
+            self._adopt(number, record, record.told())
         for number, (record_, state) in self._copies.items():
             group = self.groups.get(number) or self._adopt_group(number, record_)
             if group is not None:
@@ -156,13 +170,17 @@ class QueueKeeper:
         if number in self._metas:
             self._stored[number] = meta.first, meta.next
         log = Log(self.manager.hub.ledger, number, lane=lane, first=meta.first, next=upto)
+        small = self._small.get(number)
+        if small is not None:
+            self._kept[number] = int.from_bytes(small[:8], "big")
+            log.replay(small[8:], self._kept[number])
         if files is not None and self.segments is not None:
             with contextlib.suppress(CorruptError):  # whoever reads it stops its queue; the sizes are only numbers
                 log.restore_sizes(log.first, log.flushed, self.segments.spans(number, log.first, log.flushed))
         return log
 
-    def _adopt(self, number: int, record: QueueRecord) -> QueueState:
-        logs, spec = [self._make_log(one.number, one.lane) for one in record.logs], record.told()
+    def _adopt(self, number: int, record: QueueRecord, spec: QueueSpec) -> QueueState:
+        logs = [self._make_log(one.number, one.lane) for one in record.logs]
         queue = Queue(self.manager.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.lanes)
         state = self.manager.adopt(spec, queue, record.declared)
         self._by_number[number] = state
@@ -227,15 +245,16 @@ class QueueKeeper:
 
     def _replay_queue(self, number: int, record: QueueRecord) -> None:
         state = self._by_number.get(number)
+        spec = record.told()
         if state is None:
-            known = self.manager.queues.get(record.told().raw)
+            known = self.manager.queues.get(spec.raw)
             if known is not None and known.queue.number > number:
                 # The view knows one of this name that was made after this one's end.
                 self._removal.named.update((*(one.number for one in record.logs), record.delay))
                 return
-            state = self._adopt(number, record)
+            state = self._adopt(number, record, spec)
         else:
-            self.manager.change(state, record.told())
+            self.manager.change(state, spec)
             self._adopt_delays(state, record)
         self.manager.changed.add(state)
 
@@ -279,12 +298,17 @@ class QueueKeeper:
             state.queue.notify()
             for group in state.groups.values() if state.queue.ready_bytes_max >= 0 else ():
                 guess_ready_bytes(group, state.queue.ready_bytes_max)
+        for number in [number for number in self._small if number not in self._removal.named]:
+            self.manager.log("error", "", "the stored state has messages of a log that no queue has: a queue is lost. "
+                             "Stop the broker and run `fluxmq log repair`, which gives them one",
+                             {"log": f"{number:016x}"})
         self.manager.ended += [("l", number)
                                for number in self._removal.settle(self._files, self.logs, self.manager.log)]
         self._files.clear()
         self._queues.clear()
         self._copies.clear()
         self._metas.clear()
+        self._small.clear()
         self._producers.clear()
         if not self.manager.queues:
             return {}
@@ -319,7 +343,7 @@ class QueueKeeper:
             return True
         made.ended, self.manager.ended = self.manager.ended, []
         ended = made.ended
-        made.deletes = [key(kind, number) for kind, number in ended]
+        made.deletes += [key(kind, number) for kind, number in ended]
         puts, deletes = self._removal.export(number for kind, number in ended if kind == "l")
         made.puts += puts
         made.deletes += deletes
@@ -328,6 +352,7 @@ class QueueKeeper:
                 self.groups.pop(number, None)
             elif kind == "l":
                 self._stored.pop(number, None)
+                self._drop_kept(made, number)
                 if number in self.logs:
                     self.reader.forget(self.logs.pop(number)[1])
         return False
@@ -348,7 +373,8 @@ class QueueKeeper:
             work += self._export_group(made, state, group, name[1], changed)
         for log in queue.logs:
             self.logs.setdefault(log.number, (state, log))
-            work += self._export_log(made, queue, log)
+            small = queue.kind == QUEUE_CLASSIC and log.unflushed_bytes <= self.small_bytes
+            work += self._keep(made, queue, log) if small else self._export_log(made, queue, log)
         if queue.delays is not None:
             log, group = queue.delays.log, queue.delays.group
             self.logs.setdefault(log.number, (state, log))
@@ -364,8 +390,24 @@ class QueueKeeper:
         made.puts.append((key("g", group.number), msgspec.msgpack.encode((record, export_state(group)))))
         return 1 + group.claims
 
+    def _keep(self, made: QueueExport, queue: Queue, log: Log) -> int:
+        """What no segment has of a small log, for the view; also of batches behind the checkpoint's."""
+        if not log.unflushed_bytes:
+            self._drop_kept(made, log.number)
+        elif self._kept.get(log.number) != log.next:
+            made.puts.append((key("k", log.number), log.next.to_bytes(8, "big") + unflushed(log, queue.needs(log))))
+            self._kept[log.number] = log.next
+        if (log.first, log.flushed) != self._stored.get(log.number, of_nothing(log)):
+            made.logs.append((log, log.first, log.flushed, False))
+        return 1
+
+    def _drop_kept(self, made: QueueExport, number: int) -> None:
+        if self._kept.pop(number, None) is not None:
+            made.deletes.append(key("k", number))
+
     def _export_log(self, made: QueueExport, queue: Queue, log: Log) -> int:
         work = 1
+        self._drop_kept(made, log.number)
         if log.unflushed_bytes:
             export = Export(log, made.upto, queue.needs(log))
             work += log.unflushed_bytes // BYTES_OF_WORK
@@ -374,7 +416,7 @@ class QueueKeeper:
             if export.left:
                 queue.mark()  # what came after the batch is the next checkpoint's, whether or not more comes
         if log.exporting != log.flushed or (log.first, log.flushed) != self._stored.get(log.number, of_nothing(log)):
-            made.logs.append((log, log.first, log.exporting))
+            made.logs.append((log, log.first, log.exporting, True))
         return work
 
     def give_back(self, made: QueueExport) -> None:
@@ -403,14 +445,15 @@ class QueueKeeper:
         safe = await self._in_thread(lambda: self._write_segments(made))
         puts = []
         made.blocks.clear()  # or they would keep the chunks from being evicted
-        for at, (log, first, upto) in enumerate(made.logs):
+        for at, (log, first, upto, exported) in enumerate(made.logs):
             if log.number in safe:
                 self._safe[log.number] = safe[log.number]
             meta = LogMeta(first, max(upto, first), self._safe.get(log.number, 0))
             puts.append((key("l", log.number), msgspec.msgpack.encode(meta)))
             self._stored[log.number] = meta.first, meta.next
             self._removal.moved(log.number, first)
-            log.exported()
+            if exported:
+                log.exported()
             if at % EXPORT_WORK == EXPORT_WORK - 1:
                 await asyncio.sleep(0)
         self.reader.evict()

@@ -70,6 +70,10 @@ JOURNAL_AHEAD_TIMES_MAX = 4
 # each, until a checkpoint lets go of what they settled.
 QUEUE_RESERVE_BYTES = 4 << 20
 
+# Messages of one log that a checkpoint leaves in the view (and memory) instead of in a file of their own: many queues
+# with a few messages need no files, and what is written anew with each that comes is never more than half a page.
+QUEUE_SMALL_BYTES = 2048
+
 # What a client says about itself is kept as long as it is connected. Libraries say half a KiB; this is room for a name,
 # a team and a build, and not for a payload.
 AMQP_CLIENT_PROPERTIES_BYTES_MAX = 16 << 10

@@ -2,6 +2,7 @@
 `storage.recover_on_startup`).
 
     verify    reads everything and changes nothing
+    dump      every message of queues that segments or state have
     repair    state: what can be read, into a new one ─► segments: batches that hold ─► journal: batches that hold ─►
               state: queues for logs that no queue has, sessions without what is lost ─► the new one takes its place
 
@@ -19,15 +20,18 @@ from rocksdict import AccessType, Rdict
 
 from fluxmq._core.errors import CorruptError, StorageError
 from fluxmq._core.journal_format import encode_header, file_name
-from fluxmq._core.segment_format import log_name
+from fluxmq._core.segment_format import log_name, messages_of
 from fluxmq.storage.journal_files import Recovery, check
 from fluxmq.storage.journal_repair import repair_journal
+from fluxmq.storage.segment_repair import dump as dump_segments
 from fluxmq.storage.segment_repair import repair as repair_segments
 from fluxmq.storage.segments import UNKNOWN, SegmentStore
 from fluxmq.storage.state_repair import Mending, mend, synced_of
 from fluxmq.storage.view import REPAIRED, ViewDamage, applied_of, is_new, open_view, read_all
 from fluxmq.storage.view_repair import (
+    Hole,
     ViewReport,
+    around,
     examine,
     finish,
     readable_copy,
@@ -37,7 +41,7 @@ from fluxmq.storage.view_repair import (
     write,
 )
 
-__all__ = ["RepairReport", "StateReport", "repair", "synced_offsets", "verify_state"]
+__all__ = ["RepairReport", "StateReport", "dump", "repair", "synced_offsets", "verify_state"]
 
 
 @dataclass(slots=True)
@@ -88,9 +92,40 @@ def verify_state(base: Path) -> StateReport:
         with _reading(state) as items:
             found = mend(items, base, view.applied or 0, False)
         report.state += found.lines
-        report.state += [f"log {log_name(log)}: neither state nor journal knows it; a start puts its messages aside, "
-                         f"as queues/{log_name(log)}{UNKNOWN}" for log in sorted(found.unknown)]
+        for log in sorted(found.unknown):
+            files = any((base / "queues" / (log_name(log) + end)).is_dir() for end in ("", UNKNOWN))
+            report.state.append(f"log {log_name(log)}: " + (
+                f"neither state nor journal knows it; a start puts its messages aside, as "
+                f"queues/{log_name(log)}{UNKNOWN}" if files else "the state has it, and no queue that it belongs to"))
     return report
+
+
+def dump(base: Path, number: int | None = None) -> Iterator[tuple[int, tuple[int, int, int, int, int, int, bytes, bytes,
+                                                                            bytes]]]:
+    """(log, message as `messages_of` gives it) of one log or of all: what segments have, in the order of logs, then of
+    small logs what the state has beyond that, as far as it can be read. Raises CorruptError, OSError, StorageError."""
+    reached: dict[int, int] = {}
+    for log, message in dump_segments(base, number):
+        reached[log] = message[0]
+        yield log, message
+    state = base / "state"
+    if is_new(state):
+        return
+    with readable_copy(state) as copy:
+        try:
+            view = open_view(copy, AccessType.read_only(False))
+        except ViewDamage as damage:
+            raise StorageError(f"the state in {state} is damaged: {damage.text}. Messages that are in it only are not "
+                               f"shown") from None
+        for item in around(view, b"k"):
+            if isinstance(item, Hole):
+                continue
+            key, value = item
+            if key[:1] != b"k":
+                return
+            log = int.from_bytes(key[1:9], "big")
+            if number is None or log == number:
+                yield from ((log, message) for message in messages_of(value[8:]) if message[0] > reached.get(log, -1))
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """What a state that has lost keys must be mended in, so that the broker starts and delivers all that is left.
 
     a log that no queue has       its messages are in segments or journal: it gets a queue, `recovered-<number>`
-    a queue whose log has no `l`  the log would begin anew, below what its groups have settled: `l` is made again
+    a queue whose log has no `l`  the log would begin anew, below what its groups have settled: `l` is made again; it is
+                                  moved where a `k` is lost that reached further
     a session that names messages which are gone      goes on without them
     a binding whose exchange is gone                  goes (the broker drops it at a start); it is said
 
@@ -60,7 +61,7 @@ class _State:
 
     queues: dict[int, QueueRecord] = field(default_factory=dict)
     groups: dict[int, tuple[GroupRecord, list[tuple[int, int]]]] = field(default_factory=dict)
-    metas: set[int] = field(default_factory=set)
+    metas: dict[int, LogMeta] = field(default_factory=dict)
     going: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
     stored: set[int] = field(default_factory=set)       # logs that have messages in the view
@@ -121,12 +122,13 @@ def _view(state: _State, found: Mending, key: bytes, value: bytes) -> None:
         record, copy = _decode_copy(value)
         state.groups[number] = record, cursors_of(copy)
     elif kind == b"l":
-        state.metas.add(number)
-        state.lanes[number] = _decode_meta(value).first >> _LANE_BITS
+        meta = state.metas[number] = _decode_meta(value)
+        state.lanes[number] = meta.first >> _LANE_BITS
     elif kind == b"x":
         state.going.add(number)
     elif kind == b"k":
         state.stored.add(number)
+        state.lanes[number] = int.from_bytes(value[:8], "big") >> _LANE_BITS
     elif kind == b"e":
         state.exchanges.add(number)
     elif kind == b"b":
@@ -168,7 +170,7 @@ def _directories(queues: Path) -> dict[int, tuple[Path, int]]:
 def _queues(state: _State, found: Mending, directories: dict[int, tuple[Path, int]], damaged: bool) -> None:
     known = state.going.union(*({*(one.number for one in record.logs), record.delay}
                                 for record in state.queues.values()))
-    unknown = (state.metas | state.stored | {number for number, (_, first) in directories.items() if first >= 0}
+    unknown = (state.metas.keys() | state.stored | {number for number, (_, first) in directories.items() if first >= 0}
                | (set(state.appended) if damaged else set())) - known
     state.number_last = max(state.number_last, *directories, *state.appended, 0)
     for number, (_, first) in directories.items():
@@ -186,8 +188,9 @@ def _queues(state: _State, found: Mending, directories: dict[int, tuple[Path, in
         for one in [*record.logs, *([LogRecord(record.delay, 0)] if record.delay else [])]:
             base = one.lane << _LANE_BITS
             upto = state.appended.get(one.number, max(reached.get(one.number, base), base))
-            if one.number not in state.metas and upto > base:
-                meta = LogMeta(base, upto, 0)
+            old = state.metas.get(one.number, LogMeta(base, base, 0))
+            if one.number not in state.stored and upto > old.next:  # `l` is lost, or the `k` that reached further
+                meta = LogMeta(old.first, upto, old.safe)
                 found.puts.append((b"l" + one.number.to_bytes(8, "big"), msgspec.msgpack.encode(meta)))
 
 

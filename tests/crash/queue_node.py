@@ -31,6 +31,10 @@ from fluxmq.storage.store import RocksStore
 
 __all__ = ["QueueNode", "View"]
 
+# Bytes of a log that stay in the view: another number with each start of a history, so what one start keeps there the
+# next moves to segments, and the other way round.
+SMALL = (0, 400, 2048)
+
 
 class View:
     """What RocksDB holds: replaced as a whole. Never changed, so a picture of it is a reference."""
@@ -104,7 +108,8 @@ class QueueNode:
         self.clock = QueueClock(self.manager, 0, self.keeper.clock.stamp_of_age)
         self.segments = SegmentStore(directory, segment_bytes=1500, ops=self.film)
         self.failed: list[FluxError] = []
-        self.queues = self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, self.failed.append)
+        self.queues = self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, self.failed.append,
+                                                       small_bytes=SMALL[identity % len(SMALL)])
         self.exchanges = ExchangeManager(self.hub, [b"v"], seed=identity)
         self.keeper.exchanges = ExchangeKeeper(self.exchanges, self.manager)
         self.keeper.recover()

@@ -36,6 +36,7 @@ PATIENCE_SECONDS = 60.0             # only a broker that hangs needs them
 RESERVE_BYTES = 1 << 16
 FILE_BYTES = 1 << 15                # of a journal file: some for each life
 SEGMENT_BYTES = 4096                # some files for each log
+SMALL_BYTES = 300                   # and yet messages of some that stay in the view
 QUEUES = ({"name": "c"}, {"name": "s", "type": "stream"}, {"name": "d"})
 
 
@@ -223,6 +224,7 @@ def settle(place: Path) -> None:
 def small_files() -> None:
     """The files of all brokers of this process are small."""
     limits.QUEUE_RESERVE_BYTES = RESERVE_BYTES                          # type: ignore[misc]
+    limits.QUEUE_SMALL_BYTES = SMALL_BYTES                              # type: ignore[misc]
     store, segments = server_module.RocksStore, queue_setup.SegmentStore
 
     def small_store(path: Path, **given: Any) -> Any:

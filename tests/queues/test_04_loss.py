@@ -310,7 +310,7 @@ def test_files_that_a_crash_left_behind_are_taken_for_those_of_a_new_queue(start
     broker = start_node({"name": "filler", "type": "stream"})
     admin(broker, "PUT", "queues", "old", body={})
     client = connect(broker)
-    put(client, "old", *names(0, 20))
+    put(client, "old", *names(0, 60))       # more than stay in the view
     checkpoints(broker, client, "filler")
     folders = broker.directory / "data" / "queues"
     kept = broker.directory / "kept"

@@ -16,6 +16,7 @@ from kit.client import Client
 from kit.source import QueueBroker, row
 from kit.tools import missing_tool
 from oracle.mqtt import Puback, Publish
+from unit.test_small_logs import Small
 
 from fluxmq._core.journal_format import crc32c
 
@@ -483,3 +484,29 @@ def test_what_may_not_be_read(start_queues: Start) -> None:
         with nobody(world.data / folder), pytest.raises(SourceError, match=r"may not be read|cannot be read") as caught:
             read(reader(queue="s", logs=world.data))
         assert "\n" not in str(caught.value)
+
+
+def test_messages_that_only_the_state_has(tmp_path: Path) -> None:
+    """Of a small queue: in no segment, and in the journal no more; then beside a segment and the journal."""
+    node = Small(tmp_path)
+
+    def offsets(**options: object) -> list[int]:
+        return sorted(found["offset"] for found in read(reader(queue="q", logs=tmp_path, **options)))
+
+    node.append(0, 1, 2, 3)
+    node.settle(1)
+    node.checkpoint()
+    node.checkpoint()
+    assert node.kinds == "k" and offsets() == [0, 2, 3]
+    node.append(4, 5)
+    assert offsets() == [0, 2, 3, 4, 5]
+    assert offsets(startingOffsets=json.dumps({"0": 3})) == [3, 4, 5]
+    node.append(*range(6, 30))
+    node.checkpoint()
+    node.append(30, 31)
+    node.checkpoint()
+    node.append(32)
+    assert node.kinds == "kl" and node.files
+    assert offsets() == [0, 2, 3, *range(4, 33)]
+    node.close()
+    assert offsets() == [0, 2, 3, *range(4, 33)]

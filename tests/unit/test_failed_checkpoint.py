@@ -79,7 +79,7 @@ class Node:
         self.manager = QueueManager(self.hub)
         self.disk = Disk()
         self.segments = SegmentStore(directory, segment_bytes=1500, ops=self.disk)
-        self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, lambda error: None)
+        self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, lambda error: None, small_bytes=0)
         self.keeper.recover()
 
     async def durable(self) -> None:

@@ -19,8 +19,8 @@ def flushed(hub: Hub, keeper: QueueKeeper, name: str) -> tuple[Log, Blocks]:
     manager = keeper.manager
     queue = manager.declare(QueueSpec(name=name))[0]
     log = queue.logs[0]
-    for _ in range(10):
-        log.append_message(b"t", b"x" * 100)
+    for _ in range(8):                          # one chunk
+        log.append_message(b"t", b"x")
     blocks = [block[7] for block in Export(log, 1 << 60)]
     log.exported()
     keeper.logs[log.number] = manager.queues[name.encode()], log
@@ -45,7 +45,7 @@ def test_the_least_recently_read_gives_way_and_what_was_just_read_in_does_not() 
     turn(hub, 5)
     assert third.get(0) is not None
     turn(hub, 5)
-    first.load(0, 10, blocks)
+    first.load(0, 8, blocks)
     keeper.reader.evict()
     assert first.get(0) is not None, "what somebody waits for is gone before he saw it"
     assert second.cached == 0 and third.cached > 0

@@ -56,7 +56,7 @@ class Node:
         self.ops = Watched()
         self.segments = SegmentStore(directory, segment_bytes=1500, compression="none", ops=self.ops)
         self.keeper = Keeper(Broker(self.hub), self.store, 1 << 40)
-        self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, lambda error: None)
+        self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, lambda error: None, small_bytes=0)
         self.found = self.keeper.recover()
         write = self.store.checkpoint
 

@@ -22,8 +22,8 @@ from fluxmq.engine.queues import QueueManager
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage import repair as repair_module
 from fluxmq.storage import view_repair
-from fluxmq.storage.repair import RepairReport, repair, synced_offsets, verify_state
-from fluxmq.storage.segment_repair import dump, verify
+from fluxmq.storage.repair import RepairReport, dump, repair, synced_offsets, verify_state
+from fluxmq.storage.segment_repair import verify
 from fluxmq.storage.segments import SegmentStore
 from fluxmq.storage.store import RocksStore
 
@@ -34,9 +34,10 @@ QUEUED = 3      # messages of each session in the view
 
 
 class Node:
-    """Sessions and queues over a real store, without sockets."""
+    """Sessions and queues over a real store, without sockets. small: bytes of a log that stay in the state; 0: all of
+    it is moved to segments."""
 
-    def __init__(self, directory: Path, identity: int = 1, recover: bool = False) -> None:
+    def __init__(self, directory: Path, identity: int = 1, recover: bool = False, small: int = 0) -> None:
         self.store = RocksStore(directory, identity=identity, recover_on_startup=recover)
         self.store.start()
         assert self.store.journal is not None
@@ -46,7 +47,7 @@ class Node:
         self.manager = QueueManager(self.hub, "")
         self.segments = SegmentStore(directory)
         self.keeper = Keeper(self.broker, self.store, 1 << 40)
-        self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, lambda error: None)
+        self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, lambda error: None, small_bytes=small)
         try:
             self.keeper.recover()
         except BaseException:

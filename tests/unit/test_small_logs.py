@@ -1,0 +1,296 @@
+"""Messages of small queues stay in the view: no file is made for them, nothing of them is lost or comes twice, and they
+go to segments when there are more, or away when they are settled."""
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from unit.test_repair import Node, good
+
+from fluxmq._core.errors import CorruptError, ShortageError
+from fluxmq._core.queue_export import unflushed
+from fluxmq._core.queue_log import Log
+from fluxmq._core.queue_member import PyMember
+from fluxmq.engine import durability
+from fluxmq.engine.queue_store import QueueExport
+from fluxmq.model import limits
+from fluxmq.model.queues import QueueSpec
+from fluxmq.storage.repair import dump, repair, verify_state
+from fluxmq.storage.state_repair import mend
+
+SMALL = limits.QUEUE_SMALL_BYTES
+SIZE = 100  # of a message's payload, padded: each is SIZE + 52 bytes or the like
+
+
+def payload(number: int) -> bytes:
+    return (b"%d." % number).ljust(SIZE, b".")
+
+
+class Small(Node):
+    """A node with one queue, `q`, and a group `g` of it."""
+
+    def __init__(self, directory: Path, identity: int = 1, small: int = SMALL) -> None:
+        super().__init__(directory, identity, small=small)
+        self.directory, self.identity = directory, identity
+        self.queue = self.manager.declare(QueueSpec(name="q"))[0]
+        self.group = self.manager.group(self.queue, b"g")
+        self.log = self.queue.logs[0]
+
+    def append(self, *numbers: int) -> None:
+        for number in numbers:
+            self.queue.append_message(b"t", payload(number))
+        self.durable()
+
+    def settle(self, *offsets: int) -> None:
+        for offset in offsets:
+            self.group.settle_any(self.log.number, offset)
+        self.queue.notify()
+        self.durable()
+
+    @property
+    def held(self) -> list[int]:
+        """The messages that are there for the group, wherever they are."""
+        found = []
+        for offset in range(self.log.first, self.log.next):
+            if self.queue.is_needed(self.log, offset):
+                message = self.log.get(offset)
+                if message is None:
+                    first, covers, blocks = self.segments.read(self.log.number, offset)
+                    self.log.load(min(first, offset), covers, blocks)
+                    message = self.log.get(offset)
+                if message is not None:
+                    assert message.payload == payload(offset), "each under its offset"
+                    found.append(offset)
+        return found
+
+    @property
+    def kinds(self) -> str:
+        """Of the view's keys of this log."""
+        number = self.log.number.to_bytes(8, "big")
+        return "".join(key[:1].decode() for key, _ in self.store.load() if key[1:] == number)
+
+    @property
+    def files(self) -> int:
+        return len(list((self.directory / "queues").rglob("*.seg")))
+
+    def again(self, small: int = SMALL) -> Small:
+        """After a kill: the journal is there, no last checkpoint was taken."""
+        self.close()
+        return Small(self.directory, self.identity + 1, small)
+
+
+@pytest.fixture()
+def node(tmp_path: Path) -> Small:
+    return Small(tmp_path)
+
+
+def test_a_checkpoint_makes_no_files(node: Small) -> None:
+    queues = [node.manager.declare(QueueSpec(name=f"q{number}"))[0] for number in range(200)]
+    for queue in queues:
+        queue.append_message(b"t", payload(0))
+    node.append(0, 1, 2)
+    node.checkpoint()
+    node.checkpoint()                   # the journal's first files are gone now
+    assert not node.files and node.kinds == "k"
+    node = node.again()
+    assert node.keeper.store.applied and node.held == [0, 1, 2]
+    assert node.kept == 203
+    node.close()
+    assert good(node.directory)
+
+
+def test_what_is_settled_does_not_come_back_and_no_offset_is_used_twice(node: Small) -> None:
+    node.append(0, 1, 2, 3, 4)
+    node.settle(1, 3, 4)
+    node.checkpoint()
+    node = node.again()
+    assert node.held == [0, 2] and node.log.next == 5
+    node.append(5)
+    node.settle(0)
+    node.checkpoint()
+    node = node.again()
+    assert node.held == [2, 5] and node.log.next == 6
+    node.settle(2, 5)
+    node.checkpoint()
+    assert node.kinds == "l", "nothing is left to keep"
+    node = node.again()
+    assert node.held == [] and node.log.next == 6
+    node.append(6)
+    assert node.again().held == [6]
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_what_grows_goes_to_segments(node: Small, started: bool) -> None:
+    node.append(0, 1, 2)
+    node.checkpoint()
+    assert node.kinds == "k"
+    if started:
+        node = node.again()
+    node.append(*range(3, 30))
+    node.checkpoint()
+    assert node.kinds == "l" and node.files == 1
+    node.append(30, 31)
+    node.checkpoint()
+    assert node.kinds == "kl" and node.files == 1
+    node.append(32)
+    node = node.again()
+    assert node.held == [*range(33)]
+    node.append(*range(33, 60))
+    node.checkpoint()
+    node = node.again()
+    assert node.kinds == "l" and node.held == [*range(60)]
+
+
+def test_a_directory_of_the_version_before_opens(node: Small) -> None:
+    """It has everything in segments, as small=0 makes it."""
+    node = node.again(0)
+    node.append(0, 1)
+    node.checkpoint()
+    assert node.kinds == "l" and node.files == 1
+    node = node.again()
+    node.append(2)
+    node.checkpoint()
+    assert node.kinds == "kl" and node.files == 1
+    node = node.again(0)
+    assert node.held == [0, 1, 2]
+    node.append(3)
+    node.checkpoint()
+    assert node.kinds == "l"
+    assert node.again().held == [0, 1, 2, 3]
+
+
+def test_a_deleted_queue_leaves_nothing(node: Small) -> None:
+    node.append(0)
+    node.checkpoint()
+    node = node.again()
+    assert node.kinds == "k"
+    node.manager.delete(b"q")
+    node.checkpoint()
+    assert node.kinds == ""
+
+
+def grow(node: Small) -> None:
+    for number in range(node.log.next, node.log.next + 30):
+        node.queue.append_message(b"t", payload(number))
+
+
+def shrink(node: Small) -> None:
+    for offset in range(node.log.first, node.log.next):
+        node.group.settle_any(node.log.number, offset)
+    node.queue.notify()
+
+
+def nothing(node: Small) -> None:
+    pass
+
+
+@pytest.mark.parametrize("before", [0, 2, 30])
+@pytest.mark.parametrize("at_first", [0, 1, 30])
+@pytest.mark.parametrize("meanwhile", [nothing, grow, shrink], ids=lambda step: step.__name__)
+def test_a_shortage_between_two_attempts(node: Small, monkeypatch: pytest.MonkeyPatch, before: int, at_first: int,
+                                         meanwhile: Callable[[Small], None]) -> None:
+    """What the first attempt decided about a log does not stand in the way of what the next decides."""
+    assert node.keeper.queues is not None
+    monkeypatch.setattr(durability, "SPACE_RETRIES_S", 0)
+    node.append(*range(before))
+    node.checkpoint()
+    node.append(*range(before, before + at_first))
+    write, refused = node.keeper.queues.write, []
+
+    async def refuse_once(made: QueueExport) -> list[tuple[bytes, bytes]]:
+        if not refused:
+            refused.append(made)
+            meanwhile(node)
+            raise ShortageError("no space")
+        return await write(made)
+
+    monkeypatch.setattr(node.keeper.queues, "write", refuse_once)
+    node.checkpoint()
+    assert refused
+    expected, following = node.held, node.log.next
+    node = node.again()
+    assert node.held == expected and node.log.next == following
+    node.append(following)
+    node.checkpoint()
+    assert ("k" in node.kinds) == (0 < node.log.unflushed_bytes <= SMALL)
+    assert node.again().held == [*expected, following]
+
+
+def test_dump_shows_them(node: Small) -> None:
+    node.append(*range(30))
+    node.checkpoint()
+    node.append(30, 31)
+    node.checkpoint()
+    number = node.log.number
+    node.close()
+    assert [(log, message[0]) for log, message in dump(node.directory)] == [(number, at) for at in range(32)]
+    assert [message[0] for _, message in dump(node.directory, number)] == [*range(32)]
+    assert [*dump(node.directory, number + 100)] == []
+
+
+def test_messages_whose_queue_is_lost_get_one(node: Small) -> None:
+    node.append(0, 1, 2)
+    node.checkpoint()
+    number, log = node.queue.number, node.log.number
+    keys = [b"q" + number.to_bytes(8, "big"), b"g" + node.group.number.to_bytes(8, "big")]
+    asyncio.run(node.store.checkpoint((), keys, node.store.applied))
+    node.close()
+    assert any(f"{log:016x}" in line for line in verify_state(node.directory).state)
+    other = Node(node.directory, 5, small=SMALL)
+    assert other.kept == 0
+    other.checkpoint()
+    other.close()
+    assert any("recovered-" in line for line in repair(node.directory).given_up)
+    assert good(node.directory)
+    other = Node(node.directory, 6, small=SMALL)
+    assert other.kept == 3
+    other.close()
+
+
+def test_where_they_are_lost_what_comes_next_is_not(node: Small) -> None:
+    """The group has settled what the view has lost: a log that begins again below that would swallow what comes."""
+    node.append(*range(30))
+    node.checkpoint()
+    node.append(30, 31, 32)
+    member = PyMember(lambda log, offset, deliveries: None, room=100)
+    node.group.join(member)
+    node.queue.notify()
+    node.settle(30, 31, 32)
+    node.checkpoint()
+    assert node.kinds == "kl" and node.log.first == 0
+    lost = b"k" + node.log.number.to_bytes(8, "big")
+    items = [(key, value) for key, value in node.store.load() if key != lost]
+    found = mend(items, node.directory, node.store.applied, True)
+    assert [key[:1] for key, _ in found.puts] == [b"l"]
+    asyncio.run(node.store.checkpoint(found.puts, [lost], node.store.applied))
+    node = node.again()
+    assert node.log.next == 33, "as far as the group had come"
+    node.append(33)
+    assert node.held == [*range(30), 33]
+
+
+def test_a_log_takes_back_what_it_gave(node: Small) -> None:
+    ledger = node.hub.ledger
+    log = Log(ledger, 7, lane=2)
+    base = log.first
+    for number in range(5):
+        log.append_message(b"t", payload(number))
+    log.trim(base + 1)
+    raw = unflushed(log)
+    for first, reach, held in ((base, base, [1, 2, 3, 4]), (base + 3, base + 3, [3, 4]), (base, base + 5, [])):
+        other = Log(ledger, 7, lane=2, first=first, next=reach)
+        other.replay(raw, log.next + 2)
+        assert [at for at in range(5) if other.get(base + at)] == held
+        assert other.next == log.next + 2 and other.append_message(b"t", b"") == log.next + 2
+        following = other.at_or_above(log.next)
+        # where nothing of it is left, all below is on disk for all it knows
+        assert (following is not None and following.offset == log.next + 2) == bool(held)
+    for broken, following in ((raw[:-8], log.next), (raw, log.next - 1), (b"x", log.next)):
+        with pytest.raises(CorruptError, match="the state holds what is no message"):
+            Log(ledger, 7, lane=2).replay(broken, following)
+    with pytest.raises(CorruptError, match="an APPEND record"):
+        Log(ledger, 7, lane=2).replay(raw)
+    with pytest.raises(CorruptError, match="an APPEND record"):
+        Log(ledger, 7, lane=2).replay(b"")
