@@ -162,6 +162,9 @@ class HttpServer:
             if peer.http.our_state is not h11.DONE or peer.http.their_state is not h11.DONE:
                 return
             peer.http.start_next_cycle()
+            # Nothing above has to wait while requests lie one behind the other and their asker reads: a thousand of
+            # them are in what one read brings, and the whole broker would wait for these.
+            await asyncio.sleep(0)
 
     async def _answer(self, request: Request) -> Answer | Stream:
         try:

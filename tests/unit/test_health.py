@@ -158,6 +158,40 @@ def test_any_chunking_gives_the_same_answers(run: Callable[..., None]) -> None:
     run(scenario())
 
 
+def test_one_asker_has_one_answer_per_turn_of_the_loop(run: Callable[..., None]) -> None:
+    """However many requests he sends at once: others have their turn in between."""
+    async def ask_much() -> None:
+        broker = Broker()
+        loop = asyncio.get_running_loop()
+        turn = most = count = 0
+        seen = -1
+
+        def tick() -> None:
+            nonlocal turn
+            turn += 1
+            if count < 300:
+                loop.call_soon(tick)
+
+        def health() -> dict[str, Any]:
+            nonlocal seen, most, count
+            most, seen = (most + 1 if seen == turn else 1), turn
+            count += 1
+            assert most <= 2, "the loop and tick() do not begin a turn at the same moment"
+            return {}
+
+        broker.health = health      # type: ignore[method-assign]
+        async with serving(broker) as server:
+            reader, writer = await connect(server)
+            writer.write(get("/health") * 300)
+            loop.call_soon(tick)
+            for _ in range(300):
+                assert (await answer(reader))[0] == 503
+            writer.close()
+        assert count == 300 and turn >= 150
+
+    run(ask_much())
+
+
 @pytest.mark.parametrize(("request_bytes", "status"), [
     (b"nonsense\r\n\r\n", 400), (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
     (b"GET /health HTTP/1.1\r\n\r\n", 400), (b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
