@@ -2,8 +2,8 @@
 """Machine. Queues in numbers, for who looks at them: no message is touched, whatever their number.
 
     kept        messages in the queue
-    ready       of a classic queue: those that its hindmost group has still to hand out, what waits for its backoff
-                included; without a group all. Of a stream: those that its hindmost group has still to read
+    ready       of a classic queue: what the group that is furthest behind has still to hand out, what waits for its
+                backoff included; without a group all. Of a stream: what the group furthest behind has still to read
     unsettled   in the hands of consumers now, of all groups together
 """
 from libc.stdint cimport uint64_t

@@ -92,7 +92,7 @@ def config_check(file: Path) -> None:
     problems = [ConfigError("", problem) for problem in check_certificates(config)]
     if problems:
         raise InvalidConfig(problems)
-    click.echo(f"{file}: good")
+    click.echo(f"{file}: valid")
 
 
 @config.command("show")

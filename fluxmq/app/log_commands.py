@@ -64,7 +64,7 @@ def log_verify(directory: Path) -> int:
                        f"stop it for a result that counts")
         for report in verify(directory, synced_offsets(directory)):
             files, messages = files + 1, messages + report.messages
-            state = "DAMAGED" if report.problems else "good"
+            state = "DAMAGED" if report.problems else "intact"
             click.echo(f"{report.path.relative_to(directory)}: {state}, {report.messages} messages, "
                        f"{report.bytes} bytes")
             for line in report.problems:
@@ -78,7 +78,7 @@ def log_verify(directory: Path) -> int:
         found = whole.found
         torn = f"; {found.truncated_bytes} bytes behind them will be cut off" if found.truncated_bytes else ""
         held = f"batches {found.first} to {found.last}" if found.last else "no batches"
-        click.echo(f"journal: good, {held}{torn}")
+        click.echo(f"journal: intact, {held}{torn}")
     for title, lines in (("journal", whole.journal), ("state", whole.state)):
         if lines:
             click.echo(f"{title}: DAMAGED")
@@ -86,7 +86,7 @@ def log_verify(directory: Path) -> int:
         for line in lines:
             click.echo(f"  {line}")
     if not whole.state:
-        click.echo(f"state: good, {whole.view.keys} keys, reaches batch {whole.view.applied}" if whole.view.keys else
+        click.echo(f"state: intact, {whole.view.keys} keys, reaches batch {whole.view.applied}" if whole.view.keys else
                    "state: nothing in it yet")
     if damaged:
         click.echo(f"Restore {directory} from a copy; or, with the broker stopped, `fluxmq log repair {directory}` "

@@ -67,7 +67,7 @@ _DROP = Label("reason", (
 _QUEUE = Label("queue", ())
 _QUEUE_STATE = Label("state", (
     "kept",  # all that are there
-    "ready",  # for the hindmost group to be handed out; of a stream, to be read
+    "ready",  # for the group furthest behind to be handed out; of a stream, to be read
     "unsettled",  # in the hands of consumers
     "delayed"))  # not due yet, and not kept among the others
 _QUEUE_REFUSAL = Label("reason", (

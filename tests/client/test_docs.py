@@ -16,7 +16,7 @@ SAYS = [
     "room/7/temperature 21.5\n",
     "nobody listens\n0x90\n",
     "order two coffees 7\n",
-    "two coffees for the 1. time\ntwo coffees for the 2. time\none tea for the 1. time\none tea for the 2. time\n",
+    "two coffees, delivery 1\ntwo coffees, delivery 2\none tea, delivery 1\none tea, delivery 2\n",
     "b'a/b' b'1' 1 1024\nclosed\n",
 ]
 

@@ -296,8 +296,8 @@ class QueueMachine(RuleBasedStateMachine):
             assert self.waiting() <= self.depth_max
 
     def waiting(self, most: bool = False) -> int:
-        """What max_depth counts: messages that the hindmost group is not done with; without a group, all. most: as
-        QueueModel.depth."""
+        """What max_depth counts: messages that the group furthest behind is not done with; without a group, all. most:
+        as QueueModel.depth."""
         depth = self.model.depth(most)
         return min(depth, max((self.model.unsettled(name, most) for name in self.groups), default=depth))
 

@@ -127,7 +127,7 @@ def test_the_examples_in_python(broker: Broker, socket: Path) -> None:
         said = subprocess.run([sys.executable, "-P", "-c", text], env=environment(), text=True, capture_output=True,
                               timeout=SECONDS, check=False)
         assert (said.returncode, said.stderr) == (0, "")
-    assert said.stdout == "two coffees for the 1. time\n"
+    assert said.stdout == "two coffees, delivery 1\n"
     row = json.loads(run(broker, ["fluxmq", "queue", "describe", "orders", "--json"], socket).stdout)
     assert (row["messages"], row["counts"]["settled"]) == (0, 1)
 

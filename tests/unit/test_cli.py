@@ -111,7 +111,7 @@ def test_check_reads_the_file_alone(tmp_path: Path) -> None:
     good.write_text("log: {level: debug}\n")
     bad.write_text("log: {level: loud}\nbroker: {max_qos: 7}\n")
     result = run("config", "check", str(good), environment={"FLUXMQ__NONSENSE": "1"})
-    assert (result.returncode, result.stdout, result.stderr) == (0, f"{good}: good\n", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"{good}: valid\n", "")
     result = run("config", "check", str(bad))
     assert result.returncode == 2 and result.stdout == ""
     assert "log.level" in result.stderr and "broker.max_qos" in result.stderr and "Traceback" not in result.stderr

@@ -499,7 +499,7 @@ def test_verify_looks_at_the_journal_too(tmp_path: Path, capsys: pytest.CaptureF
         for index in range(3):
             commit(journal, (1, b"%d" % index))
     code, out, _ = status("log", "verify", str(tmp_path), capsys=capsys)
-    assert code == exit_codes.OK and "journal: good, batches 1 to 3" in out
+    assert code == exit_codes.OK and "journal: intact, batches 1 to 3" in out
     path = next((tmp_path / "journal").glob("*.log"))
     content = bytearray(path.read_bytes())
     content[45] ^= 1
