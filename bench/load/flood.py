@@ -13,6 +13,8 @@
     qos          basic.qos
     channel      channel.open, channel.close
     tx           tx.select
+    commit       tx.commit of nothing
+    purge        queue.purge of an empty queue
 
 The bystander sends PINGREQ on a connection of its own and times each answer; the flood runs in a process of its own.
 What a flood gets done is counted by the octets of its answers, whose size is known.
@@ -97,6 +99,10 @@ def prepare_exchange(session: Session) -> None:
     session.read()
 
 
+def prepare_commit(session: Session) -> None:
+    session.call(TX, 10)
+
+
 def declare_exchange() -> bytes:
     return method(CHANNEL, EXCHANGES, 10, b"\0\0", shortstr(QUEUE), shortstr("topic"), b"\x02",
                   encode_table({}))
@@ -121,6 +127,9 @@ KINDS = {
     "channel": Kind(lambda: [method(2, CHANNELS, 10, b"\0"), method(2, CHANNELS, 40, bytes(2), b"\0", bytes(4))],
                     (8 + 4 + 4 + 8 + 4) // 2, True),
     "tx": Kind(lambda: [method(CHANNEL, TX, 10)], 8 + 4, True),
+    "commit": Kind(lambda: [method(CHANNEL, TX, 20)], 8 + 4, True, prepare_commit),
+    "purge": Kind(lambda: [method(CHANNEL, QUEUES, 30, b"\0\0", shortstr(QUEUE), b"\0")], 8 + 4 + 4, True,
+                  prepare_queue),
 }
 
 

@@ -8,6 +8,7 @@ import pytest
 from unit.amqp_world import Consumer, World
 
 from fluxmq._core.queue_heads import PULL_EMPTY, PULL_GIVEN
+from fluxmq.engine.amqp_queues import DELETE_WORK, PURGE_WORK
 
 FULL = 0x97
 QUORUM = {"durable": True, "queue_type": "quorum"}
@@ -303,3 +304,18 @@ def test_an_operator_purges_what_has_a_limit_of_bytes() -> None:
     assert world.admin.purge("q") == 1
     world.turn()
     assert world.put("1234", "56") == [0, FULL]
+
+
+def test_what_is_thrown_away_is_work_of_who_asks() -> None:
+    """One method may do a million of something: its connection's share of the round is charged for each."""
+    costs: dict[tuple[str, int], int] = {}
+    for count in (10, 500):
+        for how in ("purge", "delete"):
+            world = World()
+            world.declare()
+            world.put(*map(str, range(count)))
+            before = world.hub.work
+            assert getattr(world.amqp, how)(b"/", b"q") == count
+            costs[how, count] = world.hub.work - before
+    assert costs["purge", 500] - costs["purge", 10] == 490 * PURGE_WORK
+    assert costs["delete", 500] - costs["delete", 10] == 490 * DELETE_WORK
