@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import mmap
 import os
 import platform
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,9 +38,9 @@ from fluxmq._core.segment_format import (
     find_batch,
     walk,
 )
-from fluxmq.storage.reading import close_quietly
+from fluxmq.storage.reading import close_quietly, read_whole
 
-__all__ = ["Block", "Damage", "FileOps", "SegmentFile", "files_of", "mapped", "never_synced", "no_space",
+__all__ = ["Block", "Damage", "FileOps", "SegmentFile", "files_of", "never_synced", "no_space",
            "read_at", "read_file", "read_header", "rebuilt_index", "unpack", "unpacked"]
 
 # (first, last, count, time_min, time_max, due_min, due_max, messages), as an Export gives it.
@@ -160,15 +157,6 @@ def read_at(fd: int, size: int, at: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-@contextmanager
-def mapped(path: Path) -> Iterator[memoryview]:
-    """The bytes of a file; an empty one cannot be mapped. Unmapped when nobody refers to it any more: the traceback of
-    an error may hold a slice of it."""
-    with path.open("rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        yield memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
-
-
 def read_header(data: bytes | memoryview, path: Path, log: int, first: int) -> SegmentFile:
     """The file that this header opens. Raises Damage."""
     try:
@@ -203,22 +191,22 @@ def read_file(file: SegmentFile, following: int | None) -> int:
             raise Damage(f"it reaches offset {file.reach}, but the next file follows one that reaches {following}: a "
                          f"file between them is missing", file.end)
         return 0
-    with mapped(file.path) as data:
-        index, synced = walk(data, file.file_id)
-        if following is None:
-            index.cut(index.first_bad(data, file.file_id, synced))
-            file.take(index)
-            proof = find_batch(data, file.end + 1, file.file_id, file.reach if len(index) else 0, file.end + 1)
-            if proof is not None:
-                raise Damage(f"the batch at offset {file.end} does not hold, though the batch at offset {proof} shows "
-                             f"that it had been written and synced", file.end)
-            file.synced = min(synced, file.end)
-        else:
-            file.take(index)
-            if file.reach != following:
-                raise Damage(f"the batch at offset {file.end} does not hold, though the next file shows that offsets "
-                             f"up to {following - 1} were written", file.end)
-            file.sealed, file.synced = True, file.end
+    data = read_whole(file.path)
+    index, synced = walk(data, file.file_id)
+    if following is None:
+        index.cut(index.first_bad(data, file.file_id, synced))
+        file.take(index)
+        proof = find_batch(data, file.end + 1, file.file_id, file.reach if len(index) else 0, file.end + 1)
+        if proof is not None:
+            raise Damage(f"the batch at offset {file.end} does not hold, though the batch at offset {proof} shows "
+                         f"that it had been written and synced", file.end)
+        file.synced = min(synced, file.end)
+    else:
+        file.take(index)
+        if file.reach != following:
+            raise Damage(f"the batch at offset {file.end} does not hold, though the next file shows that offsets "
+                         f"up to {following - 1} were written", file.end)
+        file.sealed, file.synced = True, file.end
     return size - file.end
 
 
@@ -230,8 +218,7 @@ def rebuilt_index(file: SegmentFile) -> SegmentIndex:
         found = decode_index(data, file.end, file.file_id) if len(data) >= INDEX_HEADER_SIZE else None
         if found is not None and found[0].messages == file.messages:
             return found[0]
-    with mapped(file.path) as data_:
-        index, _ = walk(data_, file.file_id)
+    index, _ = walk(read_whole(file.path), file.file_id)
     if index.end != file.end or index.messages != file.messages:
         raise Damage(f"the batch at offset {index.end} does not hold, though the footer says that batches reach "
                      f"{file.end}", index.end)

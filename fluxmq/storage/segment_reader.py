@@ -18,10 +18,10 @@ from fluxmq._core.segment_format import (
     find_time,
     take_messages,
 )
+from fluxmq.storage.reading import read_whole
 from fluxmq.storage.segment_files import (
     Damage,
     SegmentFile,
-    mapped,
     no_space,
     read_at,
     rebuilt_index,
@@ -208,5 +208,5 @@ class SegmentReader:
             if found is not None and found[1] is not None:
                 return found[1]
             index = file.index or self._load_index(file, fd)
-        with mapped(file.path) as data:
-            return unpacked(file, index, data)
+        data = read_whole(file.path)
+        return unpacked(file, index, data)

@@ -14,13 +14,12 @@ from pathlib import Path
 
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.segment_format import HEADER_SIZE, file_first, log_number
-from fluxmq.storage.reading import close_quietly
+from fluxmq.storage.reading import close_quietly, read_whole
 from fluxmq.storage.segment_files import (
     Damage,
     FileOps,
     SegmentFile,
     files_of,
-    mapped,
     never_synced,
     no_space,
     read_file,
@@ -195,8 +194,8 @@ def seal_on_disk(ops: FileOps, file: SegmentFile) -> bool:
     """Write the footer of a file whose batches have just been walked. False: there is no room for it; the file can be
     read all the same. Raises Damage, OSError."""
     assert file.index is not None
-    with mapped(file.path) as data:
-        footer = file.index.footer(unpacked(file, file.index, data), file.reach, file.file_id)
+    data = read_whole(file.path)
+    footer = file.index.footer(unpacked(file, file.index, data), file.reach, file.file_id)
     fd = ops.open(file.path, False)
     try:
         ops.truncate(fd, file.end)

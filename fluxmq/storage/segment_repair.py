@@ -27,8 +27,8 @@ from fluxmq._core.segment_format import (
     find_batch,
     messages_of,
 )
-from fluxmq.storage.reading import close_quietly
-from fluxmq.storage.segment_files import Block, Damage, FileOps, SegmentFile, mapped, read_file, unpack
+from fluxmq.storage.reading import close_quietly, read_whole
+from fluxmq.storage.segment_files import Block, Damage, FileOps, SegmentFile, read_file, unpack
 from fluxmq.storage.segment_recovery import SegmentRecovery, heads_of, logs_in
 from fluxmq.storage.segments import UNKNOWN
 
@@ -105,25 +105,25 @@ def _examine(file: SegmentFile, following: int | None, keep: bool) -> _Examined:
     except Damage as damage:
         result.problems.append(str(damage.text))
         sealed = False
-    with mapped(file.path) as data:
-        file.size = len(data)
-        trailer = decode_trailer(data[max(0, len(data) - TRAILER_SIZE):], len(data), file.file_id)
-        index = SegmentIndex()
-        found: list[str] = []
-        reach = limit if limit >= 0 else trailer[0] if trailer else len(data)
-        for end, batch in _batches(data, file, reach, found, limit >= 0 or trailer is not None):
-            if keep:
-                result.whole.append(batch)
-            index.add(batch.block, end)
-        if limit >= 0:
-            result.problems += found
-        elif keep:
-            result.problems += found[1:]
-        if sealed and not result.problems:
-            inside = decode_index(data[file.end:len(data) - TRAILER_SIZE], file.end, file.file_id)
-            if inside is None or inside[1] is None or not inside[0].same(index):
-                result.footer = False
-        file.messages, file.raw = index.messages, index.raw
+    data = read_whole(file.path)
+    file.size = len(data)
+    trailer = decode_trailer(data[max(0, len(data) - TRAILER_SIZE):], len(data), file.file_id)
+    index = SegmentIndex()
+    found: list[str] = []
+    reach = limit if limit >= 0 else trailer[0] if trailer else len(data)
+    for end, batch in _batches(data, file, reach, found, limit >= 0 or trailer is not None):
+        if keep:
+            result.whole.append(batch)
+        index.add(batch.block, end)
+    if limit >= 0:
+        result.problems += found
+    elif keep:
+        result.problems += found[1:]
+    if sealed and not result.problems:
+        inside = decode_index(data[file.end:len(data) - TRAILER_SIZE], file.end, file.file_id)
+        if inside is None or inside[1] is None or not inside[0].same(index):
+            result.footer = False
+    file.messages, file.raw = index.messages, index.raw
     return result
 
 
@@ -156,8 +156,8 @@ def verify(base: Path, expect: Mapping[int, int] | None = None) -> Iterator[File
 
 def _reach_of(file: SegmentFile) -> int | None:
     """What a file says of itself, where the next one cannot say what it follows."""
-    with mapped(file.path) as data:
-        trailer = decode_trailer(data[max(0, len(data) - TRAILER_SIZE):], len(data), file.file_id)
+    data = read_whole(file.path)
+    trailer = decode_trailer(data[max(0, len(data) - TRAILER_SIZE):], len(data), file.file_id)
     return trailer[1] if trailer is not None else None
 
 
@@ -181,10 +181,10 @@ def dump(base: Path, number: int | None = None) -> Iterator[tuple[int, tuple[int
             except Damage as damage:
                 problems.append(damage.text)
                 head.end = where.stat().st_size
-            with mapped(where) as data:
-                for _, batch in _batches(data, head, head.end, problems, not problems):
-                    for message in messages_of(batch.block[7]):
-                        yield log, message
+            data = read_whole(where)
+            for _, batch in _batches(data, head, head.end, problems, not problems):
+                for message in messages_of(batch.block[7]):
+                    yield log, message
             if problems:
                 raise CorruptError(f"{where}: {problems[0]}")
 
@@ -249,9 +249,9 @@ def _short(reach: int, expect: int) -> str:
 def _synced(file: SegmentFile, expect: int) -> _Examined:
     """Of a log's last file, which is no torn one: every batch that holds and had been synced, wherever it stands."""
     result = _Examined(problems=[_short(file.reach, expect)], footer=False)
-    with mapped(file.path) as data:
-        result.whole = [batch for _, batch in _batches(data, file, len(data), result.problems, False)
-                        if batch.block[0] < expect]
+    data = read_whole(file.path)
+    result.whole = [batch for _, batch in _batches(data, file, len(data), result.problems, False)
+                    if batch.block[0] < expect]
     return result
 
 

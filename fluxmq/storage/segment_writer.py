@@ -31,7 +31,8 @@ from fluxmq._core.segment_format import (
     log_name,
     walk,
 )
-from fluxmq.storage.segment_files import Block, Damage, FileOps, SegmentFile, mapped, no_space, unpacked
+from fluxmq.storage.reading import read_whole
+from fluxmq.storage.segment_files import Block, Damage, FileOps, SegmentFile, no_space, unpacked
 from fluxmq.storage.segment_handles import Handles
 from fluxmq.storage.segment_reader import SegmentReader
 from fluxmq.storage.segment_recovery import Log, refusal
@@ -211,8 +212,8 @@ class SegmentWriter(SegmentReader):
                 self._fail(f"{file.path} cannot be cut back: {error}", error)
         self._handles.forget(file)
         kept = SegmentFile(file.path, file.log, file.first, file.follows, file.file_id, size=end, synced=end)
-        with mapped(file.path) as data:
-            kept.take(walk(data, file.file_id)[0])
+        data = read_whole(file.path)
+        kept.take(walk(data, file.file_id)[0])
         return kept
 
     def _begin(self, log: Log, first: int) -> SegmentFile:
@@ -246,8 +247,8 @@ class SegmentWriter(SegmentReader):
         Synced before too: else a loss of power could leave the footer, which vouches for the batches, without them."""
         if file.pairs is None:
             assert file.index is not None
-            with mapped(file.path) as data:
-                file.pairs = bytearray(unpacked(file, file.index, data))
+            data = read_whole(file.path)
+            file.pairs = bytearray(unpacked(file, file.index, data))
         self._sync_file(file)
         assert file.index is not None
         footer = file.index.footer(file.pairs, file.reach, file.file_id)

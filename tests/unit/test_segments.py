@@ -208,6 +208,38 @@ def test_a_failed_sync_is_final(tmp_path: Path, call: str, monkeypatch: pytest.M
     store.close()
 
 
+def test_a_whole_file_that_cannot_be_read_is_an_error_of_its_log(tmp_path: Path,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a mapped file it would be SIGBUS, which ends the broker. A file is read as a whole where its index is gone."""
+    store = opened(tmp_path, segment_bytes=500)
+    for number in (1, 2):
+        store.write(number, blocks_of(plain(range(50))))
+    store.sync([1, 2])
+    store.close()
+    store = opened(tmp_path)
+    sealed = files(tmp_path)[0]
+    data = bytearray(sealed.read_bytes())
+    trailer_and_index = len(data) - store._logs[1].files[0].end
+    data[-trailer_and_index] ^= 1
+    sealed.write_bytes(data)
+    preadv, asked = os.preadv, []
+
+    def broken(fd: int, buffers: list[memoryview], at: int) -> int:
+        if os.readlink(f"/proc/self/fd/{fd}") == str(sealed):
+            asked.append(at)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return preadv(fd, buffers, at)
+
+    monkeypatch.setattr(os, "preadv", broken)
+    with pytest.raises(StorageError, match=f"{sealed} cannot be read.*fluxmq log verify"):
+        read_all(store, 1)
+    assert asked
+    assert offsets(store, 2) == list(range(50))
+    monkeypatch.undo()
+    assert offsets(store, 1) == list(range(50))
+    store.close()
+
+
 def test_a_failed_sync_in_a_rotation_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ops = FileOps()
     store = opened(tmp_path, ops=ops, segment_bytes=500)
