@@ -328,6 +328,8 @@ class Server:
             await self.health.stop()
         if self._authority is not None:
             self._authority.close()
+        if self.queue_space is not None:
+            await self.queue_space.stop()
         if self.store is not None:
             if self._started:
                 await self.keeper.close(self.config.server.shutdown_timeout)

@@ -75,6 +75,13 @@ class QueueSpace:
             self._due_ms = now + self._retry_ms
             self._task = loop.run_in_executor(None, self._reserve.take)
 
+    async def stop(self) -> None:
+        """What is being reserved is done, or has failed, which nobody need hear of any more."""
+        task, self._task = self._task, None
+        if task is not None:
+            await asyncio.wait([task])
+            task.exception()
+
     def _taken(self, task: asyncio.Future[bool]) -> None:
         error = task.exception()
         if error is not None:

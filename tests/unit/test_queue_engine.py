@@ -2,6 +2,9 @@
 others work with it, and clocks that jump."""
 from __future__ import annotations
 
+import asyncio
+import gc
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -487,6 +490,38 @@ def test_queues_refuse_while_there_is_no_reserve(tmp_path: Path) -> None:
     assert manager.queues[b"q"].queue.append_message(b"$queue/q", b"dead letter") == 0
     reserve.there = True
     assert not ticks() and reserve.held and publish(b"q") == 0
+    real.close()
+
+
+def test_a_stop_waits_for_what_is_being_reserved(tmp_path: Path) -> None:
+    """A thread that outlives the broker would find its directory gone, or another broker's, and tell nobody of it."""
+    real = Journal(tmp_path, identity=1)
+    hub = Hub(real)
+    manager = QueueManager(hub)
+    manager.declare(read_spec({"name": "q"}))
+    begun, end, accidents = threading.Event(), threading.Event(), []
+
+    class SlowReserve(FakeReserve):
+        def take(self) -> bool:
+            begun.set()
+            end.wait()
+            raise FileNotFoundError(2, "the directory is gone")
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: accidents.append(context))
+        space = QueueSpace(manager, SlowReserve(), manager.log)
+        space.tick(loop)
+        await loop.run_in_executor(None, begun.wait)
+        stopping = asyncio.ensure_future(space.stop())
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        end.set()
+        await stopping
+
+    asyncio.run(run())
+    gc.collect()
+    assert not accidents
     real.close()
 
 
