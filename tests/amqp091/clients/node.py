@@ -9,7 +9,6 @@ import os
 import queue
 import subprocess
 import threading
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,10 +40,10 @@ CAMEL = {"content_type": "contentType", "content_encoding": "contentEncoding", "
 
 
 class Node:
-    """The process and the two streams. events: by channel and kind, what the broker sent by itself."""
+    """The process and the two streams. _events: by channel and kind, what the broker sent by itself."""
 
     def __init__(self, program: str, modules: Path) -> None:
-        self.events: dict[tuple[str, str], queue.Queue[dict[str, Any]]] = defaultdict(queue.Queue)
+        self._events: dict[tuple[str, str], queue.Queue[dict[str, Any]]] = {}
         self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
         self._numbers = itertools.count(1)
         self.names = (f"n{number}" for number in itertools.count(1))
@@ -68,9 +67,13 @@ class Node:
             raise AmqpError(found["code"] if isinstance(found["code"], int) else 0, found["error"])
         return found["value"]
 
+    def events(self, on: str, event: str) -> queue.Queue[dict[str, Any]]:
+        """One, whichever of the two threads asks for it first."""
+        return self._events.setdefault((on, event), queue.Queue())
+
     def next(self, on: str, event: str) -> dict[str, Any]:
         try:
-            return self.events[on, event].get(timeout=TIMEOUT)
+            return self.events(on, event).get(timeout=TIMEOUT)
         except queue.Empty:
             raise AssertionError(f"{event} did not come") from None
 
@@ -86,7 +89,7 @@ class Node:
             if "id" in found:
                 self._answers[found["id"]].put(found)
             else:
-                self.events[found["on"], found["event"]].put(found)
+                self.events(found["on"], found["event"]).put(found)
 
 
 def _message(found: dict[str, Any]) -> Message:
@@ -195,7 +198,7 @@ class NodeChannel(Channel):
                         base64.b64decode(found["body"]))
 
     def was_returned(self) -> bool:
-        return not self._node.events[self._name, "returned"].empty()
+        return not self._node.events(self._name, "returned").empty()
 
     def cancelled(self) -> str:
         return self._node.next(self._name, "cancelled")["tag"]
