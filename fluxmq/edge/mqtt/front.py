@@ -13,6 +13,7 @@ from fluxmq._core.errors import ProtocolError
 from fluxmq._core.mqtt_decode import decode_packet
 from fluxmq._core.mqtt_encode import encode_packet
 from fluxmq._core.mqtt_packets import Auth, Disconnect, PubAck, PubRec, SubAck, Subscribe, UnsubAck, Unsubscribe
+from fluxmq._core.text import check_filter, split_share
 from fluxmq.edge.mqtt.connect import Connecting
 from fluxmq.edge.mqtt.connection import Client, user_properties
 from fluxmq.edge.mqtt.options import FrontOptions
@@ -201,6 +202,8 @@ class Front:
         session = client.session
         assert session is not None
         v5 = client.version == 5
+        for wanted in packet.subscriptions:
+            _check_form(wanted.filter, v5)
         identifier = cast(int, packet.get(Property.SUBSCRIPTION_IDENTIFIER, 0))
         records = self.hub.ledger.records
         codes = []
@@ -272,6 +275,8 @@ class Front:
     def on_unsubscribe(self, client: Client, packet: Unsubscribe) -> None:
         """UNSUBSCRIBE, MQTT 5.0 section 3.10."""
         assert client.session is not None
+        for filter_ in packet.filters:
+            _check_form(filter_, client.version == 5)
         records = self.hub.ledger.records
         codes = [self.broker.unsubscribe(client.session, filter_.encode()) for filter_ in packet.filters]
         data = encode_packet(UnsubAck(packet.packet_id, reason_codes=codes if client.version == 5 else []),
@@ -289,3 +294,17 @@ class Front:
         client.connection.end_code = packet.reason_code
         client.expiry_override = cast("int | None", expiry)
         client.connection.end(finish_acknowledging=True)
+
+
+def _check_form(filter_: str, v5: bool) -> None:
+    """Raises ProtocolError for what is no topic filter: sections 4.7 and, of MQTT 5.0, 4.8.2. One that is well-formed
+    and not taken gets an answer (0x8F, 0x80)."""
+    raw = filter_.encode()
+    try:
+        share = split_share(raw) if v5 else None
+    except ValueError as error:
+        raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{filter_!r}: {error} [MQTT-4.8.2-1, 4.8.2-2]") from None
+    if check_filter(share[1] if share else raw) != 1:
+        raise ProtocolError(ReasonCode.MALFORMED_PACKET,
+                            f"{filter_!r} is no topic filter: that is not empty, + is alone in its level, # alone in "
+                            f"the last [MQTT-4.7.1-1, 4.7.1-2, 4.7.3-1]")
