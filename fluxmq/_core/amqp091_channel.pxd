@@ -62,6 +62,9 @@ cdef class ChannelReader(StreamReader):
     cdef readonly bint no_ack
     cdef readonly uint32_t prefetch
 
+cdef enum:
+    SETTLE_MORE = 0x4D4F        # no other answer of a method or a frame
+
 cdef class Channel(Waiter):
     cdef readonly uint16_t number
     cdef readonly bint closing              # Channel.Close was sent: all is ignored until it is answered
@@ -100,6 +103,7 @@ cdef class Channel(Waiter):
     cdef readonly uint64_t next             # of the next delivery
     cdef uint64_t sent
     cdef uint64_t lost_at                   # place at which forget_claim looks first
+    cdef uint64_t settling                  # last tag of what is settled over several rounds; 0: nothing is
     cdef uint64_t automatic                 # below, what needs no acknowledgement has been settled
     cdef readonly uint32_t unacknowledged   # by consumers that acknowledge
     cdef marks_t deliveries
@@ -120,9 +124,10 @@ cdef class Channel(Waiter):
     cdef int send_up_to(self, uint64_t tag) except -1
     cdef int send_one(self, delivery_t* delivery, uint64_t tag) except -1
     cdef int settle_automatic(self) except -1
-    # Basic.Ack (0), Basic.Nack and Reject with requeue (1), without (2).
-    cdef int settle(self, uint64_t tag, bint multiple, int how) except -1
-    cdef int settle_now(self, uint64_t tag, bint multiple, int how) except -1
+    # Basic.Ack (0), Basic.Nack and Reject with requeue (1), without (2). SETTLE_MORE: node.work has reached work_end
+    # before the last of many; the same is to be asked again in the next round, before anything else of this client.
+    cdef int settle(self, uint64_t tag, bint multiple, int how, uint64_t work_end) except -1
+    cdef int settle_now(self, uint64_t tag, bint multiple, int how, uint64_t work_end) except -1
     cdef int check_tag(self, uint64_t tag, bint multiple) except -1
     cdef int settle_kept(self) except -1
     cdef int settle_one(self, delivery_t* delivery, int how) except -1

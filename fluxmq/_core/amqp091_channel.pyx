@@ -11,6 +11,7 @@ A consumer without acknowledgements has settled a message once its bytes are in 
 as it is on its way). Basic.Recover gives back what is not settled.
 """
 cimport cython
+from libc.stdint cimport UINT64_MAX
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
@@ -37,6 +38,10 @@ __all__ = ["Channel", "ChannelMember", "ChannelReader"]
 cdef enum:
     SETTLE = 0
     REQUEUE = 1
+    # What settling one of many costs, in units of node.pxd: a reject asks the engine, which may bury it.
+    WORK_ACK = 4
+    WORK_REQUEUE = 15
+    WORK_REJECT = 75
     DISCARD = 2
     NO_ACK_MAX = 8192               # deliveries of a consumer without acknowledgements that have not left yet
     METHOD_BYTES_MAX = 1024         # of Basic.Deliver and its kin: three short strings and some numbers
@@ -539,13 +544,13 @@ cdef class Channel(Waiter):
 
     # ---------------------------------------------------------------- what the client says of them
 
-    cdef int settle(self, uint64_t tag, bint multiple, int how) except -1:
+    cdef int settle(self, uint64_t tag, bint multiple, int how, uint64_t work_end) except -1:
         """Raises ProtocolError 406 for a tag that is not waited for."""
         cdef uint64_t at
         cdef uint64_t last = tag if tag else self.sent
         cdef delivery_t* delivery
         if not self.transactional:
-            return self.settle_now(tag, multiple, how)
+            return self.settle_now(tag, multiple, how, work_end)
         self.check_tag(tag, multiple)
         at = self.ring_at if multiple else self.place(tag)
         while at < self.ring_end:
@@ -596,11 +601,16 @@ cdef class Channel(Waiter):
                 self.unknown(tag)
         return 0
 
-    cdef int settle_now(self, uint64_t tag, bint multiple, int how) except -1:
+    cdef int settle_now(self, uint64_t tag, bint multiple, int how, uint64_t work_end) except -1:
         cdef uint64_t at
         cdef uint64_t last = tag if tag else self.sent     # nobody has seen what waits for the disk: it is not settled
+        cdef uint64_t* work = &self.ledger.node.work
+        cdef uint32_t cost = WORK_ACK if how == SETTLE else WORK_REQUEUE if how == REQUEUE else WORK_REJECT
         cdef delivery_t* delivery
-        self.check_tag(tag, multiple)
+        if multiple and self.settling:
+            last, self.settling = self.settling, 0         # what was sent meanwhile is not meant
+        else:
+            self.check_tag(tag, multiple)
         at = self.ring_at if multiple else self.place(tag)
         self.walking += 1
         try:
@@ -610,11 +620,18 @@ cdef class Channel(Waiter):
                     break
                 delivery.lost = 0
                 if is_waited_for(delivery):
+                    if multiple:
+                        if work[0] >= work_end:
+                            self.settling = last
+                            break
+                        work[0] += cost
                     self.settle_one(delivery, how)
                 at += 1
         finally:
             self.walking -= 1
         self.advance()
+        if self.settling:
+            return SETTLE_MORE
         if self.starved:
             self.feed()
         return 0
@@ -704,7 +721,7 @@ cdef class Channel(Waiter):
     def recover(self):
         """Basic.Recover with requeue: everything that was sent and is not settled is ready again, in its place."""
         if self.next > self.first:
-            self.settle_now(0, True, REQUEUE)
+            self.settle_now(0, True, REQUEUE, UINT64_MAX)
 
     def oldest_ms(self):
         """How long the oldest delivery waits for its acknowledgement; None: there is none."""

@@ -19,6 +19,7 @@ from libc.string cimport memcmp, memcpy, memset
 from fluxmq._core.errors import ProtocolError
 
 from fluxmq._core.amqp091_bridge cimport hub_publish_amqp
+from fluxmq._core.amqp091_channel cimport SETTLE_MORE
 from fluxmq._core.amqp091_consts cimport (
     BASIC_ACK, BASIC_NACK, BASIC_PUBLISH, BASIC_REJECT, CHANNEL_CLOSE, CHANNEL_CLOSE_OK, CHANNEL_OPEN, FRAME_BODY,
     FRAME_END, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, REPLY_ACCESS_REFUSED, REPLY_CHANNEL_ERROR,
@@ -258,8 +259,10 @@ cdef class AmqpConnection(Transport):
                 break
             self.parsed = at + size + FRAME_EXTRA
             self.check_end(at, size)
-            self.on_frame(at[0], peek_u16(at + 1), at + 7, size)
-            at += size + FRAME_EXTRA
+            if self.on_frame(at[0], peek_u16(at + 1), at + 7, size) == SETTLE_MORE:
+                self.parsed = at    # it stays where it is, and is handled again in the next round
+            else:
+                at += size + FRAME_EXTRA
             # Per frame: a few bytes (Basic.Get) may ask for as much as a message has.
             if self.link.pending + self.link.awaited > 2 * self.link.high:
                 self.pause_for(PAUSE_ANSWERS)
@@ -331,7 +334,7 @@ cdef class AmqpConnection(Transport):
                 raise ProtocolError(REPLY_CHANNEL_ERROR, f"expected 'channel.open' on channel {number}")
             self.last = content
         try:
-            self.on_channel_frame(kind, content, at, size)
+            return self.on_channel_frame(kind, content, at, size)
         except ProtocolError as error:
             if error.reason not in SOFT_CODES:
                 self.method = peek_u32(at) if kind == FRAME_METHOD else 0
@@ -381,10 +384,10 @@ cdef class AmqpConnection(Transport):
         if end - at != 9:
             raise ProtocolError(REPLY_SYNTAX_ERROR, "an acknowledgement is a delivery tag and one octet of bits")
         if method == BASIC_ACK:
-            return channel.settle(peek_u64(at), at[8] & 1, 0)
+            return channel.settle(peek_u64(at), at[8] & 1, 0, self.work_end)
         if method == BASIC_REJECT:
-            return channel.settle(peek_u64(at), 0, 1 if at[8] & 1 else 2)
-        return channel.settle(peek_u64(at), at[8] & 1, 1 if at[8] & 2 else 2)
+            return channel.settle(peek_u64(at), 0, 1 if at[8] & 1 else 2, self.work_end)
+        return channel.settle(peek_u64(at), at[8] & 1, 1 if at[8] & 2 else 2, self.work_end)
 
     # ---------------------------------------------------------------- publishing
 

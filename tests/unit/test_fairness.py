@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from unit.test_amqp091_connection import Bench as AmqpBench
+from unit.test_amqp091_connection import publish
 from unit.test_connection import UPGRADE, Bench, arrived, masked
 
 from fluxmq._core import amqp091_methods as m
-from fluxmq._core.amqp091_connection import PROTOCOL_HEADER
+from fluxmq._core.amqp091_connection import PROTOCOL_HEADER, AmqpConnection
 from fluxmq._core.connection import Connection
 
 PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
@@ -262,3 +263,47 @@ def test_a_flood_of_methods() -> None:
     counts = [method.prefetch_count for _, method in bench.handler.methods if isinstance(method, m.BasicQos)]
     assert counts == list(range(2000))
     bench.client.close()
+
+
+@pytest.mark.parametrize(("answer", "cost"), [(m.BasicAck, 4), (m.BasicNack, 75)])
+def test_one_method_that_settles_thousands_takes_several_rounds(answer: type[m.BasicAck | m.BasicNack],
+                                                                cost: int) -> None:
+    """What is delivered meanwhile is not settled by it, and what the client sends behind it waits."""
+    count = 40_000 if answer is m.BasicAck else 4000
+    bench = AmqpBench()
+    bench.send(PROTOCOL_HEADER, m.ChannelOpen().frame(1))
+    queue = bench.queue(b"q")
+    member = bench.consume(queue)
+    seen = 0
+
+    def deliver(more: int) -> None:
+        nonlocal seen
+        for _ in range(0, more, 100):
+            bench.send(publish("", "q", b"x") * 100)
+            seen += len(bench.methods())
+
+    deliver(count)
+    assert member.held == seen == count
+    theirs, other = socket.socketpair()
+    theirs.setblocking(False)
+    bench.poller.adopt(AmqpConnection(bench.hub, theirs.detach(), bench.poller.epoll, bench.handler))
+    other.sendall(PROTOCOL_HEADER + m.ChannelOpen().frame(1))
+    bench.turn()
+    method = {"requeue": False} if answer is m.BasicNack else {}
+    bench.handler.methods.clear()
+    # Tag 0: all that was sent until now.
+    bench.client.sendall(answer(delivery_tag=0, multiple=True, **method).frame(1) + m.BasicQos().frame(1))
+    rounds = 0
+    while not any(isinstance(method, m.BasicQos) for _, method in bench.handler.methods):
+        before = member.held
+        bench.poller.turn()
+        rounds += 1
+        if rounds == 1:
+            other.sendall(publish("", "q", b"late"))
+        assert before - member.held <= WORK_SHARE_MAX // cost + 1
+    assert rounds >= count * cost // WORK_SHARE_MAX
+    assert member.held == 1, "what came meanwhile"
+    bench.turn()
+    assert len(bench.methods()) == 1
+    for client in (bench.client, other):
+        client.close()
