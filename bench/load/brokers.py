@@ -22,7 +22,7 @@ from types import TracebackType
 from fluxmq.bench.load.certs import Certificates
 from fluxmq.bench.load.floors import build_floor
 
-__all__ = ["BROKERS", "MQTT_BROKERS", "Broker", "BrokerError", "Needs", "find_mosquitto", "start_broker"]
+__all__ = ["BROKERS", "MQTT_BROKERS", "Broker", "BrokerError", "Needs", "find_mosquitto", "free_port", "start_broker"]
 
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0

@@ -15,6 +15,8 @@
     tx           tx.select
     commit       tx.commit of nothing
     purge        queue.purge of an empty queue
+    connect      a connection, CONNECT, and away with its answer
+    health       GET /health of the health server, one behind the other
 
 The bystander sends PINGREQ on a connection of its own and times each answer; the flood runs in a process of its own.
 What a flood gets done is counted by the octets of its answers, whose size is known.
@@ -24,17 +26,18 @@ from __future__ import annotations
 import multiprocessing
 import selectors
 import socket
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from fluxmq.bench.load.amqp_frames import CHANNEL, encode_table, method, shortstr
 from fluxmq.bench.load.amqp_options import AmqpOptions
 from fluxmq.bench.load.amqp_session import Session
-from fluxmq.bench.load.brokers import Needs, start_broker
+from fluxmq.bench.load.brokers import Needs, free_port, start_broker
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.histogram import Histogram
 from fluxmq.bench.load.options import OptionsError
@@ -50,6 +53,9 @@ PAUSE_SECONDS = 0.001           # of the bystander, between an answer and its ne
 RETAINED_LEVELS = (10, 100)     # of the topics: r/<10>/<100>/<the rest>
 RETAINED_FILTERS = ("#", "+/#", "r/#", "+/+/#", "r/+/#", "+/+/+/#", "r/+/+/#", "+/+/+/+", "r/+/+/+", "r/+/+/+/#")
 QUEUE = "flood"
+GET = b"GET /health HTTP/1.1\r\nHost: flood\r\n\r\n"
+CONNACK_BYTES = 4
+RESET = struct.pack("ii", 1, 0)     # SO_LINGER: no address waits for a minute, or a storm runs out of them
 PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
 QUEUES, EXCHANGES, BASIC, CHANNELS, TX = 50, 40, 60, 20, 90
 
@@ -73,11 +79,11 @@ class FloodOptions:
 
 @dataclass(slots=True, frozen=True)
 class Kind:
-    """One packet of the flood and the octets of its answer; prepare: (socket), before the flood begins."""
+    """Packets of the flood and the octets of an answer (0: only the broker knows); prepare: before the flood begins."""
 
     requests: Callable[[], list[bytes]]
     answer_bytes: int
-    amqp: bool = False
+    transport: Literal["tcp", "amqp", "http"] = "tcp"
     prepare: Callable[[Session], None] = lambda session: None
 
 
@@ -119,17 +125,20 @@ KINDS = {
     "resubscribe": Kind(lambda: subscriptions(1), 5),
     "unsubscribe": Kind(lambda: [packet(0xA2, b"\0\1" + string("flood/none"))], 4),
     "retained": Kind(lambda: [subscribe(number + 1, one, 0) for number, one in enumerate(RETAINED_FILTERS)], 0),
-    "declare": Kind(lambda: [declare_queue()], 8 + 4 + 1 + len(QUEUE) + 8, True, prepare_queue),
-    "get": Kind(lambda: [method(CHANNEL, BASIC, 70, b"\0\0", shortstr(QUEUE), b"\1")], 8 + 4 + 1, True, prepare_queue),
-    "bind": Kind(lambda: [bind_queue()], 8 + 4, True, prepare_queue),
-    "exchange": Kind(lambda: [declare_exchange()], 8 + 4, True, prepare_exchange),
-    "qos": Kind(lambda: [method(CHANNEL, BASIC, 10, bytes(4), b"\0\x0a", b"\0")], 8 + 4, True),
+    "declare": Kind(lambda: [declare_queue()], 8 + 4 + 1 + len(QUEUE) + 8, "amqp", prepare_queue),
+    "get": Kind(lambda: [method(CHANNEL, BASIC, 70, b"\0\0", shortstr(QUEUE), b"\1")], 8 + 4 + 1, "amqp",
+                prepare_queue),
+    "bind": Kind(lambda: [bind_queue()], 8 + 4, "amqp", prepare_queue),
+    "exchange": Kind(lambda: [declare_exchange()], 8 + 4, "amqp", prepare_exchange),
+    "qos": Kind(lambda: [method(CHANNEL, BASIC, 10, bytes(4), b"\0\x0a", b"\0")], 8 + 4, "amqp"),
     "channel": Kind(lambda: [method(2, CHANNELS, 10, b"\0"), method(2, CHANNELS, 40, bytes(2), b"\0", bytes(4))],
-                    (8 + 4 + 4 + 8 + 4) // 2, True),
-    "tx": Kind(lambda: [method(CHANNEL, TX, 10)], 8 + 4, True),
-    "commit": Kind(lambda: [method(CHANNEL, TX, 20)], 8 + 4, True, prepare_commit),
-    "purge": Kind(lambda: [method(CHANNEL, QUEUES, 30, b"\0\0", shortstr(QUEUE), b"\0")], 8 + 4 + 4, True,
+                    (8 + 4 + 4 + 8 + 4) // 2, "amqp"),
+    "tx": Kind(lambda: [method(CHANNEL, TX, 10)], 8 + 4, "amqp"),
+    "commit": Kind(lambda: [method(CHANNEL, TX, 20)], 8 + 4, "amqp", prepare_commit),
+    "purge": Kind(lambda: [method(CHANNEL, QUEUES, 30, b"\0\0", shortstr(QUEUE), b"\0")], 8 + 4 + 4, "amqp",
                   prepare_queue),
+    "connect": Kind(lambda: [connect("")], CONNACK_BYTES),
+    "health": Kind(lambda: [GET], 0, "http"),
 }
 
 
@@ -161,6 +170,23 @@ def fill_retained(address: str, options: FloodOptions) -> int:
     return size
 
 
+def ask_health(address: str) -> int:
+    """Asks once and returns the octets of the answer."""
+    with open_http(address) as asker:
+        asker.sendall(GET)
+        head, _, body = asker.recv(READ_BYTES).partition(b"\r\n\r\n")
+        said = dict(line.split(b": ") for line in head.lower().split(b"\r\n")[1:])
+        missing = int(said[b"content-length"]) - len(body)
+        if missing:
+            asker.recv(missing, socket.MSG_WAITALL)
+        return len(head) + 4 + len(body) + missing
+
+
+def open_http(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), TIMEOUT)
+
+
 class Flood:
     """The clients of a flood, all in one loop."""
 
@@ -168,7 +194,9 @@ class Flood:
         kind = KINDS[options.kind]
         requests = kind.requests()
         self.again = 0                  # octets after which a client asks again; 0: it asks without waiting
-        if options.kind == "retained":
+        if options.kind == "connect":
+            self.block = requests[0]
+        elif options.kind == "retained":
             self.block = b"".join(requests)
             self.again = options.retained * answer_bytes * len(requests)
         else:
@@ -176,12 +204,14 @@ class Flood:
         self.sockets: list[socket.socket] = []
         self.sessions: list[Session] = []       # they own their sockets
         for number in range(options.clients):
-            if kind.amqp:
+            if kind.transport == "amqp":
                 session = Session(AmqpOptions(addr=addresses["amqp"]), None, channel_max=2)
                 kind.prepare(session)
                 self.sessions.append(session)
                 self.sockets.append(session.sock)
-            else:
+            elif kind.transport == "http":
+                self.sockets.append(open_http(addresses["http"]))
+            elif options.kind != "connect":
                 self.sockets.append(open_mqtt(addresses["tcp"], f"flood-{number}"))
         self.received = 0
         self.dead = 0
@@ -222,10 +252,52 @@ class Flood:
                         selector.unregister(one)
 
 
+class Storm(Flood):
+    """Clients that connect, have their CONNACK and are gone, over and over."""
+
+    def __init__(self, options: FloodOptions, addresses: dict[str, str], answer_bytes: int) -> None:
+        super().__init__(options, addresses, answer_bytes)
+        host, _, port = addresses["tcp"].rpartition(":")
+        self.address = host, int(port)
+        self.clients = options.clients
+
+    def run(self, until: float) -> None:
+        with selectors.DefaultSelector() as selector:
+            for _ in range(self.clients):
+                self.begin(selector)
+            while (left := until - time.monotonic()) > 0:
+                for key, events in selector.select(left):
+                    one: Any = key.fileobj
+                    try:
+                        if events & selectors.EVENT_WRITE:
+                            one.send(self.block)
+                            selector.modify(one, selectors.EVENT_READ)
+                            continue
+                        answer = one.recv(CONNACK_BYTES)
+                        self.received += len(answer)
+                        self.dead += len(answer) < CONNACK_BYTES
+                    except BlockingIOError:
+                        continue
+                    except OSError:
+                        self.dead += 1
+                    selector.unregister(one)
+                    one.close()
+                    self.begin(selector)
+            for key in list(selector.get_map().values()):
+                cast(socket.socket, key.fileobj).close()
+
+    def begin(self, selector: selectors.BaseSelector) -> None:
+        one = socket.socket()
+        one.setblocking(False)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        one.connect_ex(self.address)
+        selector.register(one, selectors.EVENT_WRITE)
+
+
 def flood_process(options: FloodOptions, addresses: dict[str, str], pid: int, answer_bytes: int, pipe: Pipe) -> None:
     """Tells the pipe: ready, and at the end the octets and the broker's seconds on CPU of the measured time, and how
     many clients were thrown out. pid: the broker's."""
-    flood = Flood(options, addresses, answer_bytes)
+    flood = (Storm if options.kind == "connect" else Flood)(options, addresses, answer_bytes)
     pipe.send(None)
     begin = time.monotonic()
     flood.run(begin + options.warmup)
@@ -250,13 +322,20 @@ def run_flood(options: FloodOptions) -> dict[str, Any]:
     BrokerError, OSError."""
     if options.kind not in KINDS:
         raise OptionsError(f"there is no flood of kind {options.kind!r}: {', '.join(KINDS)}")
+    settings = {"broker.max_retained_messages": str(max(options.retained, 1000))}
+    health = f"127.0.0.1:{free_port()}"
+    if KINDS[options.kind].transport == "http":
+        settings |= {"server.health_enabled": "true", "server.health_addr": health}
     needs = Needs(folder=options.folder, transports=("tcp", "amqp"), home=options.home, cores=options.cores,
-                  settings={"broker.max_retained_messages": str(max(options.retained, 1000))})
+                  settings=settings)
     latency, idle = Histogram(), Histogram()
     with start_broker("fluxmq", needs) as broker:
         answer_bytes = KINDS[options.kind].answer_bytes
         if options.kind == "retained":
             answer_bytes = fill_retained(broker.addresses["tcp"], options)
+        if KINDS[options.kind].transport == "http":
+            broker.addresses["http"] = health
+            answer_bytes = ask_health(health)
         bystander = open_mqtt(broker.addresses["tcp"], "bystander")
         watch(bystander, time.monotonic() + min(0.5, options.seconds), idle)
         ours, theirs = multiprocessing.Pipe()
