@@ -111,6 +111,14 @@ def batch_at(const uint8_t[::1] data not None, size_t at, uint64_t file_id, uint
     return at + BATCH_HEADER_BYTES, at + BATCH_HEADER_BYTES + length
 
 
+def synced_at(const uint8_t[::1] data not None, size_t at):
+    """What the batch at offset `at`, which holds, says of `synced`."""
+    cdef size_t total = <size_t>data.shape[0]
+    if at > total or total - at < BATCH_HEADER_BYTES:
+        raise IndexError("no batch is there")
+    return get_u64(&data[at + 8])
+
+
 def find_batch(const uint8_t[::1] data not None, size_t at, uint64_t file_id, uint64_t above, uint64_t synced=0):
     """Offset, from `at` on, of the first batch header that holds, whose number is above `above` and whose `synced` is
     at least `synced`; None: there is none. Byte by byte: for what lies behind damage."""

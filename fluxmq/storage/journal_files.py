@@ -27,21 +27,24 @@ from fluxmq._core.journal_format import (
     file_name,
     file_number,
     proof_of_sync,
+    synced_at,
 )
-from fluxmq.storage.reading import close_quietly, read_at, read_whole
+from fluxmq.storage.reading import close_quietly, read_at, read_whole, write_again
 
 __all__ = ["JournalFile", "Recovery", "check", "read_batches", "recover"]
 
 
 @dataclass(frozen=True, slots=True)
 class JournalFile:
-    """One readable file: batches `first` to `last` in its first `end` bytes; `size` is all of it."""
+    """One readable file: batches `first` to `last` in its first `end` bytes; `size` is all of it. firm: of the last
+    file, how many bytes were known to be on the medium when its last batch was written."""
 
     number: int
     first: int
     last: int
     end: int
     size: int
+    firm: int = 0
 
 
 @dataclass(slots=True)
@@ -96,12 +99,17 @@ def _scan(data: memoryview, number: int, last_due: int | None) -> tuple[JournalF
     except CorruptError as error:
         raise _Damage(str(error)) from None
     at, due = FILE_HEADER_SIZE, first
+    ends = []
+    synced = 0
     while last_due is None or due <= last_due:
         found = batch_at(data, at, file_id, due)
         if found is None:
             break
+        synced = synced_at(data, at)
         at, due = found[1], due + 1
-    file = JournalFile(number, first, due - 1, at, len(data))
+        ends.append(at)
+    firm = ends[synced - first] if first <= synced < due else 0
+    file = JournalFile(number, first, due - 1, at, len(data), firm)
     if last_due is not None:
         return file, True
     proof = proof_of_sync(data, at, file_id, due)
@@ -159,7 +167,7 @@ def recover(directory: str | os.PathLike[str], *, after: int = 0) -> Recovery:
                 path.unlink()
                 continue
             if file is kept[-1]:
-                _make_firm(path, file.end)
+                _make_firm(path, file)
             result.files.append(file)
         _sync_directory(where)
     except OSError as error:
@@ -235,13 +243,19 @@ def _check_all(where: Path, numbers: list[int], heads: dict[int, int | CorruptEr
     return kept
 
 
-def _make_firm(path: Path, end: int) -> None:
-    """Cut the last file at `end` and sync it, even if nothing is to be cut: after a kill, what was just read may never
-    have reached the medium, and the file that is begun next will be taken as a proof that it has."""
-    with path.open("r+b") as file:
-        if os.fstat(file.fileno()).st_size > end:
-            file.truncate(end)
-        os.fsync(file.fileno())
+def _make_firm(path: Path, kept: JournalFile) -> None:
+    """Cut the last file at its end, write again what nothing in it shows to be on the medium, and sync it: after a
+    kill, what was just read may never have reached the medium, and after a failed sync a further one does not bring it
+    (reading.py). The file that is begun next will be taken as a proof that it is there."""
+    data = read_whole(path)
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if os.fstat(fd).st_size > kept.end:
+            os.ftruncate(fd, kept.end)
+        write_again(fd, data, kept.firm, kept.end)
+        os.fsync(fd)
+    finally:
+        close_quietly(fd)
 
 
 def _sync_directory(directory: Path) -> None:

@@ -1,5 +1,10 @@
 """Files read with pread, never mapped: of a mapped page that the disk does not give back, the process dies without a
-word (SIGBUS); a read is an error that can name the file."""
+word (SIGBUS); a read is an error that can name the file.
+
+And what must be done before what was read is built upon. When a sync fails, Linux calls the pages clean, which are not
+on the medium: whoever reads the file gets them for as long as they are in memory, a further sync succeeds and writes
+none of them, and a loss of power takes them. Only what is written again is written.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -7,7 +12,7 @@ import mmap
 import os
 from pathlib import Path
 
-__all__ = ["close_quietly", "read_at", "read_whole"]
+__all__ = ["close_quietly", "read_at", "read_whole", "write_again"]
 
 # One call: large enough to cost nothing, small enough that an error names the place.
 _PIECE_BYTES = 1024 * 1024
@@ -45,3 +50,10 @@ def read_at(fd: int, path: Path, at: int, size: int) -> memoryview:
             raise OSError(0, f"the file ended at offset {at + done} while it was read", str(path))
         done += got
     return data.toreadonly()
+
+
+def write_again(fd: int, data: memoryview, start: int, end: int) -> None:
+    """The bytes [start, end) of the file, `data`, as they were read: the next sync brings them to the medium, whatever
+    became of one that somebody else has made. fd is open for writing. Raises OSError."""
+    while start < end:
+        start += os.pwrite(fd, data[start:min(end, start + _PIECE_BYTES)], start)

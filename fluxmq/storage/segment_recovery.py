@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.segment_format import HEADER_SIZE, file_first, log_number
-from fluxmq.storage.reading import close_quietly, read_whole
+from fluxmq.storage.reading import close_quietly, read_whole, write_again
 from fluxmq.storage.segment_files import (
     Damage,
     FileOps,
@@ -163,6 +163,8 @@ def open_log(number: int, path: Path, ops: FileOps, expect: int, report: Segment
             file.index = None
     if files and not files[-1].sealed:
         last = files[-1]
+        if reach > expect:
+            _write_again(ops, last)
         if surplus[-1]:
             _cut(ops, last)
             report.truncated.append(f"{last.path}: {surplus[-1]} bytes from offset {last.end} on")
@@ -177,6 +179,16 @@ def open_log(number: int, path: Path, ops: FileOps, expect: int, report: Segment
 def _in(path: Path, damage: Damage) -> Damage:
     damage.args = (damage.text, str(path))
     return damage
+
+
+def _write_again(ops: FileOps, file: SegmentFile) -> None:
+    """What nobody knows to be on the medium; the next checkpoint syncs it, before the view relies on it."""
+    data = read_whole(file.path)
+    fd = ops.open(file.path, False)
+    try:
+        write_again(fd, data, file.synced, file.end)
+    finally:
+        close_quietly(fd)
 
 
 def _cut(ops: FileOps, file: SegmentFile) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from faults.story import Refused, Wrong
 from kit.faultydisk import FaultyDisk
+from kit.journals import Ops
 from kit.powercut import PowerCut
 
 from fluxmq._core.errors import FluxError
@@ -181,6 +182,8 @@ class LocalHost:
         with self._frozen():
             if how == "kill" or self.cut is None:
                 shutil.copytree(self.place, left)
+                if self.cut is not None:
+                    self.cut.moved(self.place, left)
             else:
                 self.cut.restore(left, torn=chance if how == "torn" else None, below=self.place)
         phase, self.disk.phase = self.disk.phase, ""
@@ -188,7 +191,7 @@ class LocalHost:
         self.accidents.clear()
         shutil.rmtree(self.place)
         left.rename(self.place)
-        if self.cut is not None:
+        if self.cut is not None and how != "kill":
             settle(self.place)
         self.disk.phase = phase
 
@@ -221,6 +224,9 @@ def settle(place: Path) -> None:
             os.close(fd)
 
 
+journal_ops: Ops | None = None          # planted.py has its own
+
+
 def small_files() -> None:
     """The files of all brokers of this process are small."""
     limits.QUEUE_RESERVE_BYTES = RESERVE_BYTES                          # type: ignore[misc]
@@ -228,7 +234,8 @@ def small_files() -> None:
     store, segments = server_module.RocksStore, queue_setup.SegmentStore
 
     def small_store(path: Path, **given: Any) -> Any:
-        return store(path, **given | {"file_bytes": FILE_BYTES})
+        ops = {"file_ops": journal_ops.address} if journal_ops is not None else {}
+        return store(path, **given | {"file_bytes": FILE_BYTES} | ops)
 
     def small_segments(path: Path, **given: Any) -> Any:
         return segments(path, **given | {"segment_bytes": SEGMENT_BYTES})

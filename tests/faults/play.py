@@ -10,10 +10,14 @@ from kit.faultydisk import FaultyDisk, Point
 
 __all__ = ["Stage", "chosen", "loses_power", "play"]
 
-# stop+power: the machine loses power when the broker has stopped.
-ENDS = ("kill", "power", "torn", "stop")
+# stop+power: the machine loses power when the broker has stopped. kill+power: it does when the broker has started
+# again, on a disk that is well, and read what the page cache has; what a sync that failed has dropped is not on the
+# medium.
+ENDS = ("kill", "power", "torn", "stop", "kill+power")
 ENDS_OF_STOP = ("stop", "stop+power", "stop+torn")
 CHECKPOINT_MORE = 0.2       # how often a restart takes one before the verdict: what was done wrong may show then only
+CHECKPOINT_LAST = 0.5       # behind a point that lies before it
+CHECKPOINT_BETWEEN = 0.5    # of the kill and the loss of power: then the journal goes
 PLACES = {"journal": "data/journal", "segment": "data/queues", "view": "data/state"}
 
 
@@ -37,7 +41,7 @@ def play(stage: Stage, story: Story, point: Point | None, how: str, seed: int, f
     stage.disk.phase = ""
     stage.disk.arm(point)
     try:
-        _live(stage, story, how, chance, told, first)
+        _live(stage, story, point, how, chance, told, first)
         stage.disk.phase = ""
         _check_text(point, told)
         _restart(stage, story, chance)
@@ -56,7 +60,8 @@ def loses_power(how: str) -> bool:
     return how.endswith(("power", "torn"))
 
 
-def _live(stage: Stage, story: Story, how: str, chance: random.Random, told: dict[str, Any], first: bool) -> None:
+def _live(stage: Stage, story: Story, point: Point | None, how: str, chance: random.Random, told: dict[str, Any],
+          first: bool) -> None:
     disk = stage.disk
     disk.phase = "first start" if first else "start"
     try:
@@ -71,8 +76,10 @@ def _live(stage: Stage, story: Story, how: str, chance: random.Random, told: dic
             story.prepare()
         disk.phase = "load"
         story.load()
-        disk.phase = "checkpoint"
-        story.checkpoint()
+        # What is wrong with the journal shows only while it is needed.
+        if point is None or point.phase in ("checkpoint", "stop") or chance.random() < CHECKPOINT_LAST:
+            disk.phase = "checkpoint"
+            story.checkpoint()
         story.hang_up()
     except Ended as ended:
         told["outcome"], told["text"] = "ended", str(ended)
@@ -88,6 +95,13 @@ def _live(stage: Stage, story: Story, how: str, chance: random.Random, told: dic
     else:
         disk.phase = ""
         stage.crash(how, chance)
+        if after:
+            story.hang_up()
+            stage.start()
+            story.round()
+            if chance.random() < CHECKPOINT_BETWEEN:
+                story.checkpoint()
+            stage.crash(after, chance)
     story.hang_up()
 
 

@@ -4,6 +4,9 @@
     points.py BASE SEED COUNT PART/PARTS
                                     so many points of this part of them, of all kinds: a line of JSON for each
     points.py BASE SEED ID          this one
+    points.py BASE SEED planted=NAME
+                                    points at which a broker with this defect might fail (planted.py); whole=NAME: one
+                                    without it
     points.py BASE SEED flips=COUNT so many files of which a bit has changed (flips.py)
 """
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any
 
 from faults.flips import FILES, flip, outcome_of
 from faults.hosts import LocalHost, QuickLoop, prepare_process, settle
+from faults.planted import DEFECTS, plant, suspected
 from faults.play import chosen, loses_power, play
 from faults.story import Story
 from kit.faultydisk import FaultyDisk, Point, points_of
@@ -72,6 +76,15 @@ class Runner:
             for place in self.live.iterdir():
                 shutil.rmtree(place)
 
+    def everything(self) -> list[Point]:
+        """All points of the story."""
+        counts: dict[tuple[str, str, str], int] = {}
+        for first in (True, False):
+            told = self.run(None, "stop", first)
+            assert told["outcome"] == "unharmed", told
+            counts |= self.disk.counts()
+        return list(points_of(counts))
+
     def flip(self, number: int) -> dict[str, Any]:
         """Number so many of the seed, on what the prepared broker left."""
         chance = random.Random(f"{self.seed} flip {number}")
@@ -91,14 +104,14 @@ def main() -> None:
         for number in range(int(wanted.removeprefix("flips="))):
             print(json.dumps(runner.flip(number)), flush=True)
         return
-    if wanted.isdigit():
-        counts: dict[tuple[str, str, str], int] = {}
-        for first in (True, False):
-            told = runner.run(None, "stop", first)
-            assert told["outcome"] == "unharmed", told
-            counts |= runner.disk.counts()
+    verb, _, defect = wanted.partition("=")
+    if defect in DEFECTS:
+        points = suspected(runner.everything(), defect)
+        if verb == "planted":
+            plant(defect)
+    elif wanted.isdigit():
         part, parts = map(int, sys.argv[4].split("/"))
-        everything = list(points_of(counts))[part::parts]
+        everything = runner.everything()[part::parts]
         points = chosen(everything, int(wanted), random.Random(seed))
         print(json.dumps({"points": len(everything), "chosen": len(points)}), flush=True)
     else:

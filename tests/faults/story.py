@@ -17,6 +17,7 @@ disk as such, must not come again; QoS 2 comes once; what came was sent, with it
 from __future__ import annotations
 
 import functools
+import random
 import socket
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -41,6 +42,7 @@ __all__ = ["Actor", "Book", "Ended", "Host", "Lost", "Refused", "Story", "Wrong"
 
 CONNECT_SECONDS = 60.0      # only a broker that hangs needs them
 REFUSALS_MAX = 5
+LARGE_BYTES, LARGE_EVERY = 9000, 11
 
 
 class Refused(Exception):
@@ -120,7 +122,9 @@ class Book:
 
 @functools.cache
 def payload_of(number: int) -> bytes:
-    return b"%06d|" % number + bytes((number * 7 + at) % 251 for at in range(number * 37 % 400))
+    """Some are larger than a page, packed too: not all of it is written again with the next batch."""
+    size = number * 37 % 400 + (LARGE_BYTES if number % LARGE_EVERY == 0 else 0)
+    return b"%06d|" % number + random.Random(number).randbytes(size)
 
 
 class Actor:

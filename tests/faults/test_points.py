@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faults.planted import DEFECTS
 from faults.table import table
 from kit.faultydisk import FaultyDisk
 from kit.powercut import PowerCut
@@ -40,7 +41,7 @@ class Child:
     """points.py, in a directory of its own; what it says goes to a file, so that it never waits for us."""
 
     def __init__(self, base: Path, seed: int, *what: str) -> None:
-        base.mkdir()
+        base.mkdir(parents=True)
         cut, disk = PowerCut(base), FaultyDisk(base)
         libraries = [disk.env["LD_PRELOAD"], str(cut.library)]     # a sync that fails has not happened on the medium
         env = environment(TESTS, **cut.env | disk.env | {"LD_PRELOAD": " ".join(libraries)})
@@ -83,6 +84,14 @@ def test_every_call_fails_once(base: Path, tmp_path: Path, pytestconfig: pytest.
     assert not wrong, f"{len(wrong)} points"
     fired = sum(bool(told["fired"]) for told in results)
     assert fired >= (1 if only else POINTS), f"only {fired} points came"
+
+
+@pytest.mark.timeout(SECONDS_MAX)
+def test_planted_defects_are_found(base: Path) -> None:
+    """The points see what they are there to see: planted.py says which defects these are."""
+    for defect in DEFECTS:
+        results = run(base / defect.replace(" ", "-"), 1, (f"planted={defect}",))
+        assert [told for told in results if told["fired"] and told["outcome"] == "WRONG"], defect
 
 
 @pytest.mark.timeout(SECONDS_MAX)

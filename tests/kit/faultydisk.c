@@ -3,7 +3,8 @@
  * Every call on a file below $FAULTYDISK_DIR is counted by phase, call and kind of file; sockets and other files are
  * never looked at. The test and the library share the file $FAULTYDISK_CONTROL (struct control): the test says which
  * phase it is and which call of it fails, and how: an errno, or SHORT, where the call does a part of what it was asked.
- * The call that fails does nothing on the disk, but close(), which closes as Linux does.
+ * The call that fails does nothing on the disk, but close(), which closes as Linux does, and syncs: what these should
+ * have written is lost for good (powercut.c, where that is preloaded too). EINTR comes before anything has happened.
  *
  * What kind a file is follows from its path below a directory that is called `data`, the `storage.dir` of the broker:
  *
@@ -12,8 +13,8 @@
  *     data/queues/<log>/<file>  segment     each of these directories, and data itself: directory
  *
  * Interposed are the names that the C library exports, so calls that it makes by itself are not seen: write() behind
- * fwrite(), openat() behind opendir(), which is therefore a call of its own here. A page that is read through a mapping
- * is no call at all; mmap() is.
+ * fwrite(), openat() behind opendir(), which is therefore a call of its own here. mmap() of a file is left out: nobody
+ * here maps one.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -36,7 +37,7 @@
 
 enum { NO_KIND, JOURNAL, SEGMENT, RESERVE, VIEW, DIRECTORY, OTHER, KINDS };
 enum { OPEN, READ, PREAD, WRITE, PWRITE, FSYNC, FDATASYNC, SYNCFS, FTRUNCATE, FALLOCATE, RENAME, UNLINK, MKDIR, RMDIR,
-       LINK, STAT, FSTAT, STATVFS, MMAP, CLOSE, OPENDIR, READDIR, CALLS };
+       LINK, STAT, FSTAT, STATVFS, CLOSE, OPENDIR, READDIR, CALLS };
 enum { PHASES = 8, FDS = 1 << 16, PATH_ROOM = 256, SHORT = -1 };
 
 /* As faultydisk.py has it. Phase 0 is nobody's: nothing is counted and nothing fails. */
@@ -47,6 +48,11 @@ struct control {
     char path[PATH_ROOM];
     uint32_t counts[PHASES][CALLS][KINDS];
 };
+
+/* Of powercut.c, if it is there. */
+extern void powercut_dropped(int fd) __attribute__((weak));
+extern void powercut_dropped_all(int fd) __attribute__((weak));
+extern void powercut_wrote(int fd, off_t at, size_t length) __attribute__((weak));
 
 static struct control *control;
 static const char *below;
@@ -279,10 +285,23 @@ int close(int fd)
     if (error == SHORT) \
         length = part(length);
 
+/* Bytes of one of our files are new. at: -1 for those before its offset. */
+static ssize_t wrote(int fd, off64_t at, ssize_t done)
+{
+    if (done <= 0 || kind_of(fd) == NO_KIND || !powercut_wrote)
+        return done;
+    int before = errno;
+    inside++;
+    powercut_wrote(fd, at < 0 ? lseek(fd, 0, SEEK_CUR) - done : at, (size_t)done);
+    inside--;
+    errno = before;
+    return done;
+}
+
 ssize_t read(int fd, void *into, size_t length) { COUNTED(READ, fd, length) return NEXT(read)(fd, into, length); }
 ssize_t write(int fd, const void *from, size_t length)
 {
-    COUNTED(WRITE, fd, length) return NEXT(write)(fd, from, length);
+    COUNTED(WRITE, fd, length) return wrote(fd, -1, NEXT(write)(fd, from, length));
 }
 ssize_t pread(int fd, void *into, size_t length, off_t at)
 {
@@ -294,11 +313,11 @@ ssize_t pread64(int fd, void *into, size_t length, off64_t at)
 }
 ssize_t pwrite(int fd, const void *from, size_t length, off_t at)
 {
-    COUNTED(PWRITE, fd, length) return NEXT(pwrite)(fd, from, length, at);
+    COUNTED(PWRITE, fd, length) return wrote(fd, at, NEXT(pwrite)(fd, from, length, at));
 }
 ssize_t pwrite64(int fd, const void *from, size_t length, off64_t at)
 {
-    COUNTED(PWRITE, fd, length) return NEXT(pwrite64)(fd, from, length, at);
+    COUNTED(PWRITE, fd, length) return wrote(fd, at, NEXT(pwrite64)(fd, from, length, at));
 }
 
 /* Of several pieces a short count takes a part of the first only. */
@@ -317,14 +336,17 @@ ssize_t pwrite64(int fd, const void *from, size_t length, off64_t at)
     }
 
 ssize_t readv(int fd, const struct iovec *v, int count) { PIECES(READ, fd, count) return NEXT(readv)(fd, v, count); }
-ssize_t writev(int fd, const struct iovec *v, int count) { PIECES(WRITE, fd, count) return NEXT(writev)(fd, v, count); }
+ssize_t writev(int fd, const struct iovec *v, int count)
+{
+    PIECES(WRITE, fd, count) return wrote(fd, -1, NEXT(writev)(fd, v, count));
+}
 ssize_t preadv(int fd, const struct iovec *v, int count, off_t at)
 {
     PIECES(PREAD, fd, count) return NEXT(preadv)(fd, v, count, at);
 }
 ssize_t pwritev(int fd, const struct iovec *v, int count, off_t at)
 {
-    PIECES(PWRITE, fd, count) return NEXT(pwritev)(fd, v, count, at);
+    PIECES(PWRITE, fd, count) return wrote(fd, at, NEXT(pwritev)(fd, v, count, at));
 }
 
 /* Glibc 2.26, and what CPython calls. */
@@ -334,46 +356,46 @@ ssize_t preadv64v2(int fd, const struct iovec *v, int count, off64_t at, int fla
 }
 ssize_t pwritev64v2(int fd, const struct iovec *v, int count, off64_t at, int flags)
 {
-    PIECES(PWRITE, fd, count) return NEXT(pwritev64v2)(fd, v, count, at, flags);
-}
-
-static void *mmap_as(const char *name, void *at, size_t length, int protection, int flags, int fd, off64_t offset)
-{
-    REFUSE(MMAP, flags & MAP_ANONYMOUS ? NO_KIND : kind_of(fd), fd, NULL, MAP_FAILED);
-    return ((void *(*)(void *, size_t, int, int, int, off64_t))next(name))(at, length, protection, flags, fd, offset);
-}
-
-void *mmap(void *at, size_t length, int protection, int flags, int fd, off_t offset)
-{
-    return mmap_as("mmap", at, length, protection, flags, fd, offset);
-}
-void *mmap64(void *at, size_t length, int protection, int flags, int fd, off64_t offset)
-{
-    return mmap_as("mmap64", at, length, protection, flags, fd, offset);
+    PIECES(PWRITE, fd, count) return wrote(fd, at, NEXT(pwritev64v2)(fd, v, count, at, flags));
 }
 
 /* ── syncs and sizes ─────────────────────────────────────────────────────────────────────────────────────────────── */
 
 #define BY_FD(call, fd) REFUSE(call, kind_of(fd), fd, NULL, -1)
 
-static int synced(int (*call)(int), int fd)
+static int synced(int which, int (*call)(int), void (*dropped)(int), int fd)
 {
+    int error = fails(which, kind_of(fd), fd, NULL), answer = -1;
     inside++;
-    int answer = call(fd);
+    if (error <= 0)
+        answer = call(fd);
+    else if (error != EINTR && dropped)
+        dropped(fd);
     inside--;
+    if (error > 0)
+        errno = error;
     return answer;
 }
 
-int fsync(int fd) { BY_FD(FSYNC, fd); return synced(NEXT(fsync), fd); }
-int fdatasync(int fd) { BY_FD(FDATASYNC, fd); return synced(NEXT(fdatasync), fd); }
-int syncfs(int fd) { BY_FD(SYNCFS, fd); return NEXT(syncfs)(fd); }
+int fsync(int fd) { return synced(FSYNC, NEXT(fsync), powercut_dropped, fd); }
+int fdatasync(int fd) { return synced(FDATASYNC, NEXT(fdatasync), powercut_dropped, fd); }
+int syncfs(int fd) { return synced(SYNCFS, NEXT(syncfs), powercut_dropped_all, fd); }
 int sync_file_range(int fd, off64_t at, off64_t length, unsigned flags)
 {
     BY_FD(FDATASYNC, fd);
     return NEXT(sync_file_range)(fd, at, length, flags);
 }
-int ftruncate(int fd, off_t size) { BY_FD(FTRUNCATE, fd); return NEXT(ftruncate)(fd, size); }
-int ftruncate64(int fd, off64_t size) { BY_FD(FTRUNCATE, fd); return NEXT(ftruncate64)(fd, size); }
+
+/* What is behind a file's end is no page of it any more. */
+static int cut(int fd, off64_t size, int answer)
+{
+    if (answer == 0)
+        wrote(fd, size, SSIZE_MAX);
+    return answer;
+}
+
+int ftruncate(int fd, off_t size) { BY_FD(FTRUNCATE, fd); return cut(fd, size, NEXT(ftruncate)(fd, size)); }
+int ftruncate64(int fd, off64_t size) { BY_FD(FTRUNCATE, fd); return cut(fd, size, NEXT(ftruncate64)(fd, size)); }
 int fallocate(int fd, int how, off_t at, off_t size)
 {
     BY_FD(FALLOCATE, fd);

@@ -30,17 +30,17 @@ SOURCE = Path(__file__).with_name("faultydisk.c")
 PHASES = ("", "first start", "start", "load", "checkpoint", "stop")
 KINDS = ("", "journal", "segment", "reserve", "view", "directory", "other")
 CALLS = ("open", "read", "pread", "write", "pwrite", "fsync", "fdatasync", "syncfs", "ftruncate", "fallocate", "rename",
-         "unlink", "mkdir", "rmdir", "link", "stat", "fstat", "statvfs", "mmap", "close", "opendir", "readdir")
+         "unlink", "mkdir", "rmdir", "link", "stat", "fstat", "statvfs", "close", "opendir", "readdir")
 
 # What each call may answer. EMFILE is for those that make a descriptor, ENOSPC for those that take space, a short count
-# for those that count; a mapping finds no room for itself.
+# for those that count.
 _ANY, _SPACE = ("EIO", "EINTR"), ("EIO", "ENOSPC", "EINTR")
 ERRORS: dict[str, tuple[str, ...]] = {
     "open": ("EIO", "ENOSPC", "EMFILE", "EINTR"), "opendir": ("EIO", "EMFILE"), "readdir": ("EIO",),
     "read": (*_ANY, "short"), "pread": (*_ANY, "short"), "write": (*_SPACE, "short"), "pwrite": (*_SPACE, "short"),
     "fsync": _SPACE, "fdatasync": _SPACE, "syncfs": _SPACE, "ftruncate": _ANY, "fallocate": _SPACE,
     "rename": ("EIO", "ENOSPC"), "unlink": ("EIO",), "mkdir": ("EIO", "ENOSPC"), "rmdir": ("EIO",),
-    "link": ("EIO", "ENOSPC"), "stat": ("EIO",), "fstat": ("EIO",), "statvfs": ("EIO",), "mmap": ("ENOMEM",),
+    "link": ("EIO", "ENOSPC"), "stat": ("EIO",), "fstat": ("EIO",), "statvfs": ("EIO",),
     "close": _ANY,
 }
 SHORT = -1
@@ -79,7 +79,7 @@ class _Control(ctypes.Structure):
     _fields_ = [("phase", ctypes.c_uint32), ("armed_phase", ctypes.c_uint32), ("armed_call", ctypes.c_uint32),
                 ("armed_kind", ctypes.c_uint32), ("armed_nth", ctypes.c_uint32), ("armed_error", ctypes.c_int32),
                 ("fired", ctypes.c_uint32), ("hurry_ms", ctypes.c_uint32), ("path", ctypes.c_char * 256),
-                ("counts", ((ctypes.c_uint32 * 7) * 22) * 8)]
+                ("counts", ((ctypes.c_uint32 * len(KINDS)) * len(CALLS)) * 8)]
 
 
 class FaultyDisk:

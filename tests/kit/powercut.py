@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 
 SECTOR = 512
+FOLDERS = ("files", "dirs", "lost")
 SOURCE = Path(__file__).with_name("powercut.c")
 
 
@@ -49,7 +50,7 @@ class PowerCut:
         self.live = (live or base / "live").resolve()
         self.live.mkdir(exist_ok=True)
         self.shadow = base.resolve() / "shadow"
-        for folder in ("files", "dirs"):
+        for folder in FOLDERS:
             (self.shadow / folder).mkdir(parents=True, exist_ok=True)
         self.library = build(base)
         self._id = ctypes.CDLL(str(self.library), use_errno=True).powercut_id
@@ -70,9 +71,23 @@ class PowerCut:
         self._restore_directory(root, below or self.live, target, live, torn)
         return target
 
+    def moved(self, source: Path, copy: Path) -> None:
+        """The second is what the page cache has of the first, which is about to go: what the medium has of the one it
+        has of the other. Nobody changes either meanwhile."""
+        paths = [source, *(path for path in source.rglob("*") if path.is_file() or path.is_dir())]
+        named = {self._identity(path): self._identity(copy / path.relative_to(source)) for path in paths}
+        for old, new in named.items():
+            for folder in FOLDERS:
+                kept, target = self.shadow / folder / old, self.shadow / folder / new
+                if folder != "dirs" and kept.exists():
+                    shutil.copyfile(kept, target)
+            entries = [f"{kind}{named.get(child, child)}/{name}\0" for kind, child, name in self._names(old, {}, None)]
+            if (self.shadow / "dirs" / old).exists():
+                (self.shadow / "dirs" / new).write_bytes("".join(entries).encode())
+
     def forget(self) -> None:
         """What was synced so far is nobody's any more: `live` is empty."""
-        for folder in ("files", "dirs"):
+        for folder in FOLDERS:
             for kept in (self.shadow / folder).iterdir():
                 kept.unlink()
 
