@@ -313,6 +313,22 @@ cdef class Journal:
             return ""
         return f"{SHORTAGES.get(self.error, 'something is short')}: {os.strerror(self.error)}"
 
+    @property
+    def firm(self):
+        """The last batch that is known to be on the medium. In "fsync" mode that is what `durable` becomes; in
+        "buffered" mode it lags behind `durable`. From any thread."""
+        return self.counted(&self.synced)
+
+    def hurry_sync(self):
+        """In "buffered" mode: what was written is synced now, or when the batch under way is written, instead of at
+        the interval's end. Called again until `firm` has come far enough: a batch that is just being written may set
+        the interval anew."""
+        pthread_mutex_lock(&self.lock)
+        if self.unsynced:
+            self.sync_due = 1
+            pthread_cond_signal(&self.wake)
+        pthread_mutex_unlock(&self.lock)
+
     # Counters since this object was made; from any thread, at any time. model/metrics.py says what they are for.
 
     @property
@@ -634,10 +650,10 @@ cdef class Journal:
         pthread_mutex_lock(&self.lock)
         self.count_syncs += 1
         self.count_sync_ns += <uint64_t>(fluxmq_monotonic() - began)
-        pthread_mutex_unlock(&self.lock)
         self.synced = self.written if self.buffered else self.writing_number
         self.unsynced = False
         self.sync_due = 0
+        pthread_mutex_unlock(&self.lock)
         return 0
 
     cdef int sync_data(self, int fd) noexcept nogil:

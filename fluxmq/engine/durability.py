@@ -336,15 +336,16 @@ class Keeper:
         taken.add(puts, deletes)
 
     async def _exported_is_durable(self, journal: Journal) -> None:
-        """Waits until everything recorded by now is durable: the view may not know what the journal could still lose,
-        or a crash would leave some sessions with the effects of a batch and others without."""
+        """Waits until everything recorded by now is on the medium: the view may not know what the journal could lose,
+        or some sessions would have the effects of a batch and others not."""
         self.broker.hub.ledger.submit()
         # The newest batch that can hold any of it. If it is empty it is never handed over and need not be waited for;
         # if it is not, poll() hands it over in the same moment in which the one before becomes durable.
         newest = journal.gathering
-        while journal.durable < min(newest, journal.gathering - 1):
+        while min(journal.durable, journal.firm) < min(newest, journal.gathering - 1):
             if journal.status == JOURNAL_FAILED:
                 raise StorageError(journal.status_text)
+            journal.hurry_sync()
             if self._patience_ends is not None:  # the node is stopping: nobody else listens to the journal any more
                 self.broker.hub.ledger.poll()
                 if asyncio.get_running_loop().time() > self._patience_ends:
