@@ -155,8 +155,12 @@ class Verdict:
 
     @property
     def status(self) -> int:
-        """Exit status: 0 pass or noise, 1 regression, 2 nothing to judge."""
-        return {"regression": REGRESSED, "nothing": NOTHING}.get(self.outcome, PASSED)
+        """Exit status: 0 pass, with or without noise in other measures; 1 regression; 2 nothing was proved: there was
+        nothing to judge, or of all that was gated nothing could be told from noise."""
+        if self.outcome == "regression":
+            return REGRESSED
+        proved = any(finding.gated and finding.outcome == "pass" for finding in self.findings)
+        return PASSED if proved else NOTHING
 
     def as_json(self) -> dict[str, Any]:
         return {"outcome": self.outcome, "status": self.status, "findings": [asdict(one) for one in self.findings]}

@@ -29,8 +29,8 @@ def gate(baselines: tuple[str, ...], candidates: tuple[str, ...], thresholds: Pa
          master: str | None) -> int:
     """Judge results of `replay run` against others: the first candidate with the first baseline, and so on.
 
-    Exit status 0: pass, or what cannot be told from noise. 1: a regression. 2: nothing could be judged, or what was
-    given cannot be used.
+    Exit status 0: pass; beside measures that passed, others may be noise. 1: a regression. 2: nothing was proved, for
+    there was nothing to judge or all of it is noise; or what was given cannot be used.
     """
     try:
         limits = load_thresholds(thresholds)

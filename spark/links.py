@@ -139,7 +139,7 @@ class Link:
                     client_id=self.client.name, version=version, clean_start=asked.clean_start,
                     keep_alive_s=asked.keep_alive_s, username=self.options.username, password=self.options.password,
                     will=will, session_expiry_s=asked.session_expiry_s, properties=asked.properties),
-                on_message=self._take_held if self.manual else self.lane.take, on_closed=self._closed,
+                on_message=self._take_held if self.manual else self._taker(), on_closed=self._closed,
                 manual_ack=self.manual, session=self.client.session, republish=False, timeout_s=CONNECT_TIMEOUT_S)
         except ConnectRefused as error:
             self.rows.acknowledge(row, self.clock(), error.reason, detail=json.dumps(said))
@@ -159,6 +159,10 @@ class Link:
                 self.state = CLOSED
             self.client.opening = False
             self.changed(self)
+
+    def _taker(self) -> Callable[[Message], object]:
+        """Who takes deliveries that are acknowledged at once."""
+        return self.lane.take
 
     def _will(self, asked: ConnectAsked, op: int, version: int) -> Will | None:
         """A will is a publish of its CONNECT: its trace names that."""

@@ -17,13 +17,14 @@ from fluxmq._core.client_properties import Properties
 from fluxmq._core.mqtt_props import property_table
 from fluxmq.spark.amqp_operations import ANSWERED, METHODS
 
-__all__ = ["ACK", "AMQP", "CLOSE", "CONNECT", "DISCONNECT", "KINDS", "METHOD", "OPERATIONS", "PUBLISH", "SEND",
-           "SETTLE", "SETUP", "SUBSCRIBE", "UNSUBSCRIBE", "ConnectAsked", "WillAsked", "connect_asked",
+__all__ = ["ACK", "AMQP", "CLOSE", "CONNECT", "DISCONNECT", "KINDS", "METHOD", "OPERATIONS", "ORDER", "PUBLISH",
+           "SEND", "SETTLE", "SETUP", "SUBSCRIBE", "UNSUBSCRIBE", "ConnectAsked", "WillAsked", "connect_asked",
            "copy_of_client", "copy_of_filter", "copy_of_topic", "properties_asked", "publish_detail", "setup_asked",
            "subscriptions_asked", "unsubscriptions_asked", "wire_properties"]
 
 SETUP, CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, CLOSE, ACK = range(8)
 METHOD, SEND, SETTLE = range(8, 11)         # of AMQP 0-9-1: basic.publish, its three acknowledgements, all others
+ORDER = 11                                  # a PUBLISH that is an order about a message of a queue: queue_orders.py
 AMQP = 91                                   # its version
 # Recorded kind: ours. `accepted` only where it says what a session had when the recording began.
 KINDS = {"accepted": SETUP, "CONNECT": CONNECT, "PUBLISH": PUBLISH, "SUBSCRIBE": SUBSCRIBE,
@@ -33,7 +34,8 @@ KINDS = {"accepted": SETUP, "CONNECT": CONNECT, "PUBLISH": PUBLISH, "SUBSCRIBE":
          **dict.fromkeys((*METHODS, *ANSWERED), METHOD)}
 
 # Sorted by (time, seq, copy). link: a recorded connection of one copy. rank: of an ACK, which delivery of QoS 1 and 2
-# of its connection it is for, from 0. payload: null unless recorded whole. method, channel, exchange, tag: of AMQP.
+# of its connection it is for, from 0; of an ORDER, which delivery of its queue. payload: null unless recorded whole.
+# method, channel, exchange, tag: of AMQP.
 OPERATIONS = pa.schema([
     ("time", pa.int64()), ("seq", pa.int64()), ("copy", pa.int32()), ("kind", pa.int8()), ("link", pa.int64()),
     ("client_number", pa.int64()), ("client", pa.string()), ("version", pa.int8()), ("topic", pa.string()),

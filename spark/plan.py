@@ -17,10 +17,12 @@ import pyarrow.compute as pc
 from fluxmq._core.errors import FluxError
 from fluxmq.record.reading import Recording
 from fluxmq.spark.amqp_operations import ANSWERED, METHODS
-from fluxmq.spark.operations import ACK, KINDS, OPERATIONS, copy_of_client, copy_of_topic
+from fluxmq.spark.operations import ACK, KINDS, OPERATIONS, ORDER, copy_of_client, copy_of_topic
+from fluxmq.spark.queue_orders import ORDER_PATTERN, order_ranks
 
-__all__ = ["ACKNOWLEDGEMENTS", "AMQP_ROWS", "AMQP_SESSION", "COLUMNS", "HELD_NS", "SESSION_ROWS", "ConnectionSeen",
-           "Plan", "PlanError", "Survey", "plain_operations", "plain_plan", "plain_survey", "plan_recording"]
+__all__ = ["ACKNOWLEDGEMENTS", "AMQP_DELIVERIES", "AMQP_ROWS", "AMQP_SESSION", "COLUMNS", "HELD_NS", "SESSION_ROWS",
+           "ConnectionSeen", "Plan", "PlanError", "Survey", "plain_operations", "plain_plan", "plain_survey",
+           "plan_recording"]
 
 COLUMNS = ["seq", "time", "connection", "client_id", "protocol", "version", "direction", "kind", "topic", "qos",
            "retain", "dup", "size", "payload", "properties", "detail", "reason", "answers", "ack_latency", "channel",
@@ -30,6 +32,7 @@ ACKNOWLEDGEMENTS = ("PUBACK", "PUBREC")
 AMQP_ROWS = ("connection.open", "connection.close", "basic.publish", "basic.ack", "basic.nack", "basic.reject",
              *METHODS)                                                      # of direction in
 AMQP_SESSION = ("accepted", "closed")
+AMQP_DELIVERIES = ("basic.deliver", "basic.get-ok")
 AT_START = '"subscriptions"'        # in the detail of ACCEPTED: the connection was there when the recording began
 HELD_NS = 1_000_000_000             # an acknowledgement that comes later is one that the client held back
 BATCH_ROWS = 8192
@@ -54,7 +57,8 @@ class ConnectionSeen:
 class Survey:
     """What the first pass found. first, last: ns since 1970, of what is played after the start. manual: those whose
     acknowledgements are played one by one. repeated: publishes with DUP, which are not. published: when the
-    first publish was; silent: the last."""
+    first publish was; silent: the last. settling: those that sent orders about messages of queues. recorded: rows that
+    are a publish, a delivery, and such an order (`settlement`), of all connections."""
 
     connections: list[ConnectionSeen]
     manual: list[int] = field(default_factory=list)
@@ -63,6 +67,8 @@ class Survey:
     repeated: int = 0
     published: int = 0
     silent: int = 0
+    settling: list[int] = field(default_factory=list)
+    recorded: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -148,6 +154,20 @@ def _played(table: pa.Table) -> pa.ChunkedArray:
     return pc.or_(mqtt, amqp)
 
 
+def _orders(table: pa.Table) -> pa.ChunkedArray:
+    """What of the played is an order about a message of a queue."""
+    named = pc.fill_null(pc.match_substring_regex(table["topic"], ORDER_PATTERN), False)
+    asked = pc.and_(_is(table, "kind", "PUBLISH"), pc.and_(_is(table, "direction", "in"), named))
+    return pc.and_(_is(table, "protocol", "mqtt"), pc.and_(asked, pc.invert(pc.fill_null(table["dup"], False))))
+
+
+def _recorded(table: pa.Table, played: pa.ChunkedArray, orders: pa.ChunkedArray) -> dict[str, int]:
+    out = pc.and_(_is(table, "kind", "PUBLISH"), _is(table, "direction", "out"))
+    found = {"publish": pc.and_(pc.and_(played, pc.invert(orders)), _is(table, "kind", "PUBLISH", "basic.publish")),
+             "delivery": pc.or_(out, _is(table, "kind", *AMQP_DELIVERIES)), "settlement": orders}
+    return {what: pc.sum(pc.cast(mask, pa.int64())).as_py() or 0 for what, mask in found.items()}
+
+
 def _manual(table: pa.Table) -> list[int]:
     """Connections that acknowledged out of order, or later than HELD_NS, or never anything that they got."""
     got = table.filter(pc.and_(_is(table, "kind", "PUBLISH"), pc.and_(
@@ -164,7 +184,7 @@ def _manual(table: pa.Table) -> list[int]:
 def plain_survey(recording: Recording) -> Survey:
     """The first pass, in this process."""
     table = _strings(recording)
-    mask = _played(table)
+    mask, orders = _played(table), _orders(table)
     counted = table.select(["connection", "client_id", "protocol"]).append_column(
         "played", pc.cast(mask, pa.int64())).group_by("connection").aggregate(
         [("client_id", "max"), ("protocol", "max"), ("played", "sum")])
@@ -178,7 +198,8 @@ def plain_survey(recording: Recording) -> Survey:
     repeated = pc.and_(pc.and_(_is(mqtt, "kind", "PUBLISH"), _is(mqtt, "direction", "in")),
                        pc.fill_null(mqtt["dup"], False))
     return Survey(connections, _manual(mqtt), bounds["min"] or 0, bounds["max"] or 0,
-                  pc.sum(pc.cast(repeated, pa.int64())).as_py() or 0, published["min"] or 0, published["max"] or 0)
+                  pc.sum(pc.cast(repeated, pa.int64())).as_py() or 0, published["min"] or 0, published["max"] or 0,
+                  sorted(pc.unique(table["connection"].filter(orders)).to_pylist()), _recorded(table, mask, orders))
 
 
 def _ranks(table: pa.Table, manual: list[int]) -> dict[int, int]:
@@ -197,6 +218,8 @@ def plain_operations(recording: Recording, plan: Plan) -> list[pa.Table]:
     """The second pass, in this process: a table of OPERATIONS for each partition."""
     table = _strings(recording).sort_by([("time", "ascending"), ("seq", "ascending")])
     ranks = _ranks(table, plan.survey.manual) if plan.survey.manual else {}
+    settled = order_ranks(table.filter(pc.is_in(table["connection"], value_set=pa.array(
+        plan.survey.settling, pa.int64()))).sort_by("seq")) if plan.survey.settling else {}
     acks = pc.and_(_is(table, "kind", *ACKNOWLEDGEMENTS), pc.and_(
         _is(table, "direction", "in"), pc.is_in(table["answers"], value_set=pa.array(list(ranks), pa.int64()))))
     known = pc.is_in(table["connection"], value_set=pa.array(list(plan.numbers), pa.int64()))
@@ -205,9 +228,10 @@ def plain_operations(recording: Recording, plan: Plan) -> list[pa.Table]:
     unique, where = np.unique(connection, return_inverse=True)
     numbers = np.array([plan.numbers[one] for one in unique.tolist()], np.int64)[where]
     places = np.array([plan.places[one] for one in unique.tolist()], np.int64)[where]
-    kinds = pa.array([KINDS[kind] for kind in table["kind"].to_pylist()], pa.int8())
-    rank = pa.array([ranks.get(answers) if kind == ACK else None for kind, answers in
-                     zip(kinds.to_pylist(), table["answers"].to_pylist(), strict=True)], pa.int64())
+    kinds = pc.if_else(_orders(table), pa.scalar(ORDER, pa.int8()),
+                       pa.array([KINDS[kind] for kind in table["kind"].to_pylist()], pa.int8()))
+    rank = pa.array([ranks.get(answers) if kind == ACK else settled.get(seq) for kind, answers, seq in zip(
+        kinds.to_pylist(), table["answers"].to_pylist(), table["seq"].to_pylist(), strict=True)], pa.int64())
     theirs = _is(table, "protocol", "amqp091")
     methods = pc.if_else(theirs, table["kind"], pa.scalar(None, pa.string()))
     parts: list[list[pa.Table]] = [[] for _ in range(plan.partitions)]

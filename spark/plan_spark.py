@@ -9,9 +9,10 @@ from pyspark.sql import functions as F
 
 from fluxmq.record.reading import Recording
 from fluxmq.spark.amqp_operations import ANSWERED
-from fluxmq.spark.operations import KINDS, OPERATIONS
+from fluxmq.spark.operations import KINDS, OPERATIONS, ORDER
 from fluxmq.spark.plan import (
     ACKNOWLEDGEMENTS,
+    AMQP_DELIVERIES,
     AMQP_ROWS,
     AMQP_SESSION,
     AT_START,
@@ -22,6 +23,7 @@ from fluxmq.spark.plan import (
     Plan,
     Survey,
 )
+from fluxmq.spark.queue_orders import FROM_QUEUE, ORDER_PATTERN
 from fluxmq.spark.session import file_url
 
 if TYPE_CHECKING:
@@ -48,6 +50,12 @@ def _played() -> Column:
                | ((F.col("direction") == "out") & F.col("kind").isin(*ANSWERED)))
     amqp = (F.col("protocol") == "amqp091") & (methods | F.col("kind").isin(*AMQP_SESSION))
     return F.coalesce(mqtt, F.lit(False)) | F.coalesce(amqp, F.lit(False))
+
+
+def _ordered() -> Column:
+    """An order about a message of a queue."""
+    return F.coalesce((F.col("protocol") == "mqtt") & (F.col("direction") == "in") & (F.col("kind") == "PUBLISH")
+                      & F.col("topic").rlike(ORDER_PATTERN) & ~F.coalesce("dup", F.lit(False)), F.lit(False))
 
 
 def _delivered() -> Column:
@@ -78,7 +86,12 @@ def spark_survey(rows: DataFrame) -> Survey:
                 & F.col("dup"))
     live = F.when(played & (F.col("kind") != "accepted"), F.col("time"))
     published = F.when(played & F.col("kind").isin("PUBLISH", "basic.publish"), F.col("time"))
+    ordered = _ordered()
+    sent = F.col("kind").isin("PUBLISH", "basic.publish")
+    came = ((F.col("kind") == "PUBLISH") & (F.col("direction") == "out")) | F.col("kind").isin(*AMQP_DELIVERIES)
+    kinds = {"publish": played & sent & ~ordered, "delivery": came, "settlement": ordered}
     found = rows.where(F.col("protocol").isNotNull()).groupBy("connection").agg(
+        *(F.count_if(one).alias(f"of_{what}") for what, one in kinds.items()),
         F.max("client_id").alias("client"), F.max("protocol").alias("protocol"),
         F.count_if(played).alias("operations"), F.min(live).alias("first"), F.max(live).alias("last"),
         F.min(published).alias("published"), F.max(published).alias("silent"),
@@ -89,7 +102,9 @@ def spark_survey(rows: DataFrame) -> Survey:
     return Survey(connections, _manual(rows), min((row["first"] for row in lived), default=0),
                   max((row["last"] for row in lived), default=0), sum(row["repeated"] for row in found),
                   min((row["published"] for row in lived if row["published"] is not None), default=0),
-                  max((row["silent"] for row in lived if row["silent"] is not None), default=0))
+                  max((row["silent"] for row in lived if row["silent"] is not None), default=0),
+                  sorted(row["connection"] for row in found if row["of_settlement"]),
+                  {what: sum(row[f"of_{what}"] for row in found) for what in kinds})
 
 
 def spark_hash(value: int) -> int:
@@ -115,6 +130,26 @@ def _keys(partitions: int) -> list[int]:
     return [found[number] for number in range(partitions)]
 
 
+def _order_ranks(rows: DataFrame, settling: DataFrame) -> DataFrame:
+    """(seq, rank) of orders: queue_orders.order_ranks. settling: the connections that send such."""
+    pairs = F.from_json(F.get_json_object("properties", "$.user_property"), "array<array<string>>")
+
+    def named(word: str) -> Column:
+        return F.try_element_at(F.filter(pairs, lambda pair: pair[0] == word), F.lit(-1))[1]
+
+    theirs = rows.where((F.col("protocol") == "mqtt") & (F.col("kind") == "PUBLISH")
+                        & F.col("topic").startswith(FROM_QUEUE)).join(F.broadcast(settling), "connection", "left_semi")
+    place = Window.partitionBy("connection", "queue").orderBy("seq")
+    message = Window.partitionBy("connection", "queue", "name").orderBy("seq")
+    out = F.col("direction") == "out"
+    counted = theirs.select(
+        "seq", "connection", "direction", F.split("topic", "/")[1].alias("queue"), _ordered().alias("ordered"),
+        F.coalesce(named("message-id"), F.concat(named("partition"), F.lit(":"), named("offset"))).alias("name"),
+    ).withColumn("count", F.when(out, F.sum(out.cast("bigint")).over(place) - 1))
+    found = counted.withColumn("settled", F.last("count", ignorenulls=True).over(message))
+    return found.where("ordered and name is not null").select("seq", "settled")
+
+
 def spark_operations(spark: SparkSession, rows: DataFrame, plan: Plan) -> DataFrame:
     """The second pass: OPERATIONS in `plan.partitions` partitions, each sorted."""
     keys = F.array(*(F.lit(key).cast("int") for key in _keys(plan.partitions)))
@@ -123,6 +158,10 @@ def spark_operations(spark: SparkSession, rows: DataFrame, plan: Plan) -> DataFr
         "connection": pa.array(list(plan.numbers), pa.int64()), "number": pa.array(plan.numbers.values(), pa.int64()),
         "name": pa.array(plan.names.values(), pa.string()), "place": pa.array(plan.places.values(), pa.int32())}))
     chosen = rows.where(_played()).withColumn("rank", F.lit(None).cast("bigint"))
+    if plan.survey.settling:
+        settling = spark.createDataFrame(pa.table({"connection": pa.array(plan.survey.settling, pa.int64())}))
+        settled = chosen.join(_order_ranks(rows, settling), "seq", "left")
+        chosen = settled.withColumn("rank", F.col("settled")).select(*chosen.columns)
     if plan.survey.manual:
         manual = spark.createDataFrame(pa.table({"connection": pa.array(plan.survey.manual, pa.int64())}))
         theirs = rows.where(F.col("protocol") == "mqtt").join(F.broadcast(manual), "connection", "left_semi")
@@ -134,7 +173,7 @@ def spark_operations(spark: SparkSession, rows: DataFrame, plan: Plan) -> DataFr
     kinds = F.create_map(*(F.lit(one) for pair in KINDS.items() for one in pair))
     beside, amqp = F.col("copy") > 0, F.col("protocol") == "amqp091"
     made = copied.join(F.broadcast(who), "connection").withColumns({
-        "kind": kinds[F.col("kind")].cast("tinyint"),
+        "kind": F.when(_ordered(), F.lit(ORDER)).otherwise(kinds[F.col("kind")]).cast("tinyint"),
         "method": F.when(amqp, F.col("kind")), "tag": F.col("packet_id"),
         "link": F.col("connection") * plan.copies + F.col("copy"),
         "client_number": F.col("number") * plan.copies + F.col("copy"),

@@ -63,7 +63,8 @@ class PlayOptions:
 @dataclass(slots=True)
 class PlayStatus:
     """What one player did; filled in while it plays. why: "" when complete. not_sent: operations whose connection was
-    gone, or that the broker's limits forbid. started: T0."""
+    gone, or that the broker's limits forbid. unknown_settlements: orders about messages whose delivery
+    the recording does not show. started: T0."""
 
     complete: bool = False
     why: str = ""
@@ -73,6 +74,7 @@ class PlayStatus:
     publishes: int = 0
     deliveries: int = 0
     not_sent: int = 0
+    unknown_settlements: int = 0
     lost_connections: int = 0
     refused_connections: int = 0
     late_ns_max: int = 0

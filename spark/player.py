@@ -69,22 +69,22 @@ class _Feed:
 
 
 def play(operations: Iterable[pa.RecordBatch], options: PlayOptions, status: PlayStatus | None = None, *,
-         manual: Iterable[int] = ()) -> Iterator[pa.RecordBatch]:
+         manual: Iterable[int] = (), settling: Iterable[int] = ()) -> Iterator[pa.RecordBatch]:
     """Plays and yields rows of the result, in the order in which they become final.
 
     operations: batches of OPERATIONS, sorted. status: filled in; whole when the generator ends. manual: links whose
-    acknowledgements are operations. A broker that refuses or goes away raises nothing: the status says so. What
-    `operations` raises is raised.
+    acknowledgements are operations. settling: those that settle messages of queues by orders. A broker that refuses or
+    goes away raises nothing: the status says so. What `operations` raises is raised.
     """
     status = PlayStatus() if status is None else status
     rows: queue.SimpleQueue[pa.RecordBatch | BaseException | None] = queue.SimpleQueue()
-    chosen = frozenset(manual)
+    chosen, settlers = frozenset(manual), frozenset(settling)
     unwanted = threading.Event()
     stops: list[Callable[[], object]] = []
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        feed, player = _Feed(operations, loop), Player(options, status, rows.put, chosen)
+        feed, player = _Feed(operations, loop), Player(options, status, rows.put, chosen, settlers)
         stops.append(lambda: loop.call_soon_threadsafe(player.stop, "nobody takes its rows any more"))
         if unwanted.is_set():
             player.stop("nobody takes its rows any more")

@@ -32,6 +32,7 @@ from fluxmq.spark.operations import (
     CONNECT,
     DISCONNECT,
     METHOD,
+    ORDER,
     PUBLISH,
     SEND,
     SETTLE,
@@ -48,6 +49,7 @@ from fluxmq.spark.operations import (
     wire_properties,
 )
 from fluxmq.spark.play_options import PlayOptions, PlayStatus
+from fluxmq.spark.queue_link import QueueLink
 from fluxmq.spark.waits import Waits
 
 __all__ = ["Player"]
@@ -64,12 +66,13 @@ NOTHING: tuple[bytes | None, str | None] = (None, None)         # of properties 
 
 
 class Player(Waits):
-    """emit(batch): takes rows of the result's schema. manual: links whose acknowledgements are operations."""
+    """emit(batch): takes rows of the result's schema. manual: links whose acknowledgements are operations. settling:
+    those that send orders about messages of queues."""
 
     def __init__(self, options: PlayOptions, status: PlayStatus, emit: Callable[[pa.RecordBatch], None],
-                 manual: frozenset[int] = frozenset()) -> None:
+                 manual: frozenset[int] = frozenset(), settling: frozenset[int] = frozenset()) -> None:
         super().__init__(options, status)
-        self.emit, self.manual = emit, manual
+        self.emit, self.manual, self.settling = emit, manual, settling
         self.batches = EventBatches(self.rows)
         self.in_session_run = False
         self.reason = "their connections were gone"
@@ -176,7 +179,7 @@ class Player(Waits):
     async def _reach(self, columns: dict[str, Any], at: int, end: int) -> int:
         """With --fast: where the run of publishes or of session operations ends that may be sent now."""
         kinds = columns["kind"]
-        quick = (PUBLISH, ACK, SEND, SETTLE)
+        quick = (PUBLISH, ACK, ORDER, SEND, SETTLE)
         if columns["time"][at] > self.options.silent:
             await self._all_published()
         elif columns["time"][at] >= self.options.published:
@@ -212,6 +215,10 @@ class Player(Waits):
         if client.opening:
             return False
         kind, link = operation.kind, self.links.get(operation.link)
+        if kind == ORDER and operation.rank is None:
+            self.status.unknown_settlements += 1
+            client.played.next_op += 1
+            return True
         amqp = operation.method is not None
         if amqp and kind in (CONNECT, SETUP) and link is not None:
             return True                     # each has both, unless it was there at the start
@@ -225,7 +232,7 @@ class Player(Waits):
             self.spawn(self._open(self._new_link(client, operation), asked, operation.due))
             return not picked_up
         if link is None or link.state == CLOSED:
-            if kind not in (CLOSE, DISCONNECT, ACK, SETTLE):
+            if kind not in (CLOSE, DISCONNECT, ACK, SETTLE, ORDER):
                 client.played.next_op += 1
                 self._not_sent("its connection was gone")
             done = True
@@ -241,7 +248,7 @@ class Player(Waits):
 
     def _on_link(self, link: Link, operation: Operation) -> bool:
         kind, copy, due = operation.kind, operation.copy, operation.due
-        if isinstance(link, AmqpLink) and kind in (METHOD, SEND, SETTLE):
+        if isinstance(link, AmqpLink | QueueLink) and kind in (METHOD, SEND, SETTLE, ORDER):
             done = link.perform(operation)
             if link.asked:
                 self.asked.add(link)
@@ -258,10 +265,9 @@ class Player(Waits):
         properties = properties_asked(operation.properties, copy) if operation.version == MQTT_5 else None
         if kind == SUBSCRIBE:
             link.subscribe(subscriptions_asked(operation.detail, copy), properties, due)
-            self.asked.add(link)
-            return True
-        if kind == UNSUBSCRIBE:
+        elif kind == UNSUBSCRIBE:
             link.unsubscribe(unsubscriptions_asked(operation.detail, copy), properties, due)
+        if kind in (SUBSCRIBE, UNSUBSCRIBE):
             self.asked.add(link)
             return True
         if not link.may_end(self.loop):
@@ -273,9 +279,10 @@ class Player(Waits):
         return True
 
     def _new_link(self, client: PlayedClient, operation: Operation) -> Link:
+        kind = QueueLink if operation.link in self.settling else Link
         link = (AmqpLink(self.rows, client, self.options, self.changed, vhost=vhost_asked(operation.detail))
                 if operation.method is not None else
-                Link(self.rows, client, self.options, self.changed, manual=operation.link in self.manual))
+                kind(self.rows, client, self.options, self.changed, manual=operation.link in self.manual))
         self.links[operation.link] = link
         client.opening = True
         return link
@@ -341,8 +348,8 @@ class Player(Waits):
         """Until no delivery has come for quiet_s, and as long in naps: a machine that stands still delivers nothing,
         and a nap may end early."""
         for link in list(self.alive):
-            if link.manual:
-                link.release()  # what clients held back is acknowledged first
+            if link.manual or isinstance(link, QueueLink):
+                link.release()      # what clients held back is acknowledged first
         end, nap = self.clock() + int(self.options.quiet_max_s * NANO), min(self.options.quiet_s / 4, NAP_S)
         seen, since, quiet_s = -1, self.clock(), 0.0
         while not self.stopped and self.clock() < end:

@@ -24,8 +24,18 @@ from fluxmq.spark.broker_cpu import listening_process, sampled
 from fluxmq.spark.plan import Plan, PlanError, plan_recording
 from fluxmq.spark.play_options import PlayOptions, PlayStatus
 from fluxmq.spark.progress import shown
-from fluxmq.spark.replaying import ReplayAsked, ReplayError, begin, finish, perform, play_options
+from fluxmq.spark.replaying import (
+    PlayedLinks,
+    ReplayAsked,
+    ReplayError,
+    begin,
+    finish,
+    perform,
+    play_options,
+    played_links,
+)
 from fluxmq.spark.result import Place, Summary
+from fluxmq.spark.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +60,7 @@ def meeting(word: str, now: int) -> int:
     return max(int(clock.split()[1]) for clock in clocks) + BEGIN_IN_NS
 
 
-def _task(options: PlayOptions, result: str, manual: list[int]) -> Callable[[Iterable[pa.RecordBatch]],
+def _task(options: PlayOptions, result: str, links: PlayedLinks) -> Callable[[Iterable[pa.RecordBatch]],
                                                                             Iterator[pa.RecordBatch]]:
     """What a slot runs."""
 
@@ -78,7 +88,7 @@ def _task(options: PlayOptions, result: str, manual: list[int]) -> Callable[[Ite
             return (place.read(f"{PROGRESS}/{told[0]}") or b"").decode() if told else ""
 
         playing = replace(options, meet=meeting, tell=tell, hear=hear)
-        status, counts = perform(place, task, operations, playing, manual, told)
+        status, counts = perform(place, task, operations, playing, links, told)
         yield pa.RecordBatch.from_pydict({"status": [json.dumps({"status": asdict(status), "counts": counts})]}, ENDED)
 
     return player
@@ -126,12 +136,12 @@ def replay_with_spark(spark: SparkSession, asked: ReplayAsked) -> Summary:
     place, summary = begin(asked, recording, plan)
     place.system.create_dir(place.path(PROGRESS))
     options = replace(play_options(asked, plan, summary.run), window=max(1, asked.window // plan.partitions))
-    manual = [number * plan.copies + copy for number in survey.manual for copy in range(plan.copies)]
+    links = played_links(plan)
     ended: list[tuple[PlayStatus, dict[str, int]]] = []
     look = _look_at(place, plan, asked)
     with sampled(asked.broker_pid or listening_process(asked.broker)) as cpu, shown("replaying", look):
         try:
-            play = operations.mapInArrow(_task(options, place.name if "://" in place.name else place.root, manual),
+            play = operations.mapInArrow(_task(options, place.name if "://" in place.name else place.root, links),
                                          "status string", barrier=True)
             for row in play.collect():
                 said = json.loads(row["status"])
@@ -168,6 +178,7 @@ def _report(summary: Summary, out: str) -> str:
     span = ((summary.finished or 0) - (summary.started or 0)) / NANO
     lines = [f"{counts.get('publish', 0)} publishes and {counts.get('delivery', 0)} deliveries of "
              f"{summary.recording['clients']} clients in {span:.1f} s; the result is in {out}"]
+    lines += side_by_side(summary)
     lines += [f"not replayed: {count} {what}" for what, count in summary.not_replayed.items()]
     return "\n".join(lines)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -20,7 +20,8 @@ from fluxmq.spark.play_options import PlayOptions, PlayStatus
 from fluxmq.spark.player import play
 from fluxmq.spark.result import SUMMARY, EventsWriter, Place, Summary, create_result
 
-__all__ = ["ReplayAsked", "ReplayError", "begin", "finish", "perform", "play_options", "replay_here"]
+__all__ = ["PlayedLinks", "ReplayAsked", "ReplayError", "begin", "finish", "perform", "play_options", "played_links",
+           "replay_here"]
 
 CONNECT_TIMEOUT_S = 10.0
 AMQP_PORT = 5672
@@ -82,7 +83,8 @@ def begin(asked: ReplayAsked, recording: Recording, plan: Plan) -> tuple[Place, 
         run=secrets.randbelow(RUNS - 1) + 1, options=asked.said(), partitions=plan.partitions, why="it did not end",
         recording={"path": str(recording.path), "id": manifest.id, "rows": recording.rows, "clients": plan.clients,
                    "operations": plan.operations, "span_ns": plan.span_ns},
-        broker={"address": asked.broker} | ({"amqp_address": amqp} if amqp else {}), not_replayed=plan.not_replayed)
+        broker={"address": asked.broker} | ({"amqp_address": amqp} if amqp else {}), not_replayed=plan.not_replayed,
+        recorded={what: count * plan.copies for what, count in plan.survey.recorded.items()})
     return create_result(asked.out, summary), summary
 
 
@@ -100,6 +102,20 @@ def _look(address: str, option: str) -> None:
                           f"another with {option}") from None
 
 
+class PlayedLinks(NamedTuple):
+    """Links that are played otherwise than most. manual: whose acknowledgements are operations; settling: that settle
+    messages of queues by orders."""
+
+    manual: list[int]
+    settling: list[int]
+
+
+def played_links(plan: Plan) -> PlayedLinks:
+    """Of all copies."""
+    return PlayedLinks(*([number * plan.copies + copy for number in numbers for copy in range(plan.copies)]
+                         for numbers in (plan.survey.manual, plan.survey.settling)))
+
+
 def play_options(asked: ReplayAsked, plan: Plan, run: int) -> PlayOptions:
     return PlayOptions(
         address=asked.broker, amqp_address=asked.amqp_address(plan), run=run, first=plan.survey.first,
@@ -108,13 +124,13 @@ def play_options(asked: ReplayAsked, plan: Plan, run: int) -> PlayOptions:
         patience_s=asked.patience_s, window=asked.window)
 
 
-def perform(place: Place, task: int, operations: Iterable[pa.RecordBatch], options: PlayOptions, manual: Iterable[int],
+def perform(place: Place, task: int, operations: Iterable[pa.RecordBatch], options: PlayOptions, links: PlayedLinks,
             told: Callable[[PlayStatus], object] = lambda status: None) -> tuple[PlayStatus, dict[str, int]]:
     """Plays one partition into the files of a task. told: called with the status now and then. The rows by event."""
     status = PlayStatus()
     writer = EventsWriter(place, task)
     try:
-        for batch in play(operations, options, status, manual=manual):
+        for batch in play(operations, options, status, manual=links.manual, settling=links.settling):
             writer.write(batch)
             told(status)
     finally:
@@ -131,6 +147,9 @@ def finish(place: Place, summary: Summary, ended: list[tuple[PlayStatus, dict[st
     summary.complete = bool(states) and all(status.complete for status in states)
     summary.why = next((status.why for status in states if status.why), "" if summary.complete else summary.why)
     summary.not_sent = sum(status.not_sent for status in states)
+    unknown = sum(status.unknown_settlements for status in states)
+    if unknown:
+        summary.not_replayed["settlements of messages whose delivery the recording does not show"] = unknown
     summary.late_ns_max = max((status.late_ns_max for status in states), default=0)
     summary.cpu = cpu
     for _, counts in ended:
@@ -150,8 +169,8 @@ def replay_here(asked: ReplayAsked, told: Callable[[PlayStatus], object] = lambd
     ended: list[tuple[PlayStatus, dict[str, int]]] = []
     with sampled(pid) as cpu:
         try:
-            manual = [number * plan.copies + copy for number in plan.survey.manual for copy in range(plan.copies)]
-            ended.append(perform(place, 0, operations, play_options(asked, plan, summary.run), manual, told))
+            ended.append(perform(place, 0, operations, play_options(asked, plan, summary.run), played_links(plan),
+                                 told))
         finally:
             finish(place, summary, ended, cpu)
     return summary

@@ -10,6 +10,7 @@ SAID = {"regression": "REGRESSION", "pass": "pass", "noise": "noise", "nothing":
 SUMMARY = {"regression": "regression: the {} is worse than it may be",
            "pass": "pass: no regression outside noise",
            "noise": "no regression that can be told from noise; that passes",
+           "unproved": "nothing was proved: no measure can be told from noise",
            "nothing": "nothing to judge"}
 
 
@@ -26,7 +27,8 @@ def render(verdict: Verdict, candidate: str) -> str:
     noisy = [f.measure for f in verdict.findings if f.outcome == "noise" and f.gated]
     if noisy:
         lines += ["", f"Neither passed nor failed, for noise: {', '.join(noisy)}"]
-    return "\n".join([*lines, "", SUMMARY[verdict.outcome].format(candidate)])
+    said = "unproved" if verdict.outcome == "noise" and verdict.status else verdict.outcome
+    return "\n".join([*lines, "", SUMMARY[said].format(candidate)])
 
 
 def line(finding: Finding) -> tuple[str, ...]:

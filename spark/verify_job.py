@@ -12,6 +12,7 @@ from fluxmq.spark.profile_text import printable
 from fluxmq.spark.result import Result, ResultError, open_result
 from fluxmq.spark.session import session
 from fluxmq.spark.sessions import NEVER, of_mqtt
+from fluxmq.spark.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["verify"]
 
 SHOWN_MAX = 20
+PROVED, VIOLATED, UNPROVED = 0, 1, 2
 
 
 def _instant(ns: int | None) -> str:
@@ -60,6 +62,7 @@ def _report(found: Result, settle: float, counted: dict[str, int], kinds: dict[s
     if quiet < settle:
         lines.append(f"the replay waited {quiet:g} s for its last deliveries, so what was published in its last "
                      f"{settle:g} s may be; --settle {quiet:g} demands it")
+    lines += side_by_side(found.summary)
     width = max(len(f"{number:,}") for number in counted.values())
     lines += [f"  {counted[name]:>{width},} {text}" for name, text in COUNTS.items()]
     total = sum(kinds.values())
@@ -83,8 +86,12 @@ def _report(found: Result, settle: float, counted: dict[str, int], kinds: dict[s
 def verify(result: str, settle: float, show: int, out: Path | None, master: str | None) -> int:
     """Compare the deliveries of a replay with what its subscriptions and publishes demand.
 
-    Exit status 1 when there is a violation: a delivery that must be and is not, that must not be and is, that is there
-    twice, or out of order; and when a partial result proves nothing.
+    \b
+    Exit status:
+      0  no violation, and deliveries that had to be and are
+      1  a violation: a delivery that must be and is not, that must not be and
+         is, that is there twice, or out of order; or the result cannot be read
+      2  nothing was proved: no delivery had to be
     """
     found = open_result(result)
     if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
@@ -106,4 +113,4 @@ def verify(result: str, settle: float, show: int, out: Path | None, master: str 
         first = rows.orderBy(F.coalesce("arrived", "p_sent"), "client", "publisher_op").limit(show).collect()
         counted = counts(tables, events)
     click.echo(_report(found, settle, counted, {kind: by_kind[kind] for kind in KINDS if kind in by_kind}, first))
-    return 1 if by_kind or not (found.summary.complete or _proves(counted)) else 0
+    return VIOLATED if by_kind else PROVED if _proves(counted) else UNPROVED

@@ -64,9 +64,10 @@ class Story:
         return self.row(client, "PUBLISH", at=at, topic=topic, qos=qos, retain=retain, dup=False, size=size,
                         properties=properties, **more)
 
-    def delivered(self, client: str, topic: str, qos: int, at: float | None = None) -> int:
+    def delivered(self, client: str, topic: str, qos: int, at: float | None = None,
+                  properties: dict[str, Any] | None = None) -> int:
         return self.row(client, "PUBLISH", at=at, direction="out", topic=topic, qos=qos, retain=False, dup=False,
-                        size=32)
+                        size=32, properties=properties)
 
     def acknowledge(self, client: str, answers: int, *, kind: str = "PUBACK", at: float | None = None) -> None:
         row = self.row(client, kind, at=at, answers=answers)

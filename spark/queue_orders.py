@@ -1,0 +1,68 @@
+"""Orders about messages of a queue: a PUBLISH to `$queue/<name>/$ack`, `$nack`, `$reject`, `$extend` or `$commit`.
+
+An order names its message by user properties: `message-id`, or `partition` and `offset`. These are names of the broker
+that was recorded; another broker, or the same one later, gives others. A replay keeps what can be kept: the order is
+for the n-th delivery that its connection got from that queue, and is sent for the n-th that it gets now. Here is how
+`rank`, that n counted from 0, is found in a recording with pyarrow; plan_spark.py finds the same with Spark.
+"""
+from __future__ import annotations
+
+import json
+import re
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["FROM_QUEUE", "ORDER_PATTERN", "message_named", "order_ranks", "queue_of", "user_pairs"]
+
+FROM_QUEUE = "$queue/"
+# Of the whole topic, for Arrow (RE2), Spark (Java) and Python.
+ORDER_PATTERN = r"^\$queue/[^/]+/\$(ack|nack|reject|extend|commit)$"
+_QUEUE = re.compile(r"\$queue/([^/]+)")
+
+
+def queue_of(topic: str) -> str:
+    """The queue of a delivery's or an order's topic."""
+    found = _QUEUE.match(topic)
+    return found[1] if found else ""
+
+
+def user_pairs(properties: str | None) -> dict[str, str]:
+    """User properties of a recorded row; of a name that comes twice the last."""
+    found = json.loads(properties) if properties else {}
+    return {str(name): str(value) for name, value in found.get("user_property") or ()}
+
+
+def message_named(pairs: dict[str, str]) -> str | None:
+    """The `message-id` that these user properties name a message by; None when they name none."""
+    if "message-id" in pairs:
+        return pairs["message-id"]
+    if "partition" in pairs and "offset" in pairs:
+        return f"{pairs['partition']}:{pairs['offset']}"
+    return None
+
+
+def order_ranks(table: pa.Table) -> dict[int, int]:
+    """`seq` of an order: which delivery of its queue on its connection it is for. An order about a message that the
+    recording does not show being delivered there before is left out. table: rows of MQTT, ordered by `seq`."""
+    topics = pc.fill_null(pc.starts_with(table["topic"], FROM_QUEUE), False)
+    rows = table.filter(pc.and_(topics, pc.equal(table["kind"], "PUBLISH"))).select(
+        ["seq", "connection", "direction", "topic", "properties"])
+    counts: dict[tuple[int, str], int] = {}
+    latest: dict[tuple[int, str, str], int] = {}
+    found: dict[int, int] = {}
+    order = re.compile(ORDER_PATTERN)
+    for row in rows.to_pylist():
+        queue = queue_of(row["topic"])
+        place = row["connection"], queue
+        if row["direction"] == "out":
+            rank = counts.get(place, 0)
+            counts[place] = rank + 1
+            name = message_named(user_pairs(row["properties"]))
+            if name is not None:
+                latest[*place, name] = rank
+        elif order.match(row["topic"]):
+            name = message_named(user_pairs(row["properties"]))
+            if name is not None and (*place, name) in latest:
+                found[row["seq"]] = latest[*place, name]
+    return found
