@@ -15,7 +15,7 @@ from fluxmq._core.amqp091_telling import DIRECT_REPLY_TO
 from fluxmq._core.queue import QUEUE_STREAM, Queue
 from fluxmq._core.queue_claim import Member
 from fluxmq._core.queue_group import Group
-from fluxmq._core.queue_heads import pull, purge_ready, ready_of
+from fluxmq._core.queue_heads import PULL_STALLED, pull, purge_ready, ready_of
 from fluxmq.engine.amqp_dead import DeadLetterer, Route
 from fluxmq.engine.exchanges import no_queue
 from fluxmq.engine.queues import QueueManager, QueueState
@@ -107,6 +107,7 @@ class AmqpQueues:
             if name.startswith(REPLY_PREFIX) and (queue := self.get(vhost, name)) is not None:
                 return QueueDeclared(queue, name, 0, 1)
             state = self._state(vhost, name, exclusive_owner if exclusive_owner is not None else owner)
+            self.whole(state.queue)
             state.queue.settle_news()
             ready, _, consumers = self.counts(state.queue)
             return QueueDeclared(state.queue, name, ready, consumers)
@@ -118,6 +119,7 @@ class AmqpQueues:
             said = msgspec.structs.replace(said, name=name)
         elif (known := self.manager.queues.get(internal_name(vhost, name))) is not None:
             self._check_same(known, said, exclusive_owner)
+            self.whole(known.queue)
             return self._told(known, name)
         elif name.startswith(RESERVED):
             raise AmqpRefused(ReplyCode.ACCESS_REFUSED,
@@ -243,7 +245,7 @@ class AmqpQueues:
         vhost, name = split_name(queue.name)
         if state.declared is not None and state.declared.exclusive and state.owner is not owner:
             raise locked(vhost, name)
-        self._whole(queue)
+        self.whole(queue)
         joined = self._group(queue, group or GROUP)
         single = state.terms is not None and state.terms.single
         if queue in self._leaders or (exclusive and (joined.members or single)):
@@ -282,24 +284,27 @@ class AmqpQueues:
         if state is None:
             return
         self.manager.left(queue, None)
-        if (state.declared is not None and state.declared.auto_delete and state.had_consumer
+        if (state.declared is not None and state.declared.auto_delete and state.had_consumer and queue.damage is None
                 and not any(group.members for group in state.groups.values())):
             self.manager.delete(queue.name)
 
     def ask(self, queue: Queue, member: Member) -> int:
         """One message for basic.get: PULL_*. member: attached to the default group (`guest`). Raises AmqpRefused 404:
         the queue is damaged."""
-        self._whole(queue)
+        self.whole(queue)
         self.manager.states[queue].idle_since_ms = self.manager.hub.steady_ms
-        return pull(member.group, member)
+        outcome = pull(member.group, member)
+        if outcome == PULL_STALLED and self.manager.on_stalled is not None:
+            self.manager.on_stalled(queue)  # a pump reads for consumers only
+        return outcome
 
     @staticmethod
-    def _whole(queue: Queue) -> None:
-        """RabbitMQ says 404 of a queue that is there and is down; 541 would end channels that have nothing to do with
-        it."""
+    def whole(queue: Queue) -> None:
+        """Raises AmqpRefused 404 of a damaged queue: RabbitMQ says that of one that is there and is down; 541 would end
+        channels that have nothing to do with it."""
         if queue.damage is not None:
             raise AmqpRefused(ReplyCode.NOT_FOUND, f"{where(*split_name(queue.name))} is stopped: a file of it is "
-                                                   f"damaged, as the broker's log says")
+                                                   f"damaged, as the broker's log says. `fluxmq log repair` mends it")
 
     def guest(self, queue: Queue, member: Member) -> Group:
         """The member may ask (`ask`, queue_heads.pull_one). Raises AmqpRefused 540: of a stream nobody does."""

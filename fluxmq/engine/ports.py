@@ -4,10 +4,11 @@
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from fluxmq._core.errors import CorruptError
 from fluxmq._core.journal import Journal
 
 __all__ = ["SegmentFiles", "StateStore"]
@@ -83,9 +84,10 @@ class SegmentFiles(Protocol):
     """Where messages of queues go that outlive a journal file. All methods block and belong into an executor's thread,
     but open(). `fluxmq.storage.segments.SegmentStore` is one; what it promises stands there."""
 
-    def open(self, expect: Mapping[int, int] | None = None, ended: Iterable[int] = ()) -> Mapping[int, Any]:
-        """By log: an object with `first`, `next`, `messages`; but of those that have ended, whose files go. Raises
-        CorruptError, StorageError."""
+    def open(self, expect: Mapping[int, int] | None = None, ended: Iterable[int] = (),
+             on_damage: Callable[[int, CorruptError], None] | None = None) -> Mapping[int, Any]:
+        """By log: an object with `first`, `next`, `messages`; but of those that have ended, whose files go, and of
+        those that are damaged, of which on_damage is told. Raises CorruptError where that is None, StorageError."""
 
     def close(self) -> None:
         """Nothing is synced by it."""

@@ -83,7 +83,7 @@ class QueueConsumers:
             return ReasonCode.TOPIC_FILTER_INVALID, f"there is no queue {name.decode('utf-8', 'replace')}"
         if queue.damage is not None:
             return ReasonCode.UNSPECIFIED_ERROR, ("the queue is stopped: a file of it is damaged, as the broker's log "
-                                                  "says")
+                                                  "says. `fluxmq log repair` mends it")
         if self.manager.states[queue].owner is not None:
             return ReasonCode.NOT_AUTHORIZED, "the queue is an AMQP connection's own"
         if queue.kind == QUEUE_STREAM:

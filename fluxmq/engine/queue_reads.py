@@ -5,8 +5,8 @@ is pumped again. Whoever reads on where the last part ended gets more at a time,
 is limited by the disk and not by trips to it; the cache bounds what that costs.
 
 A read that the disk refuses is tried again a few times. What is damaged stops its queue and no other: consumers get
-nothing more of it, publishes and new consumers are refused, what is in hand can be settled, and nothing goes that was
-not settled, until a start finds it repaired (`Queue.damage` says why).
+nothing more of it (those of AMQP are told: basic.cancel), publishes and new consumers are refused, what is in hand can
+be settled, and nothing goes that was not settled, until a start finds it repaired (`Queue.damage` says why).
 """
 from __future__ import annotations
 
@@ -138,6 +138,8 @@ class QueueReader:
             queue.damage = str(error)
             self._log.error(f"a queue is stopped, the others go on: {error}", extra={"queue": shown(queue)})
             self.on_damage(error)
+            for told in self.manager.on_stopped:
+                told(queue, self.manager.members_of(self.manager.states[queue]))
 
     def evict(self) -> int:
         """What segments have gives way, so that no more of it is in memory than the cache may hold: what was read

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
+from fluxmq._core.errors import CorruptError
 from fluxmq.engine.ports import SegmentFiles
 
 __all__ = ["LogRemoval", "view_key"]
@@ -32,6 +33,7 @@ class LogRemoval:
         self._going: set[int] = set()  # those of them of which the view has, or is to get, an `x`
         self._removed: set[int] = set()  # and whose names are gone: with the next checkpoint the `x` goes, too
         self._aside: Mapping[int, Any] = {}
+        self.damaged: dict[int, CorruptError] = {}  # logs whose files could not be opened, and why
 
     # ------------------------------------------------------------------ at start
 
@@ -41,17 +43,17 @@ class LogRemoval:
         self._removed.add(number)
 
     def open(self, expect: Mapping[int, int]) -> dict[int, Any]:
-        """Opens the segments, as SegmentFiles.open() does; the view is read."""
+        """Opens the segments, as SegmentFiles.open() does; the view is read. `damaged` has what could not be opened."""
         if self._segments is None:
             return {}
-        files = dict(self._segments.open(expect, self._removed))
+        files = dict(self._segments.open(expect, self._removed, self.damaged.__setitem__))
         self._aside = self._segments.aside()
         return files
 
     @property
     def number_last(self) -> int:
         """Numbers up to this one may be kept aside, and are not used again."""
-        return max(self._aside, default=0)
+        return max([*self._aside, *self.damaged], default=0)
 
     def settle(self, files: Mapping[int, Any], known: Container[int],
                on_log: Callable[[str, str, str, dict[str, Any]], None]) -> list[int]:
@@ -60,8 +62,9 @@ class LogRemoval:
         for number, path in self._aside.items():
             on_log("warning", "", f"messages that no queue has are still kept in {path}; remove it when they are not "
                                   f"needed any more", {"log": f"{number:016x}"})
-        ended = [number for number in files if number not in known and number in self.named]
-        for number in [number for number in files if number not in known and number not in self.named]:
+        unowned = [number for number in [*files, *self.damaged] if number not in known]
+        ended = [number for number in unowned if number in self.named]
+        for number in [number for number in unowned if number not in self.named]:
             assert self._segments is not None
             path = self._segments.set_aside(number)
             on_log("error", "", (
@@ -69,7 +72,8 @@ class LogRemoval:
                 f"{path}, and the state has probably lost a queue. Restore the storage directory from a copy; or, to "
                 f"see them, stop the broker, rename that directory to {path.stem} and run `fluxmq log dump "
                 f"{path.parent.parent} --log {path.stem}`"),
-                {"log": f"{number:016x}", "messages": files[number].messages})
+                {"log": f"{number:016x}"} | ({"messages": files[number].messages} if number in files else
+                                             {"damage": str(self.damaged[number])}))
         self.named.clear()
         return ended
 

@@ -298,6 +298,9 @@ class QueueKeeper:
             state.queue.notify()
             for group in state.groups.values() if state.queue.ready_bytes_max >= 0 else ():
                 guess_ready_bytes(group, state.queue.ready_bytes_max)
+        for number, damage in self._removal.damaged.items():
+            if number in self.logs:
+                self.reader.stop(self.logs[number][0].queue, damage)
         for number in [number for number in self._small if number not in self._removal.named]:
             self.manager.log("error", "", "the stored state has messages of a log that no queue has: a queue is lost. "
                              "Stop the broker and run `fluxmq log repair`, which gives them one",
@@ -373,13 +376,16 @@ class QueueKeeper:
             work += self._export_group(made, state, group, name[1], changed)
         for log in queue.logs:
             self.logs.setdefault(log.number, (state, log))
-            small = queue.kind == QUEUE_CLASSIC and log.unflushed_bytes <= self.small_bytes
+            # Nothing can be written to files that could not be opened: what they have not stays in the view.
+            small = log.number in self._removal.damaged or (
+                queue.kind == QUEUE_CLASSIC and log.unflushed_bytes <= self.small_bytes)
             work += self._keep(made, queue, log) if small else self._export_log(made, queue, log)
         if queue.delays is not None:
             log, group = queue.delays.log, queue.delays.group
             self.logs.setdefault(log.number, (state, log))
             self.groups[group.number] = group
-            work += self._export_group(made, state, group, b"", changed) + self._export_log(made, queue, log)
+            take_over = self._keep if log.number in self._removal.damaged else self._export_log
+            work += self._export_group(made, state, group, b"", changed) + take_over(made, queue, log)
         return work
 
     def _export_group(self, made: QueueExport, state: QueueState, group: Group, pattern: bytes, changed: bool) -> int:

@@ -59,6 +59,7 @@ class QueueManager:
         # (state, topic, properties, body, format): such a queue is full, and said that this is to go to dead letters
         self.on_amqp_refused: Callable[[QueueState, bytes, bytes, bytes, int], None] | None = None
         self.on_deleted: list[Callable[[Queue, list[Member]], None]] = []  # (queue, its members): it is no more
+        self.on_stopped: list[Callable[[Queue, list[Member]], None]] = []  # (queue, its members): it is damaged
         self.refused_unknown = 0  # publishes to queues that are not there
         self.counted: Counter[str] = Counter()  # what deleted queues had counted (queue_numbers.counts_of)
         self.on_uncertain: Callable[[Queue, Log], None] | None = None
@@ -161,9 +162,8 @@ class QueueManager:
         state = self.queues[name]
         queue = state.queue
         depth = queue.depth
-        members: list[Member] = list(queue.readers)  # type: ignore[arg-type]
+        members = self.members_of(state)
         for group in state.groups.values():
-            members += group.members + group.guests
             group.on_dead = None  # what goes with its queue is no dead letter
             group.end()
         for log in queue.logs:
@@ -175,6 +175,14 @@ class QueueManager:
             told(queue, members)
         state.owner = None  # stale routes may remember the queue for a while, and not a connection with it
         return depth
+
+    @staticmethod
+    def members_of(state: QueueState) -> list[Member]:
+        """Who reads it, and who asks it."""
+        members: list[Member] = list(state.queue.readers)  # type: ignore[arg-type]
+        for group in state.groups.values():
+            members += group.members + group.guests
+        return members
 
     def forget(self, state: QueueState) -> None:
         """Nobody knows the queue any more, and the view will forget it."""

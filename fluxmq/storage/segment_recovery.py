@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,9 +108,10 @@ def heads_of(number: int, directory: Path) -> list[tuple[Path, SegmentFile | Dam
     return heads
 
 
-def open_logs(base: Path, ops: FileOps, expect: Mapping[int, int], recover: bool,
-              report: SegmentRecovery) -> dict[int, Log]:
-    """Every log that has files, ready to be written on. Raises CorruptError, OSError."""
+def open_logs(base: Path, ops: FileOps, expect: Mapping[int, int], recover: bool, report: SegmentRecovery,
+              on_damage: Callable[[int, CorruptError], None] | None = None) -> dict[int, Log]:
+    """Every log that has files, ready to be written on. on_damage: is told of one that is damaged, which is left as it
+    is; None: the first one is raised. Raises CorruptError, OSError."""
     logs = {}
     for number, path in logs_in(base / "queues"):
         if recover:
@@ -121,7 +122,11 @@ def open_logs(base: Path, ops: FileOps, expect: Mapping[int, int], recover: bool
         try:
             log = open_log(number, path, ops, 0 if recover else expect.get(number, 0), report)
         except Damage as damage:
-            raise refusal(base, Path(damage.args[1]), damage) from None
+            refused = refusal(base, Path(damage.args[1]), damage)
+            if on_damage is None:
+                raise refused from None
+            on_damage(number, refused)
+            continue
         if log.files:
             logs[number] = log
     return logs
@@ -158,7 +163,11 @@ def open_log(number: int, path: Path, ops: FileOps, expect: int, report: Segment
         ops.unlink(begun)
     for at, file in enumerate(files):
         if at + 1 < len(files) and file.index is not None:
-            if seal_on_disk(ops, file):
+            try:
+                sealed = seal_on_disk(ops, file)
+            except Damage as damage:
+                raise _in(file.path, damage) from None
+            if sealed:
                 report.rebuilt.append(f"{file.path}: the footer did not hold and was made again")
             file.index = None
     if files and not files[-1].sealed:

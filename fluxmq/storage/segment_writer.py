@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import zstandard
 
-from fluxmq._core.errors import ShortageError, StorageError, UsageError
+from fluxmq._core.errors import CorruptError, ShortageError, StorageError, UsageError
 from fluxmq._core.segment_format import (
     BATCH_HEADER_SIZE,
     STORED_PLAIN,
@@ -70,6 +70,7 @@ class SegmentWriter(SegmentReader):
         self._local = threading.local()
         self._root_fd = -1
         self._root_dirty = False
+        self._damaged: dict[int, CorruptError] = {}  # logs that open() could not open
         self._unsure: set[int] = set()  # logs whose files were read at open and may not be on the medium
         self._marks: dict[int, _Mark] = {}
         self._owed = False  # what the marks say is still to be given back
@@ -85,6 +86,8 @@ class SegmentWriter(SegmentReader):
         Raises ShortageError when there is no space (or no descriptors): all logs are then as they were after the last
         sync(), and the same or less may be written again. Raises StorageError for any other failure."""
         self._check()
+        if number in self._damaged:
+            raise self._damaged[number]
         log = self._log(number)
         with self._told(log):
             if self._owed:

@@ -18,10 +18,10 @@ checkpoint at a time (engine/durability.py). What was written counts from sync()
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from fluxmq._core.errors import StorageError, UsageError
+from fluxmq._core.errors import CorruptError, StorageError, UsageError
 from fluxmq._core.segment_format import log_name, log_number
 from fluxmq.model.limits import SEGMENT_OPEN_FILES_MAX
 from fluxmq.storage.reading import close_quietly
@@ -54,10 +54,12 @@ class SegmentStore(SegmentWriter):
 
     # ------------------------------------------------------------------------------------------------- life
 
-    def open(self, expect: Mapping[int, int] | None = None, ended: Iterable[int] = ()) -> dict[int, LogFiles]:
+    def open(self, expect: Mapping[int, int] | None = None, ended: Iterable[int] = (),
+             on_damage: Callable[[int, CorruptError], None] | None = None) -> dict[int, LogFiles]:
         """What there is, by log. expect: offsets that the view says are safe: a log whose torn tail would leave it with
         less is damaged, not torn. ended: logs whose removal a crash may have interrupted; it is finished first.
-        `recovery` tells what was cut off, made again or given up.
+        on_damage: is told of a log that is damaged, which is not opened then: nothing is read from it or written to it,
+        it may be removed or set aside. None: that is raised. `recovery` tells what was cut off, made again or given up.
 
         Raises CorruptError (file, offset, command that repairs it), StorageError.
         """
@@ -71,7 +73,8 @@ class SegmentStore(SegmentWriter):
             self._root_fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             for number in ended:
                 self.remove(number)
-            self._logs = open_logs(self._base, self._ops, expect or {}, self._recover, self.recovery)
+            self._logs = open_logs(self._base, self._ops, expect or {}, self._recover, self.recovery,
+                                   on_damage and (lambda number, error: self._on_damage(number, error, on_damage)))
         except OSError as error:
             self.close()
             raise StorageError(f"cannot read the segments in {self._path}: {error}") from error
@@ -81,6 +84,10 @@ class SegmentStore(SegmentWriter):
         self._root_dirty = self._root_dirty or bool(self._logs)
         self._unsure = {number for number, log in self._logs.items() if log.directory_dirty}
         return {number: log.summary() for number, log in self._logs.items()}
+
+    def _on_damage(self, number: int, error: CorruptError, then: Callable[[int, CorruptError], None]) -> None:
+        self._damaged[number] = error
+        then(number, error)
 
     def close(self) -> None:
         """Nothing is synced by it."""
@@ -136,13 +143,14 @@ class SegmentStore(SegmentWriter):
     def holds(self, number: int) -> bool:
         """There are files of this log."""
         log = self._logs.get(number)
-        return log is not None and bool(log.files)
+        return number in self._damaged or (log is not None and bool(log.files))
 
     def remove(self, number: int) -> None:
         """The log is no more. Its number is never used again. The caller has a durable record of it, until the sync()
         that follows: files may go in any order, and whoever is interrupted calls this again. Raises StorageError."""
         with self._mutex:
             log = self._logs.pop(number, None)
+            self._damaged.pop(number, None)
         path = self._path / log_name(number)
         try:
             if log is None and not path.exists():
@@ -164,7 +172,8 @@ class SegmentStore(SegmentWriter):
         """Nobody knows this log: its directory gets another name, which is returned, and is not looked at any more.
         Raises StorageError."""
         with self._mutex:
-            log = self._logs.pop(number)
+            log = self._logs.pop(number, None) or Log(number, self._path / log_name(number))
+            self._damaged.pop(number, None)
         target = log.path.with_name(log.path.name + UNKNOWN)
         try:
             for file in log.files:

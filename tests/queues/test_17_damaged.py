@@ -3,22 +3,28 @@ from __future__ import annotations
 
 import random
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pika
 import pytest
+from click.testing import CliRunner
 from crash.process import CrashBroker
 from kit.client import Client, Nothing
 from kit.watch import wait_until
 from oracle.mqtt import Puback, Publish
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker, NackError
 from queues.conftest import admin, consume, order, put
 
 from fluxmq.app.admin_client import AdminError
+from fluxmq.app.log_commands import log
 
 Connect = Callable[..., Client]
 
 UNSPECIFIED = 0x80
 MESSAGES = 160
+END = b"the end"
 DAMAGED = 80        # behind what one read brings in; not in the last file, which a start reads as a whole
 
 
@@ -33,26 +39,50 @@ def payload(queue: str, number: int) -> bytes:
     return random.Random(f"{queue} {number}").randbytes(20_000)
 
 
-@pytest.fixture
-def broker(tmp_path: Path, connect: Connect) -> CrashBroker:
-    """Queues whose messages only segments have; a byte of one of `bad` is another now."""
+def flip(data: Path, wanted: bytes) -> Path:
+    """Changes a bit of the message with this payload, in a segment. Returns which."""
+    file = next(path for path in (data / "queues").glob("*/*.seg") if wanted in path.read_bytes())
+    content = bytearray(file.read_bytes())
+    content[content.index(wanted) + 500] ^= 1
+    file.write_bytes(content)
+    return file
+
+
+def stored(tmp_path: Path, connect: Connect, more: dict[str, str] | None = None) -> CrashBroker:
+    """A broker that is down, with queues whose messages only segments have."""
     broker = CrashBroker(tmp_path / "broker", {
-        "queues": '[{"name": "good"}]', "queue_manager.segment_size": "1MiB", "queue_manager.compression": "none"},
-        {"FLUXMQ_TEST_FILE_BYTES": "100000"})
+        "queues": '[{"name": "good"}]', "queue_manager.segment_size": "1MiB", "queue_manager.compression": "none",
+        **(more or {})}, {"FLUXMQ_TEST_FILE_BYTES": "100000"})
     broker.start()
     admin(broker, "PUT", "queues", "bad", body={"type": "classic"})
     for name in ("bad", "good"):
         put(connect(broker), name, *(payload(name, number) for number in range(MESSAGES)))
     broker.restart()        # with a last checkpoint: nothing of it is in the journal
     broker.kill()
-    wanted = payload("bad", DAMAGED)
-    file = next(path for path in (tmp_path / "broker" / "data" / "queues").glob("*/*.seg")
-                if wanted in path.read_bytes())
-    data = bytearray(file.read_bytes())
-    data[data.index(wanted) + 500] ^= 1
-    file.write_bytes(data)
+    return broker
+
+
+@pytest.fixture
+def broker(tmp_path: Path, connect: Connect) -> CrashBroker:
+    """A byte of one message of `bad` is another now."""
+    broker = stored(tmp_path, connect)
+    flip(tmp_path / "broker" / "data", payload("bad", DAMAGED))
     broker.start()
     return broker
+
+
+def read_all(broker: CrashBroker, connect: Connect, queue: str) -> list[bytes]:
+    """Until END comes."""
+    consumer = connect(broker)
+    consumer.timeout = 30.0
+    consume(consumer, queue, ack="manual", prefetch=5)
+    came = []
+    while END not in came:
+        packet = consumer.receive()
+        came.append(packet.payload)
+        order(consumer, "ack", packet)
+        consumer.transcript.clear()
+    return came
 
 
 def test_it_alone_stops(broker: CrashBroker, connect: Connect) -> None:
@@ -103,3 +133,113 @@ def test_it_alone_stops(broker: CrashBroker, connect: Connect) -> None:
         broker.check()
     finally:
         broker.stop()
+
+
+@pytest.mark.parametrize("number", [DAMAGED, MESSAGES - 2], ids=["sealed file", "last file"])
+def test_after_a_repair_the_rest_is_delivered(tmp_path: Path, connect: Connect, number: int) -> None:
+    """Damage in the file that is not sealed is found at the start, which reads it: that stops nothing else either."""
+    broker = stored(tmp_path, connect)
+    data = tmp_path / "broker" / "data"
+    file = flip(data, payload("bad", number))
+    broker.start()
+    try:
+        found_at_start = admin(broker, "GET", "queues", "bad")
+        if number != DAMAGED:
+            assert found_at_start["state"] == "damaged" and str(file) in found_at_start["damage"]
+            publisher = connect(broker)
+            publisher.subscribe("$queue/bad", qos=1, expect=[UNSPECIFIED])
+        else:
+            reader = connect(broker)
+            consume(reader, "bad", ack="manual", prefetch=1000)
+            wait_until(lambda: admin(broker, "GET", "queues", "bad")["state"] == "damaged")
+        assert metric(broker, "fluxmq_queues_damaged") == 1
+        put(connect(broker), "good", END)
+        assert len(read_all(broker, connect, "good")) == MESSAGES + 1
+        before = broker.checkpoints()
+        put(connect(broker), "good", *(payload("good", each) for each in range(30)))
+        wait_until(lambda: broker.checkpoints() > before)
+        broker.kill()
+        repaired = CliRunner().invoke(log, ["repair", str(data)])
+        assert repaired.exit_code == 0 and str(file) in repaired.output, repaired.output
+        broker.start()
+        assert admin(broker, "GET", "queues", "bad")["state"] == "running"
+        put(connect(broker), "bad", END)
+        came = read_all(broker, connect, "bad")
+        lost = [each for each in range(MESSAGES) if payload("bad", each) not in came]
+        assert number in lost and lost[-1] - lost[0] == len(lost) - 1 <= 4, "one batch: 64 KiB"
+        broker.check()
+    finally:
+        broker.stop()
+
+
+def test_a_log_that_cannot_be_opened_may_be_deleted(tmp_path: Path, connect: Connect) -> None:
+    broker = stored(tmp_path, connect)
+    file = flip(tmp_path / "broker" / "data", payload("bad", MESSAGES - 2))
+    broker.start()
+    try:
+        assert admin(broker, "GET", "queues", "bad")["state"] == "damaged"
+        admin(broker, "DELETE", "queues", "bad")
+        broker.restart()        # with a last checkpoint
+        assert not file.parent.exists()
+        broker.check()
+    finally:
+        broker.stop()
+
+
+def amqp(broker: CrashBroker) -> pika.BlockingConnection:
+    host, port = broker.addresses["amqp091/plain"]
+    return pika.BlockingConnection(pika.ConnectionParameters(host, port))
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, connect: Connect) -> Iterator[CrashBroker]:
+    """With AMQP."""
+    broker = stored(tmp_path, connect, {"server.amqp091.plain.addr": "127.0.0.1:0"})
+    flip(tmp_path / "broker" / "data", payload("bad", DAMAGED))
+    broker.start()
+    try:
+        yield broker
+        broker.check()
+    finally:
+        broker.stop()
+
+
+def test_amqp_consumers_are_told(damaged: CrashBroker) -> None:
+    connection = amqp(damaged)
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=5)
+    came = []
+    for method, _, _ in channel.consume("bad"):     # until the broker cancels it
+        came.append(method.delivery_tag)
+        if len(came) > 1:
+            channel.basic_ack(method.delivery_tag)
+    assert 0 < len(came) <= DAMAGED
+    channel.basic_ack(came[0])      # what was in hand; the channel goes on
+    assert channel.queue_declare("good", passive=True).method.message_count == MESSAGES
+    before = admin(damaged, "GET", "queues", "bad")
+    assert (before["state"], before["unsettled"], before["consumers"]) == ("damaged", 0, 0)
+    refusals: list[Callable[[BlockingChannel], object]] = [
+        lambda channel: channel.queue_declare("bad", passive=True), lambda channel: channel.basic_get("bad"),
+        lambda channel: channel.basic_consume("bad", lambda *_: None)]
+    for refused in refusals:
+        with pytest.raises(ChannelClosedByBroker, match=r"damaged.*fluxmq log repair") as said:
+            refused(connection.channel())
+        assert said.value.reply_code == 404
+    publisher = connection.channel()
+    publisher.confirm_delivery()
+    with pytest.raises(NackError):
+        publisher.basic_publish("", "bad", b"x")
+    publisher.basic_publish("", "good", b"x")
+    connection.close()
+
+
+def test_who_gets_finds_out(damaged: CrashBroker) -> None:
+    """It is not empty, which is what basic.get-empty would say."""
+    connection = amqp(damaged)
+    channel = connection.channel()
+    with pytest.raises(ChannelClosedByBroker, match="damaged") as said:
+        for _ in range(MESSAGES):
+            assert channel.basic_get("bad", auto_ack=True)[0] is not None
+    assert said.value.reply_code == 404
+    assert connection.channel().basic_get("good", auto_ack=True)[2] == payload("good", 0)
+    connection.close()

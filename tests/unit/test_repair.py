@@ -225,8 +225,9 @@ def test_a_bad_batch_in_the_last_file_of_a_log(tmp_path: Path, at: int) -> None:
     [path] = (tmp_path / "queues").rglob("*.seg")
     flip(path, at % path.stat().st_size)
     assert [report for report in verify(tmp_path, synced_offsets(tmp_path)) if report.problems]
-    with pytest.raises(CorruptError, match="fluxmq log repair"):
-        Node(tmp_path, 2)
+    stopped = Node(tmp_path, 2)
+    assert "fluxmq log repair" in str(stopped.manager.queues[b"q"].queue.damage)
+    stopped.close()
     report = repair(tmp_path)
     assert len(report.given_up) == 1 and not report.cut_off
     kept = [message for number, message in dump(tmp_path, log)]

@@ -59,10 +59,11 @@ class ChannelMethods:
         self.exchanges = exchanges
         self.queues = queues
         self.permissions = Permissions(authority)
-        self.consumers = Consumers(hub, queues, later)
+        self.consumers = Consumers(hub, queues, later, self.on_channel_error)
         self.consumer_timeout_ms = consumer_timeout_ms
         self.on_log = on_log
         queues.manager.on_deleted.append(self.consumers.queue_deleted)
+        queues.manager.on_stopped.append(self.consumers.queue_stopped)
         self._verbs: dict[type[m.Method], Callable[[Client, ChannelState, Any], None]] = {
             m.ChannelFlow: self.channel_flow, m.ChannelFlowOk: self.nothing,
             m.ExchangeDeclare: self.exchange_declare, m.ExchangeDelete: self.exchange_delete,

@@ -13,7 +13,7 @@ from fluxmq._core.queue import QUEUE_STREAM, Queue
 from fluxmq._core.queue_heads import PULL_GIVEN, PULL_LIMITED, PULL_STALLED
 from fluxmq.edge.amqp091.client import HOLD_GET
 from fluxmq.engine.amqp_queues import AmqpQueues
-from fluxmq.model.amqp import ReplyCode, text, wire
+from fluxmq.model.amqp import AmqpRefused, ReplyCode, text, wire
 from fluxmq.model.amqp_queues import AGE, AGE_SECONDS
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ __all__ = ["Consumer", "Consumers", "stream_position"]
 
 CANCEL_NOTIFY = "consumer_cancel_notify"
 PRIORITY_MAX = 2**31 - 1
+BASIC_GET = 60 << 16 | 70  # class and method
 AGAIN_S = 0.002  # a message that Basic.Get asks for is read from disk: look again
 
 
@@ -41,12 +42,15 @@ class Consumer:
 
 
 class Consumers:
-    """Machine. later: schedules a call after some seconds."""
+    """Machine. later: schedules a call after some seconds. refuse: ends a channel with a soft error, as
+    ChannelMethods.on_channel_error does."""
 
-    def __init__(self, hub: Hub, queues: AmqpQueues, later: Callable[[float, Callable[[], None]], Any]) -> None:
+    def __init__(self, hub: Hub, queues: AmqpQueues, later: Callable[[float, Callable[[], None]], Any],
+                 refuse: Callable[[Client, int, int, str, int], None]) -> None:
         self.hub = hub
         self.queues = queues
         self.later = later
+        self.refuse = refuse
 
     def join(self, client: Client, channel: Channel, queue: Queue, tag: str, *, no_ack: bool, exclusive: bool,
              arguments: dict[str, Any]) -> Consumer:
@@ -59,6 +63,7 @@ class Consumers:
             raise ProtocolError(ReplyCode.PRECONDITION_FAILED, f"invalid arg 'x-priority': {priority!r}")
         consumer = Consumer(channel, queue, tag)
         if queue.kind == QUEUE_STREAM:
+            self.queues.whole(queue)
             self._read(client, consumer, wire(group), no_ack, arguments.get("x-stream-offset"))
         else:
             member = ChannelMember(channel, queue, wire(tag), no_ack=no_ack, prefetch=channel.prefetch)
@@ -138,14 +143,27 @@ class Consumers:
             if member.tag is None:
                 state.getters.pop((queue, member.no_ack), None)
                 continue
-            tag = text(member.tag)
-            consumer = state.consumers.get(tag)
-            if consumer is None or member not in consumer.members:
-                continue  # it has been cancelled, or told
-            del state.consumers[tag]
-            if CANCEL_NOTIFY in state.client.capabilities:
-                told = m.BasicCancel(consumer_tag=tag, no_wait=True)
-                state.client.connection.write(told.frame(member.channel.number))
+            consumer = state.consumers.get(text(member.tag))
+            if consumer is not None and member in consumer.members:     # else it has been cancelled, or told
+                self._tell_cancelled(state, consumer)
+
+    def queue_stopped(self, queue: Queue, members: list[Any]) -> None:
+        """It is damaged: as if its consumers had cancelled, and they are told. What they have they may settle."""
+        for member in members:
+            if not isinstance(member, ChannelMember | ChannelReader) or member.tag is None:
+                continue
+            state: ChannelState | None = member.channel.state
+            consumer = state.consumers.get(text(member.tag)) if state is not None else None
+            if state is not None and consumer is not None and member in consumer.members:
+                self._tell_cancelled(state, consumer)
+                self.cancel(consumer)
+
+    @staticmethod
+    def _tell_cancelled(state: ChannelState, consumer: Consumer) -> None:
+        del state.consumers[consumer.tag]
+        if CANCEL_NOTIFY in state.client.capabilities:
+            told = m.BasicCancel(consumer_tag=consumer.tag, no_wait=True)
+            state.client.connection.write(told.frame(state.channel.number))
 
     def leave_rest(self, channel: Channel, state: ChannelState) -> None:
         """The channel ends: consumers that were cancelled before, and who asked by Basic.Get."""
@@ -190,11 +208,15 @@ class Consumers:
         if state.channel.closing:  # its consumers took too long, say
             state.client.release(HOLD_GET)
             return
-        if queue not in self.queues.manager.states or queue.damage is not None:
+        if queue not in self.queues.manager.states:
             state.client.connection.write(m.BasicGetEmpty().frame(state.channel.number))
             state.client.release(HOLD_GET)
             return
-        self.get_one(state, queue, no_ack=no_ack, waited=True)
+        try:
+            self.get_one(state, queue, no_ack=no_ack, waited=True)
+        except AmqpRefused as refused:      # it has turned out to be damaged
+            self.refuse(state.client, state.channel.number, refused.reason, refused.text, BASIC_GET)
+            state.client.release(HOLD_GET)
 
 
 def stream_position(offset: Any, now_ms: int) -> str:
