@@ -53,17 +53,18 @@ def message_from_paho(message: Any) -> Message:
 
 
 class Client(mqtt.Client):
-    """Tries to come back when somebody listens, and no sooner: at its second attempt paho 2.1 forgets that a PUBREL was
-    under way and sends that PUBLISH again (_messages_reconnect_reset_out), which [MQTT-4.3.3-6] forbids and no broker
-    can tell from a new message. How long a restart takes nobody knows."""
+    """Remembers over any number of attempts to come back that a PUBREL was under way. At its second attempt paho 2.1
+    forgets it and sends that PUBLISH again, which [MQTT-4.3.3-6] forbids and no broker can tell from a new message; and
+    a broker that is being killed may take the first attempt and drop it."""
 
     def _reconnect_wait(self) -> None:
-        while not self._thread_terminate:
-            try:
-                socket.create_connection((self.host, self.port), TIMEOUT).close()
-                return
-            except OSError:
-                time.sleep(0.05)
+        time.sleep(0.05)
+
+    def _messages_reconnect_reset_out(self) -> None:
+        released = [one for one in self._out_messages.values() if one.state == mqtt.mqtt_ms_resend_pubrel]
+        super()._messages_reconnect_reset_out()
+        for one in released:
+            one.state = mqtt.mqtt_ms_resend_pubrel
 
 
 class PahoSession(Session):
