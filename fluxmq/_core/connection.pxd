@@ -17,8 +17,10 @@ cdef class Connection(Transport):
     cdef uint64_t last_access           # access generation at which last_route's topic was allowed
     cdef dict allowed                   # topic -> bool, answers of the Authority
     cdef list aliases                   # inbound: alias - 1 -> topic bytes or None
+    cdef uint32_t alias_bytes           # of those topics
     cdef public int64_t keep_alive_ms   # 1.5 x keep alive, 0 = off, [MQTT-3.1.2-22]
     cdef const uint8_t* read_properties(self, pub_t* pub, const uint8_t* at, const uint8_t* end) except NULL
+    cdef int learn_alias(self, uint16_t index, bytes topic) except -1
     cdef int remember_properties(self, const uint8_t* at, uint32_t length) except -1
     cdef route_t* route_of(self, pub_t* pub) except NULL
     cdef route_t* remember(self, route_t* route) noexcept

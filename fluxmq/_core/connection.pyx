@@ -46,6 +46,7 @@ cdef enum:
     PROPERTIES_REMEMBERED_MAX = 512
     ALLOWED_MAX = 1024          # remembered answers of the Authority per connection
     QUEUE_PREFIX_BYTES = 7      # "$queue/"
+    ALIAS_BYTES_MAX = 131072            # of the topics of a client's aliases: two of the longest, 64 of 2 KiB
     ALLOWED_TOPIC_BYTES_MAX = 1024      # asked again for a longer one: 1 024 of 64 KiB would be 64 MiB
 
 # By what Queue.take says. PUBACK and PUBREC have no code for a message that is too large (MQTT 5.0 section 3.4.2.1).
@@ -388,6 +389,8 @@ cdef class Connection(Transport):
         pub.body.payload_length = <uint32_t>(end - at)
         if pub.body.payload_length > hub.payload_bytes_max:
             self.too_large(pub.body.payload_length)
+        if blob != NULL and pub.body.payload_length < blob.size >> 1:
+            pub.body.blob = NULL        # the message copies its properties: it must not hold a packet full of them too
         if (route == NULL or route.topic_length != pub.body.topic_length
                 or memcmp(route.topic, pub.body.topic, route.topic_length) != 0):
             route = self.route_of(&pub)
@@ -530,7 +533,7 @@ cdef class Connection(Transport):
                 self.aliases = [None] * self.hub.topic_alias_max
             if pub.body.topic_length:
                 topic = (<const char*>pub.body.topic)[:pub.body.topic_length]
-                self.aliases[properties.topic_alias - 1] = topic
+                self.learn_alias(properties.topic_alias - 1, topic)
             else:
                 topic = self.aliases[properties.topic_alias - 1]
                 if topic is None:
@@ -543,6 +546,15 @@ cdef class Connection(Transport):
                 and not properties.payload_format):
             self.remember_properties(c.at, length)
         return c.at + length
+
+    cdef int learn_alias(self, uint16_t index, bytes topic) except -1:
+        former = self.aliases[index]
+        self.alias_bytes += <uint32_t>len(topic) - (<uint32_t>len(<bytes>former) if former is not None else 0)
+        if self.alias_bytes > ALIAS_BYTES_MAX:
+            raise ProtocolError(REASON_QUOTA_EXCEEDED, f"the topics of this connection's topic aliases are longer than "
+                                                       f"{ALIAS_BYTES_MAX} bytes together")
+        self.aliases[index] = topic
+        return 0
 
     cdef int remember_properties(self, const uint8_t* at, uint32_t length) except -1:
         cdef uint8_t* grown

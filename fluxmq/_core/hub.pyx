@@ -36,6 +36,11 @@ cdef class TopicRelay:
         return 0
 
 
+cdef inline uint64_t counted_bytes(Retained kept) noexcept:
+    """Towards Hub.retained_bytes_max; what the broker says of itself ($SYS) is not counted."""
+    return 0 if kept.volatile else body_bytes(&kept.msg.body)
+
+
 # Connections and sessions point into its ledger until they are freed, also when the collector frees them all at once.
 @cython.no_gc_clear
 @cython.final
@@ -239,7 +244,7 @@ cdef class Hub:
         else:
             former = self.retained.get(topic)
             if former is not None:
-                freed = body_bytes(&former.msg.body)
+                freed = counted_bytes(former)
             if (former is None and <uint64_t>len(self.retained) - self.retained_volatile >= self.retained_max
                     or self.retained_bytes + body_bytes(&pub.body) - freed > self.retained_bytes_max) and not volatile:
                 self.retained_refused += 1
@@ -251,9 +256,9 @@ cdef class Hub:
             self.retained_volatile += volatile
             self.retained_expiring += pub.body.expires_at != 0
             self.retained.set(topic, kept)
-            self.retained_bytes += body_bytes(&pub.body)
+            self.retained_bytes += counted_bytes(kept)
         if former is not None:
-            self.retained_bytes -= body_bytes(&former.msg.body)
+            self.retained_bytes -= counted_bytes(former)
             self.retained_volatile -= former.volatile
             self.retained_expiring -= former.msg.body.expires_at != 0
             volatile = volatile or former.volatile and kept is None
@@ -494,13 +499,13 @@ cdef class Hub:
         """At start, from disk: keeps a message, or clears the topic (None). Nothing is recorded."""
         cdef Retained former = self.retained.pop(topic)
         if former is not None:
-            self.retained_bytes -= body_bytes(&former.msg.body)
+            self.retained_bytes -= counted_bytes(former)
             self.retained_expiring -= former.msg.body.expires_at != 0
         if kept is not None:
             kept.node = self.node
             self.retained_expiring += kept.msg.body.expires_at != 0
             self.retained.set(topic, kept)
-            self.retained_bytes += body_bytes(&kept.msg.body)
+            self.retained_bytes += counted_bytes(kept)
 
     def expire_retained(self) -> int:
         """Forgets retained messages whose expiry has passed; returns how many."""
@@ -512,7 +517,7 @@ cdef class Hub:
         for topic in expired:
             kept = self.retained.pop(topic)
             self.retained_expiring -= 1
-            self.retained_bytes -= body_bytes(&kept.msg.body)
+            self.retained_bytes -= counted_bytes(kept)
             # No record: the message carries its own end, replay drops it by the clock.
             self.retained_dirty.add(topic)
         return len(expired)
@@ -627,7 +632,7 @@ cdef class Hub:
         result["route_misses"] = self.routes.misses
         result["filters"] = self.trie.filters
         result["subscriptions"] = self.trie.subscriptions
-        result["retained"] = len(self.retained)
+        result["retained"] = len(self.retained) - self.retained_volatile
         result["retained_bytes"] = self.retained_bytes
         result["retained_refused"] = self.retained_refused
         result["held"] = self.ledger.held_count

@@ -34,6 +34,7 @@ cdef enum:
     EXPIRY_PROPERTY = 0x02
     SUBSCRIPTION_ID_PROPERTY = 0x0B
     TOPIC_ALIAS_PROPERTY = 0x23
+    ALIAS_TOPIC_BYTES_MAX = 1024    # a longer one is sent whole each time: 64 of 64 KiB for each reader would be 4 MiB
 
 # Small first: an idle connection that got one PINGRESP must not hold 64 KiB.
 cdef uint32_t[3] CHUNK_BYTES
@@ -268,7 +269,7 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
         if ids != NULL:
             for i in range(ids.count):
                 properties += 1 + varint_size(ids.items[i])
-        if link.aliases != NULL and topic_length > 3:
+        if link.aliases != NULL and 3 < topic_length <= ALIAS_TOPIC_BYTES_MAX:
             slot = alias_slot(link, body.topic, topic_length)
             alias = slot + 1
             known = alias_known(link, slot, body)

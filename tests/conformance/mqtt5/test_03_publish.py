@@ -301,6 +301,22 @@ def test_an_alias_above_the_maximum_is_refused(client, topic):
     pub.expect_closed(0x94)
 
 
+def test_what_aliases_stand_for_is_bounded(client, topic):
+    """128 KiB of topics for each connection. An alias that moves gives back what it stood for."""
+    sub, pub = client("sub"), client("pub")
+    sub.subscribe(topic + "/#")
+    long = [f"{topic}/{number}/".ljust(65_000, "x") for number in range(3)]
+    for name in [*long, long[0]]:
+        pub.publish(name, b"moves", properties={"topic_alias": 1})
+        sub.receive(name, b"moves")
+    pub.publish(long[1], b"two", properties={"topic_alias": 2})
+    sub.receive(long[1], b"two")
+    pub.publish("", b"used", properties={"topic_alias": 1})
+    sub.receive(long[0], b"used")
+    pub.publish(long[2], b"three", properties={"topic_alias": 3})
+    pub.expect_closed(0x97)
+
+
 @pytest.mark.normative("MQTT5-3.3.2-8")
 def test_alias_0_is_refused(client, topic):
     pub = client("pub")
