@@ -20,9 +20,19 @@ cdef enum:
     EXPECT_HEADER = 1
     EXPECT_BODY = 2
 
+cdef class Bodies:
+    """What the contents that are not complete yet may take, of all connections of a node together.
+
+    message_max: bytes of one body. most: bytes of all from which on the handler's on_bodies() is told of
+    each that grows. held: bytes that they have now."""
+    cdef public uint64_t message_max
+    cdef public uint64_t most
+    cdef readonly uint64_t held
+
 cdef class Content:
     """What one channel is in the middle of publishing."""
     cdef Channel channel
+    cdef Bodies bodies
     cdef uint8_t expects                # EXPECT_*
     cdef bint mandatory
     cdef bint immediate
@@ -41,6 +51,7 @@ cdef class Content:
     cdef int keep(self) except -1
     cdef int add(self, const uint8_t* data, uint32_t n) except -1
     cdef void done(self, uint64_t share) noexcept
+    cdef void drop(self) noexcept
 
 cdef class AmqpConnection(Transport):
     cdef public uint32_t frame_max
@@ -53,6 +64,8 @@ cdef class AmqpConnection(Transport):
     cdef readonly bint published        # it has begun to: it is not only a consumer
     cdef readonly str vhost
     cdef readonly uint32_t method       # class << 16 | method of the one that ended the connection; 0: it was none
+    cdef public Bodies bodies           # the node's; None: its own
+    cdef public bint favoured           # it goes on although the bodies of all are too much
     cdef public bytes user              # user-id may only be this one; None: anybody's
     cdef dict contents                  # number -> Content
     cdef Content last                   # of the frame before

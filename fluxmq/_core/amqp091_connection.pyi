@@ -5,14 +5,24 @@ from fluxmq._core.exchange import Exchanges
 from fluxmq._core.hub import Hub
 from fluxmq._core.transport import Transport
 
-__all__ = ["PROTOCOL_HEADER", "AmqpConnection"]
+__all__ = ["PROTOCOL_HEADER", "AmqpConnection", "Bodies"]
 
 PROTOCOL_HEADER: bytes
+
+@final
+class Bodies:
+    message_max: int
+    most: int
+    def __init__(self, message_max: int = 16777216, most: int = ...) -> None: ...
+    @property
+    def held(self) -> int: ...
 
 @final
 class AmqpConnection(Transport):
     frame_max: int
     channel_max: int
+    bodies: Bodies | None
+    favoured: bool
     user: bytes | None
     def __new__(cls, hub: Hub, fd: int, epoll: int, handler: Any, tls: Any = None, websocket: bool = False) -> Self: ...
     @property
@@ -29,6 +39,8 @@ class AmqpConnection(Transport):
     def greeted(self) -> bool: ...
     @property
     def published(self) -> bool: ...
+    @property
+    def publishing(self) -> bool: ...
     @property
     def open(self) -> bool: ...
     @property

@@ -42,7 +42,7 @@ from fluxmq._core.transport cimport (
 )
 from fluxmq._core.wire cimport peek_u16, peek_u32
 
-__all__ = ["PROTOCOL_HEADER", "AmqpConnection"]
+__all__ = ["PROTOCOL_HEADER", "AmqpConnection", "Bodies"]
 
 cdef uint8_t[8] PROTOCOL
 PROTOCOL[:] = [65, 77, 81, 80, 0, 0, 9, 1]
@@ -67,12 +67,28 @@ cdef inline uint64_t peek_u64(const uint8_t* at) noexcept nogil:
 
 
 @cython.final
+cdef class Bodies:
+    """See amqp091_connection.pxd."""
+
+    def __init__(self, uint64_t message_max=16777216, uint64_t most=<uint64_t>1 << 62):
+        self.message_max = message_max
+        self.most = most
+
+
+@cython.final
+@cython.no_gc_clear
 cdef class Content:
     """Machine. See amqp091_connection.pxd."""
 
     def __dealloc__(self):
-        free(self.own_properties)
+        self.drop()
+
+    cdef void drop(self) noexcept:
+        self.bodies.held -= self.own_body_room + self.own_properties_room
         free(self.own_body)
+        free(self.own_properties)
+        self.own_body = self.own_properties = NULL
+        self.own_body_room = self.own_properties_room = 0
 
     cdef int keep(self) except -1:
         """The read buffer goes to somebody else: what is in it is copied."""
@@ -84,6 +100,7 @@ cdef class Content:
             if grown == NULL:
                 raise MemoryError()
             self.own_properties = grown
+            self.bodies.held += self.properties_length - self.own_properties_room
             self.own_properties_room = self.properties_length
         memcpy(self.own_properties, self.properties, self.properties_length)
         self.properties = self.own_properties
@@ -91,13 +108,17 @@ cdef class Content:
         return 0
 
     cdef int add(self, const uint8_t* data, uint32_t n) except -1:
+        """Room grows with what has come, not with what the header promises."""
         cdef uint8_t* grown
-        if self.body_size > self.own_body_room:
-            grown = <uint8_t*>realloc(self.own_body, self.body_size)
+        cdef uint64_t room
+        if self.body_have + n > self.own_body_room:
+            room = min(self.body_size, max(2 * self.own_body_room, self.body_have + n))
+            grown = <uint8_t*>realloc(self.own_body, room)
             if grown == NULL:
                 raise MemoryError()
             self.own_body = grown
-            self.own_body_room = self.body_size
+            self.bodies.held += room - self.own_body_room
+            self.own_body_room = room
         memcpy(self.own_body + self.body_have, data, n)
         self.body_have += n
         return 0
@@ -106,10 +127,7 @@ cdef class Content:
         """share: room that it may keep for its next."""
         self.expects = EXPECT_METHOD
         if self.own_body_room + self.own_properties_room > share:
-            free(self.own_body)
-            free(self.own_properties)
-            self.own_body = self.own_properties = NULL
-            self.own_body_room = self.own_properties_room = 0
+            self.drop()
 
 
 @cython.final
@@ -161,11 +179,23 @@ cdef class AmqpConnection(Transport):
         if self.channel_max and len(self.channels) >= <Py_ssize_t>self.channel_max:
             raise ProtocolError(REPLY_NOT_ALLOWED, f"number of channels opened ({len(self.channels)}) has reached the "
                                                    f"negotiated channel_max ({self.channel_max})")
+        if self.bodies is None:
+            self.bodies = Bodies()
         content = Content()
+        content.bodies = self.bodies
         content.channel = Channel(self, number, self.frame_max)
         self.channels[number] = content.channel
         self.contents[number] = content
         return content.channel
+
+    @property
+    def publishing(self) -> bool:
+        """Whether a content is under way: its body has begun and not ended."""
+        cdef Content content
+        for content in self.contents.values():
+            if content.expects == EXPECT_BODY:
+                return True
+        return False
 
     def close_channel(self, int number, bint await_ok):
         """await_ok: Channel.Close of ours was sent, the number is free again when it is answered."""
@@ -426,10 +456,10 @@ cdef class AmqpConnection(Transport):
         content.properties_length = size - 12
         content.kept = False
         content.expects = EXPECT_BODY
-        if content.body_size > self.hub.payload_bytes_max:
+        if content.body_size > content.bodies.message_max:
             raise ProtocolError(REPLY_PRECONDITION_FAILED,
                                 f"message size {content.body_size} is larger than configured max "
-                                                     f"size {self.hub.payload_bytes_max}")
+                                                     f"size {content.bodies.message_max}")
         if content.body_size == 0:
             return self.complete(content, at)
         self.unfinished.append(content)
@@ -444,6 +474,8 @@ cdef class AmqpConnection(Transport):
         content.add(at, size)
         if content.body_have == content.body_size:
             return self.complete(content, content.own_body)
+        if content.bodies.held > content.bodies.most and not self.favoured:
+            self.handler.on_bodies(self)
         return 0                        # what is not kept yet is among the unfinished since its header
 
     cdef int complete(self, Content content, const uint8_t* payload) except -1:
@@ -472,7 +504,8 @@ cdef class AmqpConnection(Transport):
             self.keep_publish(channel, &body, &properties, content.mandatory)
         else:
             self.publish(channel, &body, content.mandatory)
-        content.done(OWN_KEPT_MAX // <uint64_t>max(1, len(self.contents)))
+        content.done(OWN_KEPT_MAX // <uint64_t>max(1, len(self.contents))
+                     if content.bodies.held <= content.bodies.most else 0)
         return 0
 
     cdef int keep_publish(self, Channel channel, const body_t* body, const amqp_properties_t* properties,

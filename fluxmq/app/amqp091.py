@@ -6,9 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 from fluxmq._core.amqp091_bridge import publish_amqp
+from fluxmq._core.amqp091_connection import Bodies
 from fluxmq.app.heap import trim
 from fluxmq.app.logs import Notes
 from fluxmq.app.memory import MemoryAlarm, high_mark
+from fluxmq.edge.amqp091.bodies import BodyTurns
 from fluxmq.edge.amqp091.channel import ChannelMethods
 from fluxmq.edge.amqp091.clients import Clients
 from fluxmq.edge.amqp091.tally import Tally
@@ -25,6 +27,9 @@ __all__ = ["Amqp091"]
 
 TRIM_TICKS = 4  # a second between attempts to give memory back while it is short
 CHANNEL_TICKS = 4  # a second between looks at what is not settled
+# Of amqp091.memory_high, for messages of several frames that are under way; more of them are received in turn.
+BODIES_SHARE = 0.125
+BODIES_BYTES_MIN = 64 << 20
 
 
 class Amqp091:
@@ -34,8 +39,10 @@ class Amqp091:
         self._server = server
         self.notes = Notes("fluxmq.amqp", time.monotonic)
         self.tally = Tally()
-        self.clients = Clients()
-        self._memory = MemoryAlarm(high_mark(server.config.amqp091.memory_high))
+        config = server.config.amqp091
+        self._memory = MemoryAlarm(high_mark(config.memory_high))
+        self.clients = Clients(BodyTurns(Bodies(
+            config.max_message_size, max(BODIES_BYTES_MIN, int(BODIES_SHARE * self._memory.mark))), self.notes.say))
         self._ticks = 0
         self.exchanges: ExchangeManager
         self.queues: AmqpQueues

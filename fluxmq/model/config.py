@@ -96,8 +96,8 @@ class Broker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What clients may do, and what the broker keeps for all of them."""
 
     max_message_size: Annotated[Bytes, Meta(ge=1024, le=limits.PAYLOAD_BYTES_MAX, description=(
-        "Largest payload accepted. MQTT 5 clients learn it as Maximum Packet Size (64 KiB larger, for topic and "
-        "properties)."))] = 1 << 20
+        "Largest payload accepted over MQTT. MQTT 5 clients learn it as Maximum Packet Size (64 KiB larger, for topic "
+        "and properties)."))] = 1 << 20
     max_retained_messages: Annotated[int, Meta(ge=0, le=100_000_000, description=(
         "Retained messages kept; a further one is delivered but not kept. 0 = none: who publishes one is "
         "refused."))] = 100_000
@@ -165,6 +165,9 @@ class Amqp091(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ))] = 128 << 10
     channel_max: Annotated[int, Meta(ge=1, le=65535, description=(
         "Channels a client may have open on a connection."))] = 2047
+    max_message_size: Annotated[Bytes, Meta(ge=1024, le=limits.PAYLOAD_BYTES_MAX, description=(
+        "Largest message body accepted; a larger one closes its channel with 406. broker.max_message_size is that of "
+        "MQTT."))] = 16 << 20
     heartbeat: Annotated[Seconds, Meta(le=65535, description=(
         "Proposed to clients, whose answer counts. A connection on which nothing is heard for twice that long ends. "
         "Whole seconds; 0s = none is proposed."))] = 60.0
@@ -173,7 +176,9 @@ class Amqp091(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "0s = never."))] = 1800.0
     memory_high: Annotated[Bytes, Meta(description=(
         "Memory of the broker's process from which on connections that publish are blocked, told so and not read; "
-        "they go on at nine tenths of it. 0B = six tenths of the machine's, or of its control group's."))] = 0
+        "they go on at nine tenths of it. 0B = six tenths of the machine's, or of its control group's. Messages of "
+        "several frames that are under way have an eighth of it, at least 64MiB; beyond that they are received one "
+        "after the other."))] = 0
 
 
 class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

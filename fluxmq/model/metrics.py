@@ -53,6 +53,7 @@ _REFUSAL = Label("reason", (
 _AMQP_DISCONNECTION = Label("reason", (
     "client",  # connection.close from the client
     "lost",  # the connection ended without one
+    "too_slow",  # it kept others waiting with a message, while memory for messages under way was short
     "heartbeat", "protocol_error", "not_authorized", "write_timeout", "shutdown", "error"))
 _AMQP_REFUSAL = Label("reason", (
     "protocol",  # what came first was not the header of AMQP 0-9-1

@@ -62,7 +62,7 @@ class QueueLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """What a queue takes, of all partitions together."""
 
     max_message_size: Annotated[Bytes, Meta(le=limits.PAYLOAD_BYTES_MAX, description=(
-        "Largest payload; a larger one is refused. 0 = broker.max_message_size."))] = 0
+        "Largest payload; a larger one is refused. 0 = what the protocol of its publisher may send."))] = 0
     max_depth: Annotated[int, Meta(ge=0, le=MESSAGES_MAX, description=(
         "Messages kept; then `overflow` decides. 0 = any number."))] = 0
     max_bytes: Annotated[Bytes, Meta(description=(

@@ -820,6 +820,18 @@ def consumer_timeout(pair: Pair) -> None:
                 client.recv()
 
 
+def amqp_message_size(pair: Pair) -> None:
+    for value, ends in (("1KiB", True), ("2KiB", False)):
+        client = amqp(pair.start(value))
+        client.channel()
+        client.publish(1, b"nowhere", bytes(2000))
+        client.send("channel.close", 200, b"", 0, 0, channel=1)
+        if ends:
+            assert client.expect("channel.close", 1)[0] == 406
+        else:
+            client.expect("channel.close-ok", 1)
+
+
 def memory_high(pair: Pair) -> None:
     """A broker with 80 MiB of retained messages blocks who publishes, or has room for more."""
     for value, blocks in (("64MiB", True), ("1TiB", False)):
@@ -890,6 +902,7 @@ OTHERS: dict[str, Observe] = {
     "amqp091.virtual_hosts": virtual_hosts,
     "amqp091.frame_max": tuned(1, ("4KiB", "1MiB"), (4096, 1 << 20)),
     "amqp091.channel_max": tuned(0, (5, 65535), (5, 65535)),
+    "amqp091.max_message_size": amqp_message_size,
     "amqp091.heartbeat": tuned(2, ("30s", "0s"), (30, 0)),
     "amqp091.memory_high": memory_high,
     "amqp091.consumer_timeout": consumer_timeout,

@@ -11,7 +11,7 @@ import pytest
 
 from fluxmq._core import amqp091_methods as m
 from fluxmq._core.amqp091_channel import Channel, ChannelMember
-from fluxmq._core.amqp091_connection import PROTOCOL_HEADER, AmqpConnection
+from fluxmq._core.amqp091_connection import PROTOCOL_HEADER, AmqpConnection, Bodies
 from fluxmq._core.amqp091_properties import encode_properties
 from fluxmq._core.exchange import Exchanges
 from fluxmq._core.hub import Hub
@@ -33,6 +33,7 @@ class Handler:
         self.channel_errors: list[tuple[int, int, str]] = []
         self.crashes: list[BaseException] = []
         self.ended = 0
+        self.held_up = 0
 
     def on_greeting(self, connection: AmqpConnection) -> None:
         connection.tune(4096, 10, 0)
@@ -66,6 +67,10 @@ class Handler:
     def on_late(self, connection: AmqpConnection, why: str) -> None:
         pass
 
+    def on_bodies(self, connection: AmqpConnection) -> None:
+        self.held_up += 1
+        connection.pause()
+
     def may_publish(self, connection: AmqpConnection, exchange: bytes, key: bytes) -> bool:
         return key != b"forbidden"
 
@@ -74,7 +79,6 @@ class Bench:
     def __init__(self) -> None:
         self.hub = Hub(None)
         self.hub.open_publish = True
-        self.hub.payload_bytes_max = 1 << 20
         self.hub.buffer_high, self.hub.buffer_low = 1 << 20, 1 << 18
         self.poller = Poller(self.hub, 0)
         self.manager = QueueManager(self.hub)
@@ -87,6 +91,7 @@ class Bench:
         for side in (ours, self.client):
             side.setblocking(False)
         self.connection = AmqpConnection(self.hub, ours.detach(), self.poller.epoll, self.handler)
+        self.bodies = self.connection.bodies = Bodies(1 << 20)
         self.poller.adopt(self.connection)
 
     def queue(self, name: bytes, **spec: Any) -> Queue:
@@ -201,6 +206,50 @@ def test_contents_of_two_channels_may_interleave(bench: Bench) -> None:
         bench.send(b)
     bench.consume(queue)
     assert [payload for kind, _, payload in bench.frames() if kind == BODY] == [b"1" * 10, b"2" * 10]
+
+
+def test_a_body_takes_what_has_come_of_it(bench: Bench) -> None:
+    """And not what its header promises; all of it is given back, however it ends."""
+    bench.queue(b"q")
+    bench.send(m.ChannelOpen().frame(2), m.ChannelOpen().frame(3))
+    whole = publish("", "q", bytes(500_000))
+    for channel in (1, 2, 3):
+        bench.send(publish("", "q", bytes(10_000), channel=channel, size=1 << 20))
+    assert 30_000 <= bench.bodies.held < 80_000
+    assert bench.connection.publishing
+    bench.send(m.ChannelClose(reply_code=200, reply_text="", class_id=0, method_id=0).frame(1))
+    bench.connection.close_channel(1, False)
+    bench.connection.close_channel(2, False)
+    assert 10_000 <= bench.bodies.held < 30_000
+    bench.connection.close_channel(3, False)
+    assert bench.bodies.held == 0
+    assert not bench.connection.publishing
+    bench.send(m.ChannelOpen().frame(1))
+    for at in range(0, len(whole), 100_000):
+        bench.send(whole[at:at + 100_000])
+    assert bench.bodies.held == 0
+
+
+def test_too_many_bytes_of_bodies_are_told_of(bench: Bench) -> None:
+    """Of one message after the other, until who receives it is favoured; a message of one frame asks nobody."""
+    queue = bench.queue(b"q")
+    bench.bodies.most = 50_000
+    whole = publish("", "q", bytes(100_000))
+    bench.send(whole[:30_000])
+    assert bench.handler.held_up == 0
+    bench.send(whole[30_000:60_000])
+    assert bench.handler.held_up == 1
+    bench.send(whole[60_000:90_000])
+    assert queue.depth == 0
+    bench.connection.favoured = True
+    bench.connection.resume()
+    bench.send(whole[90_000:])
+    assert (bench.handler.held_up, queue.depth) == (1, 1)
+    assert bench.bodies.held == 0
+    bench.bodies.most = 0
+    bench.connection.favoured = False
+    bench.send(publish("", "q", bytes(4000)))
+    assert (bench.handler.held_up, queue.depth) == (1, 2)
 
 
 def test_acknowledgements(bench: Bench) -> None:

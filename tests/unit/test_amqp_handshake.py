@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fluxmq._core.amqp091_connection import Bodies
 from fluxmq._core.amqp091_fields import encode_table
 from fluxmq._core.amqp091_methods import (
     BasicQos,
@@ -34,6 +35,7 @@ from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub import Hub
 from fluxmq.access.authority import Authority
 from fluxmq.access.users import add_user
+from fluxmq.edge.amqp091.bodies import BodyTurns
 from fluxmq.edge.amqp091.client import Client
 from fluxmq.edge.amqp091.clients import Clients
 from fluxmq.edge.amqp091.front import Front
@@ -152,7 +154,8 @@ class Node:
 
     def __init__(self, authority: Authority, username_from: str = "", **options: Any) -> None:
         self.lines: list[tuple[str, str, dict[str, Any]]] = []
-        self.tally, self.clients, self.channels = Tally(), Clients(), Channels()
+        self.tally, self.channels = Tally(), Channels()
+        self.clients = Clients(BodyTurns(Bodies(), lambda *said: None))
         self.front = Front(
             Hub(None), authority, FrontOptions(**options), self.tally, self.clients, self.channels, "amqp091/plain",
             find_virtual_host={"/": "root", "other": "others"}.get,  # type: ignore[arg-type]

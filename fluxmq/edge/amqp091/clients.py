@@ -14,6 +14,7 @@ from fluxmq.edge.amqp091.client import HOLD_MEMORY
 from fluxmq.engine.ports_clients import ClientInfo, ClientsPort
 
 if TYPE_CHECKING:
+    from fluxmq.edge.amqp091.bodies import BodyTurns
     from fluxmq.edge.amqp091.client import Client
 
 __all__ = ["Clients"]
@@ -24,7 +25,8 @@ CAPABILITY = "connection.blocked"
 class Clients:
     """Machine. The clients of all listeners; a ClientsPort."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: BodyTurns) -> None:
+        self.turns = turns
         self.serials = count(1)
         self.open: dict[str, Client] = {}
         self._reason = ""
@@ -46,6 +48,7 @@ class Clients:
 
     def tick(self, *, memory: bool, disk: bool) -> None:
         """What is short now."""
+        self.turns.tick()
         reason = "low on memory" if memory else "low on disk" if disk else ""
         if not reason and not self._reason:
             return

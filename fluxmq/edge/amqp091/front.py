@@ -137,6 +137,10 @@ class Front:
         self.channels.on_channel_error(connection.state, channel, code, text, method)
         connection.state.number = 0  # what ends the connection later is something else
 
+    def on_bodies(self, connection: AmqpConnection) -> None:
+        """It receives a body, and those of all connections together are too large."""
+        self.clients.turns.wait(connection.state)
+
     def may_publish(self, connection: AmqpConnection, exchange: bytes, key: bytes) -> bool:
         """Asked by the hot path once for each exchange and routing key, and generation of the permissions."""
         return self.channels.may_publish(connection.state, exchange, key)
@@ -196,6 +200,7 @@ class Front:
             return
         client.open = False
         self.clients.open.pop(client.client_id, None)
+        self.clients.turns.forget(client)
         self.tally.disconnections[client.ended_by] += 1
         self.channels.on_end(client)
         if self.log_connections():

@@ -67,6 +67,7 @@ class Handshake:
 
     def greet(self, connection: AmqpConnection) -> None:
         """The protocol header was right."""
+        connection.bodies = self.front.clients.turns.bodies
         client = Client(connection, next(self.front.clients.serials), self.front.name, ConnectionStartOk)
         connection.state = client
         connection.write(self._starts[mechanisms(self._certificate(connection) is not None)])
