@@ -389,8 +389,6 @@ cdef class Connection(Transport):
         pub.body.payload_length = <uint32_t>(end - at)
         if pub.body.payload_length > hub.payload_bytes_max:
             self.too_large(pub.body.payload_length)
-        if blob != NULL and pub.body.payload_length < blob.size >> 1:
-            pub.body.blob = NULL        # the message copies its properties: it must not hold a packet full of them too
         if (route == NULL or route.topic_length != pub.body.topic_length
                 or memcmp(route.topic, pub.body.topic, route.topic_length) != 0):
             route = self.route_of(&pub)
@@ -551,8 +549,7 @@ cdef class Connection(Transport):
         former = self.aliases[index]
         self.alias_bytes += <uint32_t>len(topic) - (<uint32_t>len(<bytes>former) if former is not None else 0)
         if self.alias_bytes > ALIAS_BYTES_MAX:
-            raise ProtocolError(REASON_QUOTA_EXCEEDED, f"the topics of this connection's topic aliases are longer than "
-                                                       f"{ALIAS_BYTES_MAX} bytes together")
+            raise ProtocolError(REASON_QUOTA_EXCEEDED, f"topic aliases for more than {ALIAS_BYTES_MAX} bytes of topics")
         self.aliases[index] = topic
         return 0
 

@@ -34,9 +34,11 @@ cdef void blob_drop(blob_t* blob) noexcept:
 
 
 cdef msg_t* msg_new(const body_t* body, uint8_t qos) except NULL:
-    """Copies topic and properties, and the payload unless a blob carries it."""
+    """Copies topic and properties, and the payload unless a blob carries it. A blob that is mostly something else (a
+    packet, whose properties are copied) is not held for it."""
     cdef size_t size = sizeof(msg_t) + body.topic_length + body.properties_length
-    if body.blob == NULL:
+    cdef bint carried = body.blob != NULL and body.payload_length >= body.blob.size >> 1
+    if not carried:
         size += body.payload_length
     cdef msg_t* msg = <msg_t*>malloc(size)
     if msg == NULL:
@@ -51,10 +53,11 @@ cdef msg_t* msg_new(const body_t* body, uint8_t qos) except NULL:
         memcpy(at, body.properties, body.properties_length)
     msg.body.properties = at
     at += body.properties_length
-    if body.blob == NULL:
+    if not carried:
         if body.payload_length:
             memcpy(at, body.payload, body.payload_length)
         msg.body.payload = at
+        msg.body.blob = NULL
     else:
         blob_hold(body.blob)
     msg.id = 0
