@@ -24,7 +24,7 @@ __all__ = ["ACKNOWLEDGEMENTS", "AMQP_DELIVERIES", "AMQP_ROWS", "AMQP_SESSION", "
            "ConnectionSeen", "Plan", "PlanError", "Survey", "plain_operations", "plain_plan", "plain_survey",
            "plan_recording"]
 
-COLUMNS = ["seq", "time", "connection", "client_id", "protocol", "version", "direction", "kind", "topic", "qos",
+COLUMNS = ["seq", "time_ns", "connection", "client_id", "protocol", "version", "direction", "kind", "topic", "qos",
            "retain", "dup", "size", "payload", "properties", "detail", "reason", "answers", "ack_latency", "channel",
            "exchange", "packet_id"]
 SESSION_ROWS = ("CONNECT", "SUBSCRIBE", "UNSUBSCRIBE", "DISCONNECT")      # of direction in
@@ -137,7 +137,7 @@ def _strings(recording: Recording) -> pa.Table:
     for index, entry in enumerate(table.schema):
         if pa.types.is_dictionary(entry.type):
             table = table.set_column(index, entry.name, table[entry.name].cast(entry.type.value_type))
-    return table.set_column(1, "time", table["time"].cast(pa.int64()))
+    return table.rename_columns({"time_ns": "time"})
 
 
 def _played(table: pa.Table) -> pa.ChunkedArray:

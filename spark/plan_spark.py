@@ -24,21 +24,19 @@ from fluxmq.spark.plan import (
     Survey,
 )
 from fluxmq.spark.queue_orders import FROM_QUEUE, ORDER_PATTERN
-from fluxmq.spark.session import file_url
+from fluxmq.spark.recorded import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = ["recorded_rows", "spark_hash", "spark_operations", "spark_survey"]
 
-NANOS_AS_LONG = "spark.sql.legacy.parquet.nanosAsLong"      # Spark has no timestamps of ns; as numbers they stay exact
 MASK = 0xFFFFFFFF
 
 
 def recorded_rows(spark: SparkSession, recording: Recording) -> DataFrame:
     """The columns that a replay wants; time in ns since 1970."""
-    spark.conf.set(NANOS_AS_LONG, "true")
-    return spark.read.parquet(*(file_url(part.absolute()) for part in recording.parts)).select(*COLUMNS)
+    return rows_of(spark, recording).select(*("time" if name == "time_ns" else name for name in COLUMNS))
 
 
 def _played() -> Column:

@@ -10,6 +10,7 @@ import click
 from fluxmq.record.reading import Recording, RecordingError, open_recording
 from fluxmq.spark.attempt import attempt
 from fluxmq.spark.profile_text import text
+from fluxmq.spark.recorded import rows_of
 from fluxmq.spark.session import session
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def tables(spark: SparkSession, recording: Recording) -> dict[str, DataFrame]:
     from fluxmq.spark import profile_scans as scans
     from fluxmq.spark.profile_summary import clients_of
 
-    rows = scans.rows_of(spark, recording)
+    rows = rows_of(spark, recording)
     topics = scans.by_topic(rows).localCheckpoint()
     connections = scans.by_connection(rows).localCheckpoint()
     return {"rates": scans.by_rate(rows).localCheckpoint(), "topics": topics,

@@ -14,15 +14,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from fluxmq.spark.session import file_url
-
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from fluxmq.record.reading import Recording
+    from pyspark.sql import Column, DataFrame
 
 __all__ = ["DELIVERED", "PUBLISHED", "bucket", "bucket_value", "by_bucket", "by_connection", "by_rate", "by_topic",
-           "rows_of", "subtrees"]
+           "subtrees"]
 
 SECOND_NS = 1_000_000_000
 EXACT_BELOW = 64
@@ -30,12 +26,6 @@ PER_DOUBLING = 32
 PUBLISHED = ("basic.publish",)
 DELIVERED = ("basic.deliver", "basic.get-ok")
 LEVELS_MAX = 8
-
-
-def rows_of(spark: SparkSession, recording: Recording) -> DataFrame:
-    """The recording's parts; `time` is ns since 1970."""
-    spark.conf.set("spark.sql.legacy.parquet.nanosAsLong", "true")
-    return spark.read.parquet(*[file_url(part.absolute()) for part in recording.parts])
 
 
 def published() -> Column:

@@ -3,7 +3,8 @@
 An order is for the n-th delivery of its queue (queue_orders.py). It is sent when that delivery is there, else as soon
 as it comes. Who leaves waits for deliveries that it has orders for, as long as they come within GRACE_S of each other.
 Which consumer of a group gets how many is not the same in each run: one gets less than it did, and another has more in
-hand than it has orders for. So at the end what is in hand of queues that the client has settled is acknowledged.
+hand than it has orders for. So at the end a client acknowledges what it has in hand of queues that it settles, and one
+that has no order left unsubscribes from them: what there still is goes to those who have.
 """
 from __future__ import annotations
 
@@ -44,9 +45,11 @@ class QueueLink(Link):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.got: dict[str, list[Delivered | None]] = {}
+        self.filters: dict[str, set[str]] = {}                      # subscriptions to each queue, and to "" none
         self.ordered: set[str] = set()                              # queues that this client settles
         self.expected: dict[tuple[str, int], list[Operation]] = {}  # orders whose delivery has not come
         self.overdue: deque[tuple[Operation, Delivered]] = deque()  # the window was used up
+        self.ending_queues = False                                  # released: what it has no order for is others'
         self.moved = self.ended = 0                                 # when the last delivery came; when it wanted to end
 
     def taken(self, message: Message) -> None:
@@ -61,6 +64,9 @@ class QueueLink(Link):
         got.append(Delivered(told.get("message-id", ""), told.get("group-id", ""), CLASSIC in told))
         for operation in self.expected.pop((queue, rank), ()):
             self._order(operation, queue, rank)
+        # What comes behind UNSUBSCRIBE is given to others again, and not this client's to settle.
+        if self.ending_queues and queue in self.ordered and queue in self.filters and not self._expects(queue):
+            self._finish(queue)
         if not self.expected and self.client.waiting:
             self.changed(self)                  # it waits to leave
 
@@ -141,16 +147,32 @@ class QueueLink(Link):
         return super().may_end(loop)
 
     def release(self) -> None:
-        """Acknowledges what is held, and what the client has in hand of queues that it settles. What comes later is
-        settled if there is an order for it: else a replay would drain what the recording left in the queue."""
+        """Acknowledges what is held, and what the client has in hand of queues that it settles; leaves those for which
+        it has no orders any more. So a replay does not drain what the recording left in a queue."""
         if self.manual:
             super().release()
-        for queue in self.ordered:
-            for rank, delivered in enumerate(self.got.get(queue, ())):
-                if delivered is not None and delivered.classic and self._room():
-                    self.got[queue][rank] = None
-                    pairs = [("message-id", delivered.message_id), ("group-id", delivered.group)]
-                    self._publish(f"{FROM_QUEUE}{queue}/$ack".encode(), b"", 1, Properties(user=pairs), NO_VALUE)
+        self.ending_queues = True
+        for queue in sorted(self.ordered):
+            self._finish(queue)
+
+    def _expects(self, queue: str) -> bool:
+        return any(waiting == queue for waiting, _ in self.expected)
+
+    def _finish(self, queue: str) -> None:
+        for rank, delivered in enumerate(self.got.get(queue, ())):
+            if delivered is not None and delivered.classic and self._room():
+                self.got[queue][rank] = None
+                pairs = [("message-id", delivered.message_id), ("group-id", delivered.group)]
+                self._publish(f"{FROM_QUEUE}{queue}/$ack".encode(), b"", 1, Properties(user=pairs), NO_VALUE)
+        if self.state == OPEN and not self._expects(queue):
+            filters = self.filters.pop(queue, None)
+            if filters:
+                self.unsubscribe(sorted(filters))
+
+    def subscribe(self, filters: list[tuple[str, int]], properties: Any = None, due: int = NO_VALUE) -> None:
+        super().subscribe(filters, properties, due)
+        for name, _ in filters:
+            self.filters.setdefault(queue_of(name[max(name.find(FROM_QUEUE), 0):]), set()).add(name)
 
     def _closed(self, error: BaseException | None, reason: int) -> None:
         super()._closed(error, reason)

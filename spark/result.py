@@ -1,7 +1,7 @@
 """A replay's result: its table, summary.json, the writer of both and the way to read them.
 
     RESULT/summary.json                 replaced as a whole (rename); `complete` is false until the replay ended well
-    RESULT/events/part-0000-0001.parquet    task and number; a file that is being written ends in .open
+    RESULT/events/part-0000-0001.parquet    task and number; _part-….open while it is being written
 
 RESULT is a directory, or a URI that pyarrow knows (hdfs://, s3://, gs://): what every executor and the driver reach.
 """
@@ -177,7 +177,7 @@ class EventsWriter:
         try:
             if self._writer is None:
                 self._number += 1
-                self._writer = pq.ParquetWriter(self._path() + ".open", SCHEMA, filesystem=self.place.system,
+                self._writer = pq.ParquetWriter(self._open_path(), SCHEMA, filesystem=self.place.system,
                                                 compression="zstd", compression_level=1)
             self._writer.write_batch(batch)
         except OSError as error:
@@ -196,12 +196,16 @@ class EventsWriter:
         writer, self._writer, self._in_file = self._writer, None, 0
         try:
             writer.close()
-            self.place.system.move(self._path() + ".open", self._path())
+            self.place.system.move(self._open_path(), self._path())
         except OSError as error:
             raise ResultError(f"{self._path()} cannot be written: {error}") from None
 
     def _path(self) -> str:
         return self.place.path(EVENTS_FOLDER, f"part-{self.task:04}-{self._number:04}.parquet")
+
+    def _open_path(self) -> str:
+        """While it is written: readers of Parquet pass over what begins with an underscore."""
+        return self.place.path(EVENTS_FOLDER, f"_part-{self.task:04}-{self._number:04}.parquet.open")
 
 
 class Result:

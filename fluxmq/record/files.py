@@ -1,6 +1,6 @@
 """Parts on disk: record batches in, closed Parquet files out, the manifest kept up.
 
-    part-000001.parquet.open    being written; a reader leaves it alone
+    _part-000001.parquet.open   being written; readers of Parquet pass over it for its underscore
     part-000001.parquet         closed, synced, whole
 
 A part is closed as soon as it has so many rows or bytes or is so old. Each batch becomes one row group, so that what
@@ -19,18 +19,18 @@ import pyarrow.parquet as pq
 
 from fluxmq.record.manifest import MANIFEST, Manifest, Part, RecordingError, write_manifest
 from fluxmq.record.options import RecordOptions
-from fluxmq.record.schema import COLUMNS, DICTIONARIES, SCHEMA
+from fluxmq.record.schema import COLUMNS, DICTIONARIES, SCHEMA, microseconds
 
 __all__ = ["OPEN", "SPARE", "RecordingFiles", "batch_of_columns", "batch_of_rows", "part_name", "prepare_directory"]
 
 OPEN = ".open"
 # Room that is given back for the last manifest, so that a disk that is full can say that it was.
-SPARE = "manifest.json.spare"
+SPARE = f"{MANIFEST}.spare"
 _SPARE_BYTES = 1 << 18
 _COMPRESSION = "zstd"
 _LEVEL = 1
 # Numbers that grow, or differ by little from row to row: smaller so, and written in less time. All but the digest.
-_DELTA = ("seq", "time", "connection", "packet_id", "size", "bytes", "answers", "ack_latency")
+_DELTA = ("seq", "time", "time_ns", "connection", "packet_id", "size", "bytes", "answers", "ack_latency")
 
 
 def part_name(number: int) -> str:
@@ -62,16 +62,22 @@ def _array_of(kind: pa.DataType, count: int, buffers: tuple[Any, ...]) -> pa.Arr
 
 
 def batch_of_columns(count: int, columns: Mapping[str, tuple[Any, ...] | None]) -> pa.RecordBatch:
-    """From the buffers of RecordRows.take; a column that is None is null throughout. Nothing is copied."""
-    arrays = [pa.nulls(count, column.type) if (buffers := columns[column.name]) is None
+    """From the buffers of RecordRows.take; a column that is None is null throughout. Nothing is copied but
+    `time`, which comes in nanoseconds."""
+    exact = _array_of(pa.int64(), count, columns["time"] or ())
+    times = {"time": microseconds(exact), "time_ns": exact}
+    arrays = [times[column.name] if column.name in times else
+              pa.nulls(count, column.type) if (buffers := columns[column.name]) is None
               else _array_of(column.type, count, buffers) for column in COLUMNS]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 def batch_of_rows(rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
-    """From rows as dicts, for tests and tools: what is not there is null. time: ns since 1970."""
-    return pa.RecordBatch.from_pylist([{column.name: row.get(column.name) for column in COLUMNS} for row in rows],
-                                      schema=SCHEMA)
+    """From rows as dicts, for tests and tools: what is not there is null. time: ns since 1970, of which
+    `time_ns` is made too."""
+    return pa.RecordBatch.from_pylist(
+        [{column.name: row.get(column.name) for column in COLUMNS}
+         | {"time": row["time"] // 1000, "time_ns": row["time"]} for row in rows], schema=SCHEMA)
 
 
 class _OpenPart:
@@ -80,7 +86,7 @@ class _OpenPart:
     def __init__(self, directory: Path, number: int) -> None:
         self.name = part_name(number)
         self._final = directory / self.name
-        self._path = directory / (self.name + OPEN)
+        self._path = directory / f"_{self.name}{OPEN}"
         # It holds what clients send and get: its owner's alone.
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._file = pa.OSFile(str(self._path), "wb")
@@ -94,8 +100,7 @@ class _OpenPart:
         self.last_time = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        times = batch.column("time").cast(pa.int64())
-        ends = pc.min_max(times).as_py()
+        ends = pc.min_max(batch.column("time_ns")).as_py()
         self.first_time = min(self.first_time, ends["min"]) if self.rows else ends["min"]
         self.last_time = max(self.last_time, ends["max"]) if self.rows else ends["max"]
         self._writer.write_batch(batch, row_group_size=batch.num_rows)

@@ -1,6 +1,8 @@
-"""manifest.json of a recording: what was recorded where, and the parts that there are.
+"""_manifest.json of a recording: what was recorded where, and the parts that there are.
 
-It is replaced as a whole, by rename, so a reader finds either the one before or the one after.
+It is replaced as a whole, by rename, so a reader finds either the one before or the one after. What is no data has a
+name that begins with an underscore: Spark, pandas and pyarrow pass over it when they read the directory by its name.
+Version 1 of the format named it manifest.json, and is read.
 """
 import os
 import platform
@@ -18,9 +20,10 @@ from fluxmq.record.options import BrokerAbout, RecordOptions
 __all__ = ["MANIFEST", "Broker", "Machine", "Manifest", "Part", "RecordingError", "new_manifest", "read_manifest",
            "sync_directory", "write_manifest"]
 
-MANIFEST = "manifest.json"
+MANIFEST = "_manifest.json"
+MANIFEST_1 = "manifest.json"
 FORMAT = "fluxmq-recording"
-VERSION = 1
+VERSION = 2
 
 
 class RecordingError(FluxError):
@@ -123,6 +126,8 @@ def _version_of(path: Path, text: bytes) -> int:
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of the recording in that directory. Raises RecordingError."""
     path = directory / MANIFEST
+    if not path.exists() and (directory / MANIFEST_1).exists():
+        path = directory / MANIFEST_1
     try:
         text = path.read_bytes()
     except FileNotFoundError as error:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fluxmq.record.manifest import Manifest, RecordingError, read_manifest
-from fluxmq.record.schema import COLUMNS, SCHEMA, differences
+from fluxmq.record.schema import COLUMNS, SCHEMA, columns_before, current, differences, is_version_1
 
 __all__ = ["Recording", "RecordingError", "open_recording"]
 
@@ -41,8 +41,9 @@ class Recording:
         for part in self.parts:
             try:
                 with pq.ParquetFile(part) as file:
-                    for batch in file.iter_batches(columns=names):
-                        yield batch.select(names)
+                    before = is_version_1(file.schema_arrow)
+                    for batch in file.iter_batches(columns=columns_before(names) if before else names):
+                        yield current(batch, names) if before else batch.select(names)
             except (OSError, pa.ArrowException) as error:
                 raise RecordingError(f"{part}: this part is damaged: {_first_line(error)}") from error
 

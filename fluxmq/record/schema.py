@@ -1,13 +1,16 @@
 """The one table of a recording: its columns, in order, with their types and what they mean.
 
 docs/recording.md shows this table; a test compares the two. A part that has more columns is of a later minor form and
-is read; a column that is missing, or of another type, makes it something else.
+is read; a column that is missing, or of another type, makes it something else. Parts of version 1 had no `time_ns`, and
+a `time` in nanoseconds, which Spark reads by a legacy setting only: `current` makes the columns of today of theirs.
 """
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-__all__ = ["COLUMNS", "DICTIONARIES", "SCHEMA", "Column", "differences"]
+__all__ = ["COLUMNS", "DICTIONARIES", "SCHEMA", "Column", "columns_before", "current", "differences", "is_version_1",
+           "microseconds"]
 
 _WORD = pa.dictionary(pa.int32(), pa.string())
 
@@ -23,7 +26,8 @@ class Column(NamedTuple):
 
 COLUMNS: tuple[Column, ...] = (
     Column("seq", pa.int64(), False, "number of the row, from 0, in the order in which the broker read and wrote"),
-    Column("time", pa.timestamp("ns", "UTC"), False, "when the broker read or wrote it"),
+    Column("time", pa.timestamp("us", "UTC"), False, "when the broker read or wrote it, cut to a microsecond"),
+    Column("time_ns", pa.int64(), False, "the same, exact: ns since 1970"),
     Column("connection", pa.int64(), False, "number of the connection; 0 in `lost`, of all connections"),
     Column("client_id", _WORD, True, "null until it is known; AMQP: `amqp091-…`"),
     Column("protocol", _WORD, True, "`mqtt`, `amqp091`"),
@@ -65,9 +69,38 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return pa.binary() if pa.types.is_large_binary(kind) else kind
 
 
+def is_version_1(schema: pa.Schema) -> bool:
+    """Whether a part is of the layout before this one: times of nanoseconds in `time`, and no `time_ns`."""
+    at = schema.get_field_index("time")
+    return bool(schema.get_field_index("time_ns") < 0 and at >= 0
+                and schema.field(at).type == pa.timestamp("ns", "UTC"))
+
+
+def columns_before(names: list[str]) -> list[str]:
+    """Which columns of a part of version 1 these columns are made of."""
+    return list(dict.fromkeys("time" if name == "time_ns" else name for name in names))
+
+
+def microseconds(time_ns: pa.Array) -> pa.Array:
+    """`time` of `time_ns`."""
+    return pc.divide(time_ns, 1000).cast(pa.timestamp("us", "UTC"))
+
+
+def current(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    """The columns `names` of today, of rows of version 1 that have columns_before(names)."""
+    made = {name: batch.column(name) for name in batch.schema.names}
+    if "time" in made:
+        made["time_ns"] = made["time"].cast(pa.int64())
+        made["time"] = microseconds(made["time_ns"])
+    return pa.RecordBatch.from_arrays([made[name] for name in names], names)
+
+
 def differences(schema: pa.Schema) -> str:
     """What keeps a file from being a part of a recording, in a few words; "" when nothing does."""
+    before = is_version_1(schema)
     for column in COLUMNS:
+        if before and column.name in ("time", "time_ns"):
+            continue
         index = schema.get_field_index(column.name)
         if index < 0:
             return f"has no column {column.name!r}"

@@ -1,21 +1,24 @@
 """Recordings for tests: small ones from rows as dicts, and large ones made quickly.
 
+    as_version_1(path)                      turns it into what earlier versions wrote
     make_recording(path, rows)              each row a dict; seq is given where it is missing
     generate_recording(path, rows=5_000_000)    publishers and subscribers as a fleet would have them
 """
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from fluxmq.record.files import RecordingFiles, batch_of_rows, prepare_directory
-from fluxmq.record.manifest import Manifest, new_manifest
+from fluxmq.record.manifest import MANIFEST, Manifest, new_manifest
 from fluxmq.record.options import BrokerAbout, RecordOptions
-from fluxmq.record.schema import COLUMNS, SCHEMA
+from fluxmq.record.schema import COLUMNS, SCHEMA, microseconds
 
 START = 1_700_000_000_000_000_000      # ns since 1970
 
@@ -50,6 +53,7 @@ def _chunk(first: int, count: int, clients: int, topics: int, rate: float, seed:
     """Half of the rows PUBLISH in, half PUBLISH out of the same messages, QoS 0, with hot topics."""
     random = np.random.default_rng((seed, first))
     seq = np.arange(first, first + count, dtype=np.int64)
+    time_ns = pa.array(START + (seq // 2 * (1e9 / rate)).astype(np.int64) + (seq & 1) * 50_000)
     message = seq // 2
     out = seq & 1
     heat = np.minimum(random.pareto(1.2, count) * topics / 50, topics - 1).astype(np.int32)
@@ -58,7 +62,8 @@ def _chunk(first: int, count: int, clients: int, topics: int, rate: float, seed:
     size = (64 + heat % 193).astype(np.int64)
     columns: dict[str, pa.Array] = {
         "seq": pa.array(seq),
-        "time": pa.array(START + (message * (1e9 / rate)).astype(np.int64) + out * 50_000, pa.timestamp("ns", "UTC")),
+        "time": microseconds(time_ns),
+        "time_ns": time_ns,
         "connection": pa.array((client + 1 + out * clients).astype(np.int64)),
         "client_id": _dictionary([f"device-{n:06d}" for n in range(clients)]
                                  + [f"reader-{n:06d}" for n in range(clients)], client + out * clients),
@@ -76,6 +81,20 @@ def _chunk(first: int, count: int, clients: int, topics: int, rate: float, seed:
     }
     return pa.RecordBatch.from_arrays([columns.get(column.name, pa.nulls(count, column.type)) for column in COLUMNS],
                                       schema=SCHEMA)
+
+
+def as_version_1(path: Path) -> Path:
+    """Makes of a recording one as version 1 of the format had it: `manifest.json`, times of nanoseconds in `time`."""
+    for part in sorted(path.glob("part-*.parquet")):
+        table = pq.read_table(part)
+        exact = table["time_ns"].cast(pa.timestamp("ns", "UTC"))
+        at = table.schema.get_field_index("time")
+        table = table.set_column(at, pa.field("time", exact.type, nullable=False), exact).drop_columns("time_ns")
+        pq.write_table(table, part, version="2.6")
+    manifest = json.loads((path / MANIFEST).read_text())
+    (path / MANIFEST).unlink()
+    (path / "manifest.json").write_text(json.dumps(manifest | {"version": 1}))
+    return path
 
 
 def generate_recording(path: Path, *, rows: int, clients: int = 1_000, topics: int = 5_000, rate: float = 50_000.0,

@@ -46,7 +46,7 @@ def rows_of(entries: bytes, batch_rows: int = 1 << 20, **options: Any) -> list[d
         if machine.full or at == len(entries):
             batch = batch_of_columns(*machine.take())
             batch.validate(full=True)
-            table = batch.set_column(1, "time", batch.column("time").cast("int64"))
+            table = batch.set_column(1, "time", batch.column("time_ns")).drop_columns("time_ns")
             found += table.to_pylist()
     return [plain(row) for row in found]
 

@@ -83,7 +83,7 @@ def session(broker: Broker, name: str, payloads: list[bytes]) -> None:
 
 def recordings(directory: Path) -> list[Path]:
     """Those that have begun, in the order of their begin."""
-    return sorted(found for found in directory.iterdir() if (found / "manifest.json").exists())
+    return sorted(found for found in directory.iterdir() if (found / "_manifest.json").exists())
 
 
 def published(found: Recording, direction: str = "in") -> list[bytes]:

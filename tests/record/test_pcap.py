@@ -64,7 +64,7 @@ def imported_file(tmp_path: Path) -> tuple[Imported, list[dict[str, Any]]]:
 
 def plain(table: Any) -> list[dict[str, Any]]:
     at = table.schema.get_field_index("time")
-    return table.set_column(at, "time", table["time"].cast("int64")).to_pylist()
+    return table.set_column(at, "time", table["time_ns"]).drop_columns("time_ns").to_pylist()
 
 
 def direct(pieces: list[tuple[int, bytes]], protocol: int = MQTT) -> list[dict[str, Any]]:

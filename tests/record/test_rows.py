@@ -29,7 +29,7 @@ Rows = list[dict[str, Any]]
 def taken(machine: RecordRows) -> Rows:
     batch = batch_of_columns(*machine.take())
     batch.validate(full=True)
-    rows: Rows = batch.set_column(1, "time", batch.column("time").cast("int64")).to_pylist()
+    rows: Rows = batch.set_column(1, "time", batch.column("time_ns")).drop_columns("time_ns").to_pylist()
     return rows
 
 

@@ -196,7 +196,7 @@ def test_damage_inside_a_part(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def _manifest(path: Path, **changes: Any) -> None:
-    file = path / "manifest.json"
+    file = path / "_manifest.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 

@@ -84,7 +84,7 @@ def replay(recording: Path, target: AmqpBroker, out: Path, **options: Any) -> tu
 
 def rows_of(recording: Path) -> Rows:
     """As make_recording takes them."""
-    return [row | {"time": row["time"].value} for row in open_recording(recording).table().to_pylist()]
+    return [row | {"time": row["time_ns"]} for row in open_recording(recording).table().to_pylist()]
 
 
 def of(rows: Rows, event: str, method: str | None = None) -> Rows:

@@ -76,13 +76,14 @@ def test_what_was_consumed_and_settled_by_hand_is_so_again(tmp_path: Path, broke
                                                            leaves: bool, speed: float | None) -> None:
     summary, rows = replayed(tmp_path, broker, work(consumers, leaves), speed=speed)
     assert summary.complete
-    orders = [row for row in rows if row["event"] == "settlement"]
-    assert Counter(row["reason"] for row in orders) == {0: MESSAGES}
+    orders = [row for row in rows if row["event"] == "settlement" and row["reason"] == 0]
+    assert len(orders) == MESSAGES
     assert all(row["topic"] == "$queue/jobs/$ack" and row["acked"] >= row["sent"] for row in orders)
     assert summary.recorded == {"publish": MESSAGES, "delivery": MESSAGES, "settlement": MESSAGES}
-    assert summary.counts["delivery"] == summary.counts["publish"] == MESSAGES
     names = Counter((row["publisher"], row["publisher_op"]) for row in rows if row["event"] == "delivery")
-    assert len(names) == MESSAGES and not summary.not_replayed
+    assert len(names) == summary.counts["publish"] == MESSAGES and not summary.not_replayed
+    # Of two consumers the one that has no order left may have to give back what it has in hand.
+    assert MESSAGES <= summary.counts["delivery"] <= MESSAGES + (consumers - 1) * PREFETCH
 
 
 def test_all_that_an_order_says_besides_stays(tmp_path: Path, broker: Broker) -> None:
