@@ -49,7 +49,7 @@ class FluxNode(Broker):
     kind = "fluxmq"
 
     def __init__(self, directory: Path, **settings: object) -> None:
-        super().__init__(directory, {"broker.max_message_size": 32 << 20, **settings})
+        super().__init__(directory, {"amqp091.max_message_size": 32 << 20, **settings})
 
     @property
     def amqp(self) -> tuple[str, int]:
