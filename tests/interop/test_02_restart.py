@@ -73,9 +73,11 @@ def test_in_flight_over_a_restart(
     publisher.publish(Message(f"{topic}/end", b"", qos))
     while (message := subscriber.receive()).topic != f"{topic}/end":
         received.append(message.payload)
-    assert sorted(set(received), key=int) == payloads
+    missing = set(payloads) - set(received)
+    assert set(received) <= set(payloads)
+    assert len(missing) <= subscriber.lost, sorted(missing, key=int)
     if peer.library.exactly_once:
-        assert len(received) == len(payloads)
+        assert len(received) == len(set(received))
 
 
 def drain(session: Session) -> list[bytes]:

@@ -105,6 +105,7 @@ class Session(abc.ABC):
 
     def __init__(self) -> None:
         self._inbox: queue.Queue[Message] = queue.Queue()
+        self.lost = 0  # messages that the library has acknowledged and shows to nobody
 
     def receive(self, timeout: float = TIMEOUT) -> Message:
         """The next message; TimeoutError when none comes."""

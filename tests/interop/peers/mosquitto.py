@@ -91,10 +91,15 @@ class MosquittoSession(Session):
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
+        completing = False
         for line in process.stdout:
             if line.startswith(MARK):
                 self._inbox.put(self._message(line.rstrip("\n").split("\t")))
+                completing = False
                 continue
+            # A PUBREL whose PUBCOMP cannot be sent any more: libmosquitto 2.0 forgets the message, and shows it to nobody.
+            self.lost += completing and "sending CONNECT" in line
+            completing = "sending PUBCOMP" in line
             self._said.append(line)
             if line.startswith("Subscribed"):
                 self._ready.set()
