@@ -202,6 +202,18 @@ class AioChannel(Channel):
 
         return self._run(everything())
 
+    def publish_and_close(self, publications: Sequence[Publication]) -> None:
+        exchanges = {name: self._exchange(name) for name in {publication.exchange for publication in publications}}
+
+        async def everything() -> None:
+            sent = [asyncio.ensure_future(self._publish(exchanges[one.exchange], one, mandatory=False))
+                    for one in publications]
+            await asyncio.sleep(0)  # they write, and nothing has been read yet
+            await self._channel.close()
+            await asyncio.gather(*sent, return_exceptions=True)
+
+        self._run(everything())
+
     def returned(self) -> Returned:
         return self._next(self._returned, "a return")
 

@@ -81,6 +81,10 @@ const verbs = {
   reject: (channel, { tag: number, requeue }) => { channel.reject(tag(number), requeue) },
   recover: (channel) => channel.recover(),
   publish,
+  async publish_and_close (channel, { all }) {
+    all.forEach((one) => { publish(channel, one) })
+    await channel.close()
+  },
   publish_all: (channel, { all }) => Promise.all(all.map((one) => publish(channel, one)))
 }
 

@@ -192,6 +192,12 @@ class Channel(_Translates, ABC):
     def publish_all(self, publications: Sequence[Publication]) -> list[bool]:
         """With confirms: publish all without waiting between them, then wait for all confirms; True for each ack."""
 
+    def publish_and_close(self, publications: Sequence[Publication]) -> None:
+        """Publish all and close the channel; confirms are not waited for where the library lets a program do so."""
+        for publication in publications:
+            self.publish(*publication)
+        self.close()
+
     @abstractmethod
     def returned(self) -> Returned:
         """The next basic.return."""

@@ -191,6 +191,9 @@ class NodeChannel(Channel):
     def publish_all(self, publications: Sequence[Publication]) -> list[bool]:
         return self._ask("publish_all", all=[self._publication(publication) for publication in publications])
 
+    def publish_and_close(self, publications: Sequence[Publication]) -> None:
+        self._ask("publish_and_close", all=[self._publication(publication) for publication in publications])
+
     def returned(self) -> Returned:
         found = self._node.next(self._name, "returned")
         fields = found["fields"]

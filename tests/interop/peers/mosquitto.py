@@ -97,7 +97,7 @@ class MosquittoSession(Session):
                 self._inbox.put(self._message(line.rstrip("\n").split("\t")))
                 completing = False
                 continue
-            # A PUBREL whose PUBCOMP cannot be sent any more: libmosquitto 2.0 forgets the message, and shows it to nobody.
+            # A PUBREL whose PUBCOMP cannot be sent: libmosquitto 2.0 forgets the message and shows it to nobody.
             self.lost += completing and "sending CONNECT" in line
             completing = "sending PUBCOMP" in line
             self._said.append(line)
