@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 from fluxmq._core.client_message import Message
 from fluxmq._core.client_session import Session
 from fluxmq._core.errors import FluxError
-from fluxmq._core.replay_rows import NO_VALUE, Lane, ReplayClient, ReplayRows
+from fluxmq._core.replay_rows import NO_VALUE, Lane, QueueCredit, ReplayClient, ReplayRows
 from fluxmq.client.errors import ConnectRefused
 from fluxmq.client.options import ConnectOptions, Will
 from fluxmq.spark.operations import ConnectAsked
 from fluxmq.spark.play_options import PlayOptions
+from fluxmq.spark.queue_orders import FROM_QUEUE, queue_of
 from fluxmq.spark.result import EVENTS
 
 __all__ = ["Link", "Operation", "PlayedClient"]
@@ -30,6 +31,7 @@ SUBSCRIBED, UNSUBSCRIBED, CONNECTED, DISCONNECTED, LOST = (
     EVENTS.index(name) for name in ("subscribe", "unsubscribe", "connect", "disconnect", "lost-connection"))
 CONNECT_TIMEOUT_S = 30.0
 MQTT_5 = 5
+REFUSED = 0x80                  # reason codes from here on
 FOR_EVER_S = 0xFFFFFFFF         # Session Expiry Interval: never
 
 
@@ -110,6 +112,7 @@ class Link:
         self.held: list[Message | None] = []        # manual: deliveries of QoS 1 and 2 by rank
         self.promised: set[int] = set()             # ranks to acknowledge as soon as they come
         self.releasing = False
+        self.settled_by_order: set[bytes] = set()   # queues; of the others PUBACK settles
 
     # ── begin ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -189,6 +192,8 @@ class Link:
             now = self.clock()
             for row, code in zip(rows, codes, strict=True):
                 self.rows.acknowledge(row, now, code, code if code <= 2 else -1)
+            granted = [name for (name, _), code in zip(filters, codes, strict=True) if code < REFUSED]
+            self._consumes(granted, user, now)
             self._answered()
 
         self.connection.subscribe(filters, answered, properties=properties or None)
@@ -203,6 +208,23 @@ class Link:
                 said["user_properties"] = user
             rows.append(self.rows.record(SUBSCRIBED, self.lane, op, name.encode(), sent, due=due, unfinished=True,
                                          detail=json.dumps(said)))
+
+    def _consumes(self, filters: list[str], user: list[tuple[str, str]], now: int) -> None:
+        """Granted filters: since when, and for how many, the broker may deliver from the queues among them."""
+        asked = dict(user)
+        prefetch = int(asked.get("prefetch", "")) if asked.get("prefetch", "").isdecimal() else 0
+        by_order = asked.get("ack") == "manual"
+        for name in filters:
+            queue = queue_of(name[max(name.find(FROM_QUEUE), 0):]).encode()
+            if queue:
+                self.lane.credits[queue] = QueueCredit(now, prefetch, not (by_order or self.manual))
+                (self.settled_by_order.add if by_order else self.settled_by_order.discard)(queue)
+
+    def _credit(self, queue: bytes, *, by_order: bool) -> None:
+        """A delivery was settled: the consumer has room for another."""
+        credit = self.lane.credits.get(queue)
+        if credit is not None and not credit.automatic and by_order == (queue in self.settled_by_order):
+            credit.settled(self.clock())
 
     def unsubscribe(self, filters: list[str], properties: Any = None, due: int = NO_VALUE) -> None:
         op, sent = self._next_op(), self.clock()
@@ -231,7 +253,7 @@ class Link:
             if self.connection is not None and (self.releasing or rank in self.promised):
                 self.promised.discard(rank)
                 self.held.append(None)
-                self.connection.acknowledge(message)
+                self._acknowledge(message)
             else:
                 self.held.append(message)
 
@@ -242,7 +264,12 @@ class Link:
             return
         message, self.held[rank] = self.held[rank], None
         if message is not None and self.state == OPEN:
-            self.connection.acknowledge(message)
+            self._acknowledge(message)
+
+    def _acknowledge(self, message: Message) -> None:
+        self.connection.acknowledge(message)
+        if self.lane.credits:
+            self._credit(queue_of(message.topic.decode()).encode(), by_order=False)
 
     def release(self) -> None:
         """Acknowledges what is held, and from now on all that comes."""

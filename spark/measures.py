@@ -7,7 +7,8 @@ Instants are ns since 1970, on the clocks of the players. What each measure is:
     delivered     different messages that came to each client, what was retained left out
     throughput    delivered per second of the window; where nothing is delivered, published
     latency_*     of a first delivery since its publish was sent, in whole µs. Left out are retained messages, what is
-                  marked dup, and what comes to a connection that was not there yet when the message was published
+                  marked dup, and what comes to a connection that was not there yet when the message was published. From
+                  a queue: since the broker could have delivered it, which is `due` of the delivery
     cpu_per_message_us  the broker's time on CPU in the window, for each of what throughput counts
     lost          publishes of QoS 1 and 2, acknowledged as good, that a connection did not get although it got an
                   earlier and a later one of the same publisher and topic. Needs no oracle; `replay verify` sees more.
@@ -207,6 +208,8 @@ def _latencies(counted: Counted, first: pa.Table, publishes: pa.Table, connects:
         ["client_number", "connection", "since"])
     timed = first.join(sent, ["publisher", "publisher_op"], join_type="inner").join(
         there, ["client_number", "connection"])
+    could = pc.max_element_wise(timed["began"], timed["due"])
+    timed = timed.set_column(timed.schema.get_field_index("began"), "began", could)
     live = timed.filter(pc.field("since").is_null() | (pc.field("since") <= pc.field("began")))
     width = bucket_width(counted.start, counted.end)
 

@@ -57,7 +57,7 @@ def _latencies(counted: Counted, first: DataFrame, publishes: DataFrame, connect
     sent = publishes.selectExpr("client_number AS publisher", "op AS publisher_op", "sent AS began")
     there = connects.selectExpr("client_number", "connection", "acked AS since")
     live = (first.join(sent, ["publisher", "publisher_op"]).join(there, ["client_number", "connection"], "left")
-            .where("since IS NULL OR since <= began")
+            .withColumn("began", F.greatest("began", "due")).where("since IS NULL OR since <= began")
             .selectExpr(f"(began - {counted.start}) div {width} AS bucket",
                         f"(sent - began) div {MICROSECOND} AS latency")).cache()
     try:

@@ -92,6 +92,7 @@ class QueueLink(Link):
             return                              # settled before: the broker would refuse it, as it did
         if (operation.topic or b"").endswith(DONE):
             self.got[queue][rank] = None
+            self._credit(queue.encode(), by_order=True)
         if self._room():
             self._send(operation, delivered)
         else:

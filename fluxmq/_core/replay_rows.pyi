@@ -68,8 +68,18 @@ class ReplayClient:
     def __init__(self, rows: ReplayRows, name: str, number: int) -> None: ...
 
 @final
+class QueueCredit:
+    ready: int
+    prefetch: int
+    automatic: bool
+    def __init__(self, ready: int, prefetch: int, automatic: bool) -> None: ...
+    def settled(self, now: int) -> None: ...
+
+@final
 class Lane:
     stalled: bool
+    @property
+    def credits(self) -> dict[bytes, QueueCredit]: ...
     @property
     def rows(self) -> ReplayRows: ...
     @property

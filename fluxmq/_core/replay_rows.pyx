@@ -15,6 +15,7 @@ The first bytes of a replayed payload say which publish it is, so that each deli
 Time is an argument: a callable that gives ns since 1970.
 """
 from array import array
+from collections import deque
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -39,6 +40,8 @@ TRACE_BYTES = TRACE
 cdef enum:                      # as in fluxmq.spark.result.EVENTS
     PUBLISH = 0
     DELIVERY = 1
+
+cdef bytes QUEUE = b"$queue/"
 
 cdef bytes PATTERN = bytes(range(32, 127)) * 700        # printable, so that a dump of traffic can be read
 
@@ -211,10 +214,41 @@ cdef class ReplayClient:
 
 
 @cython.final
+cdef class QueueCredit:
+    """Since when the broker could have delivered what comes to a consumer of a queue: when the consumer was there, and
+    it had settled enough of what it had. `ready`: its SUBACK. `prefetch`: how many may be unsettled, 0: any number.
+    `automatic`: what comes is settled as it comes. `settled(now)`: one more was."""
+    cdef public int64_t ready, prefetch
+    cdef public bint automatic
+    cdef int64_t came
+    cdef object instants            # of settlements that no delivery has used
+
+    def __init__(self, int64_t ready, int64_t prefetch, bint automatic):
+        self.ready, self.prefetch, self.automatic = ready, prefetch, automatic
+        self.instants = deque()
+
+    def settled(self, now):
+        if self.prefetch:
+            self.instants.append(now)
+
+    cdef int64_t since(self, int64_t now):
+        """Of a delivery that came now."""
+        cdef int64_t found = self.ready
+        self.came += 1
+        if self.prefetch:
+            if self.came > self.prefetch and self.instants:
+                found = max(found, <int64_t>self.instants.popleft())
+            if self.automatic:
+                self.instants.append(now)
+        return found
+
+
+@cython.final
 cdef class Lane:
     """One network connection of a replayed client: publishes go through it and deliveries arrive.
 
-    wake: called when something was acknowledged after `stalled` was set, which it clears.
+    wake: called when something was acknowledged after `stalled` was set, which it clears. credits: of queues that it
+    consumes, by name, a QueueCredit each.
     """
     cdef readonly ReplayRows rows
     cdef readonly ReplayClient client
@@ -225,11 +259,13 @@ cdef class Lane:
     cdef object connection, publish_on, wake, on_done, on_ping, proves
     cdef dict pending               # packet identifier: row
     cdef list unproven              # rows of QoS 0 since the last PINGREQ
+    cdef readonly dict credits
     cdef object trips               # lists of rows, one for each PINGREQ on its way
 
     def __init__(self, ReplayRows rows, ReplayClient client, int number, wake):
         self.rows, self.client, self.number, self.wake = rows, client, number, wake
         self.pending, self.unproven, self.trips = {}, [], []
+        self.credits = {}
         self.on_done, self.on_ping = self.done, self.ping_done
         self.closed = True
 
@@ -386,6 +422,10 @@ cdef class Lane:
         if size >= TRACE and peek_u32(payload) == rows.run:
             chunk.publisher[at] = peek_u32(payload + 4)
             chunk.publisher_op[at] = <int64_t>(<uint64_t>peek_u32(payload + 8) << 32 | peek_u32(payload + 12))
+        if self.credits and topic.startswith(QUEUE):
+            credit = self.credits.get(topic[len(QUEUE):].partition(b"/")[0])
+            if credit is not None:
+                chunk.due[at] = (<QueueCredit>credit).since(now)
         rows.deliveries += 1
         if not self.heard:
             self.heard = True

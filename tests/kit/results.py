@@ -56,6 +56,7 @@ def random_rows(seed: int, publishes: int = 400, slower: float = 1.0) -> list[di
     """Two publishers, four subscribers, everything that goes wrong now and then. slower: factor of latencies."""
     chance = random.Random(seed)
     rows = [connect(number, 0) for number in range(6)]
+    rows += [delivery(5, 90_000 + op, 50_000 + op, 0, op, due=49_000 + op * 7, topic="$queue/q") for op in range(9)]
     rows += [connect(2, 30_000, connection=1), subscribe(2, "t/#"), subscribe(3, "t/+"), subscribe(4, "#"),
              subscribe(5, chance.choice(["$share/g/t/#", "$queue/q", "t/0"]))]
     if chance.random() < 0.5:

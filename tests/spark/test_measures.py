@@ -82,6 +82,16 @@ def test_latency_leaves_out_what_waited_for_its_client(tmp_path: Path) -> None:
     assert (found["latency_p50_us"], found["latency_p99_us"], found["delivered"]) == (1, 1, 2)
 
 
+def test_latency_from_a_queue_counts_from_when_it_could_be_delivered(tmp_path: Path) -> None:
+    """Published at 0; the consumer came at 400, and had room at 900: 5 and 7 µs are the broker's. The third was
+    published later than it could have been delivered."""
+    rows = [connect(1, 300), publish(0, 0, 0), publish(0, 1, 0), publish(0, 2, 950)]
+    rows += [delivery(1, number, sent, 0, number, due=due, topic="$queue/q")
+             for number, (sent, due) in enumerate(((405, 400), (907, 900), (959, 910)))]
+    found = measured(tmp_path, rows).values
+    assert (found["latency_p50_us"], found["latency_p99_us"], found["delivered"]) == (7, 9, 3)
+
+
 def test_nothing_to_measure(tmp_path: Path) -> None:
     found = measured(tmp_path, [connect(1)])
     assert found.values["throughput"] is None and found.values["latency_p50_us"] is None and found.buckets == []

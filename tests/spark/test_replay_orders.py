@@ -86,6 +86,27 @@ def test_what_was_consumed_and_settled_by_hand_is_so_again(tmp_path: Path, broke
     assert MESSAGES <= summary.counts["delivery"] <= MESSAGES + (consumers - 1) * PREFETCH
 
 
+def test_a_delivery_says_since_when_it_could_come(tmp_path: Path, broker: Broker) -> None:
+    """A line of messages was there before the consumer: the first PREFETCH could come with its SUBACK, each other one
+    when one before it was settled."""
+    story = Story()
+    story.connect("pub")
+    for _ in range(3 * PREFETCH):
+        story.publish("pub", "$queue/jobs", 1)
+    consumer(story, "worker-0")
+    for number in range(3 * PREFETCH):
+        message = f"0:{number}"
+        story.acknowledge("worker-0", story.delivered("worker-0", "$queue/jobs", 1, properties=told(message)))
+        story.publish("worker-0", "$queue/jobs/$ack", 1, size=0, properties=told(message))
+    _, rows = replayed(tmp_path, broker, story)
+    (subscribed,) = (row["acked"] for row in rows if row["event"] == "subscribe")
+    got = [row for row in rows if row["event"] == "delivery"]
+    assert len(got) == 3 * PREFETCH and all(row["due"] <= row["sent"] for row in got)
+    assert [row["due"] for row in got[:PREFETCH]] == [subscribed] * PREFETCH
+    assert all(row["due"] > subscribed for row in got[PREFETCH:])
+    assert [row["due"] for row in got] == sorted(row["due"] for row in got)
+
+
 def test_all_that_an_order_says_besides_stays(tmp_path: Path, broker: Broker) -> None:
     """nack with a delay, given to the same client again; extend, then reject with a reason; by partition and offset."""
     story = Story()
