@@ -92,7 +92,7 @@ class Amqp091:
         if self._memory.on and self._ticks % TRIM_TICKS == 0:
             self._server.loop.run_in_executor(None, trim)  # what nobody uses any more must not keep it on
         space = self._server.queue_space
-        self.clients.tick(memory=self._memory.on, disk=space is not None and space.full)
+        self.clients.tick(memory=self._memory.on, disk=space.why if space is not None and space.full else "")
         if self._ticks % CHANNEL_TICKS == 0:
             for client in list(self.clients.open.values()):
                 self.channels.tick(client)

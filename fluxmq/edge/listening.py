@@ -105,11 +105,11 @@ class SocketListener:
         """A new connection."""
         front = self.front
         if front.connections >= self.max_connections:
-            self._refuse(fd, f"{self.max_connections} are open (max_connections)")
+            self._refuse(fd, "max_connections", f"{self.max_connections} are open (max_connections)")
             return None
         if len(self.poller.connections) >= self.all_connections_max:
-            self._refuse(fd, f"{self.all_connections_max} are open at all listeners, and the limit of open files "
-                             f"leaves no more (ulimit -n; LimitNOFILE= of systemd)")
+            self._refuse(fd, "descriptors", f"{self.all_connections_max} are open at all listeners, and the limit of "
+                                            f"open files leaves no more (ulimit -n; LimitNOFILE= of systemd)")
             return None
         tls = None
         if self.context is not None:
@@ -126,10 +126,11 @@ class SocketListener:
         tell_opened(connection, front.name)
         return connection
 
-    def _refuse(self, fd: int, why: str) -> None:
+    def _refuse(self, fd: int, reason: str, why: str) -> None:
+        """reason: as the metric of refusals counts it."""
         os.close(fd)
-        self.front.tally.refusals["max_connections"] += 1
-        self.front.on_log("warning", f"max_connections {self.front.name}", f"connection refused: {why}",
+        self.front.tally.refusals[reason] += 1
+        self.front.on_log("warning", f"{reason} {self.front.name}", f"connection refused: {why}",
                           {"listener": self.front.name})
 
     def accept_failed(self, code: int) -> None:

@@ -49,7 +49,9 @@ _DISCONNECTION = Label("reason", (
     "send_buffer_full", "write_timeout", "session_removed", "shutdown", "error"))
 _REFUSAL = Label("reason", (
     "malformed", "protocol_version", "client_id", "credentials", "not_authorized", "authentication_method",
-    "max_connections", "max_sessions", "timeout", "tls", "websocket", "shutdown", "error"))
+    "max_connections",
+    "descriptors",  # the limit of open files leaves no more
+    "max_sessions", "timeout", "tls", "websocket", "shutdown", "error"))
 _AMQP_DISCONNECTION = Label("reason", (
     "client",  # connection.close from the client
     "lost",  # the connection ended without one
@@ -57,7 +59,9 @@ _AMQP_DISCONNECTION = Label("reason", (
     "heartbeat", "protocol_error", "not_authorized", "write_timeout", "shutdown", "error"))
 _AMQP_REFUSAL = Label("reason", (
     "protocol",  # what came first was not the header of AMQP 0-9-1
-    "malformed", "credentials", "max_connections", "timeout", "tls", "shutdown", "error"))
+    "malformed", "credentials", "max_connections",
+    "descriptors",  # as of MQTT
+    "timeout", "tls", "shutdown", "error"))
 _DROP = Label("reason", (
     "buffer_full",  # QoS 0 for a client whose send buffer is above session.send_buffer_high
     "queue_full",  # session.max_offline_queue_size or _bytes

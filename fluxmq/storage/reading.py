@@ -12,7 +12,7 @@ import mmap
 import os
 from pathlib import Path
 
-__all__ = ["close_quietly", "read_at", "read_whole", "write_again"]
+__all__ = ["close_quietly", "read_at", "read_head", "read_whole", "write_again"]
 
 # One call: large enough to cost nothing, small enough that an error names the place.
 _PIECE_BYTES = 1024 * 1024
@@ -24,6 +24,16 @@ def read_whole(path: Path) -> memoryview:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return read_at(fd, path, 0, os.fstat(fd).st_size)
+    finally:
+        close_quietly(fd)
+
+
+def read_head(path: Path, size: int) -> memoryview:
+    """The first bytes of a file, so many if it has as many: one read may give a part of them, and what is missing must
+    not look as if it had never been written. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return read_at(fd, path, 0, min(size, os.fstat(fd).st_size))
     finally:
         close_quietly(fd)
 

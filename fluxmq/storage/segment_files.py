@@ -182,7 +182,7 @@ def read_file(file: SegmentFile, following: int | None) -> int:
     """
     with file.path.open("rb", buffering=0) as raw:
         size = os.fstat(raw.fileno()).st_size
-        trailer = decode_trailer(os.pread(raw.fileno(), TRAILER_SIZE, max(0, size - TRAILER_SIZE)), size, file.file_id)
+        trailer = decode_trailer(read_at(raw.fileno(), TRAILER_SIZE, max(0, size - TRAILER_SIZE)), size, file.file_id)
     file.size = size
     if trailer is not None:
         file.end, file.reach, file.last, file.messages, file.raw, file.time_max, file.due_max = trailer
@@ -214,7 +214,7 @@ def rebuilt_index(file: SegmentFile) -> SegmentIndex:
     """The index of a sealed file: from its footer, or from its batches where that does not hold. Raises Damage."""
     if file.size > file.end:
         with file.path.open("rb", buffering=0) as raw:
-            data = os.pread(raw.fileno(), file.size - TRAILER_SIZE - file.end, file.end)
+            data = read_at(raw.fileno(), file.size - TRAILER_SIZE - file.end, file.end)
         found = decode_index(data, file.end, file.file_id) if len(data) >= INDEX_HEADER_SIZE else None
         if found is not None and found[0].messages == file.messages:
             return found[0]

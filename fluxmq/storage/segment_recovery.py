@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.segment_format import HEADER_SIZE, file_first, log_number
-from fluxmq.storage.reading import close_quietly, read_whole, write_again
+from fluxmq.storage.reading import close_quietly, read_head, read_whole, write_again
 from fluxmq.storage.segment_files import (
     Damage,
     FileOps,
@@ -97,8 +97,7 @@ def heads_of(number: int, directory: Path) -> list[tuple[Path, SegmentFile | Dam
         first = file_first(path.name)
         if first is None:
             continue
-        with path.open("rb", buffering=0) as raw:
-            data = raw.read(HEADER_SIZE)
+        data = read_head(path, HEADER_SIZE)
         try:
             heads.append((path, read_header(data, path, number, first)))
         except Damage as damage:

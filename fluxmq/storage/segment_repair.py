@@ -27,7 +27,7 @@ from fluxmq._core.segment_format import (
     find_batch,
     messages_of,
 )
-from fluxmq.storage.reading import close_quietly, read_whole
+from fluxmq.storage.reading import close_quietly, read_head, read_whole
 from fluxmq.storage.segment_files import Block, Damage, FileOps, SegmentFile, read_file, unpack
 from fluxmq.storage.segment_recovery import SegmentRecovery, heads_of, logs_in
 from fluxmq.storage.segments import UNKNOWN
@@ -128,10 +128,10 @@ def _examine(file: SegmentFile, following: int | None, keep: bool) -> _Examined:
 
 
 def verify(base: Path, expect: Mapping[int, int] | None = None) -> Iterator[FileReport]:
-    """Read everything, change nothing. expect: by log, the offset up to which the state says that its files are synced.
-    Raises OSError."""
+    """Read everything, change nothing; also what a start put aside. expect: by log, the offset up to which the state
+    says that its files are synced. Raises OSError."""
     synced = expect or {}
-    for number, path in logs_in(base / "queues"):
+    for number, path in logs_in(base / "queues", UNKNOWN):
         heads = heads_of(number, path)
         for at, (where, head) in enumerate(heads):
             report = FileReport(number, where, bytes=where.stat().st_size)
@@ -273,8 +273,7 @@ def _new_id() -> int:
 
 def _guess(path: Path, number: int, follows: int) -> SegmentFile:
     """A file whose header does not hold. Its id may still be right: then its batches do hold."""
-    with path.open("rb", buffering=0) as raw:
-        data = raw.read(HEADER_SIZE).ljust(HEADER_SIZE, b"\0")
+    data = bytes(read_head(path, HEADER_SIZE)).ljust(HEADER_SIZE, b"\0")
     return SegmentFile(path, number, file_first(path.name) or 0, follows, int.from_bytes(data[32:40], "little"))
 
 

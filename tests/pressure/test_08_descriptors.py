@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from crash.process import CrashBroker
 from kit.client import Client
-from kit.watch import wait_until
+from kit.watch import metric, wait_until
 from oracle.mqtt import Puback, Publish
 
 from fluxmq.app.descriptors import connections_that_fit, tell_what_does_not_fit
@@ -60,6 +60,8 @@ def test_idle_connections_do_not_stop_who_publishes(tmp_path: Path) -> None:
             idle.append(socket.create_connection(broker.address))
             idle[-1].setblocking(False)
         wait_until(lambda: closed(idle) >= FLOOD + 1 - connections_that_fit(OPEN_FILES))
+        assert metric(broker, "fluxmq_connect_refused_total", reason="descriptors") >= len(idle) // 4
+        assert metric(broker, "fluxmq_connect_refused_total", reason="max_connections") == 0
         before = broker.checkpoints()
         sent = 0
         while broker.checkpoints() < before + 3:    # each rotates the journal, writes segments and the view

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import json
 import os
 import resource
@@ -18,7 +19,7 @@ from kit.segments import Full, blocks_of, plain, raw_of, read_all
 from fluxmq._core.errors import CorruptError, ShortageError, StorageError, UsageError
 from fluxmq._core.segment_format import log_name, messages_of
 from fluxmq.app import cli, exit_codes
-from fluxmq.storage import segment_writer
+from fluxmq.storage import reading, segment_writer
 from fluxmq.storage.segment_files import FileOps
 from fluxmq.storage.segment_repair import repair, verify
 from fluxmq.storage.segments import SegmentStore
@@ -564,3 +565,65 @@ def test_kill_loses_nothing_synced(tmp_path: Path) -> None:
         have = offsets(store)
         assert have == list(range(len(have))) and len(have) >= said
         store.close()
+
+
+def test_a_short_read_of_a_header_is_no_file_that_was_never_synced(tmp_path: Path,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a file is removed, for it holds nothing."""
+    store = opened(tmp_path)
+    store.write(1, blocks_of(plain(range(9))))
+    store.sync([1])
+    store.close()
+
+    class Short(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            return super().read(min(size or 7, 7))
+
+    pread, preadv = os.pread, os.preadv
+    monkeypatch.setattr(Path, "open", lambda self, *_, **__: Short(self))
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: pread(fd, min(size, 7), at))
+    monkeypatch.setattr(os, "preadv", lambda fd, into, at: preadv(fd, [into[0][:7]], at))
+    store = SegmentStore(tmp_path)
+    assert store.open()[1].messages == 9
+    store.close()
+
+
+def test_reading_back_what_was_cut_is_told_like_the_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is cut and synced by then: a shortage is waited for, anything else ends the checkpoint, nothing is
+    lost."""
+    disk = Full(1 << 20)
+    store = opened(tmp_path, ops=disk)
+    store.write(1, blocks_of(plain(range(9))))
+    store.sync([1])
+    store.write(1, blocks_of(plain(range(9, 20))))
+    failing = [errno.EIO, errno.EMFILE]
+
+    def read_whole(path: Path) -> memoryview:
+        if failing:
+            code = failing.pop()
+            raise OSError(code, os.strerror(code), str(path))
+        return reading.read_whole(path)
+
+    monkeypatch.setattr(segment_writer, "read_whole", read_whole)
+    disk.room = 10
+    with pytest.raises(ShortageError):
+        store.write(1, blocks_of(plain(range(20, 60))))
+    with pytest.raises(StorageError, match=r"Input/output error.*\.seg") as failed:
+        store.write(1, blocks_of(plain(range(9, 60))))
+    assert not isinstance(failed.value, ShortageError)
+    disk.room = 1 << 20
+    assert store.write(1, blocks_of(plain(range(9, 60)))) == 60
+    store.sync([1])
+    assert offsets(store) == list(range(60))
+    store.close()
+
+
+def test_verify_looks_at_what_a_start_put_aside(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.write(1, blocks_of(plain(range(9))))
+    store.sync([1])
+    [path] = store.set_aside(1).iterdir()
+    store.close()
+    assert [(report.messages, report.problems) for report in verify(tmp_path)] == [(9, [])]
+    path.write_bytes(b"?" + path.read_bytes()[1:])
+    assert [report.path for report in verify(tmp_path) if report.problems] == [path]

@@ -22,6 +22,10 @@ __all__ = ["Clients"]
 CAPABILITY = "connection.blocked"
 
 
+DISK_FULL = "the disk is full"  # of `disk` below: with RabbitMQ that is the only thing but memory
+REASON_MAX = 255  # octets of a short string, section 4.2.5.3 of the specification
+
+
 class Clients:
     """Machine. The clients of all listeners; a ClientsPort."""
 
@@ -46,10 +50,11 @@ class Clients:
         for client in [client for client in self.open.values() if client.identity in gone]:
             client.displaced("the user was removed")
 
-    def tick(self, *, memory: bool, disk: bool) -> None:
-        """What is short now."""
+    def tick(self, *, memory: bool, disk: str) -> None:
+        """What is short now. disk: what the journal wants for (QueueSpace.why), "" for nothing. Told in RabbitMQ's
+        words where it has any."""
         self.turns.tick()
-        reason = "low on memory" if memory else "low on disk" if disk else ""
+        reason = "low on memory" if memory else "low on disk" if DISK_FULL in disk else disk[:REASON_MAX]
         if not reason and not self._reason:
             return
         self._reason = reason
