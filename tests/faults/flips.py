@@ -1,8 +1,11 @@
-"""One bit of one file has changed while the broker was down: it refuses to start and names the file, or nothing is
-lost, or what is lost is what the damaged bytes held, and that is reported."""
+"""One bit of one file has changed while the broker was down: it refuses to start and names file and way out, or one
+queue stops and does, or nothing is lost, or what is lost is what the damaged bytes held, and that is reported. Where a
+way out was named, `fluxmq log repair`, it is gone, and then the broker starts and has lost what those bytes held at
+most."""
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +13,58 @@ from click.testing import CliRunner
 from faults.hosts import LocalHost
 from faults.story import Lost, Refused, Story, Wrong
 
+from fluxmq._core.journal_format import FILE_HEADER_SIZE, batch_at, decode_file_header
 from fluxmq.app.log_commands import log
 
 __all__ = ["FILES", "flip", "outcome_of"]
 
+TURNS_MAX = 600             # who waits for more has lost what would have woken him
 FILES = {"journal": "journal/*.log", "view": "state/*", "segment": "queues/*/*.seg"}
 # RocksDB's own notes: nothing is read from them.
 NOTES = ("LOG", "OPTIONS", "IDENTITY", "LOCK", "rocksdict")
 
 
-def flip(data: Path, kind: str, chance: random.Random) -> str:
-    """Changes a bit of a file of this kind, somewhere before its zeros at the end. Returns which."""
+def flip(data: Path, kind: str, chance: random.Random) -> tuple[str, set[int] | None]:
+    """Changes a bit of a file of this kind, somewhere before its zeros at the end. Returns which, and the numbers of
+    the messages that stood there; None: they cannot be told."""
     files = sorted(path for path in data.glob(FILES[kind])
                    if not path.name.startswith(NOTES) and path.read_bytes().rstrip(b"\0"))
     path = chance.choice(files)
     content = bytearray(path.read_bytes())
+    before = bytes(content)
     at, bit = chance.randrange(len(content.rstrip(b"\0"))), chance.randrange(8)
     content[at] ^= 1 << bit
     path.write_bytes(content)
-    return f"{path.relative_to(data)} byte {at} bit {bit}"
+    there: set[int] | None = None
+    if kind == "journal":
+        there = _messages(_batch_with(before, at))
+    elif path.name.startswith(("CURRENT", "MANIFEST")):
+        there = set()           # the tables have everything
+    return f"{path.relative_to(data)} byte {at} bit {bit}", there
 
 
-def outcome_of(host: LocalHost, story: Story, kind: str, changed: str) -> dict[str, Any]:
-    """Starts the broker on it, after a repair of segments, as an operator does it who has been told."""
+def _messages(records: bytes) -> set[int]:
+    """Numbers at the beginning of their payloads."""
+    return {int(found) for found in re.findall(rb"(\d{6})\|", records)}
+
+
+def _batch_with(journal: bytes, at: int) -> bytes:
+    """The batch of a journal file that has this byte, header and all; the whole file for its header; or nothing."""
+    _, number, file_id = decode_file_header(journal)
+    begin = FILE_HEADER_SIZE
+    while at >= FILE_HEADER_SIZE:
+        found = batch_at(journal, begin, file_id, number)
+        if found is None:
+            return b""
+        if at < found[1]:
+            return journal[begin:found[1]]
+        begin, number = found[1], number + 1
+    return journal
+
+
+def outcome_of(host: LocalHost, story: Story, kind: str, changed: str, there: set[int] | None) -> dict[str, Any]:
+    """Starts the broker on it, and again after a repair, as an operator does it who has been told to. changed, there:
+    as flip() has it."""
     told = {"flip": changed, "outcome": "unharmed", "text": ""}
     data, file = host.place / "data", changed.split()[0]
     story.host = host
@@ -46,6 +78,7 @@ def outcome_of(host: LocalHost, story: Story, kind: str, changed: str) -> dict[s
             told["outcome"], told["text"] = "refused", str(refused)
             if str(data / file.partition("/")[0]) not in told["text"] or "Restore" not in told["text"]:
                 raise Wrong("that names neither file nor way out") from None
+            _repair(host, story, told, kind, there)
             return told
         assert host.server is not None and host.server.store is not None
         reported = host.server.store.recovery.truncated_bytes           # type: ignore[attr-defined]
@@ -61,6 +94,31 @@ def outcome_of(host: LocalHost, story: Story, kind: str, changed: str) -> dict[s
         story.hang_up()
         host.stop()
     return told
+
+
+def _repair(host: LocalHost, story: Story, told: dict[str, Any], kind: str, there: set[int] | None) -> None:
+    """The start was refused."""
+    data = str(host.place / "data")
+    repaired = CliRunner().invoke(log, ["repair", data])
+    if repaired.exit_code or "nothing was damaged" in repaired.output:
+        raise Wrong(f"`log repair` did not repair it: {repaired.output}")
+    told["outcome"], told["text"] = "repaired", repaired.output
+    if CliRunner().invoke(log, ["verify", data]).exit_code:
+        raise Wrong("it is damaged still")
+    host.start()
+    if there is None:
+        return                  # whose session or queue it was is nobody's to say
+    if there:
+        host.turns_max = TURNS_MAX
+    try:
+        story.verdict()
+    except Lost as lost:
+        if not lost.numbers <= there:
+            raise
+    except Wrong:
+        # A settlement, a session, a queue: what else a batch says.
+        if not there:
+            raise
 
 
 def _repair_segments(host: LocalHost, story: Story, told: dict[str, Any], file: str) -> None:

@@ -28,6 +28,7 @@ from fluxmq.app.server import Server
 from fluxmq.model import limits
 from fluxmq.model.config import Config
 from fluxmq.model.queues import QueueSpec
+from fluxmq.storage import segment_writer
 
 __all__ = ["QUEUES", "LocalHost", "QuickLoop", "prepare_process", "settle", "small_files"]
 
@@ -37,6 +38,7 @@ PATIENCE_SECONDS = 60.0             # only a broker that hangs needs them
 RESERVE_BYTES = 1 << 16
 FILE_BYTES = 1 << 15                # of a journal file: some for each life
 SEGMENT_BYTES = 4096                # some files for each log
+SYNC_EACH_MAX = 3                   # logs of a checkpoint: beyond that one call for all of them
 SMALL_BYTES = 300                   # and yet messages of some that stay in the view
 QUEUES = ({"name": "c"}, {"name": "s", "type": "stream"}, {"name": "d"})
 
@@ -231,6 +233,7 @@ def small_files() -> None:
     """The files of all brokers of this process are small."""
     limits.QUEUE_RESERVE_BYTES = RESERVE_BYTES                          # type: ignore[misc]
     limits.QUEUE_SMALL_BYTES = SMALL_BYTES                              # type: ignore[misc]
+    segment_writer._SYNC_EACH_MAX = SYNC_EACH_MAX                       # type: ignore[attr-defined]
     store, segments = server_module.RocksStore, queue_setup.SegmentStore
 
     def small_store(path: Path, **given: Any) -> Any:

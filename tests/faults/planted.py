@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from faults import hosts, play
 from kit.faultydisk import Point
 from kit.journals import Ops
 
-from fluxmq.storage import journal_files, segment_recovery
+from fluxmq.storage import journal_files, segment_recovery, segment_writer
 from fluxmq.storage.segment_files import FileOps
 
 __all__ = ["DEFECTS", "plant", "suspected"]
@@ -43,8 +43,9 @@ def plant(name: str) -> None:
         segment_recovery.write_again = lambda *_: None                          # type: ignore[attr-defined]
 
 
-def suspected(points: Iterable[Point], name: str) -> list[tuple[Point, str]]:
-    """Where a broker with this defect might fail."""
+def suspected(everything: Callable[[], Iterable[Point]], name: str) -> list[tuple[Point, str]]:
+    """Where a broker with this defect might fail. everything: the points of the story."""
     kind, phase, how, play.CHECKPOINT_LAST, play.CHECKPOINT_BETWEEN = DEFECTS[name]
-    return [(point, how) for point in points
+    segment_writer._SYNC_EACH_MAX = 64                                          # type: ignore[attr-defined]
+    return [(point, how) for point in everything()
             if (point.phase, point.call, point.kind, point.error) == (phase, "fdatasync", kind, "EIO")]

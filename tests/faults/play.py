@@ -17,6 +17,7 @@ ENDS = ("kill", "power", "torn", "stop", "kill+power")
 ENDS_OF_STOP = ("stop", "stop+power", "stop+torn")
 CHECKPOINT_MORE = 0.2       # how often a restart takes one before the verdict: what was done wrong may show then only
 CHECKPOINT_LAST = 0.5       # behind a point that lies before it
+RESERVE_TURNS = 60          # after the first start the clock ticks, and space is reserved
 CHECKPOINT_BETWEEN = 0.5    # of the kill and the loss of power: then the journal goes
 PLACES = {"journal": "data/journal", "segment": "data/queues", "view": "data/state"}
 
@@ -72,6 +73,8 @@ def _live(stage: Stage, story: Story, point: Point | None, how: str, chance: ran
         stage.start()
     try:
         if first:
+            for _ in range(RESERVE_TURNS):
+                stage.turn()
             disk.phase = ""
             story.prepare()
         disk.phase = "load"

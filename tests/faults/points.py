@@ -91,8 +91,8 @@ class Runner:
         kind = sorted(FILES)[number % len(FILES)]
         host = self.host(False)
         shutil.copytree(self.template, host.place)
-        changed = flip(host.place / "data", kind, chance)
-        told = outcome_of(host, copy.deepcopy(self.prepared), kind, changed)
+        changed, there = flip(host.place / "data", kind, chance)
+        told = outcome_of(host, copy.deepcopy(self.prepared), kind, changed, there)
         shutil.rmtree(host.place)
         return told
 
@@ -106,7 +106,7 @@ def main() -> None:
         return
     verb, _, defect = wanted.partition("=")
     if defect in DEFECTS:
-        points = suspected(runner.everything(), defect)
+        points = suspected(runner.everything, defect)
         if verb == "planted":
             plant(defect)
     elif wanted.isdigit():

@@ -58,11 +58,11 @@ class Wrong(AssertionError):
 
 
 class Lost(Wrong):
-    """What was confirmed has not come. topics: of these messages."""
+    """What was confirmed has not come. topics, numbers: of these messages."""
 
-    def __init__(self, topics: set[str], text: str) -> None:
+    def __init__(self, topics: set[str], numbers: set[int], text: str) -> None:
         super().__init__(text)
-        self.topics = topics
+        self.topics, self.numbers = topics, numbers
 
 
 class Host(Protocol):
@@ -347,7 +347,8 @@ class Story:
                     if actor.refusals > REFUSALS_MAX:
                         raise Wrong(f"{actor.name} is not let in (reason {actor.refusal:#04x})")
                     actor.dial(self.host.address)
-            if until() if until is not None else not any(actor.waits for actor in actors):
+            # Who could not connect, for the broker is about to end, has no answer either.
+            if until() if until is not None else not any(actor.waits or actor.socket is None for actor in actors):
                 return
             self.host.turn()
         raise Wrong(f"the broker neither goes on nor ends; {[actor.name for actor in actors if actor.waits]} wait")
@@ -429,7 +430,8 @@ class Story:
             *self._missing("t/", self.online), *self._missing("t/", self.away), *self._missing("$queue/c", self.worker),
             *self._missing("$queue/s", reader), *self._missing("$queue/d", self.other)]
         if missing:
-            raise Lost({text.split()[0] for text in missing}, f"confirmed and lost: {', '.join(missing)}")
+            raise Lost({text.split()[0] for text in missing}, {int(text.split()[1]) for text in missing},
+                       f"confirmed and lost: {', '.join(missing)}")
         self._check_stream(reader)
         self._check_retained(keeper)
         self._check_deleted()

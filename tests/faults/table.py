@@ -7,7 +7,9 @@ from typing import Any
 
 from kit.faultydisk import CALLS, PHASES, Point
 
-__all__ = ["OUTCOMES", "table"]
+__all__ = ["OUTCOMES", "TABLE", "table", "table_of_flips"]
+
+TABLE = "table of faults"       # a property of a test: what conftest.py shows at the end of the run
 
 # unharmed: it went on. ended: it ended itself with an error that names the file, and the next start had everything.
 # refused: the start did, with an error that names the file, and the next had everything. repaired: after that the
@@ -39,3 +41,13 @@ def table(results: Iterable[dict[str, Any]]) -> str:
     told = ", ".join(f"{totals[outcome]} {outcome}" for outcome in OUTCOMES)
     lines.append(f"{sum(totals.values())} points: {told}; {idle} did not come and do not count")
     return "\n".join(line.rstrip() for line in lines)
+
+
+def table_of_flips(results: Iterable[dict[str, Any]]) -> str:
+    """One line for each folder of the storage directory. results: as flips.py has them."""
+    counted = Counter((told["flip"].partition("/")[0], told["outcome"]) for told in results)
+    lines = [f"{'bit of':<10}{'repaired':>10}{'unharmed':>10}{'cut off':>10}{'WRONG':>10}"]
+    for folder in sorted({folder for folder, _ in counted}):
+        shown = (counted[folder, outcome] for outcome in ("repaired", "unharmed", "reported", "WRONG"))
+        lines.append(f"{folder:<10}" + "".join(f"{count:>10}" for count in shown))
+    return "\n".join(lines)

@@ -11,21 +11,22 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from faults.planted import DEFECTS
-from faults.table import table
+from faults.table import TABLE, table, table_of_flips
 from kit.faultydisk import FaultyDisk
 from kit.powercut import PowerCut
 from kit.python import TESTS, environment
 
+Record = Callable[[str, object], None]
 POINTS = 2000
 FLIPS = 120
 PARTS = 2                   # run side by side
-MORE = 1.1                  # some points do not come: threads do not always do the same
+MORE = 1.12                 # some points do not come: threads do not always do the same
 SECONDS_MAX = 1500          # of a machine that is busy with other things
 PROGRAM = Path(__file__).with_name("points.py")
 
@@ -71,13 +72,11 @@ def run(base: Path, seed: int, *whats: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(SECONDS_MAX)
-def test_every_call_fails_once(base: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_every_call_fails_once(base: Path, record_property: Record, pytestconfig: pytest.Config) -> None:
     seed, only = pytestconfig.getoption("--fault-seed"), pytestconfig.getoption("--point")
     whats = [(only,)] if only else [(str(int(POINTS * MORE) // PARTS), f"{part}/{PARTS}") for part in range(PARTS)]
     results = [told for told in run(base, seed, *whats) if "point" in told]
-    page = f"seed {seed}\n{table(results)}\n"
-    (tmp_path / "table.txt").write_text(page)
-    print(page)
+    record_property(TABLE, f"{len(results)} points in one process, seed {seed}\n\n{table(results)}")
     wrong = [told for told in results if told["outcome"] == "WRONG"]
     for told in wrong:
         print(f"pytest {Path(__file__).name} --fault-seed {seed} --point {told['point']}\n    {told['text']}")
@@ -95,12 +94,11 @@ def test_planted_defects_are_found(base: Path) -> None:
 
 
 @pytest.mark.timeout(SECONDS_MAX)
-def test_every_flipped_bit_is_harmless_refused_or_reported(base: Path, tmp_path: Path,
-                                                           pytestconfig: pytest.Config) -> None:
+def test_every_flipped_bit_is_harmless_or_repaired(base: Path, record_property: Record,
+                                                   pytestconfig: pytest.Config) -> None:
     seed = pytestconfig.getoption("--fault-seed")
     results = run(base, seed, (f"flips={FLIPS}",))
-    lines = [f"{told['outcome']:<9} {told['flip']}" for told in results]
-    (tmp_path / "flips.txt").write_text("\n".join([f"seed {seed}", *lines, ""]))
-    print("\n".join(lines))
+    print("\n".join(f"{told['outcome']:<9} {told['flip']}" for told in results))
+    record_property(TABLE, f"{len(results)} flipped bits, seed {seed}\n\n{table_of_flips(results)}")
     assert [told for told in results if told["outcome"] == "WRONG"] == []
-    assert {told["outcome"] for told in results} >= {"refused", "repaired"}
+    assert {told["outcome"] for told in results} >= {"unharmed", "repaired"}

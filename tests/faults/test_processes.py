@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from faults.processes import ProcessRunner
-from faults.table import table
+from faults.table import TABLE, table
 from kit.faultydisk import Point
 
+Record = Callable[[str, object], None]
 POINTS = 60
 MORE = 1.2                  # some points do not come: threads do not always do the same
 SECONDS_MAX = 1500          # of a machine that is busy with other things
@@ -31,10 +32,9 @@ def runner(pytestconfig: pytest.Config) -> Iterator[ProcessRunner]:
         runner.close()
 
 
-def judge(results: Iterable[dict[str, Any]], seed: int, wanted: int, page: Path) -> None:
+def judge(results: Iterable[dict[str, Any]], seed: int, wanted: int, record: Record) -> None:
     found = list(results)
-    page.write_text(f"seed {seed}\n{table(found)}\n")
-    print(page.read_text())
+    record(TABLE, f"{len(found)} points with processes, seed {seed}\n\n{table(found)}")
     wrong = [told for told in found if told["outcome"] == "WRONG"]
     for told in wrong:
         print(f"pytest {Path(__file__).name} --fault-seed {seed} --point {told['point']}\n    {told['text']}")
@@ -49,22 +49,22 @@ def each(runner: ProcessRunner, points: Iterable[tuple[Point, str]]) -> Iterator
 
 
 @pytest.mark.timeout(SECONDS_MAX)
-def test_some_calls_fail_once(runner: ProcessRunner, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_some_calls_fail_once(runner: ProcessRunner, record_property: Record, pytestconfig: pytest.Config) -> None:
     seed, only = pytestconfig.getoption("--fault-seed"), pytestconfig.getoption("--point")
     if only:
         point, _, how = only.partition("/")
-        judge(each(runner, [(Point.read(point), how)]), seed, 1, tmp_path / "table.txt")
+        judge(each(runner, [(Point.read(point), how)]), seed, 1, record_property)
         return
-    judge(each(runner, runner.chosen(int(POINTS * MORE))), seed, POINTS, tmp_path / "table.txt")
+    judge(each(runner, runner.chosen(int(POINTS * MORE))), seed, POINTS, record_property)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(12 * HOURS)
-def test_every_call_fails_once(runner: ProcessRunner, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_every_call_fails_once(runner: ProcessRunner, record_property: Record, pytestconfig: pytest.Config) -> None:
     seed = pytestconfig.getoption("--fault-seed")
     points = runner.chosen(1 << 30)
     ends: dict[Point, list[str]] = {}
     for point, how in points:
         ends.setdefault(point, []).append(how)
     once = [(point, hows[0]) for point, hows in ends.items()]       # each with one end, drawn by the seed
-    judge(each(runner, once), seed, len(once) * 9 // 10, tmp_path / "table.txt")
+    judge(each(runner, once), seed, len(once) * 9 // 10, record_property)

@@ -13,8 +13,8 @@
  *     data/queues/<log>/<file>  segment     each of these directories, and data itself: directory
  *
  * Interposed are the names that the C library exports, so calls that it makes by itself are not seen: write() behind
- * fwrite(), openat() behind opendir(), which is therefore a call of its own here. mmap() of a file is left out: nobody
- * here maps one.
+ * fwrite(), openat() behind opendir(), which is therefore a call of its own here. Left out are calls that a broker does
+ * not make on its files: mmap(), and link(), which only a repair needs.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -37,7 +37,7 @@
 
 enum { NO_KIND, JOURNAL, SEGMENT, RESERVE, VIEW, DIRECTORY, OTHER, KINDS };
 enum { OPEN, READ, PREAD, WRITE, PWRITE, FSYNC, FDATASYNC, SYNCFS, FTRUNCATE, FALLOCATE, RENAME, UNLINK, MKDIR, RMDIR,
-       LINK, STAT, FSTAT, STATVFS, CLOSE, OPENDIR, READDIR, CALLS };
+       STAT, FSTAT, STATVFS, CLOSE, OPENDIR, READDIR, CALLS };
 enum { PHASES = 8, FDS = 1 << 16, PATH_ROOM = 256, SHORT = -1 };
 
 /* As faultydisk.py has it. Phase 0 is nobody's: nothing is counted and nothing fails. */
@@ -483,13 +483,6 @@ int renameat(int in, const char *old, int into, const char *new)
     BY_NAME(RENAME, in, old);
     return NEXT(renameat)(in, old, into, new);
 }
-int link(const char *old, const char *new) { BY_NAME(LINK, AT_FDCWD, old); return NEXT(link)(old, new); }
-int linkat(int in, const char *old, int into, const char *new, int flags)
-{
-    BY_NAME(LINK, in, old);
-    return NEXT(linkat)(in, old, into, new, flags);
-}
-
 /* ── what is in a directory ──────────────────────────────────────────────────────────────────────────────────────── */
 
 DIR *opendir(const char *path)

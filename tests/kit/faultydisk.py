@@ -30,7 +30,7 @@ SOURCE = Path(__file__).with_name("faultydisk.c")
 PHASES = ("", "first start", "start", "load", "checkpoint", "stop")
 KINDS = ("", "journal", "segment", "reserve", "view", "directory", "other")
 CALLS = ("open", "read", "pread", "write", "pwrite", "fsync", "fdatasync", "syncfs", "ftruncate", "fallocate", "rename",
-         "unlink", "mkdir", "rmdir", "link", "stat", "fstat", "statvfs", "close", "opendir", "readdir")
+         "unlink", "mkdir", "rmdir", "stat", "fstat", "statvfs", "close", "opendir", "readdir")
 
 # What each call may answer. EMFILE is for those that make a descriptor, ENOSPC for those that take space, a short count
 # for those that count.
@@ -40,7 +40,7 @@ ERRORS: dict[str, tuple[str, ...]] = {
     "read": (*_ANY, "short"), "pread": (*_ANY, "short"), "write": (*_SPACE, "short"), "pwrite": (*_SPACE, "short"),
     "fsync": _SPACE, "fdatasync": _SPACE, "syncfs": _SPACE, "ftruncate": _ANY, "fallocate": _SPACE,
     "rename": ("EIO", "ENOSPC"), "unlink": ("EIO",), "mkdir": ("EIO", "ENOSPC"), "rmdir": ("EIO",),
-    "link": ("EIO", "ENOSPC"), "stat": ("EIO",), "fstat": ("EIO",), "statvfs": ("EIO",),
+    "stat": ("EIO",), "fstat": ("EIO",), "statvfs": ("EIO",),
     "close": _ANY,
 }
 SHORT = -1
