@@ -13,6 +13,8 @@
     POST   /api/v1/queues/Q/groups/G/seek             {"position": "first", "partition": n | null}
     DELETE /api/v1/queues/Q/groups/G
     GET    /api/v1/clients?after=&count=              {"clients": [...], "connected": n, "next": id}   (clients.py)
+    GET    /api/v1/clients/C                          {"client": {...}, "subscriptions": [...]}
+    DELETE /api/v1/clients/C                          {"disconnected": true}: its connection, not its session
     GET    /api/v1/dlq                                {"dead_letters": [...]}, one entry per queue
     GET    /api/v1/queues/Q/dlq?from=&count=          browse the dead letters of Q
     POST   /api/v1/queues/Q/dlq/replay                {"messages": [[partition, offset], ...]} or {"count": n}
@@ -32,7 +34,7 @@ import msgspec
 
 from fluxmq._core.errors import StorageError
 from fluxmq.admin.bodies import Message, Messages, Replay, Seek, to_publish
-from fluxmq.admin.clients import list_clients
+from fluxmq.admin.clients import disconnect_client, list_clients, show_client
 from fluxmq.admin.http import Answer, Request, Stream
 from fluxmq.admin.pages import PAGE_WORDS, accepts_pages, browse_page
 from fluxmq.admin.recordings import begin_recording
@@ -109,6 +111,8 @@ class AdminRoutes:
         self._route((*queue, "groups", None), DELETE=(self._delete_group, ""))
         self._route((*queue, "groups", None, "seek"), POST=(self._seek, ""))
         self._route(("clients",), GET=(lambda call: list_clients(clients, call.query), "after count"))
+        self._route(("clients", None), GET=(lambda call: show_client(clients, call.names[0]), ""),
+                    DELETE=(lambda call: disconnect_client(clients, call.names[0]), ""))
         self._route(("dlq",), GET=(self._dead_list, ""))
         self._route((*queue, "dlq"), GET=(self._dead_browse, "from count"))
         self._route((*queue, "dlq", "replay"), POST=(self._dead_replay, ""))

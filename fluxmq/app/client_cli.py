@@ -1,4 +1,5 @@
-"""`fluxmq client …`: who is connected to a running broker, over its admin socket (admin/clients.py)."""
+"""`fluxmq client …`: who is connected to a running broker, and who shall not be any more, over its admin socket
+(admin/clients.py)."""
 from __future__ import annotations
 
 from typing import Any
@@ -6,7 +7,7 @@ from typing import Any
 import click
 
 from fluxmq.app.queue_place import Place, asks
-from fluxmq.app.queue_text import as_table
+from fluxmq.app.queue_text import as_table, as_time, plain
 
 __all__ = ["client"]
 
@@ -18,7 +19,7 @@ _COLUMNS = {"client_id": "CLIENT", "protocol": "PROTOCOL", "peer": "PEER", "user
 
 @click.group()
 def client() -> None:
-    """See who is connected to a running broker."""
+    """See who is connected to a running broker, and disconnect a client."""
 
 
 @client.command("list")
@@ -41,3 +42,36 @@ def client_list(place: Place, count: int) -> None:
         return as_table(found, _COLUMNS) + (f"and {more} more; see them with --count 0" if answer["next"] else "")
 
     place.show({"clients": found, "connected": answer["connected"]}, table)
+
+
+@client.command("show")
+@click.argument("client_id")
+@asks
+def client_show(place: Place, client_id: str) -> None:
+    """Show one client that is connected, and what it is subscribed to."""
+    answer = place.client.ask("GET", "clients", client_id)
+    about, found = answer["client"], answer["subscriptions"]
+
+    def text() -> str:
+        shown = "".join(f"{key:<16}{as_time(value) if key.endswith('_ms') else plain(value)}\n"
+                        for key, value in about.items())
+        if not found:
+            return shown + "\nit is subscribed to nothing\n"
+        more = about["subscriptions"] - len(found)
+        return (shown + "\n" + as_table(found, {key: key.upper().replace("_", " ") for key in found[0]})
+                + (f"and {more} more\n" if more > 0 else ""))
+
+    place.show(answer, text)
+
+
+@client.command("kick")
+@click.argument("client_id")
+@asks
+def client_kick(place: Place, client_id: str) -> None:
+    """Disconnect a client.
+
+    MQTT 5 clients are told 0x98, those of AMQP 320. A session stays as it would if the connection were lost, and the
+    client may come back: to keep it out, take it from the users file.
+    """
+    answer = place.client.ask("DELETE", "clients", client_id)
+    place.show(answer, lambda: f"{plain(client_id)} is disconnected")

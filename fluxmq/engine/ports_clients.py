@@ -41,3 +41,10 @@ class ClientsPort(Protocol):
 
     def info(self, client_id: str) -> ClientInfo | None:
         """One of them; None: it is gone."""
+
+    def subscriptions(self, client_id: str) -> Iterable[Mapping[str, Any]]:
+        """What it is subscribed to, in any order: of MQTT filter, qos, no_local, retain_as_published, identifier; of
+        AMQP queue, consumer_tag, channel, no_ack. Nothing when it is gone."""
+
+    def disconnect(self, client_id: str) -> bool:
+        """Ends its connection, as an administrator's act; its will is published. False: it is gone already."""

@@ -46,7 +46,7 @@ _DISCONNECTION = Label("reason", (
     "client",  # DISCONNECT from the client
     "lost",  # the connection ended without one
     "keep_alive", "takeover", "protocol_error", "not_authorized", "receive_maximum", "packet_too_large",
-    "send_buffer_full", "write_timeout", "session_removed", "shutdown", "error"))
+    "send_buffer_full", "write_timeout", "session_removed", "administrator", "shutdown", "error"))
 _REFUSAL = Label("reason", (
     "malformed", "protocol_version", "client_id", "credentials", "not_authorized", "authentication_method",
     "max_connections",
@@ -56,7 +56,7 @@ _AMQP_DISCONNECTION = Label("reason", (
     "client",  # connection.close from the client
     "lost",  # the connection ended without one
     "too_slow",  # it kept others waiting with a message, while memory for messages under way was short
-    "heartbeat", "protocol_error", "not_authorized", "write_timeout", "shutdown", "error"))
+    "heartbeat", "protocol_error", "not_authorized", "write_timeout", "administrator", "shutdown", "error"))
 _AMQP_REFUSAL = Label("reason", (
     "protocol",  # what came first was not the header of AMQP 0-9-1
     "malformed", "credentials", "max_connections",

@@ -1,4 +1,4 @@
-"""`fluxmq client list` against a broker that runs: who is connected by MQTT and by AMQP."""
+"""`fluxmq client` against a broker that runs: who is connected by MQTT and by AMQP, and who no longer."""
 from __future__ import annotations
 
 import json
@@ -10,7 +10,7 @@ import pytest
 from kit.amqp import AmqpClient
 from kit.broker import Broker, add_user
 from kit.client import Client
-from kit.watch import wait_until
+from kit.watch import metric, wait_until
 
 from fluxmq.app import cli
 
@@ -22,9 +22,9 @@ def test_who_is_connected(start_broker: Start, tmp_path: Path, capsys: pytest.Ca
     add_user(tmp_path / "users", "anna", "secret")
     broker = start_broker(**{"auth.users_file": str(tmp_path / "users"), "amqp091.virtual_hosts": ["/", "shop"]})
 
-    def run(*arguments: str) -> str:
+    def run(*arguments: str, command: str = "list") -> str:
         with pytest.raises(SystemExit) as ended:
-            cli.main(["client", "list", *arguments, "--socket", str(broker.directory / "data" / "admin.sock")])
+            cli.main(["client", command, *arguments, "--socket", str(broker.directory / "data" / "admin.sock")])
         said = capsys.readouterr()
         assert (ended.value.code or 0, said.err) == (0, "")
         return said.out
@@ -54,9 +54,20 @@ def test_who_is_connected(start_broker: Start, tmp_path: Path, capsys: pytest.Ca
     assert "sensor" in table and "billing\\x1b[2J" in table and "\x1b" not in table
     assert run("-n", "1").endswith("and 1 more; see them with --count 0\n")
     assert len(json.loads(run("-n", "0", "--json"))["clients"]) == 2
-    amqp.disconnect()
-    mqtt.disconnect()
+    shown = json.loads(run("sensor", "--json", command="show"))
+    assert shown["client"] == by_mqtt
+    assert shown["subscriptions"] == [{"filter": name, "qos": 0, "no_local": False, "retain_as_published": False,
+                                       "identifier": 0} for name in ("a/#", "b")]
+    of_amqp = json.loads(run(by_amqp["client_id"], "--json", command="show"))["subscriptions"]
+    assert [(one["queue"], one["channel"], one["no_ack"]) for one in of_amqp] == [("q", 1, False)]
+    assert "a/#" in run("sensor", command="show")
+    assert run("sensor", command="kick") == "sensor is disconnected\n"
+    mqtt.expect_closed(0x98)
+    run(by_amqp["client_id"], command="kick")
+    assert amqp.expect("connection.close", 0)[:2] == [320, b"CONNECTION_FORCED - disconnected by an administrator"]
     wait_until(lambda: run() == "nobody is connected\n")
+    for reason in ("fluxmq_disconnections_total", "fluxmq_amqp_disconnections_total"):
+        assert metric(broker, reason, reason="administrator") == 1
 
 
 def test_queues_of_the_default_virtual_host_come_first(start_broker: Start, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,13 +3,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 import pytest
 
-from fluxmq.admin.clients import list_clients
+from fluxmq.admin.clients import disconnect_client, list_clients, show_client
 from fluxmq.engine.ports_clients import ClientInfo
 from fluxmq.engine.ports_queues import QueueRefused
 
@@ -26,7 +26,13 @@ class Edge:
         return list(self.known)
 
     def info(self, client_id: str) -> ClientInfo | None:
-        return self.known[client_id] if not client_id.startswith("gone") else None
+        return self.known.get(client_id) if not client_id.startswith("gone") else None
+
+    def subscriptions(self, client_id: str) -> Iterable[Mapping[str, Any]]:
+        return [{"filter": f"t/{number:04}"} for number in range(1500)]
+
+    def disconnect(self, client_id: str) -> bool:
+        return self.known.pop(client_id, None) is not None
 
 
 def ask(edges: list[Edge], **query: str) -> Any:
@@ -65,3 +71,21 @@ def test_what_clients_say_of_themselves_can_be_written() -> None:
 def test_a_count_that_is_none(count: str) -> None:
     with pytest.raises(QueueRefused):
         ask([], count=count)
+
+
+def test_one_client_with_its_subscriptions() -> None:
+    shown = json.loads(asyncio.run(show_client([Edge(["a"]), Edge(["b"])], "b")).body)
+    assert shown["client"]["client_id"] == "b"
+    assert [one["filter"] for one in shown["subscriptions"]] == [f"t/{number:04}" for number in range(1000)]
+
+
+def test_a_client_is_disconnected_once(caplog: pytest.LogCaptureFixture) -> None:
+    edges = [Edge(["a"]), Edge(["b"])]
+    with caplog.at_level("INFO", "fluxmq.admin"):
+        assert json.loads(asyncio.run(disconnect_client(edges, "b")).body) == {"disconnected": True}
+    assert [(record.message, record.__dict__["client_id"]) for record in caplog.records] == [
+        ("an administrator disconnected a client", "b")]
+    for call in (disconnect_client, show_client):
+        with pytest.raises(QueueRefused) as refused:
+            asyncio.run(call(edges, "b"))
+        assert (refused.value.kind, refused.value.hint) == ("not_found", "fluxmq client list shows who is")

@@ -86,9 +86,9 @@ class Client:
         if not self.connection.ended:
             self.say_goodbye(ReplyCode.CONNECTION_FORCED, "the broker is shutting down")
 
-    def displaced(self, text: str) -> None:
-        """An administrator wants this connection gone."""
-        self.ended_by = "not_authorized"
+    def displaced(self, text: str, ended_by: str = "not_authorized") -> None:
+        """An administrator wants this connection gone. ended_by: label of fluxmq_amqp_disconnections_total."""
+        self.ended_by = ended_by
         self.say_goodbye(ReplyCode.CONNECTION_FORCED, text)
         self.connection.end()
 

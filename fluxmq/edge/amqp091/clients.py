@@ -5,13 +5,14 @@ none of them is read either until there is some again. Who only consumes is left
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.amqp091_methods import ConnectionBlocked, ConnectionUnblocked
 from fluxmq.edge.amqp091.client import HOLD_MEMORY
 from fluxmq.engine.ports_clients import ClientInfo, ClientsPort
+from fluxmq.model.amqp_queues import split_name
 
 if TYPE_CHECKING:
     from fluxmq.edge.amqp091.bodies import BodyTurns
@@ -43,6 +44,22 @@ class Clients:
         """See ClientsPort."""
         client = self.open.get(client_id)
         return client.info() if client is not None else None
+
+    def subscriptions(self, client_id: str) -> Iterable[Mapping[str, Any]]:
+        """See ClientsPort."""
+        client = self.open.get(client_id)
+        return [] if client is None else [
+            {"queue": split_name(member.queue.name)[1].decode("utf-8", "replace"),
+             "consumer_tag": (member.tag or b"").decode("utf-8", "replace"), "channel": number, "no_ack": member.no_ack}
+            for number, channel in client.connection.channels.items() for member in channel.consumers]
+
+    def disconnect(self, client_id: str) -> bool:
+        """See ClientsPort."""
+        client = self.open.get(client_id)
+        if client is None:
+            return False
+        client.displaced("disconnected by an administrator", "administrator")
+        return True
 
     def review(self, removed: Iterable[str]) -> None:
         """Ends the connections of users that are gone."""

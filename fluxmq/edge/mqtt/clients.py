@@ -1,14 +1,16 @@
 """Every MQTT client of a node that is connected, for the list of the admin ring."""
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from fluxmq.edge.mqtt.connection import Client
 from fluxmq.edge.mqtt.front import Front
 from fluxmq.engine.ports_clients import ClientInfo, ClientsPort
+from fluxmq.model.mqtt import ReasonCode
 
 if TYPE_CHECKING:
+    from fluxmq._core.session import Session
     from fluxmq.engine.broker import Broker
 
 __all__ = ["MqttClients"]
@@ -29,9 +31,8 @@ class MqttClients:
 
     def info(self, client_id: str) -> ClientInfo | None:
         """See ClientsPort."""
-        session = self._broker.sessions.get(client_id.encode())
-        client = session.data.connection if session is not None and session.data is not None else None
-        if session is None or not isinstance(client, Client):
+        session, client = self._find(client_id)
+        if session is None or client is None:
             return None
         front = client.connection.handler
         return ClientInfo(
@@ -41,6 +42,28 @@ class MqttClients:
             properties={}, channels=0, subscriptions=len(session.subscriptions),
             heartbeat_s=client.connection.keep_alive_ms // 1500,
             since_ms=self._broker.hub.wall_of(session.data.since_ms), blocked=False)
+
+    def subscriptions(self, client_id: str) -> Iterable[Mapping[str, Any]]:
+        """See ClientsPort."""
+        session, _ = self._find(client_id)
+        return [] if session is None else [
+            {"filter": filter_.decode(), "qos": options & 3, "no_local": bool(options & 4),
+             "retain_as_published": bool(options & 8), "identifier": identifier}
+            for filter_, (options, identifier) in session.subscriptions.items()]
+
+    def disconnect(self, client_id: str) -> bool:
+        """See ClientsPort. DISCONNECT 0x98 of MQTT 5.0, section 3.14.2.1."""
+        _, client = self._find(client_id)
+        if client is None:
+            return False
+        client.displaced(ReasonCode.ADMINISTRATIVE_ACTION)
+        return True
+
+    def _find(self, client_id: str) -> tuple[Session | None, Client | None]:
+        """The session of a client that is connected, and the client."""
+        session = self._broker.sessions.get(client_id.encode())
+        client = session.data.connection if session is not None and session.data is not None else None
+        return (session, client) if isinstance(client, Client) else (None, None)
 
 
 if TYPE_CHECKING:

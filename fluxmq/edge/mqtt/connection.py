@@ -83,8 +83,8 @@ class Client:
 
     def displaced(self, reason: int) -> None:
         """Another connection has the session now, or an administrator wants this one gone, [MQTT-3.1.4-3]."""
-        self.ended_by = {ReasonCode.SESSION_TAKEN_OVER: "takeover", ReasonCode.NOT_AUTHORIZED: "not_authorized"}.get(
-            ReasonCode(reason), "session_removed")
+        self.ended_by = {ReasonCode.SESSION_TAKEN_OVER: "takeover", ReasonCode.NOT_AUTHORIZED: "not_authorized",
+                         ReasonCode.ADMINISTRATIVE_ACTION: "administrator"}.get(ReasonCode(reason), "session_removed")
         self.say_goodbye(reason)
         self.connection.end()
 
