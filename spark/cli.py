@@ -7,13 +7,20 @@ from typing import Any
 
 import click
 
+from fluxmq.model.extras import how_to_install
+from fluxmq.spark.session import SparkMissing
+
 __all__ = ["replay"]
+
+# What comes with the extra `spark`.
+EXTRA = ("pyspark", "py4j", "pyarrow", "numpy", "pandas")
 
 # command: module of this package, the click command in it, what it does. The table, so that help imports nothing.
 JOBS: dict[str, tuple[str, str, str]] = {
     "run": ("replay_job", "run", "Replay a recording against a broker."),
     "profile": ("profile_job", "profile", "What is in a recording."),
     "verify": ("verify_job", "verify", "Did the broker deliver what it must, and nothing else?"),
+    "show": ("show_job", "show", "What a replay came to."),
     "compare": ("compare_job", "compare", "Show two results beside each other, as HTML and as text."),
     "gate": ("gate_job", "gate", "Judge results against others, by thresholds, telling noise from regressions."),
 }
@@ -39,6 +46,17 @@ class Jobs(click.Group):
         module, attribute, _ = JOBS[name]
         command: Any = getattr(import_module(f"fluxmq.spark.{module}"), attribute)
         return command if isinstance(command, click.Command) else None
+
+    def invoke(self, context: click.Context) -> Any:
+        """Without the extra: one sentence, whichever import it is that fails."""
+        try:
+            return super().invoke(context)
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            if missing not in EXTRA:
+                raise
+            raise SparkMissing(f"`fluxmq replay` needs {missing}, which is not installed: "
+                               f"{how_to_install('spark')}, and Java 17") from None
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

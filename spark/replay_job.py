@@ -30,6 +30,7 @@ from fluxmq.spark.replaying import (
     ReplayError,
     begin,
     finish,
+    look_first,
     perform,
     play_options,
     played_links,
@@ -213,7 +214,9 @@ def run(recording: str, broker: str, out: str, amqp_broker: str | None, speed: f
         recording=recording, broker=broker, out=out, amqp_broker=amqp_broker, speed=None if fast else speed,
         copies=copies, partitions=partitions, username=username,
         password=os.environ.get(PASSWORD) if username else None, broker_pid=broker_pid, quiet_s=quiet_s, window=window)
-    open_recording(Path(recording))         # what is wrong with it is said before Spark starts
+    # What is wrong with these is said before Spark starts.
+    open_recording(Path(recording))
+    look_first(asked)
     spark = session("fluxmq replay", master, {"spark.ui.showConsoleProgress": "false"})
     summary = replay_with_spark(spark, asked)
     click.echo(_report(summary, out))

@@ -18,10 +18,10 @@ from fluxmq.spark.broker_cpu import listening_process, sampled
 from fluxmq.spark.plan import Plan, plain_plan
 from fluxmq.spark.play_options import PlayOptions, PlayStatus
 from fluxmq.spark.player import play
-from fluxmq.spark.result import SUMMARY, EventsWriter, Place, Summary, create_result
+from fluxmq.spark.result import SUMMARY, EventsWriter, Place, Summary, create_result, unused_place
 
-__all__ = ["PlayedLinks", "ReplayAsked", "ReplayError", "begin", "finish", "perform", "play_options", "played_links",
-           "replay_here"]
+__all__ = ["PlayedLinks", "ReplayAsked", "ReplayError", "begin", "finish", "look_first", "perform", "play_options",
+           "played_links", "replay_here"]
 
 CONNECT_TIMEOUT_S = 10.0
 AMQP_PORT = 5672
@@ -86,6 +86,18 @@ def begin(asked: ReplayAsked, recording: Recording, plan: Plan) -> tuple[Place, 
         broker={"address": asked.broker} | ({"amqp_address": amqp} if amqp else {}), not_replayed=plan.not_replayed,
         recorded={what: count * plan.copies for what, count in plan.survey.recorded.items()})
     return create_result(asked.out, summary), summary
+
+
+def look_first(asked: ReplayAsked) -> None:
+    """What can be said before anything is read: that somebody listens, and that the result has a place. Which
+    protocols a recording has is not known yet: of two addresses one must be right. Raises ReplayError, ResultError."""
+    unused_place(asked.out)
+    try:
+        _look(asked.broker, "--broker")
+    except ReplayError:
+        if asked.amqp_broker is None:
+            raise
+        _look(asked.amqp_broker, "--amqp-broker")
 
 
 def _look(address: str, option: str) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["EVENTS", "FORMAT", "SCHEMA", "VERSION", "EventsWriter", "Place", "Result", "ResultError", "Summary",
-           "create_result", "open_result"]
+           "create_result", "open_result", "unused_place"]
 
 FORMAT = "fluxmq-result"
 VERSION = 1
@@ -147,12 +147,21 @@ class Place:
             self.system.delete_dir(self.path(folder))
 
 
-def create_result(path: str | Path, summary: Summary) -> Place:
-    """An empty result, marked incomplete. Raises ResultError when something is there already."""
+def unused_place(path: str | Path) -> Place:
+    """Where a result may be written. Raises ResultError when something is there already."""
     place = Place(path)
     try:
         if place.system.get_file_info(pafs.FileSelector(place.root, allow_not_found=True)):
             raise ResultError(f"{place.name} is not empty: name a new directory for the result")
+    except OSError as error:
+        raise ResultError(f"{place.name} cannot be looked at: {error}") from None
+    return place
+
+
+def create_result(path: str | Path, summary: Summary) -> Place:
+    """An empty result, marked incomplete. Raises ResultError when something is there already."""
+    place = unused_place(path)
+    try:
         place.system.create_dir(place.path(EVENTS_FOLDER), recursive=True)
     except OSError as error:
         raise ResultError(f"{place.name} cannot be made: {error}") from None

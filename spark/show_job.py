@@ -1,0 +1,34 @@
+"""`fluxmq replay show RESULT`: what a replay came to, as text."""
+from __future__ import annotations
+
+import click
+
+from fluxmq.spark.measures import MEASURES
+from fluxmq.spark.measuring import Engine, engine_options, measured
+from fluxmq.spark.result import Summary, open_result
+from fluxmq.spark.side_by_side import side_by_side
+from fluxmq.spark.verdict_text import number
+
+__all__ = ["show"]
+
+
+def _head(name: str, summary: Summary) -> list[str]:
+    verdict = "complete" if summary.complete else f"partial: {summary.why or 'the replay did not end'}"
+    return [f"result {name}: {verdict}",
+            f"recording {summary.recording.get('path', '-')}, against {summary.broker.get('address', '-')}"]
+
+
+@click.command()
+@click.argument("result")
+@engine_options
+def show(result: str, engine: Engine, master: str | None) -> None:
+    """Show what the replay that wrote RESULT came to: whether it is complete, what was recorded and what was replayed,
+    rates, latencies, and what went wrong."""
+    found = open_result(result)
+    (measures,) = measured([found], engine, master)
+    lines = _head(found.name, found.summary) + side_by_side(found.summary)
+    lines += [f"  not replayed: {count:,} {what}" for what, count in found.summary.not_replayed.items()]
+    wide = max(len(measure.title) for measure in MEASURES.values())
+    lines += [f"  {measure.title:<{wide}}  {number(measures.values[name])} {measure.unit}"
+              for name, measure in MEASURES.items() if measures.values.get(name) is not None]
+    click.echo("\n".join(lines))

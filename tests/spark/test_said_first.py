@@ -1,0 +1,82 @@
+"""What is said before Spark starts, or without it; and `fluxmq replay show`."""
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from kit.broker import free_port
+from kit.python import environment
+from kit.results import connect, delivery, publish, result_of
+from kit.story import Story
+
+from fluxmq.spark.cli import replay
+from fluxmq.spark.replaying import ReplayError
+from fluxmq.spark.result import ResultError
+
+WITHOUT = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+from fluxmq.app.cli import main
+main(["replay", {command!r}, {argument!r}])
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("fluxmq.spark.session.session", started)
+
+
+def test_a_wrong_broker_and_a_used_place_are_said_before_spark_starts(tmp_path: Path) -> None:
+    story = Story()
+    story.connect("one")
+    recording = str(story.write(tmp_path / "recording"))
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "something").touch()
+    nobody = f"127.0.0.1:{free_port()}"
+    for out, kind, says in (("new", ReplayError, f"there is no broker at {nobody}"),
+                            ("used", ResultError, "is not empty: name a new directory")):
+        said = CliRunner().invoke(replay, ["run", recording, "--broker", nobody, "--out", str(tmp_path / out)])
+        assert isinstance(said.exception, kind) and says in str(said.exception)
+    assert not (tmp_path / "new").exists()
+
+
+def without(command: str, argument: object, *missing: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-P", "-c", WITHOUT.format(missing=missing, command=command,
+                                                                      argument=str(argument))],
+                          env=environment(), capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("command", ["run", "profile", "verify", "show", "compare", "gate"])
+def test_without_the_extra_it_is_one_sentence(command: str) -> None:
+    done = without(command, "x", "pyarrow")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "needs pyarrow, which is not installed: pip install '.[spark]'" in done.stderr
+
+
+def test_without_spark_it_is_one_sentence(tmp_path: Path) -> None:
+    result_of(tmp_path / "r", [connect(1)])
+    done = without("verify", tmp_path / "r", "pyspark", "py4j")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "needs pyspark, which is not installed: pip install '.[spark]'" in done.stderr
+
+
+def test_a_result_is_shown(tmp_path: Path) -> None:
+    rows = [connect(1), publish(0, 0, 0), publish(0, 1, 100), delivery(1, 0, 10, 0, 0), delivery(1, 1, 130, 0, 1)]
+    result_of(tmp_path / "r", rows, recorded={"publish": 2, "delivery": 3}, counts={"publish": 2, "delivery": 2},
+              complete=False, why="the broker went away", not_replayed={"repeated publishes": 4})
+    said = CliRunner().invoke(replay, ["show", str(tmp_path / "r")])
+    assert said.exception is None, said.output
+    lines = said.output.splitlines()
+    assert lines[0] == f"result {tmp_path / 'r'}: partial: the broker went away"
+    assert "  deliveries                  3        2" in lines and "  not replayed: 4 repeated publishes" in lines
+    assert any(line.split() == ["Latency,", "99", "%", "30", "µs"] for line in lines)
