@@ -239,13 +239,21 @@ class Node:
         durable = self.journal.durable
         for attempt in range(100):
             try:
+                before = self._view_files()
                 shutil.copytree(self.directory, target)
-                break
-            except shutil.Error:  # the writer gave a file its name meanwhile: look again
-                assert attempt < 99
-                shutil.rmtree(target)
+                if self._view_files() == before:
+                    break
+            except (shutil.Error, FileNotFoundError):
+                pass  # the writer gave a file its name meanwhile, or RocksDB merges tables by itself: look again
+            assert attempt < 99
+            shutil.rmtree(target, ignore_errors=True)
         self.close()
         return durable, self.snapshots
+
+    def _view_files(self) -> list[tuple[str, int, int]]:
+        """(name, size, time of the last write) of each file of RocksDB. FileNotFoundError: one has just gone."""
+        found = [(path, path.stat()) for path in sorted((self.directory / "state").glob("*"))]
+        return [(path.name, stat.st_size, stat.st_mtime_ns) for path, stat in found]
 
     def close(self) -> None:
         self.gate.set()
