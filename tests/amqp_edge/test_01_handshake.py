@@ -5,7 +5,7 @@ import contextlib
 import random
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -161,13 +161,11 @@ def test_garbage_ends_with_an_answer_or_the_end(broker: Broker, client: Open) ->
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Broker:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     folder = tmp_path_factory.mktemp("guarded")
     add_user(folder / "users", "anna", "secret")
-    broker = Broker(folder / "broker", {"storage.type": "memory", "auth.users_file": folder / "users"}).start()
-    yield broker  # type: ignore[misc]
-    broker.check()
-    broker.stop()
+    with Broker(folder / "broker", {"storage.type": "memory", "auth.users_file": folder / "users"}) as broker:
+        yield broker
 
 
 def amqplain(user: str, password: str) -> bytes:

@@ -113,12 +113,8 @@ def small(tmp_path: Path) -> Iterator[tuple[CrashBroker, Path]]:
         broker = CrashBroker(tmp_path / "broker", {
             "queues": json.dumps([{"name": "q"}]), "storage.dir": str(where / "data")}, {
             "FLUXMQ_TEST_FILE_BYTES": "200000"})
-        broker.start()
-        try:
+        with broker:
             yield broker, where
-            broker.check()
-        finally:
-            broker.stop()
 
 
 def test_disk(small: tuple[CrashBroker, Path], client: Open) -> None:

@@ -16,10 +16,8 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def client_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(tmp_path_factory.mktemp("client-broker"), {"queue_manager.auto_create": "classic"}).start()
-    yield broker
-    broker.check()
-    broker.stop()
+    with Broker(tmp_path_factory.mktemp("client-broker"), {"queue_manager.auto_create": "classic"}) as broker:
+        yield broker
 
 
 @pytest.fixture

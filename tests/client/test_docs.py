@@ -27,10 +27,8 @@ def programs() -> list[str]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(tmp_path_factory.mktemp("docs"), {"queues": '[{"name": "orders"}]'}).start()
-    yield broker
-    broker.check()
-    broker.stop()
+    with Broker(tmp_path_factory.mktemp("docs"), {"queues": '[{"name": "orders"}]'}) as broker:
+        yield broker
 
 
 def test_every_example_has_its_words() -> None:

@@ -3,12 +3,13 @@ from __future__ import annotations
 
 import random
 import traceback
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from faults.story import Ended, Host, Refused, Story, Wrong
-from kit.faultydisk import FaultyDisk, Point
+from kit.faultydisk import FaultyDisk, Point, points_of
 
-__all__ = ["Stage", "chosen", "loses_power", "play"]
+__all__ = ["Stage", "all_points", "chosen", "loses_power", "play"]
 
 # stop+power: the machine loses power when the broker has stopped. kill+power: it does when the broker has started
 # again, on a disk that is well, and read what the page cache has; what a sync that failed has dropped is not on the
@@ -54,6 +55,16 @@ def play(stage: Stage, story: Story, point: Point | None, how: str, seed: int, f
         story.hang_up()
         told["fired"] = stage.disk.fired
     return told
+
+
+def all_points(disk: FaultyDisk, run: Callable[[None, str, bool], dict[str, Any]]) -> list[Point]:
+    """Those of the story, which `run` plays without any: (no point, its end, whether the broker finds nothing)."""
+    counts: dict[tuple[str, str, str], int] = {}
+    for first in (True, False):
+        told = run(None, "stop", first)
+        assert told["outcome"] == "unharmed", told
+        counts |= disk.counts()
+    return list(points_of(counts))
 
 
 def loses_power(how: str) -> bool:

@@ -22,9 +22,9 @@ from typing import Any
 from faults.flips import FILES, flip, outcome_of
 from faults.hosts import LocalHost, QuickLoop, prepare_process, settle
 from faults.planted import DEFECTS, plant, suspected
-from faults.play import chosen, loses_power, play
+from faults.play import all_points, chosen, loses_power, play
 from faults.story import Story
-from kit.faultydisk import FaultyDisk, Point, points_of
+from kit.faultydisk import FaultyDisk, Point
 from kit.powercut import PowerCut
 
 
@@ -77,13 +77,7 @@ class Runner:
                 shutil.rmtree(place)
 
     def everything(self) -> list[Point]:
-        """All points of the story."""
-        counts: dict[tuple[str, str, str], int] = {}
-        for first in (True, False):
-            told = self.run(None, "stop", first)
-            assert told["outcome"] == "unharmed", told
-            counts |= self.disk.counts()
-        return list(points_of(counts))
+        return all_points(self.disk, self.run)
 
     def flip(self, number: int) -> dict[str, Any]:
         """Number so many of the seed, on what the prepared broker left."""

@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from faults.play import chosen, play
+from faults.play import all_points, chosen, play
 from faults.story import Refused, Story, Wrong
 from kit.broker import ACCIDENTS, Broker, BrokerDied
-from kit.faultydisk import FaultyDisk, Point, points_of
+from kit.faultydisk import FaultyDisk, Point
 from kit.powercut import PowerCut
 from kit.python import TESTS, environment
 
@@ -245,15 +245,6 @@ class ProcessRunner:
             shutil.rmtree(host.place)
             self.cut.forget()
 
-    def everything(self) -> list[Point]:
-        """All points of the story."""
-        counts: dict[tuple[str, str, str], int] = {}
-        for first in (True, False):
-            told = self.run(None, "stop", first)
-            assert told["outcome"] == "unharmed", told
-            counts |= self.disk.counts()
-        return list(points_of(counts))
-
     def chosen(self, wanted: int) -> list[tuple[Point, str]]:
         """So many of them, of all kinds."""
-        return chosen(self.everything(), wanted, random.Random(self.seed))
+        return chosen(all_points(self.disk, self.run), wanted, random.Random(self.seed))

@@ -25,6 +25,7 @@ from kit.python import TESTS, environment
 Record = Callable[[str, object], None]
 POINTS = 2000
 FLIPS = 120
+PLANTED_ROUNDS = 20
 PARTS = 2                   # run side by side
 MORE = 1.12                 # some points do not come: threads do not always do the same
 SECONDS_MAX = 1500          # of a machine that is busy with other things
@@ -87,10 +88,12 @@ def test_every_call_fails_once(base: Path, record_property: Record, pytestconfig
 
 @pytest.mark.timeout(SECONDS_MAX)
 def test_planted_defects_are_found(base: Path) -> None:
-    """The points see what they are there to see: planted.py says which defects these are."""
+    """The points see what they are there to see: planted.py says which defects these are. What a sync that fails had to
+    bring is up to threads, so one round over the points where a defect could show may miss it."""
     for defect in DEFECTS:
-        results = run(base / defect.replace(" ", "-"), 1, (f"planted={defect}",))
-        assert [told for told in results if told["fired"] and told["outcome"] == "WRONG"], defect
+        place = base / defect.replace(" ", "-")
+        assert any(told["fired"] and told["outcome"] == "WRONG" for seed in range(1, PLANTED_ROUNDS + 1)
+                   for told in run(place / str(seed), seed, (f"planted={defect}",))), defect
 
 
 @pytest.mark.timeout(SECONDS_MAX)

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -205,6 +206,18 @@ class Broker:
     def stderr_size(self) -> int:
         path = self._log("stderr")
         return path.stat().st_size if path.exists() else 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Ends it; where the block went well, so must have the broker."""
+        try:
+            if kind is None:
+                self.check()
+        finally:
+            self.stop()
 
     def check(self) -> None:
         """Raise BrokerDied when the process ended by itself or printed a traceback since the last check."""

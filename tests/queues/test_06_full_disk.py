@@ -38,12 +38,8 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path, small_disk: Path) -> 
     (small_disk / "data").mkdir()
     broker = CrashBroker(tmp_path / "broker", {"queues": json.dumps(queues)}, {
         "FLUXMQ_TEST_FILE_BYTES": "200000" if request.param == "checkpoints" else str(1 << 30)})
-    broker.start()
-    try:
+    with broker:
         yield broker
-        broker.check()
-    finally:
-        broker.stop()
 
 
 def ready(broker: CrashBroker) -> int:

@@ -183,10 +183,8 @@ def test_errors_of_the_command_line(arguments: list[str], one_shell: Shell) -> N
 @pytest.fixture(scope="module")
 def one_broker(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """For what changes nothing."""
-    broker = Broker(tmp_path_factory.mktemp("cli"), {"queues": json.dumps([{"name": "orders"}])}).start()
-    yield broker
-    broker.check()
-    broker.stop()
+    with Broker(tmp_path_factory.mktemp("cli"), {"queues": json.dumps([{"name": "orders"}])}) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -197,12 +197,8 @@ def damaged(tmp_path: Path, connect: Connect) -> Iterator[CrashBroker]:
     """With AMQP."""
     broker = stored(tmp_path, connect, {"server.amqp091.plain.addr": "127.0.0.1:0"})
     flip(tmp_path / "broker" / "data", payload("bad", DAMAGED))
-    broker.start()
-    try:
+    with broker:
         yield broker
-        broker.check()
-    finally:
-        broker.stop()
 
 
 def test_amqp_consumers_are_told(damaged: CrashBroker) -> None:
