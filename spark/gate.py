@@ -23,8 +23,8 @@ import yaml
 
 from fluxmq._core.errors import FluxError
 
-__all__ = ["Finding", "GateError", "Outcome", "Pair", "Threshold", "Thresholds", "Verdict", "interval", "judge",
-           "load_thresholds", "pairs_needed"]
+__all__ = ["REGRESSED", "Finding", "GateError", "Outcome", "Pair", "Threshold", "Thresholds", "Verdict", "interval",
+           "judge", "load_thresholds", "pairs_needed"]
 
 Outcome = Literal["regression", "pass", "noise", "nothing"]
 VERSION = 1

@@ -10,25 +10,32 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
 from fluxmq._core.errors import FluxError
 from fluxmq._core.testing import DEBUG_BUILD
-from fluxmq.bench.gate.baseline import NoBaseline, build, find_commit
+from fluxmq.bench.gate.baseline import NoBaseline, build, find_commit, named_commit
+from fluxmq.bench.gate.history import committed, drift, move_baseline, read_history
 from fluxmq.bench.gate.rows import ROWS, GateRow, chosen
 from fluxmq.bench.gate.turns import Homes, Turns
 from fluxmq.bench.gate.workload import PUBLISHES
 from fluxmq.bench.load.brokers import BrokerError
 from fluxmq.bench.load.compare import pinned
 from fluxmq.bench.load.engine import LoadError
-from fluxmq.spark.gate import GateError, Pair, Verdict, judge, load_thresholds
+from fluxmq.bench.load.machine import describe, describe_machine
+from fluxmq.spark.gate import REGRESSED, GateError, Pair, Thresholds, Verdict, judge, load_thresholds
 from fluxmq.spark.verdict_text import render
 
 __all__ = ["gate"]
 
 THRESHOLDS = Path(__file__).with_name("thresholds.yaml")
+THRESHOLDS_LONG = Path(__file__).with_name("thresholds-long.yaml")
+ROUNDS, ROUNDS_LONG = 8, 40
+SECONDS, SECONDS_LONG = 0.3, 0.6
+DISK_SECONDS = 0.5
 NOTHING = 2
 
 
@@ -58,10 +65,14 @@ class Progress:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--rounds", type=click.IntRange(1), default=8, show_default=True,
-              help="Pairs of each row: fresh brokers of both, each loaded twice.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=0.3, show_default=True,
-              help="What is measured of each turn.")
+@click.option("--long", "thorough", is_flag=True,
+              help="Tell 5 % from noise, which takes about an hour and a quiet machine; also hold against the oldest "
+                   "of the last ten baselines.")
+@click.option("--rounds", type=click.IntRange(1),
+              help="Pairs of each row, of quiet ones twice as many: fresh brokers of both, each loaded twice. Default: "
+                   f"{ROUNDS}, --long {ROUNDS_LONG}.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True),
+              help=f"What is measured of each turn. Default: {SECONDS}, --long {SECONDS_LONG}.")
 @click.option("--publishes", type=click.IntRange(100), default=PUBLISHES, show_default=True,
               help="Of the workload that is replayed.")
 @click.option("--baseline", metavar="COMMIT|DIR", help="Hold against this commit, or the built tree in DIR, instead of "
@@ -71,36 +82,59 @@ class Progress:
 @click.option("--checkout", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path),
               default=Path(), help="The clone that has the baseline. Default: the current directory.")
 @click.option("--only", multiple=True, type=click.Choice([row.key for row in ROWS]), help="Run these rows only.")
-@click.option("--thresholds", type=click.Path(dir_okay=False, path_type=Path), default=THRESHOLDS,
-              help="What is allowed; see docs/gate.md. Default: bench/gate/thresholds.yaml.")
+@click.option("--thresholds", type=click.Path(dir_okay=False, path_type=Path),
+              help="What is allowed; see docs/gate.md. Default: bench/gate/thresholds.yaml, --long "
+                   "thresholds-long.yaml.")
+@click.option("--move", metavar="WHY", help="When measured, make the commit that is checked out the baseline, for this "
+                                            "reason, and keep the figures in bench/history.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write all pairs and the verdict here.")
-def gate(rounds: int, seconds: float, publishes: int, baseline: str | None, candidate: Path | None, checkout: Path,
-         only: tuple[str, ...], thresholds: Path, as_json: bool, output: Path | None) -> None:
+def gate(thorough: bool, rounds: int | None, seconds: float | None, publishes: int, baseline: str | None,
+         candidate: Path | None, checkout: Path, only: tuple[str, ...], thresholds: Path | None, move: str | None,
+         as_json: bool, output: Path | None) -> None:
     """Measure the broker of this checkout against a baseline, in turns, and judge.
 
     Exit status 0: not slower, or not to be told from noise, or no baseline here. 1: slower than allowed. 2: nothing
     could be judged.
     """
-    rows = chosen(only)
-    progress = Progress(rounds * len(rows))
+    asked = Asked(rows=chosen(only), rounds=rounds or (ROUNDS_LONG if thorough else ROUNDS),
+                  seconds=seconds or (SECONDS_LONG if thorough else SECONDS), publishes=publishes)
+    checkout = checkout.resolve()
     try:
-        limits = load_thresholds(thresholds)
+        limits = load_thresholds(thresholds or (THRESHOLDS_LONG if thorough else THRESHOLDS))
         if DEBUG_BUILD and candidate is None:
             raise GateError("this is a debug build: what it measures says nothing about the one that ships")
-        homes = Homes(find_home(baseline, checkout.resolve(), progress), candidate and candidate.absolute())
-        pairs = measure(rows, homes, rounds, seconds, publishes, progress)
+        if move is not None and (baseline or candidate or only):
+            raise GateError("--move measures this checkout against bench/BASELINE, in all rows: without --baseline, "
+                            "--candidate and --only")
+        commit = committed(checkout) if move is not None else ""
+        history = read_history(checkout)
+        verdict, pairs = asked.hold(find_home(baseline, checkout, asked.progress), candidate, limits)
+        since = drift(history, verdict) if baseline is None else {}
+        oldest = None
+        if thorough and baseline is None and history:
+            asked.progress.say(f"the oldest of the last {len(history) + 1} baselines, {history[0].former[:12]}")
+            oldest, _ = asked.hold(build(checkout, find_commit(checkout, history[0].former), asked.progress.say),
+                                   candidate, load_thresholds(thresholds or THRESHOLDS))
+        if move is not None:
+            with scratch() as folder:
+                machine = describe(describe_machine(folder, DISK_SECONDS))
+            kept = move_baseline(checkout, commit, named_commit(checkout), move, machine, verdict)
+            asked.progress.say(f"kept in {kept}; bench/BASELINE names {commit[:12]} now: commit both")
     except NoBaseline as error:
         click.echo(f"no baseline: {error}")
         return
     except (FluxError, BrokerError, LoadError, OSError) as error:
         click.echo(f"fluxmq gate: {error}", err=True)
         raise SystemExit(NOTHING) from None
-    verdict = judge(pairs, limits)
+    told = document(pairs, verdict, since, oldest)
     if output is not None:
-        output.write_text(json.dumps(document(pairs, verdict), indent=1) + "\n")
-    click.echo(json.dumps(verdict.as_json(), indent=1) if as_json else render(verdict, "checkout"))
-    raise SystemExit(verdict.status)
+        output.write_text(json.dumps(told, indent=1) + "\n")
+    if as_json:
+        click.echo(json.dumps({key: value for key, value in told.items() if key != "pairs"}, indent=1))
+    else:
+        click.echo(text(verdict, since, history[0].former if history else "", oldest))
+    raise SystemExit(REGRESSED if oldest is not None and oldest.status == REGRESSED else verdict.status)
 
 
 def find_home(baseline: str | None, checkout: Path, progress: Progress) -> Path:
@@ -112,22 +146,42 @@ def find_home(baseline: str | None, checkout: Path, progress: Progress) -> Path:
     return build(checkout, find_commit(checkout, baseline), progress.say)
 
 
-def measure(rows: tuple[GateRow, ...], homes: Homes, rounds: int, seconds: float, publishes: int,
-            progress: Progress) -> list[Pair]:
-    """A pair for each round, with the measures of all rows."""
-    found: list[tuple[dict[str, float | None], dict[str, float | None]]] = [({}, {}) for _ in range(rounds)]
-    with scratch() as folder, pinned(True) as cores:
-        turns = Turns(homes=homes, seconds=seconds, cores=cores, folder=folder, publishes=publishes)
-        for row in rows:
-            if not progress.live:
-                progress.say(f"{row.key}: {row.work}; rounds: {rounds}")
-            for number, (before, after) in enumerate(found):
-                progress.step(f"{row.key}: {row.work}, round {number + 1}")
-                pair = turns.round(row, number)
-                before |= pair.baseline
-                after |= pair.candidate
-        progress.clear()
-    return [Pair(before, after) for before, after in found]
+@dataclass(slots=True)
+class Asked:
+    """What is to be measured, of whatever two there are; see the options of the same names."""
+
+    rows: tuple[GateRow, ...]
+    rounds: int
+    seconds: float
+    publishes: int
+    progress: Progress = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.progress = Progress(sum(self.rounds * row.times for row in self.rows))
+
+    def hold(self, baseline: Path, candidate: Path | None, limits: Thresholds) -> tuple[Verdict, list[Pair]]:
+        """Both in turns. baseline, candidate: the directories of built trees; None for what runs this."""
+        pairs = self.measure(Homes(baseline, candidate and candidate.absolute()))
+        return judge(pairs, limits), pairs
+
+    def measure(self, homes: Homes) -> list[Pair]:
+        """A pair for each round, with the measures of all rows that have so many."""
+        most = self.rounds * max(row.times for row in self.rows)
+        found: list[tuple[dict[str, float | None], dict[str, float | None]]] = [({}, {}) for _ in range(most)]
+        progress = self.progress
+        with scratch() as folder, pinned(True) as cores:
+            turns = Turns(homes=homes, seconds=self.seconds, cores=cores, folder=folder, publishes=self.publishes)
+            for row in self.rows:
+                rounds = self.rounds * row.times
+                if not progress.live:
+                    progress.say(f"{row.key}: {row.work}; rounds: {rounds}")
+                for number, (before, after) in enumerate(found[:rounds]):
+                    progress.step(f"{row.key}: {row.work}, round {number + 1}")
+                    pair = turns.round(row, number)
+                    before |= pair.baseline
+                    after |= pair.candidate
+            progress.clear()
+        return [Pair(before, after) for before, after in found]
 
 
 @contextmanager
@@ -136,9 +190,21 @@ def scratch() -> Iterator[Path]:
         yield Path(name)
 
 
-def document(pairs: list[Pair], verdict: Verdict) -> dict[str, object]:
-    return verdict.as_json() | {"pairs": [{"baseline": dict(pair.baseline), "candidate": dict(pair.candidate)}
-                                          for pair in pairs]}
+def document(pairs: list[Pair], verdict: Verdict, since: dict[str, float], oldest: Verdict | None) -> dict[str, object]:
+    return verdict.as_json() | {
+        "since_oldest": since, "oldest": oldest and oldest.as_json(),
+        "pairs": [{"baseline": dict(pair.baseline), "candidate": dict(pair.candidate)} for pair in pairs]}
+
+
+def text(verdict: Verdict, since: dict[str, float], first: str, oldest: Verdict | None) -> str:
+    parts = [render(verdict, "checkout")]
+    if since:
+        told = ", ".join(f"{name} {ratio:.2f}" for name, ratio in since.items())
+        parts.append(f"Against {first[:12]}, the oldest baseline that is remembered, by the ratios of bench/history: "
+                     f"{told}")
+    if oldest is not None:
+        parts.append(f"Against {first[:12]}, measured:\n{render(oldest, 'checkout')}")
+    return "\n\n".join(parts)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What the gate loads both brokers with: a few rows of the compiled load generator, and the replay of a workload.
+"""What the gate loads both brokers with: a few rows of the compiled load generator, the replay of a workload, many idle
+connections, a start with much to read.
 
 A row is chosen so that its figure depends on what the broker does and as little as can be on chance: on the disk, and
 on how many messages it finds at a time, which the scheduler decides.
@@ -10,15 +11,17 @@ from typing import Any, Literal
 
 __all__ = ["ROWS", "GateRow", "chosen"]
 
-Kind = Literal["load", "amqp", "replay"]
+Kind = Literal["load", "amqp", "replay", "idle", "start"]
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class GateRow:
-    """kind: the MQTT generator, the AMQP generator, or the replay. load: fields of the generator's options.
+    """kind: the MQTT generator, the AMQP generator, the replay, idle connections, or a start. load: fields of the
+    generator's options; of a start, how many there are of each kind of thing.
 
     queue: the type that a publish to an unknown queue makes. rate: which figure is the throughput. settings: of the
-    brokers, where not as they ship. passes: how often each broker is loaded in a round.
+    brokers, where not as they ship. passes: how often each broker is loaded in a round. times: pairs of this row for
+    each round that was asked for; a figure that is quiet, of turns that are short, gets its power from more of them.
     """
 
     key: str
@@ -29,16 +32,17 @@ class GateRow:
     rate: Literal["delivered", "acked"] = "delivered"
     settings: dict[str, str] = field(default_factory=dict)
     passes: int = 2
+    times: int = 1
 
     @property
-    def transport(self) -> str:
-        return "amqp" if self.kind == "amqp" else "tcp"
+    def transports(self) -> tuple[str, ...]:
+        return {"amqp": ("amqp",), "start": ("tcp", "amqp")}.get(self.kind, ("tcp",))
 
 
 ROWS: tuple[GateRow, ...] = (
-    GateRow(key="qos0", work="1 → 1, QoS 0, 64 B, 1 000 in flight", load={"window": 1000}),
+    GateRow(key="qos0", work="1 → 1, QoS 0, 64 B, 1 000 in flight", load={"window": 1000}, times=2),
     GateRow(key="qos1-pairs", work="50 pairs, QoS 1 both ways",
-            load={"pubs": 50, "subs": 50, "topics": "pairs", "qos": 1}),
+            load={"pubs": 50, "subs": 50, "topics": "pairs", "qos": 1}, times=2),
     GateRow(key="fan-out", work="1 → 100, QoS 0", load={"subs": 100, "window": 200}),
     # With a sync before every confirm the disk decides how many messages each sync has, and so what a message costs.
     GateRow(key="queue", work="queue on the disk, 256 B, confirmed when written, 1 000 in flight", queue="classic",
@@ -50,6 +54,10 @@ ROWS: tuple[GateRow, ...] = (
             load={"queue": "classic"}),
     GateRow(key="replay", work="a recorded plant, replayed: 71 clients, QoS 0, 1, 2, sessions, a queue", kind="replay",
             queue="classic", settings={"storage.session_durability": "buffered"}, passes=1),
+    GateRow(key="idle", work="3 000 connections are made and stay idle", kind="idle", passes=1,
+            load={"connections": 3000, "first": 1000}),
+    GateRow(key="start", work="a start that finds 2 000 queues, a message in each, and 2 000 retained messages",
+            kind="start", passes=1, load={"queues": 2000, "retained": 2000}),
 )
 
 

@@ -15,10 +15,11 @@ from kit.tools import require_tool
 
 from fluxmq._core.testing import DEBUG_BUILD
 from fluxmq.bench.gate.baseline import NoBaseline, build, find_commit, named_commit
+from fluxmq.bench.gate.history import committed, drift, move_baseline, read_history
 from fluxmq.bench.gate.rows import ROWS
 from fluxmq.bench.gate.workload import write_workload
 from fluxmq.record.reading import open_recording
-from fluxmq.spark.gate import GateError
+from fluxmq.spark.gate import GateError, Pair, Verdict, judge, load_thresholds
 from fluxmq.spark.plan import plain_plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +43,11 @@ def quick(*words: str | Path, rounds: int, seconds: float = 0.1) -> tuple[int, d
 
 def outcomes(verdict: dict[str, Any]) -> dict[str, str]:
     return {finding["measure"].partition("/")[2]: finding["outcome"] for finding in verdict["findings"]}
+
+
+def rounds_of(key: str) -> int:
+    """Pairs of a row when one round is asked for."""
+    return next(row.times for row in ROWS if row.key == key)
 
 
 # ── what it measures ─────────────────────────────────────────────────────────────────────────────────────────
@@ -74,12 +80,17 @@ def test_every_row_is_measured() -> None:
     status, verdict = quick("--baseline", HOME, "--candidate", HOME, rounds=1, seconds=0.05)
     assert status == 0 and verdict["outcome"] == "noise"
     found = {finding["measure"]: finding for finding in verdict["findings"]}
-    for row in ROWS:
-        for name in ("throughput", "cpu_per_message_us", "latency_p99_us"):
-            assert "too few pairs: 1" in found[f"{row.key}/{name}"]["why"]
+    timed = {"idle": ("cpu_per_connection_us", "bytes_per_connection"), "start": ("cpu_s", "seconds", "resident_bytes")}
+    loaded = [row for row in ROWS if row.key not in timed]
+    timed |= {row.key: ("throughput", "cpu_per_message_us", "latency_p99_us") for row in loaded}
+    for key, names in timed.items():
+        for name in names:
+            assert f"too few pairs: {rounds_of(key)}" in found[f"{key}/{name}"]["why"]
+            assert found[f"{key}/{name}"]["candidate"] > 0
+    for row in loaded:
         for name in ("lost", "duplicates", "order_violations"):
             assert found[f"{row.key}/{name}"]["outcome"] == "pass"
-    assert len(found) == 6 * len(ROWS)
+    assert len(found) == 6 * len(loaded) + 5
 
 
 def test_the_text_and_what_is_kept(tmp_path: Path) -> None:
@@ -218,7 +229,50 @@ def test_our_own_baseline_is_well_formed() -> None:
         pytest.fail(str(error))
 
 
+def measured(ratio: float) -> Verdict:
+    """Of two measures: one that adds up over the moves, one that chance decides."""
+    pairs = [Pair({"a/cpu_per_message_us": 10.0, "a/throughput": 5.0},
+                  {"a/cpu_per_message_us": 10.0 * ratio, "a/throughput": 5.0})] * 8
+    return judge(pairs, load_thresholds(ROOT / "bench" / "gate" / "thresholds.yaml"))
+
+
+def test_small_losses_of_many_moves_are_seen(clone: Path) -> None:
+    """Each is within what is allowed, and together they are not."""
+    assert drift(read_history(clone), measured(1.05)) == {"a/cpu_per_message_us": pytest.approx(1.05)}
+    first, paths = baseline_of(clone), []
+    for number in range(12):
+        (clone / "README").write_text(str(number))
+        git(clone, "add", ".")
+        git(clone, "commit", "--quiet", "-m", f"move {number}")
+        former, commit = named_commit(clone), committed(clone)
+        assert measured(1.04).outcome != "regression"
+        path = move_baseline(clone, commit, former, f"reason {number}", "a machine", measured(1.04))
+        # named by the second in which it was made
+        paths.append(path.rename(path.with_name(f"{number:02}-{path.name}")))
+        assert named_commit(clone) == commit != former
+    history = read_history(clone)
+    assert [move.why for move in history] == [f"reason {number}" for number in range(2, 12)]
+    assert history[0].former != first and history[-1].commit == named_commit(clone)
+    assert history[0].figures["a/cpu_per_message_us"].candidate == pytest.approx(10.4)
+    assert drift(history, measured(1.04)) == {"a/cpu_per_message_us": pytest.approx(1.04 ** 11)}
+    paths[-1].write_text("{}")
+    with pytest.raises(GateError, match=f"{paths[-1]} cannot be used: Object missing required field"):
+        read_history(clone)
+
+
+def test_only_a_commit_becomes_the_baseline(clone: Path) -> None:
+    (clone / "setup.py").write_text("changed")
+    with pytest.raises(GateError, match="commit them first"):
+        committed(clone)
+    done = run_gate("--move", "It is better.", cwd=clone)
+    assert done.returncode == 2 and "commit them first" in done.stderr and "Traceback" not in done.stderr
+    with pytest.raises(GateError, match="nothing was measured"):
+        move_baseline(clone, "a" * 40, "b" * 40, "why", "where", Verdict(()))
+    assert not (clone / "bench" / "history").exists()
+
+
 @pytest.mark.parametrize(("words", "said"), [
+    (("--move", "why", "--only", "qos0"), "in all rows: without --baseline"),
     (("--baseline", str(ROOT / "docs"), "--candidate", HOME), "is no built tree"),
     (("--baseline", HOME, "--thresholds", "none.yaml"), "the thresholds none.yaml cannot be read")])
 def test_what_cannot_be_judged_is_two(words: tuple[str, ...], said: str) -> None:
