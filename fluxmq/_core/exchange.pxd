@@ -44,7 +44,7 @@ cdef class Route:
 cdef class Destination:
     cdef readonly bytes name
     cdef readonly bint durable
-    cdef readonly set inbound       # Binding: those that lead here
+    cdef readonly set inbound       # Binding: those that lead here; None: there never was one
     cdef uint64_t order
     cdef uint64_t seen              # the walk that came here last
     cdef bint is_exchange

@@ -43,7 +43,6 @@ cdef class QueueEnd(Destination):
         self.name = name
         self.queue = queue
         self.durable = durable
-        self.inbound = set()
 
 
 @cython.final
@@ -277,6 +276,8 @@ cdef class Exchanges:
         return 0
 
     def drop_inbound(self, Destination destination not None):
+        if destination.inbound is None:
+            return []
         gone = list(destination.inbound)
         for binding in gone:
             self.drop(binding)
@@ -292,6 +293,8 @@ cdef class Exchanges:
             return None
         source.add(binding)
         source.outbound[binding] = binding
+        if destination.inbound is None:
+            destination.inbound = set()
         destination.inbound.add(binding)
         self.generation += 1
         if source.is_mqtt and self.on_mqtt is not None:

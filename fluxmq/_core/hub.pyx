@@ -326,9 +326,10 @@ cdef class Hub:
         """Puts a queue into the index under its filters (bytes, valid): what matches any of them is appended, once.
 
         A queue that is there already has these instead of its former ones; its bindings stay."""
-        cdef list former = self.queues.get(queue, [])
-        self.queues[queue] = list(filters)
-        queue.wake = self.wake_up
+        cdef tuple former = self.queues.get(queue, ())
+        self.queues[queue] = tuple(filters)
+        if queue.wake is None:
+            queue.wake = self.wake_up
         for filter in former:
             self.index_queue(queue, filter)
         for filter in self.queues[queue]:
@@ -336,10 +337,10 @@ cdef class Hub:
 
     def remove_queue(self, Queue queue not None):
         """With its bindings."""
-        cdef list filters = self.queues.pop(queue)
+        cdef tuple filters = self.queues.pop(queue)
         queue.bindings = 0
         queue.patterns = []
-        for filter in filters + list(self.bindings.pop(queue, {})):
+        for filter in (*filters, *self.bindings.pop(queue, {})):
             self.index_queue(queue, filter)
         queue.end()
 
@@ -353,7 +354,7 @@ cdef class Hub:
         counts = self.bindings.setdefault(queue, {}).setdefault(found[0], [0, 0])
         counts[found[1] != b""] += 1
         if found[1]:
-            queue.patterns.append(found[1])
+            queue.patterns = [*queue.patterns, found[1]]
         self.index_queue(queue, found[0])
 
     def unbind_queue(self, Queue queue not None, bytes binding_key not None):
@@ -367,7 +368,9 @@ cdef class Hub:
             return
         counts[found[1] != b""] -= 1
         if found[1]:
-            queue.patterns.remove(found[1])
+            patterns = list(queue.patterns)
+            patterns.remove(found[1])
+            queue.patterns = patterns
         if counts == [0, 0]:
             del self.bindings[queue][found[0]]
         self.index_queue(queue, found[0])

@@ -276,6 +276,12 @@ cdef class Ledger:
         self.stirred = []
         return stirred
 
+    def take_news(self) -> list:
+        """Queues that would be pumped at the end of this turn, and are not: at recovery."""
+        news = self.news
+        self.news = []
+        return news
+
     def take_marked(self) -> list:
         """Durable queues that were pumped or got a message to delay since the last call; the list is the caller's, who
         makes their `marked` false."""

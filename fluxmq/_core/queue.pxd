@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from fluxmq._core.ledger cimport Ledger
 from fluxmq._core.message cimport body_t, pub_t
 from fluxmq._core.queue_asked cimport asked_t
-from fluxmq._core.queue_claim cimport GroupOwner
+from fluxmq._core.queue_claim cimport GroupOwner, queue_counts_t
 from fluxmq._core.queue_cursor cimport Cursor
 from fluxmq._core.queue_delay cimport Delays
 from fluxmq._core.queue_group cimport Group
@@ -32,7 +32,7 @@ cdef class Queue(GroupOwner):
     cdef readonly uint32_t lanes
     cdef readonly uint32_t partitions
     cdef readonly list groups               # Group: what is pumped
-    cdef readonly list readers              # StreamReader
+    cdef readonly list readers              # StreamReader; not changed in place, as `patterns`
     # limits, from the configuration; 0 = none
     cdef public uint64_t messages_max
     cdef public uint64_t bytes_max
@@ -55,13 +55,15 @@ cdef class Queue(GroupOwner):
     cdef public object on_due               # (queue): what is due goes on when the disk is done, then notify()
     cdef public Delays delays               # None: nothing was ever delayed
     cdef public object on_stalled           # (queue): logs of it wait for the disk (Log.wanted)
-    cdef public object is_repeated          # (producer, sequence) -> bool: appended already
-    cdef public object on_produced          # (producer, sequence): appended now
+    cdef public object is_repeated          # (queue, producer, sequence) -> bool: appended already
+    cdef public object on_produced          # (queue, producer, sequence): appended now
     cdef public object wake                 # asks for a turn, outside of one
     cdef public str damage                  # why nothing comes or goes any more but settlements; None: all is well
     cdef readonly uint64_t floors_read      # of groups' cursors, to find out what all have settled
     cdef Ledger ledger
     cdef uint32_t turn_partition
+    cdef uint64_t[7] told                   # what it has in QueueSums (queue_stats)
+    cdef queue_counts_t told_counts
     cdef uint32_t* behind                   # by log: the group that had settled least when it was looked for last
     # bindings of amq.topic, kept by Hub.bind_queue
     cdef uint32_t bindings                  # how many
@@ -77,7 +79,8 @@ cdef class Queue(GroupOwner):
     cdef int take(self, pub_t* pub, bint wide) except -1
     cdef int put(self, const body_t* body, uint8_t qos) except -1
     cdef bint is_bound(self, const body_t* body) noexcept
-    cdef int no_space(self) noexcept
+    cdef int no_space(self) except -1
+    cdef int refused(self, uint64_t* count) except -1
     cdef int append(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
     cdef int pump(self) except -1
     cdef int tidy_heads(self, Group group) except -1

@@ -17,16 +17,20 @@ from fluxmq._core.queue_cursor cimport Cursor as GroupCursor
 from fluxmq._core.queue_delay cimport ROUND_MAX, Delays
 from fluxmq._core.queue_group cimport Group
 from fluxmq._core.queue_heads cimport drop_heads, expire_heads, ready_count
-from fluxmq._core.queue_log cimport Log, Needed, record_body, record_t
+from fluxmq._core.queue_log cimport Log, Needed, chunk_t, record_body, record_t
 from fluxmq._core.queue_stream cimport StreamReader
 
 __all__ = ["LogNeeds", "QUEUE_CLASSIC", "QUEUE_EPHEMERAL", "QUEUE_STREAM", "Queue"]
+
+# Of readers and patterns, which few queues have. Nobody changes such a list in place.
+cdef list NONE = []
 
 globals().update(QUEUE_CLASSIC=QUEUE_CLASSIC, QUEUE_STREAM=QUEUE_STREAM, QUEUE_EPHEMERAL=QUEUE_EPHEMERAL)
 
 cdef enum:
     ADDRESS_PREFIX_BYTES = 7        # "$queue/"
     MOVE_BYTES_MAX = 4194304        # of due messages in one turn
+    LOOKED_AT_MAX = 64              # messages of a log, to find out that none of them expires
 
 
 cdef inline int64_t sooner(int64_t known, int64_t other) noexcept nogil:
@@ -41,6 +45,24 @@ cdef inline uint32_t hash_key(const uint8_t* key, uint32_t length) noexcept nogi
     for i in range(length):
         h = (h ^ key[i]) * 16777619
     return h ^ h >> 15
+
+
+cdef bint may_expire(Log log) noexcept:
+    """Whether a message that is kept may have an expiry. What lies in segments is not looked at, nor is a lot."""
+    cdef chunk_t* chunk = NULL
+    cdef const record_t* record
+    cdef uint32_t looked = 0
+    if log.first == log.next:
+        return 0
+    if log.first < log.flushed:
+        return 1
+    record = log.find(log.first, &chunk)
+    while record != NULL and looked < LOOKED_AT_MAX:
+        if record.expires_at:
+            return 1
+        looked += 1
+        record = log.following(chunk, record)
+    return record != NULL or (chunk != NULL and chunk.covers < log.next)
 
 
 @cython.final
@@ -80,11 +102,11 @@ cdef class Queue(GroupOwner):
         self.lanes = lanes
         self.partitions = <uint32_t>len(logs) // lanes
         self.groups = []
-        self.readers = []
+        self.readers = NONE
         self.busy_lanes = lanes if 1 < lanes <= 256 else 0
         memset(self.busy, 0xFF, sizeof(self.busy))
         self.ready_max = self.ready_bytes_max = -1
-        self.patterns = []
+        self.patterns = NONE
         self.behind = <uint32_t*>calloc(len(logs), sizeof(uint32_t))
         if self.behind == NULL:
             raise MemoryError()
@@ -92,9 +114,33 @@ cdef class Queue(GroupOwner):
     def __dealloc__(self):
         free(self.behind)
 
-    def restored(self):
-        """At recovery: its logs have what they had, from segments and from the journal."""
-        self.expiring = any((<Log>log).next > (<Log>log).first for log in self.logs)
+    def restored(self) -> bool:
+        """At recovery: its logs have what they had, from segments and from the journal. False: nothing has to be done
+        about it before somebody comes. There may be a hundred thousand like that. The caller has taken all news."""
+        cdef Log log
+        cdef Group group
+        cdef GroupCursor cursor
+        self.news = False
+        for log in self.logs:
+            self.expiring = self.expiring or may_expire(log)
+        if (self.kind != QUEUE_CLASSIC or self.delays is not None or self.expiring or self.ready_max >= 0
+                or self.ready_bytes_max >= 0):
+            return True
+        for group in self.groups:
+            if group.claims or group.members:
+                return True
+            for cursor in group.cursors:
+                if cursor.floor != cursor.log.first:
+                    return True
+        return False
+
+    def as_stored(self):
+        """At recovery: it is as the view has it, so nothing of it is a change for the next checkpoint. The caller has
+        taken all that were marked."""
+        cdef Group group
+        for group in self.groups:
+            group.dirty = False
+        self.marked = False
 
     cdef int touch(self) except -1:
         """There is news: it is pumped before this turn's batch goes to the journal."""
@@ -156,11 +202,12 @@ cdef class Queue(GroupOwner):
 
     def add_reader(self, StreamReader reader not None):
         reader.owner = self
-        self.readers.append(reader)
+        self.readers = [*self.readers, reader]
         self.touch()
 
     def remove_reader(self, StreamReader reader not None):
-        self.readers.remove(reader)
+        self.readers = [one for one in self.readers if one is not reader]
+        self.stir()
 
     @property
     def depth(self) -> int:
@@ -195,7 +242,7 @@ cdef class Queue(GroupOwner):
         addressed = self.is_address(&pub.body)
         reason = self.read_asked(body, &asked)
         if reason:
-            self.counts.refused_properties += 1
+            self.refused(&self.counts.refused_properties)
         else:
             reason = self.no_space()
         if reason == 0:
@@ -203,7 +250,7 @@ cdef class Queue(GroupOwner):
         if addressed or self.capture_confirmed or (pub.amqp != NULL and self.bindings):
             return reason
         if reason:
-            self.counts.capture_lost += 1
+            self.refused(&self.counts.capture_lost)
         elif self.bindings:
             return 0                        # who binds a queue expects that what was acknowledged is in it
         self.ledger.records = records       # nobody waits for a capture
@@ -214,10 +261,15 @@ cdef class Queue(GroupOwner):
         cdef asked_t asked
         cdef int reason = self.read_asked(body, &asked)
         if reason:
-            self.counts.refused_properties += 1
+            self.refused(&self.counts.refused_properties)
         else:
             reason = self.no_space()
         return reason if reason else self.append(body, qos, &asked)
+
+    cdef int refused(self, uint64_t* count) except -1:
+        """One more, of what nobody is pumped for."""
+        count[0] += 1
+        return self.stir()
 
     cdef bint is_bound(self, const body_t* body) noexcept:
         """Whether a binding that is no filter matches the topic."""
@@ -229,16 +281,16 @@ cdef class Queue(GroupOwner):
                 return 1
         return 0
 
-    cdef int no_space(self) noexcept:
+    cdef int no_space(self) except -1:
         """0, or the reason to refuse what is new while the queue is damaged, the disk is full, or one turn has brought
         more than a batch of the journal may hold (a large message for hundreds of queues)."""
         if self.damage is not None:
-            self.counts.refused_disk += 1
+            self.refused(&self.counts.refused_disk)
             return REASON_UNSPECIFIED_ERROR
         if self.durable and (self.ledger.full or (
                 self.ledger.journal is not None
                 and self.ledger.journal.gather.length > self.ledger.batch_bytes_max)):
-            self.counts.refused_disk += 1
+            self.refused(&self.counts.refused_disk)
             return REASON_QUOTA_EXCEEDED
         return 0
 
@@ -261,27 +313,28 @@ cdef class Queue(GroupOwner):
         cdef bytes producer = None
         cdef Log log
         if self.payload_max and body.payload_length > self.payload_max and not asked.forced:
-            self.counts.refused_too_large += 1
+            self.refused(&self.counts.refused_too_large)
             return REASON_PACKET_TOO_LARGE
         if asked.producer != NULL and asked.has_sequence and self.is_repeated is not None:
             producer = (<const char*>asked.producer)[:asked.producer_length]
-            if self.is_repeated(producer, asked.sequence):
+            if self.is_repeated(self, producer, asked.sequence):
                 self.counts.repeated += 1
+                self.stir()
                 return 0
         if not asked.forced and self.prompt:
             if not self.drop_head and self.is_over_ready(body):
-                self.counts.refused_full += 1
+                self.refused(&self.counts.refused_full)
                 self.overflowed(body)
                 return REASON_QUOTA_EXCEEDED
         elif not asked.forced and self.is_full(body) and not self.make_room(body):
-            self.counts.refused_full += 1
+            self.refused(&self.counts.refused_full)
             return REASON_QUOTA_EXCEEDED
         if not self.prompt and self.ttl_ms:
             kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + self.ttl_ms)
         if asked.not_before > self.ledger.node.steady_ms and self.on_delayed is not None:
             self.delay(&kept, qos, asked)
             if producer is not None:
-                self.on_produced(producer, asked.sequence)
+                self.on_produced(self, producer, asked.sequence)
             return 0
         if asked.has_lifetime:
             kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + asked.lifetime_ms)
@@ -301,7 +354,7 @@ cdef class Queue(GroupOwner):
             self.ledger.records += 1        # so the publisher's acknowledgement waits
         self.counts.appended += 1
         if producer is not None:
-            self.on_produced(producer, asked.sequence)
+            self.on_produced(self, producer, asked.sequence)
         self.touch()
         return 0
 
@@ -440,7 +493,7 @@ cdef class Queue(GroupOwner):
         body.format = <uint8_t>format
         reason = self.read_asked(&body, &asked)
         if reason:
-            self.counts.refused_properties += 1
+            self.refused(&self.counts.refused_properties)
         else:
             reason = self.no_space()
         return reason if reason else self.append(&body, <uint8_t>qos, &asked)

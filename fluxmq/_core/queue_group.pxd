@@ -48,14 +48,14 @@ cdef class Group:
     cdef uint32_t order_count
     cdef list order                         # lists of cursors, the highest lane first
     cdef bint ranked                        # its members differ in priority
-    cdef dict lanes                         # partition -> its cursors
+    cdef dict lanes                         # partition -> its cursors; None: there is one cursor
     cdef uint32_t turn_cursor
     cdef uint32_t turn_member
     cdef uint32_t turn_next                 # whose turn it is when the member found last has got its message
     cdef uint64_t pumps
     cdef public bint buries                 # on_dead needs the message itself: it must be in memory
     cdef heap_t dying
-    cdef dict dying_reasons                 # (log number, offset) -> why, of those that were not just "rejected"
+    cdef dict dying_reasons                 # (log number, offset) -> why, where it is not "rejected"; or None
     cdef bint dying_first                   # whose turn it is to be read, where consumers need the disk as well
     cdef heap_t waiting
     cdef heap_t leases
@@ -81,6 +81,7 @@ cdef class Group:
     cdef int pump_order(self, uint32_t* handed) except -1
     cdef int pump_one(self, Cursor cursor, uint32_t* handed) except -1
     cdef void admit(self, Member member) noexcept
+    cdef int add_guest(self, Member member) except -1
     cdef void unlimit(self, Member member) noexcept
     cdef claim_t* add_claim(self, Cursor cursor, uint64_t offset) except NULL
     cdef void drop_claim(self, claim_t* claim) noexcept

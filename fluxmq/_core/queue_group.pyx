@@ -22,6 +22,9 @@ from fluxmq._core.wire cimport put_u16, put_u32
 
 __all__ = ["Group"]
 
+# Of members and guests, until there are any: most groups of many have none. Nothing is added to it.
+cdef list NONE = []
+
 cdef enum:
     RECORD_CLAIM = 21
     RECORD_SETTLE = 22
@@ -66,11 +69,9 @@ cdef class Group:
         self.returned_max = returned_max
         self.deliveries_max = deliveries_max
         self.cursors = []
-        self.members = []
-        self.guests = []
-        self.order = []
-        self.lanes = {}
-        self.dying_reasons = {}
+        self.members = NONE
+        self.guests = NONE
+        self.order = NONE
         self.buries = True
         self.waiting.by_due = 1
         self.leases.by_due = 1
@@ -86,6 +87,14 @@ cdef class Group:
         """The group sees a log from `next` on; None: from its oldest message."""
         cdef Cursor cursor = Cursor(log, partition, log.first if next is None else <uint64_t>next)
         self.cursors.append(cursor)
+        if len(self.cursors) == 1:              # as of nearly all groups, of which there may be a lot
+            self.order = [self.cursors]
+            self.order_count = 1
+            self.balance()
+            self.touch()
+            return
+        if self.lanes is None:
+            self.lanes = {(<Cursor>self.cursors[0]).partition: [self.cursors[0]]}
         self.lanes.setdefault(partition, []).append(cursor)
         lanes = sorted({c.log.first >> LANE_SHIFT for c in self.cursors}, reverse=True)
         self.order = [[c for c in self.cursors if c.log.first >> LANE_SHIFT == lane] for lane in lanes]
@@ -98,6 +107,8 @@ cdef class Group:
         if member.group is not None:
             raise UsageError("a member is in one group at a time")
         self.admit(member)
+        if self.members is NONE:
+            self.members = []
         self.members.append(member)
         if self.ranked or member.priority != (<Member>self.members[0]).priority:
             self.rank()                 # else they are as they came, however many there are
@@ -109,7 +120,13 @@ cdef class Group:
         if member.group is not None:
             raise UsageError("a member is in one group at a time")
         self.admit(member)
+        self.add_guest(member)
+
+    cdef int add_guest(self, Member member) except -1:
+        if self.guests is NONE:
+            self.guests = []
         self.guests.append(member)
+        return 0
 
     cdef void admit(self, Member member) noexcept:
         member.group = self
@@ -122,7 +139,7 @@ cdef class Group:
         if member not in self.members:
             return
         self.members.remove(member)
-        self.guests.append(member)
+        self.add_guest(member)
         self.left(member)
 
     def leave(self, Member member not None):
@@ -188,14 +205,18 @@ cdef class Group:
         """Exclusive groups: each partition has an owner, those that have one keep it while the load is even."""
         cdef Cursor cursor
         cdef Member member = None
+        if not self.members:
+            for cursor in self.cursors:
+                cursor.owner = None
+            return 0
         partitions = sorted({cursor.partition for cursor in self.cursors})
         owners = {}
-        if self.members and self.mode == "single":
+        if self.mode == "single":
             for cursor in self.cursors:
                 member = cursor.owner                   # it remains the one as long as it is here
                 break
             owners = dict.fromkeys(partitions, member if member in self.members else self.members[0])
-        elif self.members and self.mode == "exclusive":
+        elif self.mode == "exclusive":
             share, extra = divmod(len(partitions), len(self.members))       # so many have one more
             loads = {id(member): 0 for member in self.members}
             for cursor in self.cursors:
@@ -344,7 +365,8 @@ cdef class Group:
                     and cursor.log.wanted != NOTHING_WANTED):
                 return 0
             self.kill(cursor, offset, claim.deliveries,
-                      self.dying_reasons.pop((cursor.log.number, offset), "rejected"))
+                      self.dying_reasons.pop((cursor.log.number, offset), "rejected") if self.dying_reasons
+                      else "rejected")
         return 1
 
     cdef uint32_t busy_from(self, uint32_t at) noexcept:
@@ -355,7 +377,7 @@ cdef class Group:
     cdef bint is_free(self, Cursor cursor):
         """Exclusive groups: nobody but its owner has messages of the partition, in any lane."""
         cdef Cursor lane
-        for lane in self.lanes[cursor.partition]:
+        for lane in self.cursors if self.lanes is None else <list>self.lanes[cursor.partition]:
             if lane.held and lane.holder is not None and lane.holder is not cursor.owner:
                 return 0
         return 1
@@ -675,6 +697,8 @@ cdef class Group:
         claim.state = CLAIM_DYING
         claim.due_ms = DUE_DYING_RETRIES if reason == "max_retries" else DUE_DYING
         if reason != "rejected":
+            if self.dying_reasons is None:
+                self.dying_reasons = {}
             self.dying_reasons[cursor.log.number, claim.offset] = reason
         heap_push(&self.dying, claim)
         return 0

@@ -79,6 +79,10 @@ cdef class Log:
     cdef readonly uint64_t bytes_in
     cdef public uint64_t wanted         # an offset that a reader asked for and no chunk has; NOTHING_WANTED otherwise
     cdef public bint loading            # the storage ring is at it
+    # What the view has of it, for engine/queue_store: `first` and `next` of its `l`, and how far its `k` reaches.
+    cdef public uint64_t stored_first
+    cdef public uint64_t stored_next
+    cdef public uint64_t kept_upto      # NOTHING_WANTED: there is no `k`
     cdef Sizes sizes                    # of what segments hold at or above `first`
     cdef Ledger ledger
     cdef chunk_t** chunks               # ascending; those not flushed are at the end

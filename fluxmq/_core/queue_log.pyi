@@ -36,6 +36,9 @@ class Needed: ...
 class Log:
     wanted: int
     loading: bool
+    stored_first: int
+    stored_next: int
+    kept_upto: int
     def __new__(cls, ledger: Ledger, number: int, *, lane: int = 0, first: int | None = None, next: int | None = None,
                 volatile: bool = False) -> Self: ...
     @property

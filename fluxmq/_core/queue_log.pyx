@@ -27,6 +27,7 @@ cdef enum:
     RECORD_APPEND = 20
     HEAD_BYTES = 48
     CHUNK_BYTES_MIN = 512           # many queues have few messages: a page each would be most of their memory
+    AT_ROOM_MIN = 4
     SPAN_BYTES_MAX = 65536          # of a batch; larger ones are chunks or files
     LANE_SHIFT = 56
 
@@ -122,7 +123,7 @@ cdef int chunk_index(chunk_t* chunk, uint32_t position) except -1:
     cdef uint32_t* grown
     cdef uint32_t room
     if chunk.count == chunk.at_room:
-        room = chunk.at_room * 2 if chunk.at_room else 16
+        room = chunk.at_room * 2 if chunk.at_room else AT_ROOM_MIN
         grown = <uint32_t*>realloc(chunk.at, room * sizeof(uint32_t))
         if grown == NULL:
             raise MemoryError()
@@ -197,6 +198,8 @@ cdef class Log:
         self.flushed = self.next
         self.sizes = Sizes()
         self.wanted = NOTHING_WANTED
+        self.stored_first = self.stored_next = base
+        self.kept_upto = NOTHING_WANTED
 
     def __dealloc__(self):
         cdef uint32_t i
@@ -227,11 +230,11 @@ cdef class Log:
     cdef int insert(self, uint32_t at, chunk_t* chunk) except -1:
         cdef chunk_t** grown
         if self.chunks_count == self.chunks_room:
-            grown = <chunk_t**>realloc(self.chunks, (self.chunks_room * 2 + 4) * sizeof(chunk_t*))
+            grown = <chunk_t**>realloc(self.chunks, (self.chunks_room * 2 + 1) * sizeof(chunk_t*))
             if grown == NULL:
                 raise MemoryError()
             self.chunks = grown
-            self.chunks_room = self.chunks_room * 2 + 4
+            self.chunks_room = self.chunks_room * 2 + 1
         memmove(self.chunks + at + 1, self.chunks + at, (self.chunks_count - at) * sizeof(chunk_t*))
         self.chunks[at] = chunk
         self.chunks_count += 1
@@ -338,6 +341,8 @@ cdef class Log:
         cdef const uint8_t* end = at + len(messages)
         cdef const record_t* record
         cdef chunk_t* chunk
+        if next and not self.room_hint and not self.chunks_count:
+            self.room_hint = <uint32_t>min(len(messages), CHUNK_BYTES_MAX)  # what is little takes what it needs
         while at < end or not next:
             record = <const record_t*>at
             if not record_holds(at, end - at) or (record.offset >= next if next else record.size != end - at):
@@ -354,6 +359,7 @@ cdef class Log:
                 chunk.batch = 0
             if not next:
                 return
+        self.room_hint = 0
         if next > self.next:
             self.next = next            # what had the offsets between was settled by all: they are not used again
             if self.unflushed_bytes:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +130,7 @@ class Snapshots:
         names = [name.encode() for name in asked] or [spec.raw for spec in self.server.config.queues]
         chosen = {name: manager.queues[name] for name in names if name in manager.queues}
         if not asked:
-            for name in sorted(manager.queues) if len(chosen) < bound else ():
+            for name in nsmallest(bound, manager.queues) if len(chosen) < bound else ():
                 chosen.setdefault(name, manager.queues[name])
         return [QueueSnapshot(state.spec.shown, as_metrics(counts_of(state), numbers_of(state)),
                               dict(islice(sorted(group_lags(state).items()), None if asked else bound)))

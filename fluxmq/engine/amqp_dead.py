@@ -17,6 +17,7 @@ from fluxmq._core.amqp091_properties import decode_properties, encode_properties
 from fluxmq._core.amqp091_translate import mqtt_to_amqp
 from fluxmq._core.queue import Queue
 from fluxmq._core.queue_log import Log
+from fluxmq.engine.queue_dead import note_dead_letter, note_death
 from fluxmq.model.amqp import text
 from fluxmq.model.amqp_queues import NAME_BYTES_MAX, internal_name, split_name
 
@@ -59,7 +60,7 @@ class DeadLetterer:
 
     def refused(self, state: QueueState, topic: bytes, properties: bytes, payload: bytes, format_: int) -> None:
         """A message did not get in, for the queue is full."""
-        state.died["overflow"] += 1
+        note_death(self.manager, state, "overflow")
         self._publish(state, topic, properties, payload, format_, "maxlen")
 
     def _publish(self, state: QueueState, topic: bytes, properties: bytes, payload: bytes, format_: int,
@@ -87,7 +88,7 @@ class DeadLetterer:
                 continue
             if queue.append_message(bytes((len(target),)) + target + keys[0], payload, properties=written, qos=QOS,
                                     priority=told.get("priority", 0), format=FORMAT_AMQP091) == 0:
-                state.dead_lettered += 1
+                note_dead_letter(self.manager, state)
         if self.on_published is not None:
             for one in keys:
                 if len(one) <= NAME_BYTES_MAX:  # else no topic is so long

@@ -120,13 +120,13 @@ class Keeper:
         values: list[tuple[int, bytes]] = []
         for key, value in self.store.load():
             kind, rest = key[:1], key[1:]
-            if kind == b"m":
+            if kind in b"qglkdx" and self.queues is not None:  # of these there are most
+                self.queues.load(kind, int.from_bytes(rest, "big"), value)
+            elif kind == b"m":
                 loader.add_message(int.from_bytes(rest, "big"), value)
             elif kind == b"r":
                 size = int.from_bytes(rest[:2], "big")
                 loader.add_retained(rest[2 + size:], value)
-            elif kind in (b"q", b"g", b"l", b"k", b"d", b"x") and self.queues is not None:
-                self.queues.load(kind, int.from_bytes(rest, "big"), value)
             elif kind in (b"e", b"b") and self.exchanges is not None:
                 self.exchanges.load(kind, int.from_bytes(rest, "big"), value)
             elif key == CLOCK_KEY:

@@ -43,15 +43,19 @@ class QueueClock:
         states: dict[QueueState, None] = {}
         for queue in hub.ledger.take_stirred():
             queue.stirred = False
-            if queue in self.manager.states:
-                states[self.manager.states[queue]] = None
+            found = self.manager.states.get(queue)
+            if found is not None:
+                states[found] = None
+                self.manager.sums.measure(queue, found.groups.values())
         if not self._began:
             self._began = True
             for state in self.manager.queues.values():
                 # What a start found was made while the clock was not yet where it goes on.
-                state.retention_due_ms = min(state.retention_due_ms, now + RETENTION_EVERY_MS)
-                state.idle_since_ms = now
-                states[state] = None
+                # Of most nothing becomes due; what else a start has to do stirs them.
+                if state.queue.kind == QUEUE_STREAM or idle_max_ms(state) is not None:
+                    state.retention_due_ms = min(state.retention_due_ms, now + RETENTION_EVERY_MS)
+                    state.idle_since_ms = now
+                    states[state] = None
         while self._heap and self._heap[0][0] <= now:
             at, _, state = heapq.heappop(self._heap)
             if at == state.due_at:

@@ -16,9 +16,21 @@ if TYPE_CHECKING:
     from fluxmq.engine.queues import QueueManager, QueueState
     from fluxmq.model.queues import QueueSpec
 
-__all__ = ["DeadNames", "bury", "make_room"]
+__all__ = ["DeadNames", "bury", "make_room", "note_dead_letter", "note_death"]
 
 PREFIX = b"$queue/"
+
+
+def note_death(manager: QueueManager, state: QueueState, reason: str) -> None:
+    """A message of the queue was given up; reason: of DEATHS."""
+    state.note_death(reason)
+    manager.counted[f"died_{reason}"] += 1
+
+
+def note_dead_letter(manager: QueueManager, state: QueueState) -> None:
+    """It went to dead letters."""
+    state.dead_lettered += 1
+    manager.counted["dead_lettered"] += 1
 
 
 def make_room(manager: QueueManager, state: QueueState) -> bool:
@@ -38,7 +50,7 @@ def make_room(manager: QueueManager, state: QueueState) -> bool:
         if message is not None and queue.is_needed(log, first):
             bury(manager, state, log, first, 0, "maxlen", b"")
     elif queue.kind != QUEUE_STREAM and queue.is_needed(log, first):
-        state.died["overflow"] += 1
+        note_death(manager, state, "overflow")
     manager.trim(state, log, first + 1)
     return True
 
@@ -46,7 +58,7 @@ def make_room(manager: QueueManager, state: QueueState) -> bool:
 def bury(manager: QueueManager, state: QueueState, log: Log, offset: int, deliveries: int, reason: str,
          group: bytes) -> None:
     """Copies a message, which is in memory, to the dead letters. Their limits do not count: it would be lost."""
-    state.died[DEATHS.get(reason, "rejected")] += 1
+    note_death(manager, state, DEATHS.get(reason, "rejected"))
     if state.terms is not None:  # its dead letters go to an exchange, or nowhere
         if manager.on_amqp_dead is not None:
             manager.on_amqp_dead(state, log, offset, reason)
@@ -66,7 +78,7 @@ def bury(manager: QueueManager, state: QueueState, log: Log, offset: int, delive
     target.append_message(message.topic if of_amqp else PREFIX + target.name, message.payload,
                           properties=with_deaths(message.format, message.properties, told), qos=message.qos,
                           forced=True, format=message.format)
-    state.dead_lettered += 1
+    note_dead_letter(manager, state)
 
 
 class DeadNames:

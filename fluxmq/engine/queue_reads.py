@@ -146,9 +146,9 @@ class QueueReader:
         longest ago goes first, what was just read in never does. Returns at how many pieces it looked."""
         return evict_cold(self.manager.hub.ledger, self.cache_bytes)
 
-    def forget(self, log: Log) -> None:
-        """It is no more."""
-        self._sequential.pop(log.number, None)
+    def forget(self, log: int) -> None:
+        """The log of this number is no more."""
+        self._sequential.pop(log, None)
 
     def offset_at_time(self, log: Log, time_ms: int) -> int:
         """The first message of this time or later, by the index of the segments, else in memory."""

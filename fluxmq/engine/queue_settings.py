@@ -4,7 +4,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fluxmq._core.queue import QUEUE_STREAM
+from fluxmq._core.queue import QUEUE_STREAM, Queue
 from fluxmq.engine.queue_contract import deliveries_max
 from fluxmq.engine.queue_delays import first_delayed, more_is_due
 from fluxmq.engine.queue_sequences import is_repeated
@@ -15,16 +15,35 @@ if TYPE_CHECKING:
     from fluxmq.engine.queues import QueueManager, QueueState
     from fluxmq.model.queues import QueueSpec
 
-__all__ = ["PREFIX", "configure", "configure_group", "filters_of"]
+__all__ = ["PREFIX", "Asked", "configure", "configure_group", "filters_of"]
 
 PREFIX = b"$queue/"
+
+
+class Asked:
+    """What compiled queues and groups call, made once: a method is a new object each time that it is named."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self.first_delayed = partial(first_delayed, manager)
+        self.more_is_due = partial(more_is_due, manager)
+        self.read_on = manager.read_on
+        self.is_repeated = partial(_is_repeated, manager)
+        self.produced = manager.produced
+        self.full = manager.full
+        self.dead = manager.dead
+        self.wake_up = manager.hub.wake_up
+
+
+def _is_repeated(manager: QueueManager, queue: Queue, producer: bytes, sequence: int) -> bool:
+    state = manager.states.get(queue)
+    return state is not None and is_repeated(state.producers.get(producer), sequence)
 
 
 def filters_of(spec: QueueSpec) -> list[bytes]:
     """Of the topics that a queue takes. One whose name is no level of a topic has no address there."""
     raw = spec.raw
     own = [] if b"\0" in raw or name_problem(raw.decode("utf-8", "replace")) else [PREFIX + raw + b"/#"]
-    return [*own, *(topic.encode() for topic in spec.topics)]
+    return [*own, *(topic.encode() for topic in spec.topics)] if spec.topics else own
 
 
 def configure(manager: QueueManager, state: QueueState) -> None:
@@ -32,11 +51,13 @@ def configure(manager: QueueManager, state: QueueState) -> None:
     queue, spec, terms = state.queue, state.spec, state.terms
     queue.payload_max = spec.limits.max_message_size
     queue.capture_confirmed = spec.capture == "confirmed"
-    queue.on_delayed = partial(first_delayed, manager) if spec.type != "stream" else None
-    queue.on_due = partial(more_is_due, manager)
-    queue.on_stalled = manager.read_on
-    queue.is_repeated = lambda producer, sequence: is_repeated(state.producers.get(producer), sequence)
-    queue.on_produced = lambda producer, sequence: manager.produced(state, producer, sequence)
+    # The same objects for all queues, which are given the queue: there may be a hundred thousand of them.
+    asked = manager.asked
+    queue.on_delayed = asked.first_delayed if spec.type != "stream" else None
+    queue.on_due = asked.more_is_due
+    queue.on_stalled = asked.read_on
+    queue.is_repeated = asked.is_repeated
+    queue.on_produced = asked.produced
     if terms is not None and queue.kind != QUEUE_STREAM:
         # What counts is what is ready, and what is too much or too old goes when the queue is pumped.
         queue.prompt = True
@@ -52,7 +73,7 @@ def configure(manager: QueueManager, state: QueueState) -> None:
         queue.bytes_max = spec.limits.max_bytes
         queue.ttl_ms = int(spec.limits.message_ttl * 1000)
         queue.drop_head = spec.overflow == "drop-head"
-        queue.on_full = manager.full if spec.overflow == "drop-head" or spec.type == "stream" else None
+        queue.on_full = asked.full if spec.overflow == "drop-head" or spec.type == "stream" else None
     for group in state.groups.values():
         configure_group(manager, state, group)
 

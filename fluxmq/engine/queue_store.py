@@ -39,7 +39,7 @@ from fluxmq.engine.queue_records import GroupRecord, QueueRecord, RecordKind
 from fluxmq.engine.queue_removal import LogRemoval
 from fluxmq.engine.queue_removal import view_key as key
 from fluxmq.engine.queue_sequences import with_sequence
-from fluxmq.engine.queues import KINDS, QueueManager, QueueState
+from fluxmq.engine.queues import KINDS, NOTHING, QueueManager, QueueState
 from fluxmq.model import limits
 from fluxmq.model.queues import QueueSpec
 
@@ -49,7 +49,6 @@ __all__ = ["LogMeta", "QueueExport", "QueueKeeper"]
 EXPORT_WORK = 2000
 WORK_OF_A_QUEUE = 10
 BYTES_OF_WORK = 4096
-LANE_MASK = 0xFF << 56  # of an offset
 
 
 class LogMeta(msgspec.Struct, array_like=True):
@@ -67,11 +66,6 @@ _decode_meta = msgspec.msgpack.Decoder(LogMeta).decode
 _decode_producers = msgspec.msgpack.Decoder(dict[bytes, tuple[int, bytes]]).decode
 
 
-def of_nothing(log: Log) -> tuple[int, int]:
-    """first and next of a log of which the view has no meta."""
-    return log.first & LANE_MASK, log.first & LANE_MASK
-
-
 class QueueExport:
     """What a checkpoint takes over. upto: the last batch of the journal files that go with it. left: queues that
     changed and were not looked at yet; taken: those that were. changed: of these, those whose record changed too.
@@ -84,8 +78,8 @@ class QueueExport:
         self.puts: list[tuple[bytes, bytes]] = []
         self.deletes: list[bytes] = []
         self.blocks: list[tuple[Log, Export]] = []
-        # log, first, next as they were in that instant; whether segments get something of it
-        self.logs: list[tuple[Log, int, int, bool]] = []
+        # log, first, next as they were in that instant; whose segments may get something of it, None: they do not
+        self.logs: list[tuple[Log, int, int, Queue | None]] = []
         self.changed: set[QueueState] = set()
         self.ended: list[tuple[str, int]] = []
 
@@ -100,18 +94,18 @@ class QueueKeeper:
         self.manager = manager
         self.segments = segments
         self.small_bytes = small_bytes
+        # Until everything is replayed: what its records name.
         self.groups: dict[int, Group] = {}
         self.logs: dict[int, tuple[QueueState, Log]] = {}
-        self._queues: dict[int, QueueRecord] = {}
-        self._copies: dict[int, tuple[GroupRecord, bytes]] = {}
+        # Values of the view, each until something is made of it: so one takes the memory of the other.
+        self._queues: dict[int, bytes] = {}
+        self._copies: dict[int, bytes] = {}
         self._metas: dict[int, LogMeta] = {}
         self._producers: dict[int, dict[bytes, tuple[int, bytes]]] = {}
         self._small: dict[int, bytes] = {}
         self._files: dict[int, Any] = {}
         self._by_number: dict[int, QueueState] = {}
         self._safe: dict[int, int] = {}  # by log: what segments had synced
-        self._stored: dict[int, tuple[int, int]] = {}  # by log: `first` and `next` as the view has them
-        self._kept: dict[int, int] = {}  # by log: `next` as the view's `k` has it, or will have it
         self._removal = LogRemoval(segments)
         self._work: asyncio.Future[Any] | None = None  # under way in an executor's thread
         self.looked = 0  # at how many queues checkpoints have looked so far, for tests
@@ -125,11 +119,12 @@ class QueueKeeper:
 
     def load(self, kind: bytes, number: int, value: bytes) -> None:
         """One value of the view."""
-        self.manager.number_last = max(self.manager.number_last, number)
+        if number > self.manager.number_last:
+            self.manager.number_last = number
         if kind == b"q":
-            self._queues[number] = _decode_queue(value)
+            self._queues[number] = value
         elif kind == b"g":
-            self._copies[number] = _decode_copy(value)
+            self._copies[number] = value
         elif kind == b"l":
             self._metas[number] = _decode_meta(value)
         elif kind == b"k":
@@ -146,34 +141,53 @@ class QueueKeeper:
                                           if meta.safe > meta.first})
         # Also of logs that nobody knows: what they hold must not be taken for another's.
         self.manager.number_last = max(self.manager.number_last, self._removal.number_last, *self._files, 0)
-        for number, record in self._queues.items():
+        for number in list(self._queues):
+            record = _decode_queue(self._queues.pop(number))
             self._adopt(number, record, record.told())
-        for number, (record_, state) in self._copies.items():
+        for number in list(self._copies):
+            record_, state = _decode_copy(self._copies.pop(number))
             group = self.groups.get(number) or self._adopt_group(number, record_)
             if group is not None:
                 restore_state(group, state)
         for number, producers in self._producers.items():
             state_ = self._by_number.get(number)
             if state_ is not None:
-                state_.producers = {name: (highest, int.from_bytes(bits, "big"))
-                                    for name, (highest, bits) in producers.items()}
+                for name, (highest, bits) in producers.items():
+                    state_.note_produced(name, (highest, int.from_bytes(bits, "big")))
+        self._as_stored()
+
+    def _as_stored(self) -> None:
+        """What was made from the view and the segments is no change that a checkpoint must take over: there may be a
+        hundred thousand queues."""
+        self.manager.hub.ledger.take_marked()
+        for state in self.manager.queues.values():
+            queue = state.queue
+            queue.as_stored()
+            if (queue.kind != QUEUE_CLASSIC or queue.delays is not None
+                    or any(log.flushed != log.stored_next for log in queue.logs)):
+                queue.mark()
 
     def _make_log(self, number: int, lane: int) -> Log:
         base = lane << 56
-        meta = self._metas.get(number) or LogMeta(base, base, 0)
+        meta, files = self._metas.pop(number, None), self._files.get(number)
         self._removal.named.add(number)
-        files = self._files.get(number)
-        upto = max(meta.next, files.next if files is not None else base)
-        self.manager.number_last = max(self.manager.number_last, number)
-        if meta.safe or files is not None:
-            self._safe[number] = max(meta.safe, files.next if files is not None else 0)
-        if number in self._metas:
-            self._stored[number] = meta.first, meta.next
-        log = Log(self.manager.hub.ledger, number, lane=lane, first=meta.first, next=upto)
-        small = self._small.get(number)
+        if number > self.manager.number_last:
+            self.manager.number_last = number
+        first = upto = base
+        safe = 0
+        if meta is not None:
+            first, upto, safe = meta.first, meta.next, meta.safe
+        if files is not None:
+            upto, safe = max(upto, files.next), max(safe, files.next)
+        if safe:
+            self._safe[number] = safe
+        log = Log(self.manager.hub.ledger, number, lane=lane, first=first, next=upto)
+        if meta is not None:
+            log.stored_first, log.stored_next = first, meta.next
+        small = self._small.pop(number, None)
         if small is not None:
-            self._kept[number] = int.from_bytes(small[:8], "big")
-            log.replay(small[8:], self._kept[number])
+            log.kept_upto = int.from_bytes(small[:8], "big")
+            log.replay(small[8:], log.kept_upto)
         if files is not None and self.segments is not None:
             with contextlib.suppress(CorruptError):  # whoever reads it stops its queue; the sizes are only numbers
                 log.restore_sizes(log.first, log.flushed, self.segments.spans(number, log.first, log.flushed))
@@ -226,6 +240,7 @@ class QueueKeeper:
             found = self.logs.get(number)
             if found is not None:
                 found[1].trim(int.from_bytes(body, "big"))
+                found[0].queue.mark()
         else:
             raise CorruptError(f"the journal has a record of kind {kind}, which this version does not know")
 
@@ -235,12 +250,13 @@ class QueueKeeper:
             return  # its queue ended later in the journal
         state, log = found
         log.replay(body)
+        state.queue.mark()
         if b"producer-id" in body:
             told = dict(told_in(body[46] >> 4, log_properties(body)))
             sequence = told.get(b"producer-sequence", b"")
             if b"producer-id" in told and sequence.isdigit():
                 producer = told[b"producer-id"]
-                state.producers[producer] = with_sequence(state.producers.get(producer), int(sequence))
+                state.note_produced(producer, with_sequence(state.producers.get(producer), int(sequence)))
                 self.manager.changed.add(state)
 
     def _replay_queue(self, number: int, record: QueueRecord) -> None:
@@ -285,6 +301,7 @@ class QueueKeeper:
 
     def finish(self) -> dict[str, int]:
         """Everything is replayed: what is derived is derived. Returns what was found, for the log."""
+        self.manager.hub.ledger.take_news()
         for state in self.manager.queues.values():
             delays = state.queue.delays
             if delays is not None:
@@ -294,14 +311,15 @@ class QueueKeeper:
                 except CorruptError as error:
                     self.reader.stop(state.queue, error)
                 delays.restored()
-            state.queue.restored()
-            state.queue.notify()
+            if state.queue.restored():
+                state.queue.notify()
+            self.manager.sums.measure(state.queue, state.groups.values())
             for group in state.groups.values() if state.queue.ready_bytes_max >= 0 else ():
                 guess_ready_bytes(group, state.queue.ready_bytes_max)
         for number, damage in self._removal.damaged.items():
             if number in self.logs:
                 self.reader.stop(self.logs[number][0].queue, damage)
-        for number in [number for number in self._small if number not in self._removal.named]:
+        for number in self._small:
             self.manager.log("error", "", "the stored state has messages of a log that no queue has: a queue is lost. "
                              "Stop the broker and run `fluxmq log repair`, which gives them one",
                              {"log": f"{number:016x}"})
@@ -313,6 +331,9 @@ class QueueKeeper:
         self._metas.clear()
         self._small.clear()
         self._producers.clear()
+        self._by_number.clear()
+        self.groups.clear()
+        self.logs.clear()
         if not self.manager.queues:
             return {}
         return {"queues": len(self.manager.queues),
@@ -351,13 +372,9 @@ class QueueKeeper:
         made.puts += puts
         made.deletes += deletes
         for kind, number in ended:
-            if kind == "g":
-                self.groups.pop(number, None)
-            elif kind == "l":
-                self._stored.pop(number, None)
-                self._drop_kept(made, number)
-                if number in self.logs:
-                    self.reader.forget(self.logs.pop(number)[1])
+            if kind == "l":
+                self._safe.pop(number, None)
+                self.reader.forget(number)
         return False
 
     def _export_queue(self, made: QueueExport, state: QueueState) -> int:
@@ -372,18 +389,14 @@ class QueueKeeper:
                 made.puts.append((key("d", queue.number), msgspec.msgpack.encode(producers)))
                 work += len(producers)
         for name, group in state.groups.items():
-            self.groups[group.number] = group
             work += self._export_group(made, state, group, name[1], changed)
         for log in queue.logs:
-            self.logs.setdefault(log.number, (state, log))
             # Nothing can be written to files that could not be opened: what they have not stays in the view.
             small = log.number in self._removal.damaged or (
                 queue.kind == QUEUE_CLASSIC and log.unflushed_bytes <= self.small_bytes)
             work += self._keep(made, queue, log) if small else self._export_log(made, queue, log)
         if queue.delays is not None:
             log, group = queue.delays.log, queue.delays.group
-            self.logs.setdefault(log.number, (state, log))
-            self.groups[group.number] = group
             take_over = self._keep if log.number in self._removal.damaged else self._export_log
             work += self._export_group(made, state, group, b"", changed) + take_over(made, queue, log)
         return work
@@ -399,21 +412,23 @@ class QueueKeeper:
     def _keep(self, made: QueueExport, queue: Queue, log: Log) -> int:
         """What no segment has of a small log, for the view; also of batches behind the checkpoint's."""
         if not log.unflushed_bytes:
-            self._drop_kept(made, log.number)
-        elif self._kept.get(log.number) != log.next:
+            self._drop_kept(made, log)
+        elif log.kept_upto != log.next:
             made.puts.append((key("k", log.number), log.next.to_bytes(8, "big") + unflushed(log, queue.needs(log))))
-            self._kept[log.number] = log.next
-        if (log.first, log.flushed) != self._stored.get(log.number, of_nothing(log)):
-            made.logs.append((log, log.first, log.flushed, False))
+            log.kept_upto = log.next
+        if log.first != log.stored_first or log.flushed != log.stored_next:
+            made.logs.append((log, log.first, log.flushed, None))
         return 1
 
-    def _drop_kept(self, made: QueueExport, number: int) -> None:
-        if self._kept.pop(number, None) is not None:
-            made.deletes.append(key("k", number))
+    @staticmethod
+    def _drop_kept(made: QueueExport, log: Log) -> None:
+        if log.kept_upto != NOTHING:
+            log.kept_upto = NOTHING
+            made.deletes.append(key("k", log.number))
 
     def _export_log(self, made: QueueExport, queue: Queue, log: Log) -> int:
         work = 1
-        self._drop_kept(made, log.number)
+        self._drop_kept(made, log)
         if log.unflushed_bytes:
             export = Export(log, made.upto, queue.needs(log))
             work += log.unflushed_bytes // BYTES_OF_WORK
@@ -421,8 +436,8 @@ class QueueKeeper:
                 made.blocks.append((log, export))
             if export.left:
                 queue.mark()  # what came after the batch is the next checkpoint's, whether or not more comes
-        if log.exporting != log.flushed or (log.first, log.flushed) != self._stored.get(log.number, of_nothing(log)):
-            made.logs.append((log, log.first, log.exporting, True))
+        if log.exporting != log.flushed or log.first != log.stored_first or log.flushed != log.stored_next:
+            made.logs.append((log, log.first, log.exporting, queue))
         return work
 
     def give_back(self, made: QueueExport) -> None:
@@ -456,10 +471,13 @@ class QueueKeeper:
                 self._safe[log.number] = safe[log.number]
             meta = LogMeta(first, max(upto, first), self._safe.get(log.number, 0))
             puts.append((key("l", log.number), msgspec.msgpack.encode(meta)))
-            self._stored[log.number] = meta.first, meta.next
+            log.stored_first, log.stored_next = meta.first, meta.next
             self._removal.moved(log.number, first)
-            if exported:
+            if exported is not None:
                 log.exported()
+                state = self.manager.states.get(exported)
+                if state is not None:  # what had been settled in between is not counted any more
+                    self.manager.sums.measure(exported, state.groups.values())
             if at % EXPORT_WORK == EXPORT_WORK - 1:
                 await asyncio.sleep(0)
         self.reader.evict()

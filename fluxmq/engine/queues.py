@@ -15,14 +15,14 @@ from fluxmq._core.queue_claim import Member
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_session import TopicFilter
-from fluxmq._core.queue_stats import queue_counts
+from fluxmq._core.queue_stats import QueueSums
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_contract import SILENT, Contract, backoff_ms, terms
 from fluxmq.engine.queue_dead import DeadNames, bury, make_room
 from fluxmq.engine.queue_positions import NOTHING, offset_in, read_position
 from fluxmq.engine.queue_records import GroupRecord, LogRecord, QueueRecord, RecordKind, record
 from fluxmq.engine.queue_sequences import with_sequence
-from fluxmq.engine.queue_settings import PREFIX, configure, configure_group, filters_of
+from fluxmq.engine.queue_settings import PREFIX, Asked, configure, configure_group, filters_of
 from fluxmq.engine.queue_states import QueueState
 from fluxmq.model.amqp_queues import Declared
 from fluxmq.model.queues import DeadLetters, QueueSpec, Retry, name_problem
@@ -61,7 +61,11 @@ class QueueManager:
         self.on_deleted: list[Callable[[Queue, list[Member]], None]] = []  # (queue, its members): it is no more
         self.on_stopped: list[Callable[[Queue, list[Member]], None]] = []  # (queue, its members): it is damaged
         self.refused_unknown = 0  # publishes to queues that are not there
-        self.counted: Counter[str] = Counter()  # what deleted queues had counted (queue_numbers.counts_of)
+        self.sums = QueueSums(hub.ledger)
+        self.counted: Counter[str] = Counter()  # what is counted beside: died_<reason>, dead_lettered
+        self.kinds: Counter[str] = Counter()  # queues by type
+        self.streams: dict[QueueState, None] = {}
+        self.asked = Asked(self)
         self.on_uncertain: Callable[[Queue, Log], None] | None = None
         self.log = on_log or (lambda level, cause, text, fields: None)
 
@@ -150,8 +154,12 @@ class QueueManager:
         self.queues[queue.name] = state
         self.states[queue] = state
         self.durables += queue.durable
+        self.kinds[spec.type] += 1
+        if queue.kind == QUEUE_STREAM:
+            self.streams[state] = None
         self.dead_names.add(state)
         configure(self, state)
+        queue.wake = self.asked.wake_up
         self.hub.add_queue(queue, filters_of(spec))
         queue.notify()
         self.on_queue(queue, True)
@@ -186,28 +194,29 @@ class QueueManager:
 
     def forget(self, state: QueueState) -> None:
         """Nobody knows the queue any more, and the view will forget it."""
-        self.counted.update(queue_counts(state.queue))
-        self.counted.update({f"died_{reason}": number for reason, number in state.died.items()})
-        self.counted["dead_lettered"] += state.dead_lettered
         self.queues.pop(state.queue.name, None)
         if self.states.pop(state.queue, None) is not None:
             self.durables -= state.queue.durable
+            self.kinds[state.spec.type] -= 1
+            self.streams.pop(state, None)
+            self.sums.forget(state.queue)
             self.dead_names.remove(state)
         self.changed.discard(state)
         self.hub.remove_queue(state.queue)
         self.on_queue(state.queue, False)
-        self.ended += [("q", state.queue.number), ("d", state.queue.number),
-                       *(("g", group.number) for group in state.groups.values()),
-                       *(("l", log.number) for log in state.queue.logs)]
-        delays = state.queue.delays
+        groups, logs, delays = [*state.groups.values()], [*state.queue.logs], state.queue.delays
         if delays is not None:
-            self.ended += [("l", delays.log.number), ("g", delays.group.number)]
+            groups.append(delays.group)
+            logs.append(delays.log)
             state.queue.delays = None  # whoever reads for it finds nobody
+        self.ended += [("q", state.queue.number), ("d", state.queue.number),
+                       *(("g", group.number) for group in groups), *(("l", log.number) for log in logs),
+                       *(("k", log.number) for log in logs if log.kept_upto != NOTHING)]
 
     def drop_quietly(self, state: QueueState, key: tuple[bytes, bytes]) -> Group:
         """The queue has this group no more; nothing is recorded: at recovery it ended later in the journal."""
         group = state.groups.pop(key)
-        state.contracts.pop(group, None)
+        state.note_contract(group, None)
         if state.queue.kind != QUEUE_STREAM:
             state.queue.remove_group(group)
         self.ended.append(("g", group.number))
@@ -278,7 +287,7 @@ class QueueManager:
         self.set_contract(state, group, record_.contract)
         for at, log in enumerate(queue.logs):
             group.add_cursor(log, at // queue.lanes, log.next if stream else log.first)
-        group.on_dead = self._dead
+        group.on_dead = self.asked.dead
         group.filter = self.filter(queue, record_.pattern)
         state.groups[record_.name, record_.pattern] = group
         if not stream:
@@ -307,7 +316,7 @@ class QueueManager:
     def set_contract(self, state: QueueState, group: Group, contract: Contract) -> None:
         """It is this one, whatever it was."""
         if contract != state.contracts.get(group, SILENT):
-            state.contracts[group] = contract
+            state.note_contract(group, contract)
             self.changed.add(state)  # or the view would not hear of it
         configure_group(self, state, group)
 
@@ -377,11 +386,13 @@ class QueueManager:
     def full(self, queue: Queue) -> bool:
         return make_room(self, self.states[queue])
 
-    def _dead(self, group: Group, log: Log, offset: int, deliveries: int, reason: str) -> None:
+    def dead(self, group: Group, log: Log, offset: int, deliveries: int, reason: str) -> None:
         state = self.states.get(group.owner) if isinstance(group.owner, Queue) else None
         if state is not None:
             bury(self, state, log, offset, deliveries, reason, group.name)
 
-    def produced(self, state: QueueState, producer: bytes, sequence: int) -> None:
-        state.producers[producer] = with_sequence(state.producers.get(producer), sequence)
-        self.changed.add(state)
+    def produced(self, queue: Queue, producer: bytes, sequence: int) -> None:
+        state = self.states.get(queue)
+        if state is not None:  # else a stale route led to a queue that is no more
+            state.note_produced(producer, with_sequence(state.producers.get(producer), sequence))
+            self.changed.add(state)

@@ -327,10 +327,16 @@ def kin(value: object) -> str:
 
 # ---------------------------------------------------------------- what the engine makes of it
 
+_PLAIN_RETRY = Retry(max_retries=0, initial_backoff=0.0, max_backoff=0.0, visibility_timeout=0.0)
+_NO_DEAD_LETTERS = DeadLetters(enabled=False)
+
 
 def spec_of(declared: Declared, terms: QueueTerms) -> QueueSpec:
     """The queue in the words of `queues:`, as far as these go: the rest is in the terms."""
     name = internal_name(declared.vhost, declared.name).decode("utf-8", "surrogateescape")
+    if terms is NO_TERMS:  # nearly all queues, and there may be a hundred thousand: they share what is the same
+        return QueueSpec(name=name, type="classic" if declared.durable and not declared.exclusive else "ephemeral",
+                         overflow="drop-head", expires_after=0.0, retry=_PLAIN_RETRY, dlq=_NO_DEAD_LETTERS)
     limit = QueueLimits(max_depth=min(max(terms.length_max, 0), DEPTH_MAX), max_bytes=min(max(terms.bytes_max, 0),
                         SIZE_MAX), message_ttl=max(terms.ttl_ms, 0) / 1000)
     if terms.kind == "stream":

@@ -182,7 +182,7 @@ class ExchangesAgainstOracle(RuleBasedStateMachine):
         if hasattr(self, "real"):
             ends = [*self.real.exchanges.values(), *self.real.queues.values()]
             assert {binding for one in self.real.exchanges.values() for binding in one.outbound} == {
-                binding for end in ends for binding in end.inbound}
+                binding for end in ends for binding in end.inbound or ()}
             assert sum(len(one.bindings) for one in self.naive.exchanges.values()) == sum(
                 len(one.outbound) for one in self.real.exchanges.values())
 

@@ -257,5 +257,6 @@ def test_a_want_of_space_is_waited_for_and_nothing_taken_over_is_forgotten(tmp_p
     expected = asyncio.run(scenario())
     node = Node(tmp_path)
     assert node.state() == expected
-    assert not [path for path in (tmp_path / "queues").iterdir() if int(path.name, 16) not in node.keeper.queues.logs]
+    known = {log.number for queue in node.keeper.queues.manager.states for log in queue.logs}
+    assert not [path for path in (tmp_path / "queues").iterdir() if int(path.name, 16) not in known]
     node.close()

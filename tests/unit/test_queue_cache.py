@@ -23,7 +23,6 @@ def flushed(hub: Hub, keeper: QueueKeeper, name: str) -> tuple[Log, Blocks]:
         log.append_message(b"t", b"x")
     blocks = [block[7] for block in Export(log, 1 << 60)]
     log.exported()
-    keeper.logs[log.number] = manager.queues[name.encode()], log
     return log, blocks
 
 
