@@ -73,8 +73,8 @@ cdef int replay_settle(Group group, Cursor cursor, uint64_t first, uint32_t n) e
             group.unlink(claim)
             group.drop_claim(claim)
         cursor.mark(offset)
-        if cursor.next <= offset:
-            cursor.next = offset + 1
+    if cursor.next < cursor.floor:      # what lies between may have been settled out of turn, with older ones left
+        cursor.next = cursor.floor
     return 0
 
 
@@ -171,16 +171,23 @@ def restore_state(Group group not None, bytes state not None):
 
 
 def cursors_of(bytes state not None) -> list:
-    """[(log, next offset to claim)] of what export_state gave, for a repair. Raises CorruptError."""
+    """[(log, reached)] of what export_state gave, for a repair: every offset that the group has claimed or settled is
+    below `reached`. Raises CorruptError."""
     found, at = [], 5
     try:
         version, count = struct.unpack_from(">BI", state)
         if version != STATE_VERSION:
             raise CorruptError(f"the state of a group is of version {version}")
         for _ in range(count):
-            log_number, next, floor, pages, claims = struct.unpack_from(">QQQII", state, at)
-            at += 32 + pages * (8 + PAGE_BYTES) + claims * 18
-            found.append((log_number, next))
+            log_number, reached, floor, pages, claims = struct.unpack_from(">QQQII", state, at)
+            at += 32
+            for _ in range(pages):              # what was settled may lie above what is claimed next
+                index, bits = struct.unpack_from(f">Q{PAGE_BYTES}s", state, at)
+                if any(bits):
+                    reached = max(reached, (index << PAGE_BITS) + int.from_bytes(bits, "little").bit_length())
+                at += 8 + PAGE_BYTES
+            at += claims * 18
+            found.append((log_number, reached))
     except struct.error:
         raise CorruptError("the state of a group ends in the middle") from None
     return found

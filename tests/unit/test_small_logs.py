@@ -249,6 +249,26 @@ def test_messages_whose_queue_is_lost_get_one(node: Small) -> None:
     other.close()
 
 
+@pytest.mark.parametrize("stored", [False, True], ids=["in the journal", "in the view"])
+def test_what_nobody_had_before_one_that_was_settled_out_of_turn_still_goes_out(node: Small, stored: bool) -> None:
+    """As of dead letters, when one of the younger goes back to its queue."""
+    node.append(0, 1, 2, 3)
+    if stored:
+        node.checkpoint()
+    node.settle(2)
+    node = node.again()
+    got: list[int] = []
+
+    def deliver(log: int, offset: int, deliveries: int) -> bool:
+        got.append(offset)
+        return True
+
+    node.group.join(PyMember(deliver, room=100))
+    node.durable()
+    assert got == [0, 1, 3]
+    node.close()
+
+
 def test_where_they_are_lost_what_comes_next_is_not(node: Small) -> None:
     """The group has settled what the view has lost: a log that begins again below that would swallow what comes."""
     node.append(*range(30))
