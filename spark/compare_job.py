@@ -7,8 +7,9 @@ import click
 
 from fluxmq.spark.measures import alike
 from fluxmq.spark.measuring import Engine, engine_options, measured
+from fluxmq.spark.page import check_place, html_option, write_page
 from fluxmq.spark.report import Side, html_report, text_report
-from fluxmq.spark.result import ResultError, open_result
+from fluxmq.spark.result import open_result
 
 __all__ = ["compare"]
 
@@ -16,23 +17,19 @@ __all__ = ["compare"]
 @click.command()
 @click.argument("a", metavar="RESULT_A")
 @click.argument("b", metavar="RESULT_B")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path),
-              help="Write the report with its plots to this HTML file.")
+@html_option("--out")
 @engine_options
-def compare(a: str, b: str, out: Path | None, engine: Engine, master: str | None) -> None:
+def compare(a: str, b: str, html: Path | None, engine: Engine, master: str | None) -> None:
     """Show two results of `replay run` beside each other: rates, latency over time, faults, the broker's CPU.
 
     Partial results are taken, and marked. What may differ by how much is for `replay gate` to say.
     """
+    check_place(html)
     results = [open_result(a), open_result(b)]
     sides = [Side(result.name, result.summary, measures)
              for result, measures in zip(results, measured(results, engine, master), strict=True)]
     alike(sides[0].measures.values, sides[1].measures.values)
-    if out is not None:
-        try:
-            out.write_text(html_report(*sides), encoding="utf-8")
-        except OSError as error:
-            raise ResultError(f"the report {out} cannot be written: {error.strerror}") from None
     click.echo(text_report(*sides))
-    if out is not None:
-        click.echo(f"\nThe report with its plots: {out}")
+    if html is not None:
+        write_page(html, html_report(*sides))
+        click.echo(f"\nThe report with its plots: {html}")

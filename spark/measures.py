@@ -32,10 +32,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fluxmq.spark.buckets import bucketed
 from fluxmq.spark.result import Result
 
 __all__ = ["COLUMNS", "MEASURES", "PERCENTILES", "Bucket", "Counted", "Measure", "Measures", "alike", "bucket_width",
-           "finish", "measure"]
+           "finish", "first_deliveries", "live_deliveries", "measure", "percentile", "rows_of", "sent_and_came"]
 
 PERCENTILES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99_9": 0.999}
 BUCKETS = 60
@@ -43,6 +44,7 @@ SECOND = 1_000_000_000
 MICROSECOND = 1000
 GOOD_REASONS = 128                      # below: the publish was taken
 SHARED = ("$share/", "$queue/")
+MESSAGE = ["client_number", "publisher", "publisher_op"]
 COLUMNS = ["event", "client_number", "connection", "op", "topic", "qos", "retain", "dup", "publisher", "publisher_op",
            "due", "sent", "acked", "reason"]
 
@@ -99,6 +101,8 @@ class Counted:
     unanswered: int = 0
     latency: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(PERCENTILES))
     late_p99: int | None = None
+    # bucket (buckets.py) of a latency in µs → how many
+    latencies: dict[int, int] = field(default_factory=dict)
     # number of the bucket → it
     buckets: dict[int, Bucket] = field(default_factory=dict)
 
@@ -111,11 +115,13 @@ class Counted:
 @dataclass(slots=True)
 class Measures:
     """values: by the names of MEASURES, None where the result does not say. buckets: in order of time. cpu: (seconds
-    after the window's start, part of a processor that the broker used since the sample before)."""
+    after the window's start, part of a processor that the broker used since the sample before). latencies: how many
+    are in each bucket (buckets.py), in µs."""
 
     values: dict[str, float | None]
     buckets: list[Bucket]
     cpu: list[tuple[float, float]]
+    latencies: dict[int, int] = field(default_factory=dict)
 
 
 def bucket_width(start: int | None, end: int | None) -> int:
@@ -141,7 +147,8 @@ def finish(counted: Counted, cpu: Sequence[Sequence[float]]) -> Measures:
     start = counted.start or 0
     shares = [((after[0] - start) / SECOND, (after[1] - before[1]) * SECOND / (after[0] - before[0]))
               for before, after in pairwise(samples) if after[0] > before[0]]
-    return Measures(values, [counted.buckets[number] for number in sorted(counted.buckets)], shares)
+    return Measures(values, [counted.buckets[number] for number in sorted(counted.buckets)], shares,
+                    counted.latencies)
 
 
 def alike(one: dict[str, float | None], other: dict[str, float | None]) -> None:
@@ -167,34 +174,48 @@ def _at(samples: list[tuple[int, float]], instant: int) -> float:
 
 def measure(result: Result) -> Measures:
     """All in memory: for results of some million rows. Raises ResultError."""
-    table = result.table(COLUMNS)
-    for name in ("event", "topic"):
-        index = table.schema.get_field_index(name)
-        table = table.set_column(index, name, table.column(name).cast(pa.string()))
-    return finish(_count(table), result.summary.cpu)
+    return finish(_count(rows_of(result, COLUMNS)), result.summary.cpu)
+
+
+def rows_of(result: Result, columns: list[str]) -> pa.Table:
+    """The rows, text as text: what is a dictionary cannot be joined. Raises ResultError."""
+    table = result.table(columns)
+    for index, name in enumerate(columns):
+        if pa.types.is_dictionary(table.schema.field(index).type):
+            table = table.set_column(index, name, table.column(name).cast(pa.string()))
+    return table
+
+
+def sent_and_came(table: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The publishes that were sent, and the deliveries that are traced to one."""
+    return (table.filter(_is("publish") & pc.field("sent").is_valid()),
+            table.filter(_is("delivery") & pc.field("publisher").is_valid() & ~pc.field("retain")))
+
+
+def first_deliveries(came: pa.Table) -> pa.Table:
+    """Of what is not marked dup, the first delivery of each message to each client."""
+    fresh = came.filter(~pc.field("dup"))
+    firsts = fresh.group_by(MESSAGE).aggregate([("op", "min")])
+    return fresh.join(firsts.rename_columns([*MESSAGE, "op"]), [*MESSAGE, "op"], join_type="inner")
 
 
 def _count(table: pa.Table) -> Counted:
-    publishes = table.filter(_is("publish") & pc.field("sent").is_valid())
-    came = table.filter(_is("delivery") & pc.field("publisher").is_valid() & ~pc.field("retain"))
+    publishes, came = sent_and_came(table)
     counted = Counted(published=publishes.num_rows)
     if not publishes.num_rows:
         return counted
     counted.start = pc.min(publishes["sent"]).as_py()
     counted.end = max(pc.max(publishes["sent"]).as_py(), pc.max(came["sent"]).as_py() or 0)
-    message = ["client_number", "publisher", "publisher_op"]
-    counted.delivered = came.group_by(message).aggregate([]).num_rows
-    fresh = came.filter(~pc.field("dup"))
-    firsts = fresh.group_by(message).aggregate([("op", "min")])
-    counted.duplicates = fresh.num_rows - firsts.num_rows
-    first = fresh.join(firsts.rename_columns([*message, "op"]), [*message, "op"], join_type="inner")
+    counted.delivered = came.group_by(MESSAGE).aggregate([]).num_rows
+    first = first_deliveries(came)
+    counted.duplicates = came.filter(~pc.field("dup")).num_rows - first.num_rows
     counted.unanswered = publishes.filter((pc.field("qos") > 0) & pc.field("acked").is_null()).num_rows
     counted.order_violations = _steps_back(first)
     counted.lost = _gaps(first, publishes, _unsteady(table))
     due = publishes.filter(pc.field("due").is_valid())
     late = pc.divide(pc.max_element_wise(pc.subtract(due["sent"], due["due"]), 0), MICROSECOND)
-    counted.late_p99 = _percentile(late.sort().to_pylist(), PERCENTILES["p99"])
-    _latencies(counted, first, publishes, table.filter(_is("connect")))
+    counted.late_p99 = percentile(late.sort().to_pylist(), PERCENTILES["p99"])
+    _latencies(counted, first, publishes, live_deliveries(first, publishes, table))
     return counted
 
 
@@ -202,29 +223,34 @@ def _is(event: str) -> pc.Expression:
     return pc.field("event") == event
 
 
-def _latencies(counted: Counted, first: pa.Table, publishes: pa.Table, connects: pa.Table) -> None:
+def live_deliveries(first: pa.Table, publishes: pa.Table, table: pa.Table) -> pa.Table:
+    """Those that latency is of, with `began` (ns) and `latency` (µs). first: first_deliveries(); table: all rows."""
     sent = publishes.select(["client_number", "op", "sent"]).rename_columns(["publisher", "publisher_op", "began"])
-    there = connects.select(["client_number", "connection", "acked"]).rename_columns(
+    there = table.filter(_is("connect")).select(["client_number", "connection", "acked"]).rename_columns(
         ["client_number", "connection", "since"])
     timed = first.join(sent, ["publisher", "publisher_op"], join_type="inner").join(
         there, ["client_number", "connection"])
     could = pc.max_element_wise(timed["began"], timed["due"])
     timed = timed.set_column(timed.schema.get_field_index("began"), "began", could)
     live = timed.filter(pc.field("since").is_null() | (pc.field("since") <= pc.field("began")))
+    return live.append_column("latency", pc.divide(pc.subtract(live["sent"], live["began"]), MICROSECOND))
+
+
+def _latencies(counted: Counted, first: pa.Table, publishes: pa.Table, live: pa.Table) -> None:
     width = bucket_width(counted.start, counted.end)
 
     def bucket(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return pc.divide(pc.subtract(column, counted.start), width)
 
-    figures = pa.table({"bucket": bucket(live["began"]),
-                        "latency": pc.divide(pc.subtract(live["sent"], live["began"]), MICROSECOND)})
+    figures = pa.table({"bucket": bucket(live["began"]), "latency": live["latency"]})
     figures = figures.sort_by([("bucket", "ascending"), ("latency", "ascending")])
     ordered = figures["latency"].to_pylist()
     begin = 0
     for number, count in _counts(figures["bucket"]):
         counted.bucket(number).latency = _percentiles(ordered[begin:begin + count])
         begin += count
-    counted.latency = _percentiles(sorted(ordered))
+    ordered.sort()
+    counted.latency, counted.latencies = _percentiles(ordered), bucketed(ordered)
     for number, count in _counts(bucket(publishes["sent"])):
         counted.bucket(number).published = count
     for number, count in _counts(bucket(first["sent"])):
@@ -236,10 +262,11 @@ def _counts(numbers: pa.ChunkedArray) -> list[tuple[int, int]]:
 
 
 def _percentiles(ordered: list[int]) -> dict[str, int | None]:
-    return {name: _percentile(ordered, part) for name, part in PERCENTILES.items()}
+    return {name: percentile(ordered, part) for name, part in PERCENTILES.items()}
 
 
-def _percentile(ordered: list[int], part: float) -> int | None:
+def percentile(ordered: Sequence[int], part: float) -> int | None:
+    """The smallest value that at least that part of all does not exceed; None of nothing."""
     return ordered[math.ceil(part * len(ordered)) - 1] if ordered else None
 
 

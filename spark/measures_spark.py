@@ -4,10 +4,11 @@ from __future__ import annotations
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession, Window
 
+from fluxmq.spark.buckets import bucket_sql
 from fluxmq.spark.measures import COLUMNS, PERCENTILES, Counted, Measures, bucket_width, finish
 from fluxmq.spark.result import Result
 
-__all__ = ["measure_with_spark"]
+__all__ = ["first_deliveries", "live_deliveries", "measure_with_spark", "sent_and_came"]
 
 MICROSECOND = 1000
 GOOD_REASONS = 128
@@ -17,8 +18,7 @@ MESSAGE = ("client_number", "publisher", "publisher_op")
 def measure_with_spark(result: Result, spark: SparkSession) -> Measures:
     """The same as `measures.measure`. Raises ResultError."""
     rows = result.frame(spark).select(*COLUMNS)
-    publishes = rows.where("event = 'publish' AND sent IS NOT NULL")
-    came = rows.where("event = 'delivery' AND publisher IS NOT NULL AND NOT retain")
+    publishes, came = sent_and_came(rows)
     began = publishes.agg(F.count("*"), F.min("sent"), F.max("sent"),
                           F.count_if(F.expr("qos > 0 AND acked IS NULL")),
                           F.expr("percentile_disc(0.99) WITHIN GROUP (ORDER BY CASE WHEN due IS NOT NULL THEN "
@@ -27,21 +27,38 @@ def measure_with_spark(result: Result, spark: SparkSession) -> Measures:
     counted = Counted(published=began[0], start=began[1], end=began[2], unanswered=began[3], late_p99=_whole(began[4]))
     if not counted.published:
         return finish(Counted(), result.summary.cpu)
-    fresh = came.where("NOT dup")
     ended = came.agg(F.max("sent"), F.count_distinct(*MESSAGE), F.count_if(~F.col("dup"))).first()
     assert ended is not None
     counted.end = max(counted.end or 0, ended[0] or 0)
     counted.delivered = ended[1]
-    nth = F.row_number().over(Window.partitionBy(*MESSAGE).orderBy("op"))
-    first = fresh.withColumn("nth", nth).where("nth = 1").drop("nth").cache()
+    first = first_deliveries(came).cache()
     try:
         counted.duplicates = ended[2] - first.count()
         counted.order_violations = _steps_back(first)
         counted.lost = _gaps(first, publishes, rows)
-        _latencies(counted, first, publishes, rows.where("event = 'connect'"))
+        _latencies(counted, first, publishes, rows)
     finally:
         first.unpersist()
     return finish(counted, result.summary.cpu)
+
+
+def sent_and_came(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """As in measures.py, like the two that follow."""
+    return (rows.where("event = 'publish' AND sent IS NOT NULL"),
+            rows.where("event = 'delivery' AND publisher IS NOT NULL AND NOT retain"))
+
+
+def first_deliveries(came: DataFrame) -> DataFrame:
+    nth = F.row_number().over(Window.partitionBy(*MESSAGE).orderBy("op"))
+    return came.where("NOT dup").withColumn("nth", nth).where("nth = 1").drop("nth")
+
+
+def live_deliveries(first: DataFrame, publishes: DataFrame, rows: DataFrame) -> DataFrame:
+    sent = publishes.selectExpr("client_number AS publisher", "op AS publisher_op", "sent AS began")
+    there = rows.where("event = 'connect'").selectExpr("client_number", "connection", "acked AS since")
+    return (first.join(sent, ["publisher", "publisher_op"]).join(there, ["client_number", "connection"], "left")
+            .withColumn("began", F.greatest("began", "due")).where("since IS NULL OR since <= began")
+            .withColumn("latency", F.expr(f"(sent - began) div {MICROSECOND}")))
 
 
 def _whole(value: float | None) -> int | None:
@@ -52,20 +69,18 @@ def _percentiles() -> list[str]:
     return [f"percentile_disc({part}) WITHIN GROUP (ORDER BY latency) AS {name}" for name, part in PERCENTILES.items()]
 
 
-def _latencies(counted: Counted, first: DataFrame, publishes: DataFrame, connects: DataFrame) -> None:
+def _latencies(counted: Counted, first: DataFrame, publishes: DataFrame, rows: DataFrame) -> None:
     width = bucket_width(counted.start, counted.end)
-    sent = publishes.selectExpr("client_number AS publisher", "op AS publisher_op", "sent AS began")
-    there = connects.selectExpr("client_number", "connection", "acked AS since")
-    live = (first.join(sent, ["publisher", "publisher_op"]).join(there, ["client_number", "connection"], "left")
-            .withColumn("began", F.greatest("began", "due")).where("since IS NULL OR since <= began")
-            .selectExpr(f"(began - {counted.start}) div {width} AS bucket",
-                        f"(sent - began) div {MICROSECOND} AS latency")).cache()
+    live = live_deliveries(first, publishes, rows).selectExpr(
+        f"(began - {counted.start}) div {width} AS bucket", "latency").cache()
     try:
         whole = live.agg(*map(F.expr, _percentiles())).first()
         assert whole is not None
         counted.latency = {name: _whole(whole[name]) for name in PERCENTILES}
         for row in live.groupBy("bucket").agg(*map(F.expr, _percentiles())).collect():
             counted.bucket(row["bucket"]).latency = {name: _whole(row[name]) for name in PERCENTILES}
+        counted.latencies = {row["number"]: row["count"] for row in live.selectExpr(
+            f"{bucket_sql('latency')} AS number").groupBy("number").count().collect()}
     finally:
         live.unpersist()
     number = f"(sent - {counted.start}) div {width} AS bucket"

@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import click
 
+from fluxmq.spark.breakdown import Breakdown, breakdown
 from fluxmq.spark.measures import Measures, measure
 from fluxmq.spark.result import Result
 
-__all__ = ["Engine", "engine_options", "measured"]
+__all__ = ["Engine", "broken_down", "engine_options", "measured"]
 
 Engine = Literal["auto", "plain", "spark"]
 # Parquet of that size is some ten million rows: more than that is not to be held in memory as a whole.
@@ -30,9 +31,8 @@ def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def measured(results: Sequence[Result], engine: Engine, master: str | None) -> list[Measures]:
     """The measures of each. Raises ResultError, SparkMissing."""
-    size = sum(result.place.system.get_file_info(name).size or 0 for result in results for name in result.files)
     found = []
-    if engine == "plain" or (engine == "auto" and size <= PLAIN_BYTES):
+    if _in_memory(results, engine):
         for number, result in enumerate(results):
             with _told(f"measuring {result.name} ({number + 1} of {len(results)})"):
                 found.append(measure(result))
@@ -46,6 +46,22 @@ def measured(results: Sequence[Result], engine: Engine, master: str | None) -> l
         with _told(f"measuring {result.name} ({number + 1} of {len(results)})"):
             found.append(measure_with_spark(result, spark))
     return found
+
+
+def broken_down(result: Result, engine: Engine, master: str | None) -> Breakdown:
+    """By topic, protocol, QoS and client. Raises ResultError, SparkMissing."""
+    with _told(f"measuring the parts of {result.name}"):
+        if _in_memory([result], engine):
+            return breakdown(result)
+        from fluxmq.spark.breakdown import breakdown_with_spark
+        from fluxmq.spark.session import session
+
+        return breakdown_with_spark(result, session("fluxmq measures", master))
+
+
+def _in_memory(results: Sequence[Result], engine: Engine) -> bool:
+    size = sum(result.place.system.get_file_info(name).size or 0 for result in results for name in result.files)
+    return engine == "plain" or (engine == "auto" and size <= PLAIN_BYTES)
 
 
 @contextmanager

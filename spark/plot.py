@@ -1,20 +1,21 @@
 """Line charts as inline SVG, drawn here: no scripts, no fonts, nothing from outside.
 
 Colours are classes that the page's style gives values for light and dark; each series also has its own dash pattern, so
-that nobody needs the colours. The figures stand in a table beside it (report.py).
+that nobody needs the colours. The figures stand in a table beside it (page.py).
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Series", "line_chart", "short", "ticks"]
+__all__ = ["Series", "decades", "line_chart", "short", "ticks"]
 
 WIDTH, HEIGHT = 720, 260
 LEFT, RIGHT, TOP, BOTTOM = 72, 12, 28, 40
 TICKS = 5
+DECADES_FINE = 3            # on a logarithmic axis of more than that, only powers of ten are named
 
 Point = tuple[float, float | None]
 
@@ -39,15 +40,35 @@ def ticks(low: float, high: float, count: int = TICKS) -> list[float]:
     return [number * step for number in range(first, last + 1)]
 
 
-def line_chart(identity: str, title: str, x_unit: str, y_unit: str, series: Sequence[Series]) -> str:
-    """An <svg> with axes from zero. identity: unique in the page. Without points, a sentence that says so."""
+def decades(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten from `low` (above 0) or less to `high` or more; powers alone where those many."""
+    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
+    last = max(last, first + 1)
+    between = (1, 2, 5) if last - first <= DECADES_FINE else (1,)
+    return [10.0 ** power * factor for power in range(first, last) for factor in between] + [10.0 ** last]
+
+
+def line_chart(identity: str, title: str, x_unit: str, y_unit: str, series: Sequence[Series], *,
+               across: Callable[[float], str] | None = None) -> str:
+    """An <svg> with axes from zero. identity: unique in the page. Without points, a sentence that says so.
+
+    across: makes the horizontal axis logarithmic, and is how its values are written; an x of 0 stands at its left end.
+    """
     known = [(x, y) for one in series for x, y in one.points if y is not None and math.isfinite(y)]
-    if not known:
+    above = [x for x, _ in known if x > 0]
+    if not known or (across is not None and not above):
         return "<p>Not measured.</p>"
-    across, up = ticks(0, max(x for x, _ in known)), ticks(0, max(y for _, y in known))
+    sideways = ticks(0, max(x for x, _ in known)) if across is None else decades(min(above), max(above))
+    up = ticks(0, max(y for _, y in known))
+
+    def part(x: float) -> float:
+        """Where x is on the horizontal axis: 0 to 1."""
+        if across is None:
+            return x / sideways[-1]
+        return math.log(max(x, sideways[0]) / sideways[0]) / math.log(sideways[-1] / sideways[0])
 
     def at(x: float, y: float) -> tuple[float, float]:
-        return (LEFT + (WIDTH - LEFT - RIGHT) * x / across[-1], HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * y / up[-1])
+        return (LEFT + (WIDTH - LEFT - RIGHT) * part(x), HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * y / up[-1])
 
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="{identity}-t {identity}-d">',
              f'<title id="{identity}-t">{escape(title)}</title>',
@@ -56,9 +77,12 @@ def line_chart(identity: str, title: str, x_unit: str, y_unit: str, series: Sequ
         _, height = at(0, y)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}"/>'
                      f'<text x="{LEFT - 8}" y="{height + 4:.1f}" text-anchor="end">{short(y)}</text>')
-    for x in across:
+    for x in sideways:
         place, _ = at(x, 0)
-        parts.append(f'<text x="{place:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{short(x)}</text>')
+        if across is not None:
+            parts.append(f'<line class="grid" x1="{place:.1f}" x2="{place:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
+        text = short(x) if across is None else escape(across(x))
+        parts.append(f'<text x="{place:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{text}</text>')
     parts.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{escape(x_unit)}</text>'
                  f'<text x="4" y="12">{escape(y_unit)}</text>')
     for one in series:

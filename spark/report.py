@@ -1,47 +1,40 @@
-"""Two results beside each other: one HTML file that needs nothing else, and a few lines of text."""
+"""Results as text and as HTML: one, or two beside each other. The parts of the pages are page.py's."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from html import escape
 from typing import Any
 
+from fluxmq.spark.breakdown import KINDS, Breakdown
 from fluxmq.spark.measures import MEASURES, PERCENTILES, Bucket, Measures
-from fluxmq.spark.plot import Series, line_chart
+from fluxmq.spark.page import (
+    STYLES,
+    Html,
+    Spread,
+    Tone,
+    bad,
+    distribution,
+    duration,
+    instant,
+    over_time,
+    page,
+    section,
+    table,
+)
+from fluxmq.spark.plot import Series
 from fluxmq.spark.profile_text import printable
 from fluxmq.spark.result import Summary
+from fluxmq.spark.side_by_side import recorded_rows
 
-__all__ = ["Side", "html_report", "text_report"]
+__all__ = ["Side", "conditions", "html_report", "latency", "result_page", "text_report"]
 
-BILLION = 1e9
-STYLES = ("a", "b")
-STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --faint: #6a737d; --rule: #d0d7de;
-  --a: #0b5cad; --b: #b3470e; --bad: #b00020; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #0f1419; --faint: #9aa4ae; --rule: #38424c;
-  --a: #6cb6ff; --b: #ffa657; --bad: #ff7b8a; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem;
-  margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; } .wide { overflow-x: auto; }
-caption { text-align: left; color: var(--faint); padding: .3rem 0; }
-th, td { padding: .25rem .8rem .25rem 0; text-align: right; border-bottom: 1px solid var(--rule); vertical-align: top; }
-th:first-child, td:first-child, table.said td { text-align: left; } td { overflow-wrap: anywhere; }
-figure { margin: 1rem 0; } figcaption { color: var(--faint); }
-svg { width: 100%; height: auto; } svg text { fill: var(--faint); font-size: 12px; }
-.grid { stroke: var(--rule); stroke-width: 1; }
-polyline { fill: none; stroke-width: 2; } polyline.a { stroke: var(--a); }
-polyline.b { stroke: var(--b); stroke-dasharray: 6 3; } circle.a { fill: var(--a); } circle.b { fill: var(--b); }
-.key { display: inline-block; width: 1.8rem; border-top: 3px solid var(--a); vertical-align: middle; }
-.key.b { border-top: 3px dashed var(--b); } .bad { color: var(--bad); font-weight: 600; }
-summary { cursor: pointer; color: var(--faint); }
-"""
+US_NS = 1000
+BETTER = {"higher": "higher is better", "lower": "lower is better", "zero": "must be 0", "": ""}
 
 
 @dataclass(slots=True, frozen=True)
 class Side:
-    """One of the two. name: the directory of the result."""
+    """One result. name: its directory."""
 
     name: str
     summary: Summary
@@ -58,16 +51,18 @@ class Side:
                  ("Broker", " ".join(str(broker[key]) for key in ("name", "version", "address") if broker.get(key))),
                  ("Recording", listed(said.recording)), ("Options", listed(said.options)),
                  ("Started", instant(said.started)), ("Finished", instant(said.finished)),
-                 ("Not sent", str(said.not_sent) if said.not_sent else "")]
+                 ("Not sent", str(said.not_sent) if said.not_sent else ""),
+                 ("Not replayed", ", ".join(f"{count:,} {what}" for what, count in said.not_replayed.items()))]
         return [(name, text or "-") for name, text in found]
+
+    def faults(self) -> list[str]:
+        """What must be 0 and is not."""
+        return [f"{measure.title.lower()} {figure(name, self.measures.values[name])}"
+                for name, measure in MEASURES.items() if faulty(name, self.measures.values[name])]
 
 
 def listed(words: dict[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in words.items() if value not in (None, ""))
-
-
-def instant(ns: int | None) -> str:
-    return "" if ns is None else datetime.fromtimestamp(ns / BILLION, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def figure(name: str, value: float | None) -> str:
@@ -86,44 +81,35 @@ def faulty(name: str, value: float | None) -> bool:
     return MEASURES[name].better == "zero" and bool(value)
 
 
-def table(caption: str, header: Iterable[str], rows: Iterable[Iterable[str]], kind: str = "") -> str:
-    """Cells are HTML already."""
-    lines = [f'<div class="wide"><table class="{kind}"><caption>{escape(caption)}</caption>',
-             "<thead><tr>" + "".join(f'<th scope="col">{cell}</th>' for cell in header) + "</tr></thead><tbody>"]
-    for first, *rest in rows:
-        lines.append(f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in rest) + "</tr>")
-    return "\n".join([*lines, "</tbody></table></div>"])
+# ── parts of pages ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def measures_table(a: Side, b: Side) -> str:
-    def cell(name: str, value: float | None) -> str:
-        text = figure(name, value)
-        return f'<span class="bad">{text}</span>' if faulty(name, value) else text
+def verdict(sides: Sequence[Side]) -> tuple[Tone, str]:
+    """What can be said of results by themselves: whether they are whole, and what must be 0 and is not."""
+    said, tone = [], "good"
+    for name, side in zip(letters(sides), sides, strict=True):
+        faults = side.faults()
+        tone = "bad" if faults or tone == "bad" else "good" if side.summary.complete and tone == "good" else "open"
+        text = "; ".join([side.state, ", ".join(faults) or "nothing that must be 0 is anything else"])
+        said.append(f"{name}: {text}" if name else text[0].upper() + text[1:])
+    return tone, ". ".join(said)  # type: ignore[return-value]
 
-    rows = [(escape(f"{m.title} ({m.unit})"), cell(name, a.measures.values[name]), cell(name, b.measures.values[name]),
-             ratio(a.measures.values[name], b.measures.values[name]),
-             {"higher": "higher is better", "lower": "lower is better", "zero": "must be 0", "": ""}[m.better])
-            for name, m in MEASURES.items()]
-    return table("All measures; the ratio is B / A", ("Measure", "A", "B", "B / A", ""), rows)
+
+def letters(sides: Sequence[Side]) -> Sequence[str]:
+    return "AB" if len(sides) == 2 else ("",)
 
 
-def over_time(identity: str, title: str, unit: str, sides: tuple[Side, Side],
-              points: Callable[[Measures], list[tuple[float, float | None]]]) -> str:
-    """A chart of both sides with its table."""
-    found = [points(side.measures) for side in sides]
-    chart = line_chart(identity, title, "s", unit, [Series(name, style, got)
-                                                    for name, style, got in zip("AB", STYLES, found, strict=True)])
+def measures_table(sides: Sequence[Side]) -> Html:
     rows = []
-    for number in range(max(map(len, found))):
-        cells: list[str] = []
-        for got in found:
-            here = got[number] if number < len(got) else None
-            cells += ["-", "-"] if here is None else [f"{here[0]:.3f}", "-" if here[1] is None else f"{here[1]:,.4g}"]
-        rows.append([str(number + 1), *cells])
-    figures = table(f"{title}, {unit}", ("", "A: s", f"A: {escape(unit)}", "B: s", f"B: {escape(unit)}"), rows)
-    return (f'<figure><figcaption><strong>{escape(title)}</strong>, {escape(unit)}: <span class="key"></span> A '
-            f'<span class="key b"></span> B</figcaption>\n{chart}\n'
-            f"<details><summary>The figures</summary>\n{figures}</details></figure>")
+    for name, measure in MEASURES.items():
+        values = [side.measures.values[name] for side in sides]
+        cells = [bad(figure(name, value)) if faulty(name, value) else figure(name, value) for value in values]
+        if len(sides) == 2:
+            cells.append(ratio(*values))
+        rows.append([f"{measure.title} ({measure.unit})", *cells, BETTER[measure.better]])
+    if len(sides) == 2:
+        return table("All measures; the ratio is B / A", ("Measure", "A", "B", "B / A", ""), rows)
+    return table("All measures", ("Measure", "", ""), rows)
 
 
 def per_second(measures: Measures) -> list[tuple[float, float | None]]:
@@ -153,26 +139,71 @@ def cpu_of(measures: Measures) -> list[tuple[float, float | None]]:
     return [(second, 100 * share) for second, share in measures.cpu]
 
 
+def latency(spreads: Sequence[tuple[str, Sequence[Measures]]]) -> Html:
+    """The distribution of latencies, of all results of a name together."""
+    found = []
+    for (name, results), style in zip(spreads, STYLES, strict=False):
+        counts: dict[int, int] = {}
+        for measures in results:
+            for number, count in measures.latencies.items():
+                counts[number] = counts.get(number, 0) + count
+        found.append(Spread(name, style, counts, US_NS))
+    return section("Latency", distribution("latency", "Latency", found, duration))
+
+
+def charts(sides: Sequence[Side]) -> Html:
+    def chart(identity: str, title: str, unit: str,
+              points: Callable[[Measures], list[tuple[float, float | None]]]) -> Html:
+        return over_time(identity, title, unit, [Series(name, style, points(side.measures)) for name, style, side
+                                                 in zip(letters(sides), STYLES, sides, strict=False)])
+
+    return section(
+        "Over time", chart("throughput", "Throughput over time", "messages/s", per_second),
+        *[chart(f"latency-{name}", f"Latency over time, {100 * part:g} %", "µs", latency_of(name))
+          for name, part in PERCENTILES.items()],
+        chart("cpu", "Broker CPU over time", "% of a processor", cpu_of))
+
+
+def conditions(sides: Sequence[Side], names: Sequence[str]) -> Html:
+    """names: what each is called, in the head of the table."""
+    told = [side.conditions() for side in sides]
+    rows = [[name, *[one[number][1] for one in told]] for number, (name, _) in enumerate(told[0])]
+    return section("Conditions", table("What was measured, and under what", ("", *names), rows, "said"))
+
+
+def breakdown_tables(found: Breakdown) -> Html:
+    def us(value: int | None) -> str:
+        return "-" if value is None else duration(value * US_NS)
+
+    parts = []
+    for kind, word in KINDS.items():
+        shown, number = found.parts[kind], found.number[kind]
+        caption = f"By {word}" + (f": the {len(shown)} with the most messages of {number:,}"
+                                  if number > len(shown) else "")
+        rows = [(one.name, f"{one.published:,}", f"{one.delivered:,}", us(one.p50), us(one.p99)) for one in shown]
+        header = (word, "published", "delivered", "latency, median", "latency, 99 %")
+        parts.append(table(caption, header, rows) if rows else Html())
+    return section("By topic, protocol, QoS and client", *parts)
+
+
+# ── pages ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
 def html_report(a: Side, b: Side) -> str:
-    """The whole page."""
+    """The page of two beside each other."""
     both = (a, b)
-    conditions = [(name, escape(one), escape(other))
-                  for (name, one), (_, other) in zip(a.conditions(), b.conditions(), strict=True)]
-    charts = [over_time("throughput", "Throughput over time", "messages/s", both, per_second)]
-    charts += [over_time(f"latency-{name}", f"Latency over time, {100 * part:g} %", "µs", both, latency_of(name))
-               for name, part in PERCENTILES.items()]
-    charts.append(over_time("cpu", "Broker CPU over time", "% of a processor", both, cpu_of))
-    partial = [side.name for side in both if not side.summary.complete]
-    warning = f'<p class="bad">Partial: {escape(", ".join(partial))}</p>' if partial else ""
-    return "\n".join([
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>FluxMQ replay: {escape(a.name)} and {escape(b.name)}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
-        f"<main>\n<h1>Two replays</h1>\n<p>A: {escape(a.name)}<br>B: {escape(b.name)}</p>{warning}",
-        f"<h2>Measures</h2>\n{measures_table(a, b)}",
-        f"<h2>Over time</h2>\n{chr(10).join(charts)}",
-        "<h2>Conditions</h2>", table("What each was measured under", ("", "A", "B"), conditions, "said"),
-        "</main>\n</body>\n</html>\n"])
+    return page(f"{a.name} and {b.name}", *verdict(both), section("Measures", measures_table(both)),
+                latency([("A", [a.measures]), ("B", [b.measures])]), charts(both), conditions(both, "AB"))
+
+
+def result_page(side: Side, found: Breakdown) -> str:
+    """The page of one result."""
+    recorded = recorded_rows(side.summary)
+    beside = table("What the recording has, and what came of it", ("", "recorded", "replayed"),
+                   [(word, f"{one:,}", f"{other:,}") for word, one, other in recorded]) if recorded else Html()
+    return page(f"replay {side.name}", *verdict([side]), section("Measures", beside, measures_table([side])),
+                latency([("", [side.measures])]), breakdown_tables(found), charts([side]),
+                conditions([side], ("this result",)))
 
 
 def text_report(a: Side, b: Side) -> str:

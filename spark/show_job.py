@@ -1,10 +1,15 @@
-"""`fluxmq replay show RESULT`: what a replay came to, as text."""
+"""`fluxmq replay show RESULT`: what a replay came to, as text and as HTML."""
 from __future__ import annotations
+
+from pathlib import Path
 
 import click
 
 from fluxmq.spark.measures import MEASURES
-from fluxmq.spark.measuring import Engine, engine_options, measured
+from fluxmq.spark.measuring import Engine, broken_down, engine_options, measured
+from fluxmq.spark.page import check_place, html_option, write_page
+from fluxmq.spark.profile_text import printable
+from fluxmq.spark.report import Side, result_page
 from fluxmq.spark.result import Summary, open_result
 from fluxmq.spark.side_by_side import side_by_side
 from fluxmq.spark.verdict_text import number
@@ -20,10 +25,12 @@ def _head(name: str, summary: Summary) -> list[str]:
 
 @click.command()
 @click.argument("result")
+@html_option()
 @engine_options
-def show(result: str, engine: Engine, master: str | None) -> None:
+def show(result: str, html: Path | None, engine: Engine, master: str | None) -> None:
     """Show what the replay that wrote RESULT came to: whether it is complete, what was recorded and what was replayed,
     rates, latencies, and what went wrong."""
+    check_place(html)
     found = open_result(result)
     (measures,) = measured([found], engine, master)
     lines = _head(found.name, found.summary) + side_by_side(found.summary)
@@ -31,4 +38,8 @@ def show(result: str, engine: Engine, master: str | None) -> None:
     wide = max(len(measure.title) for measure in MEASURES.values())
     lines += [f"  {measure.title:<{wide}}  {number(measures.values[name])} {measure.unit}"
               for name, measure in MEASURES.items() if measures.values.get(name) is not None]
-    click.echo("\n".join(lines))
+    click.echo("\n".join(map(printable, lines)))
+    if html is not None:
+        side = Side(found.name, found.summary, measures)
+        write_page(html, result_page(side, broken_down(found, engine, master)))
+        click.echo(f"\nThe report with its plots: {html}")

@@ -3,18 +3,25 @@ from __future__ import annotations
 
 from fluxmq.spark.result import Summary
 
-__all__ = ["SIDES", "side_by_side"]
+__all__ = ["SIDES", "recorded_rows", "side_by_side"]
 
 # event of the result: in words
 SIDES = {"publish": "publishes", "delivery": "deliveries", "settlement": "settled in queues"}
 
 
-def side_by_side(summary: Summary) -> list[str]:
-    """What the recording has, and what came of it. Nothing for results of an earlier version, which do not know."""
+def recorded_rows(summary: Summary) -> list[tuple[str, int, int]]:
+    """(what, recorded, replayed). Nothing for results of an earlier version, which do not know."""
     if not summary.recorded:
         return []
     rows = [(word, summary.recorded.get(event, 0), summary.counts.get(event, 0)) for event, word in SIDES.items()]
-    rows = [row for row in rows if row[1] or row[2]]
+    return [row for row in rows if row[1] or row[2]]
+
+
+def side_by_side(summary: Summary) -> list[str]:
+    """What the recording has, and what came of it, as text."""
+    rows = recorded_rows(summary)
+    if not rows:
+        return []
     wide = max(len("replayed"), *(len(f"{number:,}") for row in rows for number in row[1:]))
     return [f"  {'':<20} {'recorded':>{wide}} {'replayed':>{wide}}",
             *(f"  {word:<20} {recorded:>{wide},} {replayed:>{wide},}" for word, recorded, replayed in rows)]
