@@ -1,16 +1,25 @@
-"""Options of pytest that tests of more than one folder read."""
+"""Options of pytest that tests of more than one folder read; what chance decides comes from one of them.
+
+    --seed N        of hypothesis, of tests/faults, and of the long tests: the same number, the same examples
+
+What hypothesis once found, and what is not an explicit example beside its test, is kept in tests/examples.
+"""
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from faults.table import TABLE
 from hypothesis import settings
+from hypothesis.database import DirectoryBasedExampleDatabase, MultiplexedDatabase, ReadOnlyDatabase
 
 # No test asserts how long something took, and examples of hypothesis do not either.
-settings.register_profile("fluxmq", parent=settings(), deadline=None)
+settings.register_profile("fluxmq", parent=settings(), deadline=None, print_blob=True, database=MultiplexedDatabase(
+    DirectoryBasedExampleDatabase(".hypothesis/examples"),
+    ReadOnlyDatabase(DirectoryBasedExampleDatabase(Path(__file__).with_name("examples")))))
 settings.load_profile("fluxmq")
 
 
@@ -34,7 +43,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                      help="what tests/amqp091 speaks to: fluxmq, or Debian's RabbitMQ, to see whether a test is sound")
     parser.addoption("--point", help="of tests/faults: this one only, as a failing test names it")
     parser.addoption("--fault-table", help="of tests/faults: a file that gets the tables shown at the end, too")
-    parser.addoption("--fault-seed", type=int, default=1, help="of tests/faults: which points are chosen")
+    parser.addoption("--seed", type=int, default=1,
+                     help="of what chance decides: examples of hypothesis, points of tests/faults, long tests")
+    parser.addoption("--until", type=float, metavar="SECONDS",
+                     help="no test begins after this time (since the epoch); tests/soak.py gives it")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = str(config.getoption("--seed"))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"seed: {config.getoption('--seed')}"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    until = item.config.getoption("--until")
+    if until is not None and time.time() >= until:
+        pytest.skip("the time is over")
+
+
+@pytest.fixture
+def seed(pytestconfig: pytest.Config) -> int:
+    """Of a long test that chance decides."""
+    return int(pytestconfig.getoption("--seed"))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

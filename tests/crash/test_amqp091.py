@@ -218,13 +218,11 @@ def test_a_dead_letter_for_mqtt_is_of_the_batch_of_its_death(tmp_path: Path, how
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", range(100, 106))
 def test_loss_of_power_for_long(tmp_path: Path, seed: int) -> None:
     run(PoweredBroker(tmp_path, random.Random(seed)), seed, 40)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", range(100, 106))
 def test_kill_for_long(tmp_path: Path, seed: int) -> None:
     run(CrashBroker(tmp_path), seed, 60)

@@ -142,14 +142,12 @@ def test_loss_of_power_under_load(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("seed", range(100, 110))
 def test_kill_under_load_for_long(tmp_path: Path, seed: int) -> None:
     run(CrashBroker(tmp_path, dict(SETTINGS)), seed, 60)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("seed", range(100, 110))
 def test_loss_of_power_under_load_for_long(tmp_path: Path, seed: int) -> None:
     broker = PoweredBroker(tmp_path, random.Random(seed))
     broker.settings |= SETTINGS

@@ -2,7 +2,7 @@
 checkpoint and at the stop; then the broker is killed, loses power, or stops, and starts again. Nothing that was
 confirmed is lost: over 2 000 points, in one process over a disk that errs (points.py, kit/faultydisk.c).
 
-    pytest tests/faults/test_points.py --point checkpoint:pwrite:segment:1:EIO/power --fault-seed 1
+    pytest tests/faults/test_points.py --point checkpoint:pwrite:segment:1:EIO/power --seed 1
 """
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def run(base: Path, seed: int, *whats: tuple[str, ...]) -> list[dict[str, Any]]:
 
 @pytest.mark.timeout(SECONDS_MAX)
 def test_every_call_fails_once(base: Path, record_property: Record, pytestconfig: pytest.Config) -> None:
-    seed, only = pytestconfig.getoption("--fault-seed"), pytestconfig.getoption("--point")
+    seed, only = pytestconfig.getoption("--seed"), pytestconfig.getoption("--point")
     whats = [(only,)] if only else [(str(int(POINTS * MORE) // PARTS), f"{part}/{PARTS}") for part in range(PARTS)]
     results = [told for told in run(base, seed, *whats) if "point" in told]
     record_property(TABLE, f"{len(results)} points in one process, seed {seed}\n\n{table(results)}")
     wrong = [told for told in results if told["outcome"] == "WRONG"]
     for told in wrong:
-        print(f"pytest {Path(__file__).name} --fault-seed {seed} --point {told['point']}\n    {told['text']}")
+        print(f"pytest {Path(__file__).name} --seed {seed} --point {told['point']}\n    {told['text']}")
     assert not wrong, f"{len(wrong)} points"
     fired = sum(bool(told["fired"]) for told in results)
     assert fired >= (1 if only else POINTS), f"only {fired} points came"
@@ -99,7 +99,7 @@ def test_planted_defects_are_found(base: Path) -> None:
 @pytest.mark.timeout(SECONDS_MAX)
 def test_every_flipped_bit_is_harmless_or_repaired(base: Path, record_property: Record,
                                                    pytestconfig: pytest.Config) -> None:
-    seed = pytestconfig.getoption("--fault-seed")
+    seed = pytestconfig.getoption("--seed")
     results = run(base, seed, (f"flips={FLIPS}",))
     print("\n".join(f"{told['outcome']:<9} {told['flip']}" for told in results))
     record_property(TABLE, f"{len(results)} flipped bits, seed {seed}\n\n{table_of_flips(results)}")

@@ -1,7 +1,7 @@
 """As test_points.py, with brokers that are processes of their own: some points of all kinds, and in `tox -e soak` every
 call of the story with every error.
 
-    pytest tests/faults/test_processes.py --point checkpoint:pwrite:segment:1:EIO/power --fault-seed 1
+    pytest tests/faults/test_processes.py --point checkpoint:pwrite:segment:1:EIO/power --seed 1
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOURS = 3600.0
 def runner(pytestconfig: pytest.Config) -> Iterator[ProcessRunner]:
     """In memory: nothing here asks a medium."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as directory:
-        runner = ProcessRunner(Path(directory), pytestconfig.getoption("--fault-seed"))
+        runner = ProcessRunner(Path(directory), pytestconfig.getoption("--seed"))
         yield runner
         runner.close()
 
@@ -37,7 +37,7 @@ def judge(results: Iterable[dict[str, Any]], seed: int, wanted: int, record: Rec
     record(TABLE, f"{len(found)} points with processes, seed {seed}\n\n{table(found)}")
     wrong = [told for told in found if told["outcome"] == "WRONG"]
     for told in wrong:
-        print(f"pytest {Path(__file__).name} --fault-seed {seed} --point {told['point']}\n    {told['text']}")
+        print(f"pytest {Path(__file__).name} --seed {seed} --point {told['point']}\n    {told['text']}")
     assert not wrong, f"{len(wrong)} points"
     fired = sum(bool(told["fired"]) for told in found)
     assert fired >= wanted, f"only {fired} points came"
@@ -50,7 +50,7 @@ def each(runner: ProcessRunner, points: Iterable[tuple[Point, str]]) -> Iterator
 
 @pytest.mark.timeout(SECONDS_MAX)
 def test_some_calls_fail_once(runner: ProcessRunner, record_property: Record, pytestconfig: pytest.Config) -> None:
-    seed, only = pytestconfig.getoption("--fault-seed"), pytestconfig.getoption("--point")
+    seed, only = pytestconfig.getoption("--seed"), pytestconfig.getoption("--point")
     if only:
         point, _, how = only.partition("/")
         judge(each(runner, [(Point.read(point), how)]), seed, 1, record_property)
@@ -61,7 +61,7 @@ def test_some_calls_fail_once(runner: ProcessRunner, record_property: Record, py
 @pytest.mark.soak
 @pytest.mark.timeout(12 * HOURS)
 def test_every_call_fails_once(runner: ProcessRunner, record_property: Record, pytestconfig: pytest.Config) -> None:
-    seed = pytestconfig.getoption("--fault-seed")
+    seed = pytestconfig.getoption("--seed")
     points = runner.chosen(1 << 30)
     ends: dict[Point, list[str]] = {}
     for point, how in points:

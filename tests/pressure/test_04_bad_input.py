@@ -95,11 +95,11 @@ def check_answers(version: int, got: bytes, seen: Counter[str]) -> None:
             assert not got, f"{got!r} after {packet!r}"
 
 
-def run_fuzz(broker: Broker, first: int, count: int) -> Counter[str]:
+def run_fuzz(broker: Broker, seed: int, first: int, count: int) -> Counter[str]:
     seen: Counter[str] = Counter()
     for number in range(first, first + count):
-        rng = Random(~(SEED << 32 | number))
-        version, data = stream(SEED, number)
+        rng = Random(~(seed << 32 | number))
+        version, data = stream(seed, number)
         websocket = rng.random() < 0.3
         address: Address = broker.websocket if websocket else broker.address
         raw = WebSocket.open(address).raw if websocket else socket.create_connection(address, TIMEOUT)
@@ -110,7 +110,7 @@ def run_fuzz(broker: Broker, first: int, count: int) -> Counter[str]:
                 check_answers(version, got, seen)
             seen["answered" if got else "closed"] += 1
         except TimeoutError:
-            raise AssertionError(f"connection {number} stays open after {data!r}") from None
+            raise AssertionError(f"connection {number} of seed {seed} stays open after {data!r}") from None
         finally:
             raw.close()
     return seen
@@ -121,17 +121,17 @@ def descriptors(broker: Broker) -> int:
     return len(os.listdir(f"/proc/{broker.process.pid}/fd"))
 
 
-def fuzz(start_broker: Start, connect: Connected, count: int) -> None:
+def fuzz(start_broker: Start, connect: Connected, seed: int, count: int) -> None:
     broker = start_broker({"session.max_offline_queue_size": 10, "broker.max_retained_messages": 50,
                            "broker.max_retained_bytes": "1MiB", "session.max_expiry_interval": 1,
                            "session.send_buffer_high": "64KiB", "session.send_buffer_low": "4KiB"})
     other = connect(broker, "other", client_id="other")
     other.subscribe("not/for/fuzzers", qos=1)
-    seen = run_fuzz(broker, 0, count)
+    seen = run_fuzz(broker, seed, 0, count)
     assert {"answered", "closed", "Connack", "Disconnect"} <= set(seen), seen
     wait_until(lambda: metric(broker, "fluxmq_connections") == 1)
     memory, files = Memory(broker), descriptors(broker)
-    seen = run_fuzz(broker, count, count)
+    seen = run_fuzz(broker, seed, count, count)
     assert {"Suback", "Puback"} <= set(seen), seen
     other.publish("not/for/fuzzers", b"x", 1)
     other.receive("not/for/fuzzers", b"x")
@@ -146,12 +146,12 @@ def fuzz(start_broker: Start, connect: Connected, count: int) -> None:
 
 
 def test_fuzz(start_broker: Start, connect: Connected) -> None:
-    fuzz(start_broker, connect, 700)
+    fuzz(start_broker, connect, SEED, 700)
 
 
 @pytest.mark.soak
-def test_fuzz_for_long(start_broker: Start, connect: Connected) -> None:
-    fuzz(start_broker, connect, 50_000)
+def test_fuzz_for_long(start_broker: Start, connect: Connected, seed: int) -> None:
+    fuzz(start_broker, connect, SEED + seed, 50_000)
 
 
 @pytest.mark.parametrize("version", [4, 5])

@@ -173,7 +173,6 @@ def test_a_disk_that_gets_full(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("seed", range(100, 106))
 def test_everything_for_long(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     run(CrashBroker(tmp_path), seed, [chance.choice((kill, kill, pause)) for _ in range(60)], chance.randrange(1, 5))

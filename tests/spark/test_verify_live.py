@@ -169,7 +169,7 @@ def test_stories_by_chance(spark: SparkSession, broker: Broker, tmp_path: Path) 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_many_stories_by_chance(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    for first in range(1000, 1000 + STORIES_LONG, 10):
+def test_many_stories_by_chance(spark: SparkSession, broker: Broker, tmp_path: Path, seed: int) -> None:
+    for first in range(1000 * seed, 1000 * seed + STORIES_LONG, 10):
         (tmp_path / str(first)).mkdir()
         look(spark, broker, tmp_path / str(first), list(range(first, first + 10)))

@@ -1,0 +1,48 @@
+"""The long tests, with one seed after the other, for as long as there is time.
+
+    python tests/soak.py [--seeds 1-20] [--minutes M] [pytest's options]
+
+A seed that fails ends the run: exit status 1, and the command that plays it again. Without `--seeds` it is seed 1,
+without `--minutes` all of it. When the time is over no further test begins; what was not played is said.
+"""
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+
+NO_TESTS = 5        # what pytest says when nothing was selected
+
+
+def seeds(text: str) -> range:
+    """`7`, or `1-20`. Raises ValueError."""
+    first, _, last = text.partition("-")
+    found = range(int(first), int(last or first) + 1)
+    if not found:
+        raise ValueError(f"{text} has no seed in it")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=seeds, default=range(1, 2), metavar="N-M")
+    parser.add_argument("--minutes", type=float, metavar="M")
+    options, rest = parser.parse_known_args()
+    until = time.time() + 60 * options.minutes if options.minutes else None
+    for seed in options.seeds:
+        if until is not None and time.time() >= until:
+            print(f"the time is over: seeds {seed} to {options.seeds[-1]} were not played")
+            return 0
+        command = [sys.executable, "-m", "pytest", "-m", "soak", "--seed", str(seed), *rest]
+        status = subprocess.run(command + (["--until", str(until)] if until else []), check=False).returncode
+        if status:
+            again = " ".join(["tox -e soak -- --seeds", str(seed), *rest])
+            print("no test was selected" if status == NO_TESTS else f"seed {seed} failed; again: {again}",
+                  file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
