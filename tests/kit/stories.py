@@ -18,6 +18,8 @@ class _Chance:
 
     def __init__(self, seed: int, prefix: str, shared: float) -> None:
         self.shared = shared
+        # Members of its own: sessions that another story left behind on the broker would take what is theirs.
+        self.groups = (f"{prefix}g", f"{prefix}h")
         self.random = random.Random(seed)
         self.story = Story()
         self.names = [f"{prefix}{number}" for number in range(self.random.randint(3, 6))]
@@ -44,7 +46,7 @@ class _Chance:
             if self.versions[name] == 5:
                 options |= AS_PUBLISHED * choose.randrange(2) | HANDLING * choose.randrange(3)
                 options |= 0 if shared else NO_LOCAL * choose.randrange(2)
-            asked.append((f"$share/{choose.choice('gh')}/{topic_filter}" if shared else topic_filter, options))
+            asked.append((f"$share/{choose.choice(self.groups)}/{topic_filter}" if shared else topic_filter, options))
         self.story.subscribe(name, *asked)
 
     def publish(self, name: str) -> None:
@@ -84,8 +86,8 @@ class _Chance:
 
 
 def chance_story(seed: int, prefix: str = "", *, calm: bool = False, shared: float = 0.2) -> Story:
-    """The same seed tells the same. prefix: of client ids. calm: nobody leaves, so nearly all that comes must come.
-    shared: how many of the subscriptions are `$share`."""
+    """The same seed tells the same. prefix: of client ids and groups. calm: nobody leaves, so nearly all that comes
+    must come. shared: how many of the subscriptions are `$share`."""
     told = _Chance(seed, prefix, shared)
     for name in told.names:
         told.connect(name)
