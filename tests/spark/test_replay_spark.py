@@ -185,6 +185,7 @@ def cluster(folder: Path) -> Iterator[str]:
             process.wait(30)
 
 
+@pytest.mark.soak       # five JVMs
 @pytest.mark.timeout(CLUSTER_SECONDS + 100)
 def test_on_a_cluster_of_two_workers(tmp_path: Path, broker: Broker) -> None:
     """spark-submit gives it to executors that are processes of their own."""
