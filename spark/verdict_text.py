@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from fluxmq.spark.gate import Finding, Verdict
 
-__all__ = ["render"]
+__all__ = ["HEADER", "line", "number", "render", "summary"]
 
 HEADER = ("measure", "baseline", "{}", "ratio", "interval", "allowed", "")
 SAID = {"regression": "REGRESSION", "pass": "pass", "noise": "noise", "nothing": "not measured"}
@@ -27,11 +27,17 @@ def render(verdict: Verdict, candidate: str) -> str:
     noisy = [f.measure for f in verdict.findings if f.outcome == "noise" and f.gated]
     if noisy:
         lines += ["", f"Neither passed nor failed, for noise: {', '.join(noisy)}"]
+    return "\n".join([*lines, "", summary(verdict, candidate)])
+
+
+def summary(verdict: Verdict, candidate: str) -> str:
+    """What it all comes to, in one sentence."""
     said = "unproved" if verdict.outcome == "noise" and verdict.status else verdict.outcome
-    return "\n".join([*lines, "", SUMMARY[said].format(candidate)])
+    return SUMMARY[said].format(candidate)
 
 
 def line(finding: Finding) -> tuple[str, ...]:
+    """The cells of one measure, under HEADER."""
     bound = finding.better is None
     allowed = "≤ " if bound or finding.better == "lower" else "≥ "
     said = SAID[finding.outcome] + ("" if finding.gated else " (shown only)")

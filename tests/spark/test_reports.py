@@ -26,10 +26,10 @@ HOSTILE = "<script>alert(1)</script>\"'&\x1b[2J\u202e"
 SHOWN = "<script>alert(1)</script>\"'&\\x1b[2J\\u202e"
 
 
-def page_made(tmp_path: Path, *words: str) -> Page:
+def page_made(tmp_path: Path, *words: str, status: int | None = None) -> Page:
     out = tmp_path / "report.html"
     done = CliRunner().invoke(replay, [*words, "--html", str(out)], standalone_mode=False)
-    assert done.exception is None, done.exception
+    assert done.exception is None and done.return_value == status, done.exception
     assert f"The report with its plots: {out}" in done.output
     return page_of(out.read_text())
 
@@ -131,3 +131,34 @@ def test_a_logarithmic_axis() -> None:
 def test_a_distribution_adds_up() -> None:
     drawn = distribution("i", "T", [Spread("A", "a", {-1: 1, 3: 2, 30: 1}, 1000), Spread("B", "b", {})], duration)
     assert "A: 0 ns to 1 µs" in drawn and "25 %" in drawn and "75 %" in drawn and "B: not measured" in drawn
+
+
+LIMITS = """
+measures:
+  throughput: {better: higher, worse_by: 0.15}
+  lost: {at_most: 0}
+"""
+
+
+def test_the_report_of_the_gate(tmp_path: Path) -> None:
+    limits = tmp_path / "limits.yaml"
+    limits.write_text(LIMITS)
+    words = ["gate", "--thresholds", str(limits)]
+    for number in range(6):
+        for side, factor in (("baseline", 1), ("candidate", 2)):
+            rows = [connect(1)]
+            for op in range(20):
+                rows += [publish(0, op, 100 * op * factor), delivery(1, op, 100 * op * factor + 30, 0, op)]
+            result_of(tmp_path / f"{side}{number}", rows, broker={"name": HOSTILE})
+            words += [f"--{side}", str(tmp_path / f"{side}{number}")]
+    page = page_made(tmp_path, *words, status=1)
+    assert page.verdict == ("bad", "regression: the candidate is worse than it may be")
+    found = next(rows for caption, rows in page.tables.items() if caption.startswith("Every measure"))
+    assert [(row[0], row[-1]) for row in found[1:]] == [("throughput", "REGRESSION"), ("lost", "pass")]
+    assert [row[:2] for row in page.tables["Latency"][1:]] == [
+        ["baseline: 25.1 µs to 31.6 µs", "120"], ["candidate: 25.1 µs to 31.6 µs", "120"]]
+    assert ["Broker", *[SHOWN] * 12] in page.tables["What was measured, and under what"]
+    refused = CliRunner().invoke(replay, [*words, "--html", str(tmp_path / "no" / "r.html")], standalone_mode=False)
+    assert refused.return_value == 2 and "there is no directory" in refused.stderr
+    lost = CliRunner().invoke(replay, [*words, "--html", str(tmp_path / ("n" * 300))], standalone_mode=False)
+    assert lost.return_value == 1 and "File name too long" in lost.stderr, "a regression stays one"
