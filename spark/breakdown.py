@@ -20,7 +20,7 @@ from fluxmq.spark.result import Result
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["KINDS", "PARTS_MAX", "Breakdown", "Part", "breakdown", "breakdown_with_spark"]
+__all__ = ["KINDS", "PARTS_MAX", "UNKNOWN", "Breakdown", "Part", "breakdown", "breakdown_with_spark", "protocols_of"]
 
 PARTS_MAX = 25              # of a table: what a person reads; the rest is counted
 # column: in words
@@ -109,10 +109,7 @@ def breakdown_with_spark(result: Result, spark: SparkSession) -> Breakdown:
     from fluxmq.spark import measures_spark as spark_measures
 
     rows = result.frame(spark).select(*COLUMNS, "client", "detail")
-    version = F.get_json_object("detail", "$.version").cast("int")
-    words = F.create_map(*[F.lit(one) for entry in PROTOCOLS.items() for one in entry])
-    told = rows.where(F.col("event") == "connect").where(version.isin(*PROTOCOLS)).groupBy("client_number").agg(
-        words[F.min(version)].alias("protocol"))
+    told = protocols_of(rows)
     rows = rows.drop("detail").join(F.broadcast(told), "client_number", "left")
     rows = rows.withColumns({name: F.coalesce(F.col(name).cast("string"), F.lit(UNKNOWN)) for name in KINDS})
     publishes, came = spark_measures.sent_and_came(rows)
@@ -129,6 +126,16 @@ def breakdown_with_spark(result: Result, spark: SparkSession) -> Breakdown:
         live.unpersist()
         first.unpersist()
     return found
+
+
+def protocols_of(rows: DataFrame) -> DataFrame:
+    """(client_number): protocol, of those that said it. rows: of a result."""
+    from pyspark.sql import functions as F
+
+    version = F.get_json_object("detail", "$.version").cast("int")
+    words = F.create_map(*[F.lit(one) for entry in PROTOCOLS.items() for one in entry])
+    return rows.where(F.col("event") == "connect").where(version.isin(*PROTOCOLS)).groupBy("client_number").agg(
+        words[F.min(version)].alias("protocol"))
 
 
 def _parts(kind: str, publishes: DataFrame, first: DataFrame, live: DataFrame) -> DataFrame:

@@ -35,7 +35,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 h1 { font-size: 1.6rem; overflow-wrap: anywhere; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
 .verdict { border-left: .4rem solid; padding: .3rem 1rem; font-size: 1.15rem; font-weight: 600; }
 .verdict.good { color: var(--good); } .verdict.bad { color: var(--bad); } .verdict.open { color: var(--open); }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; } .wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; margin-bottom: 1.2rem; }
 caption { text-align: left; color: var(--faint); padding: .3rem 0; }
 th, td { padding: .25rem .8rem .25rem 0; text-align: right; border-bottom: 1px solid var(--rule); vertical-align: top; }
 th:first-child, td:first-child, table.said td { text-align: left; } th, td { overflow-wrap: anywhere; }
@@ -94,8 +95,9 @@ def table(caption: str, header: Iterable[str], rows: Iterable[Iterable[str]], ki
 
 def _figure(title: str, unit: str, series: Sequence[Series], chart: str, figures: Html) -> Html:
     keys = " ".join(f'<span class="key {one.style}"></span> {_html(one.name)}' for one in series if one.name)
+    below = f"<details><summary>The figures</summary>\n{figures}</details>" if figures else ""
     return Html(f"<figure><figcaption><strong>{_html(title)}</strong>, {_html(unit)}{': ' if keys else ''}{keys}"
-                f"</figcaption>\n{chart}\n<details><summary>The figures</summary>\n{figures}</details></figure>")
+                f"</figcaption>\n{chart}\n{below}</figure>")
 
 
 def _named(name: str, what: str) -> str:

@@ -82,7 +82,8 @@ def line_chart(identity: str, title: str, x_unit: str, y_unit: str, series: Sequ
         if across is not None:
             parts.append(f'<line class="grid" x1="{place:.1f}" x2="{place:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
         text = short(x) if across is None else escape(across(x))
-        parts.append(f'<text x="{place:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{text}</text>')
+        anchor = "end" if x == sideways[-1] and across is not None else "middle"       # else cut off by the edge
+        parts.append(f'<text x="{place:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="{anchor}">{text}</text>')
     parts.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{escape(x_unit)}</text>'
                  f'<text x="4" y="12">{escape(y_unit)}</text>')
     for one in series:

@@ -9,8 +9,10 @@ import click
 
 from fluxmq.record.reading import Recording, RecordingError, open_recording
 from fluxmq.spark.attempt import attempt
+from fluxmq.spark.page import check_place, html_option, write_page
 from fluxmq.spark.profile_text import text
 from fluxmq.spark.recorded import rows_of
+from fluxmq.spark.report_profile import profile_page
 from fluxmq.spark.session import session
 
 if TYPE_CHECKING:
@@ -51,24 +53,32 @@ def tables(spark: SparkSession, recording: Recording) -> dict[str, DataFrame]:
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option("--out", type=click.Path(path_type=Path), help="Directory for the tables, as Parquet.")
 @click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Topics and subtrees named.")
+@html_option()
 @click.option("--master", metavar="URL", help="As spark-submit's; without it this process, on all processors.")
-def profile(recording: Path, as_json: bool, out: Path | None, top: int, master: str | None) -> int:
+def profile(recording: Path, as_json: bool, out: Path | None, top: int, html: Path | None,
+            master: str | None) -> int:
     """What is in a recording: rates, kinds, sizes, topics, latencies, clients."""
+    check_place(html)
     found = open_recording(recording)
     if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise RecordingError(f"{out} is not empty: name a new directory for the tables")
     summed: dict[str, Any] = {"rows": 0}
+    drawn: tuple[Any, Any] = {}, {}
     if found.rows:
-        from fluxmq.spark.profile_summary import summary
+        from fluxmq.spark.profile_summary import spreads, summary
 
         spark = session("fluxmq profile", master, {"spark.driver.memory": DRIVER_MEMORY})
         with attempt(spark, "profile", RecordingError, f"{recording} cannot be read"):
             made = tables(spark, found)
             rest = {name: made[name] for name in ("rates", "topics", "connections", "clients", "sizes", "latencies")}
             summed = summary(**rest, trees=made["subtrees"], top=top)
+            drawn = spreads(made["sizes"], made["latencies"]) if html is not None else drawn
             if out is not None:
                 for name in ("rates", "topics", "subtrees", "connections", "clients"):
                     made[name].coalesce(1).write.parquet(str(out / name))
     told_of = about(found)
     click.echo(json.dumps(told_of | summed, indent=1) if as_json else text(summed, told_of))
+    if html is not None:
+        write_page(html, profile_page(summed, told_of, *drawn))
+        click.echo(f"\nThe report with its plots: {html}", err=as_json)
     return 0

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from fluxmq.spark.buckets import bucket_of
 from fluxmq.spark.profile_scans import DELIVERED, PUBLISHED, bucket_value
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["QUANTILES", "clients_of", "quantiles", "summary"]
+__all__ = ["QUANTILES", "Spreads", "clients_of", "quantiles", "spreads", "summary"]
 
+MESSAGES = ("PUBLISH", *PUBLISHED, *DELIVERED)
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 SECOND_NS = 1_000_000_000
 STEPS = 60                                   # of the course over time
@@ -156,6 +158,22 @@ def _topics(topics: DataFrame, trees: DataFrame, top: int) -> dict[str, Any]:
                                   .collect()] for level in levels[:3]}}
 
 
+Spreads = dict[str, dict[int, int]]
+
+
+def spreads(sizes: DataFrame, latencies: DataFrame) -> tuple[Spreads, Spreads]:
+    """What a report draws: direction → payloads of messages in bytes, and "KIND direction" → latencies in ns; each as
+    bucket (buckets.py) → how many. sizes, latencies: by_bucket()."""
+    of_messages = sizes.where(F.col("kind").isin(*MESSAGES) & F.col("direction").isNotNull())
+    found: tuple[Spreads, Spreads] = {}, {}
+    for rows, into, names in ((of_messages, found[0], ("direction",)), (latencies, found[1], ("kind", "direction"))):
+        for row in rows.orderBy("kind", "direction").collect():
+            counts = into.setdefault(" ".join(row[name] or "" for name in names), {})
+            number = bucket_of(min(max(bucket_value(row["bucket"]), row["least"]), row["most"]))
+            counts[number] = counts.get(number, 0) + row["rows"]
+    return found
+
+
 def summary(rates: DataFrame, topics: DataFrame, trees: DataFrame, connections: DataFrame, clients: DataFrame,
             sizes: DataFrame, latencies: DataFrame, top: int = 10) -> dict[str, Any]:
     """What --json prints, but for what the manifest says. rates, topics, connections: of profile_scans, computed
@@ -168,12 +186,11 @@ def summary(rates: DataFrame, topics: DataFrame, trees: DataFrame, connections: 
         F.sum("rows").alias("rows"), F.sum("bytes").alias("bytes")).orderBy(F.desc("rows"), "kind").collect()
     of_sizes, of_latencies = sizes.collect(), latencies.collect()
     acknowledged = sorted({(row.kind, row.direction or "") for row in of_latencies})
-    messages = ("PUBLISH", *PUBLISHED, *DELIVERED)
     return {
         "rows": int(total[0]), "bytes": int(total[1] or 0), "first": int(total[2]), "last": int(total[3]),
         "lost_entries": int(total[4] or 0), "lost_bytes": int(total[5] or 0),
         "kinds": [row.asDict() for row in kinds], "over_time": _over_time(rates, int(total[2]), int(total[3])),
-        "size": {direction: _bucketed([row for row in of_sizes if row.kind in messages and row.direction == direction])
+        "size": {direction: _bucketed([row for row in of_sizes if row.kind in MESSAGES and row.direction == direction])
                  for direction in ("in", "out")},
         "ack_latency_ns": {f"{kind} {direction}": _bucketed(
             [row for row in of_latencies if (row.kind, row.direction or "") == (kind, direction)])

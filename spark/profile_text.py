@@ -4,13 +4,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["printable", "text"]
+__all__ = ["count_text", "printable", "seconds_text", "size_text", "text"]
 
 BARS = " ▁▂▃▄▅▆▇█"
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def _bytes(number: float) -> str:
+def size_text(number: float) -> str:
     unit = 0
     while abs(number) >= 1024 and unit < len(UNITS) - 1:
         number /= 1024
@@ -18,7 +18,7 @@ def _bytes(number: float) -> str:
     return f"{number:.0f} {UNITS[unit]}" if unit == 0 or number >= 100 else f"{number:.1f} {UNITS[unit]}"
 
 
-def _count(number: float) -> str:
+def count_text(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:.3g}"
 
 
@@ -29,7 +29,7 @@ def _ns(number: float) -> str:
     return f"{number / 1e9:,.3g} s"
 
 
-def _seconds(number: float) -> str:
+def seconds_text(number: float) -> str:
     if number < 120:
         return f"{number:.3g} s"
     return f"{number / 60:.1f} min" if number < 7200 else f"{number / 3600:.1f} h"
@@ -70,34 +70,34 @@ def course(values: list[int]) -> str:
 
 def _head(found: dict[str, Any], about: dict[str, Any]) -> list[str]:
     lines = [f"recording {about['path']}: {printable(about['broker'])}, {about['source']}, "
-             f"{_count(about['parts'])} part{'s' if about['parts'] != 1 else ''}, {_bytes(about['file_bytes'])}"]
+             f"{count_text(about['parts'])} part{'s' if about['parts'] != 1 else ''}, {size_text(about['file_bytes'])}"]
     if about["end"] != "stopped":
         lines.append(f"it ended by: {about['end'] or 'nothing that was written down (it runs, or was cut off)'}")
     if found["rows"]:
         seconds = (found["last"] - found["first"]) / 1e9
-        lines += [f"{_when(found['first'])} to {_when(found['last'])}: {_seconds(seconds)}",
-                  f"{_count(found['rows'])} rows, {_bytes(found['bytes'])} of packets"]
+        lines += [f"{_when(found['first'])} to {_when(found['last'])}: {seconds_text(seconds)}",
+                  f"{count_text(found['rows'])} rows, {size_text(found['bytes'])} of packets"]
     lost = max(found.get("lost_entries", 0), about["lost_entries"])
     if lost:
-        lines.append(f"lost while recording: {_count(lost)} entries, "
-                     f"{_bytes(max(found.get('lost_bytes', 0), about['lost_bytes']))}")
+        lines.append(f"lost while recording: {count_text(lost)} entries, "
+                     f"{size_text(max(found.get('lost_bytes', 0), about['lost_bytes']))}")
     return lines
 
 
 def _rates(found: dict[str, Any]) -> list[str]:
     over = found["over_time"]
-    lines = ["", f"Rates, per second (of {_count(over['seconds'])} seconds)"]
+    lines = ["", f"Rates, per second (of {count_text(over['seconds'])} seconds)"]
     for name, title in (("published", "published"), ("delivered", "delivered"), ("bytes", "bytes")):
-        shown = _bytes if name == "bytes" else _count
+        shown = size_text if name == "bytes" else count_text
         lines.append(f"  {title}: mean {shown(over[name]['mean'])}, {_spread(over[name], shown)}")
     for name in ("published", "delivered"):
         if over[name]["most"]:
-            lines.append(f"  {name} over time, {_seconds(over['step_s'])} each: |{course(over[name]['course'])}|")
+            lines.append(f"  {name} over time, {seconds_text(over['step_s'])} each: |{course(over[name]['course'])}|")
     storms = over["storms"]
     if storms["seconds"]:
-        worst = ", ".join(f"{_count(one['opened'])} in the second from {_when(one['second'] * 10**9)}"
+        worst = ", ".join(f"{count_text(one['opened'])} in the second from {_when(one['second'] * 10**9)}"
                           for one in storms["worst"])
-        lines.append(f"  storms of connections: {_count(storms['seconds'])} seconds; {worst}")
+        lines.append(f"  storms of connections: {count_text(storms['seconds'])} seconds; {worst}")
     return lines
 
 
@@ -107,40 +107,41 @@ def _kinds(found: dict[str, Any]) -> list[str]:
         protocol = " ".join(str(part) for part in (one["protocol"], one["version"]) if part is not None) or "-"
         qos = "" if one["qos"] is None else f", QoS {one['qos']}"
         name = " ".join(part for part in (protocol, one["direction"], one["kind"]) if part)
-        rows.append([_count(one["rows"]), _bytes(one["bytes"]), name + qos])
+        rows.append([count_text(one["rows"]), size_text(one["bytes"]), name + qos])
     return ["", "Rows by kind", *_table(rows)]
 
 
 def _heat(one: dict[str, Any]) -> list[str]:
-    return [_count(one["published"]), _count(one["delivered"]), _bytes(one["published_bytes"] + one["delivered_bytes"])]
+    return [count_text(one["published"]), count_text(one["delivered"]),
+            size_text(one["published_bytes"] + one["delivered_bytes"])]
 
 
 def _topics(found: dict[str, Any]) -> list[str]:
-    lines = ["", f"Topics: {_count(found['topics'])}"]
+    lines = ["", f"Topics: {count_text(found['topics'])}"]
     fan_out = found["fan_out"]
     if fan_out:
         overall = f"{fan_out['overall']:.3g} deliveries for a publish" if "overall" in fan_out else "nothing published"
-        lines.append(f"  fan-out: {overall}; by the topic of each publish: {_spread(fan_out, _count)}")
+        lines.append(f"  fan-out: {overall}; by the topic of each publish: {_spread(fan_out, count_text)}")
     for title, key in (("hottest topics", "hottest"), ("largest topics", "largest")):
         lines += [f"  {title}: published, delivered, bytes", *_table([
             [*_heat(one), one["topic"]] for one in found[key]], "    ")]
     for level, trees in found["subtrees"].items():
         if trees:
             lines += [f"  hottest subtrees, level {level}: topics, published, delivered, bytes", *_table([
-                [_count(one["topics"]), *_heat(one), one["subtree"]] for one in trees], "    ")]
+                [count_text(one["topics"]), *_heat(one), one["subtree"]] for one in trees], "    ")]
     return lines
 
 
 def _clients(found: dict[str, Any]) -> list[str]:
-    lines = ["", f"Clients: {_count(found['clients'])}, in {_count(found['connections'])} connections"]
+    lines = ["", f"Clients: {count_text(found['clients'])}, in {count_text(found['connections'])} connections"]
     for title, key in (("what they do", "role"), ("messages per second", "rate_class"), ("mean payload", "size_class")):
         lines += [f"  {title}: clients, published, delivered", *_table([
-            [_count(one["clients"]), _count(one["published"]), _count(one["delivered"]), one["class"]]
+            [count_text(one["clients"]), count_text(one["published"]), count_text(one["delivered"]), one["class"]]
             for one in found[key]], "    ")]
-    lines.append(f"  lifetimes of the {_count(found['ended_within'])} connections that began and ended in it: "
-                 f"{_spread(found['lifetime_s'], _seconds)}")
+    lines.append(f"  lifetimes of the {count_text(found['ended_within'])} connections that began and ended in it: "
+                 f"{_spread(found['lifetime_s'], seconds_text)}")
     lines += ["  busiest: published, delivered, per second", *_table([
-        [_count(one["published"]), _count(one["delivered"]), f"{one['rate']:.3g}", one["client"]]
+        [count_text(one["published"]), count_text(one["delivered"]), f"{one['rate']:.3g}", one["client"]]
         for one in found["busiest"]], "    ")]
     return lines
 
@@ -151,7 +152,7 @@ def text(found: dict[str, Any], about: dict[str, Any]) -> str:
     if not found["rows"]:
         return "\n".join([*lines, "it has no rows"])
     lines += _rates(found) + _kinds(found)
-    lines += ["", "Payloads", *[f"  {name}: {_spread(found['size'][name], _bytes)}" for name in ("in", "out")]]
+    lines += ["", "Payloads", *[f"  {name}: {_spread(found['size'][name], size_text)}" for name in ("in", "out")]]
     lines += ["", "From a packet to its acknowledgement"]
     lines += [f"  {name}: {_spread(one, _ns)}" for name, one in found["ack_latency_ns"].items()] or ["  none"]
     return "\n".join(lines + _topics(found) + _clients(found))

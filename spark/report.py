@@ -26,7 +26,7 @@ from fluxmq.spark.profile_text import printable
 from fluxmq.spark.result import Summary
 from fluxmq.spark.side_by_side import recorded_rows
 
-__all__ = ["Side", "conditions", "html_report", "latency", "result_page", "text_report"]
+__all__ = ["Side", "beside", "conditions", "html_report", "latency", "result_page", "text_report"]
 
 US_NS = 1000
 BETTER = {"higher": "higher is better", "lower": "lower is better", "zero": "must be 0", "": ""}
@@ -151,6 +151,13 @@ def latency(spreads: Sequence[tuple[str, Sequence[Measures]]]) -> Html:
     return section("Latency", distribution("latency", "Latency", found, duration))
 
 
+def beside(side: Side) -> Html:
+    """The recording beside its replay."""
+    rows = [(word, f"{one:,}", f"{other:,}") for word, one, other in recorded_rows(side.summary)]
+    caption = "What the recording has, and what came of it"
+    return table(caption, ("", "recorded", "replayed"), rows) if rows else Html()
+
+
 def charts(sides: Sequence[Side]) -> Html:
     def chart(identity: str, title: str, unit: str,
               points: Callable[[Measures], list[tuple[float, float | None]]]) -> Html:
@@ -198,10 +205,7 @@ def html_report(a: Side, b: Side) -> str:
 
 def result_page(side: Side, found: Breakdown) -> str:
     """The page of one result."""
-    recorded = recorded_rows(side.summary)
-    beside = table("What the recording has, and what came of it", ("", "recorded", "replayed"),
-                   [(word, f"{one:,}", f"{other:,}") for word, one, other in recorded]) if recorded else Html()
-    return page(f"replay {side.name}", *verdict([side]), section("Measures", beside, measures_table([side])),
+    return page(f"replay {side.name}", *verdict([side]), section("Measures", beside(side), measures_table([side])),
                 latency([("", [side.measures])]), breakdown_tables(found), charts([side]),
                 conditions([side], ("this result",)))
 

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fluxmq.spark.attempt import attempt
+from fluxmq.spark.measuring import measured
+from fluxmq.spark.page import check_place, html_option, write_page
 from fluxmq.spark.profile_text import printable
+from fluxmq.spark.report import Side
 from fluxmq.spark.result import Result, ResultError, open_result
 from fluxmq.spark.session import session
 from fluxmq.spark.sessions import NEVER, of_mqtt
@@ -50,10 +53,17 @@ def _proves(counted: dict[str, int]) -> bool:
     return bool(counted["must"] or counted["group_must"])
 
 
-def _report(found: Result, settle: float, counted: dict[str, int], kinds: dict[str, int], shown: list[Row]) -> str:
-    from fluxmq.spark.violations import COUNTS
+def _verdict(counted: dict[str, int], kinds: dict[str, int]) -> str:
+    """What it all comes to, in one sentence."""
+    if not kinds:
+        return "no violation" if _proves(counted) else "nothing was proved: no delivery had to be"
+    return (f"violations: {sum(kinds.values()):,} ("
+            + ", ".join(f"{name} {count:,}" for name, count in kinds.items()) + ")")
 
-    lines = [f"result {found.name}, run {found.summary.run}"]
+
+def _caveats(found: Result, settle: float) -> list[str]:
+    """What the verdict does not say."""
+    lines = []
     if "amqp_address" in found.summary.broker:
         lines.append("AMQP 0-9-1 clients and their messages are left out: only MQTT is judged")
     if not found.summary.complete:
@@ -62,13 +72,18 @@ def _report(found: Result, settle: float, counted: dict[str, int], kinds: dict[s
     if quiet < settle:
         lines.append(f"the replay waited {quiet:g} s for its last deliveries, so what was published in its last "
                      f"{settle:g} s may be; --settle {quiet:g} demands it")
+    return lines
+
+
+def _report(found: Result, settle: float, counted: dict[str, int], kinds: dict[str, int], shown: list[Row]) -> str:
+    from fluxmq.spark.violations import COUNTS
+
+    lines = [f"result {found.name}, run {found.summary.run}", *_caveats(found, settle)]
     lines += side_by_side(found.summary)
     width = max(len(f"{number:,}") for number in counted.values())
     lines += [f"  {counted[name]:>{width},} {text}" for name, text in COUNTS.items()]
     total = sum(kinds.values())
-    if not total:
-        return "\n".join([*lines, "no violation" if _proves(counted) else "nothing was proved: no delivery had to be"])
-    lines.append(f"violations: {total:,} (" + ", ".join(f"{name} {count:,}" for name, count in kinds.items()) + ")")
+    lines.append(_verdict(counted, kinds))
     for row in shown:
         lines += ["  " + printable(line) for line in _shown(row)]
     if total > len(shown):
@@ -82,8 +97,9 @@ def _report(found: Result, settle: float, counted: dict[str, int], kinds: dict[s
               help="A session that stayed connected so long after a publish was acknowledged must have got it.")
 @click.option("--show", type=click.IntRange(0), default=SHOWN_MAX, show_default=True, help="Violations shown as text.")
 @click.option("--out", type=click.Path(path_type=Path), help="Directory for all violations, as Parquet.")
+@html_option()
 @click.option("--master", metavar="URL", help="As spark-submit's; without it this process, on all processors.")
-def verify(result: str, settle: float, show: int, out: Path | None, master: str | None) -> int:
+def verify(result: str, settle: float, show: int, out: Path | None, html: Path | None, master: str | None) -> int:
     """Compare the deliveries of a replay with what its subscriptions and publishes demand.
 
     \b
@@ -93,11 +109,13 @@ def verify(result: str, settle: float, show: int, out: Path | None, master: str 
          is, that is there twice, or out of order; or the result cannot be read
       2  nothing was proved: no delivery had to be
     """
+    check_place(html)
     found = open_result(result)
     if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise ResultError(f"{out} is not empty: name a new directory for the violations")
     from pyspark.sql import functions as F
 
+    from fluxmq.spark.report_verify import Outcome, verified_parts, verify_page
     from fluxmq.spark.violations import KINDS, counts, judged, violations
 
     spark = session("fluxmq verify", master)
@@ -112,5 +130,12 @@ def verify(result: str, settle: float, show: int, out: Path | None, master: str 
         by_kind: dict[str, Any] = {row["kind"]: row["count"] for row in rows.groupBy("kind").count().collect()}
         first = rows.orderBy(F.coalesce("arrived", "p_sent"), "client", "publisher_op").limit(show).collect()
         counted = counts(tables, events)
-    click.echo(_report(found, settle, counted, {kind: by_kind[kind] for kind in KINDS if kind in by_kind}, first))
+        kinds = {kind: by_kind[kind] for kind in KINDS if kind in by_kind}
+        click.echo(_report(found, settle, counted, kinds, first))
+        if html is not None:
+            (measures,) = measured([found], "auto", master)
+            outcome = Outcome(_verdict(counted, kinds), _caveats(found, settle), counted, kinds,
+                              ["\n".join(_shown(row)) for row in first], verified_parts(tables, rows, events))
+            write_page(html, verify_page(Side(found.name, found.summary, measures), outcome))
+            click.echo(f"\nThe report with its plots: {html}")
     return VIOLATED if by_kind else PROVED if _proves(counted) else UNPROVED

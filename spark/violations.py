@@ -28,7 +28,7 @@ from fluxmq.spark.sessions import connections, pieces, sessions
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["COUNTS", "KINDS", "Judged", "counts", "judged", "violations"]
+__all__ = ["COUNTS", "KINDS", "Judged", "counts", "expected_sums", "judged", "violations"]
 
 KINDS = ("must-missing", "must-not-delivered", "duplicate", "order")
 PUBLISH = ["p_client", "p_connection", "p_topic", "p_qos", "p_retain", "p_sent", "p_acked", "p_will", "p_again",
@@ -248,14 +248,19 @@ COUNTS = {
 }
 
 
-def counts(found: Judged, events: DataFrame) -> dict[str, int]:
-    """COUNTS as numbers, of all results together. events: as judged() was given."""
+def expected_sums() -> list[Column]:
+    """Sums over rows of Judged.pairs: must, must_delivered, may, may_delivered, lost_qos_0."""
     here = F.size("got") > 0
     may = ~F.col("must") & (F.col("allowed") > 0)
     sums = {"must": F.col("must"), "must_delivered": F.col("must") & here, "may": may, "may_delivered": may & here,
             "lost_qos_0": F.col("owed_0") & ~here}
+    return [F.sum(F.coalesce(condition, F.lit(False)).cast("int")).alias(name) for name, condition in sums.items()]
+
+
+def counts(found: Judged, events: DataFrame) -> dict[str, int]:
+    """COUNTS as numbers, of all results together. events: as judged() was given."""
     row = found.pairs.agg(
-        *[F.sum(F.coalesce(condition, F.lit(False)).cast("int")).alias(name) for name, condition in sums.items()],
+        *expected_sums(),
         F.sum(F.greatest(F.size("got") - 1 - F.size("repeated"), F.lit(0))).alias("repeated"),
         F.sum(F.size("queued")).alias("captured"),
         F.sum(F.when(F.coalesce("unknown", F.lit(True)), F.size("got")).otherwise(0)).alias("unknown")).first()

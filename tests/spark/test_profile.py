@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.html import page_of
 from kit.recordings import START, make_recording
 from kit.tree import ROOT
 
@@ -138,8 +139,28 @@ def test_names_are_nothing_but_names(spark: SparkSession, tmp_path: Path) -> Non
     assert all(character.isprintable() or character == "\n" for character in said.output)
     assert "a\\x1b[2J/lost while recording: 0 entries\\n/<b>/0" in said.output
     assert "c\\r\\x07\\u202e{0}%s`'\"" in said.output
-    loaded = json.loads(run(str(path), "--json").output)
+    page_at = tmp_path / "report.html"
+    with_page = run(str(path), "--json", "--html", str(page_at))
+    page = page_of(page_at.read_text())
+    assert page.tables["The hottest of 2"][1][0] == "a\\x1b[2J/lost while recording: 0 entries\\n/<b>/0"
+    assert page.tables["The busiest of 1"][1][0] == "c\\r\\x07\\u202e{0}%s`'\""
+    loaded = json.loads(with_page.stdout)
     assert loaded["hottest"][0]["topic"] == f"{topic}/0" and loaded["busiest"][0]["client"] == client
+
+
+def test_the_report(spark: SparkSession, found: dict[str, Any], recording: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert run(str(recording), "--html", str(out)).exception is None
+    page = page_of(out.read_text())
+    assert page.verdict[0] == "bad" and page.verdict[1].endswith("lost while recording: 7 entries, 700 B")
+    sizes, latencies = page.tables["Size"][1:], page.tables["Latency, PUBACK out"][1:]
+    assert sum(int(row[1]) for row in sizes if row[0].startswith("in: ")) == 480 and sizes[-1][-1] == "100 %"
+    assert [row[0] for row in latencies] == ["2 ms to 2.51 ms"]
+    assert page.tables["The hottest of 40"][1] == ["hall/0/sensor-0", "12", "18", "600 B"]
+    assert page.tables["The busiest of 72"][1][0] == "reader-1"
+    assert sum(int(row[3]) for row in page.tables["By QoS"][1:]) == 480
+    assert [row[4] for row in page.tables["By protocol"][1:]] == ["540", "0"]      # what was lost has no protocol
+    assert "Messages over time" in page.text
 
 
 def test_the_tables(spark: SparkSession, found: dict[str, Any], recording: Path) -> None:
@@ -163,8 +184,10 @@ def test_the_example_of_the_page(spark: SparkSession, recording: Path) -> None:
 
 def test_nothing_recorded(tmp_path: Path) -> None:
     make_recording(tmp_path / "empty", [])
-    said = run(str(tmp_path / "empty"))
-    assert said.exception is None and said.output.endswith("it has no rows\n")
+    out = tmp_path / "report.html"
+    said = run(str(tmp_path / "empty"), "--html", str(out))
+    assert said.exception is None and "it has no rows\n" in said.output
+    assert page_of(out.read_text()).verdict == ("open", "It has no rows")
 
 
 # ── bad input ────────────────────────────────────────────────────────────────────────────────────────────────

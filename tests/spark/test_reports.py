@@ -125,7 +125,7 @@ def test_a_logarithmic_axis() -> None:
     places = [float(place.split(",")[0]) for place in drawn.split('points="')[1].split('"')[0].split()]
     assert places[0] == places[1], "nought stands at the left end"
     assert math.isclose(places[2] - places[1], places[3] - places[2], abs_tol=0.11)
-    assert ">10 ns<" in drawn and ">1 µs<" in drawn
+    assert ">10 ns<" in drawn and 'text-anchor="end">1 µs<' in drawn
 
 
 def test_a_distribution_adds_up() -> None:

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from kit import histories as kit
+from kit.html import page_of
 from kit.tree import ROOT
 from oracle.delivery import TICK_NS, History, Row, Simulation, as_text
 
@@ -272,6 +273,31 @@ def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
     assert "publish: client c0, operation 4, topic a/b, QoS 2" in bad.output
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert [(row.kind, row.client) for row in rows] == [("must-missing", "c1")]
+
+
+def test_the_report(spark: SparkSession, tmp_path: Path) -> None:
+    """Expected stands beside delivered; names are text, and nothing else."""
+    from fluxmq.spark.verify_job import verify
+
+    scene, name, shown = quiet(), "c1<script>\x1b", "c1<script>\\x1b"
+    lost(scene)
+    for row in scene.rows:
+        row["client"] = name if row["client_number"] == 1 else row["client"]
+        row["topic"] = row["topic"].replace("a/b", "a/<script>") if row.get("topic") else None
+    out = tmp_path / "report.html"
+    said = CliRunner().invoke(verify, [str(kit.write(tmp_path / "r", scene.rows)), "--html", str(out)],
+                              standalone_mode=False)
+    assert said.exception is None and said.return_value == 1 and f"The report with its plots: {out}" in said.output
+    page = page_of(out.read_text())
+    assert page.verdict == ("bad", "violations: 1 (must-missing 1)")
+    assert ["deliveries that must be, and are or are missing", "13"] in page.tables["Deliveries"]
+    assert page.tables["By client"][1][0] == shown and page.tables["By client"][1][3:7:3] == ["1", "1"]
+    assert page.tables["By topic"][1][0] == "a/<script>" and page.tables["By topic"][1][6] == "1"
+    must, there = (sum(int(row[column]) for row in page.tables["By topic"][1:]) for column in (1, 2))
+    assert (must, there) == (13, 12)
+    assert page.tables["What was found"][1][0].startswith(f"must-missing: client {shown}: subscribed")
+    assert [row[:2] for row in page.tables["By protocol"][1:]] == [["not known", "13"]]
+    assert "Latency, cumulative" in page.text
 
 
 @pytest.mark.parametrize("complete", [True, False])
