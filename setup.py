@@ -65,7 +65,7 @@ setup(
     package_dir=PACKAGE_DIR,
     # The floors of the load benchmarks are compiled where they run.
     package_data={"": ["*.pyi", "py.typed"], "fluxmq.bench.load": ["floor/*.c", "floor/*.h"],
-                  "fluxmq.bench.gate": ["*.yaml"]},
+                  "fluxmq.bench.gate": ["*.yaml"], "fluxmq.spark": ["*.properties"]},
     ext_modules=cythonize(extensions(), nthreads=0 if COVERAGE else PROCESSORS,
                           build_dir=None if COVERAGE else f"build/{KIND}/c",
                           compiler_directives={"linetrace": True} if COVERAGE else {}),

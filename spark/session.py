@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import MutableMapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.errors import FluxError
@@ -16,9 +18,10 @@ from fluxmq.model.extras import how_to_install
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkMissing", "file_url", "session"]
+__all__ = ["SparkMissing", "file_url", "only_errors", "session"]
 
 LOOPBACK = "127.0.0.1"
+LOGGING = "log4j2.properties"
 
 
 class SparkMissing(FluxError):
@@ -40,6 +43,7 @@ def session(name: str, master: str | None = None, settings: dict[str, str] | Non
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     # Else workers look into the directory they are started in first: in a checkout, into sources that are not built.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
+    only_errors(os.environ)
     builder: Any = Builder.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
@@ -65,6 +69,17 @@ def session(name: str, master: str | None = None, settings: dict[str, str] | Non
 def file_url(path: object) -> str:
     """A file as Spark reads it, by its absolute path. Hadoop takes any path for a pattern: not this one."""
     return "file://" + re.sub(r"[\\*?\[\]{}]", r"\\\g<0>", str(path))
+
+
+def only_errors(environ: MutableMapping[str, str]) -> None:
+    """Has Spark, which takes its options from this environment when it starts, log errors alone. Logging that was
+    configured by who runs it stays as it is."""
+    options = environ.get("SPARK_SUBMIT_OPTS", "")
+    places = [environ["SPARK_CONF_DIR"]] if "SPARK_CONF_DIR" in environ else []
+    places += [f"{environ['SPARK_HOME']}/conf"] if "SPARK_HOME" in environ else []
+    if "log4j" not in options and not any(list(Path(place).glob("log4j2.*")) for place in places):
+        ours = Path(__file__).with_name(LOGGING).absolute().as_uri()
+        environ["SPARK_SUBMIT_OPTS"] = f'{options} "-Dlog4j2.configurationFile={ours}"'.strip()
 
 
 def _submitted() -> bool:

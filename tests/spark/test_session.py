@@ -1,12 +1,16 @@
-"""The local session: the workers are this interpreter, and nothing listens beyond loopback."""
+"""The local session: the workers are this interpreter, nothing listens beyond loopback, and Spark says errors alone."""
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from click.testing import CliRunner
+from kit.tree import ROOT
 
 from fluxmq.spark.cli import replay
+from fluxmq.spark.session import only_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,6 +20,31 @@ def test_workers_are_this_interpreter(spark: SparkSession) -> None:
     assert spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("sys").executable).collect() == [
         sys.executable]
     assert spark.conf.get("spark.driver.host") == "127.0.0.1"
+
+
+def test_spark_says_errors_alone(spark: SparkSession) -> None:
+    """From its start on, not only from when there is a session."""
+    system = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
+    place = Path(unquote(urlsplit(system.getProperty("log4j2.configurationFile")).path))
+    assert place.samefile(ROOT / "spark" / "log4j2.properties") and "rootLogger.level = error" in place.read_text()
+
+
+def test_logging_of_somebody_else_stays(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    home = {"SPARK_HOME": str(tmp_path)}
+    free, theirs = dict(home), {"SPARK_SUBMIT_OPTS": "-Dlog4j2.configurationFile=file:///x"}
+    only_errors(free)
+    assert free["SPARK_SUBMIT_OPTS"].startswith('"-Dlog4j2.configurationFile=file:///')
+    (tmp_path / "conf" / "log4j2.properties").touch()
+    for environ in (theirs, home, {"SPARK_CONF_DIR": str(tmp_path / "conf")}):
+        before = dict(environ)
+        only_errors(environ)
+        assert environ == before
+    more = {"SPARK_SUBMIT_OPTS": "-Dx=1"}
+    only_errors(more)
+    assert more["SPARK_SUBMIT_OPTS"].startswith('-Dx=1 "-Dlog4j2')
+    only_errors(again := dict(more))
+    assert again == more
 
 
 def test_the_commands_are_listed() -> None:
