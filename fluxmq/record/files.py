@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fluxmq.record.manifest import MANIFEST, Manifest, Part, RecordingError, write_manifest
+from fluxmq.record.manifest import MANIFEST, Manifest, Part, RecordingError, sync_directory, write_manifest
 from fluxmq.record.options import RecordOptions
 from fluxmq.record.schema import COLUMNS, DICTIONARIES, SCHEMA, microseconds
 
@@ -39,9 +39,13 @@ def part_name(number: int) -> str:
 
 
 def prepare_directory(directory: Path) -> None:
-    """Makes the directory of a new recording. RecordingError when it has something in it, or cannot be made."""
+    """Makes the directory of a new recording; it and those above that were missing are on disk when this returns.
+    RecordingError when it has something in it, or cannot be made."""
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in reversed(made):
+            sync_directory(path.parent)
         if any(directory.iterdir()):
             raise RecordingError(f"{directory}: there is something in it already; a recording needs a directory of "
                                  "its own")

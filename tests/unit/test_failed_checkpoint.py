@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.journals import Ops
 
 from fluxmq._core.errors import ShortageError, StorageError, UsageError
 from fluxmq._core.hub import Hub
@@ -68,8 +70,9 @@ class Disk(FileOps):
 class Node:
     """Sessions, retained messages and queues over a real store; the loop is the test's."""
 
-    def __init__(self, directory: Path) -> None:
-        self.store = RocksStore(directory, identity=int.from_bytes(os.urandom(7), "big"))
+    def __init__(self, directory: Path, ops: Ops | None = None) -> None:
+        self.store = RocksStore(directory, identity=int.from_bytes(os.urandom(7), "big"),
+                                file_ops=ops.address if ops is not None else 0)
         self.store.start()
         assert self.store.journal is not None
         self.journal = self.store.journal
@@ -260,3 +263,60 @@ def test_a_want_of_space_is_waited_for_and_nothing_taken_over_is_forgotten(tmp_p
     known = {log.number for queue in node.keeper.queues.manager.states for log in queue.logs}
     assert not [path for path in (tmp_path / "queues").iterdir() if int(path.name, 16) not in known]
     node.close()
+
+
+def test_the_view_waits_for_the_batch_that_gathers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer is busy, so a part of what a checkpoint takes over is in a batch that it has not even been given: the
+    view may have that no sooner than the journal."""
+    monkeypatch.setattr(durability, "DURABLE_POLL_S", 0)
+    ops, held, allowed = Ops(), threading.Event(), threading.Semaphore(0)
+
+    def sync(fd: int) -> None:
+        if held.is_set():
+            allowed.acquire()
+        os.fdatasync(fd)
+
+    ops.fdatasync = sync
+
+    async def scenario() -> None:
+        node = Node(tmp_path, ops)
+        node.work(0)
+        await node.durable()
+        held.set()
+        node.work(1)
+        pump_queues(node.hub)
+        node.journal.submit()                       # the writer has a batch, whose sync does not come to its end
+        under_way = node.journal.gathering - 1
+        node.work(2)                                # and that gathers
+        written: list[int] = []
+        checkpoint = node.store.checkpoint
+
+        async def told(*what: Any) -> None:
+            written.append(node.journal.durable)
+            await checkpoint(*what)
+
+        node.store.checkpoint = told  # type: ignore[method-assign]
+        task = asyncio.ensure_future(node.keeper.checkpoint())
+        await turns()
+        gathering = node.journal.gathering
+        assert (gathering, written) == (under_way + 1, [])
+        allowed.release()
+        while node.journal.durable < under_way:
+            await asyncio.sleep(0.001)
+            node.journal.poll()
+        await turns()
+        assert written == [], "the batch that gathered is with the writer now, and not durable"
+        held.clear()
+        allowed.release(100)
+        while not task.done():
+            await asyncio.sleep(0.001)
+            node.journal.poll()
+        await task
+        assert written and written[0] >= gathering
+        node.close()
+
+    async def turns() -> None:
+        for _ in range(300):
+            await asyncio.sleep(0)
+
+    asyncio.run(scenario())
