@@ -25,6 +25,7 @@ from fluxmq.spark.amqp_operations import (
     own_names,
     wire_content,
 )
+from fluxmq.spark.grace import Grace
 from fluxmq.spark.links import (
     CLOSED,
     CONNECT_TIMEOUT_S,
@@ -48,7 +49,6 @@ METHOD_SENT = EVENTS.index("method")
 PROVE_EVERY = 256           # publishes of a channel without confirms between two round trips
 UNCONFIRMED_MAX = 4096
 NACKED = 128                # a publish that the broker did not take
-GRACE_S = 1.0               # a goodbye waits so long for deliveries whose acknowledgement was recorded
 GUEST = "guest"
 PROBE = m.ExchangeDeclare(exchange="amq.direct", type="direct", passive=True)      # changes nothing
 SETUPS = {"confirm.select": "confirm", "tx.select": "tx", "basic.qos": "qos"}
@@ -64,7 +64,7 @@ class AmqpLink(Link):
         self.user = options.username or GUEST
         self.channels: dict[int, AmqpChannel] = {}
         self.blocked = False
-        self.moved = self.ended = 0                     # when the last delivery came, and when it wanted to end
+        self.grace = Grace(self.clock)
         self.target: tuple[AmqpChannel, m.BasicPublish] | None = None
 
     # ── begin and end ────────────────────────────────────────────────────────────────────────────────────────
@@ -99,13 +99,10 @@ class AmqpLink(Link):
 
     def may_end(self, loop: Any) -> bool:
         """Also: what is to be acknowledged has come, or nothing comes any more."""
-        if any(channel.promised for channel in self.channels.values()):
-            self.ended = self.ended or self.clock()
-            left = GRACE_S - (self.clock() - max(self.moved, self.ended)) / 1e9
-            if left > 0:
-                loop.call_later(left + 0.01, self.changed, self)
-                return False
-        self.ended = 0
+        left = self.grace.left_s(any(channel.promised for channel in self.channels.values()))
+        if left:
+            loop.call_later(left + 0.01, self.changed, self)
+            return False
         return super().may_end(loop)
 
     def disconnect(self, reason: int, properties: Any, due: int = NO_VALUE, **said: Any) -> None:
@@ -370,7 +367,7 @@ class AmqpLink(Link):
 
     def on_delivery(self, message: Delivered) -> None:
         method = message.method
-        self.moved = self.clock()
+        self.grace.came()
         channel = self.channels.get(message.channel)
         consumed = isinstance(method, m.BasicDeliver)
         acked = channel is not None and (

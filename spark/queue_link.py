@@ -1,7 +1,7 @@
 """A connection of a replayed client that settles messages of queues by hand: its orders name the messages of this run.
 
 An order is for the n-th delivery of its queue (queue_orders.py). It is sent when that delivery is there, else as soon
-as it comes. Who leaves waits for deliveries that it has orders for, as long as they come within GRACE_S of each other.
+as it comes. Who leaves waits for deliveries that it has orders for, as long as they come close together (grace.py).
 Which consumer of a group gets how many is not the same in each run: one gets less than it did, and another has more in
 hand than it has orders for. So at the end a client acknowledges what it has in hand of queues that it settles, and one
 that has no order left unsubscribes from them: what there still is goes to those who have.
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from fluxmq._core.client_message import Message
 from fluxmq._core.client_properties import Properties
 from fluxmq._core.replay_rows import NO_VALUE
+from fluxmq.spark.grace import Grace
 from fluxmq.spark.links import CLOSED, OPEN, Link, Operation
 from fluxmq.spark.operations import properties_asked
 from fluxmq.spark.queue_orders import FROM_QUEUE, queue_of
@@ -24,7 +25,6 @@ from fluxmq.spark.result import EVENTS
 __all__ = ["QueueLink"]
 
 SETTLEMENT = EVENTS.index("settlement")
-GRACE_S = 1.0
 PREFIX = FROM_QUEUE.encode()
 DONE = (b"$ack", b"$nack", b"$reject")          # after these the client does not have the message any more
 NAMING = ("message-id", "partition", "offset", "group-id")
@@ -50,14 +50,14 @@ class QueueLink(Link):
         self.expected: dict[tuple[str, int], list[Operation]] = {}  # orders whose delivery has not come
         self.overdue: deque[tuple[Operation, Delivered]] = deque()  # the window was used up
         self.ending_queues = False                                  # released: what it has no order for is others'
-        self.moved = self.ended = 0                                 # when the last delivery came; when it wanted to end
+        self.grace = Grace(self.clock)
 
     def taken(self, message: Message) -> None:
         """A delivery was taken."""
         if not message.topic.startswith(PREFIX):
             return
         told = message.parsed().user_dict
-        self.moved = self.clock()
+        self.grace.came()
         queue = queue_of(message.topic.decode())
         got = self.got.setdefault(queue, [])
         rank = len(got)
@@ -138,13 +138,10 @@ class QueueLink(Link):
 
     def may_end(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Also: what there are orders for has come, or nothing comes any more."""
-        if self.expected or self.overdue:
-            self.ended = self.ended or self.clock()
-            left = GRACE_S - (self.clock() - max(self.moved, self.ended)) / 1e9
-            if left > 0:
-                loop.call_later(left + 0.01, self.changed, self)
-                return False
-        self.ended = 0
+        left = self.grace.left_s(bool(self.expected or self.overdue))
+        if left:
+            loop.call_later(left + 0.01, self.changed, self)
+            return False
         return super().may_end(loop)
 
     def release(self) -> None:
