@@ -68,11 +68,12 @@ class Stored(World):
         self.loop.run_until_complete(asyncio.sleep(0))
 
     def turn(self) -> None:
-        while True:
+        stalled = True
+        while stalled:  # also where the read was over before anybody could see that it had begun
             self.node.in_turn(lambda: None)
             self.node.sync()
-            if not self.hub.awaited:
-                return
+            stalled = bool(self.node.unread)
+            self.node.unread.clear()
             self.node.settle_reads()
 
     def on_loop(self, step: Callable[[], Found]) -> Found:
