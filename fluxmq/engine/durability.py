@@ -77,21 +77,18 @@ class _Taken:
         self.deletes: set[bytes] = set()
 
     def add(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes]) -> None:
-        """What came of one export, after all before. A key that is in both is deleted."""
+        """What came of a part of an export, after all before. A key that is in both is deleted."""
         put = dict(puts)
         self.deletes.difference_update(put)
         self.puts.update(put)
-        self.deletes.update(deletes)
-        for key in self.deletes & self.puts.keys():
-            del self.puts[key]
+        for key in deletes:
+            self.puts.pop(key, None)
+            self.deletes.add(key)
 
 
 class Keeper:
-    """Keeps a Broker's state in a StateStore.
-
-    file_bytes: what the journal grows by until a checkpoint begins. failed: what ended the last checkpoint; after that
-    there is none.
-    """
+    """Keeps a Broker's state in a StateStore. file_bytes: what the journal grows by until a checkpoint begins. failed:
+    what ended the last checkpoint; after that there is none."""
 
     def __init__(self, broker: Broker, store: StateStore, file_bytes: int) -> None:
         self.broker = broker
@@ -293,12 +290,15 @@ class Keeper:
         exported = self.queues.begin_export(upto) if self.queues is not None else None
         if self.queues is not None and exported is not None:
             while self.queues.export(exported):
+                taken.add(*exported.take())
                 await asyncio.sleep(0)
-            taken.add(exported.puts, exported.deletes)
+            taken.add(*exported.take())
         await self._exported_is_durable(journal)
         if self.queues is not None and exported is not None:
             try:
-                taken.add(await self.queues.write(exported), ())
+                async for _ in self.queues.write(exported):
+                    taken.add(*exported.take())
+                    await asyncio.sleep(0)
             except ShortageError:
                 self.queues.give_back(exported)
                 raise

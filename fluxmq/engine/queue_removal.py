@@ -8,7 +8,7 @@ view nor journal names, one of these two has lost what it knew, and the files ar
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from fluxmq._core.errors import CorruptError
@@ -79,9 +79,12 @@ class LogRemoval:
 
     # ------------------------------------------------------------------ in a checkpoint
 
-    def export(self, ended: Iterable[int]) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-        """What the view is to know: (puts, deletes). ended: logs, since the last time."""
-        self._unremoved.update(ended)
+    def end(self, number: int) -> None:
+        """This log is no more: the next export says so."""
+        self._unremoved.add(number)
+
+    def export(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+        """What the view is to know: (puts, deletes)."""
         if self._segments is not None:
             self._going.update(number for number in self._unremoved if self._segments.holds(number))
         return ([(view_key("x", number), b"") for number in self._going - self._removed],

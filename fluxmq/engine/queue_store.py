@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -68,20 +68,29 @@ _decode_producers = msgspec.msgpack.Decoder(dict[bytes, tuple[int, bytes]]).deco
 
 class QueueExport:
     """What a checkpoint takes over. upto: the last batch of the journal files that go with it. left: queues that
-    changed and were not looked at yet; taken: those that were. changed: of these, those whose record changed too.
-    blocks: of which log what. logs: those whose meta changed. ended: what the manager remembered until the last."""
+    changed and were not looked at yet; taken: those that were. changed: queues whose record changed, and that were not
+    looked at yet; recorded: those that were. puts, deletes: for the view, until the caller takes them away. blocks: of
+    which log what. logs: those whose meta changed. ended: what the manager remembered until the last."""
 
     def __init__(self, upto: int) -> None:
         self.upto = upto
-        self.left: list[QueueState] = []
-        self.taken: list[QueueState] = []
+        self.left: list[Queue] = []
+        self.taken: list[Queue] = []
         self.puts: list[tuple[bytes, bytes]] = []
         self.deletes: list[bytes] = []
         self.blocks: list[tuple[Log, Export]] = []
         # log, first, next as they were in that instant; whose segments may get something of it, None: they do not
         self.logs: list[tuple[Log, int, int, Queue | None]] = []
         self.changed: set[QueueState] = set()
+        self.recorded: list[QueueState] = []
         self.ended: list[tuple[str, int]] = []
+
+    def take(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+        """What is to be written to the view: (puts, deletes) since the last call. They go together all the same: there
+        may be so many that nobody should go through all of them in one go."""
+        found = self.puts, self.deletes
+        self.puts, self.deletes = [], []
+        return found
 
 
 class QueueKeeper:
@@ -342,14 +351,10 @@ class QueueKeeper:
     # ------------------------------------------------------------------ checkpoints
 
     def begin_export(self, upto: int) -> QueueExport:
-        """A checkpoint begins: which queues it must look at, namely those that changed since the last one."""
+        """A checkpoint begins: which queues it must look at, namely those that changed since the last one. However many
+        there are, they are not looked at here: one that changes again before its turn is not listed once more."""
         manager, made = self.manager, QueueExport(upto)
-        states = dict.fromkeys(manager.changed)
-        for queue in manager.hub.ledger.take_marked():
-            queue.marked = False
-            if queue in manager.states:
-                states[manager.states[queue]] = None
-        made.left = [state for state in states if state.queue.durable]
+        made.left = manager.hub.ledger.take_marked()
         made.changed, manager.changed = manager.changed, set()
         return made
 
@@ -357,30 +362,45 @@ class QueueKeeper:
         """Takes over some of the queues, each in one instant; what becomes of them afterwards is the next checkpoint's.
         False: that was the last of them, and what ended by now is taken over too."""
         work = EXPORT_WORK
-        while made.left and work > 0:
-            state = made.left.pop()
-            if self.manager.states.get(state.queue) is state:
-                work -= self._export_queue(made, state)
-                made.taken.append(state)
-                self.looked += 1
-        if made.left:
-            return True
-        made.ended, self.manager.ended = self.manager.ended, []
-        ended = made.ended
-        made.deletes += [key(kind, number) for kind, number in ended]
-        puts, deletes = self._removal.export(number for kind, number in ended if kind == "l")
-        made.puts += puts
-        made.deletes += deletes
-        for kind, number in ended:
+        while work > 0 and (made.left or made.changed):
+            work -= self._export_next(made)
+        while work > 0 and self.manager.ended:
+            kind, number = self.manager.ended.pop()
+            made.ended.append((kind, number))
+            made.deletes.append(key(kind, number))
             if kind == "l":
+                self._removal.end(number)
                 self._safe.pop(number, None)
                 self.reader.forget(number)
+            work -= 1
+        if work <= 0:
+            return True
+        puts, deletes = self._removal.export()
+        made.puts += puts
+        made.deletes += deletes
         return False
 
-    def _export_queue(self, made: QueueExport, state: QueueState) -> int:
+    def _export_next(self, made: QueueExport) -> int:
         """Returns how much work it was, in messages looked at or the like."""
+        if made.left:
+            queue = made.left.pop()
+            queue.marked = False
+            state = self.manager.states.get(queue)
+            changed = state in made.changed
+        else:
+            state, changed = made.changed.pop(), True
+            queue = state.queue
+        if state is None or not queue.durable or self.manager.states.get(queue) is not state:
+            return 1
+        if changed:
+            made.changed.discard(state)
+            made.recorded.append(state)
+        made.taken.append(queue)
+        self.looked += 1
+        return self._export_queue(made, state, changed)
+
+    def _export_queue(self, made: QueueExport, state: QueueState, changed: bool) -> int:
         manager, queue, work = self.manager, state.queue, WORK_OF_A_QUEUE
-        changed = state in made.changed
         if changed:
             made.puts.append((key("q", queue.number), msgspec.msgpack.encode(manager.queue_record(state))))
             if state.producers:
@@ -443,10 +463,10 @@ class QueueKeeper:
     def give_back(self, made: QueueExport) -> None:
         """There was no space for what was exported: the next export has it again, if it still counts then."""
         made.blocks.clear()
-        self.manager.changed.update(state for state in made.changed if state.queue in self.manager.states)
-        for state in made.taken:
-            state.queue.mark()
-        self.manager.ended[:0] = made.ended
+        self.manager.changed.update(state for state in made.recorded if state.queue in self.manager.states)
+        for queue in made.taken:
+            queue.mark()
+        self.manager.ended += made.ended
 
     async def _in_thread(self, step: Callable[[], Any]) -> Any:
         """A cancelled caller must not let the store close beside the executor's thread."""
@@ -458,19 +478,18 @@ class QueueKeeper:
         if self._work is not None:
             await asyncio.wait({self._work})
 
-    async def write(self, made: QueueExport) -> list[tuple[bytes, bytes]]:
-        """The segments take over what was exported. Returns what the view must know of it. Raises ShortageError: the
-        segments are as before; give_back() must follow, and an export anew."""
+    async def write(self, made: QueueExport) -> AsyncIterator[None]:
+        """The segments take over what was exported; then, in parts, `made.take()` has what the view must know of it.
+        Raises ShortageError: the segments are as before; give_back() must follow, and an export anew."""
         if self.segments is None:
-            return []
+            return
         safe = await self._in_thread(lambda: self._write_segments(made))
-        puts = []
         made.blocks.clear()  # or they would keep the chunks from being evicted
         for at, (log, first, upto, exported) in enumerate(made.logs):
             if log.number in safe:
                 self._safe[log.number] = safe[log.number]
             meta = LogMeta(first, max(upto, first), self._safe.get(log.number, 0))
-            puts.append((key("l", log.number), msgspec.msgpack.encode(meta)))
+            made.puts.append((key("l", log.number), msgspec.msgpack.encode(meta)))
             log.stored_first, log.stored_next = meta.first, meta.next
             self._removal.moved(log.number, first)
             if exported is not None:
@@ -479,9 +498,9 @@ class QueueKeeper:
                 if state is not None:  # what had been settled in between is not counted any more
                     self.manager.sums.measure(exported, state.groups.values())
             if at % EXPORT_WORK == EXPORT_WORK - 1:
-                await asyncio.sleep(0)
+                yield
         self.reader.evict()
-        return puts
+        yield
 
     def _write_segments(self, made: QueueExport) -> dict[int, int]:
         """In an executor's thread."""

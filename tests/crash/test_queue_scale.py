@@ -186,19 +186,48 @@ def test_a_checkpoint_of_many_queues_lets_the_loop_turn(tmp_path: Path, loop: as
 
     node.in_turn(make)
     node.sync()
-    made, slices = node.queues.begin_export(node.journal.rotate()), [0]
-    manager.delete(names[0])                    # while it is under way
-    manager.queues[names[1]].queue.append_message(b"$queue/" + names[1], b"more")
-    while node.queues.export(made):
+    made, slices, parts = node.queues.begin_export(node.journal.rotate()), [0], []
+    queues = [manager.queues[name].queue for name in names]
+    assert all(queue.marked for queue in queues), "none was looked at yet"
+
+    def meanwhile() -> None:
+        manager.delete(names[0])
+        queues[1].append_message(b"$queue/" + names[1], b"more")
+
+    node.in_turn(meanwhile)
+    more = True
+    while more:
+        more = node.queues.export(made)
         slices.append(node.queues.looked)
-    slices.append(node.queues.looked)
+        parts.append(made.take())
     assert slices[-1] == len(names) - 1
     assert max(after - before for before, after in pairwise(slices)) <= EXPORT_WORK // WORK_OF_A_QUEUE
-    assert {key[:1] for key, _ in made.puts} == {b"q", b"g", b"k"}
-    assert {key[:1] for key in made.deletes} >= {b"q", b"g", b"l"}
-    node.in_turn(lambda: None)
-    # What came while it was under way is the next one's.
-    assert manager.queues[names[1]] in node.queues.begin_export(node.journal.rotate()).left
+    assert max(len(puts) + len(deletes) for puts, deletes in parts) <= EXPORT_WORK
+    written = dict(put for puts, _ in parts for put in puts)
+    assert {key[:1] for key in written} == {b"q", b"g", b"k"}
+    assert {key[:1] for _, deletes in parts for key in deletes} >= {b"q", b"g", b"l"}
+    assert written[b"k" + queues[1].logs[0].number.to_bytes(8, "big")][:8] == bytes((*bytes(7), 2))
+    node.in_turn(lambda: queues[2].append_message(b"$queue/" + names[2], b"more"))
+    # What came after its instant is the next one's, and nothing else is.
+    assert node.queues.begin_export(node.journal.rotate()).left == [queues[2]]
+    node.stop()
+
+
+def test_a_checkpoint_of_many_queues_that_ended_lets_the_loop_turn(tmp_path: Path,
+                                                                   loop: asyncio.AbstractEventLoop) -> None:
+    node = QueueNode(tmp_path, loop, View(), CLOCK, 1, False)
+    names = [f"q{number}" for number in range(QUEUES // 10)]
+    node.in_turn(lambda: [node.manager.declare(QueueSpec(name=name)) for name in names])
+    node.begin_checkpoint()
+    node.finish_checkpoint()
+    node.in_turn(lambda: [node.manager.delete(name.encode()) for name in names])
+    made, more, parts = node.queues.begin_export(node.journal.rotate()), True, []
+    while more:
+        more = node.queues.export(made)
+        parts.append(made.take())
+    deleted = {key for _, deletes in parts for key in deletes}
+    assert len(deleted) >= 3 * len(names) and not any(puts for puts, _ in parts)
+    assert max(len(deletes) for _, deletes in parts) <= EXPORT_WORK
     node.stop()
 
 
