@@ -35,6 +35,7 @@ PATIENCE_SECONDS = 900.0
 WINDOW = 500
 READ_BYTES = 1 << 20
 BUFFERS = "16MiB"
+ASK_AGAIN_SECONDS = 0.01
 QUEUE, EXCHANGE, BASIC = 50, 40, 60
 DELIVER, ACK = (60, 60), (60, 80)
 
@@ -215,7 +216,7 @@ class Work:
                                     len(self.names))
             with phase("leave"):
                 amqp.close()
-                settle(broker)
+                self.until_left(broker)
             return got
         if self.options.kind == "bindings":
             amqp = Amqp(broker.addresses["amqp"])
@@ -235,6 +236,18 @@ class Work:
                     client.close()
             return len(self.names)
         return len(self.names)
+
+    def until_left(self, broker: Broker) -> None:
+        """Waits until the last queue has no consumer: they leave in their order."""
+        amqp = Amqp(broker.addresses["amqp"])
+        consumers = 1
+        while consumers:
+            answer = amqp.session.call(QUEUE, 10, bytes(2), shortstr(self.names[-1]), b"\x01", encode_table({}))
+            answer.shortstr()
+            answer.number(4)
+            consumers = answer.number(4)
+            time.sleep(ASK_AGAIN_SECONDS)
+        amqp.close()
 
     def remove(self, broker: Broker, phase: Callable[[str], Any]) -> None:
         if self.options.kind == "queues":
@@ -258,11 +271,6 @@ class Work:
 
 def source(broker: Broker, _number: int) -> str:
     return broker.addresses["tcp"]
-
-
-def settle(broker: Broker) -> None:
-    """An answer to a new connection says that the loop is through with what was there before."""
-    Mqtt(broker.addresses["tcp"], "settle").close()
 
 
 class Phases:

@@ -319,6 +319,7 @@ class Server:
             await self.admin.stop()
         if self._started:
             await self._say_goodbye()
+            self.amqp091.channels.departures.finish()
             if self._timer is not None:
                 self._timer.cancel()
             self.loop.remove_reader(self.poller.fileno())

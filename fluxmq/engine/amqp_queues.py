@@ -6,7 +6,7 @@ dies in such a queue is amqp_dead.py's business, what becomes due in it queue_cl
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -317,10 +317,12 @@ class AmqpQueues:
 
     # ------------------------------------------------------------------ who goes takes queues along
 
-    def connection_gone(self, owner: object) -> None:
-        """Its exclusive queues are deleted."""
+    def connection_gone(self, owner: object) -> Iterator[None]:
+        """Its exclusive queues are deleted, one at each step."""
         for queue in list(self._owned.get(id(owner), ())):
-            self.manager.delete(queue.name)
+            if queue in self.manager.states:  # else it ended meanwhile, and another may have its name
+                self.manager.delete(queue.name)
+            yield
 
     def _deleted(self, queue: Queue, members: list[Member]) -> None:
         self._leaders.pop(queue, None)

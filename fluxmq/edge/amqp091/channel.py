@@ -6,7 +6,7 @@ method asks of exchanges and queues is decided in the engine; here it is taken a
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fluxmq._core import amqp091_methods as m
@@ -16,7 +16,9 @@ from fluxmq._core.amqp091_telling import DIRECT_REPLY_TO
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import Queue
+from fluxmq.edge.amqp091.client import HOLD_CHANNEL
 from fluxmq.edge.amqp091.consumers import Consumer, Consumers
+from fluxmq.edge.amqp091.departures import Departures
 from fluxmq.edge.amqp091.permissions import Permissions, unbroken
 from fluxmq.edge.amqp091.reply import reply_text
 from fluxmq.engine.amqp_queues import AmqpQueues
@@ -60,6 +62,7 @@ class ChannelMethods:
         self.queues = queues
         self.permissions = Permissions(authority)
         self.consumers = Consumers(hub, queues, later, self.on_channel_error)
+        self.departures = Departures(later)
         self.consumer_timeout_ms = consumer_timeout_ms
         self.on_log = on_log
         queues.manager.on_deleted.append(self.consumers.queue_deleted)
@@ -94,11 +97,7 @@ class ChannelMethods:
             return
         channel = client.connection.channels.get(number)
         if isinstance(method, m.ChannelClose):
-            if channel is not None:
-                self.end_channel(channel)
-            client.connection.close_channel(number, await_ok=False)
-            if client.connection.write_behind(m.ChannelCloseOk().frame(number)):
-                client.closing |= {number}
+            self.end_channel(client, number, m.ChannelCloseOk())
             return
         if isinstance(method, m.ChannelCloseOk):
             if channel is not None and not channel.closing:
@@ -112,19 +111,15 @@ class ChannelMethods:
 
     def on_channel_error(self, client: Client, number: int, code: int, why: str, method: int) -> None:
         """A soft error: the channel ends, the connection goes on."""
-        channel = client.connection.channels[number]
         self.on_log("warning", f"channel {client.client_id}", why, client.fields() | {"channel": number, "code": code})
-        self.end_channel(channel)
-        client.connection.close_channel(number, await_ok=True)
-        client.connection.write_behind(m.ChannelClose(
-            reply_code=code, reply_text=reply_text(code, why), class_id=method >> 16,
-            method_id=method & 0xFFFF).frame(number))
+        self.end_channel(client, number, m.ChannelClose(
+            reply_code=code, reply_text=reply_text(code, why), class_id=method >> 16, method_id=method & 0xFFFF))
 
     def on_end(self, client: Client) -> None:
         """The connection has ended: its channels have, and what is exclusive to it is no more."""
-        for channel in list(client.connection.channels.values()):
-            self.end_channel(channel)
-        self.queues.connection_gone(client)
+        for number in list(client.connection.channels):
+            self.end_channel(client, number, None)
+        self.departures.begin(self.queues.connection_gone(client))
 
     def may_publish(self, client: Client, exchange: bytes, key: bytes) -> bool:
         """See ChannelVerbs."""
@@ -135,17 +130,32 @@ class ChannelMethods:
                         client.fields() | {"user": client.identity, "exchange": text(exchange), "key": text(key)})
         return allowed
 
-    def end_channel(self, channel: Channel) -> None:
-        """What it had is ready again; its consumers are no more."""
-        state: ChannelState | None = channel.state
-        if state is None:
+    def end_channel(self, client: Client, number: int, told: m.ChannelClose | m.ChannelCloseOk | None) -> None:
+        """What it had is ready again; its consumers are no more. told: what the client is sent when that is so. If it
+        takes more than this turn's share, nothing else of the connection is handled until then."""
+        channel = client.connection.channels.get(number)
+        if channel is None or channel.state is None:
+            self._tell_closed(client, number, told)
             return
-        channel.state = None
+        state, channel.state = channel.state, None
         channel.begin_closing()
-        for consumer in state.consumers.values():
-            self.consumers.leave(consumer)
-        self.consumers.leave_rest(channel, state)
+        if not self.departures.begin(self._leave(client, channel, state, told)) and not client.connection.ended:
+            client.hold(HOLD_CHANNEL)
+
+    def _leave(self, client: Client, channel: Channel, state: ChannelState, told: Any) -> Iterator[None]:
+        yield from self.consumers.leave_all(channel, state)
         channel.close()
+        if not client.connection.ended:
+            if client.connection.channels.get(channel.number) is channel:
+                self._tell_closed(client, channel.number, told)
+            client.release(HOLD_CHANNEL)
+
+    @staticmethod
+    def _tell_closed(client: Client, number: int, told: m.ChannelClose | m.ChannelCloseOk | None) -> None:
+        if told is not None:
+            client.connection.close_channel(number, await_ok=isinstance(told, m.ChannelClose))
+            if client.connection.write_behind(told.frame(number)) and isinstance(told, m.ChannelCloseOk):
+                client.closing |= {number}
 
     def tick(self, client: Client) -> None:
         """Ends channels whose consumers have not acknowledged for too long (consumer_timeout)."""

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from fluxmq._core.amqp091_connection import AmqpConnection
     from fluxmq._core.amqp091_methods import Method
 
-__all__ = ["HOLD_BODY", "HOLD_GET", "HOLD_LOGIN", "HOLD_MEMORY", "Client"]
+__all__ = ["HOLD_BODY", "HOLD_CHANNEL", "HOLD_GET", "HOLD_LOGIN", "HOLD_MEMORY", "Client"]
 
 # Why a connection is not read.
 HOLD_LOGIN = 1  # a password is being checked
 HOLD_MEMORY = 2  # memory is short, and it publishes
 HOLD_GET = 4  # the answer to a Basic.Get is being read from disk
 HOLD_BODY = 8  # bodies under way are too much together, and it is not its turn
+HOLD_CHANNEL = 16  # a channel of it ends, which has more consumers than can leave in one turn
 
 
 class Client:

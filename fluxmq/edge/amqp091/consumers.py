@@ -1,7 +1,7 @@
 """Consumers of channels: Basic.Consume becomes a member of a group, or readers of a stream; and Basic.Get."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fluxmq._core import amqp091_methods as m
@@ -90,8 +90,21 @@ class Consumers:
             queue.add_reader(reader)
             consumer.members.append(reader)
 
-    def leave(self, consumer: Consumer) -> None:
-        """The channel ends: what the consumer has is ready again."""
+    def leave_all(self, channel: Channel, state: ChannelState) -> Iterator[None]:
+        """The channel ends: what its consumers have is ready again, those of one at each step."""
+        for consumer in state.consumers.values():
+            if consumer.queue in self.queues.manager.states:    # else it was deleted, in a turn between two steps
+                self._leave(consumer)
+                yield
+        for member in [*channel.consumers, *state.getters.values()]:    # cancelled before; who asked by Basic.Get
+            if isinstance(member, ChannelMember) and member.group is not None:
+                self.queues.left(member.queue, member)
+                member.queue.notify()
+                yield
+        channel.consumers.clear()
+        state.getters.clear()
+
+    def _leave(self, consumer: Consumer) -> None:
         for member in consumer.members:
             if isinstance(member, ChannelReader):
                 self._leave_stream(consumer, member)
@@ -164,15 +177,6 @@ class Consumers:
         if CANCEL_NOTIFY in state.client.capabilities:
             told = m.BasicCancel(consumer_tag=consumer.tag, no_wait=True)
             state.client.connection.write(told.frame(state.channel.number))
-
-    def leave_rest(self, channel: Channel, state: ChannelState) -> None:
-        """The channel ends: consumers that were cancelled before, and who asked by Basic.Get."""
-        for member in [*channel.consumers, *state.getters.values()]:
-            if isinstance(member, ChannelMember):
-                self.queues.left(member.queue, member)
-                member.queue.notify()
-        channel.consumers.clear()
-        state.getters.clear()
 
     def get_one(self, state: ChannelState, queue: Queue, *, no_ack: bool, waited: bool = False) -> None:
         """Basic.Get: a message that is ready now, or Basic.Get-Empty."""

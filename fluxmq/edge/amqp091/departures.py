@@ -1,0 +1,56 @@
+"""What a channel or a connection had is let go of in shares: it may have had a hundred thousand consumers or exclusive
+queues, and others are served in between."""
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["Departures"]
+
+STEPS_MAX = 500  # in one turn of the loop: some milliseconds
+
+
+class Departures:
+    """Machine. later: schedules a call after some seconds."""
+
+    def __init__(self, later: Callable[[float, Callable[[], None]], Any]) -> None:
+        self._later = later
+        self._going: deque[Iterator[None]] = deque()
+        self._left = STEPS_MAX  # of this turn
+        self._waits = False  # for the next turn
+        self._runs = False
+
+    def begin(self, steps: Iterator[None]) -> bool:
+        """Goes through the steps, after those that began before: at once, as far as this turn's share goes. Returns
+        whether that was all of them."""
+        self._going.append(steps)
+        self._go_on()
+        return steps not in self._going
+
+    def finish(self) -> None:
+        """Nothing is left to do: the node stops."""
+        while self._going:
+            self._left = STEPS_MAX
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._runs:  # a step that ends something else
+            return
+        self._runs = True
+        try:
+            while self._going and self._left:
+                self._left -= 1
+                if next(self._going[0], self) is self:
+                    self._going.popleft()
+        finally:
+            self._runs = False
+            if not self._waits:
+                self._waits = True
+                self._later(0, self._turn)
+
+    def _turn(self) -> None:
+        self._waits = False
+        self._left = STEPS_MAX
+        if self._going:
+            self._go_on()
