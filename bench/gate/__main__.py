@@ -110,7 +110,7 @@ def gate(thorough: bool, rounds: int | None, seconds: float | None, publishes: i
         commit = committed(checkout) if move is not None else ""
         history = read_history(checkout)
         verdict, pairs = asked.hold(find_home(baseline, checkout, asked.progress), candidate, limits)
-        since = drift(history, verdict) if baseline is None else {}
+        since = drift(history, verdict) if baseline is None and history else {}
         oldest = None
         if thorough and baseline is None and history:
             asked.progress.say(f"the oldest of the last {len(history) + 1} baselines, {history[0].former[:12]}")
@@ -134,7 +134,8 @@ def gate(thorough: bool, rounds: int | None, seconds: float | None, publishes: i
         click.echo(json.dumps({key: value for key, value in told.items() if key != "pairs"}, indent=1))
     else:
         click.echo(text(verdict, since, history[0].former if history else "", oldest))
-    raise SystemExit(REGRESSED if oldest is not None and oldest.status == REGRESSED else verdict.status)
+    if move is None:    # else what it costs is accepted, and kept
+        raise SystemExit(REGRESSED if oldest is not None and oldest.status == REGRESSED else verdict.status)
 
 
 def find_home(baseline: str | None, checkout: Path, progress: Progress) -> Path:

@@ -59,7 +59,8 @@ def read_history(root: Path) -> list[Move]:
 
 def drift(moves: Sequence[Move], verdict: Verdict) -> dict[str, float]:
     """Measure → how much worse (above 1) or better the candidate is than the oldest commit of the history was: the
-    ratios of the moves, multiplied, times the one just measured. Only of measures that each move has."""
+    ratios of the moves, multiplied, times the one just measured. Only of measures that each move has. moves: one at
+    least."""
     found = {}
     for finding in verdict.findings:
         if finding.ratio is None or finding.measure.rpartition("/")[2] not in CHAINED:
