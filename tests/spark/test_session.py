@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from click.testing import CliRunner
-from kit.tree import ROOT
 
+from fluxmq.spark import session
 from fluxmq.spark.cli import replay
 from fluxmq.spark.session import only_errors
 
@@ -26,7 +26,8 @@ def test_spark_says_errors_alone(spark: SparkSession) -> None:
     """From its start on, not only from when there is a session."""
     system = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
     place = Path(unquote(urlsplit(system.getProperty("log4j2.configurationFile")).path))
-    assert place.samefile(ROOT / "spark" / "log4j2.properties") and "rootLogger.level = error" in place.read_text()
+    assert place.samefile(Path(session.__file__).with_name("log4j2.properties"))
+    assert "rootLogger.level = error" in place.read_text()
 
 
 def test_logging_of_somebody_else_stays(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ go to segments when there are more, or away when they are settled."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -199,12 +199,13 @@ def test_a_shortage_between_two_attempts(node: Small, monkeypatch: pytest.Monkey
     node.append(*range(before, before + at_first))
     write, refused = node.keeper.queues.write, []
 
-    async def refuse_once(made: QueueExport) -> list[tuple[bytes, bytes]]:
+    async def refuse_once(made: QueueExport) -> AsyncIterator[None]:
         if not refused:
             refused.append(made)
             meanwhile(node)
             raise ShortageError("no space")
-        return await write(made)
+        async for step in write(made):
+            yield step
 
     monkeypatch.setattr(node.keeper.queues, "write", refuse_once)
     node.checkpoint()
