@@ -5,6 +5,7 @@ from collections import deque
 from typing import Any
 
 from fluxmq._core import amqp091_methods as m
+from fluxmq.spark.amqp_credit import ChannelCredit
 from fluxmq.spark.amqp_operations import ANSWERED
 from fluxmq.spark.links import Operation
 
@@ -18,7 +19,8 @@ class AmqpChannel:
     usable: the server has it open. pending: by number of a publish, its op; returned: by op, the code. got: tags of
     deliveries by rank, None when settled; promised: by rank, what settles it as soon as it comes. setup: what a channel
     that takes its place needs. consumers: by tag, queue and whether deliveries are acknowledged. unnamed: by the
-    answer that is awaited, what was asked for under no name; None when under one.
+    answer that is awaited, what was asked for under no name; None when under one. credit: since when deliveries could
+    come; freed: ranks that were settled, which it has not been told of.
     """
 
     def __init__(self, number: int, known: bool) -> None:
@@ -35,6 +37,8 @@ class AmqpChannel:
         self.consumers: dict[str, tuple[str, bool]] = {}
         self.unnamed: dict[str, deque[Operation | None]] = {name: deque() for name in ANSWERED}
         self.get_acks = True
+        self.credit = ChannelCredit()
+        self.freed: list[int] = []
         self._floor = 0                                 # below, all is settled or promised
 
     # ── publishes ────────────────────────────────────────────────────────────────────────────────────────────
@@ -77,22 +81,33 @@ class AmqpChannel:
         sent = self._settled(there[-1], how, multiple=len(there) > 1)
         for rank in there:
             self.got[rank] = None
+        self.freed += there[:-1]
         return [sent]
+
+    def taken_freed(self) -> list[int]:
+        freed, self.freed = self.freed, []
+        return freed
 
     def release(self) -> list[m.Method]:
         """Acknowledges what is held, and from now on all that comes."""
         self.releasing = True
         return [self._settled(rank, None) for rank, tag in enumerate(self.got) if tag is not None]
 
+    def recovered(self) -> None:
+        """The server has back what was not acknowledged: its tags name nothing any more."""
+        self.got = [None] * len(self.got)
+
     def reopened(self) -> dict[str, m.Method]:
         """A new channel takes its place: what it needs. The server has what was not acknowledged."""
-        self.got = [None] * len(self.got)
+        self.recovered()
+        self.credit.reopened()
         self.published, self.confirms = 0, False
         wanted, self.setup = self.setup, {}
         return wanted
 
     def _settled(self, rank: int, how: m.Method | None, *, multiple: bool = False) -> m.Method:
         tag, self.got[rank] = self.got[rank] or 0, None
+        self.freed.append(rank)
         if isinstance(how, m.BasicReject):
             return m.BasicReject(delivery_tag=tag, requeue=how.requeue)
         if isinstance(how, m.BasicNack):

@@ -158,8 +158,7 @@ class AmqpLink(Link):
             return True
         if method in ("channel.close", "basic.cancel") and not self.may_end(self.connection.loop):
             return False
-        answer = method + "-ok"
-        if answer in ANSWERED and not json.loads(operation.detail or "{}").get("no_wait"):
+        if (answer := method + "-ok") in ANSWERED and not json.loads(operation.detail or "{}").get("no_wait"):
             mine = own_names(method, operation.detail)
             channel.unnamed[answer].append(operation if mine else None)
             if mine:
@@ -175,9 +174,12 @@ class AmqpLink(Link):
         if not method.synchronous or name == "basic.recover-async":
             self.connection.cast(channel.number, method)
             self.rows.acknowledge(row, None)
+            self._learn(channel, name, method)
             return
         if name == "basic.get":
-            channel.get_acks = not method.no_ack
+            channel.get_acks, channel.credit.asked = not method.no_ack, self.clock()
+        elif name == "tx.commit":
+            channel.credit.commit(self.clock())
         elif name == "basic.consume":
             # Deliveries may come with the answer.
             channel.consumers[method.consumer_tag] = (method.queue, not method.no_ack)
@@ -211,7 +213,10 @@ class AmqpLink(Link):
 
     def _learn(self, channel: AmqpChannel, name: str, method: Any) -> None:
         """What a method that was taken changes of its channel."""
-        if name in SETUPS:
+        channel.credit.learn(method, self.clock())
+        if name in ("basic.recover", "basic.recover-async"):
+            channel.recovered()
+        elif name in SETUPS:
             channel.setup[SETUPS[name]] = method
             if name == "confirm.select" and not channel.confirms:
                 # The broker counts from here; what came before it has read.
@@ -262,14 +267,13 @@ class AmqpLink(Link):
         self._over(found, why.code or NACKED)
         wanted = found.reopened()
         self._begin_channel(found)
-        for name, method in wanted.items():
-            self._call(channel, method, self._restored(found, name, method))
+        for method in wanted.values():
+            self._call(channel, method, self._restored(found, method))
 
-    def _restored(self, channel: AmqpChannel, name: str, method: m.Method) -> Callable[[Any, AmqpRefused | None], None]:
+    def _restored(self, channel: AmqpChannel, method: m.Method) -> Callable[[Any, AmqpRefused | None], None]:
         def answered(_answer: Any, why: AmqpRefused | None) -> None:
             if why is None:
-                channel.setup[name] = method
-                channel.confirms = channel.confirms or name == "confirm"
+                self._learn(channel, method.name, method)
             self._answered()
 
         return answered
@@ -299,9 +303,8 @@ class AmqpLink(Link):
             mandatory=bool(flags.get("mandatory")), immediate=bool(flags.get("immediate")))
         properties = wire_content(operation.properties, exchange, operation.copy, self.user)
         self.target = channel, method
-        topic = f"{method.exchange}/{method.routing_key}".encode()
-        return self.lane.publish(topic, 1, False, operation.size, operation.payload, properties, operation.due,
-                                 told=int(channel.confirms))
+        return self.lane.publish(f"{method.exchange}/{method.routing_key}".encode(), 1, False, operation.size,
+                                 operation.payload, properties, operation.due, told=int(channel.confirms))
 
     def publish(self, _topic: bytes, payload: bytes, _qos: int, _retain: bool, properties: bytes,
                 _done: Callable[[Any, int], None]) -> tuple[int, int]:
@@ -372,8 +375,9 @@ class AmqpLink(Link):
         consumed = isinstance(method, m.BasicDeliver)
         acked = channel is not None and (
             channel.consumers.get(method.consumer_tag, ("", True))[1] if consumed else channel.get_acks)
+        due = NO_VALUE if channel is None else channel.credit.delivered(len(channel.got), method, acked)
         self.lane.take_parts(f"{method.exchange}/{method.routing_key}".encode("utf-8", "replace"), message.body,
-                             int(acked and consumed), bool(method.redelivered))
+                             int(acked and consumed), bool(method.redelivered), False, due)
         if channel is None:
             return
         self._send(channel, channel.arrived(method.delivery_tag, acked))
@@ -388,6 +392,7 @@ class AmqpLink(Link):
     def _send(self, channel: AmqpChannel, methods: list[m.Method]) -> None:
         for method in methods:
             self.connection.cast(channel.number, method)
+        channel.credit.settled(channel.taken_freed(), self.clock())
 
     def release(self) -> None:
         """Acknowledges what is held, and from now on all that comes."""

@@ -407,8 +407,8 @@ cdef class Lane:
         """A delivery."""
         self.take_parts(message.topic, message.payload, message.qos, message.dup, message.retain)
 
-    cpdef take_parts(self, bytes topic, bytes body, int qos, bint dup, bint retain=False):
-        """A delivery, of whatever protocol."""
+    cpdef take_parts(self, bytes topic, bytes body, int qos, bint dup, bint retain=False, int64_t due=NONE):
+        """A delivery, of whatever protocol. due: since when it could have come, where the caller knows."""
         cdef ReplayRows rows = self.rows
         cdef int64_t op = self.client.arrived
         self.client.arrived = op + 1
@@ -425,7 +425,8 @@ cdef class Lane:
         if self.credits and topic.startswith(QUEUE):
             credit = self.credits.get(topic[len(QUEUE):].partition(b"/")[0])
             if credit is not None:
-                chunk.due[at] = (<QueueCredit>credit).since(now)
+                due = (<QueueCredit>credit).since(now)
+        chunk.due[at] = due
         rows.deliveries += 1
         if not self.heard:
             self.heard = True

@@ -18,8 +18,9 @@ from kit.recordings import make_recording
 from kit.story import events_of
 
 from fluxmq.record.reading import open_recording
+from fluxmq.spark.measures import measure
 from fluxmq.spark.replaying import ReplayAsked, ReplayError, replay_here
-from fluxmq.spark.result import Summary
+from fluxmq.spark.result import Summary, open_result
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -297,6 +298,41 @@ def test_who_held_back_holds_back_until_the_end(tmp_path: Path, target: AmqpBrok
     assert len(got) == 8 and got[3] > max(row["acked"] for row in of(rows, "publish"))
     assert not any(row["dup"] for row in of(rows, "delivery"))
     assert target.left("slow") == 0
+
+
+def test_a_delivery_says_since_when_it_could_come(tmp_path: Path, target: AmqpBroker) -> None:
+    """Eight wait for a consumer of three at a time, and one for a get: none of that is the broker's latency."""
+
+    def work(broker: AmqpBroker) -> None:
+        wire = broker.wire()
+        wire.open_channel(1)
+        wire.call(1, "queue.declare", queue="slow")
+        wire.call(1, "confirm.select")
+        for _ in range(9):
+            wire.publish(1, "", "slow", b"one of nine, and long enough")
+            wire.expect(1, "basic.ack")
+        wire.open_channel(2)
+        wire.send(2, "basic.get", queue="slow")
+        wire.send(2, "basic.ack", delivery_tag=wire.expect_content(2, "basic.get-ok").arguments["delivery_tag"])
+        wire.call(1, "basic.qos", prefetch_count=3)
+        wire.call(1, "basic.consume", queue="slow", consumer_tag="c")
+        for _ in range(8):
+            wire.send(1, "basic.ack", delivery_tag=wire.expect_content(1).arguments["delivery_tag"])
+        wire.call(1, "basic.cancel", consumer_tag="c")
+        wire.call(0, "connection.close", reply_code=200)
+
+    summary, rows = replay(recorded(tmp_path, work), target, tmp_path / "result")
+    assert summary.complete
+    (asked,), (consumer,) = of(rows, "method", "basic.get"), of(rows, "subscribe")
+    first, *got = of(rows, "delivery")
+    assert asked["sent"] <= first["due"] <= first["sent"]
+    dues = [row["due"] for row in got]
+    assert len(got) == 8 and dues == sorted(dues) and dues[:3] == [dues[0]] * 3
+    assert consumer["acked"] <= dues[0] < dues[3]
+    for row, third_before in zip(got[3:], got, strict=False):
+        assert third_before["sent"] <= row["due"] <= row["sent"]        # its acknowledgement made room
+    live = measure(open_result(tmp_path / "result")).values["latency_p99_us"]
+    assert live is not None and live * 1000 <= max(row["sent"] - row["due"] for row in [first, *got])
 
 
 def test_a_broker_that_is_killed_leaves_a_partial_result(tmp_path: Path) -> None:
