@@ -9,6 +9,8 @@ Instants are ns since 1970, on the clocks of the players. What each measure is:
     latency_*     of a first delivery since its publish was sent, in whole µs. Left out are retained messages, what is
                   marked dup, and what comes to a connection that was not there yet when the message was published. From
                   a queue: since the broker could have delivered it, which is `due` of the delivery
+    memory_peak_mib, memory_end_mib     the most that the broker had in memory while the replay ran, and what it had
+                  at its end: resident, in MiB
     cpu_per_message_us  the broker's time on CPU in the window, for each of what throughput counts
     lost          publishes of QoS 1 and 2, acknowledged as good, that a connection did not get although it got an
                   earlier and a later one of the same publisher and topic. Needs no oracle; `replay verify` sees more.
@@ -33,7 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluxmq.spark.buckets import bucketed
-from fluxmq.spark.result import Result
+from fluxmq.spark.result import Result, Summary
 
 __all__ = ["COLUMNS", "MEASURES", "PERCENTILES", "Bucket", "Counted", "Measure", "Measures", "alike", "bucket_width",
            "finish", "first_deliveries", "live_deliveries", "measure", "percentile", "rows_of", "sent_and_came"]
@@ -42,6 +44,7 @@ PERCENTILES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99_9": 0
 BUCKETS = 60
 SECOND = 1_000_000_000
 MICROSECOND = 1000
+MIB = 1 << 20
 GOOD_REASONS = 128                      # below: the publish was taken
 SHARED = ("$share/", "$queue/")
 MESSAGE = ["client_number", "publisher", "publisher_op"]
@@ -65,6 +68,8 @@ MEASURES: dict[str, Measure] = {
     "latency_p99_us": Measure("Latency, 99 %", "µs", "lower"),
     "latency_p99_9_us": Measure("Latency, 99.9 %", "µs", "lower"),
     "cpu_per_message_us": Measure("Broker CPU per message", "µs", "lower"),
+    "memory_peak_mib": Measure("Broker memory, most", "MiB", "lower"),
+    "memory_end_mib": Measure("Broker memory, at the end", "MiB", "lower"),
     "lost": Measure("Lost", "messages", "zero"),
     "duplicates": Measure("Duplicates", "messages", "zero"),
     "order_violations": Measure("Out of order", "messages", "zero"),
@@ -115,12 +120,13 @@ class Counted:
 @dataclass(slots=True)
 class Measures:
     """values: by the names of MEASURES, None where the result does not say. buckets: in order of time. cpu: (seconds
-    after the window's start, part of a processor that the broker used since the sample before). latencies: how many
-    are in each bucket (buckets.py), in µs."""
+    after the window's start, part of a processor that the broker used since the sample before). memory: (those seconds,
+    MiB). latencies: how many are in each bucket (buckets.py), in µs."""
 
     values: dict[str, float | None]
     buckets: list[Bucket]
     cpu: list[tuple[float, float]]
+    memory: list[tuple[float, float]]
     latencies: dict[int, int] = field(default_factory=dict)
 
 
@@ -129,25 +135,28 @@ def bucket_width(start: int | None, end: int | None) -> int:
     return max(((end or 0) - (start or 0)) // BUCKETS + 1, SECOND // 1000)
 
 
-def finish(counted: Counted, cpu: Sequence[Sequence[float]]) -> Measures:
-    """cpu: [instant, seconds of the broker's process] of the summary."""
+def finish(counted: Counted, summary: Summary) -> Measures:
+    """summary: with the samples of the broker's process."""
     window = None if counted.start is None or counted.end is None else (counted.end - counted.start) / SECOND
     messages = counted.delivered or counted.published
     values: dict[str, float | None] = {
         "throughput": messages / window if window and messages else None,
         **{f"latency_{name}_us": value for name, value in counted.latency.items()},
-        "cpu_per_message_us": None,
+        "cpu_per_message_us": None, "memory_peak_mib": None, "memory_end_mib": None,
         "lost": counted.lost, "duplicates": counted.duplicates, "order_violations": counted.order_violations,
         "unanswered": counted.unanswered, "published": counted.published, "delivered": counted.delivered,
         "late_p99_us": counted.late_p99, "window_s": window}
-    samples = sorted((int(instant), float(seconds)) for instant, seconds in cpu)
+    samples = sorted((int(instant), float(seconds)) for instant, seconds in summary.cpu)
     if len(samples) > 1 and counted.start is not None and counted.end is not None and messages:
         used = _at(samples, counted.end) - _at(samples, counted.start)
         values["cpu_per_message_us"] = used * 1e6 / messages
     start = counted.start or 0
     shares = [((after[0] - start) / SECOND, (after[1] - before[1]) * SECOND / (after[0] - before[0]))
               for before, after in pairwise(samples) if after[0] > before[0]]
-    return Measures(values, [counted.buckets[number] for number in sorted(counted.buckets)], shares,
+    memory = [((instant - start) / SECOND, resident / MIB) for instant, resident in sorted(summary.memory)]
+    if memory:
+        values |= {"memory_peak_mib": max(most for _, most in memory), "memory_end_mib": memory[-1][1]}
+    return Measures(values, [counted.buckets[number] for number in sorted(counted.buckets)], shares, memory,
                     counted.latencies)
 
 
@@ -174,7 +183,7 @@ def _at(samples: list[tuple[int, float]], instant: int) -> float:
 
 def measure(result: Result) -> Measures:
     """All in memory: for results of some million rows. Raises ResultError."""
-    return finish(_count(rows_of(result, COLUMNS)), result.summary.cpu)
+    return finish(_count(rows_of(result, COLUMNS)), result.summary)
 
 
 def rows_of(result: Result, columns: list[str]) -> pa.Table:

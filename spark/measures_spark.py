@@ -26,7 +26,7 @@ def measure_with_spark(result: Result, spark: SparkSession) -> Measures:
     assert began is not None
     counted = Counted(published=began[0], start=began[1], end=began[2], unanswered=began[3], late_p99=_whole(began[4]))
     if not counted.published:
-        return finish(Counted(), result.summary.cpu)
+        return finish(Counted(), result.summary)
     ended = came.agg(F.max("sent"), F.count_distinct(*MESSAGE), F.count_if(~F.col("dup"))).first()
     assert ended is not None
     counted.end = max(counted.end or 0, ended[0] or 0)
@@ -39,7 +39,7 @@ def measure_with_spark(result: Result, spark: SparkSession) -> Measures:
         _latencies(counted, first, publishes, rows)
     finally:
         first.unpersist()
-    return finish(counted, result.summary.cpu)
+    return finish(counted, result.summary)
 
 
 def sent_and_came(rows: DataFrame) -> tuple[DataFrame, DataFrame]:

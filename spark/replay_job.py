@@ -20,7 +20,7 @@ import click
 import pyarrow as pa
 
 from fluxmq.record.reading import open_recording
-from fluxmq.spark.broker_cpu import listening_process, sampled
+from fluxmq.spark.broker_process import listening_process, sampled
 from fluxmq.spark.plan import Plan, PlanError, plan_recording
 from fluxmq.spark.play_options import PlayOptions, PlayStatus
 from fluxmq.spark.progress import shown
@@ -36,7 +36,7 @@ from fluxmq.spark.replaying import (
     played_links,
 )
 from fluxmq.spark.result import Place, Summary
-from fluxmq.spark.side_by_side import side_by_side
+from fluxmq.spark.side_by_side import broker_used, side_by_side
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,7 +140,7 @@ def replay_with_spark(spark: SparkSession, asked: ReplayAsked) -> Summary:
     links = played_links(plan)
     ended: list[tuple[PlayStatus, dict[str, int]]] = []
     look = _look_at(place, plan, asked)
-    with sampled(asked.broker_pid or listening_process(asked.broker)) as cpu, shown("replaying", look):
+    with sampled(asked.broker_pid or listening_process(asked.broker)) as used, shown("replaying", look):
         try:
             play = operations.mapInArrow(_task(options, place.name if "://" in place.name else place.root, links),
                                          "status string", barrier=True)
@@ -152,7 +152,7 @@ def replay_with_spark(spark: SparkSession, asked: ReplayAsked) -> Summary:
             raise ReplayError(f"{summary.why}; what was written to {asked.out} is kept, and marked partial") from error
         finally:
             place.remove(PROGRESS)
-            finish(place, summary, ended, cpu)
+            finish(place, summary, ended, used)
     return summary
 
 
@@ -179,7 +179,7 @@ def _report(summary: Summary, out: str) -> str:
     span = ((summary.finished or 0) - (summary.started or 0)) / NANO
     lines = [f"{counts.get('publish', 0)} publishes and {counts.get('delivery', 0)} deliveries of "
              f"{summary.recording['clients']} clients in {span:.1f} s; the result is in {out}"]
-    lines += side_by_side(summary)
+    lines += side_by_side(summary) + broker_used(summary)
     lines += [f"not replayed: {count} {what}" for what, count in summary.not_replayed.items()]
     return "\n".join(lines)
 
@@ -199,7 +199,7 @@ def _report(summary: Summary, out: str) -> str:
 @click.option("--master", metavar="URL", help="Of Spark; without, local[*] in this process.")
 @click.option("--partitions", type=click.IntRange(1), help="Players at one time; without, one for each slot of Spark.")
 @click.option("--username", help=f"Log in as that, with the password in the environment variable {PASSWORD}.")
-@click.option("--broker-pid", type=click.IntRange(1), help="Whose processor time is sampled; else it is looked for.")
+@click.option("--broker-pid", type=click.IntRange(1), help="Whose CPU and memory are sampled; else it is looked for.")
 @click.option("--quiet", "quiet_s", type=click.FloatRange(0), default=1.0, show_default=True, metavar="SECONDS",
               help="The end is when no delivery has come for so long.")
 @click.option("--window", type=click.IntRange(1), default=1000, show_default=True,

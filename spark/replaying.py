@@ -14,7 +14,7 @@ import pyarrow as pa
 from fluxmq._core.errors import FluxError
 from fluxmq.client.options import Address
 from fluxmq.record.reading import Recording, open_recording
-from fluxmq.spark.broker_cpu import listening_process, sampled
+from fluxmq.spark.broker_process import Samples, listening_process, sampled
 from fluxmq.spark.plan import Plan, plain_plan
 from fluxmq.spark.play_options import PlayOptions, PlayStatus
 from fluxmq.spark.player import play
@@ -151,7 +151,7 @@ def perform(place: Place, task: int, operations: Iterable[pa.RecordBatch], optio
 
 
 def finish(place: Place, summary: Summary, ended: list[tuple[PlayStatus, dict[str, int]]],
-           cpu: list[tuple[int, float]]) -> Summary:
+           used: Samples) -> Summary:
     """Writes summary.json as it stays."""
     states = [status for status, _ in ended]
     summary.started = min((status.started for status in states if status.started), default=None)
@@ -163,7 +163,7 @@ def finish(place: Place, summary: Summary, ended: list[tuple[PlayStatus, dict[st
     if unknown:
         summary.not_replayed["settlements of messages whose delivery the recording does not show"] = unknown
     summary.late_ns_max = max((status.late_ns_max for status in states), default=0)
-    summary.cpu = cpu
+    summary.cpu, summary.memory = used.cpu, used.memory
     for _, counts in ended:
         for event, count in counts.items():
             summary.counts[event] = summary.counts.get(event, 0) + count
@@ -179,10 +179,10 @@ def replay_here(asked: ReplayAsked, told: Callable[[PlayStatus], object] = lambd
     place, summary = begin(asked, recording, plan)
     pid = asked.broker_pid or listening_process(asked.broker)
     ended: list[tuple[PlayStatus, dict[str, int]]] = []
-    with sampled(pid) as cpu:
+    with sampled(pid) as used:
         try:
             ended.append(perform(place, 0, operations, play_options(asked, plan, summary.run), played_links(plan),
                                  told))
         finally:
-            finish(place, summary, ended, cpu)
+            finish(place, summary, ended, used)
     return summary

@@ -139,6 +139,10 @@ def cpu_of(measures: Measures) -> list[tuple[float, float | None]]:
     return [(second, 100 * share) for second, share in measures.cpu]
 
 
+def memory_of(measures: Measures) -> list[tuple[float, float | None]]:
+    return list(measures.memory)
+
+
 def latency(spreads: Sequence[tuple[str, Sequence[Measures]]]) -> Html:
     """The distribution of latencies, of all results of a name together."""
     found = []
@@ -168,7 +172,8 @@ def charts(sides: Sequence[Side]) -> Html:
         "Over time", chart("throughput", "Throughput over time", "messages/s", per_second),
         *[chart(f"latency-{name}", f"Latency over time, {100 * part:g} %", "µs", latency_of(name))
           for name, part in PERCENTILES.items()],
-        chart("cpu", "Broker CPU over time", "% of a processor", cpu_of))
+        chart("cpu", "Broker CPU over time", "% of a processor", cpu_of),
+        chart("memory", "Broker memory over time", "MiB", memory_of))
 
 
 def conditions(sides: Sequence[Side], names: Sequence[str]) -> Html:

@@ -56,9 +56,10 @@ class Summary:
 
     run: tag in the traces, unsigned 32 bits. broker: {"address": …, "name": …, "version": …}, the latter two if
     known. finished: None while it runs. complete: everything was sent, and the end was reached. why: one sentence, ""
-    when complete. cpu: [instant, seconds of the broker's process]. counts: rows by event. not_sent: operations whose
-    connection was gone. not_replayed: what no player plays, by reason. recorded: as counts, what the recording has of
-    publish, delivery and settlement, times the copies; empty in results of an earlier version.
+    when complete. cpu: [instant, seconds of the broker's process]. memory: [instant, its resident bytes]. counts: rows
+    by event. not_sent: operations whose connection was gone. not_replayed: what no player plays, by reason. recorded:
+    as counts, what the recording has of publish, delivery and settlement, times the copies; empty in results of an
+    earlier version.
     """
 
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -71,6 +72,7 @@ class Summary:
     complete: bool = False
     why: str = ""
     cpu: list[tuple[int, float]] = field(default_factory=list)
+    memory: list[tuple[int, int]] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     recorded: dict[str, int] = field(default_factory=dict)
     partitions: int = 0

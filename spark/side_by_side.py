@@ -1,9 +1,11 @@
-"""What a recording has and what its replay came to, in two columns."""
+"""What a recording has and what its replay came to, in two columns; what the broker used for it."""
 from __future__ import annotations
 
 from fluxmq.spark.result import Summary
 
-__all__ = ["SIDES", "recorded_rows", "side_by_side"]
+__all__ = ["SIDES", "broker_used", "recorded_rows", "side_by_side"]
+
+MIB = 1 << 20
 
 # event of the result: in words
 SIDES = {"publish": "publishes", "delivery": "deliveries", "settlement": "settled in queues"}
@@ -25,3 +27,14 @@ def side_by_side(summary: Summary) -> list[str]:
     wide = max(len("replayed"), *(len(f"{number:,}") for row in rows for number in row[1:]))
     return [f"  {'':<20} {'recorded':>{wide}} {'replayed':>{wide}}",
             *(f"  {word:<20} {recorded:>{wide},} {replayed:>{wide},}" for word, recorded, replayed in rows)]
+
+
+def broker_used(summary: Summary) -> list[str]:
+    """A line of text; nothing when the broker was not on this machine, or nobody may look at its process."""
+    parts = []
+    if len(summary.cpu) > 1:
+        parts.append(f"{summary.cpu[-1][1] - summary.cpu[0][1]:.2f} s on CPU")
+    if summary.memory:
+        sizes = [size / MIB for _, size in summary.memory]
+        parts.append(f"{max(sizes):.1f} MiB of memory at most, {sizes[-1]:.1f} at the end")
+    return [f"the broker used {', '.join(parts)}"] if parts else []

@@ -37,7 +37,8 @@ def one(path: Path, *, slower: float = 1.0, lost: bool = False, cpu: bool = True
         if not (lost and op == 7):
             rows.append(delivery(1, op, (100 * op + 30) * slower, 0, op))
     used = [(START, 0.0), (START + 10**9, 0.5 * slower)] if cpu else []
-    result_of(path, rows, cpu=used, **summary)
+    held = [(START + second * 10**9, int(slower * (90 - second) * 2**20)) for second in range(2)] if cpu else []
+    result_of(path, rows, cpu=used, memory=held, **summary)
     return str(path)
 
 
@@ -114,10 +115,11 @@ def test_the_report_is_one_file(tmp_path: Path) -> None:
     assert done.exception is None
     assert re.search(r"Throughput \(messages/s\) +10,0\d\d +4,9\d\d +0\.49\d", done.output)
     assert re.search(r"Lost \(messages\) +0 +1 +- +must be 0", done.output)
+    assert re.search(r"Broker memory, most \(MiB\) +90 +180 +2.000", done.output)
     assert "(partial: the broker <went> away\\x1b[2J)" in done.output
     text = out.read_text()
     page = page_of(text)
-    assert page.tags.count("svg") == 8 and page.tags.count("table") == 9 and page.verdict[0] == "bad"
+    assert page.tags.count("svg") == 9 and page.tags.count("table") == 10 and page.verdict[0] == "bad"
     assert re.search("^A: complete; nothing .* B: partial: the broker <went> away.*; lost 1$", page.verdict[1])
     assert "FluxMQ 0.1.0" in text and "copies 2" in text
 

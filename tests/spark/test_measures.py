@@ -25,14 +25,17 @@ def test_rates_latency_and_cpu(tmp_path: Path) -> None:
         rows += [publish(0, op, 100 * op, due=100 * op - 7), delivery(1, op, 100 * op + 10, 0, op),
                  delivery(2, op, 100 * op + 20, 0, op)]
     cpu = [(START - 460_000, 1.0), (START + 920_000 + 460_000, 1.00092)]
-    found = measured(tmp_path, rows, cpu=cpu)
+    memory = [(START, 3 << 20), (START + 10**9, 9 << 20), (START + 2 * 10**9, 5 << 20)]
+    found = measured(tmp_path, rows, cpu=cpu, memory=memory)
     assert found.values == {
         "throughput": pytest.approx(20 / 920e-6), "latency_p50_us": 10, "latency_p90_us": 20, "latency_p99_us": 20,
-        "latency_p99_9_us": 20, "cpu_per_message_us": pytest.approx(0.00046 * 1e6 / 20), "lost": 0, "duplicates": 0,
+        "latency_p99_9_us": 20, "cpu_per_message_us": pytest.approx(0.00046 * 1e6 / 20),
+        "memory_peak_mib": 9, "memory_end_mib": 5, "lost": 0, "duplicates": 0,
         "order_violations": 0, "unanswered": 0, "published": 10, "delivered": 20, "late_p99_us": 7,
         "window_s": pytest.approx(920e-6)}
     assert set(found.values) == set(MEASURES)
     assert found.cpu == [(pytest.approx(1.38e-3), pytest.approx(0.5))]
+    assert found.memory == [(0, 3), (1, 9), (2, 5)]
     assert [(b.second, b.published, b.delivered) for b in found.buckets] == [(0, 10, 20)]
 
 
@@ -105,7 +108,8 @@ def test_publishing_alone_is_throughput_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_both_engines_say_the_same(tmp_path: Path, spark: SparkSession, seed: int) -> None:
-    result = result_of(tmp_path / "result", random_rows(seed), cpu=[(START, 0.0), (START + 10**9, 0.25)])
+    result = result_of(tmp_path / "result", random_rows(seed), cpu=[(START, 0.0), (START + 10**9, 0.25)],
+                       memory=[(START, 9 << 20), (START + 10**9, 7 << 20)])
     plain, with_spark = measure(result), measure_with_spark(result, spark)
     assert plain == with_spark
     assert all(plain.values[name] for name in ("lost", "duplicates", "order_violations", "unanswered", "late_p99_us"))

@@ -17,7 +17,7 @@ from fluxmq.spark.operations import ORDER
 from fluxmq.spark.plan import plain_plan, plain_survey, plan_recording
 from fluxmq.spark.replaying import ReplayAsked, replay_here
 from fluxmq.spark.result import Summary
-from fluxmq.spark.side_by_side import side_by_side
+from fluxmq.spark.side_by_side import broker_used, side_by_side
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -192,3 +192,10 @@ def test_recorded_and_replayed_stand_side_by_side() -> None:
         "  deliveries              1,300       74",
         "  settled in queues         300       74"]
     assert side_by_side(Summary()) == []
+
+
+def test_a_line_says_what_the_broker_used() -> None:
+    summary = Summary(cpu=[(1, 2.0), (2, 3.5)], memory=[(1, 80 << 20), (2, 120 << 20), (3, 100 << 20)])
+    assert broker_used(summary) == [
+        "the broker used 1.50 s on CPU, 120.0 MiB of memory at most, 100.0 at the end"]
+    assert broker_used(Summary()) == []

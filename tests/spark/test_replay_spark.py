@@ -88,6 +88,7 @@ def test_two_players_meet(tmp_path: Path, spark: SparkSession, broker: Broker, s
     assert {Path(name).name[:9] for name in result.files} == {"part-0000", "part-0001"}
     assert result.frame(spark).count() == sum(summary.counts.values())
     assert not (tmp_path / "result" / ".progress").exists()
+    assert len(summary.memory) == len(summary.cpu) and all(size > 1 << 20 for _, size in summary.memory)
     assert len(summary.cpu) >= 2 and summary.cpu[-1][1] >= summary.cpu[0][1] > 0     # it was found from /proc
 
 

@@ -49,6 +49,7 @@ def hostile(path: Path, **summary: Any) -> Result:
                  delivery(1, op, 100 * op + 10 * 2**op, 0, op, topic=HOSTILE),
                  delivery(2, op, 100 * op + 5, 0, op, topic="plain", qos=0)]
     return result_of(path, rows, cpu=[(START, 0.0), (START + 10**9, 0.5)],
+                     memory=[(START, 70 << 20), (START + 10**9, 50 << 20)],
                      **{"recording": {"path": HOSTILE}, "broker": {"name": HOSTILE}} | summary)
 
 
@@ -66,6 +67,8 @@ def test_the_report_of_a_result(tmp_path: Path) -> None:
     assert ["deliveries", "21", "20"] in page.tables["What the recording has, and what came of it"]
     assert sum(int(row[1]) for row in page.tables["Latency"][1:]) == 20 and page.tables["Latency"][-1][-1] == "100 %"
     assert "Latency, histogram" in page.text and "Latency, cumulative" in page.text
+    assert ["Broker memory, most (MiB)", "70"] in [row[:2] for row in page.tables["All measures"]]
+    assert page.tables["Broker memory over time, MiB"][1:] == [["1", "0.000", "70"], ["2", "1.000", "50"]]
     assert ["Recording", f"path {SHOWN}"] in page.tables["What was measured, and under what"]
 
 

@@ -1,4 +1,4 @@
-"""The processor time of a broker on this machine, sampled while a replay runs; which process it is, from /proc."""
+"""A broker's process on this machine: which one it is, and samples of its time on CPU and its memory in a replay."""
 from __future__ import annotations
 
 import ipaddress
@@ -9,15 +9,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fluxmq.client.options import Address
 
-__all__ = ["listening_process", "process_seconds", "sampled"]
+__all__ = ["Samples", "listening_process", "process_seconds", "resident_bytes", "sampled"]
 
 EVERY_S = 0.1
 LISTENING = "0A"        # st in /proc/net/tcp
 CPU_CLOCK = 2           # time on a processor, of all threads
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def _host_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -89,30 +91,50 @@ def process_seconds(pid: int) -> float | None:
         return None
 
 
+def resident_bytes(pid: int) -> int | None:
+    """Bytes of a process that are in memory, what it shares with others too; None when it is gone."""
+    try:
+        pages = int(Path("/proc", str(pid), "statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return None
+    return pages * PAGE or None         # a process that has ended and waits to be reaped has none
+
+
+@dataclass(slots=True)
+class Samples:
+    """[instant, seconds on CPU so far] and [instant, resident bytes]; instants in ns since 1970."""
+
+    cpu: list[tuple[int, float]] = field(default_factory=list)
+    memory: list[tuple[int, int]] = field(default_factory=list)
+
+    def take(self, pid: int) -> bool:
+        """One more of each. False when the process is gone."""
+        now, seconds, resident = time.time_ns(), process_seconds(pid), resident_bytes(pid)
+        if seconds is not None:
+            self.cpu.append((now, seconds))
+        if resident is not None:
+            self.memory.append((now, resident))
+        return seconds is not None
+
+
 @contextmanager
-def sampled(pid: int | None) -> Iterator[list[tuple[int, float]]]:
-    """Samples (ns since 1970, seconds) every EVERY_S while the block runs; none without a process."""
-    samples: list[tuple[int, float]] = []
+def sampled(pid: int | None) -> Iterator[Samples]:
+    """Samples every EVERY_S while the block runs, and one at its end; none without a process."""
+    samples = Samples()
     if pid is None:
         yield samples
         return
     over = threading.Event()
 
     def look() -> None:
-        while (seconds := process_seconds(pid)) is not None:
-            samples.append((time.time_ns(), seconds))
-            if over.wait(EVERY_S):
-                break
+        while samples.take(pid) and not over.wait(EVERY_S):
+            pass
 
-    def last() -> None:
-        if (seconds := process_seconds(pid)) is not None:
-            samples.append((time.time_ns(), seconds))
-
-    thread = threading.Thread(target=look, name="broker cpu", daemon=True)
+    thread = threading.Thread(target=look, name="broker process", daemon=True)
     thread.start()
     try:
         yield samples
     finally:
         over.set()
         thread.join()
-        last()
+        samples.take(pid)
