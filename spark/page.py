@@ -104,17 +104,19 @@ def _named(name: str, what: str) -> str:
     return f"{name}: {what}" if name else what
 
 
-def over_time(identity: str, title: str, unit: str, series: Sequence[Series]) -> Html:
-    """A chart over seconds, with its table. identity: unique in the page."""
+def over_time(identity: str, title: str, unit: str, series: Sequence[Series], across: str = "s") -> Html:
+    """A chart over seconds, with its table. identity: unique in the page. across: the unit of the axis, if it is not
+    seconds but a count of something."""
+    whole = across != "s"
     rows = []
     for number in range(max(len(one.points) for one in series)):
         cells: list[str] = []
         for one in series:
             x, y = one.points[number] if number < len(one.points) else (None, None)
-            cells += ["-" if x is None else f"{x:.3f}", "-" if y is None else f"{y:,.4g}"]
+            cells += ["-" if x is None else f"{x:.0f}" if whole else f"{x:.3f}", "-" if y is None else f"{y:,.4g}"]
         rows.append([str(number + 1), *cells])
-    header = ["", *[_named(one.name, what) for one in series for what in ("s", unit)]]
-    return _figure(title, unit, series, line_chart(identity, title, "s", unit, series),
+    header = ["", *[_named(one.name, what) for one in series for what in (across, unit)]]
+    return _figure(title, unit, series, line_chart(identity, title, across, unit, series),
                    table(f"{title}, {unit}", header, rows))
 
 

@@ -19,6 +19,7 @@ from fluxmq._core.errors import FluxError
 from fluxmq._core.testing import DEBUG_BUILD
 from fluxmq.bench.gate.baseline import NoBaseline, build, find_commit, named_commit
 from fluxmq.bench.gate.history import committed, drift, move_baseline, read_history
+from fluxmq.bench.gate.report import gate_report
 from fluxmq.bench.gate.rows import ROWS, GateRow, chosen
 from fluxmq.bench.gate.turns import Homes, Turns
 from fluxmq.bench.gate.workload import PUBLISHES
@@ -27,6 +28,7 @@ from fluxmq.bench.load.compare import pinned
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.machine import describe, describe_machine
 from fluxmq.spark.gate import REGRESSED, GateError, Pair, Thresholds, Verdict, judge, load_thresholds
+from fluxmq.spark.page import check_place, html_option, write_page
 from fluxmq.spark.verdict_text import render
 
 __all__ = ["gate"]
@@ -88,10 +90,11 @@ class Progress:
 @click.option("--move", metavar="WHY", help="When measured, make the commit that is checked out the baseline, for this "
                                             "reason, and keep the figures in bench/history.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
+@html_option()
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write all pairs and the verdict here.")
 def gate(thorough: bool, rounds: int | None, seconds: float | None, publishes: int, baseline: str | None,
          candidate: Path | None, checkout: Path, only: tuple[str, ...], thresholds: Path | None, move: str | None,
-         as_json: bool, output: Path | None) -> None:
+         as_json: bool, html: Path | None, output: Path | None) -> None:
     """Measure the broker of this checkout against a baseline, in turns, and judge.
 
     Exit status 0: not slower, or not to be told from noise, or no baseline here. 1: slower than allowed. 2: nothing
@@ -101,6 +104,7 @@ def gate(thorough: bool, rounds: int | None, seconds: float | None, publishes: i
                   seconds=seconds or (SECONDS_LONG if thorough else SECONDS), publishes=publishes)
     checkout = checkout.resolve()
     try:
+        check_place(html)
         limits = load_thresholds(thresholds or (THRESHOLDS_LONG if thorough else THRESHOLDS))
         if DEBUG_BUILD and candidate is None:
             raise GateError("this is a debug build: what it measures says nothing about the one that ships")
@@ -110,6 +114,7 @@ def gate(thorough: bool, rounds: int | None, seconds: float | None, publishes: i
         commit = committed(checkout) if move is not None else ""
         history = read_history(checkout)
         verdict, pairs = asked.hold(find_home(baseline, checkout, asked.progress), candidate, limits)
+        against = baseline or named_commit(checkout)
         since = drift(history, verdict) if baseline is None and history else {}
         oldest = None
         if thorough and baseline is None and history:
@@ -127,15 +132,25 @@ def gate(thorough: bool, rounds: int | None, seconds: float | None, publishes: i
     except (FluxError, BrokerError, LoadError, OSError) as error:
         click.echo(f"fluxmq gate: {error}", err=True)
         raise SystemExit(NOTHING) from None
+    first = history[0].former if history else ""
     told = document(pairs, verdict, since, oldest)
     if output is not None:
         output.write_text(json.dumps(told, indent=1) + "\n")
     if as_json:
         click.echo(json.dumps({key: value for key, value in told.items() if key != "pairs"}, indent=1))
     else:
-        click.echo(text(verdict, since, history[0].former if history else "", oldest))
+        click.echo(text(verdict, since, first, oldest))
+    status = REGRESSED if oldest is not None and oldest.status == REGRESSED else verdict.status
+    if html is not None:
+        try:
+            write_page(html, gate_report(verdict, pairs, asked.said(against, candidate), since, first, oldest))
+        except FluxError as error:
+            # A regression stays one; a pass without its report is none.
+            click.echo(f"fluxmq gate: {error}", err=True)
+            raise SystemExit(status or NOTHING) from None
+        click.echo(f"\nThe report with its plots: {html}", err=as_json)
     if move is None:    # else what it costs is accepted, and kept
-        raise SystemExit(REGRESSED if oldest is not None and oldest.status == REGRESSED else verdict.status)
+        raise SystemExit(status)
 
 
 def find_home(baseline: str | None, checkout: Path, progress: Progress) -> Path:
@@ -159,6 +174,13 @@ class Asked:
 
     def __post_init__(self) -> None:
         self.progress = Progress(sum(self.rounds * row.times for row in self.rows))
+
+    def said(self, baseline: str, candidate: Path | None) -> dict[str, str]:
+        """For the report. baseline: a commit or a directory."""
+        return {"Baseline": baseline, "Candidate": str(candidate or "the FluxMQ that runs this"),
+                "Rows": ", ".join(f"{row.key} ({row.work})" for row in self.rows),
+                "Pairs": ", ".join(f"{row.key} {self.rounds * row.times}" for row in self.rows),
+                "Measured of each turn": f"{self.seconds:g} s", "Publishes of the replay": f"{self.publishes:,}"}
 
     def hold(self, baseline: Path, candidate: Path | None, limits: Thresholds) -> tuple[Verdict, list[Pair]]:
         """Both in turns. baseline, candidate: the directories of built trees; None for what runs this."""

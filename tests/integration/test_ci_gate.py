@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.html import page_of
 from kit.python import HOME, environment
 from kit.slowdown import slow_home
 from kit.tools import require_tool
@@ -16,6 +17,7 @@ from kit.tools import require_tool
 from fluxmq._core.testing import DEBUG_BUILD
 from fluxmq.bench.gate.baseline import NoBaseline, build, find_commit, named_commit
 from fluxmq.bench.gate.history import committed, drift, move_baseline, read_history
+from fluxmq.bench.gate.report import gate_report
 from fluxmq.bench.gate.rows import ROWS
 from fluxmq.bench.gate.workload import write_workload
 from fluxmq.record.reading import open_recording
@@ -94,8 +96,9 @@ def test_every_row_is_measured() -> None:
 
 
 def test_the_text_and_what_is_kept(tmp_path: Path) -> None:
-    kept = tmp_path / "pairs.json"
-    done = run_gate("--only", "qos0", "--rounds", "1", "--seconds", "0.05", "--baseline", HOME, "--output", kept)
+    kept, html = tmp_path / "pairs.json", tmp_path / "report.html"
+    done = run_gate("--only", "qos0", "--rounds", "1", "--seconds", "0.05", "--baseline", HOME, "--output", kept,
+                    "--html", html)
     if DEBUG_BUILD:
         assert done.returncode == 2 and "this is a debug build" in done.stderr
         return
@@ -104,6 +107,45 @@ def test_the_text_and_what_is_kept(tmp_path: Path) -> None:
     assert "qos0: 1 → 1" in done.stderr
     written = json.loads(kept.read_text())
     assert written["pairs"][0]["candidate"]["qos0/throughput"] > 0 and written["outcome"] == "noise"
+    assert f"The report with its plots: {html}" in done.stdout
+    page = page_of(html.read_text())
+    assert page.verdict == ("good", "no regression that can be told from noise; that passes")
+    assert ["Baseline", str(HOME)] in page.tables["What was measured, and under what"]
+    (figures,) = (rows for title, rows in page.tables.items() if title.startswith("qos0/cpu_per_message_us"))
+    assert [row[0] for row in figures[1:]] == [str(number + 1) for number in range(rounds_of("qos0"))]
+
+
+def test_the_report() -> None:
+    """Hand-made: a regression, noise, what is only shown, a pair without a value, and the oldest baseline."""
+    limits = load_thresholds(ROOT / "bench/gate/thresholds.yaml")
+    cost, idle, late = "qos0/cpu_per_message_us", "idle/bytes_per_connection", "qos0/latency_p99_us"
+    pairs = [Pair({cost: 2.0, late: 9.0, "qos0/lost": 0}, {cost: 3.0, late: 8.0, "qos0/lost": 0}) for _ in range(9)]
+    pairs += [Pair({cost: None, idle: 1000.0}, {cost: 4.0, idle: 1010.0})]
+    verdict = judge(pairs, limits)
+    asked = {"Baseline": "a<b>c", "Candidate": "d"}
+    page = page_of(gate_report(verdict, pairs, asked, {cost: 1.25}, "0123456789abcdef", None))
+    assert page.verdict == ("bad", "regression: the checkout is worse than it may be")
+    findings = next(rows for title, rows in page.tables.items() if title.startswith("Every measure"))
+    assert [row[0] for row in findings[1:5]] == [cost, late, "qos0/lost", idle]
+    assert findings[1][1:4] == ["2", "3", "1.500"] and findings[1][-1] == "REGRESSION"
+    assert page.tables[f"{cost}, µs"][1:3] == [["1", "1", "2", "1", "3"], ["2", "2", "2", "2", "3"]]
+    assert page.tables[f"{cost}, µs"][-1] == ["10", "-", "-", "10", "4"]
+    assert f"{idle}, bytes" in page.tables and f"{late}, µs" not in page.tables     # it is not gated
+    assert [cost, "1.250"] in page.tables["By the ratios of bench/history, and this one's"]
+    assert ["Baseline", "a<b>c"] in page.tables["What was measured, and under what"]
+    assert "Since 0123456789ab, the oldest baseline" in page.text
+
+    fine = judge([Pair({cost: 2.0}, {cost: 2.0})] * 9, limits)
+    page = page_of(gate_report(fine, pairs, asked, {}, "0123456789abcdef", verdict))
+    assert page.verdict == ("bad", "pass: no regression outside noise. Against 0123456789ab: "
+                                   "regression: the checkout is worse than it may be")
+    page = page_of(gate_report(fine, pairs, asked, {}, "", None))
+    assert page.verdict[0] == "good" and "oldest baseline" not in page.text
+
+
+def test_a_report_that_has_no_place_is_said_before_minutes_of_work(tmp_path: Path) -> None:
+    done = run_gate("--baseline", HOME, "--candidate", HOME, "--html", tmp_path / "no" / "report.html")
+    assert done.returncode == 2 and "cannot be written: there is no directory" in done.stderr
 
 
 # ── the workload ─────────────────────────────────────────────────────────────────────────────────────────────
