@@ -10,6 +10,19 @@ cdef extern from "<sys/socket.h>" nogil:
 cdef extern from "<arpa/inet.h>" nogil:
     const char* inet_ntop(int family, const void* address, char* text, unsigned int size)
 
+cdef enum:
+    PEER_BYTES = 128            # of a sockaddr_storage
+
+
+cdef inline bytes peer_ip(const unsigned char* address, unsigned int length):
+    """The IP address in a socket address: 4 or 16 bytes in network order; b"" of other families."""
+    cdef int family = address[0] | address[1] << 8 if length >= 2 else 0
+    if family == AF_INET and length >= 8:
+        return (<const char*>address + 4)[:4]
+    if family == AF_INET6 and length >= 24:
+        return (<const char*>address + 8)[:16]
+    return b""
+
 
 cdef inline str peer_name(int fd):
     """"address:port" of the other end of a socket."""

@@ -20,6 +20,7 @@ from posix.unistd cimport close
 from fluxmq._core.journal cimport JOURNAL_FAILED
 from fluxmq._core.link cimport link_drop, link_t
 from fluxmq._core.node cimport WORK_ACCEPT, WORK_ROUND, WORK_SHARE_MAX, WORK_SHARE_MIN, node_t, stamp_clocks
+from fluxmq._core.peer cimport PEER_BYTES, peer_ip, sockaddr
 from fluxmq._core.tap cimport Tap
 from fluxmq._core.transport cimport PAUSE_DISK, Transport
 
@@ -52,7 +53,7 @@ cdef extern from "<unistd.h>" nogil:
     ssize_t read_fd "read"(int fd, void* into, size_t n)
 
 cdef extern from "<sys/socket.h>" nogil:
-    int accept4(int fd, void* address, void* length, int flags)
+    int accept4(int fd, sockaddr* address, unsigned int* length, int flags)
     int setsockopt(int fd, int level, int name, const void* value, unsigned int length)
     int SOCK_NONBLOCK
     int SOCK_CLOEXEC
@@ -125,7 +126,8 @@ cdef class Poller:
         stamp_clocks(self.hub.node, milliseconds(&wall), milliseconds(&boot), milliseconds(&mono))
 
     def add_listener(self, int fd, listener):
-        """fd: a listening, non-blocking socket, the caller's to close. listener: accepted(fd) -> Connection | None and
+        """fd: a listening, non-blocking socket, the caller's to close. listener: accepted(fd, address) -> Connection |
+        None, where address is the IP address of the other end, 4 or 16 bytes, b"" where there is none; and
         accept_failed(errno), after which the descriptor is left alone until add_listener is called again."""
         cdef epoll_event event
         event.events = EPOLLIN
@@ -307,11 +309,14 @@ cdef class Poller:
     cdef int accept_from(self, int fd, object listener) except -1:
         cdef int i, accepted
         cdef int one = 1
+        cdef unsigned char[PEER_BYTES] peer
+        cdef unsigned int length
         for i in range(ACCEPT_MAX):
             if i >= ACCEPT_MIN and self.hub.node.work >= self.hub.node.work_round:
                 return 0            # epoll will report it again
             self.hub.node.work += WORK_ACCEPT
-            accepted = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+            length = PEER_BYTES
+            accepted = accept4(fd, <sockaddr*>peer, &length, SOCK_NONBLOCK | SOCK_CLOEXEC)
             if accepted < 0:
                 if errno == EINTR or errno == ECONNABORTED:
                     continue
@@ -322,7 +327,7 @@ cdef class Poller:
                 return 0
             setsockopt(accepted, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
             self.hub.node.counters.connections_accepted += 1
-            connection = listener.accepted(accepted)
+            connection = listener.accepted(accepted, peer_ip(peer, length))
             if connection is not None:
                 self.connections[(<Transport>connection).fd] = connection
         return 0

@@ -37,6 +37,7 @@ cdef class Transport:
     cdef readonly Hub hub
     cdef public object handler          # the edge: cold packets, see edge/mqtt/connection.py
     cdef public object state            # whatever the edge keeps with it
+    cdef public object origin           # edge/origins.py: the address that it counts for; None: for none
     cdef object tls                     # ssl.SSLSocket, or None
     cdef link_t* link
     cdef ws_t* ws                       # NULL unless WebSocket

@@ -32,6 +32,7 @@ class Transport:
     packet_bytes_max: int
     deadline_ms: int
     write_timeout_ms: int
+    origin: Any
     end_why: str
     end_code: int
     @property

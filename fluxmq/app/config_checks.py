@@ -17,6 +17,7 @@ from fluxmq.model.address import Address, parse_address
 from fluxmq.model.config import Config
 from fluxmq.model.extras import how_to_install
 from fluxmq.model.listeners import TlsListener, TlsWebSocket, WebSocketListener
+from fluxmq.model.origins import read_network
 from fluxmq.model.record import RECORD_PROTOCOLS
 
 __all__ = ["check", "is_topic_choice"]
@@ -182,6 +183,14 @@ def is_topic_choice(text: str) -> bool:
     return check_filter(text.encode("utf-8", "surrogateescape")) == 1 and not text.startswith("$share/")
 
 
+def _exempt(config: Config) -> Iterator[Finding]:
+    for text in config.server.exempt_networks:
+        try:
+            read_network(text)
+        except ValueError as error:
+            yield ("server.exempt_networks",), str(error)
+
+
 def _record(config: Config) -> Iterator[Finding]:
     record = config.record
     for name in record.protocols:
@@ -200,4 +209,4 @@ def _record(config: Config) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
-    _addresses, _tls, _websocket, _who_may_connect, _files, _numbers, _amqp, _record)
+    _addresses, _tls, _websocket, _who_may_connect, _files, _numbers, _amqp, _exempt, _record)

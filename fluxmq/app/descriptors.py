@@ -11,8 +11,9 @@ import resource
 from collections.abc import Iterable
 
 from fluxmq.model import limits
+from fluxmq.model.config import Config
 
-__all__ = ["connections_that_fit", "raise_descriptor_limit", "tell_what_does_not_fit"]
+__all__ = ["connections_of_one_address", "connections_that_fit", "raise_descriptor_limit", "tell_what_does_not_fit"]
 
 
 def raise_descriptor_limit() -> int:
@@ -28,6 +29,14 @@ def connections_that_fit(descriptors: int) -> int:
     """Of all listeners together, under this limit of open files. A limit that is far too low is halved: then files may
     be opened and closed more often than they should."""
     return max(descriptors - limits.DESCRIPTORS_KEPT, descriptors // 2)
+
+
+def connections_of_one_address(config: Config, descriptors: int) -> int:
+    """server.max_connections_per_address, or what 0 stands for: a quarter of what all listeners together take, so that
+    one host leaves most of it to others."""
+    given = config.server.max_connections_per_address
+    most = min(connections_that_fit(descriptors), sum(slot.max_connections for _, slot in config.listeners()))
+    return given or max(most // 4, limits.CONNECTIONS_PER_ADDRESS_MIN)
 
 
 def tell_what_does_not_fit(wanted: Iterable[int], descriptors: int, log: logging.Logger) -> None:

@@ -55,8 +55,8 @@ def _how(server: Server, path: str, slot: Slot) -> dict[str, Any]:
         server.contexts.append((path, contexts))
         context = lambda: contexts.current  # noqa: E731
     return {"context": context, "max_connections": slot.max_connections,
-            "all_connections_max": server.connections_max, "read_timeout_s": slot.read_timeout,
-            "later": server.loop.call_later}
+            "all_connections_max": server.connections_max, "origins": server.origins,
+            "read_timeout_s": slot.read_timeout, "later": server.loop.call_later}
 
 
 def _mqtt(server: Server, path: str, slot: MqttSlot) -> Listener:

@@ -31,6 +31,7 @@ from fluxmq.admin.health import HealthServer
 from fluxmq.admin.metrics import Metrics
 from fluxmq.admin.socket import SOCKET_PATH_BYTES_MAX, AdminSocket
 from fluxmq.app import exit_codes, queue_setup, recovered
+from fluxmq.app.admission import count_origins
 from fluxmq.app.amqp091 import Amqp091
 from fluxmq.app.certificates import out_of_date
 from fluxmq.app.config_text import show
@@ -143,6 +144,7 @@ class Server:
         config = self.config
         self.descriptors = raise_descriptor_limit()
         self.connections_max = connections_that_fit(self.descriptors)
+        self.origins = count_origins(config, self.descriptors)
         # The default asks for as many as there can be; a number that somebody wrote is one that he counts on.
         tell_what_does_not_fit((slot.max_connections for _, slot in config.listeners()
                                 if slot.max_connections != type(slot)().max_connections), self.descriptors, self.log)
@@ -381,7 +383,8 @@ class Server:
                        f"acknowledged means written; on disk within {config.storage.sync_interval:g} s")
             say(f"data       {Path(config.storage.dir).resolve()}  ({meaning})")
         say(f"access     {self._access()}")
-        say(f"limits     {self.descriptors} open files: {self.connections_max} connections")
+        say(f"limits     {self.descriptors} open files: {self.connections_max} connections, "
+            f"{self.origins.connections_max} of one address")
         say("ready")
         out.flush()
 

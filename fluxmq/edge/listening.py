@@ -1,5 +1,5 @@
-"""Listening sockets, whatever protocol is spoken behind them: accepts, or refuses beyond `max_connections` and beyond
-what the limit of open files leaves for all listeners.
+"""Listening sockets, whatever protocol is spoken behind them: accepts, or refuses beyond `max_connections`, beyond
+what the limit of open files leaves for all listeners, and beyond what one address may have.
 
 Each edge has a Listener of its own, which makes the connections of its protocol (edge/mqtt/listener.py).
 """
@@ -15,7 +15,9 @@ from typing import Any, Protocol
 from fluxmq._core.hub import Hub
 from fluxmq._core.poller import Poller
 from fluxmq._core.transport import Transport
+from fluxmq.edge.origins import Origins
 from fluxmq.edge.telling import tell_opened
+from fluxmq.model.origins import show_origin
 
 __all__ = ["Accepting", "Refusals", "SocketListener"]
 
@@ -48,18 +50,19 @@ class SocketListener:
     """One slot of the configuration, with a socket per address family. Abstract: `make` is the protocol's.
 
     front: handler of its connections. all_connections_max: of all listeners of the poller together. context: called for
-    each connection, so that renewed certificates are used at once; None = plain. read_timeout_s: until the client must
-    have said who it is. later: schedules a call after some seconds.
+    each connection, so that renewed certificates are used at once; None = plain. origins: of all listeners together.
+    read_timeout_s: until the client must have said who it is. later: schedules a call after some seconds.
     """
 
     def __init__(self, front: Accepting, poller: Poller, *, context: Callable[[], SSLContext] | None,
-                 max_connections: int, all_connections_max: int, read_timeout_s: float,
+                 max_connections: int, all_connections_max: int, origins: Origins, read_timeout_s: float,
                  later: Callable[[float, Callable[[], None]], Any]) -> None:
         self.front = front
         self.poller = poller
         self.context = context
         self.max_connections = max_connections
         self.all_connections_max = all_connections_max
+        self.origins = origins
         self.read_timeout_ms = int(read_timeout_s * 1000)
         self.accept_failures = 0
         self._later = later
@@ -101,15 +104,20 @@ class SocketListener:
 
     # ------------------------------------------------------------------ called by the poller
 
-    def accepted(self, fd: int) -> Transport | None:
-        """A new connection."""
+    def accepted(self, fd: int, address: bytes) -> Transport | None:
+        """A new connection. address: the other end's, 4 or 16 bytes."""
         front = self.front
+        origin = self.origins.find(address)
         if front.connections >= self.max_connections:
             self._refuse(fd, "max_connections", f"{self.max_connections} are open (max_connections)")
             return None
         if len(self.poller.connections) >= self.all_connections_max:
             self._refuse(fd, "descriptors", f"{self.all_connections_max} are open at all listeners, and the limit of "
                                             f"open files leaves no more (ulimit -n; LimitNOFILE= of systemd)")
+            return None
+        if origin is not None and origin.connections >= self.origins.connections_max:
+            self._refuse(fd, "connections_per_address", f"{show_origin(origin.key)} has {origin.connections} open "
+                                                        f"(server.max_connections_per_address)")
             return None
         tls = None
         if self.context is not None:
@@ -123,6 +131,9 @@ class SocketListener:
         connection = self.make(fd, tls)
         connection.deadline_ms = front.hub.mono_ms + self.read_timeout_ms
         front.connections += 1
+        if origin is not None:
+            connection.origin = origin
+            origin.enter()
         tell_opened(connection, front.name)
         return connection
 

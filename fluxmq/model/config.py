@@ -88,6 +88,14 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     admin_socket: Annotated[str, Meta(max_length=4096, description=(
         "Unix socket for `fluxmq queue`, for the broker's own user and root; at most 107 bytes. Empty: admin.sock in "
         "storage.dir, none with storage.type memory. off: none."))] = ""
+    max_connections_per_address: Annotated[int, Meta(ge=0, le=10_000_000, description=(
+        "Connections at once from one address (of IPv6: from one /64), over all listeners; further ones are closed as "
+        "they come, and counted. 0 = a quarter of what all listeners together take (max_connections of each, and the "
+        "limit of open files), at least 64."))] = 0
+    exempt_networks: Annotated[tuple[str, ...], Meta(description=(
+        "Addresses and networks whose connections are not counted per address: load balancers, gateways of many "
+        "clients."
+    ))] = ("127.0.0.0/8", "::1/128")
     shutdown_timeout: Annotated[Seconds, Meta(description=(
         "On SIGTERM: time for sending what is in hand and for the last sync; then connections are cut."))] = 30.0
 

@@ -18,6 +18,7 @@ __all__ = [
     "AMQP_MEMORY_HIGH_BYTES_MIN",
     "AMQP_SHORT_STRING_BYTES_MAX",
     "CLIENT_ID_BYTES_MAX",
+    "CONNECTIONS_PER_ADDRESS_MIN",
     "HTTP_BODY_BYTES_MAX",
     "HTTP_CONNECTIONS_MAX",
     "HTTP_HEAD_BYTES_MAX",
@@ -123,6 +124,10 @@ ADMIN_REPLAY_MAX = 10_000
 # admin socket, and 96 for the rest (the journal and its next files, what the executor's 32 threads have open for a
 # moment, listeners, certificates that are read again, logs, a recording's writer).
 DESCRIPTORS_KEPT = VIEW_OPEN_FILES_MAX + SEGMENT_OPEN_FILES_MAX + HTTP_CONNECTIONS_MAX + ADMIN_CONNECTIONS_MAX + 96
+
+# What one address may have where the quarter that is the default would be less: a small broker is small, and an office
+# behind one address is not an attack.
+CONNECTIONS_PER_ADDRESS_MIN = 64
 
 # What waits for the disk: a sync of seconds on a bad day, a replay that reads segments.
 ADMIN_HANDLE_SECONDS_MAX = 30.0

@@ -51,6 +51,7 @@ _REFUSAL = Label("reason", (
     "malformed", "protocol_version", "client_id", "credentials", "not_authorized", "authentication_method",
     "max_connections",
     "descriptors",  # the limit of open files leaves no more
+    "connections_per_address",  # server.max_connections_per_address
     "max_sessions", "timeout", "tls", "websocket", "shutdown", "error"))
 _AMQP_DISCONNECTION = Label("reason", (
     "client",  # connection.close from the client
@@ -60,7 +61,7 @@ _AMQP_DISCONNECTION = Label("reason", (
 _AMQP_REFUSAL = Label("reason", (
     "protocol",  # what came first was not the header of AMQP 0-9-1
     "malformed", "credentials", "max_connections",
-    "descriptors",  # as of MQTT
+    "descriptors", "connections_per_address",  # as of MQTT
     "timeout", "tls", "shutdown", "error"))
 _DROP = Label("reason", (
     "buffer_full",  # QoS 0 for a client whose send buffer is above session.send_buffer_high

@@ -90,7 +90,7 @@ def test_all_sockets_of_a_listener_accept() -> None:
         def __init__(self) -> None:
             self.got = 0
 
-        def accepted(self, fd: int) -> None:
+        def accepted(self, fd: int, address: bytes) -> None:
             os.close(fd)
             self.got += 1
 

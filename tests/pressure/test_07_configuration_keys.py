@@ -26,6 +26,7 @@ from kit.slowdisk import SlowDisk
 from kit.watch import Memory, metric, metrics, wait_until
 from kit.websocket import Refused, WebSocket
 from oracle.mqtt import Connack, Connect, Puback, Publish, Subscribe
+from pressure.address_keys import ADDRESSES
 from pressure.record_keys import RECORD
 
 from fluxmq.app.admin_client import AdminClient
@@ -946,7 +947,7 @@ OTHERS: dict[str, Observe] = {
     "auth.allow_anonymous": allow_anonymous,
     "auth.users_file": users_file,
     "auth.acl_file": acl_file,
-} | RECORD
+} | RECORD | ADDRESSES
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if not SLOT.fullmatch(key)])

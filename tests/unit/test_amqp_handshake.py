@@ -55,6 +55,7 @@ class Wire:
     end_why = ""
     end_code = 0
     eof = False
+    origin: Any = None
 
     def __init__(self, front: Front, certificate: dict[str, Any] | None = None) -> None:
         self.handler, self.certificate = front, certificate

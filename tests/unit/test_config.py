@@ -205,7 +205,7 @@ def _another(key, rng: random.Random) -> object:
     if key.kind == "choice":
         return next((choice for choice in key.choices if choice and choice != key.default), key.default)
     if key.kind == "list":
-        return ("other",) if key.default else ()
+        return ("192.0.2.0/24" if key.path == "server.exempt_networks" else "other",) if key.default else ()
     if key.kind == "queues":
         return read_specs([{"name": "q", "type": "stream", "retention": {"max_age": "90s", "max_length_bytes": "9KiB"}},
                            {"name": "w", "limits": {"max_depth": 7}, "topics": ["a/#"], "dlq": {"enabled": False}}])

@@ -201,7 +201,7 @@ def test_two_sockets_of_one_listener(bench: Bench) -> None:
     class Two:
         accepted_from = 0
 
-        def accepted(self, fd: int) -> None:
+        def accepted(self, fd: int, address: bytes) -> None:
             self.accepted_from += 1
             os.close(fd)
 

@@ -191,6 +191,8 @@ class Front:
     def on_end(self, connection: AmqpConnection) -> None:
         """The connection has ended, one way or the other."""
         self.connections -= 1
+        if connection.origin is not None:
+            connection.origin.leave()
         client: Client | None = connection.state
         if client is not None and client.open:
             connection.end_why = client.ended_by

@@ -130,6 +130,8 @@ class Front:
     def on_end(self, connection: Connection) -> None:
         """The connection has ended, one way or the other."""
         self.connections -= 1
+        if connection.origin is not None:
+            connection.origin.leave()
         client: Client | None = connection.state
         if client is not None and client.taken:
             connection.end_why = client.ended_by

@@ -1,0 +1,53 @@
+"""How many connections each address has open, of all listeners together; and who is exempt from being counted.
+
+An Origin hangs on each connection that counts (Transport.origin) until the edge hears of its end. The table holds only
+addresses that have a connection, so the limits of connections bound it.
+"""
+from __future__ import annotations
+
+from fluxmq.model.origins import Networks, origin_of
+
+__all__ = ["Origin", "Origins"]
+
+
+class Origin:
+    """One address, or one IPv6 /64. key: as model/origins.py makes it. connections: open now."""
+
+    __slots__ = ("_table", "connections", "key")
+
+    def __init__(self, key: bytes, table: dict[bytes, Origin]) -> None:
+        self.key = key
+        self.connections = 0
+        self._table = table
+
+    def enter(self) -> None:
+        """A connection of it is open."""
+        self.connections += 1
+        self._table[self.key] = self
+
+    def leave(self) -> None:
+        """One that entered has ended."""
+        self.connections -= 1
+        if not self.connections:
+            del self._table[self.key]
+
+
+class Origins:
+    """Machine. exempt: whose connections are not counted. connections_max: of one origin."""
+
+    def __init__(self, exempt: Networks, connections_max: int) -> None:
+        self.connections_max = connections_max
+        self._exempt = exempt
+        self._open: dict[bytes, Origin] = {}
+
+    def find(self, address: bytes) -> Origin | None:
+        """address: of a connection that has come, 4 or 16 bytes. None: it does not count. The same Origin for the
+        same place while a connection of it is open."""
+        if address in self._exempt:
+            return None
+        key = origin_of(address)
+        return (self._open.get(key) or Origin(key, self._open)) if key else None
+
+    def __len__(self) -> int:
+        """Origins with a connection."""
+        return len(self._open)
