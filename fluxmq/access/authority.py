@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.errors import AuthError, ConfigError, UsageError
 from fluxmq.access.acl import Acl
-from fluxmq.access.acl_file import load_acl
+from fluxmq.access.certificate_names import peer_username
 from fluxmq.access.passwords import Passwords
 from fluxmq.access.scram import MECHANISM, ScramServer, ScramVerifier
-from fluxmq.access.tls import peer_username
 from fluxmq.access.users import Users
 from fluxmq.engine import ports_access
 
@@ -149,7 +148,12 @@ class Authority:
 
     def _read(self) -> tuple[Users, Acl | None]:
         users = Users.load(self._users_file) if self._users_file else Users({}, b"\0" * 16)
-        return users, load_acl(self._acl_file) if self._acl_file else None
+        if not self._acl_file:
+            return users, None
+        # It is YAML, which a broker without one does not read.
+        from fluxmq.access.acl_file import load_acl
+
+        return users, load_acl(self._acl_file)
 
     def _scram(self, name: str) -> ScramVerifier | None:
         return self._users.scram(name)

@@ -5,6 +5,8 @@ the files and only then exchanges it, so connections that stand keep theirs and 
 context has its own ticket keys: a session begun under the old certificates is not resumed under the new ones, which is
 what makes a changed ca_file hold for clients that come back.
 
+Only a broker that has such a listener imports this: `cryptography` takes as long as a tenth of a start.
+
 `request` and `require` differ in what a client without a certificate meets; one that gives a certificate must give one
 that ca_file vouches for, either way.
 """
@@ -12,16 +14,15 @@ import difflib
 import errno
 import os
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 
 from fluxmq._core.errors import ConfigError
 
-__all__ = ["CLIENT_AUTH", "MIN_VERSIONS", "ServerContexts", "peer_username"]
+__all__ = ["CLIENT_AUTH", "MIN_VERSIONS", "ServerContexts"]
 
 CLIENT_AUTH = {"none": ssl.CERT_NONE, "request": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
 MIN_VERSIONS = {"tls1.2": ssl.TLSVersion.TLSv1_2, "tls1.3": ssl.TLSVersion.TLSv1_3}
@@ -192,31 +193,6 @@ class ServerContexts:
         if mark.encode() not in data:
             raise self._fail(key, f"{name} holds no PEM block that ends in {mark.rstrip('-')}")
         return data
-
-
-def peer_username(cert: Mapping[str, Any] | None, source: str) -> str | None:
-    """The user name that a verified client certificate stands for; None when it names nobody.
-
-    cert: what `getpeercert()` returns. source: "cn", the subject's common name, if there is exactly one; or "san", of
-    the subject's alternative names the first URI, without one the first DNS name, without one the first e-mail address.
-    """
-    if not cert:
-        return None
-    if source == "cn":
-        names = [value for group in cert.get("subject", ()) for key, value in group if key == "commonName"]
-        # Which of two names would count is read differently by different software; who may get two signed could choose.
-        return _usable(names[0]) if len(names) == 1 else None
-    if source == "san":
-        for wanted in ("URI", "DNS", "email"):
-            for kind, value in cert.get("subjectAltName", ()):
-                if kind == wanted:
-                    return _usable(value)
-        return None
-    raise ConfigError("username_from", f"{source!r} is not known; cn and san are")
-
-
-def _usable(name: str) -> str | None:
-    return name if name and name.isprintable() else None
 
 
 def _tls12_ciphers(spec: str) -> set[str]:

@@ -9,8 +9,8 @@ takes to be read. Who serves says in `Bounds` how much of each, and answers in `
 """
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator
-from email.utils import formatdate
 from typing import Protocol
 
 import h11
@@ -76,6 +76,11 @@ class Handler(Protocol):
 
 def text_answer(status: int, text: str, *headers: tuple[str, str]) -> Answer:
     return Answer(status, "text/plain; charset=utf-8", text.encode() + b"\n", headers)
+
+
+def _date() -> str:
+    """The time as RFC 9110 section 5.6.7 has it; the process's locale stays C's, so that names are English."""
+    return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
 
 
 class _Gone(Exception):
@@ -254,7 +259,7 @@ class _Peer:
     async def send(self, answer: Answer, request: Request | None) -> None:
         """The whole answer in one write. request: what it answers, None when that could not be read."""
         headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body))),
-                   ("Cache-Control", "no-store"), ("Date", formatdate(usegmt=True)), *answer.headers]
+                   ("Cache-Control", "no-store"), ("Date", _date()), *answer.headers]
         if request is None or self.http.their_state is h11.SEND_BODY:
             headers.append(("Connection", "close"))
         head = self.http.send(h11.Response(status_code=answer.status, headers=headers))
@@ -268,7 +273,7 @@ class _Peer:
     async def begin(self, answer: Stream) -> None:
         """The head of a stream: h11 chunks what follows, or for HTTP/1.0 ends it with the connection."""
         headers = [("Content-Type", answer.content_type), ("Cache-Control", "no-store"),
-                   ("Date", formatdate(usegmt=True))]
+                   ("Date", _date())]
         self._writer.write(self.http.send(h11.Response(status_code=answer.status, headers=headers)) or b"")
         await self._writer.drain()
 

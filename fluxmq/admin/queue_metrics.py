@@ -1,17 +1,17 @@
 """Prometheus text of queues one by one. Their number is the caller's to bound: a page is written on the loop's thread,
-so this is plain joining of text, a microsecond a line, and not prometheus_client's families.
+so this is plain joining of text, a microsecond a line.
 """
 from collections.abc import Mapping, Sequence
 from itertools import product
 
 from fluxmq.model.metrics import QUEUE_METRICS, Metric, QueueSnapshot
 
-__all__ = ["render_queues"]
+__all__ = ["escaped_label", "render_queues"]
 
 _PREFIX = "fluxmq_queue_"
 
 
-def _label(text: str) -> str:
+def escaped_label(text: str) -> str:
     """A label's value as the text format wants it."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
@@ -20,14 +20,14 @@ def render_queues(rows: Sequence[QueueSnapshot]) -> bytes:
     """What follows the totals on the page of /metrics; b"" for no queues."""
     if not rows:
         return b""
-    names = [_label(row.name) for row in rows]
+    names = [escaped_label(row.name) for row in rows]
     lines: list[str] = []
     for metric in QUEUE_METRICS:
         lines += (f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}")
         key = metric.name.removeprefix(_PREFIX)
         for name, row in zip(names, rows, strict=True):
             if key == "group_lag":
-                lines += [f'{metric.name}{{queue="{name}",group="{_label(group)}"}} {lag}'
+                lines += [f'{metric.name}{{queue="{name}",group="{escaped_label(group)}"}} {lag}'
                           for group, lag in row.lags.items()]
             else:
                 lines += _series(metric, name, row.values[key])

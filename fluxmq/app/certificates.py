@@ -3,17 +3,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeAlias
 
 from fluxmq._core.errors import ConfigError
-from fluxmq.access.tls import ServerContexts
 from fluxmq.model.config import Config
 from fluxmq.model.listeners import TlsListener
 
-__all__ = ["check_certificates", "out_of_date", "server_contexts"]
+if TYPE_CHECKING:
+    from fluxmq.access.tls import ServerContexts
+
+__all__ = ["Contexts", "check_certificates", "out_of_date", "server_contexts"]
+
+# Of each listener with TLS: its key in the configuration, and what it shows to clients.
+Contexts: TypeAlias = "list[tuple[str, ServerContexts]]"
 
 
 def server_contexts(path: str, slot: TlsListener) -> ServerContexts:
     """path: the listener's key in the configuration. Raises ConfigError where the files cannot be used."""
+    # A broker without TLS does without what reads certificates.
+    from fluxmq.access.tls import ServerContexts
+
     return ServerContexts(slot.cert_file, slot.key_file, ca_file=slot.ca_file, client_auth=slot.client_auth_effective,
                           min_version=slot.min_version, cipher_suites=slot.cipher_suites, path=path)
 

@@ -4,11 +4,10 @@ A user's mistake is one clear message on standard error and a status from exit_c
 here is a bug of ours, and is shown as one.
 """
 import os
-import platform
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,10 @@ _users_option = click.option("--file", "file", type=_FILE, required=True, metava
 
 
 def _versions() -> str:
+    # Names of distributions are read by a parser of e-mail, which nothing else needs.
+    import platform
+    from importlib import metadata
+
     parts = [f"Python {platform.python_version()}"]
     for name in ("uvloop", "rocksdict"):
         try:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fluxmq._core.errors import ConfigError
 from fluxmq.app.config_checks import check
-from fluxmq.app.config_sources import Given, Problem, from_environment, from_file, from_sets
+from fluxmq.app.config_sources import Given, Problem, from_environment, from_sets
 from fluxmq.model.config import Config
 from fluxmq.model.config_keys import KEYS, build
 from fluxmq.model.config_refused import refusal
@@ -46,6 +46,8 @@ def load(file: str | Path | None = None, environment: Mapping[str, str] | None =
     """
     sources = []
     if file is not None:
+        from fluxmq.app.config_yaml import from_file
+
         sources.append(from_file(Path(file)))
     if environment is not None:
         sources.append(from_environment(environment))

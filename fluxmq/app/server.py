@@ -26,14 +26,13 @@ from fluxmq._core.errors import FluxError, ShortageError, StorageError
 from fluxmq._core.hub import Hub
 from fluxmq._core.poller import Poller
 from fluxmq.access.authority import Authority
-from fluxmq.access.tls import ServerContexts
 from fluxmq.admin.health import HealthServer
 from fluxmq.admin.metrics import Metrics
 from fluxmq.admin.socket import SOCKET_PATH_BYTES_MAX, AdminSocket
 from fluxmq.app import exit_codes, queue_setup, recovered
 from fluxmq.app.admission import count_origins
 from fluxmq.app.amqp091 import Amqp091
-from fluxmq.app.certificates import out_of_date
+from fluxmq.app.certificates import Contexts, out_of_date
 from fluxmq.app.config_text import show
 from fluxmq.app.descriptors import connections_that_fit, raise_descriptor_limit, tell_what_does_not_fit
 from fluxmq.app.exit_codes import BindError
@@ -115,7 +114,7 @@ class Server:
         self.notes = Notes("fluxmq.mqtt", time.monotonic)
         self.log, self.note = self.notes.log, self.notes.say
         self.listeners: list[tuple[str, SocketListener, list[tuple[str, int]]]] = []
-        self.contexts: list[tuple[str, ServerContexts]] = []
+        self.contexts: Contexts = []
         self.health: HealthServer | None = None
         self.queues: QueuesPort | None = None
         self.admin: AdminSocket | None = None

@@ -71,12 +71,12 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         return json.dumps(value, ensure_ascii=False)
 
 
-
-
-
-def _walk(cls: type[msgspec.Struct], default: msgspec.Struct, prefix: str) -> Iterator[Key | tuple[str, str]]:
-    """Keys, and before those of a section its (path, docstring), in the order of declaration."""
-    info = inspect.type_info(cls)
+def _walk(cls: type[msgspec.Struct], info: inspect.Type, default: msgspec.Struct,
+          prefix: str) -> Iterator[Key | tuple[str, str]]:
+    """Keys, and before those of a section its (path, docstring), in the order of declaration. info: of cls; it holds
+    that of the structs in it, so it is asked for once for all of them."""
+    while isinstance(info, inspect.Metadata):
+        info = info.type
     assert isinstance(info, inspect.StructType)
     hints = get_type_hints(cls, include_extras=True)
     yield prefix.rstrip("."), (cls.__doc__ or "").strip()
@@ -84,21 +84,22 @@ def _walk(cls: type[msgspec.Struct], default: msgspec.Struct, prefix: str) -> It
         value = getattr(default, field.name)
         path = prefix + field.name
         if isinstance(value, msgspec.Struct):
-            yield from _walk(type(value), value, path + ".")
+            yield from _walk(type(value), field.type, value, path + ".")
         else:
             kind, allowed, choices = describe(field.type, hints[field.name])
             yield Key(path=path, kind=kind, allowed=allowed, default=value, choices=choices,
                       description=description_of(field.type), hint=hints[field.name])
 
 
-_ALL = list(_walk(Config, Config(), ""))
-KEYS: Mapping[str, Key] = {item.path: item for item in _ALL if isinstance(item, Key)}
-SECTIONS: Mapping[str, str] = {item[0]: item[1] for item in _ALL if not isinstance(item, Key)}
+def _read(default: msgspec.Struct, prefix: str) -> tuple[Mapping[str, Key], Mapping[str, str]]:
+    found = list(_walk(type(default), inspect.type_info(type(default)), default, prefix))
+    return ({item.path: item for item in found if isinstance(item, Key)},
+            {item[0]: item[1] for item in found if not isinstance(item, Key)})
 
+
+KEYS, SECTIONS = _read(Config(), "")
 # Of one entry of `queues`, as queues[].limits.max_depth. `name` has no default; "" stands for that.
-_OF_A_QUEUE = list(_walk(QueueSpec, QueueSpec(name=""), "queues[]."))
-QUEUE_KEYS: Mapping[str, Key] = {item.path: item for item in _OF_A_QUEUE if isinstance(item, Key)}
-QUEUE_SECTIONS: Mapping[str, str] = {item[0]: item[1] for item in _OF_A_QUEUE if not isinstance(item, Key)}
+QUEUE_KEYS, QUEUE_SECTIONS = _read(QueueSpec(name=""), "queues[].")
 
 
 def values(config: Config) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rocksdict import WriteBatch
 
@@ -26,10 +27,13 @@ from fluxmq._core.errors import CorruptError, StorageError, UsageError
 from fluxmq._core.journal import Journal
 from fluxmq.storage.journal_files import Recovery, read_batches, recover
 from fluxmq.storage.reading import close_quietly
-from fluxmq.storage.repair import RepairReport, repair
 from fluxmq.storage.view import View
 
+if TYPE_CHECKING:
+    from fluxmq.storage.repair import RepairReport
+
 __all__ = ["RocksStore"]
+
 
 class RocksStore:
     """`engine.ports.StateStore` in a directory.
@@ -84,6 +88,9 @@ class RocksStore:
         self._lock()
         try:
             if self._recover_on_startup:
+                # Few starts repair, and this knows every format that is on the disk.
+                from fluxmq.storage.repair import repair
+
                 self.repaired = repair(self._path)
             self._view = self._open_view()
             self._applied = self._view.open()

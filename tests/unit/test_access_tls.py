@@ -8,7 +8,8 @@ from cryptography.hazmat.primitives import serialization
 from kit.certs import CertificateAuthority, issue, make_ca
 
 from fluxmq._core.errors import ConfigError
-from fluxmq.access.tls import ServerContexts, peer_username
+from fluxmq.access.certificate_names import peer_username
+from fluxmq.access.tls import ServerContexts
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """The configuration: units and addresses by property, then what each source gives, then what is refused and how."""
 import contextlib
 import random
+import re
 from datetime import date
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from fluxmq._core.errors import ConfigError
 from fluxmq.app.config import InvalidConfig, load
 from fluxmq.app.config_text import keys_as_markdown, show
+from fluxmq.app.config_words import is_word, word
+from fluxmq.app.config_yaml import read_value
 from fluxmq.model.address import Address, parse_address
 from fluxmq.model.config import Config
 from fluxmq.model.config_keys import KEYS, SECTIONS, build, values
@@ -469,3 +472,13 @@ def test_an_address_of_amqp_needs_a_decision_too(files: dict[str, str]) -> None:
 def test_what_amqp_cannot_say_is_refused(given_value: str, part: str) -> None:
     path = f"amqp091.{given_value.partition('=')[0]}"
     assert part in problems(sets=[f"amqp091.{given_value}"])[path]
+
+
+@given(st.from_regex(re.compile(r"[A-Za-z0-9.+-][A-Za-z0-9._/+-]{0,20}", re.ASCII), fullmatch=True)
+       | st.from_regex(re.compile(r"[-+]?(0x|0o)?[0-9]{1,20}[.]?[0-9]{0,4}([eE][-+]?[0-9]{1,3})?", re.ASCII),
+                       fullmatch=True)
+       | st.sampled_from(["null", "True", "FALSE", "yes", "on", "0755", "1e5", ".5", "-", "+", "---", "...", "-.5"]))
+def test_a_word_is_the_same_with_and_without_the_parser_of_yaml(text: str) -> None:
+    if is_word(text):
+        with_parser = read_value(text)
+        assert (type(word(text)), repr(word(text))) == (type(with_parser), repr(with_parser))
