@@ -1,6 +1,7 @@
 """FluxMQ beside others: every row of scenarios.py as interleaved rounds, one table, one JSON document.
 
-A round starts each side's broker afresh, alone on the first processor, loads it from the second, and stops it. Sides
+A round starts each side's broker afresh, alone on the first processor, loads it from the second, and stops it. (At
+smoke size nobody reads the figures, and what is slow to start, or done several times, is started and done once.) Sides
 take turns in going first, so that a machine that becomes slower is slower for all. What is compared is compared within
 a round; the table shows the median over rounds with smallest and largest.
 """
@@ -10,8 +11,8 @@ import os
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,11 @@ from fluxmq.bench.load.runner import run_load
 from fluxmq.bench.load.scenarios import ROWS
 from fluxmq.bench.load.storms import StormOptions, run_storm
 
-__all__ = ["CompareOptions", "compare", "metric_of"]
+__all__ = ["CompareOptions", "Comparison", "compare", "metric_of"]
 
 Figures = dict[str, Any]
+# RabbitMQ starts for ten seconds, and a run deletes what it declared there.
+SHARED_AT_SMOKE = frozenset({"rabbitmq"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,15 +113,33 @@ def goal_result(goal: Goal, rounds: list[dict[str, Figures]]) -> dict[str, Any]:
 
 
 class Comparison:
-    """The state of one `fluxmq bench compare`."""
+    """The state of one `fluxmq bench compare`. Leaving its context stops what it keeps running."""
 
     def __init__(self, options: CompareOptions, folder: Path, cores: frozenset[int],
                  say: Callable[[str], None]) -> None:
+        self.shared: dict[str, Broker] = {}
+        self.stack = ExitStack()
         self.options = options
         self.folder = folder
         self.cores = cores
         self.say = say
         self.certificates: Certificates | None = None
+
+    def __enter__(self) -> Comparison:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+
+    def broker(self, name: str, needs: Needs) -> AbstractContextManager[Broker]:
+        """One for this run alone, which its context stops; at smoke size perhaps one that serves several."""
+        if not self.options.smoke or name not in SHARED_AT_SMOKE:
+            return start_broker(name, needs)
+        if name not in self.shared:
+            folder = self.folder / name
+            folder.mkdir(exist_ok=True)
+            self.shared[name] = self.stack.enter_context(start_broker(name, replace(needs, folder=folder)))
+        return nullcontext(self.shared[name])
 
     def needs(self, kind: Kind, load: dict[str, Any], folder: Path) -> Needs:
         transport = "amqp" if kind in ("amqp", "amqp-idle") else load.get("transport", "tcp")
@@ -133,7 +154,7 @@ class Comparison:
 
     def run_side(self, row: Row, side: Side) -> Figures:
         """Start the side's broker, load it, stop it."""
-        seconds = self.options.duration / row.slices
+        seconds = self.options.duration / self.slices(row)
         name = self.broker_of(side)
         kind: Kind = side.kind or row.kind
         load = (row.load if kind == row.kind else AMQP_ROWS[row.key] if kind == "amqp" else {}) | side.load
@@ -145,8 +166,11 @@ class Comparison:
                 return self.disk(needs.folder, seconds, **load)
             if kind == "replay":
                 return run_replay(name, needs, ReplayOptions(**load))
-            with start_broker(name, needs) as broker:
+            with self.broker(name, needs) as broker:
                 return self.load(kind, load, broker, seconds)
+
+    def slices(self, row: Row) -> int:
+        return 1 if self.options.smoke else row.slices
 
     def disk(self, folder: Path, seconds: float, block: int, **_: Any) -> Figures:
         """The floor under a confirm: a loop of append and fdatasync."""
@@ -174,7 +198,7 @@ class Comparison:
         rounds: list[dict[str, Figures]] = []
         errors: dict[str, str] = {}
         names = list(row.sides)
-        times = self.options.rounds * row.slices
+        times = self.options.rounds * self.slices(row)
         for number in range(times):
             figures: dict[str, Figures] = {}
             turn = number % len(names)
@@ -232,8 +256,7 @@ def compare(options: CompareOptions, say: Callable[[str], None]) -> dict[str, An
         folder = Path(name)
         machine = describe_machine(folder, 0.2 if options.smoke else 2.0)
         results = []
-        with pinned(options.pin) as cores:
-            comparison = Comparison(options, folder, cores, say)
+        with pinned(options.pin) as cores, Comparison(options, folder, cores, say) as comparison:
             for row in rows:
                 say(f"{row.key}: {row.work}")
                 results.append(comparison.run_row(row))

@@ -1,12 +1,15 @@
 """When a comparison counts as failed; the figures of a comparison of clients."""
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
 import fluxmq.bench.load.brokers as brokers
-from fluxmq.bench.load.brokers import BrokerError, start_mosquitto
+from fluxmq.bench.load.brokers import Broker, BrokerError, Needs, start_mosquitto
 from fluxmq.bench.load.cli import bench, failed
 from fluxmq.bench.load.client_sides import Figure
 from fluxmq.bench.load.clients import render_clients, row
+from fluxmq.bench.load.compare import CompareOptions, Comparison
 
 BROKEN = {"rows": [{"errors": {}}, {"errors": {"ours": "BrokerError: it did not start"}}]}
 
@@ -43,3 +46,30 @@ def test_clients_without_a_broker() -> None:
     for address, status in (("nowhere", 2), ("127.0.0.1:1", 1)):
         said = CliRunner().invoke(bench, ["client", "--smoke", "--no-pin", "--addr", address])
         assert said.exit_code == status and "fluxmq bench:" in said.output and "Traceback" not in said.output
+
+
+@pytest.mark.parametrize(("smoke", "started"), [(True, 1), (False, 2)])
+def test_rabbitmq_is_started_once_at_smoke_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smoke: bool,
+                                                started: int) -> None:
+    """A figure is of a broker that was started for it; where there is none to be kept, that is ten seconds saved."""
+    places: list[Path] = []
+    stopped: list[str] = []
+
+    class Fake(Broker):
+        def stop(self) -> None:
+            stopped.append(self.name)
+
+    def start(name: str, needs: Needs) -> Broker:
+        places.append(needs.folder)
+        return Fake(name, None)  # type: ignore[arg-type]
+
+    for name in ("rabbitmq", "fluxmq"):
+        monkeypatch.setitem(brokers.BROKERS, name, lambda needs, name=name: start(name, needs))
+    with Comparison(CompareOptions(smoke=smoke), tmp_path, frozenset(), print) as comparison:
+        for number in range(2):
+            for name in ("rabbitmq", "fluxmq"):
+                with comparison.broker(name, Needs(folder=tmp_path / f"{name}-{number}")) as broker:
+                    assert broker.name == name
+    assert sorted(stopped) == ["fluxmq"] * 2 + ["rabbitmq"] * started
+    assert len(set(places)) == len(places) == 2 + started
+    assert (tmp_path / "rabbitmq" in places) is smoke
