@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import ctypes
 import functools
+import gc
 import logging
 import os
 import random
@@ -250,6 +251,7 @@ def small_files() -> None:
 def prepare_process() -> None:
     """Many brokers, one after the other: small files, and nothing that takes time and is not asked for."""
     small_files()
+    gc.set_threshold(*server_module.GC_THRESHOLDS)
     poller = server_module.Poller
     server_module.Poller = lambda hub: poller(hub, 0)                   # type: ignore[misc,assignment]
     server_module.show = lambda *_: ""                                  # type: ignore[misc,assignment]

@@ -2,7 +2,8 @@
 (tests/faults/test_points.py starts it).
 
     points.py BASE SEED COUNT PART/PARTS
-                                    so many points of this part of them, of all kinds: a line of JSON for each
+                                    points of this part of them, of all kinds, until so many have come: a line of JSON
+                                    for each
     points.py BASE SEED ID          this one
     points.py BASE SEED planted=NAME
                                     points at which a broker with this defect might fail (planted.py); whole=NAME: one
@@ -26,6 +27,8 @@ from faults.play import all_points, chosen, loses_power, play
 from faults.story import Story
 from kit.faultydisk import FaultyDisk, Point
 from kit.powercut import PowerCut
+
+MORE = 1.25                 # drawn for each that is wanted: some do not come, threads do not always do the same
 
 
 class Runner:
@@ -62,6 +65,7 @@ class Runner:
     def run(self, point: Point | None, how: str, first: bool = False) -> dict[str, Any]:
         """first: a broker that finds nothing."""
         self.cut.forget()
+        self.cut.rest(not loses_power(how))
         host = self.host(loses_power(how))
         if first:
             host.place.mkdir()
@@ -94,6 +98,7 @@ class Runner:
 def main() -> None:
     base, seed, wanted = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     runner = Runner(base, seed)
+    wanted_fired = 0
     if wanted.startswith("flips="):
         for number in range(int(wanted.removeprefix("flips="))):
             print(json.dumps(runner.flip(number)), flush=True)
@@ -106,13 +111,19 @@ def main() -> None:
     elif wanted.isdigit():
         part, parts = map(int, sys.argv[4].split("/"))
         everything = runner.everything()[part::parts]
-        points = chosen(everything, int(wanted), random.Random(seed))
+        wanted_fired = int(wanted)
+        points = chosen(everything, int(wanted_fired * MORE), random.Random(seed))
         print(json.dumps({"points": len(everything), "chosen": len(points)}), flush=True)
     else:
         point, _, how = wanted.partition("/")
         points = [(Point.read(point), how)]
+    fired = 0
     for point, how in points:
-        print(json.dumps(runner.run(point, how, point.phase == "first start")), flush=True)
+        told = runner.run(point, how, point.phase == "first start")
+        print(json.dumps(told), flush=True)
+        fired += bool(told["fired"])
+        if wanted_fired and fired == wanted_fired:
+            return
 
 
 if __name__ == "__main__":

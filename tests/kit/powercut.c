@@ -45,6 +45,7 @@
 enum { PAGE = 4096 };
 
 static const char *live, *shadow;
+static int resting; /* nobody will ask what a loss of power would leave */
 static int any_lost; /* a sync has failed, in this process or in one before it */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -267,6 +268,8 @@ static void keep_directory(int fd, const char *id, int deep)
     if (!listing)
         die("opendir");
     int into = deep ? -1 : begin(temporary);
+    char *names = NULL; /* written at once: there are many, and each sync of a directory writes all */
+    size_t length = 0, room = 0;
     struct dirent *entry;
     while ((entry = readdir(listing))) {
         struct stat found;
@@ -286,17 +289,20 @@ static void keep_directory(int fd, const char *id, int deep)
                 keep_file(below, child);
             close(below);
         } else {
-            put(into, S_ISDIR(found.st_mode) ? "d" : "f", 1);
-            put(into, child, strlen(child));
-            put(into, "/", 1);
-            put(into, entry->d_name, strlen(entry->d_name) + 1);
+            if (room - length < sizeof child + sizeof entry->d_name + 2 && !(names = realloc(names, room += 1 << 16)))
+                die("realloc");
+            length += 1 + (size_t)sprintf(names + length, "%c%s/%s", S_ISDIR(found.st_mode) ? 'd' : 'f', child,
+                                          entry->d_name);
         }
     }
     closedir(listing);
-    if (deep)
+    if (deep) {
         keep_directory(fd, id, 0);
-    else
-        finish(into, temporary, "dirs", id);
+        return;
+    }
+    put(into, names, length);
+    free(names);
+    finish(into, temporary, "dirs", id);
 }
 
 static void look_for_lost(void)
@@ -337,7 +343,7 @@ static void prepare(void)
 static int ours(int fd)
 {
     char self[64], path[PATH_MAX];
-    if (!live || !shadow)
+    if (!live || !shadow || resting)
         return 0;
     snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(self, path, sizeof path - 1);
@@ -362,6 +368,9 @@ static int keep(int fd)
     pthread_mutex_unlock(&lock);
     return 0;
 }
+
+/* For powercut.py: from now on nothing is kept of what is synced, or again all of it. */
+void powercut_rest(int whether) { resting = whether; }
 
 /* For faultydisk.c: a sync of this file has failed. What was to be written is lost. */
 void powercut_dropped(int fd)

@@ -91,6 +91,11 @@ class PowerCut:
             for kept in (self.shadow / folder).iterdir():
                 kept.unlink()
 
+    def rest(self, whether: bool) -> None:
+        """In a process that has the library preloaded: nobody will ask for what is synced from now on, or somebody
+        will again. What was there before is not known then, so that `live` is to be empty."""
+        ctypes.CDLL(str(self.library)).powercut_rest(int(whether))
+
     def _identity(self, path: Path) -> str:
         raw = ctypes.create_string_buffer(80)
         if self._id(-100, os.fsencode(path), raw) != 0:
