@@ -28,6 +28,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Files, the longest first, and how workers of pytest-xdist begin with these.
+LONGEST_FIRST = Path(__file__).with_name("longest_first.txt")
 FAULT_PAGE = """# Faults of the disk: what became of them
 
 Made by
@@ -53,6 +55,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(config.getoption("--seed"))
+
+
+def longest_first() -> list[str]:
+    """The paths of longest_first.txt, relative to tests/."""
+    return [line for line in LONGEST_FIRST.read_text().splitlines() if line and not line.startswith("#")]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order of files is the order in which workers take them; that of tests within a file stays."""
+    places = {LONGEST_FIRST.parent / name: place for place, name in enumerate(longest_first())}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -345,6 +345,13 @@ def test_docs_index_names_every_page() -> None:
 # ── the checks can fail ──────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_files_that_begin_first_are_there() -> None:
+    text = (ROOT / "tests" / "longest_first.txt").read_text()
+    names = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert names and len(set(names)) == len(names)
+    assert [name for name in names if not (ROOT / "tests" / name).is_file()] == []
+
+
 def test_the_checks_see_what_they_look_for() -> None:
     assert findings(OURS[:1], lambda path: [1]) == [f"{_id(OURS[0])}: [1]"]
     assert skips_without_reason(ast.parse("@pytest.mark.skip\ndef test(): ...")) == [1]
