@@ -147,6 +147,11 @@ class ScramServer:
         """Who has proved to know the password; None before the exchange has succeeded."""
         return self._username
 
+    @property
+    def claimed(self) -> str:
+        """Whom the client says it is; "" before its first message."""
+        return self._name
+
     def step(self, data: bytes) -> tuple[bytes, bool]:
         """Take the client's next message; return our answer and whether the exchange has succeeded with it.
 

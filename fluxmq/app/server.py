@@ -30,7 +30,7 @@ from fluxmq.admin.health import HealthServer
 from fluxmq.admin.metrics import Metrics
 from fluxmq.admin.socket import SOCKET_PATH_BYTES_MAX, AdminSocket
 from fluxmq.app import exit_codes, queue_setup, recovered
-from fluxmq.app.admission import count_origins
+from fluxmq.app.admission import admission
 from fluxmq.app.amqp091 import Amqp091
 from fluxmq.app.certificates import Contexts, out_of_date
 from fluxmq.app.config_text import show
@@ -143,7 +143,7 @@ class Server:
         config = self.config
         self.descriptors = raise_descriptor_limit()
         self.connections_max = connections_that_fit(self.descriptors)
-        self.origins = count_origins(config, self.descriptors)
+        self.origins, self.guard = admission(config, self.descriptors, self.loop.call_later, self.note)
         # The default asks for as many as there can be; a number that somebody wrote is one that he counts on.
         tell_what_does_not_fit((slot.max_connections for _, slot in config.listeners()
                                 if slot.max_connections != type(slot)().max_connections), self.descriptors, self.log)
@@ -256,6 +256,7 @@ class Server:
                 connection.handler.on_late(connection, why)
             self.keeper.clock.tick()
             self.broker.tick()
+            self.guard.tick()
             queue_setup.tick(self)
             if self._ticks % RETAINED_SWEEP_TICKS == 0:
                 self.hub.expire_retained()

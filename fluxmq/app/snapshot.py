@@ -88,6 +88,9 @@ class Snapshots:
                                             ("count",): journal.syncs if journal is not None else 0},
             "fluxmq_protocol_errors_total": c["protocol_errors"],
             "fluxmq_auth_failures_total": tally.auth_failures + server.amqp091.tally.auth_failures,
+            "fluxmq_login_refusals_delayed_total": server.guard.delayed,
+            "fluxmq_login_bans_total": {(of,): number for of, number in server.guard.begun.items()},
+            "fluxmq_login_bans": server.guard.standing,
             "fluxmq_acl_denied_total": {("publish",): c["publish_denied"], ("subscribe",): tally.subscribe_denied},
         } | self._amqp091() | self._record() | self._queues()
 

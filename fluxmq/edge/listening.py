@@ -17,6 +17,7 @@ from fluxmq._core.poller import Poller
 from fluxmq._core.transport import Transport
 from fluxmq.edge.origins import Origins
 from fluxmq.edge.telling import tell_opened
+from fluxmq.engine.ports_guard import Guard
 from fluxmq.model.origins import show_origin
 
 __all__ = ["Accepting", "Refusals", "SocketListener"]
@@ -51,11 +52,13 @@ class SocketListener:
 
     front: handler of its connections. all_connections_max: of all listeners of the poller together. context: called for
     each connection, so that renewed certificates are used at once; None = plain. origins: of all listeners together.
-    read_timeout_s: until the client must have said who it is. later: schedules a call after some seconds.
+    guard: who is banned; None = nobody. read_timeout_s: until the client must have said who it is. later: schedules a
+    call after some seconds.
     """
 
     def __init__(self, front: Accepting, poller: Poller, *, context: Callable[[], SSLContext] | None,
-                 max_connections: int, all_connections_max: int, origins: Origins, read_timeout_s: float,
+                 max_connections: int, all_connections_max: int, origins: Origins, guard: Guard | None,
+                 read_timeout_s: float,
                  later: Callable[[float, Callable[[], None]], Any]) -> None:
         self.front = front
         self.poller = poller
@@ -63,6 +66,7 @@ class SocketListener:
         self.max_connections = max_connections
         self.all_connections_max = all_connections_max
         self.origins = origins
+        self.guard = guard
         self.read_timeout_ms = int(read_timeout_s * 1000)
         self.accept_failures = 0
         self._later = later
@@ -118,6 +122,9 @@ class SocketListener:
         if origin is not None and origin.connections >= self.origins.connections_max:
             self._refuse(fd, "connections_per_address", f"{show_origin(origin.key)} has {origin.connections} open "
                                                         f"(server.max_connections_per_address)")
+            return None
+        if origin is not None and self.guard is not None and self.guard.shuts_out(origin.key):
+            self._refuse(fd, "banned", f"{show_origin(origin.key)} is banned (auth.ban_address_after)")
             return None
         tls = None
         if self.context is not None:

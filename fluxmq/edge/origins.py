@@ -33,7 +33,7 @@ class Origin:
 
 
 class Origins:
-    """Machine. exempt: whose connections are not counted. connections_max: of one origin."""
+    """Machine. exempt: whose connections are not counted, nor their failed logins. connections_max: of one origin."""
 
     def __init__(self, exempt: Networks, connections_max: int) -> None:
         self.connections_max = connections_max

@@ -17,6 +17,10 @@ class Exchange(Protocol):
     def username(self) -> str | None:
         """Who has been proved; None before success."""
 
+    @property
+    def claimed(self) -> str:
+        """Whom the client says it is; "" before a message of it has said so."""
+
     def step(self, data: bytes) -> tuple[bytes, bool]:
         """The client's Authentication Data in; ours out, and whether the exchange has succeeded with it.
 

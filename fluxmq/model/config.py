@@ -93,8 +93,8 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "they come, and counted. 0 = a quarter of what all listeners together take (max_connections of each, and the "
         "limit of open files), at least 64."))] = 0
     exempt_networks: Annotated[tuple[str, ...], Meta(description=(
-        "Addresses and networks whose connections are not counted per address: load balancers, gateways of many "
-        "clients."
+        "Addresses and networks whose connections are not counted per address, and whose failed logins are neither "
+        "refused later nor banned (auth.delay_after, auth.ban_after): load balancers, gateways of many clients."
     ))] = ("127.0.0.0/8", "::1/128")
     shutdown_timeout: Annotated[Seconds, Meta(description=(
         "On SIGTERM: time for sending what is in hand and for the last sync; then connections are cut."))] = 30.0
@@ -226,6 +226,19 @@ class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     users_file: Annotated[str, Meta(description="Users and their password hashes; `fluxmq user add` writes it.")] = ""
     acl_file: Annotated[str, Meta(description=(
         "Who may publish and subscribe to what; empty = everybody everything."))] = ""
+    delay_after: Annotated[int, Meta(ge=0, le=1_000_000, description=(
+        "Failed logins of one user from one address, from one address, or of one user, that are refused at once; "
+        "further ones are refused later, after 0.5 s, 1 s, 2 s and so on. See docs/guide/access.md."))] = 3
+    delay_max: Annotated[Seconds, Meta(le=3600, description=(
+        "Longest time until a failed login is refused; 0s = always at once."))] = 8.0
+    ban_after: Annotated[int, Meta(ge=0, le=1_000_000, description=(
+        "Failed logins of one user from one address (of IPv6: from one /64) within ban_time, after which that user may "
+        "not log in from there for ban_time. 0 = never."))] = 10
+    ban_address_after: Annotated[int, Meta(ge=0, le=1_000_000, description=(
+        "The same of all users from one address: nobody may connect from there then, but users who have logged in from "
+        "there before. 0 = never."))] = 50
+    ban_time: Annotated[Seconds, Meta(ge=0.1, le=31_536_000, description=(
+        "How long a ban lasts, and how long failed logins are remembered."))] = 600.0
 
 
 class QueueManager(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

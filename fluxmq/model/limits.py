@@ -19,6 +19,8 @@ __all__ = [
     "AMQP_SHORT_STRING_BYTES_MAX",
     "CLIENT_ID_BYTES_MAX",
     "CONNECTIONS_PER_ADDRESS_MIN",
+    "DELAYED_REFUSALS_MAX",
+    "GUESS_ENTRIES_MAX",
     "HTTP_BODY_BYTES_MAX",
     "HTTP_CONNECTIONS_MAX",
     "HTTP_HEAD_BYTES_MAX",
@@ -28,6 +30,7 @@ __all__ = [
     "JOURNAL_AHEAD_TIMES_MAX",
     "JOURNAL_BACKLOG_BYTES_MAX",
     "JOURNAL_FILE_BYTES_MAX",
+    "KNOWN_LOGINS_MAX",
     "LOG_CAUSES_MAX",
     "LOG_INTERVAL_SECONDS",
     "PACKET_BYTES_MAX",
@@ -128,6 +131,15 @@ DESCRIPTORS_KEPT = VIEW_OPEN_FILES_MAX + SEGMENT_OPEN_FILES_MAX + HTTP_CONNECTIO
 # What one address may have where the quarter that is the default would be less: a small broker is small, and an office
 # behind one address is not an attack.
 CONNECTIONS_PER_ADDRESS_MIN = 64
+
+# Origins, accounts and pairs of both whose failed logins are counted, and bans that stand: about 200 bytes each, and
+# each costs whoever wants to fill the table a login that fails.
+GUESS_ENTRIES_MAX = 16_384
+# Accounts with the places from which they have logged in: about 250 bytes each. Who is forgotten loses nothing but the
+# exception from delays and bans that others have earned.
+KNOWN_LOGINS_MAX = 65_536
+# Refused logins whose answer waits: each holds a connection besides, which other limits count.
+DELAYED_REFUSALS_MAX = 4096
 
 # What waits for the disk: a sync of seconds on a bad day, a replay that reads segments.
 ADMIN_HANDLE_SECONDS_MAX = 30.0

@@ -52,6 +52,7 @@ _REFUSAL = Label("reason", (
     "max_connections",
     "descriptors",  # the limit of open files leaves no more
     "connections_per_address",  # server.max_connections_per_address
+    "banned",  # auth.ban_after, auth.ban_address_after
     "max_sessions", "timeout", "tls", "websocket", "shutdown", "error"))
 _AMQP_DISCONNECTION = Label("reason", (
     "client",  # connection.close from the client
@@ -61,7 +62,7 @@ _AMQP_DISCONNECTION = Label("reason", (
 _AMQP_REFUSAL = Label("reason", (
     "protocol",  # what came first was not the header of AMQP 0-9-1
     "malformed", "credentials", "max_connections",
-    "descriptors", "connections_per_address",  # as of MQTT
+    "descriptors", "connections_per_address", "banned",  # as of MQTT
     "timeout", "tls", "shutdown", "error"))
 _DROP = Label("reason", (
     "buffer_full",  # QoS 0 for a client whose send buffer is above session.send_buffer_high
@@ -149,6 +150,11 @@ METRICS: tuple[Metric, ...] = (
     Metric("fluxmq_journal_sync_seconds", "summary", "Time of syncs of the journal.", "seconds"),
     Metric("fluxmq_protocol_errors_total", "counter", "Connections ended because the client broke the protocol."),
     Metric("fluxmq_auth_failures_total", "counter", "Wrong passwords, unknown users, failed SCRAM exchanges."),
+    Metric("fluxmq_login_refusals_delayed_total", "counter",
+           "Failed logins that were refused later (auth.delay_after)."),
+    Metric("fluxmq_login_bans_total", "counter", "Bans for failed logins: of a user at an address, of an address.",
+           labels=(Label("of", ("user", "address")),)),
+    Metric("fluxmq_login_bans", "gauge", "Bans that stand."),
     Metric("fluxmq_acl_denied_total", "counter", "What the ACL did not allow.",
            labels=(Label("action", ("publish", "subscribe")),)),
     Metric("fluxmq_recording", "gauge", "Whether traffic is being recorded: 1, or 0."),

@@ -6,8 +6,10 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kit.broker import Broker
+from kit.broker import Broker, add_user
 from kit.client import TIMEOUT, Client
+from kit.watch import metric, wait_until
+from oracle.mqtt import Connack, Connect
 
 if TYPE_CHECKING:
     from test_07_configuration_keys import Pair
@@ -45,7 +47,67 @@ def exempt_networks(pair: Pair) -> None:
             assert is_taken(pair, broker, host) is taken
 
 
+def log_in(pair: Pair, broker: Broker, user: str = "anna", password: bytes = b"x") -> int | None:
+    """The answer to a login; None: not even the connection was taken."""
+    client = Client(come_from(broker, "127.0.0.2"))
+    pair.clients.append(client)
+    try:
+        client.send(Connect(client_id="a", username=user, password=password))
+        return client.expect(Connack).reason
+    except (AssertionError, OSError):
+        return None
+
+
+def guarded(pair: Pair, value: object, **more: object) -> Broker:
+    add_user(pair.directory / "users", "anna", "secret")
+    return pair.start(value, **({"auth__users_file": pair.directory / "users", "server__exempt_networks": "[]",
+                                 "auth__delay_max": "0s"} | more))
+
+
+def late(value: object, delayed: int, **more: object) -> Callable[[Any], None]:
+    """How many of three failed logins are refused later."""
+    def observe(pair: Pair) -> None:
+        broker = guarded(pair, value, **({"auth__delay_max": "1ms"} | more))
+        assert [log_in(pair, broker) for _ in range(3)] == [0x86] * 3
+        assert metric(broker, "fluxmq_login_refusals_delayed_total") == delayed
+    return observe
+
+
+def both(one: Callable[[Any], None], other: Callable[[Any], None]) -> Callable[[Any], None]:
+    def observe(pair: Pair) -> None:
+        one(pair)
+        other(pair)
+    return observe
+
+
+def ban_after(pair: Pair) -> None:
+    for value, after in ((2, 0x8A), (3, 0x86)):
+        broker = guarded(pair, value)
+        assert [log_in(pair, broker) for _ in range(3)] == [0x86, 0x86, after]
+
+
+def ban_address_after(pair: Pair) -> None:
+    for value, after in ((2, None), (3, 0x86)):
+        broker = guarded(pair, value)
+        assert [log_in(pair, broker, name) for name in "abc"] == [0x86, 0x86, after]
+
+
+def ban_time(pair: Pair) -> None:
+    for value, ends in (("100ms", True), ("1h", False)):
+        broker = guarded(pair, value, auth__ban_after=1)
+        assert log_in(pair, broker) == 0x86
+        if ends:
+            wait_until(lambda: metric(broker, "fluxmq_login_bans") == 0)    # noqa: B023
+        assert log_in(pair, broker, password=b"secret") == (0 if ends else 0x8A)
+
+
 ADDRESSES: dict[str, Callable[[Any], None]] = {
     "server.max_connections_per_address": max_connections_per_address,
     "server.exempt_networks": exempt_networks,
+    "auth.delay_after": both(late(0, 3), late(2, 1)),
+    "auth.delay_max": both(late("1ms", 3, auth__delay_after=0, auth__delay_max="1ms"),
+                           late("0s", 0, auth__delay_after=0, auth__delay_max="0s")),
+    "auth.ban_after": ban_after,
+    "auth.ban_address_after": ban_address_after,
+    "auth.ban_time": ban_time,
 }

@@ -27,6 +27,7 @@ from fluxmq.edge.amqp091.sasl import Claim
 from fluxmq.edge.amqp091.tally import Tally
 from fluxmq.edge.telling import PRESENT, tell_opened
 from fluxmq.engine.ports_access import Authority
+from fluxmq.engine.ports_guard import Guard
 from fluxmq.model.amqp import ReplyCode
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ __all__ = ["ChannelVerbs", "Front"]
 
 CLASS_CONNECTION = 10
 PHASE_TLS = 0  # of _core/transport.pxd
+BANNED = 0x8A  # reason of an AuthError: too many failed logins came before
 # Reasons of an AuthError that are not about who the client is: too many logins at once, the broker is stopping.
 NOT_HIS_FAULT = {0x89: ReplyCode.RESOURCE_ERROR, 0x88: ReplyCode.INTERNAL_ERROR}
 
@@ -72,15 +74,18 @@ class Front:
 
     hub, authority, clients, tally: the node's. channels: what the methods of channels do. find_virtual_host: its
     exchanges; None: there is no such virtual host. name: the listener's, for logs. username_from: where a client's
-    certificate names its user, "" = nowhere. on_log: (level, cause, text, fields).
+    certificate names its user, "" = nowhere. guard: of failed logins; None: they lead to nothing. on_log: (level,
+    cause, text, fields).
     """
 
     def __init__(self, hub: Hub, authority: Authority, options: FrontOptions, tally: Tally, clients: Clients,
                  channels: ChannelVerbs, name: str, *, find_virtual_host: Callable[[str], Exchanges | None],
-                 username_from: str = "", on_log: Callable[[str, str, str, dict[str, Any]], None],
+                 username_from: str = "", guard: Guard | None = None,
+                 on_log: Callable[[str, str, str, dict[str, Any]], None],
                  log_connections: Callable[[], bool] = lambda: True) -> None:
         self.hub = hub
         self.authority = authority
+        self.guard = guard
         self.options = options
         self.tally = tally
         self.clients = clients
@@ -167,8 +172,11 @@ class Front:
         code = NOT_HIS_FAULT.get(error.reason, ReplyCode.ACCESS_REFUSED)
         self.on_log("warning", f"login {self.name}", f"login refused: {error.text}",
                     client.fields() | {"user": claim.username, "mechanism": client.mechanism, "peer": client.peer})
-        self.tally.auth_failures += 1
-        self.tally.refusals["credentials"] += 1
+        if error.reason == BANNED:
+            self.tally.refusals["banned"] += 1
+        else:
+            self.tally.auth_failures += 1
+            self.tally.refusals["credentials"] += 1
         connection = client.connection
         connection.end_code = code
         if "authentication_failure_close" in client.capabilities:

@@ -38,6 +38,7 @@ __all__ = ["Handshake", "server_properties"]
 
 Proved = Callable[[Client, "str | None"], None]
 Refused = Callable[[Client, Claim, AuthError], None]
+WRONG = 0x86  # reason of an AuthError: user name or password is wrong
 DEFAULT_VIRTUAL_HOST = "/"
 NAME_LENGTH_MAX = 255  # characters of connection_name that logs and lists show; all of it is among the properties
 # What this broker does beyond the specification, by the names that RabbitMQ gave it: clients ask for some of them.
@@ -119,6 +120,10 @@ class Handshake:
                refused: Refused) -> None:
         """Goes on with one of the two: at once if no password must be checked, else while the connection waits."""
         authority = self.front.authority
+        banned = self._banned(client, claim)
+        if banned is not None:
+            refused(client, claim, banned)
+            return
         if authority.needs_wait(*claim, certificate, self.username_from):
             client.hold(HOLD_LOGIN)
             task = asyncio.get_running_loop().create_task(self._wait(client, claim, certificate, then, refused))
@@ -135,21 +140,53 @@ class Handshake:
     async def _wait(self, client: Client, claim: Claim, certificate: dict[str, Any] | None, then: Proved,
                     refused: Refused) -> None:
         connection = client.connection
+        later = False
         try:
             identity = await self.front.authority.authenticate(client.client_id, *claim, certificate,
                                                                self.username_from)
+            banned = self._banned(client, claim)
             if not connection.ended:
-                then(client, identity)
+                if banned is not None:
+                    refused(client, claim, banned)
+                else:
+                    then(client, identity)
         except AuthError as error:
-            if not connection.ended:
-                refused(client, claim, error)
+            later = self._refuse(client, claim, error, refused)
         except Exception as error:
             connection.crash(error)
         finally:
-            client.release(HOLD_LOGIN)
+            if not later:
+                client.release(HOLD_LOGIN)
+
+    def _banned(self, client: Client, claim: Claim) -> AuthError | None:
+        """Why this user may not log in from there now; None: he may try."""
+        guard, origin = self.front.guard, client.connection.origin
+        if guard is None or origin is None or claim.password is None:
+            return None
+        return guard.refusal(origin.key, claim.username or "")
+
+    def _refuse(self, client: Client, claim: Claim, error: AuthError, refused: Refused) -> bool:
+        """A login failed, at whose end the client may be gone. Returns whether the answer comes later."""
+        guard, origin = self.front.guard, client.connection.origin
+        banned = self._banned(client, claim)
+
+        def answer() -> None:
+            if not client.connection.ended:
+                refused(client, claim, banned or error)
+                client.release(HOLD_LOGIN)
+            elif banned is None and error.reason == WRONG:
+                self.front.tally.auth_failures += 1
+
+        if guard is None or origin is None or banned is not None or error.reason != WRONG:
+            answer()
+            return False
+        return guard.failed(origin.key, claim.username or "", answer)
 
     def _tune(self, client: Client, identity: str | None) -> None:
         client.identity = identity
+        origin, guard = client.connection.origin, self.front.guard
+        if identity is not None and origin is not None and guard is not None:
+            guard.succeeded(origin.key, identity)
         if identity is not None:
             client.connection.user = identity.encode()
         client.expects = ConnectionTuneOk

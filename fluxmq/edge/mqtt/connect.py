@@ -109,6 +109,8 @@ class Connecting:
             return
         authority = self.front.authority
         certificate = connection.certificate if self.username_from else None
+        if packet.password is not None:
+            self._refuse_banned(client, packet.username)
         if authority.needs_wait(packet.username, packet.password, certificate, self.username_from):
             connection.pause()
             task = asyncio.get_running_loop().create_task(self._authenticate(client, certificate))
@@ -122,18 +124,53 @@ class Connecting:
     async def _authenticate(self, client: Client, certificate: dict[str, Any] | None) -> None:
         connection, packet = client.connection, client.packet
         assert packet is not None
+        later = False
         try:
             client.identity = await self.front.authority.authenticate(
                 packet.client_id, packet.username, packet.password, certificate, self.username_from)
+            self._refuse_banned(client, packet.username)
             if client.packet is not None and not connection.ended:
                 self.finish(client)
         except ProtocolError as error:
-            connection.fail(error)
+            if error.reason == ReasonCode.BAD_USER_NAME_OR_PASSWORD:
+                later = self._refuse_login(client, packet.username, error)
+            else:
+                connection.fail(error)
         except Exception as error:
             connection.crash(error)
         finally:
-            if client.session is None or client.connection.open:
+            if not later and (client.session is None or client.connection.open):
                 connection.resume()
+
+    # ------------------------------------------------------------------ failed logins
+
+    def _refuse_banned(self, client: Client, username: str | None) -> None:
+        """Raises AuthError when this user may not log in from there now."""
+        guard, origin = self.front.guard, client.connection.origin
+        if guard is not None and origin is not None and (banned := guard.refusal(origin.key, username or "")):
+            # DISCONNECT, which ends a re-authentication, has no 0x8A (MQTT 5.0 section 3.14.2.1).
+            raise banned if client.packet is not None else AuthError(ReasonCode.NOT_AUTHORIZED, banned.text)
+
+    def _refuse_login(self, client: Client, username: str | None, error: ProtocolError) -> bool:
+        """A password or a proof was wrong: ends the connection, now or later. Returns whether later; it is paused, or
+        the caller has paused it."""
+        guard, connection = self.front.guard, client.connection
+        if guard is None or connection.origin is None:
+            connection.fail(error)
+            return False
+        try:
+            self._refuse_banned(client, username)
+        except AuthError as banned:
+            connection.fail(banned)
+            return False
+
+        def answer() -> None:
+            if connection.ended:
+                self.front.tally.auth_failures += 1
+            else:
+                connection.fail(error)
+
+        return guard.failed(connection.origin.key, username or "", answer)
 
     # ------------------------------------------------------------------ enhanced authentication
 
@@ -152,7 +189,15 @@ class Connecting:
 
     def _step(self, client: Client, data: bytes) -> None:
         assert client.exchange is not None
-        reply, done = client.exchange.step(data)
+        try:
+            reply, done = client.exchange.step(data)
+        except AuthError as error:
+            if not client.exchange.claimed:
+                raise
+            client.connection.pause()
+            self._refuse_login(client, client.exchange.claimed, error)
+            return
+        self._refuse_banned(client, client.exchange.claimed)
         if not done:
             self._send_auth(client, reply, ReasonCode.CONTINUE_AUTHENTICATION)
             return
@@ -195,6 +240,8 @@ class Connecting:
         """The client is who it says: session, disk, CONNACK."""
         connection, packet, options = client.connection, client.packet, self.front.options
         assert packet is not None
+        if client.identity is not None and connection.origin is not None and self.front.guard is not None:
+            self.front.guard.succeeded(connection.origin.key, client.identity)
         v5 = client.version == 5
         assigned = not packet.client_id
         if assigned:

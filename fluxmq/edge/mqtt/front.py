@@ -23,6 +23,7 @@ from fluxmq.edge.mqtt.upgrade import answer_upgrade
 from fluxmq.edge.telling import PRESENT, tell_opened
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports_access import Authority
+from fluxmq.engine.ports_guard import Guard
 from fluxmq.engine.queue_consumers import is_queue_filter
 from fluxmq.model.mqtt import PacketType, Property, ReasonCode
 
@@ -43,16 +44,18 @@ class Front:
     """Handler of every connection of one listener.
 
     broker, authority: the node's. options: what the configuration says about clients. name: the listener's, for logs.
-    version: 0, or the only version taken (3: 3.1 and 3.1.1, 5). on_log: (level, cause, text, fields).
+    version: 0, or the only version taken (3: 3.1 and 3.1.1, 5). guard: of failed logins; None: they lead to nothing.
+    on_log: (level, cause, text, fields).
     """
 
     def __init__(self, broker: Broker, authority: Authority, options: FrontOptions, tally: Tally, name: str, *,
                  version: int = 0, username_from: str = "", path: str = "/mqtt", origins: tuple[str, ...] = (),
-                 on_log: Callable[[str, str, str, dict[str, Any]], None],
+                 guard: Guard | None = None, on_log: Callable[[str, str, str, dict[str, Any]], None],
                  log_connections: Callable[[], bool] = lambda: True) -> None:
         self.broker = broker
         self.hub = broker.hub
         self.authority = authority
+        self.guard = guard
         self.options = options
         self.tally = tally
         self.name = name

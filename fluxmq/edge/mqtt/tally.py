@@ -15,6 +15,7 @@ REFUSED_BY = {
     ReasonCode.NOT_AUTHORIZED: "not_authorized",
     ReasonCode.BAD_AUTHENTICATION_METHOD: "authentication_method",
     ReasonCode.QUOTA_EXCEEDED: "max_sessions",
+    ReasonCode.BANNED: "banned",
 }
 ENDED_BY = {
     ReasonCode.NOT_AUTHORIZED: "not_authorized",

@@ -1,0 +1,192 @@
+"""Somebody guesses passwords: he is refused later and later, then banned; nobody else notices. Hosts are addresses of
+127.0.0.0/8, which is not exempt here. Delays are off, or so long that a test would never see their end."""
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.amqp import AmqpClient, capabilities
+from kit.broker import Broker, add_user
+from kit.client import Client
+from kit.scram import ScramClient
+from kit.watch import metric, wait_until
+from kit.websocket import WebSocket
+from oracle.amqp091 import build_table
+from oracle.mqtt import Auth, Connack, Connect
+from pressure.address_keys import come_from
+
+Start = Callable[..., Broker]
+ATTACKER, ANNA, OTHER = "127.0.0.2", "127.0.0.3", "127.0.0.4"
+WRONG, BANNED = 0x86, 0x8A
+CLOSES = capabilities("authentication_failure_close")
+WEBSOCKET, AMQP = "mqtt/websocket/plain", "amqp091/plain"
+
+
+class World:
+    """A broker with the users anna and bert, whose passwords are theirs, and hosts that log in to it."""
+
+    def __init__(self, start: Start, users: Path, settings: dict[str, object]) -> None:
+        self.opened: list[Any] = []
+        self.broker = start({
+            "auth.users_file": users, "server.exempt_networks": "[]", "auth.delay_max": "0s",
+            "server.mqtt.websocket.plain.addr": "127.0.0.1:0", "server.amqp091.plain.addr": "127.0.0.1:0"} | settings)
+
+    def come(self, host: str, slot: str = "mqtt/tcp/plain") -> socket.socket:
+        self.opened.append(come_from(self.broker, host, slot))
+        return self.opened[-1]      # type: ignore[no-any-return]
+
+    def mqtt(self, host: str, user: str, password: bytes, *, version: int = 5) -> Client:
+        """A client that has sent CONNECT."""
+        client = Client(self.come(host), version)
+        client.send(Connect(client_id=f"{host}-{user}-{len(self.opened)}", username=user, password=password))
+        return client
+
+    def answer(self, host: str, user: str, password: bytes, *, version: int = 5) -> int:
+        return self.mqtt(host, user, password, version=version).expect(Connack).reason
+
+    def by_websocket(self, host: str, user: str, password: bytes) -> int:
+        raw = self.come(host, WEBSOCKET)
+        raw.sendall(b"GET /mqtt HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
+                    b"Sec-WebSocket-Protocol: mqtt\r\n\r\n")
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += raw.recv(4096)
+        client = Client(WebSocket(raw, {}, head.partition(b"\r\n\r\n")[2]))
+        client.send(Connect(client_id=f"{host}-{user}", username=user, password=password))
+        return client.expect(Connack).reason
+
+    def scram(self, host: str, user: str, password: str) -> int:
+        """The reason code at the end of an exchange."""
+        client, exchange = Client(self.come(host)), ScramClient(user, password)
+        client.send(Connect(client_id=f"{host}-scram", properties={
+            "authentication_method": "SCRAM-SHA-256", "authentication_data": exchange.first()}))
+        packet = client.recv()
+        if isinstance(packet, Auth):
+            client.send(Auth(reason=0x18, properties={
+                "authentication_method": "SCRAM-SHA-256",
+                "authentication_data": exchange.final(packet.prop("authentication_data"))}))
+            packet = client.recv()
+        assert isinstance(packet, Connack)
+        return packet.reason
+
+    def amqp(self, host: str, user: str, password: str, mechanism: str = "PLAIN") -> str:
+        """"" for who gets in, else the text of the refusal."""
+        client = AmqpClient(self.come(host, AMQP)).greet()
+        response = None if mechanism == "PLAIN" else build_table([
+            (b"LOGIN", ("S", user.encode())), (b"PASSWORD", ("S", password.encode()))])
+        client.log_in(user, password, mechanism=mechanism, response=response, properties=CLOSES)
+        found = client.recv()
+        if found.name == "connection.tune":
+            return ""
+        assert found.name == "connection.close" and found.arguments[0] == 403
+        return str(found.arguments[1].decode())
+
+    def lines(self, text: str) -> list[str]:
+        return [line for line in self.broker.stderr().splitlines() if text in line]
+
+
+@pytest.fixture
+def world(start_broker: Start, tmp_path: Path) -> Iterator[Callable[..., World]]:
+    for name in ("anna", "bert"):
+        add_user(tmp_path / "users", name, name)
+    made: list[World] = []
+
+    def make(**settings: object) -> World:
+        made.append(World(start_broker, tmp_path / "users", {key.replace("__", "."): value for key, value
+                                                             in settings.items()}))
+        return made[-1]
+
+    yield make
+    for each in made:
+        for raw in each.opened:
+            raw.close()
+
+
+def test_who_guesses_a_password_may_try_so_often_by_whatever_protocol(world: Callable[..., World]) -> None:
+    here = world(auth__ban_after=6)
+    assert here.answer(ATTACKER, "anna", b"1") == WRONG
+    assert here.answer(ATTACKER, "anna", b"2", version=4) == 4
+    assert here.by_websocket(ATTACKER, "anna", b"3") == WRONG
+    assert here.scram(ATTACKER, "anna", "4") == 0x87
+    assert "PLAIN" in here.amqp(ATTACKER, "anna", "5")
+    assert "AMQPLAIN" in here.amqp(ATTACKER, "anna", "6", "AMQPLAIN")
+    # from here on the right password is no better than a wrong one, and it is not said which it was
+    for password in (b"anna", b"7"):
+        assert here.answer(ATTACKER, "anna", password) == BANNED
+        assert here.answer(ATTACKER, "anna", password, version=4) == 5
+        assert here.by_websocket(ATTACKER, "anna", password) == BANNED
+        assert here.scram(ATTACKER, "anna", password.decode()) == BANNED
+        for mechanism in ("PLAIN", "AMQPLAIN"):
+            assert mechanism in here.amqp(ATTACKER, "anna", password.decode(), mechanism)
+    # elsewhere she gets in, and so do others from there
+    assert here.answer(ANNA, "anna", b"anna") == here.scram(ANNA, "anna", "anna") == 0
+    assert here.amqp(ANNA, "anna", "anna") == here.amqp(ATTACKER, "bert", "bert") == ""
+    assert here.answer(ATTACKER, "bert", b"bert") == 0
+    [line] = here.lines("is banned there")
+    assert "user=anna" in line and f"address={ATTACKER}" in line and "failures=6" in line and "until=20" in line
+    assert metric(here.broker, "fluxmq_login_bans") == metric(here.broker, "fluxmq_login_bans_total", of="user") == 1
+    assert metric(here.broker, "fluxmq_auth_failures_total") == 6
+    assert metric(here.broker, "fluxmq_connect_refused_total", reason="banned") == 8
+    assert metric(here.broker, "fluxmq_amqp_refused_total", reason="banned") == 4
+
+
+def test_who_tries_many_names_is_not_even_accepted(world: Callable[..., World]) -> None:
+    here = world(auth__ban_address_after=5)
+    assert here.answer(OTHER, "anna", b"anna") == 0
+    for host in (ATTACKER, OTHER):
+        for number in range(5):
+            assert here.answer(host, f"user{number}", b"x") == WRONG
+    assert metric(here.broker, "fluxmq_login_bans_total", of="address") == 2
+    for slot in ("mqtt/tcp/plain", WEBSOCKET, AMQP):
+        assert here.come(ATTACKER, slot).recv(1) == b""
+    assert metric(here.broker, "fluxmq_connect_refused_total", reason="banned") == 2
+    assert metric(here.broker, "fluxmq_amqp_refused_total", reason="banned") == 1
+    assert len(here.lines(f"{ATTACKER} is banned (auth.ban_address_after)")) >= 1
+    # anna has logged in from the other address before: she still may, nobody else there does
+    assert here.answer(OTHER, "anna", b"anna") == 0
+    assert here.answer(OTHER, "bert", b"bert") == BANNED
+    assert here.answer(ANNA, "bert", b"bert") == 0
+
+
+def test_a_ban_ends_and_the_log_says_so(world: Callable[..., World]) -> None:
+    here = world(auth__ban_after=1, auth__ban_time="100ms")
+    assert here.answer(ATTACKER, "anna", b"x") == WRONG
+    wait_until(lambda: here.lines("a ban has ended"))
+    [line] = here.lines("a ban has ended")
+    assert "user=anna" in line and f"address={ATTACKER}" in line
+    assert here.answer(ATTACKER, "anna", b"anna") == 0
+    assert metric(here.broker, "fluxmq_login_bans") == 0
+
+
+def test_late_refusals_hold_up_nobody(world: Callable[..., World]) -> None:
+    """Refusals wait for what will never come in this test; everybody else is answered."""
+    here = world(auth__delay_after=0, auth__delay_max="1h", auth__ban_after=0, auth__ban_address_after=0)
+    for number in range(15):        # half a second, a second, two: the fifteenth would take an hour
+        here.mqtt(ATTACKER, "anna", b"%d" % number)
+    wait_until(lambda: metric(here.broker, "fluxmq_login_refusals_delayed_total") == 15)
+    waiting = [here.mqtt(ATTACKER, "anna", b"x%d" % number) for number in range(10)]
+    for number in range(10):
+        client = AmqpClient(here.come(ATTACKER, AMQP)).greet()
+        client.log_in("anna", f"y{number}", properties=CLOSES)
+    wait_until(lambda: metric(here.broker, "fluxmq_login_refusals_delayed_total") == 35)
+    assert here.answer(ANNA, "anna", b"anna") == 0          # the same account, from elsewhere
+    assert here.answer(ATTACKER, "anna", b"anna") == 0      # and even from there: a right password is never late
+    assert here.amqp(ANNA, "anna", "anna") == ""
+    # a client that goes while it waits leaves nothing behind
+    waiting[0].close()
+    waiting[1].expect_nothing()
+    assert metric(here.broker, "fluxmq_connections") == 2
+
+
+def test_by_default_this_machine_may_guess(world: Callable[..., World]) -> None:
+    here = world(server__exempt_networks="[127.0.0.0/8]", auth__ban_after=1, auth__ban_address_after=1,
+                 auth__delay_after=0, auth__delay_max="1h")
+    for _ in range(5):
+        assert here.answer(ATTACKER, "anna", b"x") == WRONG
+        assert here.amqp(ATTACKER, "anna", "x") != ""
+    assert here.answer(ATTACKER, "anna", b"anna") == 0
+    assert metric(here.broker, "fluxmq_login_bans") == 0
