@@ -36,9 +36,10 @@ class Behind(Exception):
 
 
 class QueueRecord(msgspec.Struct, array_like=True):
-    """A queue in view and journal, as engine/queue_records.py writes it. logs: (number, lane), partition-major."""
+    """A queue in view and journal, as engine/queue_records.py writes it. spec, or declared. logs: (number, lane),
+    partition-major."""
 
-    spec: QueueSpec
+    spec: QueueSpec | None
     logs: list[tuple[int, int]]
     delay: int = 0
     delay_group: int = 0
@@ -46,7 +47,11 @@ class QueueRecord(msgspec.Struct, array_like=True):
 
     def told(self) -> QueueSpec:
         """The queue in the words of `queues:`."""
-        return self.spec if self.declared is None else spec_of(self.declared, read_arguments(self.declared))
+        if self.declared is not None:
+            return spec_of(self.declared, read_arguments(self.declared))
+        if self.spec is None:
+            raise CorruptError("the record of a queue does not say what the queue is")
+        return self.spec
 
 
 class Group:

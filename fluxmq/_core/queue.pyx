@@ -114,6 +114,18 @@ cdef class Queue(GroupOwner):
     def __dealloc__(self):
         free(self.behind)
 
+    def configure_like(self, Queue other not None):
+        """What is configured is as in `other`, which asks the same callbacks."""
+        self.messages_max, self.bytes_max, self.payload_max = other.messages_max, other.bytes_max, other.payload_max
+        self.ttl_ms, self.drop_head = other.ttl_ms, other.drop_head
+        self.prompt, self.at_once = other.prompt, other.at_once
+        self.ready_max, self.ready_bytes_max = other.ready_max, other.ready_bytes_max
+        self.capture_confirmed = other.capture_confirmed
+        self.on_full, self.on_overflow = other.on_full, other.on_overflow
+        self.wake, self.on_stalled = other.wake, other.on_stalled
+        self.on_delayed, self.on_due = other.on_delayed, other.on_due
+        self.is_repeated, self.on_produced = other.is_repeated, other.on_produced
+
     def restored(self) -> bool:
         """At recovery: its logs have what they had, from segments and from the journal. False: nothing has to be done
         about it before somebody comes. There may be a hundred thousand like that. The caller has taken all news."""
@@ -135,12 +147,20 @@ cdef class Queue(GroupOwner):
         return False
 
     def as_stored(self):
-        """At recovery: it is as the view has it, so nothing of it is a change for the next checkpoint. The caller has
-        taken all that were marked."""
+        """At recovery: it is as the view has it, so nothing of it is a change for the next checkpoint, but what only
+        segments have. The caller has taken all that were marked."""
         cdef Group group
+        cdef Log log
         for group in self.groups:
             group.dirty = False
         self.marked = False
+        if self.kind != QUEUE_CLASSIC or self.delays is not None:
+            self.note_change()
+            return
+        for log in self.logs:
+            if log.flushed != log.stored_next:
+                self.note_change()
+                return
 
     cdef int touch(self) except -1:
         """There is news: it is pumped before this turn's batch goes to the journal."""

@@ -3,7 +3,7 @@ from typing import final
 
 from fluxmq._core.queue_log import Log, Needed
 
-__all__ = ["Export", "unflushed"]
+__all__ = ["Export", "restore_unflushed", "unflushed"]
 
 @final
 class Export:
@@ -15,3 +15,4 @@ class Export:
     def __iter__(self) -> Iterator[tuple[int, int, int, int, int, int, int, bytes]]: ...
 
 def unflushed(log: Log, needed: Needed | None = None) -> bytes: ...
+def restore_unflushed(log: Log, kept: bytes) -> None: ...

@@ -11,11 +11,12 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
+from fluxmq._core.errors import CorruptError
 from fluxmq._core.queue_log cimport (
     CHUNK_FLUSHED, CHUNK_SEALED, Log, Needed, chunk_drop, chunk_hold, chunk_t, record_t,
 )
 
-__all__ = ["Export", "unflushed"]
+__all__ = ["Export", "restore_unflushed", "unflushed"]
 
 cdef enum:
     BLOCK_BYTES_MAX = 65536         # of one batch in a segment
@@ -49,6 +50,15 @@ def unflushed(Log log not None, Needed needed=None) -> bytes:
             if record.offset >= log.first and (needed is None or needed.is_needed(record.offset)):
                 found += (<const char*>record)[:record.size]
     return bytes(found)
+
+
+def restore_unflushed(Log log not None, bytes kept not None):
+    """At recovery: what the view has of such a log, which is the offset after it (u64, big-endian) and unflushed().
+    Raises CorruptError."""
+    if len(kept) < 8:
+        raise CorruptError(f"log {log.number:016x}: the state has {len(kept)} bytes where an offset should be")
+    log.kept_upto = int.from_bytes(kept[:8], "big")
+    log.replay(kept[8:], log.kept_upto)
 
 
 @cython.final

@@ -102,6 +102,12 @@ cdef class Group:
         self.balance()
         self.touch()
 
+    def add_cursors(self, list logs not None, uint32_t lanes, bint at_end=False):
+        """The group sees the logs of a queue (Queue.logs) from their oldest messages on, or what comes next."""
+        cdef Py_ssize_t at
+        for at in range(len(logs)):
+            self.add_cursor(<Log?>logs[at], <uint32_t>at // lanes, (<Log>logs[at]).next if at_end else None)
+
     def join(self, Member member not None):
         """It gets messages from the next pump on."""
         if member.group is not None:

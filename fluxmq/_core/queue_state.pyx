@@ -29,6 +29,8 @@ cdef enum:
     RECORD_CURSOR = 28
     PAGE_BYTES = 8192
     STATE_VERSION = 1
+    CURSOR_BYTES = 32       # without its pages and claims
+    CLAIM_BYTES = 18
 
 
 def replay(Group group not None, int kind, bytes body not None):
@@ -136,38 +138,52 @@ def export_state(Group group not None) -> bytes:
     return b"".join(parts)
 
 
+cdef inline uint64_t big_endian(const uint8_t* at, int size) noexcept:
+    cdef uint64_t value = 0
+    cdef int i
+    for i in range(size):
+        value = value << 8 | at[i]
+    return value
+
+
 def restore_state(Group group not None, bytes state not None):
     """What export_state gave, into a fresh group with its cursors. Raises CorruptError."""
+    cdef const uint8_t* at = <const uint8_t*><const char*>state
+    cdef const uint8_t* end = at + len(state)
+    cdef uint32_t count, pages, claims
     cdef Cursor cursor
-    try:
-        version, count = struct.unpack_from(">BI", state)
-        if version != STATE_VERSION:
-            raise CorruptError(f"the state of group {group.number:016x} is of version {version}")
-        at = 5
-        for _ in range(count):
-            log_number, next, floor, pages, claims = struct.unpack_from(">QQQII", state, at)
-            at += 32
-            cursor = group.cursor_of(log_number)
+    if end - at < 5:
+        raise cut_short(group)
+    if at[0] != STATE_VERSION:
+        raise CorruptError(f"the state of group {group.number:016x} is of version {at[0]}")
+    count = <uint32_t>big_endian(at + 1, 4)
+    at += 5
+    for _ in range(count):
+        if end - at < CURSOR_BYTES:
+            raise cut_short(group)
+        cursor = group.cursor_of(big_endian(at, 8))
+        pages, claims = <uint32_t>big_endian(at + 24, 4), <uint32_t>big_endian(at + 28, 4)
+        if <uint64_t>(end - at) < CURSOR_BYTES + <uint64_t>pages * (8 + PAGE_BYTES) + <uint64_t>claims * CLAIM_BYTES:
+            raise cut_short(group)
+        if cursor is not None:
+            group.move(cursor, big_endian(at + 16, 8))
+            cursor.next = big_endian(at + 8, 8)
+        at += CURSOR_BYTES
+        for _ in range(pages):
             if cursor is not None:
-                group.move(cursor, floor)
-                cursor.next = next
-            for _ in range(pages):
-                (index,) = struct.unpack_from(">Q", state, at)
-                bits = state[at + 8:at + 8 + PAGE_BYTES]
-                at += 8 + PAGE_BYTES
-                if len(bits) != PAGE_BYTES:
-                    raise CorruptError(f"the state of group {group.number:016x} ends in the middle")
-                if cursor is not None:
-                    restore_page(cursor, index, bits)
-            for _ in range(claims):
-                offset, deliveries, due = struct.unpack_from(">QHq", state, at)
-                at += 18
-                if cursor is not None:
-                    replay_claim(group, cursor, offset, 1, deliveries, due, False)
-    except struct.error:
-        raise CorruptError(f"the state of group {group.number:016x} ends in the middle") from None
-    if at != len(state):
+                restore_page(cursor, big_endian(at, 8), at + 8)
+            at += 8 + PAGE_BYTES
+        for _ in range(claims):
+            if cursor is not None:
+                replay_claim(group, cursor, big_endian(at, 8), 1, <uint16_t>big_endian(at + 8, 2),
+                             <int64_t>big_endian(at + 10, 8), False)
+            at += CLAIM_BYTES
+    if at != end:
         raise CorruptError(f"the state of group {group.number:016x} is longer than it says")
+
+
+cdef object cut_short(Group group):
+    return CorruptError(f"the state of group {group.number:016x} ends in the middle")
 
 
 def cursors_of(bytes state not None) -> list:
@@ -180,21 +196,20 @@ def cursors_of(bytes state not None) -> list:
             raise CorruptError(f"the state of a group is of version {version}")
         for _ in range(count):
             log_number, reached, floor, pages, claims = struct.unpack_from(">QQQII", state, at)
-            at += 32
+            at += CURSOR_BYTES
             for _ in range(pages):              # what was settled may lie above what is claimed next
                 index, bits = struct.unpack_from(f">Q{PAGE_BYTES}s", state, at)
                 if any(bits):
                     reached = max(reached, (index << PAGE_BITS) + int.from_bytes(bits, "little").bit_length())
                 at += 8 + PAGE_BYTES
-            at += claims * 18
+            at += claims * CLAIM_BYTES
             found.append((log_number, reached))
     except struct.error:
         raise CorruptError("the state of a group ends in the middle") from None
     return found
 
 
-cdef int restore_page(Cursor cursor, uint64_t index, bytes bits) except -1:
-    cdef const uint8_t* raw = <const uint8_t*><const char*>bits
+cdef int restore_page(Cursor cursor, uint64_t index, const uint8_t* raw) except -1:
     cdef uint32_t i
     for i in range(1 << PAGE_BITS):
         if raw[i >> 3] >> (i & 7) & 1 and (index << PAGE_BITS) + i >= cursor.floor:

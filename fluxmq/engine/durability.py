@@ -115,11 +115,10 @@ class Keeper:
         loader = Loader(self.broker.hub, self._on_cold)
         self._loader = loader
         values: list[tuple[int, bytes]] = []
-        for key, value in self.store.load():
+        rows = self.store.load()
+        for key, value in rows if self.queues is None else self.queues.load(rows):
             kind, rest = key[:1], key[1:]
-            if kind in b"qglkdx" and self.queues is not None:  # of these there are most
-                self.queues.load(kind, int.from_bytes(rest, "big"), value)
-            elif kind == b"m":
+            if kind == b"m":
                 loader.add_message(int.from_bytes(rest, "big"), value)
             elif kind == b"r":
                 size = int.from_bytes(rest[:2], "big")

@@ -76,7 +76,7 @@ class ExchangeKeeper:
             else:
                 made[number] = exchange
         ends = {int(end.queue.number): end for exchanges in self.manager.vhosts.values()
-                for end in exchanges.queues.values()}
+                for end in exchanges.queues.values()} if self._bindings else {}
         bound = 0
         for number, record in sorted(self._bindings.items()):
             source = made.get(record.source)

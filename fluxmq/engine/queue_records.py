@@ -5,6 +5,7 @@ import enum
 
 import msgspec
 
+from fluxmq._core.errors import CorruptError
 from fluxmq._core.ledger import Ledger
 from fluxmq.engine.queue_contract import SILENT, Contract
 from fluxmq.model.amqp_queues import Declared, read_arguments, spec_of
@@ -36,18 +37,22 @@ class LogRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class QueueRecord(msgspec.Struct, array_like=True):
-    """A queue. logs: partition-major. delay: number of its delay log and of the group that settles there; 0 = none.
-    declared: by AMQP, as this; then `spec` says nothing."""
+    """A queue. spec, or declared: in the words of `queues:`, or as AMQP did. logs: partition-major. delay: number of
+    its delay log and of the group that settles there; 0 = none."""
 
-    spec: QueueSpec
+    spec: QueueSpec | None
     logs: list[LogRecord]
     delay: int = 0
     delay_group: int = 0
     declared: Declared | None = None
 
     def told(self) -> QueueSpec:
-        """The queue in the words of `queues:`."""
-        return self.spec if self.declared is None else spec_of(self.declared, read_arguments(self.declared))
+        """The queue in the words of `queues:`. Raises CorruptError."""
+        if self.declared is not None:
+            return spec_of(self.declared, read_arguments(self.declared))
+        if self.spec is None:
+            raise CorruptError("the record of a queue does not say what the queue is")
+        return self.spec
 
 
 class GroupRecord(msgspec.Struct, array_like=True, frozen=True):

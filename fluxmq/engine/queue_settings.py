@@ -1,14 +1,17 @@
 """What a queue's declaration sets in the compiled queue and its groups."""
 from __future__ import annotations
 
+import string
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fluxmq._core.queue import QUEUE_STREAM, Queue
+from fluxmq._core.queue import QUEUE_CLASSIC, QUEUE_STREAM, Queue
+from fluxmq._core.queue_log import Log
 from fluxmq.engine.queue_contract import deliveries_max
 from fluxmq.engine.queue_delays import first_delayed, more_is_due
 from fluxmq.engine.queue_sequences import is_repeated
-from fluxmq.model.queues import name_problem
+from fluxmq.model.amqp_queues import NO_TERMS, Declared, QueueTerms, spec_of
+from fluxmq.model.queues import NAME_BYTES_MAX, name_problem
 
 if TYPE_CHECKING:
     from fluxmq._core.queue_group import Group
@@ -18,10 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["PREFIX", "Asked", "configure", "configure_group", "filters_of"]
 
 PREFIX = b"$queue/"
+PLAIN = (string.ascii_letters + string.digits + "_-.:").encode()
 
 
 class Asked:
-    """What compiled queues and groups call, made once: a method is a new object each time that it is named."""
+    """What compiled queues and groups call, made once: a method is a new object each time that it is named. plain: what
+    all queues are configured like that AMQP declared without arguments; of no use but that."""
 
     def __init__(self, manager: QueueManager) -> None:
         self.first_delayed = partial(first_delayed, manager)
@@ -32,6 +37,10 @@ class Asked:
         self.full = manager.full
         self.dead = manager.dead
         self.wake_up = manager.hub.wake_up
+        ledger = manager.hub.ledger
+        self.plain = Queue(ledger, 0, b"", QUEUE_CLASSIC, [Log(ledger, 0)])
+        spec = spec_of(Declared(b"/", b"", True, False, False, {}), NO_TERMS)
+        _configure(self, self.plain, spec, NO_TERMS)
 
 
 def _is_repeated(manager: QueueManager, queue: Queue, producer: bytes, sequence: int) -> bool:
@@ -42,18 +51,36 @@ def _is_repeated(manager: QueueManager, queue: Queue, producer: bytes, sequence:
 def filters_of(spec: QueueSpec) -> list[bytes]:
     """Of the topics that a queue takes. One whose name is no level of a topic has no address there."""
     raw = spec.raw
-    own = [] if b"\0" in raw or name_problem(raw.decode("utf-8", "replace")) else [PREFIX + raw + b"/#"]
+    own = [PREFIX + raw + b"/#"] if _is_level(raw) else []
     return [*own, *(topic.encode() for topic in spec.topics)] if spec.topics else own
+
+
+def _is_level(raw: bytes) -> bool:
+    odd = raw.translate(None, PLAIN)
+    if not odd and len(raw) <= NAME_BYTES_MAX:  # as nearly all are, and a start asks it of each
+        return True
+    return b"/" not in odd and b"\0" not in odd and not name_problem(raw.decode("utf-8", "replace"))
 
 
 def configure(manager: QueueManager, state: QueueState) -> None:
     """The queue is from now on as `state` says."""
     queue, spec, terms = state.queue, state.spec, state.terms
+    if terms is NO_TERMS:
+        queue.configure_like(manager.asked.plain)
+    else:
+        _configure(manager.asked, queue, spec, terms)
+        if terms is not None and terms.overflow == "reject-publish-dlx" and terms.dead_exchange is not None:
+            queue.on_overflow = partial(_overflowed, manager, state)
+    for group in state.groups.values():
+        configure_group(manager, state, group)
+
+
+def _configure(asked: Asked, queue: Queue, spec: QueueSpec, terms: QueueTerms | None) -> None:
     queue.payload_max = spec.limits.max_message_size
     queue.capture_confirmed = spec.capture == "confirmed"
     # The same objects for all queues, which are given the queue: there may be a hundred thousand of them.
-    asked = manager.asked
     queue.on_delayed = asked.first_delayed if spec.type != "stream" else None
+    queue.wake = asked.wake_up
     queue.on_due = asked.more_is_due
     queue.on_stalled = asked.read_on
     queue.is_repeated = asked.is_repeated
@@ -66,16 +93,12 @@ def configure(manager: QueueManager, state: QueueState) -> None:
         queue.drop_head = terms.overflow == "drop-head"
         queue.ttl_ms = max(terms.ttl_ms, 0)
         queue.at_once = terms.ttl_ms == 0
-        if terms.overflow == "reject-publish-dlx" and terms.dead_exchange is not None:
-            queue.on_overflow = partial(_overflowed, manager, state)
     else:
         queue.messages_max = spec.limits.max_depth
         queue.bytes_max = spec.limits.max_bytes
         queue.ttl_ms = int(spec.limits.message_ttl * 1000)
         queue.drop_head = spec.overflow == "drop-head"
         queue.on_full = asked.full if spec.overflow == "drop-head" or spec.type == "stream" else None
-    for group in state.groups.values():
-        configure_group(manager, state, group)
 
 
 def _overflowed(manager: QueueManager, state: QueueState, *message: Any) -> None:
@@ -85,9 +108,11 @@ def _overflowed(manager: QueueManager, state: QueueState, *message: Any) -> None
 
 def configure_group(manager: QueueManager, state: QueueState, group: Group) -> None:
     """How often a message is delivered; whether it dies as soon as it may, and whether anybody wants it then."""
-    group.buries = bool(state.spec.dead_letter_queue if state.terms is None else state.terms.dead_exchange is not None)
-    if state.terms is None:
+    terms = state.terms
+    if terms is None:
+        group.buries = bool(state.spec.dead_letter_queue)
         group.deliveries_max = deliveries_max(manager.retry_terms(state, group))
-        return
-    group.prompt = True
-    group.deliveries_max = max(state.terms.delivery_limit + 1, 0)
+    else:
+        group.prompt = True
+        group.buries = terms.dead_exchange is not None
+        group.deliveries_max = max(terms.delivery_limit + 1, 0) if terms is not NO_TERMS else 0

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
 
 from fluxmq._core.errors import CorruptError, StorageError
 from fluxmq._core.queue import QUEUE_CLASSIC, Queue
-from fluxmq._core.queue_export import Export, unflushed
+from fluxmq._core.queue_export import Export, restore_unflushed, unflushed
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_heads import guess_ready_bytes
 from fluxmq._core.queue_log import Log
@@ -49,6 +49,7 @@ __all__ = ["LogMeta", "QueueExport", "QueueKeeper"]
 EXPORT_WORK = 2000
 WORK_OF_A_QUEUE = 10
 BYTES_OF_WORK = 4096
+NUMBER_MASK = (1 << 64) - 1  # of a key, which is a byte and u64
 
 
 class LogMeta(msgspec.Struct, array_like=True):
@@ -109,9 +110,10 @@ class QueueKeeper:
         # Values of the view, each until something is made of it: so one takes the memory of the other.
         self._queues: dict[int, bytes] = {}
         self._copies: dict[int, bytes] = {}
-        self._metas: dict[int, LogMeta] = {}
-        self._producers: dict[int, dict[bytes, tuple[int, bytes]]] = {}
         self._small: dict[int, bytes] = {}
+        self._metas: dict[int, LogMeta] = {}
+        self._rows: dict[int, dict[int, bytes]] = {ord("q"): self._queues, ord("g"): self._copies,
+                                                   ord("k"): self._small, **{ord(kind): {} for kind in "ldx"}}
         self._files: dict[int, Any] = {}
         self._by_number: dict[int, QueueState] = {}
         self._safe: dict[int, int] = {}  # by log: what segments had synced
@@ -126,25 +128,27 @@ class QueueKeeper:
 
     # ------------------------------------------------------------------ recovery
 
-    def load(self, kind: bytes, number: int, value: bytes) -> None:
-        """One value of the view."""
-        if number > self.manager.number_last:
-            self.manager.number_last = number
-        if kind == b"q":
-            self._queues[number] = value
-        elif kind == b"g":
-            self._copies[number] = value
-        elif kind == b"l":
-            self._metas[number] = _decode_meta(value)
-        elif kind == b"k":
-            self._small[number] = value
-        elif kind == b"x":
-            self._removal.load(number)
-        else:
-            self._producers[number] = _decode_producers(value)
+    def load(self, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        """Takes what is about queues out of the view's rows, which come in the order of their keys; the rest comes out.
+        There may be a hundred thousand of each kind."""
+        begins, into, number_of = -1, None, int.from_bytes
+        for row in rows:
+            name, value = row
+            if name[0] != begins:
+                begins = name[0]
+                into = self._rows.get(begins)
+            if into is None:
+                yield row
+            else:
+                into[number_of(name, "big") & NUMBER_MASK] = value
 
     def loaded(self) -> None:
         """The view is read: opens the segments, and makes what they and the view have."""
+        self.manager.number_last = max((max(rows) for rows in self._rows.values() if rows), default=0)
+        metas, producers_of, ended = (self._rows[ord(kind)] for kind in "ldx")
+        self._metas.update((number, _decode_meta(value)) for number, value in metas.items())
+        for number in ended:
+            self._removal.load(number)
         # Of a log of which nothing is kept there need not be any file: one that is torn was only just begun.
         self._files = self._removal.open({number: meta.safe for number, meta in self._metas.items()
                                           if meta.safe > meta.first})
@@ -154,35 +158,44 @@ class QueueKeeper:
             record = _decode_queue(self._queues.pop(number))
             self._adopt(number, record, record.told())
         for number in list(self._copies):
-            record_, state = _decode_copy(self._copies.pop(number))
+            record_, copied = _decode_copy(self._copies.pop(number))
             group = self.groups.get(number) or self._adopt_group(number, record_)
             if group is not None:
-                restore_state(group, state)
-        for number, producers in self._producers.items():
-            state_ = self._by_number.get(number)
-            if state_ is not None:
-                for name, (highest, bits) in producers.items():
-                    state_.note_produced(name, (highest, int.from_bytes(bits, "big")))
+                restore_state(group, copied)
+        for number, value in producers_of.items():
+            state = self._by_number.get(number)
+            if state is not None:
+                for name, (highest, bits) in _decode_producers(value).items():
+                    state.note_produced(name, (highest, int.from_bytes(bits, "big")))
         self._as_stored()
 
     def _as_stored(self) -> None:
         """What was made from the view and the segments is no change that a checkpoint must take over: there may be a
         hundred thousand queues."""
         self.manager.hub.ledger.take_marked()
-        for state in self.manager.queues.values():
-            queue = state.queue
+        for queue in self.manager.states:
             queue.as_stored()
-            if (queue.kind != QUEUE_CLASSIC or queue.delays is not None
-                    or any(log.flushed != log.stored_next for log in queue.logs)):
-                queue.mark()
 
     def _make_log(self, number: int, lane: int) -> Log:
-        base = lane << 56
-        meta, files = self._metas.pop(number, None), self._files.get(number)
         self._removal.named.add(number)
         if number > self.manager.number_last:
             self.manager.number_last = number
-        first = upto = base
+        files = self._files.get(number)
+        if files is not None or number in self._metas:
+            log = self._make_long_log(number, lane, files)
+        else:  # nothing of it was ever in segments, as of nearly all when there are many
+            log = Log(self.manager.hub.ledger, number, lane=lane)
+        small = self._small.pop(number, None)
+        if small is not None:
+            restore_unflushed(log, small)
+        if files is not None and self.segments is not None:
+            with contextlib.suppress(CorruptError):  # whoever reads it stops its queue; the sizes are only numbers
+                log.restore_sizes(log.first, log.flushed, self.segments.spans(number, log.first, log.flushed))
+        return log
+
+    def _make_long_log(self, number: int, lane: int, files: Any) -> Log:
+        meta = self._metas.pop(number, None)
+        first = upto = lane << 56
         safe = 0
         if meta is not None:
             first, upto, safe = meta.first, meta.next, meta.safe
@@ -193,23 +206,16 @@ class QueueKeeper:
         log = Log(self.manager.hub.ledger, number, lane=lane, first=first, next=upto)
         if meta is not None:
             log.stored_first, log.stored_next = first, meta.next
-        small = self._small.pop(number, None)
-        if small is not None:
-            log.kept_upto = int.from_bytes(small[:8], "big")
-            log.replay(small[8:], log.kept_upto)
-        if files is not None and self.segments is not None:
-            with contextlib.suppress(CorruptError):  # whoever reads it stops its queue; the sizes are only numbers
-                log.restore_sizes(log.first, log.flushed, self.segments.spans(number, log.first, log.flushed))
         return log
 
     def _adopt(self, number: int, record: QueueRecord, spec: QueueSpec) -> QueueState:
         logs = [self._make_log(one.number, one.lane) for one in record.logs]
-        queue = Queue(self.manager.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.lanes)
-        state = self.manager.adopt(spec, queue, record.declared)
-        self._by_number[number] = state
-        for log in logs:
-            self.logs[log.number] = (state, log)
-        self._adopt_delays(state, record)
+        queue = Queue(self.manager.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.max_priority + 1)
+        state = self._by_number[number] = self.manager.adopt(spec, queue, record.declared)
+        for one, log in zip(record.logs, logs, strict=True):
+            self.logs[one.number] = state, log
+        if record.delay:
+            self._adopt_delays(state, record)
         return state
 
     def _adopt_delays(self, state: QueueState, record: QueueRecord) -> None:
@@ -223,7 +229,8 @@ class QueueKeeper:
         state = self._by_number.get(record.queue)
         if state is None:
             return None
-        self.manager.number_last = max(self.manager.number_last, number)
+        if number > self.manager.number_last:
+            self.manager.number_last = number
         group = self.groups[number] = self.manager.adopt_group(state, number, record)
         return group
 
@@ -312,19 +319,20 @@ class QueueKeeper:
         """Everything is replayed: what is derived is derived. Returns what was found, for the log."""
         self.manager.hub.ledger.take_news()
         for state in self.manager.queues.values():
-            delays = state.queue.delays
+            queue = state.queue
+            delays = queue.delays
             if delays is not None:
                 try:
                     for pairs in self.segments.due_pairs(delays.log.number) if self.segments is not None else ():
                         delays.restore_pairs(pairs)
                 except CorruptError as error:
-                    self.reader.stop(state.queue, error)
+                    self.reader.stop(queue, error)
                 delays.restored()
-            if state.queue.restored():
-                state.queue.notify()
-            self.manager.sums.measure(state.queue, state.groups.values())
-            for group in state.groups.values() if state.queue.ready_bytes_max >= 0 else ():
-                guess_ready_bytes(group, state.queue.ready_bytes_max)
+            if queue.restored():
+                queue.notify()
+            self.manager.sums.measure(queue, state.groups.values())
+            for group in state.groups.values() if queue.ready_bytes_max >= 0 else ():
+                guess_ready_bytes(group, queue.ready_bytes_max)
         for number, damage in self._removal.damaged.items():
             if number in self.logs:
                 self.reader.stop(self.logs[number][0].queue, damage)
@@ -335,11 +343,9 @@ class QueueKeeper:
         self.manager.ended += [("l", number)
                                for number in self._removal.settle(self._files, self.logs, self.manager.log)]
         self._files.clear()
-        self._queues.clear()
-        self._copies.clear()
+        for rows in self._rows.values():
+            rows.clear()
         self._metas.clear()
-        self._small.clear()
-        self._producers.clear()
         self._by_number.clear()
         self.groups.clear()
         self.logs.clear()

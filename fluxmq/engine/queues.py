@@ -148,18 +148,18 @@ class QueueManager:
     def adopt(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None) -> QueueState:
         """Puts a queue to work that was just made, or comes from disk."""
         state = QueueState(spec, queue, declared)
-        state.idle_since_ms = self.hub.steady_ms
+        state.idle_since_ms = now = self.hub.steady_ms
         # Streams that were made together are not all looked at in one tick.
-        state.retention_due_ms = self.hub.steady_ms + queue.number * 7919 % 5000
+        state.retention_due_ms = now + queue.number * 7919 % 5000
         self.queues[queue.name] = state
         self.states[queue] = state
         self.durables += queue.durable
         self.kinds[spec.type] += 1
         if queue.kind == QUEUE_STREAM:
             self.streams[state] = None
-        self.dead_names.add(state)
+        if spec.dlq.topic:
+            self.dead_names.add(state)
         configure(self, state)
-        queue.wake = self.asked.wake_up
         self.hub.add_queue(queue, filters_of(spec))
         queue.notify()
         self.on_queue(queue, True)
@@ -252,8 +252,7 @@ class QueueManager:
         numbers = (delays.log.number, delays.group.number) if delays is not None else (0, 0)
         if state.declared is None:
             return QueueRecord(state.spec, logs, *numbers)
-        # Its name may be no text; what it is, the declaration says.
-        return QueueRecord(QueueSpec(name=""), logs, *numbers, state.declared)
+        return QueueRecord(None, logs, *numbers, state.declared)
 
     # ------------------------------------------------------------------ groups
 
@@ -284,11 +283,14 @@ class QueueManager:
         queue, stream = state.queue, state.queue.kind == QUEUE_STREAM
         group = Group(self.hub.ledger, number, record_.name, mode=record_.mode, volatile=not queue.durable)
         group.home = queue
-        self.set_contract(state, group, record_.contract)
-        for at, log in enumerate(queue.logs):
-            group.add_cursor(log, at // queue.lanes, log.next if stream else log.first)
+        if record_.contract == SILENT:
+            configure_group(self, state, group)
+        else:
+            self.set_contract(state, group, record_.contract)
+        group.add_cursors(queue.logs, queue.lanes, stream)
         group.on_dead = self.asked.dead
-        group.filter = self.filter(queue, record_.pattern)
+        if record_.pattern:
+            group.filter = self.filter(queue, record_.pattern)
         state.groups[record_.name, record_.pattern] = group
         if not stream:
             queue.add_group(group)

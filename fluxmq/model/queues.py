@@ -18,8 +18,8 @@ from fluxmq.model.listeners import Bytes, Seconds
 from fluxmq.model.units import format_duration, format_size, parse_duration, parse_size
 
 __all__ = [
-    "DEAD_LETTER_SUFFIX", "KIND_MAX", "REFUSED", "DeadLetters", "QueueLimits", "QueueSpec", "Retention", "Retry",
-    "SpecError", "filter_problem", "name_problem", "read_spec", "read_specs", "write_spec",
+    "DEAD_LETTER_SUFFIX", "KIND_MAX", "NAME_BYTES_MAX", "REFUSED", "DeadLetters", "QueueLimits", "QueueSpec",
+    "Retention", "Retry", "SpecError", "filter_problem", "name_problem", "read_spec", "read_specs", "write_spec",
 ]
 
 KIND_MAX = {"duration": limits.INTERVAL_SECONDS_MAX, "size": limits.SIZE_BYTES_MAX}

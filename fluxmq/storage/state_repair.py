@@ -183,7 +183,7 @@ def _queues(state: _State, found: Mending, directories: dict[int, tuple[Path, in
         logs = [one.number for one in record.logs] + ([record.delay] if record.delay else [])
         state.queues[number] = record
         found.puts.append((b"q" + number.to_bytes(8, "big"), msgspec.msgpack.encode(record)))
-        found.unknown |= dict.fromkeys(unknown.intersection(logs), record.spec.name)
+        found.unknown |= dict.fromkeys(unknown.intersection(logs), record.told().name)
     for record in state.queues.values() if damaged else ():
         for one in [*record.logs, *([LogRecord(record.delay, 0)] if record.delay else [])]:
             base = one.lane << _LANE_BITS

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from unit.amqp_world import Consumer, World, refused
 
+from fluxmq._core.errors import CorruptError
 from fluxmq._core.queue_heads import PULL_EMPTY, PULL_GIVEN
 from fluxmq.app.queue_text import as_queue
 from fluxmq.engine.ports_queues import QueueRefused
+from fluxmq.engine.queue_records import QueueRecord
 from fluxmq.model.amqp_queues import Declared, QueueTerms, internal_name, read_arguments, split_name
+from fluxmq.model.queues import QueueSpec
 
 NAMED = "for queue 'q' in vhost '/': "
 DURABLE = {"durable": True}
@@ -397,3 +401,15 @@ def test_a_consumer_that_was_cancelled_keeps_what_it_has() -> None:
     first.ack("1")
     first.leave()
     assert second.take() == ["2"] and world.counts() == (0, 2, 1)
+
+
+@pytest.mark.parametrize("told", [(None,), (QueueSpec(name=""),)], ids=["now", "before"])
+def test_a_record_says_what_was_declared(told: tuple[QueueSpec | None]) -> None:
+    """Before, the record of a queue of AMQP had a `spec`, too, which said nothing."""
+    declared = Declared(b"/", b"q\xff", durable=True, arguments={"x-max-length": 5})
+    raw = msgspec.msgpack.encode((*told, [(2, 0)], 0, 0, declared))
+    record = msgspec.msgpack.decode(raw, type=QueueRecord)
+    assert record.told().raw == b"q\xff" and record.told().limits.max_depth == 5
+    assert len(msgspec.msgpack.encode((None, [(2, 0)], 0, 0, declared))) < 50
+    with pytest.raises(CorruptError, match="does not say what the queue is"):
+        msgspec.msgpack.decode(msgspec.msgpack.encode((None, [(2, 0)])), type=QueueRecord).told()

@@ -10,7 +10,7 @@ import pytest
 from unit.test_repair import Node, good
 
 from fluxmq._core.errors import CorruptError, ShortageError
-from fluxmq._core.queue_export import unflushed
+from fluxmq._core.queue_export import restore_unflushed, unflushed
 from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_member import PyMember
 from fluxmq.engine import durability
@@ -315,3 +315,10 @@ def test_a_log_takes_back_what_it_gave(node: Small) -> None:
         Log(ledger, 7, lane=2).replay(raw)
     with pytest.raises(CorruptError, match="an APPEND record"):
         Log(ledger, 7, lane=2).replay(b"")
+    for cut in range(8):
+        with pytest.raises(CorruptError, match=f"has {cut} bytes"):
+            restore_unflushed(Log(ledger, 7, lane=2), bytes(cut))
+    other = Log(ledger, 7, lane=2)
+    restore_unflushed(other, log.next.to_bytes(8, "big") + raw)
+    assert (other.next, other.kept_upto, other.get(base), other.get(base + 4) is not None) == (
+        log.next, log.next, None, True)
