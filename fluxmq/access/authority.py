@@ -93,9 +93,10 @@ class Authority:
         raise UsageError("this authentication takes time: ask needs_wait() first")
 
     async def authenticate(self, client_id: str, username: str | None, password: bytes | None,
-                           certificate: Mapping[str, Any] | None = None, username_from: str = "") -> str | None:
+                           certificate: Mapping[str, Any] | None = None, username_from: str = "",
+                           origin: bytes = b"") -> str | None:
         identity, undecided = self._without_password(username, password, certificate, username_from)
-        if undecided is None or await self._passwords.verify(*undecided):
+        if undecided is None or await self._passwords.verify(*undecided, origin):
             return identity
         raise AuthError(BAD_USER_NAME_OR_PASSWORD, "user name or password is wrong")
 

@@ -60,9 +60,11 @@ class Authority(Protocol):
         """As `authenticate`. Raises UsageError where `needs_wait` says that this takes time."""
 
     async def authenticate(self, client_id: str, username: str | None, password: bytes | None,
-                           certificate: Mapping[str, Any] | None = None, username_from: str = "") -> str | None:
+                           certificate: Mapping[str, Any] | None = None, username_from: str = "",
+                           origin: bytes = b"") -> str | None:
         """The identity of who sends this CONNECT. certificate: the verified one of the connection, as getpeercert()
-        returns it. username_from: the listener's source of a user name in it: "cn", "san", or "" for none.
+        returns it. username_from: the listener's source of a user name in it: "cn", "san", or "" for none. origin: the
+        address (model/origins.py), so that many logins from one place do not hold up those from others; b"" = exempt.
 
         Raises AuthError: 0x86 user name or password is wrong, 0x87 not allowed, 0x88 no check can be made,
         0x89 too many at once.

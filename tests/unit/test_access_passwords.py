@@ -166,6 +166,51 @@ def test_a_long_line_is_refused_and_gets_shorter_again(gate: Gate) -> None:
     asyncio.run(run())
 
 
+def test_a_flood_from_one_place_holds_up_no_other(gate: Gate) -> None:
+    """Who comes from elsewhere is next but for one check of each place, however long the flood's line is."""
+    async def run() -> None:
+        passwords = Passwords(table(anna="secret"), workers=1, waiting_max=300)
+        flood = [asyncio.create_task(passwords.verify("anna", b"a%d" % number, b"A")) for number in range(100)]
+        flood += [asyncio.create_task(passwords.verify("anna", b"b%d" % number, b"B")) for number in range(100)]
+        await settle()
+        while not gate.calls:
+            await asyncio.sleep(0)
+        bystander = asyncio.create_task(passwords.verify("anna", b"secret", b"C"))
+        await settle()
+        gate.open.set()
+        assert await bystander
+        assert await asyncio.gather(*flood) == [False] * 200
+        assert gate.calls.index(b"secret") == 3     # behind the one that ran and one of each line
+        for place in (b"a", b"b"):
+            assert [call for call in gate.calls if call.startswith(place)] == [place + b"%d" % number for number in
+                                                                              range(100)]
+        passwords.close()
+    asyncio.run(run())
+
+
+def test_where_all_is_full_the_longest_line_gives_way(gate: Gate) -> None:
+    async def run() -> None:
+        passwords = Passwords(table(anna="secret"), workers=1, waiting_max=10)
+        flood = [asyncio.create_task(passwords.verify("anna", b"a%d" % number, b"A")) for number in range(10)]
+        await settle()
+        while not gate.calls:
+            await asyncio.sleep(0)
+        others = [asyncio.create_task(passwords.verify("anna", b"%c" % place, b"%c" % place)) for place in b"BCD"]
+        await settle()
+        with pytest.raises(AuthError) as refused:       # one more of the flood displaces nobody
+            await passwords.verify("anna", b"a10", b"A")
+        assert refused.value.reason == 0x89
+        assert len(passwords._checks) == 10 and passwords._pool._work_queue.qsize() == 9
+        gate.open.set()
+        found = await asyncio.gather(*flood, return_exceptions=True)
+        assert found[:7] == [False] * 7
+        assert [error.reason for error in found[7:] if isinstance(error, AuthError)] == [0x89] * 3
+        assert await asyncio.gather(*others) == [False] * 3
+        assert len(gate.calls) == 10 and not passwords._lines
+        passwords.close()
+    asyncio.run(run())
+
+
 def test_a_password_changed_during_its_check_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     started, release = threading.Event(), threading.Event()
     real = passwords_module._check

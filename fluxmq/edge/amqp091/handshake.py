@@ -142,8 +142,9 @@ class Handshake:
         connection = client.connection
         later = False
         try:
-            identity = await self.front.authority.authenticate(client.client_id, *claim, certificate,
-                                                               self.username_from)
+            identity = await self.front.authority.authenticate(
+                client.client_id, *claim, certificate, self.username_from,
+                connection.origin.key if connection.origin is not None else b"")
             banned = self._banned(client, claim)
             if not connection.ended:
                 if banned is not None:

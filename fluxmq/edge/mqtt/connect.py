@@ -127,7 +127,8 @@ class Connecting:
         later = False
         try:
             client.identity = await self.front.authority.authenticate(
-                packet.client_id, packet.username, packet.password, certificate, self.username_from)
+                packet.client_id, packet.username, packet.password, certificate, self.username_from,
+                connection.origin.key if connection.origin is not None else b"")
             self._refuse_banned(client, packet.username)
             if client.packet is not None and not connection.ended:
                 self.finish(client)
