@@ -15,6 +15,8 @@
     GET    /api/v1/clients?after=&count=              {"clients": [...], "connected": n, "next": id}   (clients.py)
     GET    /api/v1/clients/C                          {"client": {...}, "subscriptions": [...]}
     DELETE /api/v1/clients/C                          {"disconnected": true}: its connection, not its session
+    GET    /api/v1/bans                               {"bans": [...], "standing": n}                (bans.py)
+    DELETE /api/v1/bans/ADDRESS?user=                 {"lifted": [...]}
     GET    /api/v1/dlq                                {"dead_letters": [...]}, one entry per queue
     GET    /api/v1/queues/Q/dlq?from=&count=          browse the dead letters of Q
     POST   /api/v1/queues/Q/dlq/replay                {"messages": [[partition, offset], ...]} or {"count": n}
@@ -33,12 +35,14 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from fluxmq._core.errors import StorageError
+from fluxmq.admin.bans import lift_bans, list_bans
 from fluxmq.admin.bodies import Message, Messages, Replay, Seek, to_publish
 from fluxmq.admin.clients import disconnect_client, list_clients, show_client
 from fluxmq.admin.http import Answer, Request, Stream
 from fluxmq.admin.pages import PAGE_WORDS, accepts_pages, browse_page
 from fluxmq.admin.recordings import begin_recording
 from fluxmq.engine.ports_clients import ClientsPort
+from fluxmq.engine.ports_guard import BansPort
 from fluxmq.engine.ports_queues import Browsed, QueueMessage, QueueRefused, QueuesPort
 from fluxmq.engine.ports_record import RecordPort, RecordRefused
 from fluxmq.model import limits
@@ -94,7 +98,8 @@ class AdminRoutes:
     """Implements http.Handler. tail_seconds: between two looks for news of a tail."""
 
     def __init__(self, queues: QueuesPort, recordings: RecordPort | None = None, *,
-                 tail_seconds: float = _TAIL_SECONDS, clients: Sequence[ClientsPort] = ()) -> None:
+                 tail_seconds: float = _TAIL_SECONDS, clients: Sequence[ClientsPort] = (),
+                 bans: BansPort | None = None) -> None:
         self._queues = queues
         self._tail_seconds = tail_seconds
         # path, None for a name; the verbs of it; the query that each takes
@@ -113,6 +118,9 @@ class AdminRoutes:
         self._route(("clients",), GET=(lambda call: list_clients(clients, call.query), "after count"))
         self._route(("clients", None), GET=(lambda call: show_client(clients, call.names[0]), ""),
                     DELETE=(lambda call: disconnect_client(clients, call.names[0]), ""))
+        if bans is not None:
+            self._route(("bans",), GET=(lambda call: list_bans(bans), ""))
+            self._route(("bans", None), DELETE=(lambda call: lift_bans(bans, call.names[0], call.query), "user"))
         self._route(("dlq",), GET=(self._dead_list, ""))
         self._route((*queue, "dlq"), GET=(self._dead_browse, "from count"))
         self._route((*queue, "dlq", "replay"), POST=(self._dead_replay, ""))
@@ -138,7 +146,8 @@ class AdminRoutes:
             return self.refuse(400, "the path or the query is not percent-encoded UTF-8")
         verbs, names = self._find(segments)
         if verbs is None:
-            return self.refuse(404, "there is no such path", "the paths begin with /api/v1/queues, dlq or clients")
+            return self.refuse(404, "there is no such path",
+                               "the paths begin with /api/v1/queues, dlq, clients or bans")
         found = verbs.get("GET" if request.method == "HEAD" and "tail" not in segments[-1:] else request.method)
         if found is None:
             allowed = ", ".join(verbs)

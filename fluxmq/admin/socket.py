@@ -1,4 +1,5 @@
-"""The admin API on a unix socket of this machine: for `fluxmq queue …`, `client …`, and for curl --unix-socket.
+"""The admin API on a unix socket of this machine: for `fluxmq queue …`, `client …`, `ban …`, and for
+curl --unix-socket.
 
 Who may open the file may do everything, so its mode is 0600: the broker's own user, and root. It is set before anybody
 can connect. A file that a dead broker left is replaced; one behind which somebody answers never is. The path of a unix
@@ -16,6 +17,7 @@ from pathlib import Path
 from fluxmq.admin.http import READ_BYTES, Bounds, HttpServer
 from fluxmq.admin.routes import AdminRoutes
 from fluxmq.engine.ports_clients import ClientsPort
+from fluxmq.engine.ports_guard import BansPort
 from fluxmq.engine.ports_queues import QueuesPort
 from fluxmq.engine.ports_record import RecordPort
 from fluxmq.model import limits
@@ -30,14 +32,14 @@ class AdminSocket(HttpServer):
     """Listens from `start` to `stop`, on the running loop. start() raises OSError with a reason that people read."""
 
     def __init__(self, path: Path, queues: QueuesPort, recordings: RecordPort | None = None, *,
-                 clients: Sequence[ClientsPort] = (),
+                 clients: Sequence[ClientsPort] = (), bans: BansPort | None = None,
                  request_seconds_max: float = limits.HTTP_REQUEST_SECONDS_MAX,
                  handle_seconds_max: float = limits.ADMIN_HANDLE_SECONDS_MAX,
                  idle_seconds_max: float = limits.HTTP_IDLE_SECONDS_MAX,
                  connections_max: int = limits.ADMIN_CONNECTIONS_MAX,
                  body_bytes_max: int = limits.ADMIN_BODY_BYTES_MAX) -> None:
         # half of the connections stay for questions, however many watch a tail
-        super().__init__(AdminRoutes(queues, recordings, clients=clients), Bounds(
+        super().__init__(AdminRoutes(queues, recordings, clients=clients, bans=bans), Bounds(
             connections_max=connections_max, streams_max=connections_max // 2, body_bytes_max=body_bytes_max,
             takes_bodies=True, request_seconds_max=request_seconds_max, handle_seconds_max=handle_seconds_max,
             idle_seconds_max=idle_seconds_max))

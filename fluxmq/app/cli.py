@@ -16,6 +16,7 @@ import click
 from fluxmq import __version__
 from fluxmq._core.errors import ConfigError, FluxError
 from fluxmq.app import exit_codes
+from fluxmq.app.ban_cli import ban
 from fluxmq.app.client_cli import client
 from fluxmq.app.log_commands import log
 from fluxmq.app.queue_cli import queue
@@ -59,6 +60,7 @@ def cli() -> None:
     """FluxMQ, a message broker."""
 
 
+cli.add_command(ban)
 cli.add_command(client)
 cli.add_command(log)
 cli.add_command(queue)

@@ -225,7 +225,7 @@ class Server:
                              extra={"path": str(path)})
             return
         self.admin = AdminSocket(path, self.queues, self.recorder,
-                                 clients=(MqttClients(self.broker), self.amqp091.clients))
+                                 clients=(MqttClients(self.broker), self.amqp091.clients), bans=self.guard)
         try:
             await self.admin.start()
         except OSError as error:

@@ -2,6 +2,7 @@
 127.0.0.0/8, which is not exempt here. Delays are off, or so long that a test would never see their end."""
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from kit.websocket import WebSocket
 from oracle.amqp091 import build_table
 from oracle.mqtt import Auth, Connack, Connect
 from pressure.address_keys import come_from
+
+from fluxmq.app import cli
 
 Start = Callable[..., Broker]
 ATTACKER, ANNA, OTHER = "127.0.0.2", "127.0.0.3", "127.0.0.4"
@@ -180,6 +183,38 @@ def test_late_refusals_hold_up_nobody(world: Callable[..., World]) -> None:
     waiting[0].close()
     waiting[1].expect_nothing()
     assert metric(here.broker, "fluxmq_connections") == 2
+
+
+def test_an_administrator_sees_and_lifts_bans(world: Callable[..., World], tmp_path: Path,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    here = world(auth__ban_after=2, auth__ban_address_after=5, server__admin_socket=tmp_path / "a.sock")
+    capsys.readouterr()
+
+    def run(*arguments: str, status: int = 0) -> str:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["ban", *arguments, "--socket", str(tmp_path / "a.sock")])
+        said = capsys.readouterr()
+        assert (ended.value.code or 0) == status, said
+        return said.out or said.err
+
+    assert run("list") == "nobody is banned\n"
+    for user in ("anna", "anna", "bert", "bert"):
+        assert here.answer(ATTACKER, user, b"x") == WRONG
+    found = json.loads(run("list", "--json"))
+    assert [(ban["address"], ban["user"], ban["failures"]) for ban in found["bans"]] == [
+        (ATTACKER, "anna", 2), (ATTACKER, "bert", 2)] and found["standing"] == 2
+    assert "anna" in run("lift", ATTACKER, "--user", "anna")
+    assert here.answer(ATTACKER, "anna", b"anna") == 0 and here.answer(ATTACKER, "bert", b"bert") == BANNED
+    for number in range(5):
+        assert here.answer(OTHER, f"\x1b{number}", b"x") == WRONG
+    assert here.come(OTHER).recv(1) == b""
+    assert "(everybody)" in run("list") and "\x1b" not in run("list")
+    assert "(everybody)" in run("lift", OTHER)
+    assert here.answer(OTHER, "anna", b"anna") == 0
+    assert "nobody is banned at 127.0.0.9" in run("lift", "127.0.0.9", status=1)
+    assert "'carl' is not banned at 127.0.0.9" in run("lift", "127.0.0.9", "--user", "carl", status=1)
+    assert "is no address" in run("lift", "anna", status=1)
+    assert len(here.lines("an administrator lifted a ban")) == 2
 
 
 def test_by_default_this_machine_may_guess(world: Callable[..., World]) -> None:
