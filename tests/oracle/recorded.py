@@ -8,10 +8,9 @@ from base64 import b64encode
 from typing import Any
 
 from fluxmq._core.mqtt_packets import Packet, Publish
-from fluxmq._core.mqtt_props import property_table
+from oracle.mqtt import PROPERTY_NAMES as NAMES
 from oracle.xxh64 import signed, xxh64
 
-NAMES = {identifier: name for identifier, name, *_ in property_table()}
 LISTS = {"subscription_identifier", "user_property"}
 ALIAS, ASSIGNED, SECRET = 0x23, 0x12, 0x16
 FINAL = {"PUBACK", "PUBCOMP", "SUBACK", "UNSUBACK", "CONNACK", "PINGRESP"}

@@ -1,10 +1,13 @@
-"""Properties of the MQTT codec: it reads what it writes, however the bytes are cut, and raises only ProtocolError."""
+"""Properties of the MQTT codec: it reads and writes what a naive one does (tests/oracle/mqtt.py), whatever the cuts,
+and raises only ProtocolError."""
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.mqtt_packets import KINDS, VERSIONS, random_packet, random_properties
+from kit.oracle_packets import named, wire_of
+from oracle import mqtt as oracle
 
 from fluxmq._core import codec_testing
 from fluxmq._core.errors import ProtocolError
@@ -52,12 +55,13 @@ def cut(rng: Random, wire: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize(("kind", "version"), [(kind, version) for kind in KINDS for version in VERSIONS
                                                if kind != 15 or version == 5])
-def test_every_packet_reads_back_as_it_was_written(kind: int, version: int) -> None:
+def test_every_packet_is_read_and_written_as_the_oracle_writes_it(kind: int, version: int) -> None:
     @settings(max_examples=40, deadline=None)
     @given(randoms)
     def check(rng: Random) -> None:
         packet = random_packet(rng, version, kind)
-        wire = encode_packet(packet, version)
+        wire = wire_of(packet, version)
+        assert encode_packet(packet, version) == wire
         assert decode_packet(wire[0], body_of(wire), version) == packet
         decoder = Decoder(version)
         decoder.feed(wire)
@@ -72,7 +76,7 @@ def test_every_packet_reads_back_as_it_was_written(kind: int, version: int) -> N
 @given(randoms, versions)
 def test_any_chunking_gives_the_same_packets(rng: Random, version: int) -> None:
     packets = [random_packet(rng, version, 1)] + [random_packet(rng, version) for _ in range(rng.randint(0, 5))]
-    wire = b"".join(encode_packet(packet, version) for packet in packets)
+    wire = b"".join(wire_of(packet, version) for packet in packets)
     for chunks in (cut(rng, wire), [wire[i:i + 1] for i in range(min(len(wire), 400))] + [wire[400:]]):
         decoder = Decoder()
         assert outcome(decoder, chunks) == (packets, None)
@@ -83,7 +87,7 @@ def test_any_chunking_gives_the_same_packets(rng: Random, version: int) -> None:
 @given(randoms, versions)
 def test_a_truncated_stream_never_raises_and_loses_only_the_last_packet(rng: Random, version: int) -> None:
     packets = [random_packet(rng, version) for _ in range(rng.randint(1, 3))]
-    wires = [encode_packet(packet, version) for packet in packets]
+    wires = [wire_of(packet, version) for packet in packets]
     short = b"".join(wires)[:-rng.randint(1, len(wires[-1]))]
     decoder = Decoder(version)
     decoder.feed(short)
@@ -93,7 +97,7 @@ def test_a_truncated_stream_never_raises_and_loses_only_the_last_packet(rng: Ran
 @settings(max_examples=150, deadline=None)
 @given(randoms, versions)
 def test_a_truncated_body_is_refused_or_another_packet(rng: Random, version: int) -> None:
-    wire = encode_packet(random_packet(rng, version), version)
+    wire = wire_of(random_packet(rng, version), version)
     body = body_of(wire)
     for end in range(min(len(body), 60)):
         try:
@@ -125,7 +129,7 @@ def test_garbage_streams_end_alike_however_they_are_cut(data: bytes, version: in
 @settings(max_examples=300, deadline=None)
 @given(randoms, versions)
 def test_mutated_packets_raise_only_protocol_errors(rng: Random, version: int) -> None:
-    wire = bytearray(encode_packet(random_packet(rng, version), version))
+    wire = bytearray(wire_of(random_packet(rng, version), version))
     for _ in range(rng.randint(1, 4)):
         at = rng.randint(0, len(wire) - 1)
         wire[at] = rng.choice((wire[at] ^ (1 << rng.randint(0, 7)), 0, 0xFF, rng.randint(0, 255)))
@@ -138,9 +142,10 @@ def test_mutated_packets_raise_only_protocol_errors(rng: Random, version: int) -
 
 @settings(max_examples=200, deadline=None)
 @given(randoms, st.integers(1, 16).filter(lambda kind: kind not in (12, 13)))
-def test_properties_read_back_in_order(rng: Random, where: int) -> None:
+def test_properties_are_read_and_written_in_order(rng: Random, where: int) -> None:
     properties = random_properties(rng, where)
-    wire = encode_properties(properties, where)
+    wire = oracle.encode_properties(named(properties))
+    assert encode_properties(properties, where) == wire
     assert decode_properties(wire, where) == properties
 
 
@@ -148,7 +153,7 @@ def test_properties_read_back_in_order(rng: Random, where: int) -> None:
 @given(randoms)
 def test_the_hot_scan_agrees_with_the_list(rng: Random) -> None:
     properties = random_properties(rng, 3)
-    wire = encode_properties(properties, 3)
+    wire = oracle.encode_properties(named(properties))
     bare = wire[varint_length(wire):]
     seen = codec_testing.scan(bare)
     assert isinstance(seen, dict)
@@ -159,7 +164,7 @@ def test_the_hot_scan_agrees_with_the_list(rng: Random) -> None:
     assert seen["subscription_ids"] == sum(entry[0] == 0x0B for entry in properties)
     assert seen["user_properties"] == sum(entry[0] == 0x26 for entry in properties)
     travels = [entry[0] in FORWARDED for entry in properties]
-    forwarded = encode_properties([entry for entry in properties if entry[0] in FORWARDED])
+    forwarded = oracle.encode_properties(named([entry for entry in properties if entry[0] in FORWARDED]))
     assert seen["forward"] == forwarded[varint_length(forwarded):]
     runs = sum(now and not before for now, before in zip(travels, [False, *travels], strict=False))
     assert seen["in_place"] == (runs <= 1)
@@ -168,7 +173,7 @@ def test_the_hot_scan_agrees_with_the_list(rng: Random) -> None:
 @settings(max_examples=400, deadline=None)
 @given(randoms, st.binary(max_size=40))
 def test_the_hot_scan_refuses_what_the_list_refuses(rng: Random, garbage: bytes) -> None:
-    bare = bytearray(encode_properties(random_properties(rng, 3)))
+    bare = bytearray(oracle.encode_properties(named(random_properties(rng, 3))))
     bare = bare[varint_length(bytes(bare)):] or bytearray(garbage)
     for _ in range(rng.randint(0, 3)):
         if bare:
@@ -188,8 +193,9 @@ def varint_length(wire: bytes) -> int:
 
 
 @given(st.integers(0, 268435455), st.binary(max_size=4))
-def test_varint_round_trip(value: int, tail: bytes) -> None:
-    wire = codec_testing.put("varint", value)
+def test_varints(value: int, tail: bytes) -> None:
+    wire = oracle.varint(value)
+    assert codec_testing.put("varint", value) == wire
     assert codec_testing.take("varint", wire + tail) == (1, value, len(wire))
     for end in range(len(wire)):
         assert codec_testing.take("varint", wire[:end])[0::2] == (0, 0)
@@ -208,3 +214,6 @@ def test_a_varint_has_one_encoding(data: bytes) -> None:
 def test_the_property_table_names_each_identifier_once() -> None:
     table = property_table()
     assert len({row[0] for row in table}) == len({row[1] for row in table}) == len(table) == 27
+    assert {row[1]: (row[0], row[3]) for row in table} == {
+        name: (number, frozenset(16 if one == "will" else one for one in where))
+        for name, (number, _, where) in oracle.PROPERTIES.items()}

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.mqtt_packets import random_packet
+from kit.oracle_packets import amqp_properties, wire_of
 from kit.record_entries import AMQP091, IN, MQTT, OUT, START, entry, filler, lost
 from oracle.recorded import AmqpOracle, Oracle
 
@@ -23,8 +24,6 @@ from fluxmq._core.amqp091_methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
-from fluxmq._core.amqp091_properties import encode_properties
-from fluxmq._core.mqtt_encode import encode_packet
 from fluxmq._core.mqtt_packets import ConnAck, Connect, Packet, PubAck, PubComp, Publish, PubRec, PubRel, SubAck
 from fluxmq._core.record_rows import RecordRows
 from fluxmq.record.files import batch_of_columns
@@ -118,7 +117,7 @@ def test_mqtt(rng: Random, version: int, payload: str, batch_rows: int) -> None:
             steps.append((6, 0, 0, b""))
         connection = rng.choice([one for one, packets in waiting.items() if packets])
         way, packet = waiting[connection].pop(0)
-        data = encode_packet(packet, version)
+        data = wire_of(packet, version)
         oracle.mqtt(connection, WAYS[way], START + len(steps) * 1_000, packet, len(data))
         steps.append((way, MQTT, connection, data))
     found = rows_of(entries_of(steps, rng), batch_rows, payload=payload)
@@ -133,7 +132,7 @@ def test_any_splitting_gives_the_same(rng: Random, version: int) -> None:
     for way, packet in dialogue(rng, version):
         if not runs or runs[-1][0] != way:
             runs.append((way, []))
-        runs[-1][1].append(encode_packet(packet, version))
+        runs[-1][1].append(wire_of(packet, version))
     apart = b"".join(entry(way, 1, data) for way, packets in runs for data in packets)
     together = b"".join(entry(way, 1, b"".join(packets)) for way, packets in runs)
     cut = []
@@ -151,7 +150,7 @@ PROPERTIES: list[dict[str, Any]] = [
 
 
 def content_frames(channel: int, method: Any, properties: dict[str, Any], body: bytes, rng: Random) -> list[bytes]:
-    head = struct.pack(">HHQ", 60, 0, len(body)) + encode_properties(properties)
+    head = struct.pack(">HHQ", 60, 0, len(body)) + amqp_properties(properties)
     frames = [method.frame(channel), struct.pack(">BHI", 2, channel, len(head)) + head + b"\xCE"]
     while body:
         n = rng.randint(1, len(body))
@@ -247,7 +246,7 @@ def test_amqp(rng: Random, payload: str, batch_rows: int, confirms: bool) -> Non
 @settings(max_examples=200, deadline=None)
 def test_garbage_is_a_row_and_the_rest_is_counted(rng: Random, garbage: bytes, protocol: int) -> None:
     """Whatever bytes: no error leaves the machine, every byte is in a row or counted."""
-    before = encode_packet(Connect(client_id="c"), 5) if protocol == MQTT else ChannelOpen().frame(1)
+    before = wire_of(Connect(client_id="c"), 5) if protocol == MQTT else ChannelOpen().frame(1)
     entries = entry(IN, 1, before, protocol=protocol) + entry(IN, 1, garbage, protocol=protocol) + entry(
         IN, 1, garbage, protocol=protocol)
     machine = RecordRows()
