@@ -257,3 +257,31 @@ def test_a_client_that_does_not_return_leaves_nothing_after_two_crashes() -> Non
             assert history.node.state()["retained"][b"t/0"] == (b"will of c", 1)
         finally:
             history.close()
+
+
+# ── what chance meets too seldom ─────────────────────────────────────────────────────────────────────────
+
+QOS_2 = ("publish", "b", "t/0", 2, False, 3, 2)
+Steps = list[tuple[object, ...]]
+
+
+def kept(where: str, more: Steps) -> Steps:
+    """A crash, and where the start after it finds what was done before. more: done in the middle of that."""
+    return {
+        "journal": [("settle",), ("crash",)],
+        "view": [("settle",), ("finish",), ("crash",)],
+        "a later view": [("settle",), ("finish",), *more, ("settle",), ("finish",), ("crash",)],
+        "the third life": [("settle",), ("crash",), ("finish",), ("crash",)],
+    }.get(where) or [("settle",), ("checkpoint", int(where.rpartition(" ")[2])), *more, ("settle",), ("crash",)]
+
+
+PLACES = ("journal", "view", "a later view", "the third life", *(f"in a checkpoint, step {n}" for n in range(1, 7)))
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("released", [1, 2])
+def test_identifiers_of_qos_2_that_were_received(released: int, where: str) -> None:
+    """Two PUBLISH of QoS 2 have their PUBREC, and so many of them their PUBREL; the subscriber has answered nothing."""
+    answers = [("answer", "b", 0)] * released
+    check([*CONNECTED, QOS_2, ("settle",), *answers, *kept(where, [QOS_2, ("answer", "b", 0)]),
+           ("connect", "b", False, True, 2, None), ("settle",), QOS_2, ("settle",), ("answer", "b", 7)])
