@@ -83,19 +83,30 @@ REFUSED_VALUES: Mapping[tuple[str, str], str] = {
 }
 
 
-def _matches(pattern: str, names: list[str]) -> bool:
-    wanted = pattern.split(".")
-    return len(wanted) == len(names) and all(a in ("*", b) for a, b in zip(wanted, names, strict=True))
+def _by_length() -> dict[int, list[tuple[list[str], str]]]:
+    found: dict[int, list[tuple[list[str], str]]] = {}
+    for pattern, reason in REFUSED.items():
+        words = pattern.split(".")
+        found.setdefault(len(words), []).append((words, reason))
+    return found
+
+
+# Number of words → patterns: every text that a start is given is held against them.
+_PATTERNS = _by_length()
+
+
+def _matches(wanted: list[str], names: list[str]) -> bool:
+    return all(a in ("*", b) for a, b in zip(wanted, names, strict=True))
 
 
 def refusal(path: str, value: object = None) -> str | None:
     """Why this key (or a section that it lies in), or this value of it, is refused. None when it is not listed."""
     names = path.split(".")
     for length in range(1, len(names) + 1):
-        for pattern, reason in REFUSED.items():
-            if _matches(pattern, names[:length]):
+        for wanted, reason in _PATTERNS.get(length, ()):
+            if _matches(wanted, names[:length]):
                 return reason
     for (pattern, refused), reason in REFUSED_VALUES.items():
-        if value == refused and _matches(pattern, names):
+        if value == refused and len(words := pattern.split(".")) == len(names) and _matches(words, names):
             return reason
     return None
