@@ -38,7 +38,7 @@ class Guard:
 
     def shuts_out(self, origin: bytes) -> bool:
         """See Guard in engine/ports_guard.py."""
-        return self._guesses.shuts_out(origin, self._now())
+        return self._guesses.standing > 0 and self._guesses.shuts_out(origin, self._now())
 
     def refusal(self, origin: bytes, account: str) -> AuthError | None:
         """See Guard in engine/ports_guard.py."""

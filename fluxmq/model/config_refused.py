@@ -64,7 +64,8 @@ REFUSED: Mapping[str, str] = {
     "queue_manager.capture_drain_timeout": "there is no line between a publish and its capture. Leave it out",
     "webhook": f"webhooks are {_LATER}",
     "hooks": f"hooks are {_LATER}",
-    "ratelimit": f"rate limits are {_LATER}; broker.receive_maximum and max_connections bound what clients can do",
+    "ratelimit": f"rate limits are {_LATER}; broker.receive_maximum, max_connections, "
+                 f"server.max_connections_per_address and auth.ban_after bound what clients can do",
     **{f"server.mqtt.{transport}.{slot}.{name}": f"a {slot} slot has no TLS: use server.mqtt.{transport}.tls or mtls"
        for transport in ("tcp", "websocket") for slot in ("plain", "v3", "v5") for name in TLS_KEYS},
     **{f"server.amqp091.plain.{name}": "a plain slot has no TLS: use server.amqp091.tls or mtls" for name in TLS_KEYS},

@@ -137,6 +137,39 @@ def test_who_guesses_a_password_may_try_so_often_by_whatever_protocol(world: Cal
     assert metric(here.broker, "fluxmq_amqp_refused_total", reason="banned") == 4
 
 
+def test_proving_it_again_on_a_live_connection_is_a_login_too(world: Callable[..., World]) -> None:
+    here = world(auth__ban_after=3)
+
+    def connected() -> Client:
+        client, exchange = Client(here.come(ATTACKER)), ScramClient("anna", "anna")
+        client.send(Connect(client_id=f"again-{len(here.opened)}", properties={
+            "authentication_method": "SCRAM-SHA-256", "authentication_data": exchange.first()}))
+        prove(client, 0x18, exchange.final(client.expect(Auth).prop("authentication_data")))
+        client.expect(Connack, reason=0)
+        return client
+
+    def prove(client: Client, reason: int, data: bytes) -> None:
+        client.send(Auth(reason=reason, properties={"authentication_method": "SCRAM-SHA-256",
+                                                    "authentication_data": data}))
+
+    clients = [connected() for _ in range(2)]
+    wrong = ScramClient("anna", "wrong")
+    prove(clients[0], 0x19, wrong.first())
+    prove(clients[0], 0x18, wrong.final(clients[0].expect(Auth).prop("authentication_data")))
+    clients[0].expect_closed(0x87)
+    by_amqp = [AmqpClient(here.come(ATTACKER, AMQP)).connect(user="bert", password="bert") for _ in range(2)]
+    for each in by_amqp:
+        each.send("connection.update-secret", b"guess", b"")
+        each.expect_close(530)
+    assert here.answer(ATTACKER, "anna", b"x") == here.answer(ATTACKER, "bert", b"x") == WRONG
+    assert here.answer(ATTACKER, "bert", b"bert") == BANNED
+    assert here.answer(ATTACKER, "anna", b"x") == WRONG
+    # anna is banned there now: who proves it again is refused with what a DISCONNECT may say
+    prove(clients[1], 0x19, ScramClient("anna", "anna").first())
+    clients[1].expect_closed(0x87)
+    assert here.lines("is banned there")
+
+
 def test_who_tries_many_names_is_not_even_accepted(world: Callable[..., World]) -> None:
     here = world(auth__ban_address_after=5)
     assert here.answer(OTHER, "anna", b"anna") == 0

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import socket
 from collections import Counter
 from typing import Any
 
@@ -11,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluxmq._core.errors import ConfigError
+from fluxmq._core.hub import Hub
+from fluxmq._core.poller import Poller
 from fluxmq.app.config import load
 from fluxmq.app.descriptors import connections_of_one_address
 from fluxmq.edge.origins import Origin, Origins
@@ -97,6 +101,40 @@ def test_who_is_exempt_is_not_counted() -> None:
     assert origins.find(packed("127.9.9.9")) is origins.find(packed("::1")) is None
     assert origins.find(packed("::ffff:127.0.0.1")) is None
     assert origins.find(packed("128.0.0.1")) is not None and origins.find(packed("::2")) is not None
+
+
+def test_listeners_learn_the_address_of_each_connection() -> None:
+    """Also where one socket takes both families: 127.0.0.1 is ::ffff:127.0.0.1 there, and exempt all the same."""
+    class Listening:
+        def __init__(self) -> None:
+            self.addresses: list[bytes] = []
+
+        def accepted(self, fd: int, address: bytes) -> None:
+            os.close(fd)
+            self.addresses.append(address)
+
+        def accept_failed(self, code: int) -> None:
+            raise AssertionError(code)
+
+    poller, listener = Poller(Hub(None, 16, 0)), Listening()
+    plain = socket.create_server(("127.0.0.1", 0))
+    both = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    clients = []
+    try:
+        for listening in (plain, both):
+            listening.setblocking(False)
+            poller.add_listener(listening.fileno(), listener)
+        for to, source in ((plain, "127.0.0.2"), (both, "127.0.0.3"), (both, "::1")):
+            before = len(listener.addresses)
+            clients.append(socket.create_connection(("::1" if ":" in source else "127.0.0.1", to.getsockname()[1]),
+                                                    source_address=(source, 0)))
+            while len(listener.addresses) == before:
+                poller.turn()
+        assert [show_origin(origin_of(each)) for each in listener.addresses] == ["127.0.0.2", "127.0.0.3", "::/64"]
+        assert all(each in Networks(Config().server.exempt_networks) for each in listener.addresses)
+    finally:
+        for each in (*clients, plain, both):
+            each.close()
 
 
 def test_the_default_is_a_quarter_of_what_there_is() -> None:
