@@ -33,7 +33,7 @@ cdef class Group:
     cdef public uint32_t returned_max       # READY and WAITING together: above, nothing new is handed out
     cdef public uint32_t deliveries_max     # 0 = any number; one more and the message is dead
     cdef public object on_dead              # (group, log, offset, deliveries, reason): the engine deals with it
-    cdef public bint prompt                 # what was delivered too often dies when it comes back, not when it is due
+    cdef public bint prompt                 # AMQP: what came in this very instant may still go out (queue_heads)
     cdef public Filter filter               # None: everything
     cdef public GroupOwner owner
     cdef public GroupOwner home             # the queue that it is kept with, also where it is not pumped; None: nowhere

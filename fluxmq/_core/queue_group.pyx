@@ -665,7 +665,7 @@ cdef class Group:
 
     cdef int give_back(self, claim_t* claim, int64_t delay_ms, bint counts) except -1:
         cdef Cursor cursor = <Cursor>claim.cursor
-        if self.prompt and counts and self.deliveries_max and claim.deliveries >= self.deliveries_max:
+        if counts and self.deliveries_max and claim.deliveries >= self.deliveries_max:
             return self.end_claim(claim, "max_retries")
         if claim.offset < cursor.log.first:             # purged meanwhile: it would only count as returned
             return self.settle_offset(cursor, claim.offset)

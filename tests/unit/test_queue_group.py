@@ -372,6 +372,40 @@ def test_a_changed_retry_limit_holds_for_groups_that_are_there() -> None:
     assert group.deliveries_max == 2
 
 
+@pytest.mark.parametrize("how", ["refused", "lease", "left"])
+def test_the_last_failed_delivery_makes_a_dead_letter_at_once(how: str) -> None:
+    """Without a consumer there, and without the delay that a further delivery would have had."""
+    bench = Bench(retry=Retry(max_retries=1, initial_backoff=60, max_backoff=60))
+    group = bench.group()
+    log = bench.queue.logs[0]
+    bench.put()
+
+    def fail() -> None:
+        if how == "refused":
+            assert group.give_back_at(log.number, 0, 60_000)
+            group.leave(member)
+        elif how == "lease":
+            bench.hub.set_clock(1_000_000, bench.hub.mono_ms + 1000)
+            group.tick()
+            group.leave(member)
+        else:
+            group.leave(member)
+
+    for delivery in (1, 2):
+        if how == "refused" and delivery == 2:
+            bench.hub.set_clock(1_060_000, bench.hub.mono_ms + 60_000)
+            group.tick()
+        member = bench.join(group, "m", 1000, lease_ms=1000)
+        assert bench.pump() == [("m", 0)]
+        assert b"q.dlq" not in bench.manager.queues
+        fail()
+        assert not group.members and not group.guests
+    assert [one[b"x-death-reason"] for one in bench.dead()] == [b"max_retries"]
+    assert group.claims == group.lag == 0 and bench.queue.depth == 1
+    bench.pump()
+    assert bench.queue.depth == 0
+
+
 # ── too many claims ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
