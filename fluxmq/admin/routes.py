@@ -95,12 +95,15 @@ def _invalid(text: str, hint: str = "") -> QueueRefused:
 
 
 class AdminRoutes:
-    """Implements http.Handler. tail_seconds: between two looks for news of a tail."""
+    """Implements http.Handler. tail_seconds: between two looks for news of a tail. on_log: as Broker's; is told who
+    changed what, but not of messages that are published."""
 
     def __init__(self, queues: QueuesPort, recordings: RecordPort | None = None, *,
                  tail_seconds: float = _TAIL_SECONDS, clients: Sequence[ClientsPort] = (),
-                 bans: BansPort | None = None) -> None:
+                 bans: BansPort | None = None,
+                 on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None) -> None:
         self._queues = queues
+        self._on_log = on_log
         self._tail_seconds = tail_seconds
         # path, None for a name; the verbs of it; the query that each takes
         self._routes: list[tuple[tuple[str | None, ...], dict[str, tuple[_Verb, frozenset[str]]]]] = []
@@ -158,7 +161,11 @@ class AdminRoutes:
             return self.refuse(400, f"unknown in the query: {', '.join(sorted(set(query) - words))}",
                                f"there are: {', '.join(sorted(words))}" if words else "it takes no query")
         try:
-            return await verb(_Call(names, query, request.body, accepts_pages(request.raw)))
+            answer = await verb(_Call(names, query, request.body, accepts_pages(request.raw)))
+            if self._on_log is not None and request.method not in ("GET", "HEAD") and segments[-1] != "messages":
+                self._on_log("info", "", "changed by way of the admin socket", {
+                    "request": f"{request.method} {path}", **query})
+            return answer
         except (QueueRefused, RecordRefused) as error:
             return _json(_STATUS[error.kind], {"error": error.kind, "detail": error.text, "hint": error.hint})
         except StorageError as error:

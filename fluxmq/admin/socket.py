@@ -11,8 +11,9 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from fluxmq.admin.http import READ_BYTES, Bounds, HttpServer
 from fluxmq.admin.routes import AdminRoutes
@@ -33,13 +34,14 @@ class AdminSocket(HttpServer):
 
     def __init__(self, path: Path, queues: QueuesPort, recordings: RecordPort | None = None, *,
                  clients: Sequence[ClientsPort] = (), bans: BansPort | None = None,
+                 on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None,
                  request_seconds_max: float = limits.HTTP_REQUEST_SECONDS_MAX,
                  handle_seconds_max: float = limits.ADMIN_HANDLE_SECONDS_MAX,
                  idle_seconds_max: float = limits.HTTP_IDLE_SECONDS_MAX,
                  connections_max: int = limits.ADMIN_CONNECTIONS_MAX,
                  body_bytes_max: int = limits.ADMIN_BODY_BYTES_MAX) -> None:
         # half of the connections stay for questions, however many watch a tail
-        super().__init__(AdminRoutes(queues, recordings, clients=clients, bans=bans), Bounds(
+        super().__init__(AdminRoutes(queues, recordings, clients=clients, bans=bans, on_log=on_log), Bounds(
             connections_max=connections_max, streams_max=connections_max // 2, body_bytes_max=body_bytes_max,
             takes_bodies=True, request_seconds_max=request_seconds_max, handle_seconds_max=handle_seconds_max,
             idle_seconds_max=idle_seconds_max))

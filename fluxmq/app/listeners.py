@@ -73,7 +73,7 @@ def _mqtt(server: Server, path: str, slot: MqttSlot) -> Listener:
                   username_from=slot.username_from if isinstance(slot, TlsListener) else "",
                   path=slot.path if isinstance(slot, WebSocketListener | TlsWebSocket) else "",
                   origins=slot.allowed_origins if isinstance(slot, WebSocketListener | TlsWebSocket) else (),
-                  guard=server.guard, on_log=server.note, log_connections=server.notes.debugging)
+                  guard=server.guard, on_log=server.note, log_connections=server.notes.tells_connection)
     return Listener(front, server.poller, websocket=isinstance(slot, WebSocketListener | TlsWebSocket),
                     **_how(server, path, slot))
 
@@ -86,5 +86,5 @@ def _amqp091(server: Server, path: str, slot: AmqpSlot) -> AmqpListener:
     front = AmqpFront(server.hub, server.authority, options, node.tally, node.clients, node.channels,
                       path.removeprefix("server."), find_virtual_host=node.find_virtual_host,
                       username_from=slot.username_from if isinstance(slot, TlsListener) else "",
-                      guard=server.guard, on_log=node.notes.say, log_connections=node.notes.debugging)
+                      guard=server.guard, on_log=node.notes.say, log_connections=node.notes.tells_connection)
     return AmqpListener(front, server.poller, **_how(server, path, slot))

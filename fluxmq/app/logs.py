@@ -96,6 +96,9 @@ def _plain(value: object) -> str:
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
+CONNECTION_LINES_MAX = 20  # a second, at info: a log stays readable when a site of ten thousand devices comes back
+
+
 class RateLimited:
     """A logger that says the same thing at most once per interval, and how often it did not say it.
 
@@ -172,6 +175,9 @@ class Notes:
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
         self.log = logging.getLogger(name)
         self._limited = RateLimited(self.log, clock)
+        self._clock = clock
+        self._connections = 0  # lines about them since _since, the first second of which has not passed
+        self._since = clock()
 
     def say(self, level: str, cause: str, text: str, fields: dict[str, Any]) -> None:
         """level: debug, info, warning or error. cause: what must not fill the log, one line a second for each at most;
@@ -184,16 +190,33 @@ class Notes:
         if "error" in fields:
             self.log.debug("traceback", exc_info=fields["error"])
 
-    def debugging(self) -> bool:
-        """Whether lines of the level debug are shown."""
-        return self.log.isEnabledFor(logging.DEBUG)
+    def tells_connection(self) -> bool:
+        """Whether this connection, which came or went, gets a line of the level info: at debug each does, else
+        CONNECTION_LINES_MAX a second, and one that says how many more there were."""
+        if not self.log.isEnabledFor(logging.INFO):
+            return False
+        if self._clock() - self._since >= 1:
+            self._tell_others()
+        self._connections += 1
+        return self._connections <= CONNECTION_LINES_MAX or self.log.isEnabledFor(logging.DEBUG)
+
+    def _tell_others(self) -> None:
+        more = self._connections - CONNECTION_LINES_MAX
+        if more > 0 and not self.log.isEnabledFor(logging.DEBUG):
+            self.log.info("more clients connected or disconnected, without a line of their own", extra={"count": more})
+        self._connections = 0
+        self._since = self._clock()
 
     def flush(self) -> None:
         """See RateLimited."""
         self._limited.flush()
+        if self._connections and self._clock() - self._since >= 1:
+            self._tell_others()
 
     def close(self) -> None:
+        """Says everything that was kept back."""
         self._limited.close()
+        self._tell_others()
 
 
 class _Cause:

@@ -225,7 +225,8 @@ class Server:
                              extra={"path": str(path)})
             return
         self.admin = AdminSocket(path, self.queues, self.recorder,
-                                 clients=(MqttClients(self.broker), self.amqp091.clients), bans=self.guard)
+                                 clients=(MqttClients(self.broker), self.amqp091.clients), bans=self.guard,
+                                 on_log=self.note)
         try:
             await self.admin.start()
         except OSError as error:
@@ -338,8 +339,7 @@ class Server:
         if self.store is not None:
             if self._started:
                 await self.keeper.close(self.config.server.shutdown_timeout)
-                failed = self.keeper.failed
-                if failed is not None and not isinstance(failed, ShortageError):
+                if self.keeper.failed is not None and not isinstance(self.keeper.failed, ShortageError):
                     self.status = self.status or exit_codes.STORAGE
             self.store.close()
         if self.segments is not None:
@@ -349,6 +349,7 @@ class Server:
 
     async def _say_goodbye(self) -> None:
         """DISCONNECT 0x8B or connection.close 320 to everybody, then time for the last bytes to leave."""
+        self.log.info("stopping", extra={"connections": len(self.poller.connections)})
         self.broker.stopping = True
         deadline = time.monotonic() + self.config.server.shutdown_timeout
         for connection in list(self.poller.connections.values()):

@@ -569,7 +569,7 @@ def health_addr(pair: Pair) -> None:
 
 
 def log_level(pair: Pair) -> None:
-    for value, said in (("debug", True), ("error", False)):
+    for value, said in (("info", True), ("error", False)):
         broker = pair.start(value)
         pair.client(broker).disconnect()
         assert ("disconnected" in broker.stderr()) is said

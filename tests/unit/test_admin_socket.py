@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from oracle.queues import FakeQueues
 
 from fluxmq._core.errors import StorageError
+from fluxmq.admin.http import Answer, Request
 from fluxmq.admin.routes import AdminRoutes
 from fluxmq.admin.socket import SOCKET_PATH_BYTES_MAX, AdminSocket
 from fluxmq.app.config import load
@@ -480,6 +481,23 @@ def test_refusals_have_their_status(run: Callable[..., None], tmp_path: Path) ->
     run(scenario())
 
 
+def test_what_is_changed_is_logged() -> None:
+    """And nothing else: neither questions, nor what is refused, nor messages."""
+    said: list[dict[str, Any]] = []
+    routes = AdminRoutes(FakeQueues(), on_log=lambda level, cause, text, fields: said.append({"level": level} | fields))
+
+    async def scenario() -> None:
+        for method, target, body in (
+                ("PUT", f"{Q}/q", b"{}"), ("GET", Q, b""), ("POST", f"{Q}/q/messages", b'{"payload": "x"}'),
+                ("POST", f"{Q}/none/purge", b""), ("POST", f"{Q}/q/purge", b""),
+                ("DELETE", f"{Q}/q?if_unused=true", b"")):
+            await routes.handle(Request(method, target, body, None))  # type: ignore[arg-type]
+
+    asyncio.run(scenario())
+    assert said == [{"level": "info", "request": f"PUT {Q}/q"}, {"level": "info", "request": f"POST {Q}/q/purge"},
+                    {"level": "info", "request": f"DELETE {Q}/q", "if_unused": "true"}]
+
+
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(1, 7), st.integers(1, 3))
 def test_pages_are_the_whole_queue_once(payloads: list[bytes], count: int, partitions: int) -> None:
     """Whatever the size of a page: every message comes, in the order of its partition, and its bytes are the same."""
@@ -488,7 +506,6 @@ def test_pages_are_the_whole_queue_once(payloads: list[bytes], count: int, parti
     routes = AdminRoutes(queues)
 
     async def call(method: str, target: str, body: Any = None) -> Any:
-        from fluxmq.admin.http import Answer, Request
         request = Request(method, target, json.dumps(body).encode(), None)  # type: ignore[arg-type]
         answer = await routes.handle(request)
         assert isinstance(answer, Answer) and answer.status < 300, answer

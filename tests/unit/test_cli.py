@@ -181,6 +181,14 @@ def test_keys_names_every_key() -> None:
     assert [line for line in result.output.splitlines() if line and not line.startswith(" ")] == [*KEYS, *QUEUE_KEYS]
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands(shell: str) -> None:
+    """With the line that docs/guide/configuration.md gives; what the shell asks then, and is told."""
+    found = run(environment={"COMP_WORDS": "fluxmq qu", "COMP_CWORD": "qu" if shell == "fish" else "1",
+                             "_FLUXMQ_COMPLETE": f"{shell}_complete"})
+    assert "queue" in found.stdout, found.stderr
+
+
 @pytest.mark.parametrize("how", ["version", "--version"])
 def test_version(how: str) -> None:
     result = run(how)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluxmq.app.logs import JsonFormatter, RateLimited, TextFormatter, configure
+from fluxmq.app.logs import CONNECTION_LINES_MAX, JsonFormatter, Notes, RateLimited, TextFormatter, configure
 
 
 @pytest.fixture(autouse=True)
@@ -193,3 +193,31 @@ def test_many_causes_are_bounded(kept: _Kept) -> None:
         assert len(limiter._causes) <= 10
     limiter.close()
     assert len(kept.lines) == 200 and sum(count for _, count in kept.lines) == 100
+
+
+def test_connections_have_so_many_lines_a_second(kept: _Kept) -> None:
+    clock = _Clock()
+    notes = Notes("fluxmq.test", clock)
+
+    def come(count: int) -> int:
+        return sum(notes.tells_connection() for _ in range(count))
+
+    assert come(CONNECTION_LINES_MAX + 30) == CONNECTION_LINES_MAX
+    notes.flush()
+    assert not kept.lines, "the second is not over"
+    clock.now += 1
+    notes.flush()
+    assert [text.split(",")[0] for text, _ in kept.lines] == ["more clients connected or disconnected"]
+    assert vars(kept.records[0])["count"] == 30
+    assert come(2) == 2
+    clock.now += 1
+    assert come(CONNECTION_LINES_MAX + 1) == CONNECTION_LINES_MAX and len(kept.lines) == 1
+    notes.close()
+    assert vars(kept.records[-1])["count"] == 1
+    kept_before = len(kept.lines)
+    logging.getLogger("fluxmq.test").setLevel(logging.DEBUG)
+    assert come(1000) == 1000
+    logging.getLogger("fluxmq.test").setLevel(logging.WARNING)
+    assert come(1000) == 0
+    notes.close()
+    assert len(kept.lines) == kept_before

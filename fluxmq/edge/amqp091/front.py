@@ -93,7 +93,7 @@ class Front:
         self.name = name
         self.find_virtual_host = find_virtual_host
         self.on_log = on_log
-        self.log_connections = log_connections  # asked before the fields of a line per connection are gathered
+        self.log_connections = log_connections  # asked for each line, before its fields are gathered
         self.connections = 0
         self.permissions = Permissions(authority)
         self.handshake = Handshake(self, username_from)
@@ -214,7 +214,7 @@ class Front:
         self.tally.disconnections[client.ended_by] += 1
         self.channels.on_end(client)
         if self.log_connections():
-            self.on_log("debug", "", "disconnected", client.fields() | {"why": client.ended_by})
+            self.on_log("info", "", "disconnected", client.fields() | {"why": client.ended_by})
 
     def tell_present(self, connection: AmqpConnection) -> None:
         """For a recording that has begun: this connection, which was there before."""

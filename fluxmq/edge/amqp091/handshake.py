@@ -232,7 +232,7 @@ class Handshake:
         if front.hub.recording:
             client.tell_accepted()
         if front.log_connections():
-            front.on_log("debug", "", "connected", client.fields() | {
+            front.on_log("info", "", "connected", client.fields() | {
                 "user": client.identity, "virtual_host": name, "mechanism": client.mechanism})
 
     # ------------------------------------------------------------------ UpdateSecret

@@ -290,7 +290,7 @@ class Connecting:
         if not self.front.hub.when_durable(accept, records):
             connection.pause()
         if self.front.log_connections():
-            self.front.on_log("debug", "", "connected", {
+            self.front.on_log("info", "", "connected", {
                 "client_id": client.client_id, "peer": connection.peer, "listener": self.front.name,
                 "version": {3: "3.1", 4: "3.1.1", 5: "5.0"}[client.version], "user": client.identity,
                 "present": present})

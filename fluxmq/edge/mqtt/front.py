@@ -62,7 +62,7 @@ class Front:
         self.path = path
         self.origins = origins
         self.on_log = on_log
-        self.log_connections = log_connections  # asked before the fields of a line per connect are gathered
+        self.log_connections = log_connections  # asked for each line, before its fields are gathered
         self.connections = 0
         self.connecting = Connecting(self, version, username_from)
 
@@ -148,7 +148,7 @@ class Front:
                 self.tally.disconnections[client.ended_by] += 1
             self.broker.disconnect(session, client, publish_will=client.publish_will, expiry_s=client.expiry_override)
             if self.log_connections():
-                self.on_log("debug", "", "disconnected", {"client_id": client.client_id, "why": client.ended_by,
+                self.on_log("info", "", "disconnected", {"client_id": client.client_id, "why": client.ended_by,
                                                           "dropped": connection.dropped})
         client.session = None
         client.packet = None
