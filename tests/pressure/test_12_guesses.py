@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 from kit.amqp import AmqpClient, capabilities
 from kit.broker import Broker, add_user
-from kit.client import Client
+from kit.client import TIMEOUT, Client
+from kit.node import Node
 from kit.scram import ScramClient
 from kit.watch import metric, wait_until
 from kit.websocket import WebSocket
@@ -19,6 +21,7 @@ from oracle.amqp091 import build_table
 from oracle.mqtt import Auth, Connack, Connect
 from pressure.address_keys import come_from
 
+from fluxmq.access import passwords
 from fluxmq.app import cli
 
 Start = Callable[..., Broker]
@@ -135,6 +138,42 @@ def test_who_guesses_a_password_may_try_so_often_by_whatever_protocol(world: Cal
     assert metric(here.broker, "fluxmq_auth_failures_total") == 6
     assert metric(here.broker, "fluxmq_connect_refused_total", reason="banned") == 8
     assert metric(here.broker, "fluxmq_amqp_refused_total", reason="banned") == 4
+
+
+def test_what_a_ban_overtakes_does_not_tell_which_password_was_right(tmp_path: Path,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guesses that wait to be checked when the ban begins are all refused with it."""
+    started, release = threading.Semaphore(0), threading.Event()
+    check = passwords._check
+
+    def held(password_hash: str, password: bytes) -> bool:
+        started.release()
+        assert release.wait(TIMEOUT)
+        return check(password_hash, password)
+
+    add_user(tmp_path / "users", "anna", "anna")
+    monkeypatch.setattr(passwords, "_check", held)
+    node = Node(tmp_path, {"auth.users_file": tmp_path / "users", "server.exempt_networks": "[]",
+                           "auth.delay_max": "0s", "server.amqp091.plain.addr": "127.0.0.1:0"})
+    try:
+        clients = [Client(socket.create_connection(node.address, TIMEOUT)) for _ in range(2)]
+        by_amqp = [AmqpClient(node.listens("amqp091.plain")).greet() for _ in range(2)]
+        for client, password in zip(clients, (b"anna", b"wrong"), strict=True):
+            client.send(Connect(client_id=password, username="anna", password=password))
+        for each, password in zip(by_amqp, ("anna", "wrong"), strict=True):
+            each.log_in("anna", password, properties=CLOSES)
+        assert started.acquire(timeout=TIMEOUT)
+        wait_until(lambda: node.call(lambda server: sum(
+            connection.paused != 0 for connection in server.poller.connections.values())) == 4)
+        for _ in range(10):
+            node.call(lambda server: server.guard.failed(bytes((127, 0, 0, 1)), "anna", lambda: None))
+        release.set()
+        assert [client.expect(Connack).reason for client in clients] == [BANNED] * 2
+        texts = [each.expect_close(403) for each in by_amqp]
+        assert texts[0] == texts[1]
+    finally:
+        release.set()
+        node.stop()
 
 
 def test_proving_it_again_on_a_live_connection_is_a_login_too(world: Callable[..., World]) -> None:
