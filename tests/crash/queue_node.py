@@ -1,6 +1,6 @@
 """The queues and exchanges of a node without clients, clock and event loop of their own: real journal, real segments,
 on a disk that remembers every instant (kit/film.py). The view is a dictionary that a checkpoint replaces in one
-instant; that RocksDB keeps that promise is shown elsewhere (test_order.py).
+instant; that RocksDB keeps that promise at each of its syncs is shown by test_checkpoint.py.
 """
 from __future__ import annotations
 

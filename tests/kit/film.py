@@ -20,7 +20,7 @@ from typing import Any
 
 from fluxmq.storage.segment_files import FileOps
 from kit.journals import Ops
-from kit.powercut import mix
+from kit.powercut import mix, mixed_names
 
 DIRECTORY = -1
 
@@ -43,14 +43,23 @@ class Cut:
 
     def _restore(self, source: Path, target: Path, how: str | random.Random) -> None:
         target.mkdir()
-        live = how == "kill" or (isinstance(how, random.Random) and how.random() < 0.5)
-        for name, inode in (self.names if live else self.names_synced).get(source, {}).items():
+        now, synced = self.names.get(source, {}), self.names_synced.get(source, {})
+        if isinstance(how, random.Random):
+            known = mixed_names(apart(synced), apart(now), how)
+        else:
+            known = apart(now if how == "kill" else synced)
+        for name, (inode, _) in known.items():
             if inode == DIRECTORY:
                 self._restore(source / name, target / name, how)
                 continue
             new, old = self.contents.get(inode, b""), self.contents_synced.get(inode, b"")
             content = new if how == "kill" else old if how == "power" else mix(old, new, how)  # type: ignore[arg-type]
             (target / name).write_bytes(content)
+
+
+def apart(names: dict[str, int]) -> dict[str, tuple[int, str]]:
+    """Inodes, and beside them what tells one directory from another."""
+    return {name: (inode, name if inode == DIRECTORY else "") for name, inode in names.items()}
 
 
 class Film(FileOps):

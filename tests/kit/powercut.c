@@ -27,6 +27,9 @@
  * was under way looks like is powercut.py's torn mode.) Bytes that another thread writes during a sync may be kept too.
  * syncfs() keeps all of $POWERCUT_DIR. sync() ends the program: nobody here should call it, and ignoring it would be a
  * lie. O_SYNC, O_DSYNC and msync() are ignored, which loses more than a disk would.
+ *
+ * $POWERCUT_GATE is two descriptors, "3,4": before each sync the path goes to the first, as a line, and the thread
+ * waits for a byte from the second. So who holds the other ends sees each instant at which what is durable changes.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -46,6 +49,7 @@ enum { PAGE = 4096 };
 
 static const char *live, *shadow;
 static int resting; /* nobody will ask what a loss of power would leave */
+static int gate_ask = -1, gate_answer = -1;
 static int any_lost; /* a sync has failed, in this process or in one before it */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -94,6 +98,21 @@ static void put(int fd, const char *data, size_t length)
         data += done;
         length -= (size_t)done;
     }
+}
+
+/* The lock is held. */
+static void gate(int fd)
+{
+    char self[64], path[PATH_MAX], go;
+    if (gate_ask < 0)
+        return;
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(self, path, sizeof path - 1);
+    if (length < 0)
+        die(self);
+    path[length] = '\n';
+    if (write(gate_ask, path, (size_t)length + 1) != length + 1 || read(gate_answer, &go, 1) != 1)
+        _exit(1); /* nobody looks any more */
 }
 
 /* ── pages that a failed sync has dropped ────────────────────────────────────────────────────────────────────────── */
@@ -325,6 +344,8 @@ static void prepare(void)
     shadow = getenv("POWERCUT_SHADOW");
     if (!live || !shadow)
         return;
+    if (getenv("POWERCUT_GATE") && sscanf(getenv("POWERCUT_GATE"), "%d,%d", &gate_ask, &gate_answer) != 2)
+        die("POWERCUT_GATE");
     look_for_lost();
     pthread_atfork(NULL, NULL, look_for_lost);
     snprintf(path, sizeof path, "%s/root", shadow);
@@ -361,6 +382,7 @@ static int keep(int fd)
     if (fstat(fd, &found) < 0 || powercut_id(fd, "", id) < 0)
         return -1;
     pthread_mutex_lock(&lock);
+    gate(fd);
     if (S_ISDIR(found.st_mode))
         keep_directory(fd, id, 0);
     else
@@ -438,6 +460,7 @@ int syncfs(int fd)
     if (top < 0 || powercut_id(top, "", id) < 0)
         die(live);
     pthread_mutex_lock(&lock);
+    gate(top);
     keep_directory(top, id, 1);
     pthread_mutex_unlock(&lock);
     close(top);

@@ -9,7 +9,8 @@
 
 powercut.c says what counts as synced. Torn mode adds what a disk may have done on its own by then: each sector of 512
 bytes that differs holds the new or the old content, a grown file may have kept any part of its growth (zeros where the
-content did not arrive), and each directory holds the new names or the old.
+content did not arrive), and each directory holds the new names, the old, or of each some. What belongs together stays
+so: a rename happened or it did not, and so did what took a name from another file (`mixed_names`).
 """
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ import os
 import random
 import shutil
 import subprocess
+from collections.abc import Hashable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -108,15 +111,15 @@ class PowerCut:
 
     def _names(self, identity: str, live: dict[str, Path], torn: random.Random | None) -> list[tuple[str, str, str]]:
         """(kind, id, name) of one directory."""
-        if torn is not None and identity in live and torn.random() < 0.5:
-            return [("d" if path.is_dir() else "f", self._identity(path), path.name)
-                    for path in sorted(live[identity].iterdir()) if path.is_file() or path.is_dir()]
-        kept = self.shadow / "dirs" / identity
-        found = []
+        kept, synced = self.shadow / "dirs" / identity, {}
         for entry in kept.read_bytes().split(b"\0")[:-1] if kept.exists() else []:
-            identity, name = entry[1:].decode().split("/", 1)
-            found.append((entry[:1].decode(), identity, name))
-        return found
+            child, name = entry[1:].decode().split("/", 1)
+            synced[name] = entry[:1].decode(), child
+        if torn is not None and identity in live:
+            now = {path.name: ("d" if path.is_dir() else "f", self._identity(path))
+                   for path in sorted(live[identity].iterdir()) if path.is_file() or path.is_dir()}
+            synced = mixed_names(synced, now, torn)
+        return [(kind, child, name) for name, (kind, child) in synced.items()]
 
     def _restore_directory(self, identity: str, source: Path, target: Path, live: dict[str, Path],
                            torn: random.Random | None) -> None:
@@ -130,6 +133,32 @@ class PowerCut:
             if torn is not None and child in live:
                 content = mix(content, live[child].read_bytes(), torn)
             (target / name).write_bytes(content)
+
+
+Entry = TypeVar("Entry", bound=Hashable)
+
+
+def mixed_names(old: dict[str, Entry], new: dict[str, Entry], chance: random.Random) -> dict[str, Entry]:
+    """Names of a directory that may be there: all old ones, all new ones, or of each change by itself whether it
+    happened. A value says which file it is; names that share a file, in either, change together, for a rename and a
+    replacement are one change."""
+    how = chance.choice(("old", "new", "mixed"))
+    if how != "mixed":
+        return dict(old if how == "old" else new)
+    found: dict[str, Entry] = {}
+    left = sorted(old.keys() | new.keys())
+    while left:
+        together, files = {left[0]}, set()
+        while True:
+            files = {names[name] for names in (old, new) for name in together if name in names}
+            more = {name for name in left if {names[name] for names in (old, new) if name in names} & files}
+            if more == together:
+                break
+            together = more
+        source = chance.choice((old, new))
+        found |= {name: source[name] for name in sorted(together) if name in source}
+        left = [name for name in left if name not in together]
+    return found
 
 
 def mix(old: bytes, new: bytes, chance: random.Random) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from fluxmq._core.segment_format import block_of, encode_message
 from fluxmq.storage.segment_files import Block, FileOps
 from fluxmq.storage.segments import SegmentStore
-from kit.powercut import mix
+from kit.powercut import mix, mixed_names
 
 Message = tuple[int, int, int, bytes]       # offset, time_ms, not_before, payload
 
@@ -147,10 +147,12 @@ class Disk(FileOps):
 
     def _restore(self, source: Path, target: Path, live: dict[int, bytes], torn: random.Random | None) -> None:
         target.mkdir()
-        names = self.names.get(source, {})
-        if torn is not None and source.exists() and torn.random() < 0.5:
-            names = {path.name: -1 if path.is_dir() else path.stat().st_ino for path in source.iterdir()}
-        for name, inode in names.items():
+        names = {name: (inode, name if inode == -1 else "") for name, inode in self.names.get(source, {}).items()}
+        if torn is not None and source.exists():
+            now = {path.name: (-1, path.name) if path.is_dir() else (path.stat().st_ino, "")
+                   for path in sorted(source.iterdir())}
+            names = mixed_names(names, now, torn)
+        for name, (inode, _) in names.items():
             if inode == -1:
                 self._restore(source / name, target / name, live, torn)
                 continue
