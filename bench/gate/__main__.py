@@ -68,8 +68,8 @@ class Progress:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--long", "thorough", is_flag=True,
-              help="Tell 5 % from noise, which takes about an hour and a quiet machine; also hold against the oldest "
-                   "of the last ten baselines.")
+              help="Find 5 % instead of 10, which takes an hour and a quiet machine; also hold against the oldest of "
+                   "the last ten baselines.")
 @click.option("--rounds", type=click.IntRange(1),
               help="Pairs of each row, of quiet ones twice as many: fresh brokers of both, each loaded twice. Default: "
                    f"{ROUNDS}, --long {ROUNDS_LONG}.")

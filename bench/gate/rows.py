@@ -46,9 +46,9 @@ ROWS: tuple[GateRow, ...] = (
     GateRow(key="fan-out", work="1 → 100, QoS 0", load={"subs": 100, "window": 200}),
     # With a sync before every confirm the disk decides how many messages each sync has, and so what a message costs.
     GateRow(key="queue", work="queue on the disk, 256 B, confirmed when written, 1 000 in flight", queue="classic",
-            rate="acked", settings={"storage.session_durability": "buffered"},
+            rate="acked", settings={"storage.session_durability": "buffered"}, times=2,
             load={"queue": "classic", "prefix": "gate", "qos": 1, "subs": 0, "size": 256}),
-    GateRow(key="amqp", work="AMQP 0-9-1, transient, 1 → 1, 256 B", kind="amqp",
+    GateRow(key="amqp", work="AMQP 0-9-1, transient, 1 → 1, 256 B", kind="amqp", times=2,
             load={"queue": "classic", "durable": False, "persistent": False, "confirms": False, "ack_every": 0}),
     GateRow(key="amqp-durable", work="AMQP 0-9-1, durable, confirmed and acknowledged, 1 → 1, 256 B", kind="amqp",
             load={"queue": "classic"}),

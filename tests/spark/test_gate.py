@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -247,3 +248,44 @@ def test_no_thresholds_file(tmp_path: Path) -> None:
         load_thresholds(tmp_path / "image.png")
     with pytest.raises(GateError, match="cannot be read: No such file"):
         load_thresholds(tmp_path / "none.yaml")
+
+
+# ── the limits of the benchmark gate (bench/gate) ────────────────────────────────────────────────────────────
+
+GATE = Path(__file__).parents[2] / "bench" / "gate"
+NORMAL, LONG = "thresholds.yaml", "thresholds-long.yaml"
+CPU = "row/cpu_per_message_us"
+
+
+def quiet(chance: random.Random) -> float:
+    """Of fresh processes on a machine that does little else: what the memory's place is worth (bench/README.md)."""
+    return chance.lognormvariate(0, 0.03)
+
+
+def found(name: str, pairs: int, noise: Noise, slower: float, trials: int = 150) -> float:
+    """How often the gate calls so much more CPU per message a regression."""
+    chance = random.Random(f"{name} {pairs} {noise.__name__} {slower}")
+    limits = msgspec.structs.replace(load_thresholds(GATE / name), resamples=300)       # for the test's sake: quicker
+    runs = ([Pair({CPU: one.baseline[COST]}, {CPU: one.candidate[COST]})
+             for one in simulated(chance, pairs, noise, slower)] for _ in range(trials))
+    return statistics.fmean(judge(run, limits).status == 1 for run in runs)
+
+
+@pytest.mark.parametrize(("name", "pairs", "slower"), [(NORMAL, 16, 1.10), (LONG, 80, 1.05)])
+def test_what_the_benchmark_gate_promises_to_find(name: str, pairs: int, slower: float) -> None:
+    assert found(name, pairs, quiet, slower) >= 0.9
+
+
+@pytest.mark.parametrize("noise", [quiet, disturbed])
+@pytest.mark.parametrize(("name", "pairs"), [(NORMAL, 8), (NORMAL, 16), (LONG, 80)])
+def test_the_benchmark_gate_finds_nothing_where_nothing_is(name: str, pairs: int, noise: Noise) -> None:
+    assert found(name, pairs, noise, 1.0, trials=100) == 0
+
+
+def test_rows_have_the_pairs_that_their_promise_needs() -> None:
+    rows = pytest.importorskip("fluxmq.bench.gate.rows").ROWS
+    gate = pytest.importorskip("fluxmq.bench.gate.__main__")
+    quiet_rows = {row.key: row.times for row in rows if row.times > 1}
+    assert quiet_rows.keys() == {"qos0", "qos1-pairs", "queue", "amqp"}
+    assert {gate.ROUNDS * times for times in quiet_rows.values()} == {16}
+    assert {gate.ROUNDS_LONG * times for times in quiet_rows.values()} == {80}
