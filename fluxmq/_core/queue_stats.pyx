@@ -22,7 +22,7 @@ from fluxmq._core.queue_stream cimport StreamReader
 __all__ = ["QueueSums", "group_numbers", "queue_counts", "queue_numbers"]
 
 cdef enum:
-    NOW = 7                         # kept, bytes, ready, unsettled, consumers, groups, delayed
+    NOW = 7                         # messages, bytes, ready, unsettled, consumers, groups, delayed
     COUNTS = sizeof(queue_counts_t) // sizeof(uint64_t)
 
 
@@ -46,36 +46,44 @@ def group_numbers(Group group not None) -> tuple:
 
 
 cdef int measure_queue(Queue queue, groups, uint64_t* now) except -1:
-    """As queue_numbers, and how many groups there are, and delayed messages."""
+    """As queue_numbers."""
     cdef Group group
-    cdef StreamReader reader
-    cdef uint64_t waits, held
+    cdef uint64_t waits, held, later
     cdef uint64_t ready = 0
     cdef uint64_t unsettled = 0
-    cdef uint64_t kept = queue.kept()
+    cdef uint64_t delayed = 0
+    cdef uint64_t most = 0
     cdef uint64_t consumers = <uint64_t>len(queue.readers)
     cdef uint64_t count = 0
     for group in groups:
-        measure(group, &waits, &held)
-        ready = max(ready, waits)
-        unsettled += held
         consumers += <uint64_t>len(group.members)
         count += 1
-    for reader in queue.readers:
-        unsettled += reader.held
-    now[0] = kept
+        if queue.kind == QUEUE_STREAM:
+            continue
+        measure(group, &waits, &held)
+        if waits + held > most:
+            most = waits + held
+            later = min(waits, <uint64_t>group.waiting.count)
+            ready, unsettled, delayed = waits - later, held, later
+    if not count or queue.kind == QUEUE_STREAM:
+        ready = queue.kept()
+    if queue.delays is not None:
+        delayed += <uint64_t>len(queue.delays)
+    now[0] = ready + unsettled + delayed
     now[1] = queue.kept_bytes()
-    now[2] = ready if count or queue.kind == QUEUE_STREAM else kept
+    now[2] = ready
     now[3] = unsettled
     now[4] = consumers
     now[5] = count
-    now[6] = <uint64_t>len(queue.delays) if queue.delays is not None else 0
+    now[6] = delayed
     return 0
 
 
 def queue_numbers(Queue queue not None, groups) -> tuple:
-    """(kept, bytes, ready, unsettled, consumers, groups, delayed) of a queue. groups: all that it has, also a
-    stream's."""
+    """(messages, bytes, ready, unsettled, consumers, groups, delayed) of a queue. groups: all that it has, also a
+    stream's. messages: what the group furthest behind has not settled, and what is delayed: of these some are ready,
+    some in the hands of consumers, some wait until they are due, and that is all. bytes: of what is kept, which may be
+    more, since a message that is settled goes with those before it. Of a stream all that is kept is ready."""
     cdef uint64_t[NOW] now
     measure_queue(queue, groups, now)
     return now[0], now[1], now[2], now[3], now[4], now[5], now[6]

@@ -29,7 +29,7 @@ def counts_of(state: QueueState) -> dict[str, int]:
 
 
 def numbers_of(state: QueueState) -> dict[str, int]:
-    """What is there now: messages (kept), bytes, ready, unsettled, consumers, groups, delayed. See queue_stats.pyx."""
+    """What is there now, of NOW, as queue_numbers says it."""
     return dict(zip(NOW, queue_numbers(state.queue, state.groups.values()), strict=True))
 
 
@@ -47,7 +47,6 @@ def as_metrics(happened: Mapping[str, int], now: Mapping[str, int]) -> dict[str,
     refused: Series = {(name.removeprefix("refused_"),): number for name, number in happened.items()
                if name.startswith("refused_")}
     messages: Series = {(name,): now[name] for name in WAITING}
-    messages["kept",] = now["messages"]
     died: Series = {(reason,): happened[f"died_{reason}"] for reason in DEATHS}
     return {
         "groups": now["groups"], "consumers": now["consumers"], "bytes": now["bytes"],

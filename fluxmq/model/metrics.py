@@ -73,10 +73,9 @@ _DROP = Label("reason", (
 
 _QUEUE = Label("queue", ())
 _QUEUE_STATE = Label("state", (
-    "kept",  # all that are there
-    "ready",  # for the group furthest behind to be handed out; of a stream, to be read
+    "ready",  # to be handed out; of a stream, all
     "unsettled",  # in the hands of consumers
-    "delayed"))  # not due yet, and not kept among the others
+    "delayed"))  # not due yet, or not due again after a delivery that failed
 _QUEUE_REFUSAL = Label("reason", (
     "full",  # limits.max_depth, limits.max_bytes
     "disk",  # there is no room on it
@@ -87,7 +86,7 @@ _DEATH = Label("reason", ("rejected", "max_retries", "expired", "overflow"))
 # Name for one queue, kind, help, unit, labels.
 _Row = tuple[str, Literal["counter", "gauge"], str, str, tuple[Label, ...]]
 _OF_A_QUEUE: tuple[_Row, ...] = (
-    ("fluxmq_queue_messages", "gauge", "Messages, by what they wait for.", "", (_QUEUE_STATE,)),
+    ("fluxmq_queue_messages", "gauge", "Messages the group furthest behind has not settled.", "", (_QUEUE_STATE,)),
     ("fluxmq_queue_bytes", "gauge", "Bytes of messages kept.", "bytes", ()),
     ("fluxmq_queue_appended_total", "counter", "Messages appended; delayed ones when they are due.", "", ()),
     ("fluxmq_queue_refused_total", "counter", "Publishes that were refused.", "", (_QUEUE_REFUSAL,)),
