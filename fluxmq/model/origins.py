@@ -56,6 +56,9 @@ class Networks:
         self._masks: dict[int, list[tuple[int, int]]] = {4: [], 16: []}
         for text in networks:
             network = read_network(text)
+            mapped = network.network_address.ipv4_mapped if network.version == 6 and network.prefixlen >= 96 else None
+            if mapped is not None:  # such an address is looked for as the IPv4 address that it is
+                network = ipaddress.IPv4Network((mapped, network.prefixlen - 96))
             self._masks[len(network.network_address.packed)].append(
                 (int(network.netmask), int(network.network_address)))
 

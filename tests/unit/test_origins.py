@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fluxmq._core.errors import ConfigError
@@ -48,20 +48,29 @@ def test_what_is_shown_is_read_again(address: ipaddress.IPv4Address | ipaddress.
     assert read_origin(show_origin(origin)) == origin
 
 
+def as_ipv4(address: Any) -> Any:
+    """An IPv4 address that came by an IPv6 socket is that IPv4 address."""
+    return getattr(address, "ipv4_mapped", None) or address
+
+
 @given(ADDRESSES, st.integers(0, 128))
+@example(ipaddress.ip_address("::ffff:0:0"), 0)
+@example(ipaddress.ip_address("::ffff:10.0.0.1"), 104)
+@example(ipaddress.ip_address("203.0.113.1"), 32)
 def test_networks_hold_what_ipaddress_says(address: Any, length: int) -> None:
     network = ipaddress.ip_network((address, min(length, address.max_prefixlen)), strict=False)
     networks = Networks([str(network), "203.0.113.0/24"])
-    for one in (address, network.network_address, network.broadcast_address):
-        assert one.packed in networks
-    if address.version == 4:
-        assert ipaddress.IPv6Address(f"::ffff:{address}").packed in networks
-    for other in (network.network_address - 1 if int(network.network_address) else None,
-                  packed("203.0.112.255"), packed("203.0.114.0")):
-        raw = other if isinstance(other, bytes) else other.packed if other is not None else b""
-        mapped = len(raw) == 16 and ipaddress.IPv6Address(raw).ipv4_mapped is not None
-        if raw and not mapped:
-            assert (raw in networks) == (len(raw) == len(address.packed) and ipaddress.ip_address(raw) in network)
+    wanted = [ipaddress.ip_network("203.0.113.0/24"), network]
+    if network.version == 6 and network.prefixlen >= 96 and network.network_address.ipv4_mapped is not None:
+        wanted[1] = ipaddress.ip_network((network.network_address.ipv4_mapped, network.prefixlen - 96))
+    around = {int(network.network_address) - 1, int(network.broadcast_address) + 1}
+    for one in (address, network.network_address, network.broadcast_address, ipaddress.ip_address("203.0.112.255"),
+                ipaddress.ip_address("203.0.113.0"), ipaddress.ip_address("203.0.114.0"),
+                *(type(address)(number) for number in around if 0 <= number < 1 << address.max_prefixlen)):
+        inside = any(as_ipv4(one) in each for each in wanted)
+        assert (one.packed in networks) is inside, one
+        if one.version == 4:
+            assert (ipaddress.IPv6Address(f"::ffff:{one}").packed in networks) is inside
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "10.0.0", "host", "", "::1/129", "1.2.3.4/x"])
