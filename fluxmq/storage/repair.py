@@ -248,9 +248,9 @@ def _mend(base: Path, target: Path, applied: int, damaged: bool, report: RepairR
     with _reading(target) as items:
         found = mend(items, base, applied, damaged)
     _take_back(base / "queues", found)
-    if found.puts:
+    if found.puts or found.deletes:
         with _writing(target) as view:
-            write(view, found.puts)
+            write(view, found.puts, found.deletes)
     report.given_up += found.lines
     report.given_up += [f"log {log_name(log)}: the queue that had it is lost, what it was called and declared as; its "
                         f"messages are kept, in the new queue {name}" for log, name in sorted(found.unknown.items())]

@@ -3,6 +3,8 @@
     a log that no queue has       its messages are in segments or journal: it gets a queue, `recovered-<number>`
     a queue whose log has no `l`  the log would begin anew, below what its groups have settled: `l` is made again; it is
                                   moved where a `k` is lost that reached further
+    a `k` that does not divide into messages          keeps the messages in front of the first that does not hold; with
+                                  none of these it goes
     a session that names messages which are gone      goes on without them
     a binding whose exchange is gone                  goes (the broker drops it at a start); it is said
 
@@ -14,14 +16,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 
+from fluxmq._core.errors import CorruptError
 from fluxmq._core.journal_format import iter_records
 from fluxmq._core.persist import Loader, session_entries, session_without
 from fluxmq._core.queue_state import cursors_of
-from fluxmq._core.segment_format import file_first, log_number
+from fluxmq._core.segment_format import file_first, log_name, log_number, messages_of
 from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind
 from fluxmq.engine.queue_delays import DELAY_GROUP
 from fluxmq.engine.queue_records import GroupRecord, LogRecord, QueueRecord, RecordKind
@@ -47,10 +51,11 @@ _decode_session = msgspec.msgpack.Decoder(tuple[Head, msgspec.Raw]).decode
 
 @dataclass(slots=True)
 class Mending:
-    """puts: for the view. unknown: logs that no queue has, and the name of the queue that they get. lines: what else is
+    """puts, deletes: for the view. unknown: logs that no queue has, and the queue that each gets. lines: what else is
     lost, one line each."""
 
     puts: list[tuple[bytes, bytes]] = field(default_factory=list)
+    deletes: list[bytes] = field(default_factory=list)
     unknown: dict[int, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
@@ -65,6 +70,7 @@ class _State:
     going: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
     stored: set[int] = field(default_factory=set)       # logs that have messages in the view
+    gone: set[int] = field(default_factory=set)         # logs whose messages in the view do not hold
     messages: set[int] = field(default_factory=set)
     named: set[int] = field(default_factory=set)        # messages that sessions name
     exchanges: set[int] = field(default_factory=set)
@@ -127,12 +133,59 @@ def _view(state: _State, found: Mending, key: bytes, value: bytes) -> None:
     elif kind == b"x":
         state.going.add(number)
     elif kind == b"k":
-        state.stored.add(number)
-        state.lanes[number] = int.from_bytes(value[:8], "big") >> _LANE_BITS
+        _small(state, found, key, value)
     elif kind == b"e":
         state.exchanges.add(number)
     elif kind == b"b":
         state.bindings[number] = _decode_binding(value)
+
+
+def _small(state: _State, found: Mending, key: bytes, value: bytes) -> None:
+    """The messages of a log that are in the view only. RocksDB checks the bytes, this what was written."""
+    number, held, problem = int.from_bytes(key[1:9], "big"), *_holds(value)
+    if problem:
+        found.lines.append(f"log {log_name(number)}: its messages in the state do not hold: {problem}; "
+                           f"{len(held)} messages in front of that are kept")
+    if problem and not held:
+        found.deletes.append(key)
+        state.gone.add(number)
+        return
+    following = int.from_bytes(value[:8], "big")
+    if problem:
+        last, end = held[-1]
+        if following <= last or following >> _LANE_BITS != last >> _LANE_BITS:
+            following = last + 1
+        found.puts.append((key, following.to_bytes(8, "big") + value[8:end]))
+    state.stored.add(number)
+    state.lanes[number] = following >> _LANE_BITS
+
+
+def _holds(value: bytes) -> tuple[list[tuple[int, int]], str]:
+    """(offset, where it ends in the value) of the messages of a `k` up to the first that does not hold, and what is
+    wrong; of one that is whole, without the messages."""
+    if len(value) < 8:
+        return [], f"{len(value)} bytes where an offset should be"
+    following = int.from_bytes(value[:8], "big")
+    try:
+        offsets = [message[0] for message in messages_of(value[8:])]
+        lanes = {offset >> _LANE_BITS for offset in [*offsets, following]}
+        if len(lanes) == 1 and all(a < b for a, b in pairwise([*offsets, following])):
+            return [], ""
+    except CorruptError:
+        pass
+    held: list[tuple[int, int]] = []
+    at = 8
+    while at < len(value):
+        end = at + max(int.from_bytes(value[at:at + 4], "little"), 1)
+        try:
+            [message] = messages_of(value[at:end])
+        except CorruptError:
+            return held, f"byte {at} of {len(value)} begins no message"
+        if held and (message[0] <= held[-1][0] or message[0] >> _LANE_BITS != held[-1][0] >> _LANE_BITS):
+            return held, f"the message at byte {at} has offset {message[0]}, behind {held[-1][0]}"
+        held.append((message[0], end))
+        at = end
+    return held, f"they end before offset {following}, and the last has offset {held[-1][0]}"
 
 
 def _journal(state: _State, journal: Path, applied: int) -> None:
@@ -184,8 +237,10 @@ def _queues(state: _State, found: Mending, directories: dict[int, tuple[Path, in
         state.queues[number] = record
         found.puts.append((b"q" + number.to_bytes(8, "big"), msgspec.msgpack.encode(record)))
         found.unknown |= dict.fromkeys(unknown.intersection(logs), record.told().name)
-    for record in state.queues.values() if damaged else ():
+    for record in state.queues.values() if damaged or state.gone else ():
         for one in [*record.logs, *([LogRecord(record.delay, 0)] if record.delay else [])]:
+            if not damaged and one.number not in state.gone:
+                continue
             base = one.lane << _LANE_BITS
             upto = state.appended.get(one.number, max(reached.get(one.number, base), base))
             old = state.metas.get(one.number, LogMeta(base, base, 0))

@@ -3,11 +3,12 @@ go to segments when there are more, or away when they are settled."""
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from unit.test_repair import Node, good
+from unit.test_repair import Node, flip, good
 
 from fluxmq._core.errors import CorruptError, ShortageError
 from fluxmq._core.queue_export import restore_unflushed, unflushed
@@ -322,3 +323,69 @@ def test_a_log_takes_back_what_it_gave(node: Small) -> None:
     restore_unflushed(other, log.next.to_bytes(8, "big") + raw)
     assert (other.next, other.kept_upto, other.get(base), other.get(base + 4) is not None) == (
         log.next, log.next, None, True)
+
+
+def rewritten(node: Small, value: bytes) -> None:
+    """The view has this for the log's messages, with checksums that hold. The node is closed."""
+    key = b"k" + node.log.number.to_bytes(8, "big")
+    asyncio.run(node.store.checkpoint([(key, value)], [], node.store.applied))
+    node.close()
+
+
+@pytest.mark.parametrize(("how", "kept"), [
+    ("cut in the last message", [0, 1, 2]), ("a bit of a length", [0]), ("an offset twice", [0, 1]),
+    ("ends too early", [0, 1, 2, 3]), ("another lane", [0, 1, 2, 3]), ("too short", []), ("no message holds", [])])
+def test_verify_names_messages_in_the_view_that_do_not_hold(node: Small, how: str, kept: list[int]) -> None:
+    node.append(0, 1, 2, 3)
+    node.checkpoint()
+    assert node.kinds == "k"
+    key = b"k" + node.log.number.to_bytes(8, "big")
+    value = bytearray(dict(node.store.load())[key])
+    size = (len(value) - 8) // 4
+    if how == "cut in the last message":
+        del value[-8:]
+    elif how == "a bit of a length":
+        value[8 + size] ^= 8
+    elif how == "an offset twice":
+        value[8 + 2 * size + 8] = 1
+    elif how == "ends too early":
+        value[7] = 2
+    elif how == "another lane":
+        value[0] = 3
+    elif how == "too short":
+        del value[5:]
+    else:
+        value[8] ^= 1
+    rewritten(node, bytes(value))
+    name = f"log {node.log.number:016x}"
+    assert [line for line in verify_state(node.directory).state if name in line and "do not hold" in line]
+    report = repair(node.directory)
+    assert [line for line in report.given_up if name in line and f"{len(kept)} messages" in line]
+    assert good(node.directory) and not repair(node.directory).anything
+    again = node.again()
+    assert again.held == kept
+    before = again.log.next
+    again.append(before)
+    assert again.held == [*kept, before], "what comes next counts"
+    again.close()
+
+
+def test_a_flipped_bit_of_the_table_that_holds_them_is_found_and_named(node: Small) -> None:
+    body = random.Random(8).randbytes(600)  # compression leaves it as it is
+    node.queue.append_message(b"t", body)
+    node.durable()
+    node.checkpoint()
+    assert node.kinds == "k"
+    node.close()
+    [table] = [path for path in (node.directory / "state").glob("*.sst") if body in path.read_bytes()]
+    whole = table.read_bytes()
+    begin = whole.index(body)
+    for at in range(begin, begin + len(body), 61):
+        flip(table, at)
+        assert [line for line in verify_state(node.directory).state if table.name in line], at
+        table.write_bytes(whole)
+    assert good(node.directory)
+    flip(table, begin)
+    report = repair(node.directory)
+    assert [line for line in report.given_up if table.name in line]
+    assert good(node.directory)
