@@ -41,8 +41,8 @@ def part_name(number: int) -> str:
 def prepare_directory(directory: Path) -> None:
     """Makes the directory of a new recording; it and those above that were missing are on disk when this returns.
     RecordingError when it has something in it, or cannot be made."""
-    made = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
+        made = [path for path in (directory, *directory.parents) if not path.exists()]
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in reversed(made):
             sync_directory(path.parent)

@@ -126,9 +126,10 @@ def _version_of(path: Path, text: bytes) -> int:
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of the recording in that directory. Raises RecordingError."""
     path = directory / MANIFEST
-    if not path.exists() and (directory / MANIFEST_1).exists():
-        path = directory / MANIFEST_1
     try:
+        # Within: of a path that is too long, or that may not be looked at, `exists` raises too.
+        if not path.exists() and (directory / MANIFEST_1).exists():
+            path = directory / MANIFEST_1
         text = path.read_bytes()
     except FileNotFoundError as error:
         what = "there is no such directory" if not directory.exists() else f"this is no recording: no {MANIFEST} in it"

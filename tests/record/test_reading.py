@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from kit.recordings import generate_recording, make_recording
 
-from fluxmq.record.files import OPEN
+from fluxmq.record.files import OPEN, prepare_directory
 from fluxmq.record.manifest import MANIFEST, read_manifest
 from fluxmq.record.reading import RecordingError, open_recording
 from fluxmq.record.schema import SCHEMA
@@ -136,6 +136,16 @@ def test_damage_within_a_part_is_said_when_it_is_met(recording: Path) -> None:
     part.write_bytes(data)
     with pytest.raises(RecordingError, match=r"part-000001\.parquet: this part is damaged"):
         open_recording(recording).table()
+
+
+def test_a_path_that_is_too_long_is_said_as_any_that_cannot_be_read() -> None:
+    with pytest.raises(RecordingError, match="cannot be read: File name too long"):
+        open_recording(Path("x" * 300))
+
+
+def test_a_path_that_is_too_long_is_no_place_for_a_recording(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="cannot be used for a recording: File name too long"):
+        prepare_directory(tmp_path / ("x" * 300))
 
 
 def test_the_generator_makes_the_same_rows_again(tmp_path: Path) -> None:
