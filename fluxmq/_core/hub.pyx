@@ -36,6 +36,11 @@ cdef class TopicRelay:
         return 0
 
 
+cdef bint of_broker(const pub_t* pub) noexcept:
+    """What the broker says of itself ($SYS): no client published it, so no count of what clients publish has it."""
+    return pub.source == NULL and pub.body.topic_length >= 5 and memcmp(pub.body.topic, <const char*>b"$SYS/", 5) == 0
+
+
 cdef inline uint64_t counted_bytes(Retained kept) noexcept:
     """Towards Hub.retained_bytes_max; what the broker says of itself ($SYS) is not counted."""
     return 0 if kept.volatile else body_bytes(&kept.msg.body)
@@ -166,7 +171,7 @@ cdef class Hub:
             if own_blob:
                 blob_drop(pub.body.blob)
                 pub.body.blob = NULL
-        if route.count == 0:
+        if route.count == 0 and not of_broker(pub):
             self.node.counters.unrouted += 1
         return <int>route.count
 
@@ -233,7 +238,7 @@ cdef class Hub:
     cdef int retain(self, pub_t* pub) except -1:
         """Keeps, replaces or clears the retained message of a topic, [MQTT-3.3.1-5] [MQTT-3.3.1-6]."""
         cdef bytes topic = (<const char*>pub.body.topic)[:pub.body.topic_length]
-        cdef bint volatile = pub.source == NULL and topic.startswith(b"$SYS/")
+        cdef bint volatile = of_broker(pub)
         cdef Retained former
         cdef Retained kept = None
         cdef uint64_t freed = 0

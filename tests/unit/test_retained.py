@@ -5,6 +5,7 @@ import weakref
 import pytest
 
 from fluxmq._core.errors import UsageError
+from fluxmq._core.hub import Hub
 from fluxmq._core.retained import RetainedTree
 from fluxmq._core.testing import retained_nodes
 
@@ -123,3 +124,11 @@ def test_only_bytes_are_topics() -> None:
     tree = RetainedTree()
     with pytest.raises(TypeError):
         tree.set("a", 1)        # type: ignore[arg-type]
+
+
+def test_what_the_broker_says_of_itself_is_neither_retained_nor_unrouted_in_its_counts() -> None:
+    hub = Hub(None)
+    hub.publish_message(b"$SYS/broker/uptime", b"1", 0, True)
+    assert (hub.counters()["unrouted"], hub.counters()["retained"], hub.counters()["retained_bytes"]) == (0, 0, 0)
+    hub.publish_message(b"a", b"1", 0, True)
+    assert (hub.counters()["unrouted"], hub.counters()["retained"]) == (1, 1)
