@@ -73,7 +73,8 @@ def _mqtt(server: Server, path: str, slot: MqttSlot) -> Listener:
                   username_from=slot.username_from if isinstance(slot, TlsListener) else "",
                   path=slot.path if isinstance(slot, WebSocketListener | TlsWebSocket) else "",
                   origins=slot.allowed_origins if isinstance(slot, WebSocketListener | TlsWebSocket) else (),
-                  guard=server.guard, on_log=server.note, log_connections=server.notes.tells_connection)
+                  guard=server.guard, on_log=server.note, log_connections=server.notes.tells_connection,
+                  later=server.loop.call_later)
     return Listener(front, server.poller, websocket=isinstance(slot, WebSocketListener | TlsWebSocket),
                     **_how(server, path, slot))
 

@@ -141,6 +141,7 @@ class Node:
             "test",
             on_log=self._note,
             log_connections=lambda: False,
+            later=loop.call_later,
         )
         self.records = {number: len(iter_records(batch)) for number, batch in self.store.replay()}
         self.keeper.recover()

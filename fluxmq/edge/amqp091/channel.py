@@ -18,9 +18,9 @@ from fluxmq._core.hub import Hub
 from fluxmq._core.queue import Queue
 from fluxmq.edge.amqp091.client import HOLD_CHANNEL
 from fluxmq.edge.amqp091.consumers import Consumer, Consumers
-from fluxmq.edge.amqp091.departures import Departures
 from fluxmq.edge.amqp091.permissions import Permissions, unbroken
 from fluxmq.edge.amqp091.reply import reply_text
+from fluxmq.edge.shares import Shares
 from fluxmq.engine.amqp_queues import AmqpQueues
 from fluxmq.engine.exchanges import ExchangeManager
 from fluxmq.engine.ports_access import Authority
@@ -62,7 +62,7 @@ class ChannelMethods:
         self.queues = queues
         self.permissions = Permissions(authority)
         self.consumers = Consumers(hub, queues, later, self.on_channel_error)
-        self.departures = Departures(later)
+        self.departures = Shares(later)
         self.consumer_timeout_ms = consumer_timeout_ms
         self.on_log = on_log
         queues.manager.on_deleted.append(self.consumers.queue_deleted)

@@ -5,7 +5,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from fluxmq._core.connection import Connection
@@ -13,6 +13,7 @@ from fluxmq._core.errors import ProtocolError
 from fluxmq._core.mqtt_decode import decode_packet
 from fluxmq._core.mqtt_encode import encode_packet
 from fluxmq._core.mqtt_packets import Auth, Disconnect, PubAck, PubRec, SubAck, Subscribe, UnsubAck, Unsubscribe
+from fluxmq._core.session import Session
 from fluxmq._core.text import check_filter, split_share
 from fluxmq.edge.mqtt.connect import Connecting
 from fluxmq.edge.mqtt.connection import Client, user_properties
@@ -20,6 +21,7 @@ from fluxmq.edge.mqtt.options import FrontOptions
 from fluxmq.edge.mqtt.queues import pairs_of_publish, read_consume, user_pairs
 from fluxmq.edge.mqtt.tally import ENDED_BY, Tally
 from fluxmq.edge.mqtt.upgrade import answer_upgrade
+from fluxmq.edge.shares import Shares
 from fluxmq.edge.telling import PRESENT, tell_opened
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.ports_access import Authority
@@ -30,6 +32,7 @@ from fluxmq.model.mqtt import PacketType, Property, ReasonCode
 __all__ = ["Front"]
 
 REASON_LENGTH_MAX = 4000
+STEPS_AT_ONCE = 100  # filters of one packet: a millisecond
 
 # Why the clock ended a connection -> what an MQTT 5 client is told.
 LATE = {
@@ -45,13 +48,14 @@ class Front:
 
     broker, authority: the node's. options: what the configuration says about clients. name: the listener's, for logs.
     version: 0, or the only version taken (3: 3.1 and 3.1.1, 5). guard: of failed logins; None: they lead to nothing.
-    on_log: (level, cause, text, fields).
+    on_log: (level, cause, text, fields). later: schedules a call after some seconds.
     """
 
     def __init__(self, broker: Broker, authority: Authority, options: FrontOptions, tally: Tally, name: str, *,
                  version: int = 0, username_from: str = "", path: str = "/mqtt", origins: tuple[str, ...] = (),
                  guard: Guard | None = None, on_log: Callable[[str, str, str, dict[str, Any]], None],
-                 log_connections: Callable[[], bool] = lambda: True) -> None:
+                 log_connections: Callable[[], bool] = lambda: True,
+                 later: Callable[[float, Callable[[], None]], Any]) -> None:
         self.broker = broker
         self.hub = broker.hub
         self.authority = authority
@@ -62,6 +66,7 @@ class Front:
         self.path = path
         self.origins = origins
         self.on_log = on_log
+        self.shares = Shares(later)
         self.log_connections = log_connections  # asked for each line, before its fields are gathered
         self.connections = 0
         self.connecting = Connecting(self, version, username_from)
@@ -204,17 +209,44 @@ class Front:
 
     def on_subscribe(self, client: Client, packet: Subscribe) -> None:
         """SUBSCRIBE, MQTT 5.0 section 3.8: a reason code for each filter, in order [MQTT-3.8.4-6]."""
+        for wanted in packet.subscriptions:
+            _check_form(wanted.filter, client.version == 5)
+        self._in_shares(client, self._subscriptions(client, packet), len(packet.subscriptions))
+
+    def _in_shares(self, client: Client, steps: Iterator[None], count: int) -> None:
+        """Goes through what a client asked for with one packet: at once if it is little. Else nothing more is read of
+        the client until it is done, so that all that it sends is answered in order."""
+        if count <= STEPS_AT_ONCE:
+            for _ in steps:
+                pass
+            return
+        connection, waits = client.connection, False
+
+        def all_steps() -> Iterator[None]:
+            try:
+                yield from steps
+            except Exception as error:  # whoever goes on with the steps may have come for somebody else's
+                self.on_crash(connection, error)
+            if waits and not connection.ended:
+                connection.resume()
+
+        if not self.shares.begin(all_steps()):
+            waits = True
+            connection.pause()
+
+    def _subscriptions(self, client: Client, packet: Subscribe) -> Iterator[None]:
+        """A step for each filter, and then the answer; nothing more when the connection has ended meanwhile."""
         session = client.session
         assert session is not None
         v5 = client.version == 5
-        for wanted in packet.subscriptions:
-            _check_form(wanted.filter, v5)
         identifier = cast(int, packet.get(Property.SUBSCRIPTION_IDENTIFIER, 0))
         records = self.hub.ledger.records
         codes = []
         refused: list[str] = []
         wants_retained: list[tuple[bytes, int]] = []
         for wanted in packet.subscriptions:
+            if client.session is not session:
+                return
             if not self.authority.open_subscribe and not self.authority.may_subscribe(client.identity, client.client_id,
                                                                                       wanted.filter):
                 code: int = ReasonCode.NOT_AUTHORIZED
@@ -233,6 +265,9 @@ class Front:
                 if retained:
                     wants_retained.append((filter_, options))
             codes.append(code if v5 or code < 0x80 else 0x80)
+            yield
+        if client.session is not session:
+            return
         data = encode_packet(SubAck(packet.packet_id, codes), client.version)
         if refused and v5 and client.problem_information:
             with_text = encode_packet(SubAck(packet.packet_id, codes, properties=[
@@ -241,7 +276,18 @@ class Front:
         client.connection.write_when_durable(data, records)
         if wants_retained:
             # Behind SUBACK, as people expect it, although the specification would let them come before.
-            self.hub.when_durable(lambda: self.broker.deliver_retained(session, wants_retained, identifier), records)
+            self.hub.when_durable(lambda: self._deliver_retained(session, wants_retained, identifier), records)
+
+    def _deliver_retained(self, session: Session, wanted: list[tuple[bytes, int]], identifier: int) -> None:
+        def steps() -> Iterator[None]:
+            for one in wanted:
+                self.broker.deliver_retained(session, [one], identifier)
+                yield
+
+        if len(wanted) <= STEPS_AT_ONCE:
+            self.broker.deliver_retained(session, wanted, identifier)
+        else:
+            self.shares.begin(steps())
 
     def _subscribe(self, client: Client, filter_: bytes, options: int, identifier: int,
                    packet: Subscribe) -> tuple[int, bool, str]:
@@ -279,14 +325,23 @@ class Front:
 
     def on_unsubscribe(self, client: Client, packet: Unsubscribe) -> None:
         """UNSUBSCRIBE, MQTT 5.0 section 3.10."""
-        assert client.session is not None
         for filter_ in packet.filters:
             _check_form(filter_, client.version == 5)
-        records = self.hub.ledger.records
-        codes = [self.broker.unsubscribe(client.session, filter_.encode()) for filter_ in packet.filters]
+        self._in_shares(client, self._unsubscriptions(client, packet), len(packet.filters))
+
+    def _unsubscriptions(self, client: Client, packet: Unsubscribe) -> Iterator[None]:
+        session = client.session
+        assert session is not None
+        records, codes = self.hub.ledger.records, []
+        for filter_ in packet.filters:
+            if client.session is not session:
+                return
+            codes.append(self.broker.unsubscribe(session, filter_.encode()))
+            yield
         data = encode_packet(UnsubAck(packet.packet_id, reason_codes=codes if client.version == 5 else []),
                              client.version)
-        client.connection.write_when_durable(data, records)
+        if client.session is session:
+            client.connection.write_when_durable(data, records)
 
     def on_disconnect(self, client: Client, packet: Disconnect) -> None:
         """DISCONNECT, MQTT 5.0 section 3.14: only reason 0x00 discards the will [MQTT-3.14.4-3]."""

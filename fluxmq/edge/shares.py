@@ -1,17 +1,17 @@
-"""What a channel or a connection had is let go of in shares: it may have had a hundred thousand consumers or exclusive
-queues, and others are served in between."""
+"""What one client asks for at once may be a lot: ten thousand filters of a SUBSCRIBE, a hundred thousand consumers of a
+channel that closes. It is done in shares, and others are served in between."""
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["Departures"]
+__all__ = ["STEPS_MAX", "Shares"]
 
 STEPS_MAX = 500  # in one turn of the loop: some milliseconds
 
 
-class Departures:
+class Shares:
     """Machine. later: schedules a call after some seconds."""
 
     def __init__(self, later: Callable[[float, Callable[[], None]], Any]) -> None:

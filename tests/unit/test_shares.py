@@ -1,20 +1,27 @@
-"""Channels and connections with many consumers or exclusive queues end in shares of a turn; few leave at once."""
+"""What one client asks for at once is done in shares of a turn: channels and connections that end with many consumers
+or exclusive queues, SUBSCRIBE and UNSUBSCRIBE of many filters. Little is done at once."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.client import Client as MqttClient
+from kit.node import Node
+from kit.watch import wait_until
+from oracle.mqtt import V5, V311, Pingreq, Pingresp, Suback, Subscribe, Unsuback, Unsubscribe
 from unit.amqp_world import bytes_in_order
 from unit.test_amqp091_connection import Bench
 
 from fluxmq._core import amqp091_methods as m
 from fluxmq._core.amqp091_connection import PROTOCOL_HEADER, AmqpConnection
 from fluxmq.access.authority import Authority
+from fluxmq.app.server import Server
 from fluxmq.edge.amqp091.channel import ChannelMethods
 from fluxmq.edge.amqp091.client import HOLD_CHANNEL, Client
-from fluxmq.edge.amqp091.departures import STEPS_MAX, Departures
+from fluxmq.edge.shares import STEPS_MAX, Shares
 from fluxmq.engine.amqp_queues import AmqpQueues
 
 MANY = 2 * STEPS_MAX + 100
@@ -44,7 +51,7 @@ def counted(done: list[str], name: str, count: int) -> Iterator[None]:
 
 def test_a_turn_has_one_share_for_all_that_leaves() -> None:
     later, done, sizes = Later(), list[str](), [0]
-    departures = Departures(later)
+    departures = Shares(later)
     assert departures.begin(counted(done, "a", 10))
     assert not departures.begin(counted(done, "b", STEPS_MAX))
     assert not departures.begin(counted(done, "c", STEPS_MAX))
@@ -59,7 +66,7 @@ def test_a_turn_has_one_share_for_all_that_leaves() -> None:
 
 def test_what_ends_something_else_and_what_breaks_do_not_stop_the_others() -> None:
     later, done = Later(), list[str]()
-    departures = Departures(later)
+    departures = Shares(later)
 
     def nested() -> Iterator[None]:
         assert not departures.begin(counted(done, "inner", 2))
@@ -187,3 +194,94 @@ def test_exclusive_queues_of_a_connection_that_ends_go_in_shares(edge: Edge) -> 
         sizes.append(len(edge.manager.queues))
     assert sizes[-1] == 0 and not any(edge.queues.get(b"/", name) for name in names)
     assert max(before - after for before, after in pairwise(sizes)) <= STEPS_MAX + 1
+
+
+# ── filters of MQTT ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    node.stop()
+
+
+def by_hand(node: Node) -> Later:
+    """From now on the shares of the MQTT listener come when the test says so."""
+    later = Later()
+
+    def take_over(server: Server) -> None:
+        for _, listener, _ in server.listeners:
+            listener.front.shares = Shares(later)  # type: ignore[attr-defined]
+
+    node.call(take_over)
+    return later
+
+
+def subscribed(node: Node) -> int:
+    return node.call(lambda server: sum(len(one.subscriptions) for one in server.broker.sessions.values()))
+
+
+FILTERS = [f"many/{number}" for number in range(MANY)]
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_many_filters_are_taken_in_shares_and_answered_in_order(node: Node, version: int) -> None:
+    later, client, other = by_hand(node), MqttClient(node.address, version), MqttClient(node.address, version)
+    client.connect("c")
+    other.connect("other")
+    wanted = [(one, 1) for one in FILTERS]
+    for packet, left, answer in ((Subscribe(packet_id=1, filters=wanted), MANY, Suback),
+                                 (Unsubscribe(packet_id=2, filters=FILTERS), 0, Unsuback)):
+        client.send(packet, Pingreq())
+        wait_until(lambda: later.calls)
+        had = subscribed(node)
+        while later.calls:
+            other.send(Pingreq())
+            other.expect(Pingresp)
+            now = subscribed(node)
+            assert abs(now - had) <= STEPS_MAX
+            had = now
+            node.call(lambda server: later.turn())
+        assert had == left
+        assert client.expect(answer).packet_id == packet.packet_id
+        client.expect(Pingresp)
+    client.close()
+    other.close()
+
+
+def test_what_is_retained_under_many_filters_comes_behind_the_answer(node: Node) -> None:
+    client = MqttClient(node.address, V5)
+    client.connect("c")
+    for name in (FILTERS[3], FILTERS[-1]):
+        client.publish(name, b"kept", qos=1, retain=True)
+    client.send(Subscribe(packet_id=1, filters=[(one, 0) for one in FILTERS]))
+    client.expect(Suback)
+    client.receive(FILTERS[3])
+    client.receive(FILTERS[-1])
+    client.close()
+
+
+def test_few_filters_are_taken_at_once(node: Node) -> None:
+    later, client = by_hand(node), MqttClient(node.address, V5)
+    client.connect("c")
+    client.send(Subscribe(packet_id=1, filters=[(one, 1) for one in FILTERS[:100]]))
+    client.expect(Suback)
+    assert not later.calls
+    client.close()
+
+
+def test_a_session_that_is_taken_over_meanwhile_gets_no_more(node: Node) -> None:
+    later, client = by_hand(node), MqttClient(node.address, V5)
+    client.connect("c", clean_start=True)
+    client.send(Subscribe(packet_id=1, filters=[(one, 1) for one in FILTERS]))
+    wait_until(lambda: later.calls)
+    second = MqttClient(node.address, V5)
+    second.connect("c", clean_start=True)
+    while node.call(lambda server: later.turn()):
+        pass
+    assert subscribed(node) == 0
+    second.send(Subscribe(packet_id=1, filters=[("x", 1)]))
+    second.expect(Suback)
+    second.close()
+    client.close()
