@@ -12,6 +12,7 @@ import click
 
 from fluxmq._core.errors import StorageError
 from fluxmq.app import exit_codes
+from fluxmq.app.recovered import TORN
 
 __all__ = ["log"]
 
@@ -76,9 +77,12 @@ def log_verify(directory: Path) -> int:
         whole = verify_state(directory)
     if whole.found is not None:
         found = whole.found
-        torn = f"; {found.truncated_bytes} bytes behind them will be cut off" if found.truncated_bytes else ""
         held = f"batches {found.first} to {found.last}" if found.last else "no batches"
-        click.echo(f"journal: intact, {held}{torn}")
+        if found.truncated_bytes:
+            click.echo(f"journal: {held}; the {found.truncated_bytes} bytes behind them in {found.truncated_file}, "
+                       f"from offset {found.truncated_at} on, do not hold, and the next start cuts them off. {TORN}")
+        else:
+            click.echo(f"journal: intact, {held}")
     for title, lines in (("journal", whole.journal), ("state", whole.state)):
         if lines:
             click.echo(f"{title}: DAMAGED")

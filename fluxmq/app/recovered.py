@@ -10,9 +10,9 @@ from fluxmq.engine.ports import StateStore
 from fluxmq.storage.segments import SegmentStore
 from fluxmq.storage.store import RocksStore
 
-__all__ = ["tell"]
+__all__ = ["TORN", "tell"]
 
-_TORN = ("This is what a crash or a loss of power leaves of a write that nobody was told is safe. If there was "
+TORN = ("This is what a crash or a loss of power leaves of a write that nobody was told is safe. If there was "
          "neither, the disk has damaged the end of the file, and what was confirmed last may be lost: look at the "
          "kernel's log")
 
@@ -22,7 +22,7 @@ def tell(log: logging.Logger, store: StateStore | None, segments: SegmentStore |
     if isinstance(store, RocksStore):
         found = store.recovery
         if found.truncated_bytes:
-            log.warning(f"the end of the journal did not hold and was cut off. {_TORN}",
+            log.warning(f"the end of the journal did not hold and was cut off. {TORN}",
                         extra={"file": str(found.path / found.truncated_file), "offset": found.truncated_at,
                                "bytes": found.truncated_bytes})
         if store.repaired is not None:
@@ -36,7 +36,7 @@ def tell(log: logging.Logger, store: StateStore | None, segments: SegmentStore |
     opened = segments.recovery
     for line in opened.truncated:
         log.warning(f"the end of a log did not hold and was cut off: {line}. What belongs there is written again from "
-                    f"the journal. {_TORN}")
+                    f"the journal. {TORN}")
     for title, lines in (("given up", opened.dropped), ("kept aside", opened.set_aside)):
         for line in lines:
             log.warning(f"repaired at the start, {title}: {line}")

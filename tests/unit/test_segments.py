@@ -534,11 +534,21 @@ def test_verify_looks_at_the_journal_too(tmp_path: Path, capsys: pytest.CaptureF
     code, out, _ = status("log", "verify", str(tmp_path), capsys=capsys)
     assert code == exit_codes.OK and "journal: intact, batches 1 to 3" in out
     path = next((tmp_path / "journal").glob("*.log"))
-    content = bytearray(path.read_bytes())
-    content[45] ^= 1
-    path.write_bytes(content)
-    code, out, _ = status("log", "verify", str(tmp_path), capsys=capsys)
-    assert code == exit_codes.FAILURE and "journal: DAMAGED" in out
+    whole = path.read_bytes()
+    at = whole.rindex(b"2")  # the record of the last batch
+
+    def verify(content: bytes) -> tuple[int, str]:
+        path.write_bytes(content)
+        code, out, _ = status("log", "verify", str(tmp_path), capsys=capsys)
+        return code, out
+
+    for content in (whole[:at], whole[:at] + b"x" + whole[at + 1:]):  # torn, damaged: nothing behind it says which
+        code, out = verify(content)
+        assert code == exit_codes.OK and "journal: batches 1 to 2; the " in out
+        assert f"bytes behind them in {path.name}, from offset" in out and "or a loss of power leaves" in out
+        assert "the disk has damaged the end of the file" in out
+    assert verify(whole[:45] + bytes((whole[45] ^ 1,)) + whole[46:])[0] == exit_codes.FAILURE
+    assert "journal: DAMAGED" in verify(whole[:45] + bytes((whole[45] ^ 1,)) + whole[46:])[1]
 
 
 def test_kill_loses_nothing_synced(tmp_path: Path) -> None:
