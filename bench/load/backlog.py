@@ -191,7 +191,7 @@ def count(admin_socket: Path) -> dict[str, int]:
         while got := admin.recv(1 << 16):
             said += got
     queue = json.loads(said.partition(b"\r\n\r\n")[2])["queues"][0]
-    return {"messages": queue["messages"], "delayed": queue["delayed"]}
+    return {"messages": queue["messages"] - queue["delayed"], "delayed": queue["delayed"]}
 
 
 def run_backlog(options: BacklogOptions) -> dict[str, Any]:

@@ -209,7 +209,7 @@ class QueueManager:
             groups.append(delays.group)
             logs.append(delays.log)
             state.queue.delays = None  # whoever reads for it finds nobody
-        self.ended += [("q", state.queue.number), ("d", state.queue.number),
+        self.ended += [("q", state.queue.number), *([("d", state.queue.number)] if state.producers else ()),
                        *(("g", group.number) for group in groups), *(("l", log.number) for log in logs),
                        *(("k", log.number) for log in logs if log.kept_upto != NOTHING)]
 
