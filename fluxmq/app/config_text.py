@@ -173,6 +173,9 @@ A value comes from the strongest of four sources that gives one:
 
 `fluxmq config show` prints what counts, with the source of every value; `fluxmq config check FILE` says everything that
 is wrong with a file, and with the certificates that it names; `fluxmq config explain KEY` what a key is for.
+Commands, options and arguments are completed by the shell with
+`eval "$(_FLUXMQ_COMPLETE=bash_source fluxmq)"` in `~/.bashrc` (`zsh_source` in `~/.zshrc`; fish:
+`_FLUXMQ_COMPLETE=fish_source fluxmq | source`).
 Unknown keys, keys given twice and values of a wrong kind are refused, wherever they stand.
 
 ```yaml
