@@ -12,7 +12,6 @@ import click
 
 from fluxmq._core.errors import StorageError
 from fluxmq.app import exit_codes
-from fluxmq.app.recovered import TORN
 
 __all__ = ["log"]
 
@@ -79,6 +78,8 @@ def log_verify(directory: Path) -> int:
         found = whole.found
         held = f"batches {found.first} to {found.last}" if found.last else "no batches"
         if found.truncated_bytes:
+            from fluxmq.app.recovered import TORN
+
             click.echo(f"journal: {held}; the {found.truncated_bytes} bytes behind them in {found.truncated_file}, "
                        f"from offset {found.truncated_at} on, do not hold, and the next start cuts them off. {TORN}")
         else:
