@@ -1,8 +1,16 @@
 """The kit's own tests: a codec that tests trust must be right both ways, and strict."""
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.broker import Broker
+from kit.nursery import ENVIRONMENT, Process, can_fork
 from kit.scram import ScramClient
+from kit.watch import wait_until
 from oracle import mqtt
 from oracle.mqtt import (
     PROPERTIES,
@@ -163,3 +171,35 @@ def test_scram_against_the_example_of_rfc_7677():
     assert final == (b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
                      b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=")
     scram.verify(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+
+
+# ── brokers that are forked (kit/nursery.py) ─────────────────────────────────────────────────────────────────
+
+
+def open_files(broker: Broker) -> int:
+    assert broker.process is not None
+    return len(list(Path(f"/proc/{broker.process.pid}/fd").iterdir()))
+
+
+def test_a_forked_broker_is_a_process_of_its_own(tmp_path: Path) -> None:
+    if not Broker(tmp_path).ours:
+        pytest.skip("needs this tree's broker")
+    with (Broker(tmp_path / "one") as one, Broker(tmp_path / "two", environ={"FLUXMQ__LOG__FORMAT": "json"}) as two,
+          Broker(tmp_path / "started", environ={"LD_BIND_NOW": "1"}) as started):
+        process = one.process
+        assert isinstance(process, Process) and isinstance(two.process, Process) and process.pid != two.process.pid
+        assert isinstance(started.process, subprocess.Popen)
+        assert Path(f"/proc/{process.pid}/cwd").samefile(one.directory)
+        wait_until(lambda: open_files(one) == open_files(two) == open_files(started))
+        one.kill()
+        assert process.returncode == -signal.SIGKILL and two.process.poll() is None
+        one.start()
+        assert one.terminate() == two.terminate() == 0
+        assert two.stderr().startswith("{") and not one.stderr().startswith("{")
+
+
+def test_what_is_read_before_the_program_is_no_matter_of_a_fork() -> None:
+    command = [sys.executable, "-m", "fluxmq", "run"]
+    assert can_fork(command, ENVIRONMENT)
+    assert not can_fork(command, ENVIRONMENT | {"LD_PRELOAD": "libfaulty.so"})
+    assert not can_fork(["sh", "-c", "ulimit -n 700 && exec"], ENVIRONMENT)

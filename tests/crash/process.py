@@ -26,18 +26,17 @@ def build_library(source: Path, directory: Path) -> Path:
 
 
 class CrashBroker(Broker):
-    """As Broker; environment: what its process gets beside the test's own."""
+    """As Broker."""
 
     def __init__(self, directory: Path, settings: dict[str, object] | None = None,
-                 environment: dict[str, str] | None = None) -> None:
-        super().__init__(directory, {"broker.sys_interval": 0, "log.level": "debug"} | (settings or {}))
-        self.environment = dict(environment or {})
+                 environ: dict[str, str] | None = None) -> None:
+        super().__init__(directory, {"broker.sys_interval": 0, "log.level": "debug"} | (settings or {}), environ)
 
     def _command(self) -> list[str]:
         command = super()._command()
         at = command.index("-m")
         command[at:at + 2] = [str(NODE)]
-        return ["env", *(f"{name}={value}" for name, value in self.environment.items()), *command]
+        return command
 
     def crash(self) -> None:
         """What a kill leaves is what the next start finds."""
@@ -61,7 +60,7 @@ class PoweredBroker(CrashBroker):
         self.lives += 1
         self.cut = PowerCut(self.directory / f"cut{self.lives}", content)
         self.settings["storage.dir"] = self.cut.live / "data"
-        self.environment |= self.cut.env
+        self.environ |= self.cut.env
 
     def crash(self) -> None:
         self.kill()

@@ -197,7 +197,7 @@ async def some_load(broker: CrashBroker, seconds: float, enough: int) -> None:
 def test_nothing_is_promised_before_its_sync(tmp_path: Path) -> None:
     require_tool("gcc", package="gcc")
     log = tmp_path / "trace"
-    broker = CrashBroker(tmp_path / "broker", environment={
+    broker = CrashBroker(tmp_path / "broker", environ={
         "LD_PRELOAD": str(build_library(Path(__file__).with_name("trace.c"), tmp_path)), "TRACE_LOG": str(log)})
     broker.start()
     try:
@@ -234,7 +234,7 @@ def test_a_failed_sync_ends_the_broker(tmp_path: Path) -> None:
     """Nothing is acknowledged any more, the exit code is 4, a sentence says why, what was acknowledged is there."""
     require_tool("gcc", package="gcc")
     trigger = tmp_path / "fail"
-    broker = CrashBroker(tmp_path / "broker", environment={
+    broker = CrashBroker(tmp_path / "broker", environ={
         "LD_PRELOAD": str(build_library(Path(__file__).with_name("trace.c"), tmp_path)), "TRACE_FAIL": str(trigger)})
     broker.start()
     try:

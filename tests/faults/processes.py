@@ -2,14 +2,8 @@
 from __future__ import annotations
 
 import copy
-import json
-import os
 import random
-import select
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +12,7 @@ from faults.play import all_points, chosen, play
 from faults.story import Refused, Story, Wrong
 from kit.broker import ACCIDENTS, Broker, BrokerDied
 from kit.faultydisk import FaultyDisk, Point
+from kit.nursery import Nursery, Process
 from kit.powercut import PowerCut
 from kit.python import TESTS, environment
 
@@ -26,61 +21,6 @@ __all__ = ["ProcessHost", "ProcessRunner"]
 PROGRAM = Path(__file__).with_name("fault_node.py")
 TURN_S = 0.004
 TOLD_BYTES = 3000           # of what it said last
-
-
-class Process:
-    """One that the nursery has made; as subprocess.Popen has it."""
-
-    def __init__(self, nursery: Nursery, pid: int) -> None:
-        self.nursery, self.pid = nursery, pid
-        self.returncode: int | None = None
-        self._fd = os.pidfd_open(pid)
-
-    def poll(self) -> int | None:
-        return self._reap(0.0)
-
-    def wait(self, timeout: float | None = None) -> int:
-        code = self._reap(timeout)
-        if code is None:
-            raise subprocess.TimeoutExpired("fluxmq", timeout or 0.0)
-        return code
-
-    def _reap(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._fd], [], [], timeout)[0]:
-            os.close(self._fd)
-            self.returncode = self.nursery.ask("wait", self.pid)
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            signal.pidfd_send_signal(self._fd, number)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
-
-
-class Nursery:
-    """fault_node.py, with the libraries in front of it."""
-
-    def __init__(self, disk: FaultyDisk, cut: PowerCut, errors: Path) -> None:
-        libraries = f"{disk.env['LD_PRELOAD']} {cut.library}"   # a sync that fails has not happened on the medium
-        with errors.open("wb") as stderr:
-            self._process = subprocess.Popen([sys.executable, str(PROGRAM)], stdin=subprocess.PIPE, text=True,
-                                             stdout=subprocess.PIPE, stderr=stderr,
-                                             env=environment(TESTS, **cut.env | disk.env | {"LD_PRELOAD": libraries}))
-
-    def ask(self, verb: str, asked: Any) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps([verb, asked]) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
 
 
 class _Broker(Broker):
@@ -96,7 +36,7 @@ class _Broker(Broker):
         out.write_bytes(b"")
         asked = {"arguments": command[command.index("run"):], "stdout": str(out), "stderr": str(err),
                  "orders": str(self.orders)}
-        self.process = Process(self.nursery, self.nursery.ask("spawn", asked))  # type: ignore[assignment]
+        self.process = Process(self.nursery, self.nursery.ask("spawn", asked))
         self._wait_until_ready()
         return self
 
@@ -208,7 +148,9 @@ class ProcessRunner:
     def __init__(self, base: Path, seed: int) -> None:
         self.base, self.seed = base, seed
         self.disk, self.cut = FaultyDisk(base), PowerCut(base)
-        self.nursery = Nursery(self.disk, self.cut, base / "errors")
+        libraries = f"{self.disk.env['LD_PRELOAD']} {self.cut.library}"     # a sync that fails has not happened there
+        self.nursery = Nursery(PROGRAM, environment(TESTS, **self.cut.env | self.disk.env | {"LD_PRELOAD": libraries}),
+                               base / "errors")
         self.points = 0
         self.template = base / "template"
         self.prepared = Story()

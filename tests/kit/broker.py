@@ -25,6 +25,7 @@ from typing import Self
 
 import pytest
 
+from kit.nursery import Process, can_fork, fork
 from kit.python import environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,7 +91,8 @@ class Broker:
     """One broker process.
 
     directory: where data and logs go. settings: `key.path` → value, as for `fluxmq run --set`. environ: what its
-    process has besides in its environment.
+    process has besides in its environment. It is forked by a program that has imported everything (kit/nursery.py),
+    or started by itself where that would be another thing.
     After `start`, `addresses` maps slot names as the start message prints them ("mqtt/tcp/plain", "health", …)
     to (host, port), and they stay the same over restarts.
     """
@@ -98,10 +100,10 @@ class Broker:
     def __init__(self, directory: Path, settings: dict[str, object] | None = None,
                  environ: dict[str, str] | None = None) -> None:
         self.directory = directory
-        self.environ = environ or {}
+        self.environ = dict(environ or {})
         self.settings = dict(settings or {})
         self.addresses: dict[str, Address] = {}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Process | None = None
         self._checked = 0                    # bytes of stderr that a check has seen
         directory.mkdir(parents=True, exist_ok=True)
 
@@ -125,9 +127,12 @@ class Broker:
 
     def _start(self) -> Broker:
         command = self._mosquitto_command() if WHICH == "mosquitto" else self._command()
-        with self._log("stdout").open("wb") as out, self._log("stderr").open("ab") as err:
-            self.process = subprocess.Popen(command, stdout=out, stderr=err, cwd=self.directory,
-                                            env=environment(PYTHONUNBUFFERED="1", **self.environ))
+        out, err, env = self._log("stdout"), self._log("stderr"), environment(PYTHONUNBUFFERED="1", **self.environ)
+        if can_fork(command, env):
+            self.process = fork(command, stdout=out, stderr=err, cwd=self.directory, env=env)
+        else:
+            with out.open("wb") as stdout, err.open("ab") as stderr:
+                self.process = subprocess.Popen(command, stdout=stdout, stderr=stderr, cwd=self.directory, env=env)
         if WHICH == "mosquitto":
             self._wait_until_listening()
         else:
@@ -301,7 +306,7 @@ class Broker:
     def _log(self, stream: str) -> Path:
         return self.directory / f"broker.{stream}"
 
-    def _need_process(self) -> subprocess.Popen[bytes]:
+    def _need_process(self) -> subprocess.Popen[bytes] | Process:
         if self.external:
             pytest.skip("needs a broker of its own to restart")
         assert self.process is not None, "the broker was not started"
