@@ -24,17 +24,25 @@ Connect = Callable[..., Client]
 
 
 class Bench:
-    """What a key is looked at with. Each `queue` is a broker of its own."""
+    """What a key is looked at with. Each `queue` or `queues` is a broker of its own.
 
-    def __init__(self, start: Start, connect: Connect, folder: Path) -> None:
-        self.start, self.connect, self.folder = start, connect, folder
+    start: a broker as it ships; start_node: one that looks at its queues twenty times a second (crash/small_node.py).
+    """
+
+    def __init__(self, start: Start, start_node: Start, connect: Connect, folder: Path) -> None:
+        self.start, self.start_node, self.connect, self.folder = start, start_node, connect, folder
         self.brokers = 0
         self.broker: Broker
 
     def queue(self, **spec: Any) -> Client:
         """A broker with a queue q that is so; a client of it."""
+        return self.queues(q=spec)
+
+    def queues(self, start: Start | None = None, **specs: dict[str, Any]) -> Client:
+        """A broker with these; name: what it is."""
         self.brokers += 1
-        self.broker = self.start({"name": "q"} | spec, **{"server.admin_socket": str(self.folder / f"s{self.brokers}")})
+        self.broker = (start or self.start)(*({"name": name} | spec for name, spec in specs.items()),
+                                            **{"server.admin_socket": str(self.folder / f"s{self.brokers}")})
         return self.connect(self.broker)
 
     def client(self) -> Client:
@@ -53,14 +61,6 @@ class Bench:
 
 def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
-
-
-def sees(client: Client, again: bool) -> None:
-    """Whether the message is delivered again: with one value of a key soon, with the other in an hour."""
-    if again:
-        client.expect(Publish, payload=b"x")
-    else:
-        client.expect_nothing(1.5)
 
 
 def name(bench: Bench) -> None:
@@ -136,18 +136,17 @@ def expires_after(bench: Bench) -> None:
 
 def retention(key: str, low: object, high: object) -> Callable[[Bench], None]:
     def observe(bench: Bench) -> None:
-        for value, some_go in ((low, True), (high, False), (0, False)):
-            client = bench.queue(type="stream", retention={key: value})
-            put(client, "q", *[bytes(1000)] * 20)
-            if some_go:
-                wait_until(lambda: bench.row()["messages"] < 20)
-            else:
-                # what retention looks at in the same round, seen to be looked at
-                AdminClient(bench.folder / f"s{bench.brokers}").ask("PUT", "queues", "mark", body={
-                    "type": "stream", "retention": {"max_length_messages": 1}})
-                put(client, "mark", *numbers(2))
-                wait_until(lambda: bench.row("mark")["messages"] == 1)
-                assert bench.row()["messages"] == 20
+        """The last is what retention looks at in the same round or later, seen to be looked at."""
+        kinds = {"high": {key: high}, "all": {key: 0}, "low": {key: low}, "mark": {"max_length_messages": 1}}
+        client = bench.queues(bench.start_node, **{name: {"type": "stream", "retention": kept}
+                                                   for name, kept in kinds.items()})
+        for name in ("high", "all", "low"):
+            put(client, name, *[bytes(1000)] * 20)
+        wait_until(lambda: bench.row("low")["messages"] < 20)
+        for _ in range(2):                  # the first round may have begun before all was there
+            put(client, "mark", *numbers(2))
+            wait_until(lambda: bench.row("mark")["messages"] == 1)
+        assert bench.row("high")["messages"] == bench.row("all")["messages"] == 20
     return observe
 
 
@@ -186,27 +185,31 @@ def max_retries(bench: Bench) -> None:
         assert bench.row("q.dlq")["messages"] == 1
 
 
-def backoff(again: tuple[bool, bool], *retries: dict[str, object]) -> Callable[[Bench], None]:
-    """Whether the third delivery comes soon, with the first and the second of two ways to retry."""
+def backoff(*retries: dict[str, object]) -> Callable[[Bench], None]:
+    """With the first of two ways to retry the third delivery comes soon; when it has, that of the other has not."""
     def observe(bench: Bench) -> None:
-        for retry, expected in zip(retries, again, strict=True):
-            client = bench.queue(retry=retry)
-            put(client, "q", b"x")
-            consume(client, "q", ack="manual")
+        client = bench.queues(late={"retry": retries[1]}, soon={"retry": retries[0]})
+        for queue, retry in zip(("late", "soon"), reversed(retries), strict=True):
+            put(client, queue, b"x")
+            consume(client, queue, ack="manual")
             packet = client.receive()
             order(client, "nack", packet, **({"delay": 0} if "multiplier" not in retry else {}))
             order(client, "nack", client.receive())
-            sees(client, expected)
+        assert users(client.expect(Publish, payload=b"x"))["queue"] == "soon"
+        client.expect_nothing()
     return observe
 
 
 def visibility_timeout(bench: Bench) -> None:
-    for value, expected in (("200ms", True), ("1h", False), ("0s", False)):
-        client = bench.queue(retry={"visibility_timeout": value})
-        put(client, "q", b"x")
-        consume(client, "q")
+    client = bench.queues(late={"retry": {"visibility_timeout": "1h"}}, never={"retry": {"visibility_timeout": "0s"}},
+                          soon={"retry": {"visibility_timeout": "200ms"}})
+    for queue in ("late", "never", "soon"):
+        put(client, queue, b"x")
+        consume(client, queue)
         take(client, b"x")
-        sees(client, expected)
+    for _ in range(2):
+        assert users(client.expect(Publish, payload=b"x"))["queue"] == "soon"
+    client.expect_nothing()
 
 
 def dlq(key: str, *values: tuple[object, str]) -> Callable[[Bench], None]:
@@ -232,11 +235,10 @@ KEYS: dict[str, Callable[[Bench], None]] = {
     "limits.max_bytes": limit("max_bytes", "1KiB", bytes(2000)),
     "limits.message_ttl": message_ttl,
     "retry.max_retries": max_retries,
-    "retry.initial_backoff": backoff((True, False), {"initial_backoff": "1ms"},
-                                     {"initial_backoff": "1h", "max_backoff": "2h"}),
-    "retry.max_backoff": backoff((True, False), {"initial_backoff": "1ms", "max_backoff": "2ms", "multiplier": 100},
+    "retry.initial_backoff": backoff({"initial_backoff": "1ms"}, {"initial_backoff": "1h", "max_backoff": "2h"}),
+    "retry.max_backoff": backoff({"initial_backoff": "1ms", "max_backoff": "2ms", "multiplier": 100},
                                  {"initial_backoff": "100ms", "max_backoff": "1h", "multiplier": 100}),
-    "retry.multiplier": backoff((True, False), {"initial_backoff": "100ms", "max_backoff": "1h", "multiplier": 1},
+    "retry.multiplier": backoff({"initial_backoff": "100ms", "max_backoff": "1h", "multiplier": 1},
                                 {"initial_backoff": "100ms", "max_backoff": "1h", "multiplier": 100}),
     "retry.visibility_timeout": visibility_timeout,
     "dlq.enabled": dlq("enabled", (True, "q.dlq"), (False, "")),
@@ -249,8 +251,8 @@ def test_there_is_an_entry_for_every_key() -> None:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_key(key: str, start_broker: Start, connect: Connect, tmp_path: Path) -> None:
-    KEYS[key](Bench(start_broker, connect, tmp_path))
+def test_a_key(key: str, start_broker: Start, start_node: Start, connect: Connect, tmp_path: Path) -> None:
+    KEYS[key](Bench(start_broker, start_node, connect, tmp_path))
 
 
 def test_an_access_list_is_about_queues_too(start_broker: Start, connect: Connect, tmp_path: Path) -> None:
