@@ -1,8 +1,8 @@
 """The commit that the checkout is held against: which it is, its tree, and its compiled core.
 
 `bench/BASELINE` names it: the hash of a commit on the first line, and after it why it is that one. It is built below
-`build/gate/`, once for a commit, an interpreter and a Cython; of the load generator nothing is built, the checkout's
-loads both.
+`build/gate/`, once for a commit, an interpreter and a Cython, without what the checkout has compiled of the same
+sources (reuse.py); of the load generator nothing is built, the checkout's loads both.
 """
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+from fluxmq.bench.gate.reuse import reuse
 from fluxmq.spark.gate import GateError
 
 __all__ = ["NoBaseline", "build", "find_commit", "named_commit"]
@@ -104,6 +105,8 @@ def build(root: Path, commit: str, say: Callable[[str], None]) -> Path:
         # What loads is the checkout's.
         for source in (making / "bench" / "load").glob("*.pyx"):
             source.unlink()
+        if known := reuse(root, making):
+            say(f"baseline {commit[:12]}: {len(known)} modules are those of the checkout, which are not compiled again")
         _compile(making)
         (making / BUILT).touch()
         # One that another process built meanwhile is as good, one that was left half built is not.

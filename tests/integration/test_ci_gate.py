@@ -3,6 +3,8 @@ baseline. The statistics alone are tested in tests/spark/test_gate.py; this gate
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,7 @@ from fluxmq._core.testing import DEBUG_BUILD
 from fluxmq.bench.gate.baseline import NoBaseline, build, find_commit, named_commit
 from fluxmq.bench.gate.history import committed, drift, move_baseline, read_history
 from fluxmq.bench.gate.report import gate_report
+from fluxmq.bench.gate.reuse import reuse
 from fluxmq.bench.gate.rows import ROWS
 from fluxmq.bench.gate.workload import write_workload
 from fluxmq.record.reading import open_recording
@@ -209,6 +212,93 @@ def test_a_baseline_is_built_once(clone: Path) -> None:
     assert not (home / "bench" / "BASELINE").exists(), "the tree of another commit"
     assert build(clone, commit, said.append) == home and said[1].endswith("built before")
     assert [path.name for path in home.parent.iterdir()] == [home.name]
+
+
+# ── what is not compiled twice ───────────────────────────────────────────────────────────────────────────────
+
+
+MODULES = ["leaf", "near", "far", "alone"]
+SETUP = """from pathlib import Path
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+setup(name="x", packages=["fluxmq", "fluxmq._core"], options={"build": {"build_base": "build/plain"}},
+      ext_modules=cythonize([Extension(f"fluxmq._core.{p.stem}", [str(p)], depends=["fluxmq/_core/x.h"])
+                             for p in sorted(Path("fluxmq/_core").glob("*.pyx"))], build_dir="build/plain/c"))
+"""
+
+
+@pytest.fixture(scope="module")
+def built_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four modules, compiled as a wheel is: far cimports near, and near leaf; leaf includes a header."""
+    root = tmp_path_factory.mktemp("reuse") / "root"
+    core = root / "fluxmq" / "_core"
+    core.mkdir(parents=True)
+    (root / "setup.py").write_text(SETUP)
+    (root / "fluxmq" / "__init__.py").touch()
+    (core / "__init__.py").touch()
+    (core / "x.h").write_text("#define X 1\n")
+    (core / "leaf.pxd").write_text("cdef extern from \"x.h\":\n    int X\ncdef class Leaf:\n    cdef int a\n")
+    (core / "leaf.pyx").write_text("cdef class Leaf:\n    pass\ndef found():\n    return X\n")
+    for name, other in (("near", "leaf"), ("far", "near")):
+        kind = name.capitalize()
+        (core / f"{name}.pxd").write_text(f"from fluxmq._core.{other} cimport {other.capitalize()}\n"
+                                          f"cdef class {kind}:\n    cdef {other.capitalize()} of\n")
+        (core / f"{name}.pyx").write_text(f"cdef class {kind}:\n    pass\n")
+    (core / "alone.pyx").write_text("def found():\n    return 2\n")
+    for path in root.rglob("*.p*"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    done = subprocess.run([sys.executable, "setup.py", "-q", "build_ext"], cwd=root, capture_output=True, text=True,
+                          timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    return root
+
+
+@pytest.mark.parametrize(("changed", "found"), [
+    ("", MODULES),
+    ("fluxmq/_core/alone.pyx", ["leaf", "near", "far"]),
+    ("fluxmq/_core/far.pyx", ["leaf", "near", "alone"]),
+    ("fluxmq/_core/near.pxd", ["leaf", "alone"]),
+    ("fluxmq/_core/leaf.pxd", ["alone"]),
+    ("fluxmq/_core/x.h", []),
+    ("setup.py", []),
+])
+@pytest.mark.parametrize("whose", ["baseline", "checkout"])
+def test_only_what_is_the_same_is_not_compiled_twice(built_tree: Path, tmp_path: Path, changed: str, found: list[str],
+                                                     whose: str) -> None:
+    """whose: the change is the baseline's; or that of the checkout, which was not compiled since, and then it does not
+    help that the baseline has the same."""
+    root, tree = tmp_path / "root", tmp_path / "tree"
+    shutil.copytree(built_tree, root)
+    shutil.copytree(built_tree, tree, ignore=shutil.ignore_patterns("build"))
+    for place in [tree] if whose == "baseline" else [root, tree]:
+        if changed:
+            (place / changed).write_text((place / changed).read_text() + "\n")
+    reused = reuse(root, tree)
+    assert sorted(reused) == sorted(found)
+    for name in reused:
+        assert next(tree.glob(f"build/plain/lib.*/fluxmq/_core/{name}.*.so"))
+    assert len(list(tree.rglob("*.so"))) == len(found)
+
+
+def test_the_build_compiles_nothing_of_what_is_there(built_tree: Path, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    shutil.copytree(built_tree, tree, ignore=shutil.ignore_patterns("build"))
+    (tree / "fluxmq" / "_core" / "alone.pyx").write_text("def found():\n    return 3\n")
+    reused = reuse(built_tree, tree)
+    assert sorted(reused) == ["far", "leaf", "near"]
+    before = {path: path.stat().st_mtime_ns for path in tree.rglob("*.so")}
+    done = subprocess.run([sys.executable, "setup.py", "build_ext", "--inplace"], cwd=tree, capture_output=True,
+                          text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert {path.name.partition(".")[0] for path in (tree / "fluxmq" / "_core").glob("*.so")} == set(MODULES)
+
+
+def test_another_cython_is_another_module(built_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = tmp_path / "tree"
+    shutil.copytree(built_tree, tree, ignore=shutil.ignore_patterns("build"))
+    monkeypatch.setattr("fluxmq.bench.gate.reuse.metadata.version", lambda name: "9.9")
+    assert reuse(built_tree, tree) == []
 
 
 def test_a_baseline_that_does_not_compile(clone: Path) -> None:
