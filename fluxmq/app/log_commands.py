@@ -91,7 +91,9 @@ def log_verify(directory: Path) -> int:
         for line in lines:
             click.echo(f"  {line}")
     if not whole.state:
-        click.echo(f"state: intact, {whole.view.keys} keys, reaches batch {whole.view.applied}" if whole.view.keys else
+        view = whole.view
+        cut = "; its last checkpoint was cut short, and the next start ends it" if view.parts else ""
+        click.echo(f"state: intact, {view.keys} keys, reaches batch {view.applied}{cut}" if view.keys or view.parts else
                    "state: nothing in it yet")
     if damaged:
         click.echo(f"Restore {directory} from a copy; or, with the broker stopped, `fluxmq log repair {directory}` "

@@ -111,6 +111,12 @@ HTTP_IDLE_SECONDS_MAX = 75.0
 VIEW_OPEN_FILES_MAX = 128
 SEGMENT_OPEN_FILES_MAX = 256
 
+# While RocksDB takes a batch nothing else of the broker runs: half a microsecond for each row. A checkpoint of more
+# rows than the first goes there in parts that the others bound (storage/staged.py), and is written twice.
+VIEW_WRITE_ROWS_MAX = 20_000
+VIEW_PART_ROWS_MAX = 4_000
+VIEW_PART_BYTES_MAX = 4 * 1024 * 1024
+
 # The admin socket serves people at a shell and their scripts, on this machine only.
 ADMIN_CONNECTIONS_MAX = 32
 # A publish of what goes through a shell; larger payloads come by MQTT. 32 of these at once are 512 MiB at worst.

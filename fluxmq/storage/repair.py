@@ -21,13 +21,15 @@ from rocksdict import AccessType, Rdict
 from fluxmq._core.errors import CorruptError, StorageError
 from fluxmq._core.journal_format import encode_header, file_name
 from fluxmq._core.segment_format import log_name, messages_of
+from fluxmq.storage import staged
 from fluxmq.storage.journal_files import Recovery, check
 from fluxmq.storage.journal_repair import repair_journal
+from fluxmq.storage.manifest import ViewDamage
 from fluxmq.storage.segment_repair import dump as dump_segments
 from fluxmq.storage.segment_repair import repair as repair_segments
 from fluxmq.storage.segments import UNKNOWN, SegmentStore
 from fluxmq.storage.state_repair import Mending, mend, synced_of
-from fluxmq.storage.view import REPAIRED, ViewDamage, applied_of, is_new, open_view, read_all
+from fluxmq.storage.view import REPAIRED, applied_of, is_new, open_view, rows_of, settle_staged, staged_in
 from fluxmq.storage.view_repair import (
     Hole,
     ViewReport,
@@ -117,11 +119,11 @@ def dump(base: Path, number: int | None = None) -> Iterator[tuple[int, tuple[int
         except ViewDamage as damage:
             raise StorageError(f"the state in {state} is damaged: {damage.text}. Messages that are in it only are not "
                                f"shown") from None
-        for item in around(view, b"k"):
-            if isinstance(item, Hole):
+        for key, value in staged.merged((item for item in around(view, b"k") if not isinstance(item, Hole)),
+                                        staged_in(view, copy)):
+            if key[:1] < b"k":
                 continue
-            key, value = item
-            if key[:1] != b"k":
+            if key[:1] > b"k":
                 return
             log = int.from_bytes(key[1:9], "big")
             if number is None or log == number:
@@ -136,7 +138,7 @@ def _reading(state: Path) -> Iterator[Iterator[tuple[bytes, bytes]]]:
         return
     with readable_copy(state) as copy:
         try:
-            yield read_all(open_view(copy, AccessType.read_only(False)), copy)
+            yield rows_of(open_view(copy, AccessType.read_only(False)), copy)
         except ViewDamage as damage:
             raise StorageError(f"{state} was good a moment ago: {damage.text}") from None
 
@@ -155,6 +157,10 @@ def repair(base: Path) -> RepairReport:
     target = state
     if view.problems:
         target = salvage(base, report.given_up)
+    elif view.parts:
+        with _writing(state) as opened:
+            settle_staged(opened, state)
+        report.made_again.append(f"{state}: a checkpoint that was cut short is finished")
     _segments(base, _synced(target), report)
     known = view.applied if target == state else _applied(target)
     applied = _journal(base, known, report)

@@ -7,7 +7,8 @@
 Why RocksDB with its log off: the journal is the log. A checkpoint is one WriteBatch with the new applied number in it,
 then a flush. A WriteBatch goes into one memtable, a memtable becomes one file, and the file joins the database by one
 entry of the manifest; so after a crash the view is as it was after some whole checkpoint, never in between. That holds
-in one column family only, which is why there is one.
+in one column family only, which is why there is one. A large checkpoint takes several batches, and counts from one of
+them on (staged.py).
 
 Keys that begin with a zero byte are the store's own.
 """
@@ -20,8 +21,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from rocksdict import WriteBatch
 
 from fluxmq._core.errors import CorruptError, StorageError, UsageError
 from fluxmq._core.journal import Journal
@@ -144,7 +143,7 @@ class RocksStore:
         self.checkpointing = True
         # Gathered there, too: of a hundred thousand keys that takes longer than others should wait.
         work = asyncio.get_running_loop().run_in_executor(
-            None, lambda: self._write_view(view.batch(puts, deletes, upto), upto))
+            None, lambda: self._write_view(puts, deletes, upto))
         # A cancelled caller must not let close() run beside the executor's thread.
         work.add_done_callback(self._checkpoint_ended)
         await asyncio.shield(work)
@@ -152,9 +151,9 @@ class RocksStore:
     def _checkpoint_ended(self, _work: asyncio.Future[None]) -> None:
         self.checkpointing = False
 
-    def _write_view(self, batch: WriteBatch, upto: int) -> None:
+    def _write_view(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], upto: int) -> None:
         assert self._view is not None and self._journal is not None
-        self._view.write(batch)
+        self._view.write(puts, deletes, upto)
         self._applied = upto
         self._journal.retire(upto)
 

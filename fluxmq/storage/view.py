@@ -5,7 +5,7 @@ its status has the reason. So everything is read with an iterator whose status i
 or finds out too late, is seen to here, before it opens anything:
 
   - A manifest whose last record claims more bytes than there are counts as torn by RocksDB, which then opens an older
-    view in silence; a record of a kind that no manifest has makes it run for ever. `check_manifest` reads the records.
+    view in silence; a record of a kind that no manifest has makes it run for ever. `manifest.py` reads the records.
   - Without CURRENT it makes a new, empty database beside the tables of the old one, and removes them.
   - The binding reads the last OPTIONS file, which has no checksum, and may crash over it. All options are set here, so
     those files go before the view is opened.
@@ -18,9 +18,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import chain
 from pathlib import Path
 
 from rocksdict import (
@@ -31,42 +30,26 @@ from rocksdict import (
     Options,
     Rdict,
     ReadOptions,
+    Snapshot,
     WriteBatch,
-    WriteOptions,
 )
 
 from fluxmq._core.errors import CorruptError, ShortageError, StorageError, UsageError
-from fluxmq._core.journal_format import crc32c
-from fluxmq.model.limits import VIEW_OPEN_FILES_MAX
-from fluxmq.storage.reading import close_quietly, read_whole
+from fluxmq.model.limits import VIEW_OPEN_FILES_MAX, VIEW_WRITE_ROWS_MAX
+from fluxmq.storage import staged
+from fluxmq.storage.manifest import ViewDamage, check_manifest, cut_torn
+from fluxmq.storage.staged import APPLIED_KEY, Part
 
-__all__ = ["APPLIED_KEY", "REPAIRED", "View", "ViewDamage", "applied_of", "check_manifest", "cut_torn", "is_new",
-           "open_view", "read_all", "told", "view_options"]
+__all__ = ["REPAIRED", "View", "applied_of", "is_new", "open_view", "read_all", "rows_of", "settle_staged", "staged_in",
+           "told", "view_options"]
 
-APPLIED_KEY = b"\x00applied"
 # A repaired view that has not taken its place yet (view_repair.py).
 REPAIRED = "state.repaired"
 
-# An idle broker carries what these sum up to, and no more. A checkpoint larger than the buffer still goes through
-# in one piece: the memtable grows for it and is given back by the flush.
+# An idle broker carries what these sum up to, and no more. A batch larger than the buffer still goes through in one
+# piece: the memtable grows for it and is given back by the flush.
 _WRITE_BUFFER_BYTES = 4 * 1024 * 1024
 _BLOCK_CACHE_BYTES = 4 * 1024 * 1024
-
-# A manifest is a log of RocksDB: blocks of 32 KiB; a record is CRC u32, length u16, kind u8, bytes. Only a record that
-# does not fit into its block is in pieces. Kinds: 0 padding, 1 whole, 2 first, 3 middle, 4 last piece.
-_BLOCK_BYTES = 32 * 1024
-_RECORD_HEADER_BYTES = 7
-_PIECES = range(1, 5)
-_CRC_MASK = 0xA282EAD8
-_SECTOR_BYTES = 512         # a disk writes all of it or nothing
-
-
-class ViewDamage(Exception):
-    """The view is not what was written. text: what is wrong, with the file."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
 
 
 def view_options() -> Options:
@@ -97,91 +80,6 @@ def is_new(state: Path) -> bool:
     return not state.is_dir() or not any(name == "CURRENT" or name.endswith(".sst") for name in os.listdir(state))
 
 
-def check_manifest(state: Path) -> Path:
-    """The manifest that CURRENT names, if both hold. A record at its end that a crash cut short counts for nothing, as
-    with RocksDB. Raises ViewDamage, OSError."""
-    current = state / "CURRENT"
-    try:
-        named = read_whole(current)
-    except FileNotFoundError:
-        raise ViewDamage(f"{current} is missing") from None
-    if not re.fullmatch(rb"MANIFEST-\d{6,20}\n", bytes(named)):
-        raise ViewDamage(f"{current} does not name a manifest" + ("; it is empty" if not named else ""))
-    path = state / bytes(named).decode().strip()
-    try:
-        data = read_whole(path)
-    except FileNotFoundError:
-        raise ViewDamage(f"{path} is missing, which {current.name} names") from None
-    end = _records_end(data)
-    if end < len(data) and not _torn(data, end):
-        raise ViewDamage(f"{path} is damaged at offset {end}: the record there does not hold")
-    return path
-
-
-def cut_torn(manifest: Path) -> None:
-    """Cuts off what a crash left of the last write, if check_manifest() finds the manifest good: RocksDB passes over a
-    record that the file ends in, and refuses one whose first bytes arrived without the others. Raises OSError."""
-    data = read_whole(manifest)
-    end = _records_end(data)
-    if end == len(data):
-        return
-    fd = os.open(manifest, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.ftruncate(fd, end)
-        os.fsync(fd)
-    finally:
-        close_quietly(fd)
-
-
-def _records_end(data: memoryview) -> int:
-    """Where the records that hold end, from the first on."""
-    at = 0
-    while at < len(data):
-        left = _BLOCK_BYTES - at % _BLOCK_BYTES
-        if left < _RECORD_HEADER_BYTES:
-            at += left
-            continue
-        end = _record_end(data, at)
-        if end is None:
-            break
-        at = end
-    return at
-
-
-def _record_end(data: memoryview, at: int, length: int | None = None) -> int | None:
-    """Where the record at `at` ends, if it holds; length: instead of what it says itself."""
-    if at + _RECORD_HEADER_BYTES > len(data):
-        return None
-    if length is None:
-        length = int.from_bytes(data[at + 4:at + 6], "little")
-    end = at + _RECORD_HEADER_BYTES + length
-    if data[at + 6] not in _PIECES or end > len(data):
-        return None
-    crc = crc32c(data[at + 6:end])
-    masked = ((crc >> 15 | crc << 17) + _CRC_MASK) & 0xFFFFFFFF
-    return end if masked == int.from_bytes(data[at:at + 4], "little") else None
-
-
-def _torn(data: memoryview, at: int) -> bool:
-    """Whether what stands from `at` on can be the rest of a write that a crash cut short: nothing behind it holds, and
-    it is longer than the file, or one of its sectors never arrived and is zeros. (A record with another length than was
-    written would hold with what is left.)"""
-    if not any(data[at:]):
-        return True
-    left = len(data) - at - _RECORD_HEADER_BYTES
-    if left >= 0 and not _sector_missing(data, at):
-        if int.from_bytes(data[at + 4:at + 6], "little") <= left or _record_end(data, at, left) is not None:
-            return False
-        if data[at + 6] not in _PIECES:
-            return False
-    return all(_record_end(data, behind) is None for behind in range(at + 1, len(data) - _RECORD_HEADER_BYTES))
-
-
-def _sector_missing(data: memoryview, at: int) -> bool:
-    ends = [*range(at - at % _SECTOR_BYTES + _SECTOR_BYTES, len(data), _SECTOR_BYTES), len(data)]
-    return any(not any(data[begin:end]) for begin, end in pairwise([at, *ends]))
-
-
 def open_view(state: Path, how: AccessType | None = None) -> Rdict:
     """RocksDB in `state`; how: for reading only, without it for writing too. Raises ViewDamage, StorageError."""
     try:
@@ -195,6 +93,8 @@ def told(state: Path, error: Exception) -> ViewDamage | StorageError:
     text = " ".join(str(error).split())
     if "Corruption" in text:
         return ViewDamage(text.rstrip("."))
+    if os.strerror(errno.ENOSPC) in text:
+        return ShortageError(f"cannot write the state in {state}: {text}")
     return StorageError(f"cannot read or write the state in {state}: {text}. If the disk fails (the kernel's log "
                         f"tells), copy {state.parent} to another one and run `fluxmq log verify` and `fluxmq log "
                         f"repair` on the copy")
@@ -203,10 +103,75 @@ def told(state: Path, error: Exception) -> ViewDamage | StorageError:
 def read_all(view: Rdict, state: Path, begin: bytes = b"\x01") -> Iterator[tuple[bytes, bytes]]:
     """Every key and value from `begin` on, in order, as of the call; ends only where they end. Raises ViewDamage,
     StorageError."""
+    yield from _walk(view.snapshot(), state, begin)
+
+
+def rows_of(view: Rdict, state: Path) -> Iterator[tuple[bytes, bytes]]:
+    """As read_all(), and as it is when a checkpoint that was laid down in parts is in its places (staged.py). Raises
+    ViewDamage, StorageError."""
+    snapshot = view.snapshot()
+    rows = _walk(snapshot, state, b"\x01")
+    found = _ready(snapshot, state)
+    yield from staged.merged(rows, _parts(snapshot, state, found[0])) if found is not None else rows
+
+
+def staged_in(view: Rdict, state: Path) -> Iterator[Part]:
+    """The parts of a checkpoint that count and are not in their places yet. Raises ViewDamage, StorageError."""
+    snapshot = view.snapshot()
+    found = _ready(snapshot, state)
+    return _parts(snapshot, state, found[0]) if found is not None else iter(())
+
+
+def settle_staged(view: Rdict, state: Path, missing: list[int] | None = None) -> bool:
+    """Ends a checkpoint that was laid down in parts and cut short. view: open for writing. missing: gets the numbers of
+    parts that are not there, for a repair; without it they are damage. Returns whether there was such a checkpoint.
+    Raises ViewDamage, StorageError; ShortageError for want of space."""
+    snapshot = view.snapshot()
+    found = _ready(snapshot, state)
+    try:
+        if found is not None:
+            staged.settle(view, _parts(snapshot, state, found[0], missing), found[1])
+        elif next(_walk(snapshot, state, staged.PART), (b"",))[0].startswith(staged.PART):
+            staged.drop_unready(view)
+    except (ViewDamage, StorageError):
+        raise
+    except Exception as error:
+        raise told(state, error) from error
+    return found is not None
+
+
+def _ready(snapshot: Snapshot, state: Path) -> tuple[int, int] | None:
+    """How many parts count, and the batch they reach."""
+    key, value = next(_walk(snapshot, state, staged.READY), (b"", b""))
+    if key != staged.READY:
+        return None
+    found = staged.ready_of(value)
+    if found is None:
+        raise ViewDamage(f"{state}: what it says of a checkpoint in parts is no number")
+    return found
+
+
+def _parts(snapshot: Snapshot, state: Path, count: int, missing: list[int] | None = None) -> Iterator[Part]:
+    walk = _walk(snapshot, state, staged.PART)
+    key, value = next(walk, (b"", b""))
+    for number in range(count):
+        part = None
+        if key == staged.PART + number.to_bytes(4, "big"):
+            part = staged.unpacked(value)
+            key, value = next(walk, (b"", b""))
+        if part is not None:
+            yield part
+        elif missing is not None:
+            missing.append(number)
+        else:
+            raise ViewDamage(f"{state}: part {number} of {count} of a checkpoint is missing, or does not hold")
+
+
+def _walk(snapshot: Snapshot, state: Path, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
     how = ReadOptions()
     how.set_verify_checksums(True)
     how.fill_cache(False)  # type: ignore[call-arg]  # takes a value, whatever its stub says
-    at = view.snapshot().iter(how)
+    at = snapshot.iter(how)
     valid, key, value, step = at.valid, at.key, at.value, at.next
     try:
         at.seek(begin)
@@ -232,6 +197,7 @@ class View:
         self._reading: Rdict | None = None
         self._writing: Rdict | None = None
         self._opened = False
+        self._staging = False       # parts of a checkpoint may lie there
 
     def open(self) -> int:
         """Opens for reading; returns the batch that it reaches. Raises CorruptError, StorageError."""
@@ -258,7 +224,7 @@ class View:
         view = self._reading or self._writing
         try:
             if view is not None:
-                yield from read_all(view, self.path)
+                yield from rows_of(view, self.path)
         except ViewDamage as damage:
             raise self.refusal(damage) from None
         self.make_writable()
@@ -274,34 +240,52 @@ class View:
                 raise StorageError(f"cannot write the state in {self.path}: {error}") from error
         self._reading = None        # whoever still reads from it has it until the end
 
-    @staticmethod
-    def batch(puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], upto: int) -> WriteBatch:
-        """A checkpoint, for write()."""
-        batch = WriteBatch(raw_mode=True)
-        for key, value in puts:
-            _check_key(key)
-            batch.put(key, value)
-        for key in deletes:
-            _check_key(key)
-            batch.delete(key)
-        batch.put(APPLIED_KEY, upto.to_bytes(8, "little"))
-        return batch
-
-    def write(self, batch: WriteBatch) -> None:
-        """Writes and waits for the disk; in an executor's thread. Raises CorruptError, StorageError."""
+    def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], upto: int) -> None:
+        """A checkpoint, all of it or nothing; waits for the disk; in an executor's thread. Raises CorruptError,
+        StorageError, UsageError."""
         assert self._writing is not None
-        how = WriteOptions()
-        how.disable_wal = True  # type: ignore[assignment, method-assign]  # a property, whatever its stub says
         try:
-            self._writing.write(batch, how)
-            self._writing.flush(wait=True)
+            if self._staging:       # the last one failed, and may have failed behind READY
+                settle_staged(self._writing, self.path)
+                self._staging = False
+            parts = staged.parts_of(puts, deletes)
+            first = []
+            rows = 0
+            for part in parts:
+                first.append(part)
+                rows += len(part[0]) // 2 + len(part[1])
+                if rows > VIEW_WRITE_ROWS_MAX:
+                    self._write_in_parts(chain(first, parts), upto)
+                    return
+            self._write_at_once(first, upto)
+        except (UsageError, CorruptError, StorageError):
+            raise
+        except ViewDamage as damage:
+            raise self.refusal(damage) from None
         except Exception as error:
-            found = told(self.path, error)
-            if isinstance(found, ViewDamage):
-                raise self.refusal(found) from error
             # RocksDB goes on by itself when there is space again; any other error it keeps until it is opened anew.
-            kind = ShortageError if os.strerror(errno.ENOSPC) in str(error) else StorageError
-            raise kind(f"cannot write the state in {self.path}: {error}") from error
+            found = told(self.path, error)
+            raise (self.refusal(found) if isinstance(found, ViewDamage) else found) from error
+
+    def _write_at_once(self, parts: Iterable[Part], upto: int) -> None:
+        assert self._writing is not None
+        batch = WriteBatch(raw_mode=True)
+        for part in parts:
+            staged.add_rows(batch, part)
+        batch.put(APPLIED_KEY, upto.to_bytes(8, "little"))
+        self._writing.write(batch, staged.unsynced())
+        self._writing.flush(wait=True)
+
+    def _write_in_parts(self, parts: Iterable[Part], upto: int) -> None:
+        assert self._writing is not None
+        self._staging = True
+        count = 0
+        for part in parts:
+            staged.write_part(self._writing, count, part)
+            count += 1
+        staged.write_ready(self._writing, count, upto)
+        settle_staged(self._writing, self.path)
+        self._staging = False
 
     def close(self) -> None:
         """May be called twice."""
@@ -324,7 +308,9 @@ class View:
 
     def _write_access(self) -> None:
         self._forget_options()
-        self._writing = open_view(self.path)
+        writing = open_view(self.path)
+        settle_staged(writing, self.path)
+        self._writing = writing
 
     def _forget_options(self) -> None:
         for name in os.listdir(self.path):
@@ -335,16 +321,15 @@ class View:
 def applied_of(view: Rdict, state: Path) -> int:
     """The batch of the journal that a view reaches; 0 for one that was never written to. Raises ViewDamage,
     StorageError."""
-    found = next(read_all(view, state, APPLIED_KEY), None)
-    if found is None:
+    snapshot = view.snapshot()
+    ready = _ready(snapshot, state)
+    if ready is not None:
+        return ready[1]
+    found = next(_walk(snapshot, state, APPLIED_KEY), None)
+    if found is None or found[0].startswith(staged.PART):       # parts of a first checkpoint that do not count
         return 0
     if found[0] != APPLIED_KEY:
         raise ViewDamage(f"{state}: it does not say which batch of the journal it reaches")
     if len(found[1]) != 8:
         raise ViewDamage(f"{state}: what it says of the batch that it reaches is no number")
     return int.from_bytes(found[1], "little")
-
-
-def _check_key(key: bytes) -> None:
-    if not key or key[0] == 0:
-        raise UsageError(f"{key!r} is no key of the view: keys are not empty and do not begin with a zero byte")

@@ -19,19 +19,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rocksdict import AccessType, Rdict, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import AccessType, Rdict, ReadOptions, WriteBatch
 
 from fluxmq._core.errors import StorageError
+from fluxmq.storage import staged
+from fluxmq.storage.manifest import ViewDamage, check_manifest, cut_torn
 from fluxmq.storage.view import (
-    APPLIED_KEY,
     REPAIRED,
-    ViewDamage,
     applied_of,
-    check_manifest,
-    cut_torn,
     is_new,
     open_view,
     read_all,
+    settle_staged,
+    staged_in,
     told,
     view_options,
 )
@@ -56,11 +56,13 @@ class Hole:
 
 @dataclass(slots=True)
 class ViewReport:
-    """What examine() found. problems: one line each. keys: that can be read. applied: None if it is not known."""
+    """What examine() found. problems: one line each. keys: that can be read. applied: None if it is not known. parts:
+    of a checkpoint that was cut short; the next start ends it."""
 
     problems: list[str] = field(default_factory=list)
     keys: int = 0
     applied: int | None = 0
+    parts: int = 0
 
 
 def shown(key: bytes) -> str:
@@ -165,8 +167,10 @@ def examine(state: Path) -> ViewReport:
                 for found in around(view):
                     if isinstance(found, Hole):
                         report.problems.append(f"{_between(found)}: {found.text.replace(str(copy), str(state))}")
-                    else:
+                    elif not found[0].startswith((staged.PART, staged.READY)):
                         report.keys += 1
+                if not report.problems:
+                    report.parts = sum(1 for _ in staged_in(view, copy))
             except (ViewDamage, StorageError) as error:
                 report.problems.append(str(error).replace(str(copy), str(state)))
                 report.applied = None
@@ -208,10 +212,24 @@ def salvage(base: Path, lines: list[str]) -> Path:
             lines.append(f"{state}: {damage.text}")
         if holes:
             _older(state, scratch, new, holes, lines)
+        _settle(new, state, lines)
     finally:
         new.close()
         shutil.rmtree(scratch, ignore_errors=True)
     return target
+
+
+def _settle(new: Rdict, state: Path, lines: list[str]) -> None:
+    """A checkpoint that was cut short is ended with what is left of it."""
+    missing: list[int] = []
+    try:
+        settle_staged(new, state, missing)
+    except ViewDamage as damage:
+        lines.append(damage.text)
+        write(new, [], [key for key, _ in read_all(new, state, staged.PART) if key[:1] == b"\0"])
+    if missing:
+        lines.append(f"{state}: {len(missing)} parts of the last checkpoint cannot be read; what they changed may be "
+                     f"older")
 
 
 def _but_for_holes(view: Rdict, holes: list[Hole]) -> Iterator[tuple[bytes, bytes]]:
@@ -274,8 +292,7 @@ def _range(view: Rdict, state: Path, hole: Hole) -> Iterator[tuple[bytes, bytes]
 
 def write(view: Rdict, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
     """Durably; in several steps, so not for a view that is in use. Raises StorageError."""
-    how = WriteOptions()
-    how.disable_wal = True  # type: ignore[assignment, method-assign]  # a property, whatever its stub says
+    how = staged.unsynced()
     batch = WriteBatch(raw_mode=True)
     try:
         for key, value in puts:
@@ -324,7 +341,7 @@ def finish(base: Path) -> bool:
 
 def set_applied(view: Rdict, batch: int) -> None:
     """The view is taken to reach this batch. Raises StorageError."""
-    write(view, [(APPLIED_KEY, batch.to_bytes(8, "little"))])
+    write(view, [(staged.APPLIED_KEY, batch.to_bytes(8, "little"))])
 
 
 def _sync(directory: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from kit import journals
 from kit.powercut import PowerCut
 from kit.python import TESTS, environment
@@ -21,11 +22,11 @@ from fluxmq._core.errors import FluxError
 class Instants:
     """The checkpointing program, which holds still before each sync. `said`: the last number that it called durable."""
 
-    def __init__(self, cut: PowerCut) -> None:
+    def __init__(self, cut: PowerCut, program: str) -> None:
         asked, ask = os.pipe()
         answer, self.go = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, journals.__file__, "store", str(cut.live), "fsync"], stdout=subprocess.PIPE,
+            [sys.executable, journals.__file__, program, str(cut.live), "fsync"], stdout=subprocess.PIPE,
             pass_fds=(ask, answer), env=environment(TESTS, **cut.env, POWERCUT_GATE=f"{ask},{answer}"))
         os.close(ask)
         os.close(answer)
@@ -62,11 +63,12 @@ class Instants:
         os.close(self.go)
 
 
-def test_a_checkpoint_is_whole_or_not_there_at_each_of_its_syncs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["store", "store-in-parts"])
+def test_a_checkpoint_is_whole_or_not_there_at_each_of_its_syncs(tmp_path: Path, how: str) -> None:
     """Cut off inside RocksDB, by a kill or by a loss of power: what is durable changes only with a sync, so all that
     can be found on a disk which keeps nothing by itself is looked at; and at each instant also a torn disk."""
     cut = PowerCut(tmp_path / "cut")
-    program, seen = Instants(cut), Counter[str]()
+    program, seen = Instants(cut, how), Counter[str]()
     try:
         while seen["MANIFEST"] < 6:
             path = program.next()

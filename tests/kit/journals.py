@@ -1,7 +1,7 @@
 """A journal with its writer on a thread, and the programs that crash tests kill.
 
-Run as a program: `journals.py journal|store DIRECTORY MODE` appends for ever and prints a line as soon as something is
-durable; everything printed must be found again after any crash.
+Run as a program: `journals.py journal|store|store-in-parts DIRECTORY MODE` appends for ever and prints a line as soon
+as something is durable; everything printed must be found again after any crash.
 """
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fluxmq._core.journal import Journal
 from fluxmq._core.journal_format import FILE_HEADER_SIZE, iter_records
+from fluxmq.storage import staged, view
 from fluxmq.storage.journal_files import Recovery, read_batches, recover
 from fluxmq.storage.store import RocksStore
 
@@ -152,4 +153,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "journal":
         _append_for_ever(Path(sys.argv[2]), sys.argv[3])
     else:
+        if sys.argv[1] == "store-in-parts":     # as a checkpoint of a hundred thousand rows does
+            view.VIEW_WRITE_ROWS_MAX, staged.VIEW_PART_ROWS_MAX = 8, 5
         asyncio.run(_checkpoint_for_ever(Path(sys.argv[2]), sys.argv[3]))

@@ -166,8 +166,8 @@ def view_fails(node: Node) -> None:
 def retiring_fails(node: Node) -> None:
     write = node.store._write_view
 
-    def broken(batch: Any, upto: int) -> None:
-        write(batch, upto)
+    def broken(puts: Any, deletes: Any, upto: int) -> None:
+        write(puts, deletes, upto)
         raise StorageError("cannot remove journal files")
     node.store._write_view = broken  # type: ignore[method-assign]
 

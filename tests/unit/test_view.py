@@ -19,8 +19,9 @@ from kit.watch import wait_until
 from fluxmq._core.errors import CorruptError, StorageError
 from fluxmq._core.journal_format import file_name
 from fluxmq.app import exit_codes, recovered
+from fluxmq.storage.manifest import ViewDamage, check_manifest, cut_torn
 from fluxmq.storage.store import RocksStore
-from fluxmq.storage.view import ViewDamage, check_manifest, cut_torn, told
+from fluxmq.storage.view import told
 
 CHECKPOINTS = 3
 KEYS = 400  # several blocks of a table
