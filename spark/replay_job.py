@@ -195,7 +195,7 @@ def _report(summary: Summary, out: str) -> str:
               help="2 plays in half of the recorded time.")
 @click.option("--fast", is_flag=True, help="As fast as possible, in the recorded order of each client.")
 @click.option("--copies", type=click.IntRange(1), default=1, show_default=True,
-              help="The recording so many times, each with client ids and topics of its own.")
+              help="How many times to play the recording at once, each with client ids and topics of its own.")
 @click.option("--master", metavar="URL", help="Of Spark; without, local[*] in this process.")
 @click.option("--partitions", type=click.IntRange(1), help="Players at one time; without, one for each slot of Spark.")
 @click.option("--username", help=f"Log in as that, with the password in the environment variable {PASSWORD}.")

@@ -108,7 +108,8 @@ class BrokerPlace:
             found = json.loads(content)
             text = f"{found['detail']} ({found['hint']})" if found.get("hint") else str(found["detail"])
         except (ValueError, KeyError, TypeError):
-            raise SourceError(f"what answers at {self.path} is no admin socket of a broker (status {status})") from None
+            raise SourceError(f"what answers at {self.path} is not the admin socket of a broker (status {status})") \
+                from None
         if status == http.client.NOT_FOUND and segments[-1] == "logs":
             if "no such path" not in text:
                 raise NoQueue(f"the broker at {self.path} says: {text}")
@@ -134,8 +135,8 @@ class BrokerPlace:
                     raise SourceError(f"{self.path} is too long for the path of a socket (107 bytes): give it relative "
                                       f"to the working directory, or set server.admin_socket") from None
                 if isinstance(error, PermissionError):
-                    raise SourceError(f"{self.path} may not be opened: be the user that the broker runs as, or root") \
-                        from None
+                    raise SourceError(f"{self.path} may not be opened: run this as the user of the broker, or as "
+                                      f"root") from None
                 # one that was idle for long was closed at the other end: the first failure says nothing
                 if time.monotonic() >= until and fresh:
                     raise self._unreachable(error) from None

@@ -119,7 +119,7 @@ class _Segment:
 
 
 def _forbidden(path: object) -> SourceError:
-    return SourceError(f"{path} may not be read: be the user that the broker runs as, or root")
+    return SourceError(f"{path} may not be read: run this as the user of the broker, or as root")
 
 
 class LogsPlace:

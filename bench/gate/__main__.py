@@ -68,7 +68,7 @@ class Progress:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--long", "thorough", is_flag=True,
-              help="Find 5 % instead of 10, which takes an hour and a quiet machine; also hold against the oldest of "
+              help="Find 5 % instead of 10, which takes an hour and a quiet machine; also compare with the oldest of "
                    "the last ten baselines.")
 @click.option("--rounds", type=click.IntRange(1),
               help="Pairs of each row, of quiet ones twice as many: fresh brokers of both, each loaded twice. Default: "
@@ -77,7 +77,7 @@ class Progress:
               help=f"What is measured of each turn. Default: {SECONDS}, --long {SECONDS_LONG}.")
 @click.option("--publishes", type=click.IntRange(100), default=PUBLISHES, show_default=True,
               help="Of the workload that is replayed.")
-@click.option("--baseline", metavar="COMMIT|DIR", help="Hold against this commit, or the built tree in DIR, instead of "
+@click.option("--baseline", metavar="COMMIT|DIR", help="Compare with this commit, or the built tree in DIR, instead of "
                                                        "what bench/BASELINE names.")
 @click.option("--candidate", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="The built tree that is judged. Default: the FluxMQ that runs this.")

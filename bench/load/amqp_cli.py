@@ -104,7 +104,7 @@ def run_started(given: dict[str, Any], folder: Path | None) -> dict[str, Any]:
 @click.option("--smoke", is_flag=True, help="A run of a fraction of a second, to see that it works.")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
 def amqp(start: bool, folder: Path | None, row: str | None, smoke: bool, as_json: bool, **options: Any) -> None:
-    """Publish and consume over AMQP 0-9-1, and tell how fast it went.
+    """Publish and consume over AMQP 0-9-1, and report how fast it went.
 
     Queues are declared for the run and deleted after it. A closed loop (the default) keeps --window messages in flight;
     an open loop (--rate) sends on time whatever the broker does. Exit status 1 when messages were lost.

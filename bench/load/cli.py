@@ -128,7 +128,7 @@ def connection_options(command: Any) -> Any:
 @click.option("--churn", type=click.FloatRange(0), default=0.0, show_default=True,
               help="Subscriptions per second that come and go on other topics meanwhile.")
 def run(smoke: bool, as_json: bool, filter_: str | None, **given: Any) -> None:
-    """Publish and subscribe, and tell how fast it went.
+    """Publish and subscribe, and report how fast it went.
 
     A closed loop (the default) keeps --window messages in flight, so it measures what the broker can do and loses
     nothing; an open loop (--rate) sends on time whatever the broker does. Exit status 1 when messages were lost.

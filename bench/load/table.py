@@ -108,7 +108,7 @@ def render_load(figures: dict[str, Any]) -> str:
     lines += latency_line("latency", figures["latency_us"]) + latency_line("ack", figures["ack_latency_us"])
     lines.append(f"whole run  {total['sent']:,} sent, {total['delivered']:,} of {total['expected']:,} delivered, "
                  f"{total['lost']:,} lost, {total['duplicates']:,} duplicates, {total['reordered']:,} out of order")
-    for key, what in (("foreign", "deliveries that belong to nobody here"), ("refused", "refused by reason code"),
+    for key, what in (("foreign", "deliveries that nobody here asked for"), ("refused", "refused by reason code"),
                       ("stalls", "times the loop stood still"), ("overruns", "left out: the broker was behind")):
         if total[key]:
             lines.append(f"           {total[key]:,} {what}")

@@ -115,13 +115,13 @@ class _Reader:
                 raise self.fail(key, f"the key `{name}` is not known; "
                                 + (f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"))
             if name in keys:
-                raise self.fail(key, f"the key `{name}` stands twice")
+                raise self.fail(key, f"the key `{name}` is given twice")
             keys[name] = value
         return keys
 
     def _text(self, node: yaml.Node, key: str) -> str:
         if not isinstance(node, yaml.ScalarNode) or node.tag == _NULL_TAG or not node.value:
-            raise self.fail(node, f"`{key}` holds nothing where a text is expected (an unquoted # begins a comment: "
+            raise self.fail(node, f"`{key}` is empty where text is expected (an unquoted # begins a comment: "
                             "write \"#\")")
         return str(node.value)
 

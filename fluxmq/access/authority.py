@@ -165,7 +165,7 @@ class Authority:
         if certificate and username_from:
             name = peer_username(certificate, username_from)
             if name is None:
-                raise AuthError(NOT_AUTHORIZED, f"the client certificate holds no user name ({username_from})")
+                raise AuthError(NOT_AUTHORIZED, f"the client certificate contains no user name ({username_from})")
             if username is not None and username != name:
                 raise AuthError(NOT_AUTHORIZED, "the user name is not the one of the client certificate")
             return name, None

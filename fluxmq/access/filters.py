@@ -89,7 +89,7 @@ def filter_problem(filter_: str) -> str:
     if not filter_:
         return "a topic filter may not be empty"
     if "\0" in filter_:
-        return "a topic filter may not hold the character U+0000"
+        return "a topic filter may not contain the character U+0000"
     if len(filter_.encode("utf-8", "surrogatepass")) > FILTER_SIZE_BYTES_MAX:
         return f"a topic filter may have {FILTER_SIZE_BYTES_MAX} bytes at most"
     levels = filter_.split("/")

@@ -106,7 +106,7 @@ class ScramVerifier:
         try:
             salt, stored_key, server_key = (base64.b64decode(found[index], validate=True) for index in (2, 3, 4))
         except binascii.Error:
-            raise ValueError("the SCRAM verifier holds text that is not base64") from None
+            raise ValueError("the SCRAM verifier contains text that is not base64") from None
         if len(salt) < 8 or len(stored_key) != 32 or len(server_key) != 32:
             raise ValueError("the SCRAM verifier is cut short")
         return cls(salt, iterations, stored_key, server_key)

@@ -191,7 +191,7 @@ class ServerContexts:
             hint = f" (as user {os.geteuid()})" if error.errno == errno.EACCES else ""
             raise self._fail(key, f"{name} cannot be read: {error.strerror}{hint}") from None
         if mark.encode() not in data:
-            raise self._fail(key, f"{name} holds no PEM block that ends in {mark.rstrip('-')}")
+            raise self._fail(key, f"{name} contains no PEM block that ends in {mark.rstrip('-')}")
         return data
 
 

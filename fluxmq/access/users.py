@@ -165,7 +165,7 @@ def _name_problem(name: str) -> str:
     if name.startswith("#"):
         return "may not begin with '#', which begins a comment"
     if not name.isprintable() or any(char.isspace() for char in name):
-        return "may not hold spaces or control characters"
+        return "may not contain spaces or control characters"
     try:
         if saslprep(name) != name:
             return f"is not in its normal form, which is {saslprep(name)!r}"
@@ -208,7 +208,7 @@ def _read(path: Path) -> _Document:
         except ValueError as error:
             raise ConfigError(str(path), f"line {number}: {error}") from None
         if user.name in seen:
-            raise ConfigError(str(path), f"line {number}: {user.name!r} stands on line {seen[user.name]} already")
+            raise ConfigError(str(path), f"line {number}: {user.name!r} is already on line {seen[user.name]}")
         seen[user.name] = number
         document.lines.append(user)
     return document

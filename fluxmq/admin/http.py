@@ -104,7 +104,7 @@ class HttpServer:
     async def start(self) -> None:
         """Binds and serves. OSError when the address cannot be listened on."""
         if self._server is not None:
-            raise UsageError("this server runs already")
+            raise UsageError("this server is already running")
         self._server = await self._listen()
 
     async def stop(self) -> None:
@@ -176,13 +176,13 @@ class HttpServer:
             async with asyncio.timeout(self._bounds.handle_seconds_max):
                 answer = await self._handler.handle(request)
         except TimeoutError:
-            return self._handler.refuse(504, "it took too long; it may have been done all the same")
+            return self._handler.refuse(504, "it took too long; it may have been done nevertheless")
         except Exception:
             _LOG.exception("a page could not be made", extra={"page": request.target[:200]})
             return self._handler.refuse(500, "it could not be found out; the log says why")
         if isinstance(answer, Stream) and (self._streams >= self._bounds.streams_max):
             await answer.pieces.aclose()
-            return self._handler.refuse(503, f"{self._streams} streams are open; that is as many as there may be")
+            return self._handler.refuse(503, f"{self._streams} streams are open, and there may be no more")
         return answer
 
     async def _stream(self, peer: "_Peer", answer: Stream, request: Request | None) -> None:

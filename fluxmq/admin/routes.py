@@ -163,7 +163,7 @@ class AdminRoutes:
         try:
             answer = await verb(_Call(names, query, request.body, accepts_pages(request.raw)))
             if self._on_log is not None and request.method not in ("GET", "HEAD") and segments[-1] != "messages":
-                self._on_log("info", "", "changed by way of the admin socket", {
+                self._on_log("info", "", "changed through the admin socket", {
                     "request": f"{request.method} {path}", **query})
             return answer
         except (QueueRefused, RecordRefused) as error:

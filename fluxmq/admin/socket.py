@@ -81,7 +81,7 @@ class AdminSocket(HttpServer):
         except FileNotFoundError:
             return
         if not stat.S_ISSOCK(mode):
-            raise OSError(errno.EEXIST, "the file is no socket; it is left alone")
+            raise OSError(errno.EEXIST, "the file is not a socket; it is left alone")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             # not blocking: a living broker whose backlog is full says EAGAIN, and lives all the same
             probe.setblocking(False)

@@ -89,7 +89,7 @@ class AdminClient:
                     yield found
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from error
-        raise AdminError("the broker ended the stream: it stops, or was stopped")
+        raise AdminError("the broker ended the stream: it is stopping, or was stopped")
 
     def record(self, ring_size: int) -> tuple[dict[str, Any], Iterator[bytes]]:
         """Begins a recording: what the broker says about it, and the lines that follow for as long as it runs.
@@ -138,14 +138,14 @@ class AdminClient:
             return AdminError(f"no broker answers at {self.path}",
                               f"start one with `fluxmq run`, or say where it is by --config FILE or {self.option} PATH")
         if isinstance(error, PermissionError):
-            return AdminError(f"{self.path} may not be opened", "be the user that the broker runs as, or root")
+            return AdminError(f"{self.path} may not be opened", "run this as the user of the broker, or as root")
         if isinstance(error, TimeoutError):
             return AdminError(f"the broker at {self.path} does not answer in time", "its log may say why")
         if isinstance(error, http.client.RemoteDisconnected | ConnectionResetError | BrokenPipeError):
             return AdminError(f"the broker at {self.path} ended the connection",
-                              "it stopped, or has as many connections as it takes")
+                              "it stopped, or has as many connections as it allows")
         if isinstance(error, http.client.HTTPException):
-            return AdminError(f"what answers at {self.path} is no admin socket of a broker")
+            return AdminError(f"what answers at {self.path} is not the admin socket of a broker")
         return AdminError(f"{self.path}: {getattr(error, 'strerror', None) or error}")
 
 
@@ -157,7 +157,7 @@ def _read(status: int, content: bytes) -> Any:
     try:
         found = json.loads(content)
     except ValueError:
-        raise AdminError(f"what answers there is no admin socket of a broker (status {status})") from None
+        raise AdminError(f"what answers there is not the admin socket of a broker (status {status})") from None
     if status < http.client.BAD_REQUEST:
         return found
     if not isinstance(found, dict):

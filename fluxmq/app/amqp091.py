@@ -87,7 +87,8 @@ class Amqp091:
         """The clock has moved."""
         self._ticks += 1
         if self._memory.look():
-            text = "memory is short: who publishes is blocked" if self._memory.on else "memory is no longer short"
+            text = ("memory is short: connections that publish are blocked" if self._memory.on else
+                    "memory is no longer short")
             self.notes.say("warning", "", text, {"amqp091.memory_high": self._memory.mark})
         if self._memory.on and self._ticks % TRIM_TICKS == 0:
             self._server.loop.run_in_executor(None, trim)  # what nobody uses any more must not keep it on

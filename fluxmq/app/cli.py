@@ -160,7 +160,7 @@ def user_add(name: str, file: Path, password_stdin: bool) -> None:
     if password_stdin:
         password = sys.stdin.readline().rstrip("\r\n")
         if not password:
-            raise click.UsageError("standard input holds no password")
+            raise click.UsageError("there is no password on standard input")
     else:
         try:
             password = click.prompt("Password", hide_input=True, confirmation_prompt=True)

@@ -166,7 +166,7 @@ def _amqp(config: Config) -> Iterator[Finding]:
     if not amqp.virtual_hosts:
         yield (path,), "must name at least one, such as \"/\": nobody could open a connection"
     for name in sorted({name for name in amqp.virtual_hosts if amqp.virtual_hosts.count(name) > 1}):
-        yield (path,), f"{name!r} is there twice"
+        yield (path,), f"{name!r} is given twice"
     for name in amqp.virtual_hosts:
         if not name:
             yield (path,), "a name is empty"

@@ -75,7 +75,7 @@ class _FileReader:
             target = ALIASES.get(name, name)
             if target in seen:
                 first, first_where = seen[target]
-                twice = "is there twice" if first == name else f"and {first} are names of the same key: keep one"
+                twice = "is given twice" if first == name else f"and {first} are names of the same key: keep one"
                 self.problems.append(Problem(name, f"{twice} ({first_where} and {where})"))
                 continue
             seen[target] = name, where
@@ -108,14 +108,14 @@ def from_file(file: Path) -> tuple[list[Given], list[Problem]]:
     except OSError as error:
         return [], [Problem("", f"cannot read {file}: {error.strerror}")]
     if len(content) > FILE_BYTES_MAX:
-        return [], [Problem("", f"{file} is larger than {FILE_BYTES_MAX} bytes: that is no configuration")]
+        return [], [Problem("", f"{file} is larger than {FILE_BYTES_MAX} bytes: that is not a configuration")]
     try:
         loader = _Loader(content)
         root = loader.get_node() if loader.check_node() else None
         if root is None:
             return [], []
         if loader.check_node():
-            return [], [Problem("", f"{file} holds more than one YAML document; one is allowed")]
+            return [], [Problem("", f"{file} contains more than one YAML document; one is allowed")]
         reader = _FileReader(str(file), loader)
         reader.section(root, "")
     except yaml.MarkedYAMLError as error:

@@ -20,7 +20,7 @@ _directory = click.argument("directory", metavar="DIR", type=click.Path(exists=T
 
 @click.group()
 def log() -> None:
-    """Verify, show and repair what stands in a storage directory DIR (storage.dir of the configuration)."""
+    """Verify, show and repair what is in a storage directory DIR (storage.dir of the configuration)."""
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def _locked(directory: Path) -> Iterator[None]:
 @log.command("verify")
 @_directory
 def log_verify(directory: Path) -> int:
-    """Read everything and change nothing. Ends with 1 where something is damaged."""
+    """Read everything and change nothing. Exits with status 1 if anything is damaged."""
     from fluxmq.storage.repair import synced_offsets, verify_state
     from fluxmq.storage.segment_repair import verify
 

@@ -78,11 +78,11 @@ def confirm(yes: bool, question: str) -> None:
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        raise click.UsageError("nobody is there to answer: say --yes") from None
+        raise click.UsageError("there is nobody to ask: say --yes") from None
     if not agreed:
         from fluxmq.app.admin_client import AdminError
 
-        raise AdminError("nothing is done")
+        raise AdminError("nothing was done")
 
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")

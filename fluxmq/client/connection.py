@@ -305,7 +305,7 @@ class Connection(ClientMachine):
         if self.state != STATE_OPEN:
             return
         if self._asked and not self._heard and not self._paused:
-            self._error = ConnectionLost(0x8D, f"the server said nothing for {self.keep_alive:g} s")
+            self._error = ConnectionLost(0x8D, f"nothing was heard from the server for {self.keep_alive:g} s")
             self._reason = 0x8D
             self.leave_silently()
             if self._transport is not None:

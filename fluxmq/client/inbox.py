@@ -148,7 +148,7 @@ class Inbox:
                 error, self._error = self._error, None
                 raise error
             if self._reader is not None and not self._reader.done():
-                raise UsageError("somebody else reads these messages already; a reader at a time")
+                raise UsageError("these messages have a reader already; there is one at a time")
             self._reader = self._client.new_future()
             await self._reader
         delivery = self._waiting.popleft()

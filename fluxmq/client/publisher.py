@@ -163,7 +163,7 @@ class Publisher(ABC):
         if reason == 0:
             return PublishResult.SUCCESS
         if reason == SESSION_LOST:
-            raise SessionLost("the server has no session any more; whether it took the message is not known")
+            raise SessionLost("the server has no session any more; it is not known whether it took the message")
         properties = Properties(publishing.told or ())
         if reason >= 0x80:
             said = properties.text("reason_string") or reason_text(reason)

@@ -39,7 +39,7 @@ class _HandlerInbox(Inbox):
             given = self._handler(delivery)
             if inspect.iscoroutine(given):
                 given.close()
-                raise UsageError("a handler that has something to wait for must be a coroutine function (async def) "
+                raise UsageError("a handler that awaits something must be a coroutine function (async def) "
                                  "itself, not a function that gives a coroutine")
         except Exception as error:
             _complain(delivery, error)

@@ -200,7 +200,7 @@ class AmqpQueues:
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, f"{where(vhost, name)} in use")
         if state.configured:
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED,
-                              f"{where(vhost, name)} stands in the configuration, and would be made again")
+                              f"{where(vhost, name)} is in the configuration, and would be made again")
         self.manager.delete(state.queue.name)
         self.manager.hub.spend(ready * DELETE_WORK)
         return ready

@@ -348,7 +348,7 @@ class Keeper:
             if self._patience_ends is not None:  # the node is stopping: nobody else listens to the journal any more
                 self.broker.hub.ledger.poll()
                 if asyncio.get_running_loop().time() > self._patience_ends:
-                    raise ShortageError("the disk did not take everything in time")
+                    raise ShortageError("the disk did not write everything in time")
             await asyncio.sleep(DURABLE_POLL_S)
 
     async def _patiently(self, step: Callable[[], Awaitable[None]]) -> None:

@@ -102,7 +102,7 @@ class QueueAdmin:
         if if_empty and waiting:
             raise QueueRefused("conflict", f"queue {name} has {waiting} messages")
         if state.configured:
-            raise QueueRefused("conflict", f"queue {name} stands in the configuration, and would be made again",
+            raise QueueRefused("conflict", f"queue {name} is in the configuration, and would be made again",
                                "take it out of `queues:` and restart, or purge it")
         return self.manager.delete(state.queue.name)
 

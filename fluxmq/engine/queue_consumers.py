@@ -85,7 +85,7 @@ class QueueConsumers:
             return ReasonCode.UNSPECIFIED_ERROR, ("the queue is stopped: a file of it is damaged, as the broker's log "
                                                   "says. `fluxmq log repair` mends it")
         if self.manager.states[queue].owner is not None:
-            return ReasonCode.NOT_AUTHORIZED, "the queue is an AMQP connection's own"
+            return ReasonCode.NOT_AUTHORIZED, "the queue is exclusive to an AMQP connection"
         if queue.kind == QUEUE_STREAM:
             if share:
                 return ReasonCode.TOPIC_FILTER_INVALID, "a stream is not shared: each subscriber reads all of it"
@@ -132,7 +132,7 @@ class QueueConsumers:
         name, rest = address
         queue = self.manager.find(name)
         if queue is None:
-            self._log("warning", f"queue {name!r}", "a subscription rests: its queue is gone",
+            self._log("warning", f"queue {name!r}", "a subscription is suspended: its queue is gone",
                       {"client_id": session.name.decode(), "filter": filter_.decode()})
             return
         self.detach_one(session, filter_)

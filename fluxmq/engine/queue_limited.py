@@ -47,7 +47,7 @@ class LimitedConsumers:
             if isinstance(one.owner, Queue):
                 self._say(one.owner, "group", "nothing new is handed out: too many messages were returned and wait",
                           {"group": one.name.decode("utf-8", "replace"), "waiting": one.claims - one.held,
-                           "hint": "consumers refuse what they get: see why, or have them reject it"})
+                           "hint": "consumers return what they get: find out why, or have them reject it"})
             return
         group, owner = one.group, owner_of(one)
         if not isinstance(owner, Queue):

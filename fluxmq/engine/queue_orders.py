@@ -95,9 +95,9 @@ def _one(mine: list[Consumer], log: Log, offset: int, verb: str, act: Any) -> No
     if free is not None:  # its time was over, but nobody has had it since
         act(free[0], log.number, offset, free[1])
     elif elsewhere:
-        raise OrderRefused("another consumer has this message by now: the visibility timeout was over")
+        raise OrderRefused("another consumer has this message by now: its visibility timeout had passed")
     elif not all(one.group.is_settled(log.number, offset) for one in mine):
-        raise OrderRefused("this message is not in the hands of this client")
+        raise OrderRefused("this client does not have this message to settle")
     elif verb != "$ack":
         raise OrderRefused("this message is settled already")
 

@@ -89,7 +89,7 @@ class QueueSpace:
             # the day on which the disk is full.
             if str(error) != self._told:
                 self._told = str(error)
-                self._log("warning", "", "no space can be reserved for the day on which the disk is full", {
+                self._log("warning", "", "no space can be reserved for a full disk", {
                     "why": str(error)})
             self._take()
         elif task.result():
@@ -103,7 +103,7 @@ class QueueSpace:
             self._ledger.full = False
             assert self._ledger.journal is not None
             self._ledger.journal.recycling = True
-            self._log("warning", "", "nothing is short any more: queues take messages", {})
+            self._log("warning", "", "there is space again: queues take messages", {})
 
     def _refuse(self, why: str) -> None:
         self._ledger.full_why = why

@@ -28,7 +28,7 @@ def review(broker: Broker, authority: Authority) -> None:
                 state.resting -= {filter_}
                 broker.route(session, filter_, options, identifier)
             elif not allowed and filter_ not in state.resting:
-                broker.log("warning", "", "subscription rests: it is no longer allowed",
+                broker.log("warning", "", "subscription suspended: it is no longer allowed",
                           who | {"filter": filter_.decode()})
                 state.resting |= {filter_}
                 broker.unroute(session, filter_)

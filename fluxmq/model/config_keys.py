@@ -55,7 +55,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
             parse_address(converted)
         for text in (converted,) if isinstance(converted, str) else converted if isinstance(converted, tuple) else ():
             if not text.isprintable():
-                raise ValueError("it holds characters that cannot be printed")
+                raise ValueError("it contains characters that cannot be printed")
         return converted
 
     def format(self, value: Any) -> str:

@@ -156,9 +156,9 @@ def name_problem(name: str) -> str:
     if name.startswith("$"):
         return "may not begin with '$'"
     if any(char in name for char in "/+#"):
-        return "may not hold '/', '+' or '#'"
+        return "may not contain '/', '+' or '#'"
     if not name.isprintable() or name != name.strip():
-        return "may not hold characters that cannot be printed, or begin or end with a space"
+        return "may not contain characters that cannot be printed, or begin or end with a space"
     return ""
 
 
@@ -168,7 +168,7 @@ def filter_problem(filter_: str, name: str) -> str:
     if not filter_:
         return "is empty"
     if len(filter_.encode()) > 65535 or not filter_.isprintable():
-        return "is longer than 65535 bytes, or holds characters that cannot be printed"
+        return "is longer than 65535 bytes, or contains characters that cannot be printed"
     if any("#" in level and level != "#" for level in levels) or "#" in levels[:-1]:
         return "has a # that is not the whole last level [MQTT-4.7.1-1]"
     if any("+" in level and level != "+" for level in levels):
@@ -215,7 +215,7 @@ def read_specs(given: object) -> tuple[QueueSpec, ...]:
     names: set[str] = set()
     for at, spec in enumerate(specs):
         if spec.name in names:
-            raise SpecError(f"[{at}].name", f"{spec.name!r} stands there twice: a queue is named once")
+            raise SpecError(f"[{at}].name", f"{spec.name!r} is named twice")
         names.add(spec.name)
     return tuple(specs)
 

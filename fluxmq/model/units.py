@@ -38,7 +38,7 @@ def parse_duration(value: object) -> float:
         raise ValueError("not a duration")
     parts = _DURATION_PART.findall(text)
     if len({unit for _, unit in parts}) != len(parts):
-        raise ValueError("a unit is there twice")
+        raise ValueError("a unit is given twice")
     # fsum: "1.1s100ms" and the like come out as the nearest float, whatever the order of the parts
     return _seconds(math.fsum(
         float(number) * _DURATION_UNITS[unit] if unit in _DURATION_UNITS else float(number + _DURATION_EXPONENTS[unit])

@@ -132,7 +132,7 @@ def read_manifest(directory: Path) -> Manifest:
             path = directory / MANIFEST_1
         text = path.read_bytes()
     except FileNotFoundError as error:
-        what = "there is no such directory" if not directory.exists() else f"this is no recording: no {MANIFEST} in it"
+        what = f"this is not a recording: no {MANIFEST} in it" if directory.exists() else "there is no such directory"
         raise RecordingError(f"{directory}: {what}") from error
     except NotADirectoryError as error:
         raise RecordingError(f"{directory}: a recording is a directory, and this is a file") from error

@@ -102,7 +102,7 @@ class Capture:
         while raw := self._exactly(file, 16):
             seconds, fraction, captured, _ = head.unpack(raw)
             if captured > _BLOCK_MAX:
-                self.damaged = f"a packet says it has {captured} bytes"
+                self.damaged = f"a packet claims to have {captured} bytes"
                 return
             data = file.read(captured)
             if len(data) < captured:
@@ -121,7 +121,7 @@ class Capture:
                 length = struct.unpack(order + "I", raw[4:])[0] - 4
                 links = []
             if not 12 <= length + 4 * (kind == _SECTION) <= _BLOCK_MAX or length % 4:
-                self.damaged = f"a block says it has {length} bytes"
+                self.damaged = f"a block claims to have {length} bytes"
                 return
             body = file.read(length - 8)
             if len(body) < length - 8:

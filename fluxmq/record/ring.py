@@ -47,7 +47,7 @@ def open_ring(source: int | str) -> RingReader:
             if isinstance(source, str):
                 os.close(descriptor)
     except (OSError, ValueError) as error:
-        why = "may not be opened: be the user that the broker runs as, or root" if isinstance(
+        why = "may not be opened: run this as the user of the broker, or as root" if isinstance(
             error, PermissionError) else f"cannot be opened: {getattr(error, 'strerror', None) or error}"
         raise FluxError(f"the ring of the recording {why}") from error
     return RingReader(mapping)

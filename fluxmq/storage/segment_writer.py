@@ -340,7 +340,7 @@ class SegmentWriter(SegmentReader):
     def _fail(self, text: str, error: OSError) -> NoReturn:
         """A sync has failed; where there was no descriptor to sync with, it was not even tried."""
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise ShortageError(f"{text}. It is tried again") from error
+            raise ShortageError(f"{text}. It will be tried again") from error
         self._failed = self._failed or text
         raise StorageError(f"{text}. What was written since the last sync may be lost; nothing more is written until a "
                            f"restart") from error

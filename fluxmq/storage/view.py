@@ -147,7 +147,7 @@ def _ready(snapshot: Snapshot, state: Path) -> tuple[int, int] | None:
         return None
     found = staged.ready_of(value)
     if found is None:
-        raise ViewDamage(f"{state}: what it says of a checkpoint in parts is no number")
+        raise ViewDamage(f"{state}: what it says of a checkpoint in parts is not a number")
     return found
 
 
@@ -331,5 +331,5 @@ def applied_of(view: Rdict, state: Path) -> int:
     if found[0] != APPLIED_KEY:
         raise ViewDamage(f"{state}: it does not say which batch of the journal it reaches")
     if len(found[1]) != 8:
-        raise ViewDamage(f"{state}: what it says of the batch that it reaches is no number")
+        raise ViewDamage(f"{state}: what it says of the batch that it reaches is not a number")
     return int.from_bytes(found[1], "little")

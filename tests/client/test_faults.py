@@ -445,7 +445,7 @@ def test_keep_alive(run: Run) -> None:
         async with Scripted(script) as server:
             _, ends = await opened(server)
             error, why = await ends.get()
-            assert isinstance(error, ConnectionLost) and why == 0x8D and "said nothing" in str(error)
+            assert isinstance(error, ConnectionLost) and why == 0x8D and "nothing was heard from" in str(error)
 
     run(body())
 

@@ -74,7 +74,7 @@ def test_create_with_every_limit_and_describe(shell: Shell) -> None:
     sets = [f"--set={key}={value}" for key, value in LIMITS.items()]
     create = ["create", "jobs", "--partitions", "3", "--topic", "shop/+/orders", "--topic", "shop/all", *sets]
     assert "jobs is created" in shell.good(*create)
-    assert "jobs was there already, just so" in shell.good(*create)
+    assert "jobs already exists, exactly as asked for" in shell.good(*create)
     assert shell.read("create", "log", "--type", "stream", "--set", "retention.max_age=720h", "--set",
                       "retention.max_length_bytes=10GiB", "--set", "retention.max_length_messages=7") == {
         "name": "log", "result": "created"}
@@ -94,7 +94,7 @@ def test_create_with_every_limit_and_describe(shell: Shell) -> None:
     for key, value in LIMITS.items():
         if key != "dlq.enabled":
             assert f"{key}: {value}" in text
-    assert "jobs was there already, just so" in shell.good(*create)
+    assert "jobs already exists, exactly as asked for" in shell.good(*create)
 
 
 def test_what_is_changed_is_in_force_at_once_and_after_a_crash(shell: Shell, connect: Connect) -> None:
@@ -140,13 +140,13 @@ def test_changed_retries_hold_for_groups_that_are_there(shell: Shell, connect: C
     (["create", "jobs", "--set", "partitions=0"], "partitions"),
     (["create", "jobs", "--set", "retention.max_age=1h"], "is for streams"),
     (["create", "log", "--type", "stream", "--set", "max_priority=3"], "has no priorities"),
-    (["create", "a/b"], "may not hold"),
+    (["create", "a/b"], "may not contain"),
     (["create", "$x"], "may not begin"),
     (["create", "orders", "--partitions", "2"], "partitions"),
     (["create", "orders", "--type", "stream"], "fluxmq queue delete orders"),
     (["describe", "nowhere"], "fluxmq queue list"),
     (["delete", "nowhere", "--yes"], "there is no queue nowhere"),
-    (["delete", "orders", "--yes"], "stands in the configuration"),
+    (["delete", "orders", "--yes"], "is in the configuration"),
     (["purge", "nowhere", "--yes"], "there is no queue nowhere"),
     (["tail", "nowhere"], "there is no queue nowhere"),
     (["tail", "nowhere", "-f"], "there is no queue nowhere"),
@@ -232,7 +232,7 @@ def test_the_socket_is_found_by_the_configuration(shell: Shell, tmp_path: Path) 
     assert done.returncode == 2 and b"storage" in done.stderr
     done = run("purge", "orders", "--config", str(file), "--socket", shell.socket, stdin=b"n\n")
     assert done.returncode == 1 and b"Throw away all messages in orders?" in done.stderr
-    assert b"nothing is done" in done.stderr
+    assert b"nothing was done" in done.stderr
     done = run("purge", "orders", "--config", str(file), "--socket", shell.socket, stdin=b"")
     assert done.returncode == 2 and b"--yes" in done.stderr
     assert shell.read("describe", "orders")["messages"] == 3

@@ -112,7 +112,7 @@ def _cut_manifest(part: Path) -> None:
     (lambda part: _change_manifest(part, version="one"), "`version` must be a number from 1"),
     (lambda part: _change_manifest(part, format="other"), "this is not the manifest of a recording"),
     (lambda part: _change_manifest(part, parts=[{}]), "manifest.json: the manifest is damaged"),
-    (lambda part: (part.parent / MANIFEST).unlink(), "this is no recording: no _manifest.json in it"),
+    (lambda part: (part.parent / MANIFEST).unlink(), "this is not a recording: no _manifest.json in it"),
 ])
 def test_what_is_wrong_is_said_in_a_sentence(recording: Path, damage: Any, says: str) -> None:
     damage(open_recording(recording).parts[1])

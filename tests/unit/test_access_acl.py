@@ -170,7 +170,7 @@ def test_globs(glob: str, text: str) -> None:
     ("version: 1\nrules:\n  - {allow: all, topics: ['a/%x']}", "line 3: rule 1: ", "after %"),
     ("version: 1\nrules:\n  - {allow: all, topics: ['a/%']}", "line 3: rule 1: ", "after %"),
     ("version: 1\nrules:\n  - {allow: all, topics: ['$share/g/a']}", "line 3: rule 1: ", "filter alone"),
-    ("version: 1\nrules:\n  - {allow: all, user: , topics: [a]}", "line 3: rule 1: ", "`user` holds nothing"),
+    ("version: 1\nrules:\n  - {allow: all, user: , topics: [a]}", "line 3: rule 1: ", "`user` is empty"),
     ("version: 1\nrules:\n  - {allow: all, user: {a: b}, topics: [a]}", "line 3: rule 1: ", "`user`"),
     ("version: 1\nrules:\n  - {allow: all, anonymous: no, topics: [a]}", "line 3: rule 1: ", "`anonymous` is true"),
     ("version: 1\nrules:\n  - {allow: all, anonymous: true, user: a, topics: [a]}", "line 3: rule 1: ", "exclude"),

@@ -128,7 +128,7 @@ HEAD = "fluxmq-users 1 AAAAAAAAAAAAAAAAAAAAAA=="
     ("fluxmq-users 2 AAAA\n", 1, "version 2"),
     ("fluxmq-users 1 AAAA\n", 1, "16 bytes"),
     ("fluxmq-users 1 A!AA\n", 1, "16 bytes"),
-    (f"{HEAD}\n\n{GOOD}\n# again\n{GOOD}\n", 5, "line 3 already"),
+    (f"{HEAD}\n\n{GOOD}\n# again\n{GOOD}\n", 5, "already on line 3"),
     (f"{HEAD}\nanna\n", 2, "1 fields"),
     (f"{HEAD}\n{GOOD} more\n", 2, "4 fields"),
     (f"{HEAD}\n{GOOD.replace('argon2id', 'argon2i')}\n", 2, "argon2id"),

@@ -214,7 +214,7 @@ def test_a_queue_of_the_configuration() -> None:
     world.put("1", "2")
     assert world.counts() == (2, 0, 0)
     world.manager.queues[b"q"].configured = True
-    with refused(406, "stands in the configuration"):
+    with refused(406, "is in the configuration"):
         world.amqp.delete(b"/", b"q")
 
 

@@ -85,7 +85,7 @@ def status_of(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int,
 def test_the_life_of_a_queue(node: Node) -> None:
     assert good(node, "list") == "there are no queues\n"
     assert good(node, "create", "orders", "--topic", "shop/+/new", "--partitions", "2") == "orders is created\n"
-    assert "was there already" in good(node, "create", "orders", "--topic", "shop/+/new", "--partitions", "2")
+    assert "already exists" in good(node, "create", "orders", "--topic", "shop/+/new", "--partitions", "2")
     assert good(node, "create", "orders", "--set", "limits.max_depth=5", "--set", "limits.message_ttl=1h") == (
         "orders is changed\n")
     assert node.queues.queues["orders"].spec["limits"] == {"max_depth": 5, "message_ttl": "1h"}
@@ -304,7 +304,7 @@ def test_a_socket_that_may_not_be_opened(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
     monkeypatch.setattr("fluxmq.app.admin_client._Connection.connect", denied)
     status, _, err = status_of("queue", "list", "--socket", str(tmp_path / "s"), capsys=capsys)
-    assert status == exit_codes.FAILURE and "may not be opened (be the user that the broker runs as" in err
+    assert status == exit_codes.FAILURE and "may not be opened (run this as the user of the broker" in err
 
 
 def test_help_is_there_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:

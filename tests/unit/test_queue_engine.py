@@ -321,7 +321,7 @@ def test_an_ephemeral_queue_of_the_configuration_stays() -> None:
     world.manager.queues[b"e"].configured = True
     world.after(1000)
     assert b"e" in world.manager.queues
-    with pytest.raises(QueueRefused, match="stands in the configuration"):
+    with pytest.raises(QueueRefused, match="is in the configuration"):
         world.admin.delete("e", if_unused=False, if_empty=False)
 
 

@@ -106,7 +106,7 @@ class ChannelMethods:
             return
         verb = self._verbs.get(type(method))
         if verb is None or channel is None:
-            raise ProtocolError(ReplyCode.COMMAND_INVALID, f"{method.name} is not for a client to send here")
+            raise ProtocolError(ReplyCode.COMMAND_INVALID, f"{method.name} may not be sent by a client here")
         verb(client, channel.state, method)
 
     def on_channel_error(self, client: Client, number: int, code: int, why: str, method: int) -> None:

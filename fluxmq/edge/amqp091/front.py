@@ -182,7 +182,7 @@ class Front:
         if "authentication_failure_close" in client.capabilities:
             text = (f"Login was refused using authentication mechanism {client.mechanism}. For details see the "
                     "broker logfile."
-                    if code == ReplyCode.ACCESS_REFUSED else "no login can be looked at now; try again")
+                    if code == ReplyCode.ACCESS_REFUSED else "no login can be checked now; try again later")
             connection.write(close_frame(code, text))
         connection.end()
 

@@ -84,7 +84,7 @@ class Front:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNECT [MQTT-3.1.0-2]")
         if kind not in (PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE, PacketType.DISCONNECT, PacketType.AUTH) or (
                 kind == PacketType.AUTH and client.version != 5):
-            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"packet type {kind} is not for a client to send")
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"packet type {kind} may not be sent by a client")
         packet = decode_packet(first, body, client.version)
         # Those of PUBLISH were counted by the hot path, those of CONNECT on the way in.
         if user_properties(cast(Any, packet).properties) > self.hub.user_properties_max:

@@ -46,7 +46,7 @@ def read_consume(asked: dict[str, str]) -> Consume:
     if len(group) > GROUP_BYTES_MAX:
         raise ValueError(f"consumer-group is longer than {GROUP_BYTES_MAX} bytes")
     if not asked.get("consumer-group", "").isprintable():
-        raise ValueError("consumer-group holds characters that cannot be printed")
+        raise ValueError("consumer-group contains characters that cannot be printed")
     ack = asked.get("ack", "auto")
     if ack not in ("auto", "manual"):
         raise ValueError(f"ack is auto or manual, not {ack!r}")
