@@ -1,11 +1,12 @@
 """Build of the compiled core, and what a user installs.
 
 Each .pyx is its own extension module and carries its own directives; this file only lists them and turns the
-environment's build switches into compiler flags. Every kind of build has its own directory under build/, so that none
-takes another's objects for its own:
+environment's build switches into compiler flags. Every kind of build has its own directory of objects under build/;
+what Cython makes of the sources is the same for all but the last, and they share it (so builds go one after the other):
 
     FLUXMQ_DEBUG=1      debugging symbols, assertions of C and of the core, live-object counters (debug.h)
     FLUXMQ_SANITIZE=1   that, with AddressSanitizer and UndefinedBehaviourSanitizer (run it under .ci/sanitized)
+    FLUXMQ_SANITIZE=parsers     of that, only the modules that read foreign bytes (tox -e sanitize)
     FLUXMQ_COVERAGE=1   line tracing for Cython.Coverage (slow; C files stand beside their .pyx, where the plugin looks)
 """
 import os
@@ -15,10 +16,11 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 ROOT = Path(__file__).parent
-SANITIZE = os.environ.get("FLUXMQ_SANITIZE") == "1"
+SANITIZE = os.environ.get("FLUXMQ_SANITIZE", "0") != "0"
+PARSERS_ONLY = os.environ.get("FLUXMQ_SANITIZE") == "parsers"
 DEBUG = os.environ.get("FLUXMQ_DEBUG") == "1" or SANITIZE
 COVERAGE = os.environ.get("FLUXMQ_COVERAGE") == "1"
-SWITCHES = {"debug": DEBUG, "sanitize": SANITIZE, "coverage": COVERAGE}
+SWITCHES = {"debug": DEBUG, "sanitize": SANITIZE, "parsers": PARSERS_ONLY, "coverage": COVERAGE}
 PROCESSORS = len(os.sched_getaffinity(0))
 KIND = "-".join(name for name, on in SWITCHES.items() if on) or "plain"
 
@@ -32,6 +34,16 @@ PACKAGES = [
 PACKAGE_DIR = {"fluxmq.bench": "bench", "fluxmq.bench.load": "bench/load", "fluxmq.bench.gate": "bench/gate",
                "fluxmq.bench.micro": "bench/micro", "fluxmq.spark": "spark", "fluxmq.spark.examples": "spark/examples"}
 
+# Modules that read what comes from a socket or a disk, and what these import: nothing else of the core.
+PARSERS = {
+    "text", "trie", "trie_probe", "websocket", "websocket_probe", "link", "message", "tap",
+    "mqtt_decode", "mqtt_encode", "mqtt_fields", "mqtt_packets", "mqtt_props", "codec_testing",
+    "amqp091_fields", "amqp091_methods", "amqp091_properties", "amqp091_values", "amqp091_testing",
+    "amqp091_names", "amqp091_header", "amqp091_topics", "amqp091_to_mqtt", "amqp091_translate",
+    "client_machine", "client_message", "client_session", "client_writer", "client_publishing",
+    "journal", "journal_format", "segment_format",
+}
+
 
 def extensions() -> list[Extension]:
     compile_args = ["-O2", "-g0", "-fno-strict-aliasing", "-Wno-unused-function", "-Wno-unreachable-code-fallthrough"]
@@ -39,11 +51,13 @@ def extensions() -> list[Extension]:
     macros: list[tuple[str, str | None]] = []
     undefined: list[str] = []
     if DEBUG:
-        compile_args[:2] = ["-O1", "-g"]
+        compile_args[:2] = ["-O1", "-g1" if PARSERS_ONLY else "-g"]
         macros.append(("FLUXMQ_DEBUG", "1"))
         undefined.append("NDEBUG")
     if SANITIZE:
-        compile_args += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
+        # Python's own flags have -fwrapv, under which a signed overflow is defined and not looked for.
+        compile_args += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer",
+                         "-fno-wrapv"]
         link_args += ["-fsanitize=address,undefined"]
     if COVERAGE:
         macros += [("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_MONITORING", "0")]
@@ -52,6 +66,8 @@ def extensions() -> list[Extension]:
     found = []
     for folder, package in (("fluxmq/_core", "fluxmq._core"), ("bench/load", "fluxmq.bench.load")):
         for source in sorted((ROOT / folder).glob("*.pyx")):
+            if PARSERS_ONLY and source.stem not in PARSERS:
+                continue
             # Tracing takes the GIL: the journal's writer would wait for it while it has the lock that the loop wants.
             own = [macro for macro in macros if source.stem != "journal" or macro[0] != "CYTHON_TRACE_NOGIL"]
             found.append(Extension(f"{package}.{source.stem}", [f"{folder}/{source.name}"], define_macros=own,
@@ -67,7 +83,7 @@ setup(
     package_data={"": ["*.pyi", "py.typed"], "fluxmq.bench.load": ["floor/*.c", "floor/*.h"],
                   "fluxmq.bench.gate": ["*.yaml"], "fluxmq.spark": ["*.properties"]},
     ext_modules=cythonize(extensions(), nthreads=0 if COVERAGE else PROCESSORS,
-                          build_dir=None if COVERAGE else f"build/{KIND}/c",
+                          build_dir=None if COVERAGE else "build/plain/c",
                           compiler_directives={"linetrace": True} if COVERAGE else {}),
     options={"build": {"build_base": f"build/{KIND}"}, "build_ext": {"parallel": PROCESSORS}},
 )

@@ -6,6 +6,7 @@ What hypothesis once found, and what is not an explicit example beside its test,
 """
 from __future__ import annotations
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -47,8 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault-table", help="of tests/faults: a file that gets the tables shown at the end, too")
     parser.addoption("--seed", type=int, default=1,
                      help="of what chance decides: examples of hypothesis, points of tests/faults, long tests")
-    parser.addoption("--until", type=float, metavar="SECONDS",
-                     help="no test begins after this time (since the epoch); tests/soak.py gives it")
+    parser.addoption("--until", type=float, metavar="SECONDS", default=os.environ.get("FLUXMQ_TEST_UNTIL"),
+                     help="no test begins after this time (since the epoch); tests/soak.py gives it, in "
+                          "FLUXMQ_TEST_UNTIL")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -18,11 +18,12 @@ from random import Random
 if __name__ == "__main__":    # run as a script: the tree's root and tests/ are not on the path yet
     sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
 
+from kit.exact import exact
 from kit.mqtt_packets import VERSIONS, random_packet, random_properties
 
 from fluxmq._core import codec_testing
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.mqtt_decode import Decoder
+from fluxmq._core.mqtt_decode import Decoder, decode_packet
 from fluxmq._core.mqtt_encode import encode_packet
 from fluxmq._core.mqtt_props import decode_properties, encode_properties
 
@@ -91,13 +92,28 @@ def check(version: int, data: bytes, seen: Counter[str]) -> None:
         assert 0x80 <= error.reason <= 0xFF, error.reason
         assert error.text
         seen[f"refused 0x{error.reason:02X}"] += 1
+    check_bodies(version, data)
     check_scan(data[:200])
 
 
+def check_bodies(version: int, data: bytes) -> None:
+    """Each packet of the stream by itself, and what there is of one that was cut, in memory that ends where it does."""
+    at = 0
+    while at < len(data):
+        _, length, size = codec_testing.take("varint", exact(data[at + 1:at + 5]))
+        body = data[at + 1 + size:at + 1 + size + (length if size else len(data))]
+        try:
+            decode_packet(data[at], exact(body), version)
+        except ProtocolError as error:
+            assert 0x80 <= error.reason <= 0xFF, error.reason
+        at += 1 + size + len(body)
+
+
 def check_scan(bare: bytes) -> None:
+    bare = exact(bare)
     found = codec_testing.scan(bare)
     try:
-        decode_properties(codec_testing.put("varint", len(bare)) + bare, 3)
+        decode_properties(exact(codec_testing.put("varint", len(bare)) + bare), 3)
     except ProtocolError as error:
         assert found == error.reason, (found, error)
     else:

@@ -19,6 +19,7 @@ from kit.amqp091_values import (
     to_field,
     to_python,
 )
+from kit.exact import exact
 from oracle import amqp091 as oracle
 
 from fluxmq._core import amqp091_testing
@@ -87,6 +88,7 @@ def test_garbage_is_refused_where_the_twin_refuses_it(data: bytes) -> None:
 
 
 def agree_on_table(wire: bytes) -> None:
+    wire = exact(wire)
     try:
         table = oracle.parse_table(wire)
     except oracle.Malformed:
@@ -179,7 +181,7 @@ def test_spoilt_properties_are_refused_where_the_twin_refuses_them(rng: Random) 
 def test_properties_cut_short_are_always_refused(rng: Random) -> None:
     wire = oracle.build_properties(random_properties(rng))
     for end in range(min(len(wire), 200)):
-        assert amqp091_testing.read_properties(wire[:end]) == 502
+        assert amqp091_testing.read_properties(exact(wire[:end])) == 502
         agree_on_properties(wire[:end])
     assert amqp091_testing.read_properties(wire + b"\0") == 502
 
@@ -236,7 +238,7 @@ def test_a_method_cut_short_or_too_long_is_always_refused(rng: Random, which: tu
     wire = random_method(rng, *which)[0].encode()
     for end in range(min(len(wire), 150)):
         with pytest.raises(ProtocolError) as refused:
-            decode_method(wire[:end])
+            decode_method(exact(wire[:end]))
         assert refused.value.reason == (501 if end < 4 else 502)
     with pytest.raises(ProtocolError) as refused:
         decode_method(wire + b"\0")
@@ -266,6 +268,7 @@ ROWS = {cls.number: (cls, row) for cls, row in METHODS}
 
 
 def agree_on_method(wire: bytes) -> None:
+    wire = exact(wire)
     number = int.from_bytes(wire[:4], "big")
     try:
         if number not in ROWS or len(wire) < 4:
@@ -294,9 +297,9 @@ def test_readers_take_all_or_nothing(data: bytes) -> None:
     for kind, width in (("shortstr", 1), ("longstr", 4)):
         length = int.from_bytes(data[:width], "big")
         there = len(data) >= width + length and len(data) >= width
-        assert amqp091_testing.take(kind, data) == (there, data[width:width + length] if there else b"",
+        assert amqp091_testing.take(kind, exact(data)) == (there, data[width:width + length] if there else b"",
                                                     width + length if there else 0)
-    assert amqp091_testing.take("u64", data) == (
+    assert amqp091_testing.take("u64", exact(data)) == (
         (True, int.from_bytes(data[:8], "big"), 8) if len(data) >= 8 else (False, 0, 0))
 
 

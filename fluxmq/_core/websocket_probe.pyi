@@ -1,0 +1,3 @@
+__all__ = ["unframe"]
+
+def unframe(pieces: list[bytes]) -> tuple[int, int, bytes, bytes | None, bytes | None]: ...
