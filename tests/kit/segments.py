@@ -7,7 +7,8 @@ import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fluxmq._core.segment_format import block_of, encode_message
+from oracle import stored
+
 from fluxmq.storage.segment_files import Block, FileOps
 from fluxmq.storage.segments import SegmentStore
 from kit.powercut import mix, mixed_names
@@ -16,13 +17,12 @@ Message = tuple[int, int, int, bytes]       # offset, time_ms, not_before, paylo
 
 
 def raw_of(messages: Iterable[Message]) -> bytes:
-    return b"".join(encode_message(offset, time, b"t/%d" % (offset % 3), payload, not_before=due)
+    return b"".join(stored.message(offset, time, b"t/%d" % (offset % 3), payload, not_before=due)
                     for offset, time, due, payload in messages)
 
 
 def blocks_of(messages: Sequence[Message], per_block: int = 3) -> list[Block]:
-    found = [block_of(raw_of(messages[at:at + per_block])) for at in range(0, len(messages), per_block)]
-    return [block for block in found if block is not None]
+    return stored.blocks_of([raw_of([one]) for one in messages], per_block)
 
 
 def plain(offsets: Iterable[int], size: int = 40, due: bool = False) -> list[Message]:

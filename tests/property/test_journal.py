@@ -7,14 +7,13 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.journals import commit, contents, wait_rotated, writing
+from oracle.stored import journal_batch, journal_header, records_of_journal
 
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.journal_format import (
     FILE_HEADER_SIZE,
     batch_at,
     crc32c,
-    encode_batch,
-    encode_header,
     file_name,
     iter_records,
     proof_of_sync,
@@ -40,9 +39,9 @@ def naive_crc32c(data: bytes, crc: int = 0) -> int:
 
 def file_of(batches: Batches, file_id: int, synced: bool = True) -> tuple[bytes, list[int]]:
     """The bytes of file 1, and the offset where each batch ends."""
-    raw, ends = encode_header(1, 1, file_id), []
+    raw, ends = journal_header(1, 1, file_id), []
     for number, records in enumerate(batches, 1):
-        raw += encode_batch(number, number - 1 if synced else 0, records, file_id)
+        raw += journal_batch(number, number - 1 if synced else 0, records, file_id)
         ends.append(len(raw))
     return raw, ends
 
@@ -68,7 +67,7 @@ def test_crc32c_both_ways_and_the_oracle(data: bytes, split: int, start: int) ->
 
 @given(st.lists(RECORD, max_size=30), FILE_ID)
 def test_records_round_trip(records: list[tuple[int, bytes]], file_id: int) -> None:
-    raw = encode_batch(5, 4, records, file_id)
+    raw = journal_batch(5, 4, records, file_id)
     found = batch_at(raw, 0, file_id, 5)
     assert found is not None
     assert iter_records(raw[found[0]:found[1]]) == records
@@ -111,7 +110,7 @@ def test_stale_batches_of_another_file_are_never_live(batches: Batches, stale: B
         other ^= 1
     # Worse than real: numbers that would continue, and claims of having been synced.
     for number, records in enumerate(stale, len(batches) + 1):
-        raw += encode_batch(number, number - 1, records, other)
+        raw += journal_batch(number, number - 1, records, other)
     assert read(raw)[0] == batches
 
 
@@ -141,6 +140,28 @@ def test_proof_of_sync_against_the_naive_search(batches: Batches, file_id: int, 
     starts = [FILE_HEADER_SIZE, *ends[:-1]]
     expected = [start for index, start in enumerate(starts, 1) if start >= at and index - 1 >= number]
     assert proof_of_sync(raw, at, file_id, number) == (expected[0] if expected else None)
+
+
+@settings(deadline=None, max_examples=30)
+@given(BATCHES, FILE_ID, st.sets(st.integers(1, 8)))
+def test_files_are_as_drawn(batches: Batches, file_id: int, rotations: set[int]) -> None:
+    """Read by hand: each file's header, name and id, and every batch of it; no file is used twice here."""
+    with tempfile.TemporaryDirectory() as name:
+        with writing(Path(name), identity=file_id, recycle_bytes_max=0) as journal:
+            for number, records in enumerate(batches, 1):
+                assert commit(journal, *records) == number
+                if number in rotations:
+                    journal.rotate()
+                    wait_rotated(journal)
+        found, ids = [], set()
+        for number, path in enumerate(sorted(Path(name).iterdir()), 1):
+            data = path.read_bytes()
+            ids.add(data[24:32])
+            assert path.name == f"journal-{number:016x}.log"
+            assert data[:40] == journal_header(number, len(found) + 1, int.from_bytes(data[24:32], "little"))
+            found += records_of_journal(data)
+        assert found == list(enumerate(batches, 1))
+        assert len(ids) == number, "each file has an id of its own"
 
 
 @settings(deadline=None, max_examples=30)

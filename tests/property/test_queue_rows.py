@@ -10,19 +10,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.oracle_packets import named
+from oracle import amqp091, mqtt, stored
 
-from fluxmq._core.amqp091_edit import with_headers
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.hub import Hub
 from fluxmq._core.journal import Journal
-from fluxmq._core.journal_format import encode_batch
-from fluxmq._core.mqtt_props import encode_properties
 from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_page import decode_page, durable_end, encode_page
 from fluxmq._core.queue_rows import Rows, appends_of, scan_batch
-from fluxmq._core.segment_format import encode_message, messages_of
 
-PUBLISH = 3
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Cn"]), max_size=8)
 names = st.sampled_from(["partition-key", "a", "b", ""])
 properties = st.lists(st.one_of(
@@ -46,13 +43,17 @@ def _once(found: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
     return kept
 
 
+def properties_of(told: list[tuple[int, Any]]) -> bytes:
+    """As a queue keeps them: without their length."""
+    return b"".join(mqtt.encode_property(name, value) for name, value in named(told))
+
+
 def encoded(messages: list[dict[str, Any]], base: int = 0) -> bytes:
     raw, offset = b"", base
     for one in messages:
-        wire = encode_properties(one["told"], PUBLISH)
-        length = next(n for n in range(1, 5) if wire[n - 1] < 0x80)
-        raw += encode_message(offset, one["time"], one["topic"].encode(), one["payload"], properties=wire[length:],
-                              expires_at=one["expires"], qos=one["qos"], priority=one["priority"])
+        raw += stored.message(offset, one["time"], one["topic"].encode(), one["payload"],
+                              properties=properties_of(one["told"]), expires_at=one["expires"], qos=one["qos"],
+                              priority=one["priority"])
         one["offset"] = offset
         offset += one["gap"]
     return raw
@@ -151,10 +152,10 @@ def _starts(raw: bytes) -> list[list[int]]:
 
 
 def test_messages_of_a_journal_batch() -> None:
-    one = [encode_message(n, n, b"t", b"%d" % n) for n in range(4)]
+    one = [stored.message(n, n, b"t", b"%d" % n) for n in range(4)]
     records = [(20, (7).to_bytes(8, "big") + one[0]), (22, b"settle"), (20, (8).to_bytes(8, "big") + one[1]),
                (5, b"else"), (20, (7).to_bytes(8, "big") + one[2]), (24, b"queue"), (29, b"trim"), (21, b"claim")]
-    batch = encode_batch(1, 0, records, 99)[32:]
+    batch = stored.journal_batch(1, 0, records, 99)[32:]
     into = bytearray()
     assert appends_of(batch, 7, 0, 10, into) == 2 and bytes(into) == one[0] + one[2]
     assert appends_of(batch, 7, 1, 2, bytearray()) == 0
@@ -169,10 +170,10 @@ def test_messages_of_a_journal_batch() -> None:
 
 @given(st.lists(st.tuples(texts, texts), max_size=3))
 def test_headers_of_amqp(pairs: list[tuple[str, str]]) -> None:
-    headers = with_headers(b"\0\0", [(name.encode(), value.encode()) for name, value in pairs])
+    headers = amqp091.build_properties({"headers": [(name.encode(), ("S", value.encode())) for name, value in pairs]})
     rows = Rows(0, 10, topics=[b"key"])
-    rows.add(encode_message(0, 1, b"\x01ekey", b"p", properties=headers, qos=1 | 1 << 4))
-    rows.add(encode_message(1, 1, b"\x01eother", b"p", properties=headers, qos=1 | 1 << 4))
+    rows.add(stored.message(0, 1, b"\x01ekey", b"p", properties=headers, qos=1, format=stored.AMQP091))
+    rows.add(stored.message(1, 1, b"\x01eother", b"p", properties=headers, qos=1, format=stored.AMQP091))
     count = rows.count
     (found,) = columns(rows.take(), count)
     kept: dict[str, str] = {}
@@ -193,9 +194,11 @@ def test_a_page_is_the_messages_of_a_log(sizes: list[int], start: int, stop: int
     found, here = [], start
     while True:
         page, following, loading = encode_page(log, None, here, stop, bytes_max)
-        number, first, end, told, messages = decode_page(page)
+        number, first, end, told, messages = stored.page(page)
         assert (number, first, end, told, loading) == (5, 0, len(sizes), following, False)
-        found += [(one[0], one[6], len(one[8])) for one in messages_of(bytes(messages))]
+        number, first, end, told, view = decode_page(page)
+        assert (number, first, end, told, bytes(view)) == (5, 0, len(sizes), following, page[40:])
+        found += [(one.offset, one.topic, len(one.payload)) for one in messages]
         if following <= here:
             break
         here = following
@@ -214,9 +217,9 @@ def test_a_page_holds_what_is_durable(tmp_path: Path) -> None:
     log = Log(hub.ledger, 5)
 
     def offsets() -> list[int]:
-        _, _, end, following, messages = decode_page(encode_page(log, None, 0, 100, 1 << 20)[0])
+        _, _, end, following, messages = stored.page(encode_page(log, None, 0, 100, 1 << 20)[0])
         assert end == following == durable_end(log)
-        return [one[0] for one in messages_of(bytes(messages))]
+        return [one.offset for one in messages]
 
     def wait(batch: int) -> None:
         while journal.durable < batch:
@@ -244,8 +247,8 @@ def test_a_page_holds_what_is_durable(tmp_path: Path) -> None:
 
 def test_a_batch_is_bounded_whatever_its_messages_consist_of() -> None:
     """Offsets of a column are i32: properties count like payloads."""
-    told = encode_properties([(0x26, ("a", "x" * 60_000))] * 20, PUBLISH)[3:]
-    raw = b"".join(encode_message(offset, 0, b"a", b"", properties=told) for offset in range(20))
+    told = properties_of([(0x26, ("a", "x" * 60_000))] * 20)
+    raw = b"".join(stored.message(offset, 0, b"a", b"", properties=told) for offset in range(20))
     rows, at, batches = Rows(0, 1 << 32), 0, []
     while at < len(raw):
         at = rows.add(raw, at)
@@ -257,8 +260,8 @@ def test_a_batch_is_bounded_whatever_its_messages_consist_of() -> None:
 
 def test_texts_fill_a_batch_as_payloads_do() -> None:
     """Else 32768 messages of no payload and with 64 KiB of properties each are more than offsets of 32 bits reach."""
-    told = encode_properties([(0x26, ("n", "x" * 60_000))], PUBLISH)
-    raw = b"".join(encode_message(n, 1, b"t", b"", properties=told[3:], expires_at=(1 << 62) if n else 0)
+    told = properties_of([(0x26, ("n", "x" * 60_000))])
+    raw = b"".join(stored.message(n, 1, b"t", b"", properties=told, expires_at=(1 << 62) if n else 0)
                    for n in range(300))
     rows = Rows(0, 300)
     at = rows.add(raw)

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.tools import missing_tool
+from oracle import stored
 
 from fluxmq._core.queue_rows import Rows
-from fluxmq._core.segment_format import encode_message
 
 try:
     from pyspark.sql import datasource as spark
@@ -56,7 +56,7 @@ class Shelf:
 
     def read(self, work: LogRange, rows: Rows, filters: Filters) -> Iterator[None]:
         messages = self.held[work.queue, work.log.partition, work.log.lane]
-        yield from feed(rows, b"".join(encode_message(offset, time, topic.encode(), b"p")
+        yield from feed(rows, b"".join(stored.message(offset, time, topic.encode(), b"p")
                                        for offset, time, topic in messages))
 
 

@@ -1,0 +1,222 @@
+"""What stands on the disk, written and read by hand as docs/log-format.md says: messages, batches and footers of
+segments, batches of the journal. Shares nothing with the product but the drawings in `segment_format.pyx`,
+`queue_log.pxd` and `journal_format.pyx`, which it thereby checks. All integers are little-endian.
+"""
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import zstandard
+
+__all__ = ["AMQP091", "MQTT", "Batch", "Block", "Stored", "batches_of_segment", "block_of", "blocks_of", "crc32c",
+           "footer_of_segment", "journal_batch", "journal_header", "journal_record", "message", "messages", "page",
+           "records_of_journal", "segment_header"]
+
+MQTT, AMQP091 = 0, 1            # formats of a message's topic and properties
+MESSAGE = struct.Struct("<IIQqqqIHBB")  # size, payload, offset, time, expires, due, properties, topic, qos, priority
+BATCH = struct.Struct("<QQqqqqQIIIII")      # first, last, times, dues, synced, count, raw, stored, how, CRC of stored
+JOURNAL_BATCH = struct.Struct("<QQIII")     # number, synced, length, records, CRC of the records
+ENTRY = struct.Struct("<QQQqqqII")          # of an index: first, last, position, time max, dues, raw, count
+TRAILER = struct.Struct("<QQQQQqq4s")       # index position, reach, last, messages, raw bytes, time max, due max
+
+
+class Stored(NamedTuple):
+    """A message as it stands in a chunk, a batch and an APPEND record."""
+
+    offset: int
+    time_ms: int
+    expires_at: int
+    not_before: int
+    qos: int
+    format: int
+    priority: int
+    topic: bytes
+    properties: bytes
+    payload: bytes
+
+
+# First and last offset, how many, earliest and latest time, earliest and latest due time (0: none), the messages.
+Block = tuple[int, int, int, int, int, int, int, bytes]
+
+
+class Batch(NamedTuple):
+    """A batch of a segment: where its header begins, its block, what it says was synced, whether it was packed."""
+
+    position: int
+    block: Block
+    synced: int
+    packed: bool
+
+
+def _table() -> list[int]:
+    made = []
+    for number in range(256):
+        for _ in range(8):
+            number = number >> 1 ^ (0x82F63B78 if number & 1 else 0)
+        made.append(number)
+    return made
+
+
+CRC_TABLE = _table()
+
+
+def crc32c(data: bytes, crc: int = 0) -> int:
+    """Castagnoli's CRC, continued from a finished one."""
+    crc ^= 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ CRC_TABLE[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+def sealed(data: bytes, seed: int = 0) -> bytes:
+    return data + struct.pack("<I", crc32c(data, seed))
+
+
+def seed_of(file_id: int) -> int:
+    """Where every CRC of a file begins that is not its header's."""
+    return crc32c(struct.pack("<Q", file_id))
+
+
+# ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def message(offset: int, time_ms: int, topic: bytes, payload: bytes, *, properties: bytes = b"", expires_at: int = 0,
+            not_before: int = 0, qos: int = 0, format: int = MQTT, priority: int = 0) -> bytes:
+    """48 bytes, topic, properties, payload, and zeros up to a multiple of 8."""
+    used = MESSAGE.size + len(topic) + len(properties) + len(payload)
+    size = (used + 7) // 8 * 8
+    return MESSAGE.pack(size, len(payload), offset, time_ms, expires_at, not_before, len(properties), len(topic),
+                        qos | format << 4, priority) + topic + properties + payload + bytes(size - used)
+
+
+def messages(raw: bytes) -> list[Stored]:
+    """Raises AssertionError where these are no messages in ascending order of offset."""
+    found: list[Stored] = []
+    at = 0
+    while at < len(raw):
+        size, payload, offset, time, expires, due, properties, topic, qos, priority = MESSAGE.unpack_from(raw, at)
+        assert size % 8 == 0 and at + size <= len(raw) and (not found or offset > found[-1].offset)
+        begins = at + MESSAGE.size
+        cuts = [begins, begins + topic, begins + topic + properties, begins + topic + properties + payload]
+        assert 0 <= at + size - cuts[3] < 8 and not any(raw[cuts[3]:at + size])
+        found.append(Stored(offset, time, expires, due, qos & 15, qos >> 4, priority, raw[cuts[0]:cuts[1]],
+                            raw[cuts[1]:cuts[2]], raw[cuts[2]:cuts[3]]))
+        at += size
+    return found
+
+
+def block_of(raw: bytes) -> Block:
+    """What a batch says of its messages; there must be some."""
+    told = messages(raw)
+    dues = [one.not_before for one in told if one.not_before]
+    times = [one.time_ms for one in told]
+    return (told[0].offset, told[-1].offset, len(told), min(times), max(times), min(dues, default=0),
+            max(dues, default=0), raw)
+
+
+def blocks_of(raws: Sequence[bytes], per_block: int) -> list[Block]:
+    """Messages, each as its bytes, so many in a block."""
+    return [block_of(b"".join(raws[at:at + per_block])) for at in range(0, len(raws), per_block)]
+
+
+# ── segments ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def segment_header(log: int, first: int, follows: int, file_id: int) -> bytes:
+    return sealed(b"FMQS" + struct.pack("<IQQQQI", 1, log, first, follows, file_id, 0))
+
+
+def segment_batch(block: Block, stored: bytes, packed: bool, synced: int, file_id: int) -> bytes:
+    """Header and bytes."""
+    first, last, count, time_min, time_max, due_min, due_max, raw = block
+    seed = seed_of(file_id)
+    return sealed(BATCH.pack(first, last, time_min, time_max, due_min, due_max, synced, count, len(raw), len(stored),
+                             int(packed), crc32c(stored, seed)), seed) + stored
+
+
+def file_id_of(data: bytes) -> int:
+    return int(struct.unpack_from("<Q", data, 32)[0])
+
+
+def batches_of_segment(data: bytes) -> tuple[list[Batch], bytes]:
+    """The batches of a file, and what stands behind them: nothing, or the footer. Raises AssertionError where a CRC or
+    a summary does not hold."""
+    assert data[:8] == b"FMQS\x01\0\0\0" and data[:48] == sealed(data[:44])
+    seed = seed_of(file_id_of(data))
+    found: list[Batch] = []
+    at = 48
+    while at < len(data) and data[at:at + 4] != b"FMQI":
+        header = data[at:at + 80]
+        assert header == sealed(header[:76], seed)
+        *told, synced, count, raw, stored, how, crc = BATCH.unpack(header[:76])
+        bytes_ = data[at + 80:at + 80 + stored]
+        assert len(bytes_) == stored and crc32c(bytes_, seed) == crc and how in (0, 1) and synced <= at
+        block = block_of(zstandard.ZstdDecompressor().decompress(bytes_, max_output_size=raw) if how else bytes_)
+        assert block[:7] == (*told[:2], count, *told[2:]) and len(block[7]) == raw
+        found.append(Batch(at, block, synced, bool(how)))
+        at += 80 + stored
+    return found, data[at:]
+
+
+def footer_of_segment(batches: Sequence[Batch], end: int, reach: int, file_id: int, pairs: bool) -> bytes:
+    """What seals a file whose batches end at `end`. pairs: of a delay log."""
+    seed = seed_of(file_id)
+    entries = b"".join(ENTRY.pack(one.block[0], one.block[1], one.position, one.block[4], one.block[5], one.block[6],
+                                  len(one.block[7]), one.block[2]) for one in batches)
+    dues = b"".join(struct.pack("<qQ", told.not_before, told.offset) for one in batches
+                    for told in messages(one.block[7]) if told.not_before and pairs)
+    index = sealed(b"FMQI" + struct.pack("<IQIII", len(batches), len(dues) // 16, crc32c(entries, seed),
+                                         crc32c(dues, seed), 0), seed)
+    blocks = [one.block for one in batches]
+    trailer = TRAILER.pack(end, reach, blocks[-1][1], sum(block[2] for block in blocks),
+                           sum(len(block[7]) for block in blocks), max(block[4] for block in blocks),
+                           max(block[6] for block in blocks), b"FMQT")
+    return index + entries + dues + sealed(trailer, seed)
+
+
+# ── the journal ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def journal_header(number: int, first_batch: int, file_id: int) -> bytes:
+    return sealed(b"FMQJ" + struct.pack("<IQQQI", 1, number, first_batch, file_id, 0))
+
+
+def journal_record(kind: int, body: bytes) -> bytes:
+    return struct.pack("<BI", kind, len(body)) + body
+
+
+def journal_batch(number: int, synced: int, records: Iterable[tuple[int, bytes]], file_id: int) -> bytes:
+    made = [journal_record(kind, body) for kind, body in records]
+    raw, seed = b"".join(made), seed_of(file_id)
+    return sealed(JOURNAL_BATCH.pack(number, synced, len(raw), len(made), crc32c(raw, seed)), seed) + raw
+
+
+def records_of_journal(data: bytes) -> list[tuple[int, list[tuple[int, bytes]]]]:
+    """(number, records) of every batch of a file that was not recycled and ends with its last batch."""
+    assert data[:8] == b"FMQJ\x01\0\0\0" and data[:40] == sealed(data[:36])
+    (following, file_id), at = struct.unpack_from("<QQ", data, 16), 40
+    seed = seed_of(file_id)
+    found = []
+    while at < len(data) and any(data[at:at + 32]):
+        assert data[at:at + 32] == sealed(data[at:at + 28], seed)
+        number, synced, length, count, crc = JOURNAL_BATCH.unpack_from(data, at)
+        raw = data[at + 32:at + 32 + length]
+        assert number == following and synced < number and crc32c(raw, seed) == crc and len(raw) == length
+        records, here = [], 0
+        while here < length:
+            kind, size = struct.unpack_from("<BI", raw, here)
+            records.append((kind, raw[here + 5:here + 5 + size]))
+            here += 5 + size
+        assert here == length and len(records) == count
+        found.append((number, records))
+        at, following = at + 32 + length, following + 1
+    return found
+
+
+def page(data: bytes) -> tuple[int, int, int, int, list[Stored]]:
+    """(log, first, end, next, messages) of a page as the admin socket gives it (`queue_page.pyx`)."""
+    assert data[:8] == b"FMQM\x01\0\0\0"
+    log, first, end, following = struct.unpack_from("<QQQQ", data, 8)
+    return log, first, end, following, messages(data[40:])
