@@ -135,8 +135,10 @@ class ClockMachine(RuleBasedStateMachine):
         before = self.now
         self.now += ms + step
         for client in self.clients.values():
-            # Whoever was connected when the broker ended counts as that until a checkpoint says when it began to wait.
-            client.lost = client.left is None or (client.lost and (not clean or client.waits(before)))
+            # Whoever was connected when the broker ended counts as that until a checkpoint says when it began to wait,
+            # or its will does, whose record has that too.
+            client.lost = client.left is None or (
+                client.lost and not client.speaks(before) and (not clean or client.waits(before)))
             client.left = BACK if client.lost else client.left
         self.open(self.node.store.view)
         if ms + step < 0:               # what it slept through since it last wrote anything is not known
