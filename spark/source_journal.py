@@ -28,6 +28,9 @@ SETTLE, QUEUE, QUEUE_END, GROUP, GROUP_END, CURSOR, TRIM = 22, 24, 25, 26, 27, 2
 PAGE_BYTES = 8192
 PAGE_BITS = 16
 APPLIED_KEY = b"\x00applied"
+# A checkpoint on its way to its places, as fluxmq/storage/staged.py lays it down: READY says that the parts count.
+PART = b"\x00staged"
+READY = b"\x00staging"
 LANE_MASK = 0xFF << 56      # of an offset
 
 
@@ -212,24 +215,53 @@ def _view(directory: Path) -> Iterator[Rdict | None]:
             view.close()
 
 
+def _staged(view: Rdict) -> tuple[int | None, dict[bytes, bytes | None]]:
+    """What a checkpoint that is on its way changes (None: a key that goes), and the batch that it reaches; None: there
+    is no such checkpoint. Some of it may be in its place."""
+    ready = cast("bytes | None", view.get(READY))
+    if ready is None:
+        return None, {}
+    changes: dict[bytes, bytes | None] = {}
+    for number in range(int.from_bytes(ready[:8], "big")):
+        part = cast("bytes | None", view.get(PART + number.to_bytes(4, "big")))
+        if part is None:
+            raise SourceError(f"the state of the broker lacks part {number} of a checkpoint; `fluxmq log verify` says "
+                              f"more")
+        puts, deletes = msgspec.msgpack.decode(part, type=tuple[list[bytes], list[bytes]])
+        changes.update(zip(puts[::2], puts[1::2], strict=True))
+        changes.update(dict.fromkeys(deletes))
+    return int.from_bytes(ready[8:], "big"), changes
+
+
 def read_view(directory: Path, stored: Stored) -> None:
     """Raises SourceError, and what RocksDB raises while a broker changes its files."""
     with _view(directory) as view:
         if view is None:
             return
-        stored.batch = int.from_bytes(cast(bytes, view.get(APPLIED_KEY) or b""), "little")
+        batch, changes = _staged(view)
+        if batch is None:
+            batch = int.from_bytes(cast(bytes, view.get(APPLIED_KEY) or b""), "little")
+        stored.batch = batch
         for kind in (b"q", b"l", b"k", b"g"):
             for key, value in cast("Iterator[tuple[bytes, bytes]]", view.items(from_key=kind)):
                 if key[:1] != kind:
                     break
-                stored.load(kind, int.from_bytes(key[1:], "big"), value)
+                if key not in changes:
+                    stored.load(kind, int.from_bytes(key[1:], "big"), value)
+            for key, changed in changes.items():
+                if key[:1] == kind and changed is not None:
+                    stored.load(kind, int.from_bytes(key[1:], "big"), changed)
 
 
 def read_small(directory: Path, log: int) -> bytes:
     """Messages of a log that the view has, because they are few: no segment has them, and the journal no more. Raises
     as read_view."""
     with _view(directory) as view:
-        found = view.get(b"k" + log.to_bytes(8, "big")) if view is not None else None
+        if view is None:
+            return b""
+        key = b"k" + log.to_bytes(8, "big")
+        changes = _staged(view)[1]
+        found = changes[key] if key in changes else view.get(key)
         return cast(bytes, found or b"")[8:]
 
 

@@ -19,6 +19,9 @@ from oracle.mqtt import Puback, Publish
 from unit.test_small_logs import Small
 
 from fluxmq._core.journal_format import crc32c
+from fluxmq.storage import staged
+from fluxmq.storage.view import open_view, read_all
+from fluxmq.storage.view_repair import write
 
 try:
     from pyspark.sql.datasource import (
@@ -510,3 +513,30 @@ def test_messages_that_only_the_state_has(tmp_path: Path) -> None:
     assert offsets() == [0, 2, 3, *range(4, 33)]
     node.close()
     assert offsets() == [0, 2, 3, *range(4, 33)]
+
+
+def test_a_checkpoint_that_is_not_in_its_places_yet(tmp_path: Path) -> None:
+    """It counts: a broker that works has it so for a moment, one that was killed until the next start."""
+    node = Small(tmp_path)
+    node.append(*range(8))
+    node.checkpoint()
+    node.settle(1, 2)
+    node.checkpoint()
+    applied = node.store.applied
+    node.close()
+    state = tmp_path / "state"
+    view = open_view(state)
+    rows = list(read_all(view, state))
+    places = [key for key, _ in rows]
+    stale = [(b"q" + bytes(8), b"no queue"), (b"k" + bytes(8), bytes(8))]
+    write(view, [*stale, (staged.APPLIED_KEY, bytes(8))], places[::2])
+    staged.write_part(view, 0, ([item for row in rows[::2] for item in row], []))
+    staged.write_part(view, 1, ([item for row in rows[1::2] for item in row], [key for key, _ in stale]))
+    staged.write_ready(view, 2, applied)
+    view.close()
+    assert sorted(found["offset"] for found in read(reader(queue="q", logs=tmp_path))) == [0, *range(3, 8)]
+    view = open_view(state)
+    view.delete(staged.PART + (1).to_bytes(4, "big"))
+    view.close()
+    with pytest.raises(SourceError, match="lacks part 1 of a checkpoint"):
+        read(reader(queue="q", logs=tmp_path))
