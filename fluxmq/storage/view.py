@@ -308,8 +308,14 @@ class View:
 
     def _write_access(self) -> None:
         self._forget_options()
-        writing = open_view(self.path)
-        settle_staged(writing, self.path)
+        writing, failed = open_view(self.path), None
+        try:
+            settle_staged(writing, self.path)
+        except (ViewDamage, StorageError) as error:
+            failed = type(error)(str(error))
+        if failed is not None:      # a new one: RocksDB's lock is held as long as a traceback has what read from it
+            writing.close()
+            raise failed
         self._writing = writing
 
     def _forget_options(self) -> None:

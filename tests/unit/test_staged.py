@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from rocksdict import Rdict, WriteBatch
 
-from fluxmq._core.errors import CorruptError, ShortageError
+from fluxmq._core.errors import CorruptError, ShortageError, StorageError
 from fluxmq.app.log_commands import log
 from fluxmq.storage import staged, view_repair
 from fluxmq.storage import view as view_module
@@ -262,3 +262,25 @@ def test_verify_says_that_the_next_start_ends_it_and_repair_ends_it(before: tupl
     assert "reaches batch 8; its last checkpoint was cut short, and the next start ends it" in shown.output
     assert any("cut short" in line for line in repair(where).made_again)
     assert view_repair.examine(where / "state").parts == 0
+
+
+def test_a_start_that_cannot_end_it_gives_the_lock_back(before: tuple[Path, Content],
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start finds it as it was, while the error of the first is still held."""
+    base, old = before
+    puts, deletes = drawn(random.Random(8), 40)
+    where = ready_view(base, puts, deletes)
+    view = View(where)
+    assert view.open() == 8
+    parts = view_module._parts
+
+    def failing(*args: Any) -> Iterator[Any]:
+        yield next(parts(*args))
+        raise OSError("IO error: Input/output error")
+    monkeypatch.setattr(view_module, "_parts", failing)
+    with pytest.raises(StorageError, match="Input/output error") as caught:
+        view.make_writable()
+    view.close()
+    monkeypatch.undo()
+    assert content(where) == (8, after(old, puts, deletes))
+    assert caught.value
