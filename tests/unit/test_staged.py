@@ -245,10 +245,10 @@ def test_a_ready_that_makes_no_sense_is_damage(before: tuple[Path, Content]) -> 
     where = ready_view(before[0], *drawn(random.Random(7), 40))
     writable = open_view(where / "state")
     writable.put(staged.READY, b"short")
-    with pytest.raises(ViewDamage, match="no number"):
+    with pytest.raises(ViewDamage, match="not a number"):
         applied_of(writable, where / "state")
     writable.close()
-    with pytest.raises(CorruptError, match="no number"):
+    with pytest.raises(CorruptError, match="not a number"):
         content(where)
 
 
