@@ -1,11 +1,12 @@
-"""The part of the composition root that sets the hub's limits."""
+"""The part of the composition root that sets the limits of the hub and of sessions."""
 from __future__ import annotations
 
 from fluxmq._core.hub import Hub
+from fluxmq.engine.session_limits import Limits
 from fluxmq.model import limits
 from fluxmq.model.config import Config
 
-__all__ = ["set_limits"]
+__all__ = ["session_limits", "set_limits"]
 
 
 def set_limits(hub: Hub, config: Config) -> None:
@@ -26,3 +27,17 @@ def set_limits(hub: Hub, config: Config) -> None:
     hub.disconnect_on_full = session.disconnect_on_full
     hub.backlog_max = limits.JOURNAL_BACKLOG_BYTES_MAX
     hub.journal_ahead_max = limits.JOURNAL_AHEAD_TIMES_MAX * config.storage.journal_file_size
+
+
+def session_limits(config: Config) -> Limits:
+    """What the configuration says about sessions."""
+    return Limits(
+        sessions_max=config.session.max_sessions,
+        expiry_max_s=int(config.session.max_expiry_interval),
+        subscriptions_max=config.broker.max_subscriptions_per_client,
+        state_bytes_max=config.session.max_state_bytes,
+        topic_levels_max=config.broker.max_topic_levels,
+        queue_max=config.session.max_offline_queue_size,
+        queue_bytes_max=config.session.max_offline_queue_bytes,
+        queue_rejects=config.session.offline_queue_policy == "reject",
+    )

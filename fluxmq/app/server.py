@@ -37,14 +37,14 @@ from fluxmq.app.config_text import show
 from fluxmq.app.descriptors import connections_that_fit, raise_descriptor_limit, tell_what_does_not_fit
 from fluxmq.app.exit_codes import BindError
 from fluxmq.app.heap import HeapKeeper, settle_heap
-from fluxmq.app.hub_limits import set_limits
+from fluxmq.app.hub_limits import session_limits, set_limits
 from fluxmq.app.listeners import open_listeners
 from fluxmq.app.logs import Notes, configure
 from fluxmq.app.snapshot import Snapshots
 from fluxmq.edge.listening import SocketListener
 from fluxmq.edge.mqtt.clients import MqttClients
 from fluxmq.edge.mqtt.tally import Tally
-from fluxmq.engine.broker import Broker, Limits
+from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.ports import StateStore
 from fluxmq.engine.ports_queues import QueuesPort
@@ -152,15 +152,7 @@ class Server:
         self.hub = Hub(self.store.journal, config.broker.route_cache_entries, secrets.randbits(64))
         set_limits(self.hub, config)
         self.poller = Poller(self.hub)
-        self.broker = Broker(self.hub, Limits(
-            sessions_max=config.session.max_sessions,
-            expiry_max_s=int(config.session.max_expiry_interval),
-            subscriptions_max=config.broker.max_subscriptions_per_client,
-            topic_levels_max=config.broker.max_topic_levels,
-            queue_max=config.session.max_offline_queue_size,
-            queue_bytes_max=config.session.max_offline_queue_bytes,
-            queue_rejects=config.session.offline_queue_policy == "reject",
-        ), self.note)
+        self.broker = Broker(self.hub, session_limits(config), self.note)
         self.keeper = Keeper(self.broker, self.store, config.storage.journal_file_size)
         self.segments = queue_setup.initialize(self)
         self._authority = Authority(config.auth.users_file or None, config.auth.acl_file or None,

@@ -22,6 +22,7 @@ from fluxmq._core.routes import ShareGroup
 from fluxmq._core.session import Session
 from fluxmq._core.text import check_filter, split_share
 from fluxmq.engine.queue_consumers import QueueConsumers, is_queue_filter
+from fluxmq.engine.session_limits import Limits
 from fluxmq.engine.sessions import EXPIRY_NEVER, ClientConnection, Consume, Link, SessionState, Subscription, Will
 from fluxmq.model.mqtt import ReasonCode
 
@@ -33,18 +34,6 @@ RETAIN_HANDLING_NEW_ONLY, RETAIN_HANDLING_NEVER = 1, 2
 STALE_TIMERS_MAX = 1024
 QUEUE_PREFIX = b"$queue/"
 OPTIONS_MASK = 0x0F  # QoS, No Local, Retain As Published: the low bits of Subscription Options
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the configuration says about sessions. Durations in seconds, 0 = no bound where a bound is optional."""
-
-    sessions_max: int = 100_000
-    expiry_max_s: int = 0
-    subscriptions_max: int = 10_000
-    topic_levels_max: int = 32
-    queue_max: int = 1000
-    queue_bytes_max: int = 64 << 20
-    queue_rejects: bool = False
 
 
 class Broker:
@@ -65,6 +54,7 @@ class Broker:
         self.dirty: set[Session] = set()
         self.ended: list[int] = []  # numbers of sessions that the view must forget
         self.wills_published = 0
+        self.state_bytes = 0  # of topic filters and wills of all sessions
         self.connected = 0
         self.stopping = False
         self.consumers: QueueConsumers | None = None  # set when there are queues
@@ -80,10 +70,14 @@ class Broker:
 
         expiry_s: 0 ends with the connection, EXPIRY_NEVER is kept until cleaned; already capped by `cap_expiry`.
         The edge attaches it (Connection.accept) when CONNACK has been written.
-        Raises ProtocolError(0x97) when there are `sessions_max` already.
+        Raises ProtocolError(0x97) when there are `sessions_max` already, or no room for the will (`state_bytes_max`).
         MQTT 5.0 sections 3.1.2.4, 3.1.4, 4.1; MQTT 3.1.1 section 3.1.2.4.
         """
         session = self.sessions.get(name)
+        if will is not None and self.state_bytes + will.size > self.limits.state_bytes_max:
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"no room for its will: topic filters and wills of all "
+                                                           f"sessions have {self.state_bytes} bytes "
+                                                           f"(session.max_state_bytes)")
         if session is not None and session.data.connection is not None:
             former = session.data.connection
             self.disconnect(session, former, publish_will=True, taken_over=True, clean=clean_start)
@@ -91,7 +85,7 @@ class Broker:
             session = self.sessions.get(name)
         if session is not None and session.data.restored and session.data.expiry_s == 0:
             # It ended with its connection, when the broker died; only its will waited for the client, who is back.
-            session.data.will = None
+            self._set_will(session.data, None)
             self.end_session(session)
             session = None
         if session is not None and clean_start:
@@ -111,7 +105,7 @@ class Broker:
         state.expiry_s = expiry_s
         state.keep_alive_s = keep_alive_s
         state.since_ms = self.hub.steady_ms
-        state.will = will
+        self._set_will(state, will)
         state.username = username
         state.kept = state.kept or expiry_s > 0
         self.connected += 1
@@ -166,7 +160,7 @@ class Broker:
         if expiry_s is not None:
             state.expiry_s = self.cap_expiry(expiry_s)
         if not publish_will:
-            state.will = None
+            self._set_will(state, None)
         if state.expiry_s == 0:
             self.end_session(session)
             return
@@ -203,7 +197,7 @@ class Broker:
         will = state.will
         if will is None:
             return
-        state.will = None
+        self._set_will(state, None)
         expires_at = self.hub.steady_ms + will.expiry_s * 1000 if will.expiry_s is not None else 0
         self.wills_published += 1
         retain = will.retain
@@ -215,6 +209,10 @@ class Broker:
         self.hub.publish_message(will.topic, will.payload, min(will.qos, self.hub.qos_max), retain,
                                  will.properties, expires_at, session)
         self._record(session, RECORD_LINK, Link(state.connection is not None, state.since_ms, state.expiry_s, False))
+
+    def _set_will(self, state: SessionState, will: Will | None) -> None:
+        self.state_bytes += (will.size if will else 0) - (state.will.size if state.will else 0)
+        state.will = will
 
     # ------------------------------------------------------------------ subscriptions
 
@@ -246,7 +244,8 @@ class Broker:
         else:
             consume = None
         known = filter_ in session.subscriptions
-        if not known and len(session.subscriptions) >= self.limits.subscriptions_max:
+        if not known and (len(session.subscriptions) >= self.limits.subscriptions_max
+                          or self.state_bytes + len(filter_) > self.limits.state_bytes_max):
             return ReasonCode.QUOTA_EXCEEDED, False
         self.remember_consume(session, filter_, consume)
         self._add_subscription(session, filter_, options & OPTIONS_MASK, identifier)
@@ -274,10 +273,13 @@ class Broker:
 
     def _add_subscription(self, session: Session, filter_: bytes, options: int, identifier: int) -> None:
         self.route(session, filter_, options, identifier)
+        if filter_ not in session.subscriptions:
+            self.state_bytes += len(filter_)
         session.subscriptions[filter_] = (options, identifier)
 
     def _drop_subscription(self, session: Session, filter_: bytes) -> None:
         del session.subscriptions[filter_]
+        self.state_bytes -= len(filter_)
         if filter_ in session.data.resting:
             session.data.resting -= {filter_}
         else:
@@ -378,6 +380,7 @@ class Broker:
             state: SessionState = session.data
             self.sessions[session.name] = session
             self._configure(session)
+            self.state_bytes += sum(map(len, session.subscriptions)) + (state.will.size if state.will else 0)
             for filter_, (options, identifier) in list(session.subscriptions.items()):
                 self._add_subscription(session, filter_, options, identifier)
             state.epoch += 1

@@ -33,6 +33,11 @@ class Will(msgspec.Struct, array_like=True, frozen=True):
     delay_s: int = 0
     expiry_s: int | None = None
 
+    @property
+    def size(self) -> int:
+        """Its bytes towards session.max_state_bytes."""
+        return len(self.topic) + len(self.payload) + len(self.properties)
+
 
 class Head(msgspec.Struct, array_like=True):
     """A session as CONNECT made it. since_ms: steady clock at the last change of `connected`."""

@@ -142,6 +142,9 @@ class Session(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     max_sessions: Annotated[int, Meta(ge=1, le=100_000_000, description=(
         "Sessions, connected or not; a further client is refused with 0x97, quota exceeded."))] = 100_000
+    max_state_bytes: Annotated[Bytes, Meta(ge=65536, description=(
+        "Bytes of the topic filters and wills of all sessions. Beyond that a subscription, or a client with a will, "
+        "is refused with 0x97, quota exceeded."))] = 512 * 1024 * 1024
     max_expiry_interval: Annotated[Seconds, Meta(description=(
         "Longest time a session outlives its connection: caps the Session Expiry Interval of MQTT 5, and is that of a "
         "3.1.1 session with CleanSession 0. 0s = no cap."))] = 0.0

@@ -53,7 +53,7 @@ _REFUSAL = Label("reason", (
     "descriptors",  # the limit of open files leaves no more
     "connections_per_address",  # server.max_connections_per_address
     "banned",  # auth.ban_after, auth.ban_address_after
-    "max_sessions", "timeout", "tls", "websocket", "shutdown", "error"))
+    "quota", "timeout", "tls", "websocket", "shutdown", "error"))
 _AMQP_DISCONNECTION = Label("reason", (
     "client",  # connection.close from the client
     "lost",  # the connection ended without one

@@ -229,7 +229,7 @@ def test_limits_that_refuse(start_broker: Start, connect: Connected) -> None:
     long.expect_refused(0x85)
     long.close()
     seen = metrics(broker)
-    assert seen['fluxmq_connect_refused_total{reason="max_sessions"}'] == 1
+    assert seen['fluxmq_connect_refused_total{reason="quota"}'] == 1
     assert seen['fluxmq_connect_refused_total{reason="client_id"}'] == 1
 
 

@@ -25,7 +25,7 @@ from kit.client import KEPT, TIMEOUT, Client, Unexpected
 from kit.slowdisk import SlowDisk
 from kit.watch import Memory, metric, metrics, wait_until
 from kit.websocket import Refused, WebSocket
-from oracle.mqtt import Connack, Connect, Puback, Publish, Subscribe
+from oracle.mqtt import Connack, Connect, Puback, Publish, Subscribe, Will
 from pressure.address_keys import ADDRESSES
 from pressure.record_keys import RECORD
 
@@ -458,6 +458,16 @@ def route_cache_entries(pair: Pair) -> None:
         client.expect_quiet()
         misses.append(metric(broker, "fluxmq_route_cache_misses_total"))
     assert misses[0] > 1900 and misses[1] < 1500
+
+
+def max_state_bytes(pair: Pair) -> None:
+    for value, reasons in (("64KiB", [0, 0x97]), ("1MiB", [0, 0])):
+        broker = pair.start(value)
+        pair.client(broker).subscribe("a" * 40_000, "b" * 40_000, expect=reasons)
+        second = Client(broker.address)
+        pair.clients.append(second)
+        second.send(Connect(client_id="b", will=Will(topic="t", payload=bytes(40_000))))
+        second.expect(Connack, reason=reasons[1])
 
 
 def max_sessions(pair: Pair) -> None:
@@ -926,6 +936,7 @@ OTHERS: dict[str, Observe] = {
     "broker.response_information": connack("response_information", "r/", "r/", "", None,
                                            properties={"request_response_information": 1}),
     "session.max_sessions": max_sessions,
+    "session.max_state_bytes": max_state_bytes,
     "session.max_expiry_interval": connack("session_expiry_interval", 60, 60, 0, None,
                                            properties={"session_expiry_interval": 100}),
     "session.max_offline_queue_size": offline(20, 10, (100, 10), HALVES),

@@ -295,6 +295,30 @@ def test_takeover() -> None:
     assert world.broker.connected == 0
 
 
+def test_topic_filters_and_wills_are_bounded_in_bytes() -> None:
+    world = World(state_bytes_max=100)
+    broker = world.broker
+    kept = broker.state_bytes
+    assert kept == len(b"will/#")
+    session, link = world.connect("a", 10, will=Will(b"t" * 10, b"p" * 20, 1, False, b"x" * 5))
+    assert broker.state_bytes == kept + 35
+    assert [broker.subscribe(session, b"f" * size, 1, 0)[0] for size in (50, 50, 10, 9)] == [1, 1, 0x97, 1]
+    assert broker.subscribe(session, b"f" * 50, 0, 0)[0] == 0, "what it has already takes no more"
+    assert broker.state_bytes == 100
+    with pytest.raises(ProtocolError, match=r"session\.max_state_bytes") as caught:
+        world.connect("b", 10, will=Will(b"t", b"", 0, False))
+    assert caught.value.reason == 0x97 and b"b" not in broker.sessions
+    world.connect("b", 10)
+    assert broker.unsubscribe(session, b"f" * 9) == 0 and broker.state_bytes == 91
+    world.leave(session, link)          # its will is published
+    assert broker.state_bytes == kept + 50
+    world.connect("a", 10, will=Will(b"tt", b"", 0, False), present=True)
+    world.connect("a", 10, will=Will(b"t", b"", 0, False), present=True)
+    assert broker.state_bytes == kept + 51
+    world.connect("a", clean=True)
+    assert broker.state_bytes == kept
+
+
 def test_sessions_are_bounded() -> None:
     world = World(sessions_max=3)
     world.connect("a", 10)

@@ -14,7 +14,7 @@ REFUSED_BY = {
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: "credentials",
     ReasonCode.NOT_AUTHORIZED: "not_authorized",
     ReasonCode.BAD_AUTHENTICATION_METHOD: "authentication_method",
-    ReasonCode.QUOTA_EXCEEDED: "max_sessions",
+    ReasonCode.QUOTA_EXCEEDED: "quota",
     ReasonCode.BANNED: "banned",
 }
 ENDED_BY = {
