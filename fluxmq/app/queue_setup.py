@@ -60,7 +60,14 @@ def declare(server: Server) -> None:
 
 def tick(server: Server) -> None:
     """The clock has moved."""
-    server.queue_clock.tick()
+    if not server.queue_clock.behind:       # else it goes on by itself
+        look(server)
     server.queue_limited.tick()
     if server.queue_space is not None:
         server.queue_space.tick(server.loop)
+
+
+def look(server: Server) -> None:
+    """At the queues that something happened to; where those are many, at the others after a turn."""
+    if server.queue_clock.tick() and not server.broker.stopping:
+        server.loop.call_later(0, look, server)

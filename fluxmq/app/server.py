@@ -66,9 +66,8 @@ __all__ = ["Server", "run"]
 
 # Objects that live as long as their client are the rule here: looking through all of them at every 700th allocation,
 # as the collector does by default, costs a connect storm a tenth of its time and finds nothing (cycles are broken by
-# hand). The second number bounds what one look at the younger ones may take: 200 000 objects, a few hundredths of a
-# second.
-GC_THRESHOLDS = (50_000, 4, 250)
+# hand). The first two numbers bound what one look at the younger ones may take: 80 000 objects, some 30 ms.
+GC_THRESHOLDS = (20_000, 4, 600)
 TICK_S = 0.25  # clocks of connections: keep alive, time-outs, delayed wills are this exact
 LOSING_TICKS = 4  # a second between lines about messages dropped for a client
 LOSING_LINES_MAX = 10

@@ -8,14 +8,16 @@ of a stream's messages, which their stamps tell.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 
-from fluxmq._core.queue import QUEUE_EPHEMERAL, QUEUE_STREAM
+from fluxmq._core.queue import QUEUE_EPHEMERAL, QUEUE_STREAM, Queue
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queues import QueueManager, QueueState
 
-__all__ = ["QueueClock"]
+__all__ = ["LOOKS_MAX", "QueueClock"]
 
+LOOKS_MAX = 2000  # in one turn of the loop: some 15 ms
 RETENTION_EVERY_MS = 5000
 # A stream that only grows older is looked at when a hundredth of its age has passed, within these bounds.
 AGEING_PART = 100
@@ -25,7 +27,8 @@ UNFINISHED = -1  # what a stream has is not what its caps were applied to
 
 class QueueClock:
     """Machine. auto_commit_ms: at least so long between two commits of one stream; 0 = with each look. stamp_of_age:
-    SteadyClock's; None: the wall clock is never set. looked: at how many queues so far, for tests."""
+    SteadyClock's; None: the wall clock is never set. looked: at how many queues so far, for tests. behind: the last
+    tick left some."""
 
     def __init__(self, manager: QueueManager, auto_commit_ms: int = 0,
                  stamp_of_age: Callable[[int], int] | None = None) -> None:
@@ -33,15 +36,20 @@ class QueueClock:
         self._stamp_of_age = stamp_of_age or (lambda age_ms: manager.hub.now_ms - age_ms)
         self._auto_commit_ms = auto_commit_ms
         self.looked = 0
+        self.behind = False
         self._began = False
+        self._stirred: deque[Queue] = deque()
         self._heap: list[tuple[int, int, QueueState]] = []  # steady clock, queue's number; stale unless state.due_at
 
-    def tick(self) -> None:
-        """What is due by now is done or, where the queue does it, told to it."""
+    def tick(self) -> bool:
+        """What is due by now is done or, where the queue does it, told to it; at LOOKS_MAX queues and as many whose
+        time has come. Returns whether that leaves some: they are for a further call soon."""
         hub = self.manager.hub
         now = hub.steady_ms
         states: dict[QueueState, None] = {}
-        for queue in hub.ledger.take_stirred():
+        self._stirred.extend(hub.ledger.take_stirred())
+        for _ in range(min(len(self._stirred), LOOKS_MAX)):
+            queue = self._stirred.popleft()
             queue.stirred = False
             found = self.manager.states.get(queue)
             if found is not None:
@@ -56,7 +64,8 @@ class QueueClock:
                     state.retention_due_ms = min(state.retention_due_ms, now + RETENTION_EVERY_MS)
                     state.idle_since_ms = now
                     states[state] = None
-        while self._heap and self._heap[0][0] <= now:
+        most = len(states) + LOOKS_MAX
+        while self._heap and self._heap[0][0] <= now and len(states) < most:
             at, _, state = heapq.heappop(self._heap)
             if at == state.due_at:
                 state.due_at = None
@@ -64,6 +73,8 @@ class QueueClock:
         for state in states:
             if self.manager.states.get(state.queue) is state:
                 self._plan(state, now, self._look(state, now))
+        self.behind = bool(self._stirred) or bool(self._heap and self._heap[0][0] <= now)
+        return self.behind
 
     def _plan(self, state: QueueState, now: int, wait: int | None) -> None:
         if wait is None:

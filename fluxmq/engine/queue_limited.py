@@ -7,11 +7,14 @@ may come from anywhere, so each tick tries those again that stand still: they ar
 """
 from __future__ import annotations
 
+from collections import deque
+from itertools import islice
 from typing import Any
 
 from fluxmq._core.queue import Queue
 from fluxmq._core.queue_claim import Member
 from fluxmq._core.queue_group import Group
+from fluxmq.engine.queue_clock import LOOKS_MAX
 from fluxmq.engine.queues import QueueManager
 
 __all__ = ["LimitedConsumers"]
@@ -27,19 +30,23 @@ class LimitedConsumers:
 
     def __init__(self, manager: QueueManager) -> None:
         self.manager = manager
+        self._found: deque[Any] = deque()   # not told of yet
         self._limited: dict[Any, None] = {}  # Member, StreamReader, Group: in the order in which they were found
 
     def tick(self) -> None:
-        """Tells of those that were found since the last time, and lets all go on that can."""
-        for one in self.manager.hub.ledger.take_limited():
+        """Tells of those that were found since the last time, and lets go on those that can; LOOKS_MAX of each, in
+        turn."""
+        self._found.extend(self.manager.hub.ledger.take_limited())
+        for _ in range(min(len(self._found), LOOKS_MAX)):
+            one = self._found.popleft()
             if one not in self._limited:
                 self._limited[one] = None
                 self._tell(one)
-        for one in list(self._limited):
+        for one in list(islice(self._limited, LOOKS_MAX)):
+            del self._limited[one]
             owner = owner_of(one)
-            if not one.limited or not isinstance(owner, Queue) or owner not in self.manager.states:
-                del self._limited[one]
-            else:
+            if one.limited and isinstance(owner, Queue) and owner in self.manager.states:
+                self._limited[one] = None   # behind all others
                 owner.notify()
 
     def _tell(self, one: Any) -> None:

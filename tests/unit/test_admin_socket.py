@@ -131,7 +131,7 @@ def test_what_is_no_socket_is_left_alone(run: Callable[..., None], tmp_path: Pat
     async def scenario() -> None:
         path = tmp_path / "admin.sock"
         path.write_text("precious")
-        with pytest.raises(OSError, match="no socket"):
+        with pytest.raises(OSError, match="not a socket"):
             await AdminSocket(path, FakeQueues()).start()
         assert path.read_text() == "precious"
         with pytest.raises(OSError):

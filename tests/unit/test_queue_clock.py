@@ -11,6 +11,7 @@ from fluxmq._core.queue import Queue
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_member import PyMember
 from fluxmq._core.testing import pump_queues
+from fluxmq.engine import queue_clock
 from fluxmq.engine.clock import CLOCK_KEY, STEPS_MAX, SteadyClock
 from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queues import QueueManager
@@ -239,3 +240,36 @@ def test_an_ephemeral_queue_that_nobody_uses_goes() -> None:
         node.pass_ms(2_000)
     assert b"e" not in node.manager.queues
     assert counted[0] <= 3
+
+
+def test_a_tick_looks_at_a_bounded_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred thousand consumers that leave at once stir as many queues."""
+    monkeypatch.setattr(queue_clock, "LOOKS_MAX", 10)
+    node = Node()
+    queues = [node.declare(f"q{number}") for number in range(25)]
+    while node.clock.tick():
+        pass
+    for queue in queues:
+        node.consume(queue)
+    for looked, behind in ((10, True), (10, True), (5, False), (0, False)):
+        with node.looks() as looks:
+            assert (node.clock.tick(), node.clock.behind) == (behind, behind)
+        assert looks == [looked]
+
+
+def test_times_that_have_come_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_clock, "LOOKS_MAX", 10)
+    node = Node()
+    for number in range(25):
+        node.declare(f"e{number}", type="ephemeral")
+    while node.clock.tick():
+        pass
+    node.mono += 3_600_000
+    node.wall += 3_600_000
+    node.hub.set_clock(node.wall, node.mono)
+    node.steady.tick()
+    with node.looks() as looks:
+        turns = 1
+        while node.clock.tick():
+            turns += 1
+    assert looks == [25] and turns == 3
