@@ -119,17 +119,27 @@ def _in_use(directory: Path) -> bool:
 @_directory
 @click.option("--log", "number", metavar="NUMBER", help="Only this log; its number in hex, as its directory is called.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line; bytes that are no UTF-8 as hex.")
-def log_dump(directory: Path, number: str | None, as_json: bool) -> None:
-    """Print every message, one per line."""
-    from fluxmq.storage.repair import dump
+def log_dump(directory: Path, number: str | None, as_json: bool) -> int:
+    """Print every message, one per line. Rows of the state that do not hold come as hex, with the reason; then it ends
+    with 1."""
+    from fluxmq.engine.stored import shown
+    from fluxmq.storage.repair import BadRow, dump
 
     try:
         wanted = None if number is None else int(number, 16)
     except ValueError:
         raise click.UsageError(f"{number} is no number in hex") from None
+    status: int = exit_codes.OK
     with _reading(directory):
-        for which, (offset, time_ms, expires_at, not_before, qos, priority, topic, properties, payload) in dump(
-                directory, wanted):
+        for item in dump(directory, wanted):
+            if isinstance(item, BadRow):
+                status = exit_codes.FAILURE
+                row = {"damaged": shown(item.key), "key": item.key.hex(), "value": item.value.hex(),
+                       "problem": item.problem}
+                click.echo(json.dumps(row, ensure_ascii=False) if as_json else
+                           f"DAMAGED {row['damaged']}: {item.problem}: key {row['key']} value {row['value']}")
+                continue
+            which, (offset, time_ms, expires_at, not_before, qos, priority, topic, properties, payload) = item
             name = topic.decode("utf-8", "backslashreplace")
             if not as_json:
                 click.echo(f"{which:016x} {offset} {time_ms} qos={qos} priority={priority} {name} "
@@ -143,6 +153,7 @@ def log_dump(directory: Path, number: str | None, as_json: bool) -> None:
             except UnicodeDecodeError:
                 line["payload_hex"] = payload.hex()
             click.echo(json.dumps(line, ensure_ascii=False))
+    return status
 
 
 @log.command("repair")

@@ -28,6 +28,7 @@ from fluxmq._core.errors import CorruptError, ShortageError, StorageError
 from fluxmq._core.journal import JOURNAL_FAILED, JOURNAL_FULL, JOURNAL_OK, Journal
 from fluxmq._core.persist import Loader, export_retained, export_session, message_key, session_key
 from fluxmq._core.session import Session
+from fluxmq.engine import stored
 from fluxmq.engine.broker import (
     RECORD_LINK,
     RECORD_SESSION,
@@ -42,7 +43,7 @@ from fluxmq.engine.exchange_store import ExchangeKeeper
 from fluxmq.engine.ports import StateStore
 from fluxmq.engine.queue_records import RecordKind
 from fluxmq.engine.queue_store import QueueKeeper
-from fluxmq.engine.sessions import Head, Link, SessionState, Subscription
+from fluxmq.engine.sessions import Head, SessionState, Subscription
 
 __all__ = ["Keeper"]
 
@@ -52,21 +53,6 @@ LAST_QUEUES_MAX = 1000
 SLICE_SESSIONS = 500  # exported in one go: a few milliseconds
 DURABLE_POLL_S = 0.005
 SPACE_RETRIES_S = 5  # RocksDB looks for space as often by itself, and takes nothing before it has found some
-
-_decode_head = msgspec.msgpack.Decoder(Head).decode
-_decode_link = msgspec.msgpack.Decoder(Link).decode
-_decode_subscription = msgspec.msgpack.Decoder(Subscription).decode
-_decode_filter = msgspec.msgpack.Decoder(bytes).decode
-
-
-class _Copy(msgspec.Struct, array_like=True):
-    """The head part of a session in the view."""
-
-    head: Head
-    subscriptions: list[Subscription]
-
-
-_decode_copy = msgspec.msgpack.Decoder(_Copy).decode
 
 
 class _Taken:
@@ -116,33 +102,26 @@ class Keeper:
         self._loader = loader
         values: list[tuple[int, bytes]] = []
         rows = self.store.load()
+        if self.queues is not None:
+            self.queues.directory = self.store.path
         for key, value in rows if self.queues is None else self.queues.load(rows):
-            kind, rest = key[:1], key[1:]
-            if kind == b"m":
-                loader.add_message(int.from_bytes(rest, "big"), value)
-            elif kind == b"r":
-                size = int.from_bytes(rest[:2], "big")
-                loader.add_retained(rest[2 + size:], value)
-            elif kind in (b"e", b"b") and self.exchanges is not None:
-                self.exchanges.load(kind, int.from_bytes(rest, "big"), value)
-            elif key == CLOCK_KEY:
-                self.clock.load(value)
-            elif kind == b"s":
-                values.append((int.from_bytes(rest, "big"), value))
-            else:
-                raise CorruptError(f"the store has a key of an unknown kind, {key[:16]!r}: "
-                                   "it was written by a newer version")
+            try:
+                self._load(loader, values, key, value)
+            except (CorruptError, *stored.WRONG_SHAPE) as error:
+                raise stored.refused(self.store.path, key, error) from error
         for number, value in values:  # 's' sorts after 'm': every message is there by now
-            copy = _decode_copy(loader.head_of(value))
-            session = self._make(number, copy.head)
-            for kept in copy.subscriptions:
-                self._subscribe(session, kept)
-            loader.fill_session(session, value)
+            try:
+                self._load_session(loader, number, value)
+            except (CorruptError, *stored.WRONG_SHAPE) as error:
+                raise stored.refused(self.store.path, session_key(number), error) from error
         if self.queues is not None:
             self.queues.loaded()
         batches = 0
-        for _, batch in self.store.replay():
-            loader.replay(batch)
+        for number, batch in self.store.replay():
+            try:
+                loader.replay(batch)
+            except (CorruptError, *stored.WRONG_SHAPE) as error:
+                raise stored.refused_batch(self.store.path, number, batch, error) from error
             batches += 1
             self._replayed_bytes += len(batch)
         self.clock.resume()
@@ -163,6 +142,30 @@ class Keeper:
         if self.exchanges is not None:
             found |= self.exchanges.finish()
         return found if any(found.values()) else {}
+
+    def _load(self, loader: Loader, sessions: list[tuple[int, bytes]], key: bytes, value: bytes) -> None:
+        """One row of the view that is not about queues; of sessions, which come after all else, into `sessions`."""
+        kind, rest = key[:1], key[1:]
+        if kind == b"m":
+            loader.add_message(int.from_bytes(rest, "big"), value)
+        elif kind == b"r":
+            size = int.from_bytes(rest[:2], "big")
+            loader.add_retained(rest[2 + size:], value)
+        elif kind in (b"e", b"b") and self.exchanges is not None:
+            self.exchanges.load(kind, int.from_bytes(rest, "big"), value)
+        elif key == CLOCK_KEY:
+            self.clock.load(value)
+        elif kind == b"s":
+            sessions.append((int.from_bytes(rest, "big"), value))
+        else:
+            raise CorruptError("the store has a key of an unknown kind: it was written by a newer version")
+
+    def _load_session(self, loader: Loader, number: int, value: bytes) -> None:
+        copy = stored.session_of(loader.head_of(value))
+        session = self._make(number, copy.head)
+        for kept in copy.subscriptions:
+            self._subscribe(session, kept)
+        loader.fill_session(session, value)
 
     def _drop_duplicates(self, loader: Loader) -> None:
         """One session per client: of two with the same name (a crash came before the record of the older one's end was
@@ -214,7 +217,7 @@ class Keeper:
         sessions = self._loader.sessions
         session = sessions.get(number)
         if kind == RECORD_SESSION:
-            head = _decode_head(body)
+            head = stored.head_of(body)
             if session is None:
                 sessions[number] = self._make(number, head)
             else:
@@ -224,11 +227,11 @@ class Keeper:
         elif kind == RECORD_SESSION_END:
             self._forget(sessions.pop(number))
         elif kind == RECORD_SUBSCRIBE:
-            self._subscribe(session, _decode_subscription(body))
+            self._subscribe(session, stored.subscription_of(body))
         elif kind == RECORD_UNSUBSCRIBE:
-            session.subscriptions.pop(_decode_filter(body), None)
+            session.subscriptions.pop(stored.unsubscribed_of(body), None)
         elif kind == RECORD_LINK:
-            link = _decode_link(body)
+            link = stored.link_of(body)
             state: SessionState = session.data
             state.restored, state.since_ms, state.expiry_s = link.connected, link.since_ms, link.expiry_s
             if not link.will_pending:
@@ -371,7 +374,7 @@ class Keeper:
         consumes = state.consumes or {}
         subscriptions = [Subscription(filter_, options, identifier, consumes.get(filter_))
                          for filter_, (options, identifier) in session.subscriptions.items()]
-        return export_session(session, msgspec.msgpack.encode(_Copy(state.head(), subscriptions)))
+        return export_session(session, msgspec.msgpack.encode(stored.SessionCopy(state.head(), subscriptions)))
 
     async def close(self, patience_s: float = 0.0) -> None:
         """Before the store closes, when nothing changes any more: waits for a checkpoint under way and takes a last

@@ -6,20 +6,16 @@ known.
 """
 from __future__ import annotations
 
-import msgspec
-
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.exchange import Destination, Exchange
 from fluxmq._core.queue import Queue
 from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind, ExchangeRecord, view_key
 from fluxmq.engine.exchanges import ExchangeManager
 from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.stored import binding_of, exchange_of
 from fluxmq.model.amqp_queues import split_name
 
 __all__ = ["ExchangeKeeper"]
-
-_decode_exchange = msgspec.msgpack.Decoder(ExchangeRecord).decode
-_decode_binding = msgspec.msgpack.Decoder(BindingRecord).decode
 
 
 class ExchangeKeeper:
@@ -62,9 +58,9 @@ class ExchangeKeeper:
     def _set(self, kind: int, number: int, value: bytes) -> None:
         self.manager.number_last = max(self.manager.number_last, number)
         if kind == ExchangeKind.EXCHANGE:
-            self._exchanges[number] = _decode_exchange(value)
+            self._exchanges[number] = exchange_of(value)
         else:
-            self._bindings[number] = _decode_binding(value)
+            self._bindings[number] = binding_of(value)
 
     def finish(self) -> dict[str, int]:
         """Everything is replayed, the queues are there. Returns what was found, for the log."""

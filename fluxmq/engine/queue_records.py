@@ -11,7 +11,7 @@ from fluxmq.engine.queue_contract import SILENT, Contract
 from fluxmq.model.amqp_queues import Declared, read_arguments, spec_of
 from fluxmq.model.queues import QueueSpec
 
-__all__ = ["GroupRecord", "LogRecord", "QueueRecord", "RecordKind", "record"]
+__all__ = ["GroupRecord", "LogMeta", "LogRecord", "QueueRecord", "RecordKind", "record"]
 
 
 class RecordKind(enum.IntEnum):
@@ -64,6 +64,14 @@ class GroupRecord(msgspec.Struct, array_like=True, frozen=True):
     mode: str = "shared"
     pattern: bytes = b""
     contract: Contract = SILENT
+
+
+class LogMeta(msgspec.Struct, array_like=True):
+    """A log in the view. first, next: offsets; below next all that is kept is in segments. safe: what these synced."""
+
+    first: int
+    next: int
+    safe: int
 
 
 def record(ledger: Ledger, kind: enum.IntEnum, number: int, body: object = None) -> None:

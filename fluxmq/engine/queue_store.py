@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -33,38 +34,24 @@ from fluxmq._core.queue_log import Log
 from fluxmq._core.queue_state import export_state, replay, restore_state
 from fluxmq.engine.ports import SegmentFiles
 from fluxmq.engine.queue_delays import adopt_delays
-from fluxmq.engine.queue_properties import told_in
+from fluxmq.engine.queue_properties import log_properties, told_in
 from fluxmq.engine.queue_reads import QueueReader
-from fluxmq.engine.queue_records import GroupRecord, QueueRecord, RecordKind
+from fluxmq.engine.queue_records import GroupRecord, LogMeta, QueueRecord, RecordKind
 from fluxmq.engine.queue_removal import LogRemoval
 from fluxmq.engine.queue_removal import view_key as key
 from fluxmq.engine.queue_sequences import with_sequence
 from fluxmq.engine.queues import KINDS, NOTHING, QueueManager, QueueState
+from fluxmq.engine.stored import WRONG_SHAPE, copy_of, group_of, meta_of, producers_of, queue_of, refused
 from fluxmq.model import limits
 from fluxmq.model.queues import QueueSpec
 
-__all__ = ["LogMeta", "QueueExport", "QueueKeeper"]
+__all__ = ["QueueExport", "QueueKeeper"]
 
 # What a checkpoint exports between two turns of the loop, in messages looked at or the like: a few milliseconds.
 EXPORT_WORK = 2000
 WORK_OF_A_QUEUE = 10
 BYTES_OF_WORK = 4096
 NUMBER_MASK = (1 << 64) - 1  # of a key, which is a byte and u64
-
-
-class LogMeta(msgspec.Struct, array_like=True):
-    """A log in the view. first, next: offsets; below next all that is kept is in segments. safe: what these synced."""
-
-    first: int
-    next: int
-    safe: int
-
-
-_decode_queue = msgspec.msgpack.Decoder(QueueRecord).decode
-_decode_group = msgspec.msgpack.Decoder(GroupRecord).decode
-_decode_copy = msgspec.msgpack.Decoder(tuple[GroupRecord, bytes]).decode
-_decode_meta = msgspec.msgpack.Decoder(LogMeta).decode
-_decode_producers = msgspec.msgpack.Decoder(dict[bytes, tuple[int, bytes]]).decode
 
 
 class QueueExport:
@@ -118,6 +105,7 @@ class QueueKeeper:
         self._by_number: dict[int, QueueState] = {}
         self._safe: dict[int, int] = {}  # by log: what segments had synced
         self._removal = LogRemoval(segments)
+        self.directory: Path | None = None  # storage.dir, for what a start says
         self._work: asyncio.Future[Any] | None = None  # under way in an executor's thread
         self.looked = 0  # at how many queues checkpoints have looked so far, for tests
         self.reader = QueueReader(manager, segments, cache_bytes, on_damage)
@@ -145,8 +133,8 @@ class QueueKeeper:
     def loaded(self) -> None:
         """The view is read: opens the segments, and makes what they and the view have."""
         self.manager.number_last = max((max(rows) for rows in self._rows.values() if rows), default=0)
-        metas, producers_of, ended = (self._rows[ord(kind)] for kind in "ldx")
-        self._metas.update((number, _decode_meta(value)) for number, value in metas.items())
+        metas, producers, ended = (self._rows[ord(kind)] for kind in "ldx")
+        self._each("l", metas, lambda number, value: self._metas.__setitem__(number, meta_of(value)))
         for number in ended:
             self._removal.load(number)
         # Of a log of which nothing is kept there need not be any file: one that is torn was only just begun.
@@ -154,20 +142,32 @@ class QueueKeeper:
                                           if meta.safe > meta.first})
         # Also of logs that nobody knows: what they hold must not be taken for another's.
         self.manager.number_last = max(self.manager.number_last, self._removal.number_last, *self._files, 0)
-        for number in list(self._queues):
-            record = _decode_queue(self._queues.pop(number))
-            self._adopt(number, record, record.told())
-        for number in list(self._copies):
-            record_, copied = _decode_copy(self._copies.pop(number))
-            group = self.groups.get(number) or self._adopt_group(number, record_)
-            if group is not None:
-                restore_state(group, copied)
-        for number, value in producers_of.items():
-            state = self._by_number.get(number)
-            if state is not None:
-                for name, (highest, bits) in _decode_producers(value).items():
-                    state.note_produced(name, (highest, int.from_bytes(bits, "big")))
+        self._each("q", self._queues, lambda number, value: self._adopt(number, *queue_of(value)))
+        self._each("g", self._copies, self._load_group)
+        self._each("d", producers, self._load_producers)
         self._as_stored()
+
+    def _each(self, kind: str, rows: dict[int, bytes], take: Callable[[int, bytes], Any]) -> None:
+        """Makes something of each of these rows of the view, which go by it. Raises CorruptError, with its key."""
+        while rows:
+            number = next(iter(rows))
+            value = rows.pop(number)
+            try:
+                take(number, value)
+            except (CorruptError, *WRONG_SHAPE) as error:
+                raise refused(self.directory, key(kind, number), error) from error
+
+    def _load_group(self, number: int, value: bytes) -> None:
+        record_, copied = copy_of(value)
+        group = self.groups.get(number) or self._adopt_group(number, record_)
+        if group is not None:
+            restore_state(group, copied)
+
+    def _load_producers(self, number: int, value: bytes) -> None:
+        state = self._by_number.get(number)
+        for name, (highest, bits) in producers_of(value).items():
+            if state is not None:
+                state.note_produced(name, (highest, int.from_bytes(bits, "big")))
 
     def _as_stored(self) -> None:
         """What was made from the view and the segments is no change that a checkpoint must take over: there may be a
@@ -243,17 +243,19 @@ class QueueKeeper:
             if group is not None:
                 replay(group, kind, number.to_bytes(8, "big") + body)
         elif kind == RecordKind.QUEUE:
-            self._replay_queue(number, _decode_queue(body))
+            self._replay_queue(number, *queue_of(body))
         elif kind == RecordKind.QUEUE_END:
             state = self._by_number.pop(number, None)
             if state is not None:
                 self._forget(state)
         elif kind == RecordKind.GROUP:
-            self._replay_group(number, _decode_group(body))
+            self._replay_group(number, group_of(body))
         elif kind == RecordKind.GROUP_END:
             self._replay_group_end(number)
         elif kind == RecordKind.TRIM:
             found = self.logs.get(number)
+            if len(body) != 8:
+                raise CorruptError(f"a record of kind {kind} has {8 + len(body)} bytes")
             if found is not None:
                 found[1].trim(int.from_bytes(body, "big"))
                 found[0].queue.mark()
@@ -275,9 +277,8 @@ class QueueKeeper:
                 state.note_produced(producer, with_sequence(state.producers.get(producer), int(sequence)))
                 self.manager.changed.add(state)
 
-    def _replay_queue(self, number: int, record: QueueRecord) -> None:
+    def _replay_queue(self, number: int, record: QueueRecord, spec: QueueSpec) -> None:
         state = self._by_number.get(number)
-        spec = record.told()
         if state is None:
             known = self.manager.queues.get(spec.raw)
             if known is not None and known.queue.number > number:
@@ -521,8 +522,3 @@ class QueueKeeper:
         await self._in_thread(self._removal.remove)
 
 
-def log_properties(message: bytes) -> bytes:
-    """The properties of a message as it stands in a log (drawn in _core/queue_log.pxd)."""
-    topic = int.from_bytes(message[44:46], "little")
-    size = int.from_bytes(message[40:44], "little")
-    return message[48 + topic:48 + topic + size]

@@ -11,7 +11,7 @@ tail of the last file that nothing proves to have been synced is left alone: the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from fluxmq._core.journal_format import (
 )
 from fluxmq.storage.reading import read_whole
 
-__all__ = ["JournalRepair", "repair_journal"]
+__all__ = ["JournalRepair", "repair_journal", "replace_file"]
 
 # Of empty batches made at once, when a whole file is missing.
 _PIECE = 10_000
@@ -166,30 +166,39 @@ def _fill(file: _File, end: int) -> None:
 
 
 def _rewrite(file: _File, data: memoryview, report: JournalRepair) -> None:
-    through = file.path.with_suffix(".log.repaired")
     lost: list[str] = []
-    size, reached = FILE_HEADER_SIZE, file.first - 1
-    with through.open("wb") as raw:
-        raw.write(encode_header(file.number, file.first, file.file_id))
+
+    def pieces() -> Iterator[bytes | memoryview]:
+        reached = file.first - 1
+        yield encode_header(file.number, file.first, file.file_id)
         for number, begin, end in file.batches:
             if number > reached + 1:
                 lost.append(f"{reached + 1} to {number - 1}" if number > reached + 2 else f"{number - 1}")
-                for piece in _empty(reached + 1, number, file.file_id):
-                    raw.write(piece)
-                    size += len(piece)
-            raw.write(data[begin:end])
-            size, reached = size + end - begin, number
-        raw.flush()
-        os.fsync(raw.fileno())
-    aside = file.path.with_suffix(".log.damaged")
-    aside.unlink(missing_ok=True)
-    os.link(file.path, aside)
-    through.rename(file.path)
-    _sync(file.path.parent)
-    file.stop = size
-    report.set_aside.append(str(aside))
+                yield from _empty(reached + 1, number, file.file_id)
+            yield data[begin:end]
+            reached = number
+
+    report.set_aside.append(str(replace_file(file.path, pieces())))
+    file.stop = file.path.stat().st_size
     report.dropped.append(f"{file.path}: {file.damaged}" + (f"; lost of its batches: {', '.join(lost)}" if lost
                                                             else "; no batch is lost"))
+
+
+def replace_file(path: Path, pieces: Iterable[bytes | memoryview], keep: bool = True) -> Path:
+    """Writes a journal file anew; it takes its place when it is whole. keep: the former, at the path that is
+    returned. Raises OSError."""
+    through, aside = path.with_suffix(".log.repaired"), path.with_suffix(".log.damaged")
+    with through.open("wb") as raw:
+        for piece in pieces:
+            raw.write(piece)
+        raw.flush()
+        os.fsync(raw.fileno())
+    if keep:
+        aside.unlink(missing_ok=True)
+        os.link(path, aside)
+    through.rename(path)
+    _sync(path.parent)
+    return aside
 
 
 def _set_aside(path: Path, report: JournalRepair) -> None:

@@ -21,14 +21,16 @@ from rocksdict import AccessType, Rdict
 from fluxmq._core.errors import CorruptError, StorageError
 from fluxmq._core.journal_format import encode_header, file_name
 from fluxmq._core.segment_format import log_name, messages_of
+from fluxmq.engine.stored import row_problem
 from fluxmq.storage import staged
 from fluxmq.storage.journal_files import Recovery, check
 from fluxmq.storage.journal_repair import repair_journal
 from fluxmq.storage.manifest import ViewDamage
+from fluxmq.storage.record_repair import drop_records, wrong_records
 from fluxmq.storage.segment_repair import dump as dump_segments
 from fluxmq.storage.segment_repair import repair as repair_segments
 from fluxmq.storage.segments import UNKNOWN, SegmentStore
-from fluxmq.storage.state_repair import Mending, mend, synced_of
+from fluxmq.storage.state_repair import Mending, kept_in, mend, synced_of
 from fluxmq.storage.view import REPAIRED, applied_of, is_new, open_view, rows_of, settle_staged, staged_in
 from fluxmq.storage.view_repair import (
     Hole,
@@ -43,7 +45,7 @@ from fluxmq.storage.view_repair import (
     write,
 )
 
-__all__ = ["RepairReport", "StateReport", "dump", "repair", "synced_offsets", "verify_state"]
+__all__ = ["BadRow", "RepairReport", "StateReport", "dump", "repair", "synced_offsets", "verify_state"]
 
 
 @dataclass(slots=True)
@@ -91,10 +93,15 @@ def verify_state(base: Path) -> StateReport:
         except CorruptError as error:
             report.journal.append(str(error))
     if not report.state and not report.journal:
+        report.journal += [told for _, _, told in wrong_records(journal, view.applied or 0)]
+    if not report.state and not report.journal:
         with _reading(state) as items:
-            found = mend(items, base, view.applied or 0, False)
+            try:
+                found = mend(items, base, view.applied or 0, False)
+            except CorruptError as error:
+                found = Mending(lines=[str(error)], holes=True)
         report.state += found.lines
-        for log in sorted(found.unknown):
+        for log in sorted(found.unknown) if not found.holes else ():
             files = any((base / "queues" / (log_name(log) + end)).is_dir() for end in ("", UNKNOWN))
             report.state.append(f"log {log_name(log)}: " + (
                 f"neither state nor journal knows it; a start puts its messages aside, as "
@@ -102,10 +109,20 @@ def verify_state(base: Path) -> StateReport:
     return report
 
 
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row of the state that does not hold, and why."""
+
+    key: bytes
+    value: bytes
+    problem: str
+
+
 def dump(base: Path, number: int | None = None) -> Iterator[tuple[int, tuple[int, int, int, int, int, int, bytes, bytes,
-                                                                            bytes]]]:
+                                                                            bytes]] | BadRow]:
     """(log, message as `messages_of` gives it) of one log or of all: what segments have, in the order of logs, then of
-    small logs what the state has beyond that, as far as it can be read. Raises CorruptError, OSError, StorageError."""
+    small logs what the state has beyond that, as far as it can be read. Rows of the state that do not hold come as they
+    are: of one log its own, else all. Raises CorruptError, OSError, StorageError."""
     reached: dict[int, int] = {}
     for log, message in dump_segments(base, number):
         reached[log] = message[0]
@@ -119,15 +136,20 @@ def dump(base: Path, number: int | None = None) -> Iterator[tuple[int, tuple[int
         except ViewDamage as damage:
             raise StorageError(f"the state in {state} is damaged: {damage.text}. Messages that are in it only are not "
                                f"shown") from None
-        for key, value in staged.merged((item for item in around(view, b"k") if not isinstance(item, Hole)),
-                                        staged_in(view, copy)):
-            if key[:1] < b"k":
+        for key, value in staged.merged((item for item in around(view, b"k" if number is not None else b"\1")
+                                         if not isinstance(item, Hole)), staged_in(view, copy)):
+            log, problem = int.from_bytes(key[1:9], "big"), ""
+            if number is not None and (log != number or key[:1] not in b"kl"):
                 continue
-            if key[:1] > b"k":
-                return
-            log = int.from_bytes(key[1:9], "big")
-            if number is None or log == number:
-                yield from ((log, message) for message in messages_of(value[8:]) if message[0] > reached.get(log, -1))
+            if key[:1] != b"k":
+                problem = row_problem(key, value)
+            else:
+                end, problem = kept_in(value)
+                for message in messages_of(value[8:end]):
+                    if message[0] > reached.get(log, -1):
+                        yield log, message
+            if problem:
+                yield BadRow(key, value, problem)
 
 
 @contextmanager
@@ -165,6 +187,8 @@ def repair(base: Path) -> RepairReport:
     known = view.applied if target == state else _applied(target)
     applied = _journal(base, known, report)
     damaged = bool(view.problems) or applied != known
+    if drop_records(base / "journal", applied, report.given_up, report.kept_aside):
+        damaged = True
     if applied != known:
         with _writing(target) as opened:
             set_applied(opened, applied)

@@ -6,6 +6,8 @@
     a `k` that does not divide into messages          keeps the messages in front of the first that does not hold; with
                                   none of these it goes
     a session that names messages which are gone      goes on without them
+    a row whose bytes hold and say nothing that can be true    goes, and what depends on it is treated as above; of a
+                                  session and of a group what holds is kept (fluxmq/engine/stored.py)
     a binding whose exchange is gone                  goes (the broker drops it at a start); it is said
 
 The groups of a queue whose own record is gone still name their logs, so such a queue gets its number and its groups
@@ -28,32 +30,48 @@ from fluxmq._core.queue_state import cursors_of
 from fluxmq._core.segment_format import file_first, log_name, log_number, messages_of
 from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind
 from fluxmq.engine.queue_delays import DELAY_GROUP
-from fluxmq.engine.queue_records import GroupRecord, LogRecord, QueueRecord, RecordKind
-from fluxmq.engine.queue_store import LogMeta
-from fluxmq.engine.sessions import Head
+from fluxmq.engine.queue_records import GroupRecord, LogMeta, LogRecord, QueueRecord, RecordKind
+from fluxmq.engine.stored import (
+    WRONG_SHAPE,
+    binding_of,
+    copy_of,
+    group_of,
+    meta_of,
+    names_in,
+    queue_of,
+    row_problem,
+    session_of,
+    session_that_holds,
+    shown,
+)
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.journal_files import read_batches
 from fluxmq.storage.segments import UNKNOWN
 
-__all__ = ["Mending", "mend", "synced_of"]
+__all__ = ["Mending", "kept_in", "mend", "synced_of"]
 
 _LANE_BITS = 56
 _OFFSET_AT = 8  # in a message: drawn in _core/queue_log.pxd
 _NAMED_MAX = 20  # numbers in one line of a report
 
-_decode_queue = msgspec.msgpack.Decoder(QueueRecord).decode
-_decode_group = msgspec.msgpack.Decoder(GroupRecord).decode
-_decode_copy = msgspec.msgpack.Decoder(tuple[GroupRecord, bytes]).decode
-_decode_meta = msgspec.msgpack.Decoder(LogMeta).decode
-_decode_binding = msgspec.msgpack.Decoder(BindingRecord).decode
-_decode_session = msgspec.msgpack.Decoder(tuple[Head, msgspec.Raw]).decode
+_EMPTY_STATE = b"\1" + bytes(4)  # of a group: version, no cursors
+
+# What goes with a row of the state that does not hold, as long as nothing of it can be kept.
+_GOES = {b"m": "the message is lost", b"s": "the session is lost, what waited for its client and its subscriptions",
+         b"r": "it is lost", b"c": "deadlines go on from what the journal says of the clock",
+         b"q": "its name and what it was declared as are lost; its messages are kept",
+         b"g": "the group is lost: what it had settled is delivered again to one that is made anew",
+         b"l": "where the log begins and ends is found out anew from its files and its groups",
+         b"d": "which messages its producers had sent is forgotten: what they repeat counts as new",
+         b"e": "the exchange is lost, and with it its bindings", b"b": "the binding is lost"}
 
 
 @dataclass(slots=True)
 class Mending:
-    """puts, deletes: for the view. unknown: logs that no queue has, and the queue that each gets. lines: what else is
-    lost, one line each."""
+    """holes: some row has the wrong shape. puts, deletes: for the view. unknown: logs that no queue has, and the queue
+    that each gets. lines: what else is lost, one line each."""
 
+    holes: bool = False
     puts: list[tuple[bytes, bytes]] = field(default_factory=list)
     deletes: list[bytes] = field(default_factory=list)
     unknown: dict[int, str] = field(default_factory=dict)
@@ -87,9 +105,12 @@ def mend(items: Iterable[tuple[bytes, bytes]], base: Path, applied: int, damaged
     state = _State()
     for key, value in items:
         _view(state, found, key, value)
+    damaged = damaged or found.holes
     _journal(state, base / "journal", applied)
     directories = _directories(base / "queues")
     _queues(state, found, directories, damaged)
+    made = {key for key, _ in found.puts}
+    found.deletes = [key for key in found.deletes if key not in made]
     orphans = sorted(state.messages - state.named)
     if damaged and orphans:
         found.lines.append(f"{len(orphans)} stored messages are named by no session any more and go with the next "
@@ -103,7 +124,8 @@ def mend(items: Iterable[tuple[bytes, bytes]], base: Path, applied: int, damaged
 
 def synced_of(items: Iterable[tuple[bytes, bytes]]) -> dict[int, int]:
     """By log, the offset below which a view says that its files had been synced; of logs that have anything there."""
-    metas = ((int.from_bytes(key[1:9], "big"), _decode_meta(value)) for key, value in items if key[:1] == b"l")
+    metas = ((int.from_bytes(key[1:9], "big"), meta_of(value)) for key, value in items
+             if key[:1] == b"l" and not row_problem(key, value))
     return {number: meta.safe for number, meta in metas if meta.safe > meta.first}
 
 
@@ -111,6 +133,9 @@ def _view(state: _State, found: Mending, key: bytes, value: bytes) -> None:
     kind, number = key[:1], int.from_bytes(key[1:9], "big")
     if kind in b"qgldxebk":
         state.number_last = max(state.number_last, number)
+    if kind != b"k" and (problem := row_problem(key, value)):
+        _wrong(state, found, key, value, problem)
+        return
     if kind == b"m":
         state.messages.add(number)
     elif kind == b"s":
@@ -118,17 +143,17 @@ def _view(state: _State, found: Mending, key: bytes, value: bytes) -> None:
         missing = wanted - state.messages
         state.named |= wanted
         if missing:
-            name = _decode_session(Loader.head_of(value))[0].name
+            name = session_of(Loader.head_of(value)).head.name
             found.puts.append((key, session_without(value, missing)))
             found.lines.append(f"session {number} of client {name!r}: {len(missing)} messages are lost: "
                                f"{_few(sorted(missing))}")
     elif kind == b"q":
-        state.queues[number] = _decode_queue(value)
+        state.queues[number] = queue_of(value)[0]
     elif kind == b"g":
-        record, copy = _decode_copy(value)
+        record, copy = copy_of(value)
         state.groups[number] = record, cursors_of(copy)
     elif kind == b"l":
-        meta = state.metas[number] = _decode_meta(value)
+        meta = state.metas[number] = meta_of(value)
         state.lanes[number] = meta.first >> _LANE_BITS
     elif kind == b"x":
         state.going.add(number)
@@ -137,7 +162,44 @@ def _view(state: _State, found: Mending, key: bytes, value: bytes) -> None:
     elif kind == b"e":
         state.exchanges.add(number)
     elif kind == b"b":
-        state.bindings[number] = _decode_binding(value)
+        state.bindings[number] = binding_of(value)
+
+
+def _wrong(state: _State, found: Mending, key: bytes, value: bytes, problem: str) -> None:
+    """A row whose bytes are those that were written, and say nothing that can be true."""
+    kind = key[:1]
+    if kind not in _GOES:
+        raise CorruptError(f"the state has a {shown(key)} of a kind that this version does not know: use the program "
+                           f"that wrote it")
+    goes = _GOES[kind]
+    kept = _kept(kind, value)
+    if kept is None:
+        found.deletes.append(key)
+    elif kind == b"s":
+        found.puts.append((key, kept))
+        goes = "the session is kept, and those of its messages that stand in front of that"
+        _view(state, found, key, kept)
+    else:
+        found.puts.append((key, kept))
+        goes = "the group is kept; what it had settled is delivered again"
+        _view(state, found, key, kept)
+    found.holes = True
+    names = ", ".join(repr(name) for name in names_in(Loader.head_of(value) if kept and kind == b"s" else value))
+    found.lines.append(f"{shown(key)}{f' ({names})' if names else ''}: what the state has of it is not what a broker "
+                       f"writes there: {problem}; {goes}")
+
+
+def _kept(kind: bytes, value: bytes) -> bytes | None:
+    """What of a row with a problem can be kept, if anything."""
+    try:
+        if kind == b"s":
+            session_of(Loader.head_of(value))
+            return session_that_holds(value)[0]
+        if kind == b"g":
+            return msgspec.msgpack.encode((copy_of(value)[0], _EMPTY_STATE))
+    except (CorruptError, *WRONG_SHAPE):
+        pass
+    return None
 
 
 def _small(state: _State, found: Mending, key: bytes, value: bytes) -> None:
@@ -158,6 +220,12 @@ def _small(state: _State, found: Mending, key: bytes, value: bytes) -> None:
         found.puts.append((key, following.to_bytes(8, "big") + value[8:end]))
     state.stored.add(number)
     state.lanes[number] = following >> _LANE_BITS
+
+
+def kept_in(value: bytes) -> tuple[int, str]:
+    """(where the messages of a `k` end that hold, what is wrong behind that; "": all of it holds)."""
+    held, problem = _holds(value)
+    return (held[-1][1] if held else 8) if problem else len(value), problem
 
 
 def _holds(value: bytes) -> tuple[list[tuple[int, int]], str]:
@@ -197,11 +265,11 @@ def _journal(state: _State, journal: Path, applied: int) -> None:
                 first = state.appended.setdefault(number, int.from_bytes(body[at:at + 8], "little"))
                 state.lanes[number] = first >> _LANE_BITS
             elif kind == RecordKind.QUEUE:
-                state.queues[number] = _decode_queue(body[8:])
+                state.queues[number] = queue_of(body[8:])[0]
             elif kind == RecordKind.QUEUE_END:
                 state.ended.add(number)
             elif kind == RecordKind.GROUP:
-                state.groups.setdefault(number, (_decode_group(body[8:]), []))
+                state.groups.setdefault(number, (group_of(body[8:]), []))
             elif kind == ExchangeKind.EXCHANGE:
                 state.exchanges.add(number)
             else:

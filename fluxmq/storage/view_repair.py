@@ -22,6 +22,7 @@ from pathlib import Path
 from rocksdict import AccessType, Rdict, ReadOptions, WriteBatch
 
 from fluxmq._core.errors import StorageError
+from fluxmq.engine.stored import shown
 from fluxmq.storage import staged
 from fluxmq.storage.manifest import ViewDamage, check_manifest, cut_torn
 from fluxmq.storage.view import (
@@ -37,7 +38,7 @@ from fluxmq.storage.view import (
 )
 
 __all__ = ["Hole", "ViewReport", "around", "examine", "finish", "readable_copy", "salvage",
-           "set_applied", "shown", "swap", "write"]
+           "set_applied", "swap", "write"]
 
 # The search for the next readable key works on numbers of so many bytes, a key's first ones. Longer keys that have all
 # of these in common are skipped together; only retained messages have keys of more than 9.
@@ -63,18 +64,6 @@ class ViewReport:
     keys: int = 0
     applied: int | None = 0
     parts: int = 0
-
-
-def shown(key: bytes) -> str:
-    """A key as people read it."""
-    kinds = {b"m": "message", b"s": "session", b"q": "queue", b"g": "group", b"l": "log", b"d": "producers of queue",
-             b"e": "exchange", b"b": "binding", b"k": "messages of log", b"x": "removal of log"}
-    if key[:1] == b"r" and len(key) > 2:
-        return f"retained message {key[3 + int.from_bytes(key[1:3], 'big'):].decode('utf-8', 'replace')!r}"
-    if key[:1] in kinds and len(key) >= 9:
-        number = int.from_bytes(key[1:9], "big")
-        return f"{kinds[key[:1]]} {number}" if key[:1] in b"ms" else f"{kinds[key[:1]]} {number:016x}"
-    return f"key {key!r}"
 
 
 def around(view: Rdict, begin: bytes = b"") -> Iterator[tuple[bytes, bytes] | Hole]:

@@ -48,11 +48,15 @@ class Node:
         self.segments = SegmentStore(directory)
         self.keeper = Keeper(self.broker, self.store, 1 << 40)
         self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, lambda error: None, small_bytes=small)
+        self.before()
         try:
             self.keeper.recover()
         except BaseException:
             self.close()
             raise
+
+    def before(self) -> None:
+        """All is made, nothing is recovered."""
 
     @property
     def queued(self) -> int:

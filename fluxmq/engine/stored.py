@@ -1,0 +1,341 @@
+"""Rows of the view and records of the journal, each decoded and checked by itself.
+
+A CRC says that bytes are those that were written; it does not say that they mean anything. A row or record may hold and
+yet have the wrong shape: written by a program with a defect, or by hand. A start, which refuses it with its name and
+the way out, and a repair, which gives it up, decide with the functions of this file, so that both find the same.
+
+Each decoder raises one of WRONG_SHAPE, or CorruptError, when what it is given is not what it says.
+"""
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fluxmq._core.errors import CorruptError, ProtocolError, UsageError
+from fluxmq._core.exchange import TYPES
+from fluxmq._core.exchange_headers import read_headers
+from fluxmq._core.journal_format import iter_records
+from fluxmq._core.persist import Loader
+from fluxmq._core.queue_state import cursors_of
+from fluxmq._core.segment_format import messages_of
+from fluxmq.engine.clock import CLOCK_KEY, RECORD_CLOCK
+from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind, ExchangeRecord
+from fluxmq.engine.queue_properties import log_properties, told_in
+from fluxmq.engine.queue_records import GroupRecord, LogMeta, QueueRecord, RecordKind
+from fluxmq.engine.sessions import Head, Link, Subscription
+from fluxmq.model.queues import QueueSpec
+
+__all__ = ["KINDS_OF_ROWS", "WRONG_SHAPE", "SessionCopy", "binding_of", "copy_of", "exchange_of", "group_of", "head_of",
+           "link_of", "meta_of", "names_in", "producers_of", "queue_of", "record_problem", "refused", "refused_batch",
+           "row_problem", "session_of", "session_that_holds", "shown", "subscription_of", "unsubscribed_of", "way_out"]
+
+# What decoding and applying raise for content of the wrong shape, besides CorruptError.
+WRONG_SHAPE = (msgspec.MsgspecError, ProtocolError, UsageError, LookupError, ValueError, TypeError, ArithmeticError,
+               struct.error)
+KINDS_OF_ROWS = {b"m": "message", b"s": "session", b"q": "queue", b"g": "group", b"l": "log",
+                 b"d": "producers of queue", b"e": "exchange", b"b": "binding", b"k": "messages of log",
+                 b"x": "removal of log"}
+
+_MESSAGE, _SESSION, _SESSION_END, _SUBSCRIBE, _UNSUBSCRIBE, _LINK, _RETAINED = 5, 1, 2, 3, 4, 12, 11
+_SHORT = {6: 18, 7: 16, 8: 16, 9: 10, 10: 10}  # SENT, SETTLED, RELEASED, RECEIVED, COMPLETED: the least of their bytes
+_GROUPS = {RecordKind.CLAIM: 30, RecordKind.SETTLE: 28, RecordKind.RETURN: 34, RecordKind.CURSOR: 24}
+_MESSAGE_HEAD = struct.Struct(">QBHII")     # expires_at, qos, lengths of topic, properties, payload
+_ENTRY = struct.Struct(">QQHBB")             # of a session, and a target of a MESSAGE; then 4 bytes each of the last
+_VERSION = 1
+_MODES = ("shared", "exclusive", "single")
+_U64 = 1 << 64
+
+
+class SessionCopy(msgspec.Struct, array_like=True):
+    """The head part of a session in the view."""
+
+    head: Head
+    subscriptions: list[Subscription]
+
+
+head_of = msgspec.msgpack.Decoder(Head).decode
+link_of = msgspec.msgpack.Decoder(Link).decode
+subscription_of = msgspec.msgpack.Decoder(Subscription).decode
+unsubscribed_of = msgspec.msgpack.Decoder(bytes).decode
+session_of = msgspec.msgpack.Decoder(SessionCopy).decode
+producers_of = msgspec.msgpack.Decoder(dict[bytes, tuple[int, bytes]]).decode
+_queue = msgspec.msgpack.Decoder(QueueRecord).decode
+_group = msgspec.msgpack.Decoder(GroupRecord).decode
+_copy = msgspec.msgpack.Decoder(tuple[GroupRecord, bytes]).decode
+_meta = msgspec.msgpack.Decoder(LogMeta).decode
+_exchange = msgspec.msgpack.Decoder(ExchangeRecord).decode
+_binding = msgspec.msgpack.Decoder(BindingRecord).decode
+
+
+def queue_of(value: bytes) -> tuple[QueueRecord, QueueSpec]:
+    """A queue's record, and the queue in the words of `queues:`."""
+    record = _queue(value)
+    spec = record.told()
+    logs = spec.partitions * spec.lanes
+    if len(record.logs) != logs:
+        raise CorruptError(f"it names {len(record.logs)} logs and has {spec.partitions} partitions of {spec.lanes}")
+    for at, one in enumerate(record.logs):
+        if not 0 < one.number < _U64 or one.lane != at % spec.lanes:
+            raise CorruptError(f"its log {at} is said to be number {one.number} in lane {one.lane}")
+    if not (0 <= record.delay < _U64 and 0 <= record.delay_group < _U64):
+        raise CorruptError("the number of its delay log is none")
+    return record, spec
+
+
+def group_of(value: bytes) -> GroupRecord:
+    """A group's record."""
+    return _sound(_group(value))
+
+
+def copy_of(value: bytes) -> tuple[GroupRecord, bytes]:
+    """A group in the view: its record, and what its cursors say (fluxmq/_core/queue_state.pyx)."""
+    record, state = _copy(value)
+    return _sound(record), state
+
+
+def _sound(record: GroupRecord) -> GroupRecord:
+    if record.mode not in _MODES:
+        raise CorruptError(f"its mode is said to be {record.mode!r}")
+    if not 0 <= record.queue < _U64:
+        raise CorruptError(f"its queue is said to be number {record.queue}")
+    return record
+
+
+def meta_of(value: bytes) -> LogMeta:
+    """Where a log begins and ends."""
+    meta = _meta(value)
+    if not all(0 <= offset < _U64 for offset in (meta.first, meta.next, meta.safe)):
+        raise CorruptError(f"it has offsets that are none: {meta.first}, {meta.next}, {meta.safe}")
+    return meta
+
+
+def exchange_of(value: bytes) -> ExchangeRecord:
+    """An exchange."""
+    record = _exchange(value)
+    if record.type not in TYPES:
+        raise CorruptError(f"its type is said to be {record.type!r}")
+    if record.arguments:
+        list(read_headers(record.arguments))
+    return record
+
+
+def binding_of(value: bytes) -> BindingRecord:
+    """A binding."""
+    record = _binding(value)
+    if record.arguments:
+        list(read_headers(record.arguments))
+    return record
+
+
+# ------------------------------------------------------------------------------------------------- one row, one record
+
+
+def row_problem(key: bytes, value: bytes) -> str:
+    """What is wrong with a row of the view, by itself; "" for nothing."""
+    try:
+        _row(key, value)
+    except CorruptError as error:
+        return str(error)
+    except WRONG_SHAPE as error:
+        return _why(error)
+    return ""
+
+
+def record_problem(kind: int, body: bytes) -> str:
+    """What is wrong with a record of the journal, by itself; "" for nothing. Of a kind that this version does not know
+    it says nothing: the caller must refuse it."""
+    try:
+        _record(kind, body)
+    except CorruptError as error:
+        return str(error)
+    except WRONG_SHAPE as error:
+        return _why(error)
+    return ""
+
+
+def _why(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _row(key: bytes, value: bytes) -> None:
+    kind = key[:1]
+    if kind in b"msqgldebk" and len(key) != 9:
+        raise CorruptError(f"its key has {len(key)} bytes where 9 should be")
+    if kind == b"m":
+        _stored_message(value)
+    elif kind == b"r":
+        if len(key) < 3 or len(key) < 3 + int.from_bytes(key[1:3], "big"):
+            raise CorruptError("its key is shorter than it says")
+        _stored_message(value)
+    elif kind == b"s":
+        session_of(Loader.head_of(value))
+        problem = session_that_holds(value)[1]
+        if problem:
+            raise CorruptError(problem)
+    elif kind == b"g":
+        cursors_of(copy_of(value)[1])
+    elif kind == b"k":
+        messages_of(value[8:])
+    elif key == CLOCK_KEY:
+        if not value or len(value) % 16:
+            raise CorruptError(f"the clock has {len(value)} bytes")
+    elif kind in _CHECKS:
+        _CHECKS[kind](value)
+    elif kind != b"x" and kind != b"\0":
+        raise CorruptError("it is of a kind that this version does not know")
+
+
+def session_that_holds(value: bytes) -> tuple[bytes, str]:
+    """(the value with what holds of its entries, what is wrong with it) of a session whose head holds. Of one with
+    nothing wrong the first is the value as it is."""
+    at = 5 + len(Loader.head_of(value))
+    begin = value[:at]
+    if at + 10 > len(value):
+        return begin + bytes(10 + 3 * 4), "it ends before its entries"
+    begin, at = value[:at + 10], at + 10
+    kept: tuple[list[bytes], list[bytes]] = ([], [])
+    problem = ""
+    for entries in kept:
+        count, at = int.from_bytes(value[at:at + 4], "big"), at + 4
+        while len(entries) < count and not problem:
+            end = at + _ENTRY.size + (4 * value[at + _ENTRY.size - 1] if at + _ENTRY.size <= len(value) else 0)
+            if at + _ENTRY.size > len(value) or end > len(value):
+                problem = f"it ends in one of the {count} entries that it says it has"
+                break
+            number, _, packet_id, _, _ = _ENTRY.unpack_from(value, at)
+            if not number and not packet_id:
+                problem = f"its entry at byte {at} names no message"
+                break
+            entries.append(value[at:end])
+            at = end
+    received = value[at + 4:]
+    if not problem and (at + 4 > len(value) or len(received) != 2 * int.from_bytes(value[at:at + 4], "big")):
+        problem = "the identifiers that it has received are not as many as it says"
+    if not problem:
+        return value, ""
+    parts = [part for entries in kept for part in (len(entries).to_bytes(4, "big"), *entries)]
+    return b"".join([begin, *parts, bytes(4)]), problem
+
+
+_CHECKS: dict[bytes, Any] = {b"q": queue_of, b"l": meta_of, b"d": producers_of, b"e": exchange_of, b"b": binding_of}
+
+
+def _stored_message(value: bytes) -> None:
+    if len(value) < 1 + _MESSAGE_HEAD.size or value[0] != _VERSION:
+        raise CorruptError("it is shorter than its header, or of another version")
+    _, _, *lengths = _MESSAGE_HEAD.unpack_from(value, 1)
+    if len(value) < 1 + _MESSAGE_HEAD.size + sum(lengths):
+        raise CorruptError("it is shorter than it says")
+
+
+def _record(kind: int, body: bytes) -> None:
+    if kind == _MESSAGE:
+        _message_record(body)
+    elif kind == _RETAINED:
+        *_, topic, properties, payload = _MESSAGE_HEAD.unpack_from(body)
+        [namespace] = struct.unpack_from(">H", body, _MESSAGE_HEAD.size)
+        if len(body) < _MESSAGE_HEAD.size + 2 + namespace + topic + properties + payload:
+            raise CorruptError("a RETAINED record is shorter than it says")
+    elif len(body) < 8:
+        raise CorruptError(f"a record of kind {kind} is shorter than its number")
+    elif kind in _SHORT:
+        if len(body) < _SHORT[kind]:
+            raise CorruptError(f"a record of kind {kind} is too short")
+    elif kind in _GROUPS:
+        if len(body) != _GROUPS[RecordKind(kind)]:
+            raise CorruptError(f"a record of kind {kind} has the wrong length")
+    elif kind == RecordKind.APPEND:
+        if len(messages_of(body[8:])) != 1:
+            raise CorruptError("an APPEND record holds what is no message")
+        if b"producer-id" in body:
+            told_in(body[8 + 46] >> 4, log_properties(body[8:]))
+    elif kind == RecordKind.TRIM or kind == RECORD_CLOCK:
+        if len(body) != 16:
+            raise CorruptError(f"a record of kind {kind} has {len(body)} bytes")
+    elif kind in _BODIES:
+        _BODIES[kind](body[8:])
+
+
+_BODIES: dict[int, Any] = {
+    _SESSION: head_of, _SUBSCRIBE: subscription_of, _UNSUBSCRIBE: unsubscribed_of, _LINK: link_of,
+    RecordKind.QUEUE: queue_of, RecordKind.GROUP: group_of, ExchangeKind.EXCHANGE: exchange_of,
+    ExchangeKind.BIND: binding_of,
+}
+
+
+def _message_record(body: bytes) -> None:
+    _, _, _, topic, properties, payload, targets = struct.unpack_from(">QQBHIII", body)
+    at = 31 + topic + properties + payload
+    for _ in range(targets):
+        if at + _ENTRY.size > len(body):
+            raise CorruptError("a MESSAGE record is shorter than its targets")
+        at += _ENTRY.size + 4 * body[at + _ENTRY.size - 1]
+    if at > len(body):
+        raise CorruptError("a MESSAGE record is shorter than it says")
+
+
+# ------------------------------------------------------------------------------------------------------ what is said
+
+
+def names_in(value: bytes) -> list[str]:
+    """Names that a row of the wrong shape may still tell, for a report: texts at its top and one level below. Wrong
+    ones do no harm there."""
+    found: list[str] = []
+
+    def walk(item: Any, depth: int) -> None:
+        if isinstance(item, bytes | str) and 0 < len(item) <= 200:
+            text = item.decode("utf-8", "replace") if isinstance(item, bytes) else item
+            if text.isprintable() and text not in _MODES:
+                found.append(text)
+        elif depth and isinstance(item, list | tuple):
+            for each in item:
+                walk(each, depth - 1)
+        elif depth and isinstance(item, dict) and "name" in item:
+            walk(item["name"], 0)
+
+    try:
+        walk(msgspec.msgpack.decode(value), 2)
+    except WRONG_SHAPE:
+        return []
+    return found[:3]
+
+
+def shown(key: bytes) -> str:
+    """A key as people read it."""
+    if key[:1] == b"r" and len(key) > 2:
+        return f"retained message {key[3 + int.from_bytes(key[1:3], 'big'):].decode('utf-8', 'replace')!r}"
+    if key[:1] in KINDS_OF_ROWS and len(key) >= 9:
+        number = int.from_bytes(key[1:9], "big")
+        name = KINDS_OF_ROWS[key[:1]]
+        return f"{name} {number}" if key[:1] in b"ms" else f"{name} {number:016x}"
+    return "clock" if key == CLOCK_KEY else f"key {key!r}"
+
+
+def way_out(base: Path | None) -> str:
+    """What an operator does about a directory that a start refuses."""
+    return (f"Restore {base} from a copy; or run `fluxmq log verify {base}`, which shows all of the damage, and "
+            f"`fluxmq log repair {base}`, which keeps everything that can still be read and says what is lost "
+            f"(`storage.recover_on_startup: true` does it at a start)")
+
+
+def refused(base: Path | None, key: bytes, error: Exception) -> CorruptError:
+    """Why a start refuses a row of the view."""
+    why = str(error) if isinstance(error, CorruptError) else _why(error)
+    return CorruptError(f"{base}/state: what it has of {shown(key)} (key {key.hex()}) is not what a broker writes "
+                        f"there: {why}. {way_out(base)}")
+
+
+def refused_batch(base: Path | None, number: int, batch: bytes, error: Exception) -> CorruptError:
+    """Why a start refuses a batch of the journal."""
+    why = str(error) if isinstance(error, CorruptError) else _why(error)
+    try:
+        records = iter_records(batch)
+        at = next((f", record {at} of {len(records)}, of kind {kind}" for at, (kind, body) in enumerate(records, 1)
+                   if record_problem(kind, body)), "")
+    except CorruptError:
+        at = ""
+    return CorruptError(f"{base}/journal: batch {number}{at} is not what a broker writes there, though its CRC holds: "
+                        f"{why}. {way_out(base)}")

@@ -1,0 +1,258 @@
+"""Rows of the state and records of the journal whose checksums hold and whose content cannot be: every kind, each in
+seven ways. `verify` says which and why, a start refuses with the same, `repair` gives up that one, and a start has the
+rest; `dump` shows the row."""
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from unit.test_repair import Connection, Node
+
+from fluxmq._core.errors import CorruptError
+from fluxmq._core.journal_format import (
+    FILE_HEADER_SIZE,
+    batch_at,
+    crc32c,
+    decode_file_header,
+    encode_batch,
+    encode_header,
+    iter_records,
+    synced_at,
+)
+from fluxmq.app.log_commands import log
+from fluxmq.engine.clock import CLOCK_KEY
+from fluxmq.engine.exchange_store import ExchangeKeeper
+from fluxmq.engine.exchanges import ExchangeManager
+from fluxmq.engine.stored import KINDS_OF_ROWS, shown
+from fluxmq.model.queues import QueueSpec
+from fluxmq.storage.repair import repair
+from fluxmq.storage.view import open_view, read_all
+from fluxmq.storage.view_repair import write
+
+KINDS = {*KINDS_OF_ROWS, b"r", CLOCK_KEY} - {b"x"}      # the value of `x` is empty and nobody looks at it
+
+
+class Broker(Node):
+    """With exchanges, whose rows are the state's too."""
+
+    def before(self) -> None:
+        self.exchanges = ExchangeManager(self.hub, (b"/",))
+        self.keeper.exchanges = ExchangeKeeper(self.exchanges, self.manager)
+
+
+def fill(node: Broker, part: str) -> None:
+    connection = Connection()
+    for who in ("one", "two"):
+        name = f"{part}-{who}".encode()
+        node.broker.connect(name, version=5, clean_start=False, expiry_s=1 << 20, keep_alive_s=0, will=None,
+                            username=None, connection=connection)
+        session = node.broker.sessions[name]
+        node.broker.subscribe(session, b"s/" + name, 1, 0)
+        node.broker.disconnect(session, connection, publish_will=False)
+        node.hub.publish_message(b"s/" + name, b"waits", 1)
+    node.hub.publish_message(b"kept/" + part.encode(), b"retained", 1, retain=True)
+    for kind in ("classic", "stream"):
+        state = node.manager.declare(QueueSpec(name=f"{part}-{kind}", type=kind))
+        queue = state[0]
+        queue.append_message(b"t", b"settled", properties=USERS)
+        queue.append_message(b"t", b"left")
+        if kind == "classic":
+            group = node.manager.group(queue, b"workers")
+            group.settle_any(queue.logs[0].number, queue.logs[0].first)
+            group.flush_records()
+    node.exchanges.declare(b"/", f"{part}-exchange".encode(), b"topic", durable=True)
+    node.exchanges.bind(b"/", f"{part}-exchange".encode(), f"{part}-classic".encode(), b"key.*")
+    node.hub.ledger.write_clock()
+    node.durable()
+
+
+def user(name: bytes, value: bytes) -> bytes:
+    return b"\x26" + b"".join(len(text).to_bytes(2, "big") + text for text in (name, value))
+
+
+USERS = user(b"producer-id", b"p") + user(b"producer-sequence", b"7")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One part in the view, one in the journal; messages of a queue in segments and of one in the state."""
+    directory = tmp_path_factory.mktemp("rows")
+    node = Broker(directory, small=1 << 20)
+    fill(node, "view")
+    state = node.manager.queues[b"view-classic"]
+    state.note_produced(b"p", (7, 1))
+    node.manager.changed.add(state)
+    node.checkpoint()
+    fill(node, "journal")
+    node.close()
+    return directory
+
+
+@pytest.fixture()
+def directory(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "data"))
+
+
+def rows(directory: Path) -> dict[bytes, bytes]:
+    view = open_view(directory / "state")
+    try:
+        return {key: value for key, value in read_all(view, directory / "state") if key[:1] != b"\0"}
+    finally:
+        view.close()
+
+
+def put(directory: Path, key: bytes, value: bytes) -> None:
+    view = open_view(directory / "state")
+    write(view, [(key, value)])
+    view.close()
+
+
+def without_field(value: bytes) -> bytes:
+    try:
+        fields = msgspec.msgpack.decode(value)
+    except (msgspec.MsgspecError, ValueError):
+        return value[:len(value) // 2]
+    return msgspec.msgpack.encode(fields[:1] if isinstance(fields, list) else 5)
+
+
+def with_wrong_field(value: bytes) -> bytes:
+    try:
+        fields = msgspec.msgpack.decode(value)
+    except (msgspec.MsgspecError, ValueError):
+        return value        # nothing but numbers and lengths: there are no types
+    return msgspec.msgpack.encode([{"a": 1}, *fields[1:]] if isinstance(fields, list) else [1, 2])
+
+
+WRONG: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda value: b"",
+    "a zero byte": lambda value: b"\0",
+    "cut": lambda value: value[:len(value) * 2 // 3],
+    "cut at the end": lambda value: value[:-1],
+    "another type": lambda value: msgspec.msgpack.encode({"a": [1, 2.5, None]}),
+    "a field less": without_field,
+    "a field of another type": with_wrong_field,
+    "chance": lambda value: random.Random(3).randbytes(max(len(value), 21)),
+}
+
+
+def start(directory: Path, identity: int = 2) -> Broker:
+    return Broker(directory, identity, small=1 << 20)
+
+
+def told(directory: Path, *command: str) -> tuple[int, str]:
+    result = CliRunner().invoke(log, [command[0], str(directory), *command[1:]], standalone_mode=False)
+    assert result.exception is None, result.exception
+    return result.return_value or 0, result.output
+
+
+def mended(directory: Path, name: str) -> None:
+    """What everybody must find in a directory where only `name` is wrong."""
+    status, said = told(directory, "verify")
+    assert status == 1 and name in said, said
+    with pytest.raises(CorruptError) as refusal:
+        start(directory)
+    assert "fluxmq log repair" in str(refusal.value) and str(directory) in str(refusal.value)
+    assert name in str(refusal.value)
+    status, said = told(directory, "repair")
+    assert "given up: " in said and name in said, said
+    status, said = told(directory, "verify")
+    assert status == 0, said
+    assert not repair(directory).anything
+    node = start(directory, 3)
+    try:
+        left = {*node.manager.queues, *node.broker.sessions}
+        assert len(left) >= 7      # of four queues and four sessions
+    finally:
+        node.close()
+
+
+def test_the_whole_one_has_all_kinds(whole: Path, directory: Path) -> None:
+    assert {key[:1] for key in rows(directory)} >= KINDS
+    assert told(directory, "verify")[0] == 0
+    start(directory).close()
+
+
+@pytest.mark.parametrize("how", WRONG)
+@pytest.mark.parametrize("kind", sorted(KINDS), ids=lambda kind: kind.decode())
+def test_a_row_of_the_wrong_shape(directory: Path, kind: bytes, how: str) -> None:
+    key, value = next((key, value) for key, value in rows(directory).items() if key[:1] == kind)
+    wrong = WRONG[how](value)
+    if wrong == value:
+        pytest.skip("that is the row as it is")
+    put(directory, key, wrong)
+    name = f"log {key[1:].hex()}" if kind == b"k" else shown(key)
+    status, said = told(directory, "dump")
+    assert status == 1
+    assert any(line.startswith(f"DAMAGED {shown(key)}: ") and f"key {key.hex()} value {wrong.hex()}" in line
+               for line in said.splitlines()), said
+    mended(directory, name)
+
+
+# -------------------------------------------------------------------------------------------------------- the journal
+
+
+def batches(path: Path) -> Iterator[tuple[int, int, list[tuple[int, bytes]]]]:
+    """(number, synced, records) of a file of the journal."""
+    data = memoryview(path.read_bytes())
+    _, number, file_id = decode_file_header(data)
+    at = FILE_HEADER_SIZE
+    while (found := batch_at(data, at, file_id, number)) is not None:
+        yield number, synced_at(data, at), iter_records(bytes(data[found[0]:found[1]]))
+        at, number = found[1], number + 1
+
+
+def journal(directory: Path) -> Path:
+    return max((directory / "journal").glob("*.log"))
+
+
+def replaced(path: Path, number: int, which: int, body: bytes) -> None:
+    """The file with another body for one record, and CRCs that hold."""
+    said, first, file_id = decode_file_header(memoryview(path.read_bytes()))
+    pieces = [encode_header(said, first, file_id)]
+    for batch, synced, records in list(batches(path)):
+        if batch == number:
+            records[which] = (records[which][0], body)
+        pieces.append(encode_batch(batch, synced, records, file_id))
+    path.write_bytes(b"".join(pieces))
+
+
+SHAPED = (1, 3, 5, 11, 12, 13, 20, 22, 24, 26, 32, 34)      # kinds that `fill` writes and that have a content
+
+
+@pytest.mark.parametrize("how", WRONG)
+@pytest.mark.parametrize("kind", SHAPED)
+def test_a_record_of_the_wrong_shape(directory: Path, kind: int, how: str) -> None:
+    path = journal(directory)
+    number, which, body = next((number, at, body) for number, _, records in batches(path)
+                               for at, (each, body) in enumerate(records) if each == kind)
+    head = b"" if kind in (5, 11) else body[:8]
+    wrong = head + WRONG[how](body[len(head):])
+    if wrong == body:
+        pytest.skip("that is the record as it is")
+    replaced(path, number, which, wrong)
+    mended(directory, f"batch {number}")
+
+
+def test_a_batch_that_does_not_divide_into_records(directory: Path) -> None:
+    """Its last record says that it is longer than it is; those in front of it are kept."""
+    path = journal(directory)
+    data = memoryview(path.read_bytes())
+    _, first, file_id = decode_file_header(data)
+    begin, end = batch_at(data, FILE_HEADER_SIZE, file_id, first)
+    raw = bytearray(data[begin:end])
+    records = iter_records(bytes(raw))
+    at = len(raw) - len(records[-1][1]) - 4
+    raw[at:at + 4] = (len(records[-1][1]) + 1).to_bytes(4, "little")
+    sealed = bytearray(encode_batch(first, 0, [(1, bytes(len(raw) - 5))], file_id))
+    sealed[-len(raw):] = raw
+    header = sealed[:-len(raw)]
+    header[20:24] = len(records).to_bytes(4, "little")
+    header[24:28] = crc32c(bytes(raw), crc32c(file_id.to_bytes(8, "little"))).to_bytes(4, "little")
+    header[28:32] = crc32c(bytes(header[:28]), crc32c(file_id.to_bytes(8, "little"))).to_bytes(4, "little")
+    path.write_bytes(bytes(data[:FILE_HEADER_SIZE]) + header + raw)
+    mended(directory, f"batch {first}")
