@@ -102,9 +102,7 @@ class Keeper:
         self._loader = loader
         values: list[tuple[int, bytes]] = []
         rows = self.store.load()
-        if self.queues is not None:
-            self.queues.directory = self.store.path
-        for key, value in rows if self.queues is None else self.queues.load(rows):
+        for key, value in rows if self.queues is None else self.queues.load(rows, self.store.path):
             try:
                 self._load(loader, values, key, value)
             except (CorruptError, *stored.WRONG_SHAPE) as error:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from fluxmq._core.amqp091_edit import headers_of, properties_of, with_headers
 
-__all__ = ["DEATHS", "FORMAT_AMQP091", "death_properties", "encode_users", "partition_key_of", "priority_of", "told_in",
-           "users_of", "with_deaths", "with_length", "without_deaths", "without_users"]
+__all__ = ["DEATHS", "FORMAT_AMQP091", "death_properties", "encode_users", "log_properties", "partition_key_of",
+           "priority_of", "told_in", "users_of", "with_deaths", "with_length", "without_deaths", "without_users"]
 
 FORMAT_AMQP091 = 1  # of Record.format; _core/message.pxd
 USER_PROPERTY = 0x26

@@ -105,7 +105,7 @@ class QueueKeeper:
         self._by_number: dict[int, QueueState] = {}
         self._safe: dict[int, int] = {}  # by log: what segments had synced
         self._removal = LogRemoval(segments)
-        self.directory: Path | None = None  # storage.dir, for what a start says
+        self._directory: Path | None = None
         self._work: asyncio.Future[Any] | None = None  # under way in an executor's thread
         self.looked = 0  # at how many queues checkpoints have looked so far, for tests
         self.reader = QueueReader(manager, segments, cache_bytes, on_damage)
@@ -116,9 +116,10 @@ class QueueKeeper:
 
     # ------------------------------------------------------------------ recovery
 
-    def load(self, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    def load(self, rows: Iterable[tuple[bytes, bytes]], directory: Path | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Takes what is about queues out of the view's rows, which come in the order of their keys; the rest comes out.
-        There may be a hundred thousand of each kind."""
+        There may be a hundred thousand of each kind. directory: storage.dir, for what a start says."""
+        self._directory = directory
         begins, into, number_of = -1, None, int.from_bytes
         for row in rows:
             name, value = row
@@ -155,7 +156,7 @@ class QueueKeeper:
             try:
                 take(number, value)
             except (CorruptError, *WRONG_SHAPE) as error:
-                raise refused(self.directory, key(kind, number), error) from error
+                raise refused(self._directory, key(kind, number), error) from error
 
     def _load_group(self, number: int, value: bytes) -> None:
         record_, copied = copy_of(value)
