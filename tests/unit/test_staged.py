@@ -222,7 +222,7 @@ def content_of_ready(where: Path) -> bool:
 
 def test_a_part_that_is_missing_is_damage_and_a_repair_keeps_the_others(before: tuple[Path, Content]) -> None:
     base, _ = before
-    puts = {b"r\0\0%03d" % number: b"new" for number in range(30)}
+    puts = {b"r\0\0%03d" % number: b"\1" + bytes(19) for number in range(30)}  # what a repair keeps: messages, empty
     where = ready_view(base, puts, set())
     writable = open_view(where / "state")
     writable.delete(staged.PART + (1).to_bytes(4, "big"))
