@@ -530,7 +530,7 @@ def test_verify_looks_at_the_journal_too(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "journal").mkdir()
     with writing(tmp_path / "journal") as journal:
         for index in range(3):
-            commit(journal, (1, b"%d" % index))
+            commit(journal, (2, bytes(7) + b"%d" % index))      # ends of sessions
     code, out, _ = status("log", "verify", str(tmp_path), capsys=capsys)
     assert code == exit_codes.OK and "journal: intact, batches 1 to 3" in out
     path = next((tmp_path / "journal").glob("*.log"))
