@@ -150,8 +150,7 @@ class QueueKeeper:
 
     def _each(self, kind: str, rows: dict[int, bytes], take: Callable[[int, bytes], Any]) -> None:
         """Makes something of each of these rows of the view, which go by it. Raises CorruptError, with its key."""
-        while rows:
-            number = next(iter(rows))
+        for number in list(rows):
             value = rows.pop(number)
             try:
                 take(number, value)

@@ -4,7 +4,8 @@ A CRC says that bytes are those that were written; it does not say that they mea
 yet have the wrong shape: written by a program with a defect, or by hand. A start, which refuses it with its name and
 the way out, and a repair, which gives it up, decide with the functions of this file, so that both find the same.
 
-Each decoder raises one of WRONG_SHAPE, or CorruptError, when what it is given is not what it says.
+Each decoder raises one of WRONG_SHAPE, or CorruptError, when what it is given is not what it says. No number is above
+u64: msgpack has none.
 """
 from __future__ import annotations
 
@@ -46,7 +47,6 @@ _MESSAGE_HEAD = struct.Struct(">QBHII")     # expires_at, qos, lengths of topic,
 _ENTRY = struct.Struct(">QQHBB")             # of a session, and a target of a MESSAGE; then 4 bytes each of the last
 _VERSION = 1
 _MODES = ("shared", "exclusive", "single")
-_U64 = 1 << 64
 
 
 class SessionCopy(msgspec.Struct, array_like=True):
@@ -74,13 +74,13 @@ def queue_of(value: bytes) -> tuple[QueueRecord, QueueSpec]:
     """A queue's record, and the queue in the words of `queues:`."""
     record = _queue(value)
     spec = record.told()
-    logs = spec.partitions * spec.lanes
-    if len(record.logs) != logs:
-        raise CorruptError(f"it names {len(record.logs)} logs and has {spec.partitions} partitions of {spec.lanes}")
+    lanes = spec.lanes
+    if len(record.logs) != spec.partitions * lanes:
+        raise CorruptError(f"it names {len(record.logs)} logs and has {spec.partitions} partitions of {lanes}")
     for at, one in enumerate(record.logs):
-        if not 0 < one.number < _U64 or one.lane != at % spec.lanes:
+        if one.number <= 0 or one.lane != at % lanes:
             raise CorruptError(f"its log {at} is said to be number {one.number} in lane {one.lane}")
-    if not (0 <= record.delay < _U64 and 0 <= record.delay_group < _U64):
+    if record.delay < 0 or record.delay_group < 0:
         raise CorruptError("the number of its delay log is none")
     return record, spec
 
@@ -99,7 +99,7 @@ def copy_of(value: bytes) -> tuple[GroupRecord, bytes]:
 def _sound(record: GroupRecord) -> GroupRecord:
     if record.mode not in _MODES:
         raise CorruptError(f"its mode is said to be {record.mode!r}")
-    if not 0 <= record.queue < _U64:
+    if record.queue < 0:
         raise CorruptError(f"its queue is said to be number {record.queue}")
     return record
 
@@ -107,7 +107,7 @@ def _sound(record: GroupRecord) -> GroupRecord:
 def meta_of(value: bytes) -> LogMeta:
     """Where a log begins and ends."""
     meta = _meta(value)
-    if not all(0 <= offset < _U64 for offset in (meta.first, meta.next, meta.safe)):
+    if meta.first < 0 or meta.next < 0 or meta.safe < 0:
         raise CorruptError(f"it has offsets that are none: {meta.first}, {meta.next}, {meta.safe}")
     return meta
 

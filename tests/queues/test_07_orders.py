@@ -161,7 +161,7 @@ def test_orders_by_qos_0_and_2(start_broker: Start, connect: Connect) -> None:
     ("$ack", {"message_id": "0:-1"}, 0x83, "message-id"),
     ("$ack", {"message_id": "7:0"}, 0x83, "1 partitions"),
     ("$ack", {"message_id": f"0:{1 << 63}"}, 0x83, "no such message"),
-    ("$ack", {"message_id": "0:99"}, 0x83, "not in the hands"),
+    ("$ack", {"message_id": "0:99"}, 0x83, "does not have this message"),
     ("$ack", {"message_id": "0:0", "group_id": "other"}, 0x83, "in the group other"),
     ("$ack", {"message_id": "0:0", "upto": "perhaps"}, 0x83, "upto is true or false"),
     ("$nack", {"message_id": "0:0", "delay": "soon"}, 0x83, "delay is a number of milliseconds"),
