@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.errors import FluxError
@@ -18,10 +20,13 @@ from fluxmq.model.extras import how_to_install
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkMissing", "file_url", "only_errors", "session"]
+__all__ = ["SparkMissing", "file_url", "only_errors", "session", "without_java_warning"]
 
 LOOPBACK = "127.0.0.1"
 LOGGING = "log4j2.properties"
+STDERR = 2
+# What Java says of a module that Spark always asks for. No option of Java silences it.
+JAVA_WARNING = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
 
 
 class SparkMissing(FluxError):
@@ -59,7 +64,8 @@ def session(name: str, master: str | None = None, settings: dict[str, str] | Non
     for key, value in (defaults | (settings or {})).items():
         builder = builder.config(key, value)
     try:
-        made: SparkSession = builder.getOrCreate()
+        with without_java_warning():
+            made: SparkSession = builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise SparkMissing(f"Spark does not start: {error}. It needs Java 17 or newer on PATH, or JAVA_HOME") from None
     made.sparkContext.setLogLevel("ERROR")
@@ -80,6 +86,35 @@ def only_errors(environ: MutableMapping[str, str]) -> None:
     if "log4j" not in options and not any(list(Path(place).glob("log4j2.*")) for place in places):
         ours = Path(__file__).with_name(LOGGING).absolute().as_uri()
         environ["SPARK_SUBMIT_OPTS"] = f'{options} "-Dlog4j2.configurationFile={ours}"'.strip()
+
+
+@contextmanager
+def without_java_warning() -> Iterator[Thread]:
+    """Processes that are started inside write their standard error through a pipe, as long as they live; all lines but
+    JAVA_WARNING are passed on. Yields the thread that does it, which ends with the last of those processes."""
+    terminal = os.dup(STDERR)
+    source, sink = os.pipe()
+    os.dup2(sink, STDERR)
+    os.close(sink)
+    passing = Thread(target=_pass_on, args=(source, os.dup(terminal)), name="stderr of Spark", daemon=True)
+    passing.start()
+    try:
+        yield passing
+    finally:
+        os.dup2(terminal, STDERR)
+        os.close(terminal)
+
+
+def _pass_on(source: int, to: int) -> None:
+    """Closes both at the end of source. `to` may be gone, such as a terminal that was closed: the rest is read all the
+    same, or who writes it would wait for ever."""
+    with open(source, "rb") as lines, open(to, "wb", buffering=0) as terminal:
+        for line in lines:
+            if line != JAVA_WARNING:
+                try:
+                    terminal.write(line)
+                except OSError:
+                    continue
 
 
 def _submitted() -> bool:

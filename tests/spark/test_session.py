@@ -1,16 +1,21 @@
 """The local session: the workers are this interpreter, nothing listens beyond loopback, and Spark says errors alone."""
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+import pytest
 from click.testing import CliRunner
+from kit.python import environment
+from kit.results import connect, result_of
 
 from fluxmq.spark import session
 from fluxmq.spark.cli import replay
-from fluxmq.spark.session import only_errors
+from fluxmq.spark.session import JAVA_WARNING, only_errors, without_java_warning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +51,24 @@ def test_logging_of_somebody_else_stays(tmp_path: Path) -> None:
     assert more["SPARK_SUBMIT_OPTS"].startswith('-Dx=1 "-Dlog4j2')
     only_errors(again := dict(more))
     assert again == more
+
+
+def test_what_java_says_of_its_modules_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
+    says = f"import os; os.write(2, {JAVA_WARNING!r} + b'Error: no heap\\n' + {JAVA_WARNING!r} + b'no end of line')"
+    with without_java_warning() as passing:
+        subprocess.run([sys.executable, "-c", says], check=True)
+    passing.join(60)
+    assert not passing.is_alive()
+    os.write(2, b", and mine")
+    assert capfd.readouterr().err == "Error: no heap\nno end of line, and mine"
+
+
+def test_nothing_stands_before_a_result(tmp_path: Path) -> None:
+    """A command as a user starts it, with a Java of its own: no line but what it has to say."""
+    result_of(tmp_path / "r", [connect(1)])
+    done = subprocess.run([sys.executable, "-P", "-m", "fluxmq", "replay", "verify", str(tmp_path / "r")],
+                          env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.stderr == "" and done.stdout.startswith("result "), done.stdout
 
 
 def test_the_commands_are_listed() -> None:
