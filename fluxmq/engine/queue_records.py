@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import enum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.ledger import Ledger
@@ -12,6 +14,10 @@ from fluxmq.model.amqp_queues import Declared, read_arguments, spec_of
 from fluxmq.model.queues import QueueSpec
 
 __all__ = ["GroupRecord", "LogMeta", "LogRecord", "QueueRecord", "RecordKind", "record"]
+
+
+# What is never below 0 is checked where it is decoded, which costs nothing; nothing in msgpack is above a u64.
+Count = Annotated[int, Meta(ge=0)]
 
 
 class RecordKind(enum.IntEnum):
@@ -32,8 +38,8 @@ class RecordKind(enum.IntEnum):
 class LogRecord(msgspec.Struct, array_like=True, frozen=True):
     """One log of a queue."""
 
-    number: int
-    lane: int
+    number: Annotated[int, Meta(ge=1)]
+    lane: Count
 
 
 class QueueRecord(msgspec.Struct, array_like=True):
@@ -42,8 +48,8 @@ class QueueRecord(msgspec.Struct, array_like=True):
 
     spec: QueueSpec | None
     logs: list[LogRecord]
-    delay: int = 0
-    delay_group: int = 0
+    delay: Count = 0
+    delay_group: Count = 0
     declared: Declared | None = None
 
     def told(self) -> QueueSpec:
@@ -59,7 +65,7 @@ class GroupRecord(msgspec.Struct, array_like=True, frozen=True):
     """A group of a queue. pattern: the filter below `$queue/<name>/` that its subscriptions have. contract: what its
     consumers said about retries."""
 
-    queue: int
+    queue: Count
     name: bytes
     mode: str = "shared"
     pattern: bytes = b""
@@ -69,9 +75,9 @@ class GroupRecord(msgspec.Struct, array_like=True, frozen=True):
 class LogMeta(msgspec.Struct, array_like=True):
     """A log in the view. first, next: offsets; below next all that is kept is in segments. safe: what these synced."""
 
-    first: int
-    next: int
-    safe: int
+    first: Count
+    next: Count
+    safe: Count
 
 
 def record(ledger: Ledger, kind: enum.IntEnum, number: int, body: object = None) -> None:

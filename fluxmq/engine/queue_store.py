@@ -135,7 +135,13 @@ class QueueKeeper:
         """The view is read: opens the segments, and makes what they and the view have."""
         self.manager.number_last = max((max(rows) for rows in self._rows.values() if rows), default=0)
         metas, producers, ended = (self._rows[ord(kind)] for kind in "ldx")
-        self._each("l", metas, lambda number, value: self._metas.__setitem__(number, meta_of(value)))
+        number = 0
+        try:
+            for number, value in metas.items():
+                self._metas[number] = meta_of(value)
+        except WRONG_SHAPE as error:
+            raise refused(self._directory, key("l", number), error) from error
+        metas.clear()
         for number in ended:
             self._removal.load(number)
         # Of a log of which nothing is kept there need not be any file: one that is torn was only just begun.

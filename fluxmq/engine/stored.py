@@ -4,8 +4,7 @@ A CRC says that bytes are those that were written; it does not say that they mea
 yet have the wrong shape: written by a program with a defect, or by hand. A start, which refuses it with its name and
 the way out, and a repair, which gives it up, decide with the functions of this file, so that both find the same.
 
-Each decoder raises one of WRONG_SHAPE, or CorruptError, when what it is given is not what it says. No number is above
-u64: msgpack has none.
+Each decoder raises one of WRONG_SHAPE, or CorruptError, when what it is given is not what it says.
 """
 from __future__ import annotations
 
@@ -61,11 +60,11 @@ link_of = msgspec.msgpack.Decoder(Link).decode
 subscription_of = msgspec.msgpack.Decoder(Subscription).decode
 unsubscribed_of = msgspec.msgpack.Decoder(bytes).decode
 session_of = msgspec.msgpack.Decoder(SessionCopy).decode
+meta_of = msgspec.msgpack.Decoder(LogMeta).decode
 producers_of = msgspec.msgpack.Decoder(dict[bytes, tuple[int, bytes]]).decode
 _queue = msgspec.msgpack.Decoder(QueueRecord).decode
 _group = msgspec.msgpack.Decoder(GroupRecord).decode
 _copy = msgspec.msgpack.Decoder(tuple[GroupRecord, bytes]).decode
-_meta = msgspec.msgpack.Decoder(LogMeta).decode
 _exchange = msgspec.msgpack.Decoder(ExchangeRecord).decode
 _binding = msgspec.msgpack.Decoder(BindingRecord).decode
 
@@ -77,11 +76,9 @@ def queue_of(value: bytes) -> tuple[QueueRecord, QueueSpec]:
     lanes = spec.lanes
     if len(record.logs) != spec.partitions * lanes:
         raise CorruptError(f"it names {len(record.logs)} logs and has {spec.partitions} partitions of {lanes}")
-    for at, one in enumerate(record.logs):
-        if one.number <= 0 or one.lane != at % lanes:
+    for at, one in enumerate(record.logs) if lanes > 1 or record.logs[0].lane else ():
+        if one.lane != at % lanes:
             raise CorruptError(f"its log {at} is said to be number {one.number} in lane {one.lane}")
-    if record.delay < 0 or record.delay_group < 0:
-        raise CorruptError("the number of its delay log is none")
     return record, spec
 
 
@@ -99,17 +96,7 @@ def copy_of(value: bytes) -> tuple[GroupRecord, bytes]:
 def _sound(record: GroupRecord) -> GroupRecord:
     if record.mode not in _MODES:
         raise CorruptError(f"its mode is said to be {record.mode!r}")
-    if record.queue < 0:
-        raise CorruptError(f"its queue is said to be number {record.queue}")
     return record
-
-
-def meta_of(value: bytes) -> LogMeta:
-    """Where a log begins and ends."""
-    meta = _meta(value)
-    if meta.first < 0 or meta.next < 0 or meta.safe < 0:
-        raise CorruptError(f"it has offsets that are none: {meta.first}, {meta.next}, {meta.safe}")
-    return meta
 
 
 def exchange_of(value: bytes) -> ExchangeRecord:
