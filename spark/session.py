@@ -46,8 +46,6 @@ def session(name: str, master: str | None = None, settings: dict[str, str] | Non
         raise SparkMissing(f"PySpark is not installed: {how_to_install('spark')}") from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # Else workers look into the directory they are started in first: in a checkout, into sources that are not built.
-    os.environ.setdefault("PYTHONSAFEPATH", "1")
     only_errors(os.environ)
     builder: Any = Builder.builder.appName(name)
     if master is not None:
@@ -59,6 +57,8 @@ def session(name: str, master: str | None = None, settings: dict[str, str] | Non
             os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
             builder = builder.config("spark.driver.host", LOOPBACK)
         builder = builder.config("spark.ui.enabled", "false")
+    # Else workers look into the directory they are started in first: in a checkout, into sources that are not built.
+    builder = builder.config("spark.executorEnv.PYTHONSAFEPATH", "1")
     defaults = {"spark.sql.session.timeZone": "UTC", "spark.sql.execution.arrow.pyspark.enabled": "true",
                 "spark.sql.shuffle.partitions": "8", "spark.ui.showConsoleProgress": "false"}
     for key, value in (defaults | (settings or {})).items():

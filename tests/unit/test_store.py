@@ -247,12 +247,13 @@ def test_one_checkpoint_at_a_time_and_cancelling_does_not_tear_it(tmp_path: Path
 
 def test_damage_is_reported_and_repaired_on_request(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    for _ in range(5):
-        commit(store.journal, (1, b"x" * 50))  # type: ignore[arg-type]
+    sessions = [number.to_bytes(8) for number in range(1_000, 1_005)]
+    for session in sessions:
+        commit(store.journal, (2, session))  # type: ignore[arg-type]   # its end
     store.close()
     path = tmp_path / "journal" / file_name(1)
     raw = bytearray(path.read_bytes())
-    raw[200] ^= 1
+    raw[raw.index(sessions[1])] ^= 1
     path.write_bytes(raw)
     with pytest.raises(CorruptError, match=r"storage\.recover_on_startup"):
         opened(tmp_path, 2)
