@@ -63,7 +63,7 @@ def log_verify(directory: Path) -> int:
             click.echo(f"note: a broker uses {directory}. What it is just writing may look torn or damaged here: "
                        f"stop it for a result that counts")
         for report in verify(directory, synced_offsets(directory)):
-            files, messages = files + 1, messages + report.messages
+            files, messages = files + report.path.is_file(), messages + report.messages
             state = "DAMAGED" if report.problems else "intact"
             click.echo(f"{report.path.relative_to(directory)}: {state}, {report.messages} messages, "
                        f"{report.bytes} bytes")

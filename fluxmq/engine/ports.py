@@ -84,7 +84,7 @@ class SegmentFiles(Protocol):
     """Where messages of queues go that outlive a journal file. All methods block and belong into an executor's thread,
     but open(). `fluxmq.storage.segments.SegmentStore` is one; what it promises stands there."""
 
-    def open(self, expect: Mapping[int, int] | None = None, ended: Iterable[int] = (),
+    def open(self, expect: Mapping[int, range] | None = None, ended: Iterable[int] = (),
              on_damage: Callable[[int, CorruptError], None] | None = None) -> Mapping[int, Any]:
         """By log: an object with `first`, `next`, `messages`; but of those that have ended, whose files go, and of
         those that are damaged, of which on_damage is told. Raises CorruptError where that is None, StorageError."""
@@ -111,8 +111,8 @@ class SegmentFiles(Protocol):
     def holds(self, number: int) -> bool:
         """There are files of this log."""
 
-    def set_aside(self, number: int) -> Path:
-        """Nobody knows this log: it is put where it harms nobody."""
+    def set_aside(self, number: int) -> Path | None:
+        """Nobody knows this log: its files are put where they harm nobody. None: there are none."""
 
     def aside(self) -> Mapping[int, Path]:
         """What has been put there, by log."""

@@ -42,7 +42,7 @@ class LogRemoval:
         self._going.add(number)
         self._removed.add(number)
 
-    def open(self, expect: Mapping[int, int]) -> dict[int, Any]:
+    def open(self, expect: Mapping[int, range]) -> dict[int, Any]:
         """Opens the segments, as SegmentFiles.open() does; the view is read. `damaged` has what could not be opened."""
         if self._segments is None:
             return {}
@@ -67,6 +67,10 @@ class LogRemoval:
         for number in [number for number in unowned if number not in self.named]:
             assert self._segments is not None
             path = self._segments.set_aside(number)
+            if path is None:
+                on_log("error", "", f"the state has a log that no queue has, and its files are gone: "
+                                    f"{self.damaged[number]}", {"log": f"{number:016x}"})
+                continue
             on_log("error", "", (
                 f"there are messages of a log that neither the stored state nor the journal knows: they are kept in "
                 f"{path}, and the state has probably lost a queue. Restore the storage directory from a copy; or, to "

@@ -145,7 +145,7 @@ class QueueKeeper:
         for number in ended:
             self._removal.load(number)
         # Of a log of which nothing is kept there need not be any file: one that is torn was only just begun.
-        self._files = self._removal.open({number: meta.safe for number, meta in self._metas.items()
+        self._files = self._removal.open({number: range(meta.first, meta.safe) for number, meta in self._metas.items()
                                           if meta.safe > meta.first})
         # Also of logs that nobody knows: what they hold must not be taken for another's.
         self.manager.number_last = max(self.manager.number_last, self._removal.number_last, *self._files, 0)

@@ -128,8 +128,9 @@ def _refuse(directory: Path, number: int, text: str) -> CorruptError:
 
 def _no_files(where: Path, after: int) -> CorruptError:
     return CorruptError(
-        f"{where} holds no journal file, though the state beside it was made with one (batch {after}). Put the "
-        f"files back; or run `fluxmq log repair {where.parent}` to go on with what state and segments hold")
+        f"{where} holds no journal file, though the state beside it was made with one (batch {after}). "
+        f"Restore {where.parent} from a copy, or only these files; or run `fluxmq log repair {where.parent}` to go on "
+        f"with what state and segments hold")
 
 
 def _too_old(where: Path, after: int, first: int) -> CorruptError:

@@ -27,9 +27,10 @@ from fluxmq.storage.journal_files import Recovery, check
 from fluxmq.storage.journal_repair import repair_journal
 from fluxmq.storage.manifest import ViewDamage
 from fluxmq.storage.record_repair import drop_records, wrong_records
+from fluxmq.storage.segment_recovery import UNKNOWN
 from fluxmq.storage.segment_repair import dump as dump_segments
 from fluxmq.storage.segment_repair import repair as repair_segments
-from fluxmq.storage.segments import UNKNOWN, SegmentStore
+from fluxmq.storage.segments import SegmentStore
 from fluxmq.storage.state_repair import Mending, kept_in, mend, synced_of
 from fluxmq.storage.view import REPAIRED, applied_of, is_new, open_view, rows_of, settle_staged, staged_in
 from fluxmq.storage.view_repair import (
@@ -73,8 +74,8 @@ class StateReport:
     found: Recovery | None = None
 
 
-def synced_offsets(base: Path) -> dict[int, int]:
-    """By log, the offset below which the state says that its files had been synced; nothing where the state is damaged.
+def synced_offsets(base: Path) -> dict[int, range]:
+    """By log, the offsets that the state says files have, which had been synced; nothing where the state is damaged.
     Raises OSError, StorageError."""
     return {} if examine(base / "state").problems else _synced(base / "state")
 
@@ -198,7 +199,7 @@ def repair(base: Path) -> RepairReport:
     return report
 
 
-def _segments(base: Path, synced: dict[int, int], report: RepairReport) -> None:
+def _segments(base: Path, synced: dict[int, range], report: RepairReport) -> None:
     done = repair_segments(base, expect=synced)
     report.given_up += done.dropped
     report.kept_aside += done.set_aside
@@ -218,8 +219,8 @@ def _applied(state: Path) -> int | None:
             return None
 
 
-def _synced(state: Path) -> dict[int, int]:
-    """By log, the offset below which the state says that its files had been synced."""
+def _synced(state: Path) -> dict[int, range]:
+    """By log, the offsets that the state says files have."""
     with _reading(state) as items:
         return synced_of(items)
 

@@ -5,6 +5,8 @@ The format is drawn in `_core/segment_format.pyx`. The policy, like that of `jou
   - Before a file is begun, all of the one before is synced, footer included. So in any file but the last of its log a
     batch that does not hold is damage; a footer that does not is made again when the batches reach the next file.
   - In the last file the first batch that does not hold is the end, unless a later header says that it had been synced.
+  - Which offsets files have the view says (`l`, engine/queue_store.py), before one that it needs no more is removed. So
+    a file that is missing of them, first, last or only one, is damage.
   - A file's header lies in one sector: after a crash it is there, or the file is empty or zeros (then nothing in it was
     ever synced, and it goes).
 """
@@ -51,12 +53,19 @@ _local = threading.local()
 
 
 class Damage(Exception):
-    """What is wrong in a file that no crash explains, and where it begins."""
+    """What is wrong in a file that no crash explains, and where it begins. missing: it is that there is no file."""
 
-    def __init__(self, text: str, offset: int) -> None:
+    def __init__(self, text: str, offset: int, missing: bool = False) -> None:
         super().__init__(text)
         self.text = text
         self.offset = offset
+        self.missing = missing
+
+    @classmethod
+    def of_missing(cls, first: int, behind: int) -> Damage:
+        """Of the file with the messages from offset `first` up to `behind`."""
+        return cls(f"the file with the messages from offset {first} to {behind - 1}, which had been synced, is missing",
+                   0, True)
 
 
 class FileOps:

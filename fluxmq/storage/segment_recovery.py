@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.segment_format import HEADER_SIZE, file_first, log_number
+from fluxmq._core.segment_format import HEADER_SIZE, file_first, log_name, log_number
 from fluxmq.storage.reading import close_quietly, read_head, read_whole, write_again
 from fluxmq.storage.segment_files import (
     Damage,
@@ -27,7 +27,10 @@ from fluxmq.storage.segment_files import (
     unpacked,
 )
 
-__all__ = ["Log", "LogFiles", "SegmentRecovery", "heads_of", "logs_in", "open_logs", "refusal", "seal_on_disk"]
+__all__ = ["UNKNOWN", "Log", "LogFiles", "SegmentRecovery", "heads_of", "known_logs", "logs_in", "missing_file",
+           "not_all", "open_logs", "reach_of", "refusal", "seal_on_disk"]
+
+UNKNOWN = ".unknown"  # behind the name of the directory of a log that nobody knew
 
 
 @dataclass(slots=True)
@@ -75,10 +78,10 @@ class Log:
 
 
 def refusal(base: Path, path: Path, damage: Damage) -> CorruptError:
-    """The error that tells a user file, offset and way out."""
-    return CorruptError(f"{path} is damaged at offset {damage.offset}: {damage.text}. Restore {base} from a copy, or "
-                        f"stop the broker and run `fluxmq log repair {base}`, which keeps every batch that is whole, "
-                        f"sets the damaged file aside and says what is lost")
+    """The error that tells a user file, offset and way out. path: of a directory where a file is missing."""
+    what = f"{path}: {damage.text}" if damage.missing else f"{path} is damaged at offset {damage.offset}: {damage.text}"
+    return CorruptError(f"{what}. Restore {base} from a copy, or stop the broker and run `fluxmq log repair {base}`, "
+                        f"which keeps every batch that is whole, sets a damaged file aside and says what is lost")
 
 
 def logs_in(queues: Path, suffix: str = "") -> list[tuple[int, Path]]:
@@ -90,9 +93,46 @@ def logs_in(queues: Path, suffix: str = "") -> list[tuple[int, Path]]:
     return sorted((number, path) for number, path in found if number is not None)
 
 
+def known_logs(queues: Path, expect: Mapping[int, range]) -> list[tuple[int, Path]]:
+    """(number, directory) of every log, also of those expected that have no directory, not even one put aside."""
+    found = dict(logs_in(queues))
+    for number in expect:
+        path = queues / log_name(number)
+        if number not in found and not path.with_name(path.name + UNKNOWN).is_dir():
+            found[number] = path
+    return sorted(found.items())
+
+
+def missing_file(files: Sequence[SegmentFile], expect: range | None) -> Damage | None:
+    """What is wrong when files that hold are not all that the state says were synced. expect: these offsets; files are
+    removed when the state says that they are not needed, and never before, so what holds any of these has a file."""
+    if not expect:
+        return None
+    begins = files[0].follows if files else expect.stop
+    if begins > expect.start:
+        return Damage.of_missing(expect.start, begins)
+    reach = reach_of(files[-1])
+    if reach >= expect.stop:
+        return None
+    return Damage.of_missing(reach, expect.stop) if files[-1].sealed else not_all(reach, expect, files[-1].end)
+
+
+def reach_of(file: SegmentFile) -> int:
+    """The offset behind what a log has whose last file is this one."""
+    return file.reach if file.sealed or file.messages else file.follows     # begun for a batch that never came
+
+
+def not_all(reach: int, expect: range, at: int) -> Damage:
+    """A log's last file ends at `at`, before what had been synced."""
+    return Damage(f"messages from offset {reach} on do not hold, though those up to {expect.stop - 1} had been synced",
+                  at)
+
+
 def heads_of(number: int, directory: Path) -> list[tuple[Path, SegmentFile | Damage]]:
-    """Every file of a log with what its header says."""
+    """Every file of a log with what its header says; none where there is no directory."""
     heads: list[tuple[Path, SegmentFile | Damage]] = []
+    if not directory.is_dir():
+        return heads
     for path in files_of(directory):
         first = file_first(path.name)
         if first is None:
@@ -107,19 +147,20 @@ def heads_of(number: int, directory: Path) -> list[tuple[Path, SegmentFile | Dam
     return heads
 
 
-def open_logs(base: Path, ops: FileOps, expect: Mapping[int, int], recover: bool, report: SegmentRecovery,
+def open_logs(base: Path, ops: FileOps, expect: Mapping[int, range], recover: bool, report: SegmentRecovery,
               on_damage: Callable[[int, CorruptError], None] | None = None) -> dict[int, Log]:
-    """Every log that has files, ready to be written on. on_damage: is told of one that is damaged, which is left as it
-    is; None: the first one is raised. Raises CorruptError, OSError."""
+    """Every log that has files, ready to be written on. expect: by log, the offsets that the state says files have.
+    on_damage: is told of one that is damaged, which is left as it is; None: the first one is raised. Raises
+    CorruptError, OSError."""
     logs = {}
-    for number, path in logs_in(base / "queues"):
+    for number, path in known_logs(base / "queues", expect):
         if recover:
             # here, because what repairs builds upon this module
             from fluxmq.storage.segment_repair import repair_log
 
-            repair_log(number, path, ops, report, expect.get(number, 0))
+            repair_log(number, path, ops, report, expect.get(number))
         try:
-            log = open_log(number, path, ops, 0 if recover else expect.get(number, 0), report)
+            log = open_log(number, path, ops, expect.get(number), report)
         except Damage as damage:
             refused = refusal(base, Path(damage.args[1]), damage)
             if on_damage is None:
@@ -131,8 +172,8 @@ def open_logs(base: Path, ops: FileOps, expect: Mapping[int, int], recover: bool
     return logs
 
 
-def open_log(number: int, path: Path, ops: FileOps, expect: int, report: SegmentRecovery) -> Log:
-    """One log. Raises Damage, whose second argument is the file."""
+def open_log(number: int, path: Path, ops: FileOps, expect: range | None, report: SegmentRecovery) -> Log:
+    """One log. Raises Damage, whose second argument is the file, or the directory."""
     heads = heads_of(number, path)
     log = Log(number, path, made=True)
     begun = None
@@ -149,13 +190,12 @@ def open_log(number: int, path: Path, ops: FileOps, expect: int, report: Segment
             surplus.append(read_file(file, files[at + 1].follows if at + 1 < len(files) else None))
         except Damage as damage:
             raise _in(file.path, damage) from None
-    reach = files[-1].reach if files else 0
-    if files and not files[-1].sealed and not files[-1].messages:
-        reach = files[-1].follows       # begun for a batch that never came
-    if reach < expect and (begun is not None or (surplus and surplus[-1])):
-        where = begun or files[-1].path
-        raise _in(where, Damage(f"messages from offset {reach} on do not hold, though those up to {expect - 1} had "
-                                f"been synced", 0 if begun is not None else files[-1].end))
+    reach = reach_of(files[-1]) if files else 0
+    missing = missing_file(files, expect)
+    if missing is not None:
+        if begun is not None and expect and reach < expect.stop:
+            raise _in(begun, not_all(reach, expect, 0))
+        raise _in(path if missing.missing else files[-1].path, missing)
     if begun is not None:
         report.truncated.append(f"{begun}: begun when power went, and removed")
         report.truncated_bytes += begun.stat().st_size
@@ -171,7 +211,7 @@ def open_log(number: int, path: Path, ops: FileOps, expect: int, report: Segment
             file.index = None
     if files and not files[-1].sealed:
         last = files[-1]
-        if reach > expect:
+        if reach > (expect.stop if expect else 0):
             _write_again(ops, last)
         if surplus[-1]:
             _cut(ops, last)

@@ -29,8 +29,16 @@ from fluxmq._core.segment_format import (
 )
 from fluxmq.storage.reading import close_quietly, read_head, read_whole
 from fluxmq.storage.segment_files import Block, Damage, FileOps, SegmentFile, read_file, unpack
-from fluxmq.storage.segment_recovery import SegmentRecovery, heads_of, logs_in
-from fluxmq.storage.segments import UNKNOWN
+from fluxmq.storage.segment_recovery import (
+    UNKNOWN,
+    SegmentRecovery,
+    heads_of,
+    known_logs,
+    logs_in,
+    missing_file,
+    not_all,
+    reach_of,
+)
 
 __all__ = ["FileReport", "dump", "repair", "repair_log", "verify"]
 
@@ -127,31 +135,39 @@ def _examine(file: SegmentFile, following: int | None, keep: bool) -> _Examined:
     return result
 
 
-def verify(base: Path, expect: Mapping[int, int] | None = None) -> Iterator[FileReport]:
-    """Read everything, change nothing; also what a start put aside. expect: by log, the offset up to which the state
-    says that its files are synced. Raises OSError."""
+def verify(base: Path, expect: Mapping[int, range] | None = None) -> Iterator[FileReport]:
+    """Read everything, change nothing; also what a start put aside. expect: by log, the offsets that the state says
+    files have. Raises OSError."""
     synced = expect or {}
-    for number, path in logs_in(base / "queues", UNKNOWN):
+    queues = base / "queues"
+    for number, path in sorted({*logs_in(queues, UNKNOWN), *known_logs(queues, synced)}):
         heads = heads_of(number, path)
+        reports: list[FileReport] = []
+        files: list[SegmentFile] = []
+        begun = False
         for at, (where, head) in enumerate(heads):
             report = FileReport(number, where, bytes=where.stat().st_size)
+            reports.append(report)
             if isinstance(head, Damage):
-                (report.notes if head.offset < 0 and at + 1 == len(heads) else report.problems).append(head.text)
-                yield report
+                begun = head.offset < 0 and at + 1 == len(heads)
+                (report.notes if begun else report.problems).append(head.text)
                 continue
             after = next((later for _, later in heads[at + 1:]), None)
-            begun = isinstance(after, Damage) and after.offset < 0
+            last = after is None or (isinstance(after, Damage) and after.offset < 0)
             examined = _examine(head, after.follows if isinstance(after, SegmentFile) else
-                                (None if after is None or begun else _reach_of(head)), False)
+                                (None if last else _reach_of(head)), False)
+            files.append(head)
             report.messages = head.messages
             report.problems += examined.problems
-            last = at + 1 == len(heads) or begun
-            if last and (begun or not examined.footer) and head.reach < synced.get(number, 0):
-                report.problems.append(_short(head.reach, synced[number]))
             if not examined.footer:
                 report.notes.append("its footer does not hold, or a crash left something behind the last batch; the "
                                     "next start sees to it")
-            yield report
+        missing = None if any(report.problems for report in reports) else missing_file(files, synced.get(number))
+        if missing is not None and missing.missing and not begun:
+            reports.append(FileReport(number, path, problems=[missing.text]))
+        elif missing is not None:
+            reports[-1].problems.append(missing.text)
+        yield from reports
 
 
 def _reach_of(file: SegmentFile) -> int | None:
@@ -192,66 +208,75 @@ def dump(base: Path, number: int | None = None) -> Iterator[tuple[int, tuple[int
 # ------------------------------------------------------------------------------------------------------------- repair
 
 
-def repair(base: Path, ops: FileOps | None = None, expect: Mapping[int, int] | None = None) -> SegmentRecovery:
+def repair(base: Path, ops: FileOps | None = None, expect: Mapping[int, range] | None = None) -> SegmentRecovery:
     """Make every log open again. expect: as for verify(). The caller holds the lock on `base`. Raises OSError."""
     report = SegmentRecovery()
-    for number, path in logs_in(base / "queues"):
-        repair_log(number, path, ops or FileOps(), report, (expect or {}).get(number, 0))
+    for number, path in known_logs(base / "queues", expect or {}):
+        repair_log(number, path, ops or FileOps(), report, (expect or {}).get(number))
     return report
 
 
-def repair_log(number: int, path: Path, ops: FileOps, report: SegmentRecovery, expect: int = 0) -> None:
-    """One log; expect: offsets below had been synced. What open() does by itself (torn tails, footers) is left to it.
-    """
+def repair_log(number: int, path: Path, ops: FileOps, report: SegmentRecovery, expect: range | None) -> None:
+    """One log; expect: the offsets that the state says files have. What open() does by itself (torn tails, footers) is
+    left to it."""
+    synced = expect.stop if expect else 0
     heads = heads_of(number, path)
     if heads and isinstance(heads[-1][1], Damage) and heads[-1][1].offset < 0:
         heads.pop()
-    reached: int | None = None
+    reached = expect.start if expect else None
     for at, (where, head) in enumerate(heads):
         after = heads[at + 1][1] if at + 1 < len(heads) else None
         file = head if isinstance(head, SegmentFile) else _guess(where, number, reached or 0)
-        if reached is not None and isinstance(head, SegmentFile) and head.follows < reached:
+        if at and isinstance(head, SegmentFile) and head.follows < (reached or 0):
             _set_aside(where, ops, report)
             report.dropped.append(f"{where}: the whole file, which repeats what others hold")
             continue
         if reached is not None and isinstance(head, SegmentFile) and head.follows > reached:
-            empty = path / file_name(reached)
-            _write(SegmentFile(empty, number, reached, reached, _new_id()), [], head.follows, empty, ops)
-            report.dropped.append(f"{empty}: missing; offsets {reached} to {head.follows - 1} are given up")
+            _write_missing(path, number, reached, head.follows, ops, report)
         # Its own word first: where a file is missing behind it, it is not the one that is damaged.
         following = _reach_of(file)
         if following is None and isinstance(after, SegmentFile):
             following = after.follows
         examined = _examine(file, following, True)
-        synced = after is None and not examined.problems and not examined.footer and file.reach < expect
-        if synced:
-            examined = _synced(file, expect)
+        short = (after is None and not examined.problems and not (examined.footer and file.sealed)
+                 and reach_of(file) < synced)
+        if short:
+            examined = _synced(file, synced)
         end = examined.whole[-1].block[1] + 1 if examined.whole else file.first
         if isinstance(head, SegmentFile) and not examined.problems:
             reached = file.reach
             continue
-        if after is None and not synced:
+        if after is None and not short:
             examined.whole = _firm(examined.whole)
             end = examined.whole[-1].block[1] + 1 if examined.whole else file.first
-        reached = max(end, following or 0, expect if synced else 0)
+        reached = max(end, following or 0, synced if after is None else 0)
         _set_aside_copy(where, ops, report)
         _write(SegmentFile(where, number, file.first, file.follows, _new_id()), examined.whole, reached,
                where.with_suffix(".seg.repaired"), ops)
         lost = "; ".join(([head.text] if isinstance(head, Damage) else []) + examined.problems)
         report.dropped.append(f"{where}: {lost}; {sum(each.block[2] for each in examined.whole)} messages in "
                               f"{len(examined.whole)} batches are kept")
+    if reached is not None and reached < synced:
+        _write_missing(path, number, reached, synced, ops, report)
 
 
-def _short(reach: int, expect: int) -> str:
-    return f"messages from offset {reach} on do not hold, though those up to {expect - 1} had been synced"
+def _write_missing(path: Path, number: int, first: int, behind: int, ops: FileOps, report: SegmentRecovery) -> None:
+    """A file without messages for one that is missing, and had those from offset `first` up to `behind`."""
+    for directory in (path.parent, path):
+        if not directory.is_dir():
+            ops.mkdir(directory)
+            ops.sync_directory(directory.parent)
+    empty = path / file_name(first)
+    _write(SegmentFile(empty, number, first, first, _new_id()), [], behind, empty, ops)
+    report.dropped.append(f"{empty}: missing; offsets {first} to {behind - 1} are given up")
 
 
-def _synced(file: SegmentFile, expect: int) -> _Examined:
+def _synced(file: SegmentFile, synced: int) -> _Examined:
     """Of a log's last file, which is no torn one: every batch that holds and had been synced, wherever it stands."""
-    result = _Examined(problems=[_short(file.reach, expect)], footer=False)
+    result = _Examined(problems=[not_all(file.reach, range(synced), file.end).text], footer=False)
     data = read_whole(file.path)
     result.whole = [batch for _, batch in _batches(data, file, len(data), result.problems, False)
-                    if batch.block[0] < expect]
+                    if batch.block[0] < synced]
     return result
 
 

@@ -26,13 +26,12 @@ from fluxmq._core.segment_format import log_name, log_number
 from fluxmq.model.limits import SEGMENT_OPEN_FILES_MAX
 from fluxmq.storage.reading import close_quietly
 from fluxmq.storage.segment_files import FileOps
-from fluxmq.storage.segment_recovery import Log, LogFiles, SegmentRecovery, open_logs
+from fluxmq.storage.segment_recovery import UNKNOWN, Log, LogFiles, SegmentRecovery, open_logs
 from fluxmq.storage.segment_writer import SegmentWriter
 
 __all__ = ["LogFiles", "SegmentRecovery", "SegmentStore"]
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-UNKNOWN = ".unknown"
 
 
 class SegmentStore(SegmentWriter):
@@ -54,10 +53,10 @@ class SegmentStore(SegmentWriter):
 
     # ------------------------------------------------------------------------------------------------- life
 
-    def open(self, expect: Mapping[int, int] | None = None, ended: Iterable[int] = (),
+    def open(self, expect: Mapping[int, range] | None = None, ended: Iterable[int] = (),
              on_damage: Callable[[int, CorruptError], None] | None = None) -> dict[int, LogFiles]:
-        """What there is, by log. expect: offsets that the view says are safe: a log whose torn tail would leave it with
-        less is damaged, not torn. ended: logs whose removal a crash may have interrupted; it is finished first.
+        """What there is, by log. expect: by log, the offsets that the view says files have: a log with less is damaged,
+        not torn. ended: logs whose removal a crash may have interrupted; it is finished first.
         on_damage: is told of a log that is damaged, which is not opened then: nothing is read from it or written to it,
         it may be removed or set aside. None: that is raised. `recovery` tells what was cut off, made again or given up.
 
@@ -168,12 +167,14 @@ class SegmentStore(SegmentWriter):
         except OSError as error:
             raise StorageError(f"cannot remove {path}: {error}") from error
 
-    def set_aside(self, number: int) -> Path:
+    def set_aside(self, number: int) -> Path | None:
         """Nobody knows this log: its directory gets another name, which is returned, and is not looked at any more.
-        Raises StorageError."""
+        None: it has no directory. Raises StorageError."""
         with self._mutex:
             log = self._logs.pop(number, None) or Log(number, self._path / log_name(number))
             self._damaged.pop(number, None)
+        if not log.path.exists():
+            return None
         target = log.path.with_name(log.path.name + UNKNOWN)
         try:
             for file in log.files:

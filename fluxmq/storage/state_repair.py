@@ -46,7 +46,7 @@ from fluxmq.engine.stored import (
 )
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.journal_files import read_batches
-from fluxmq.storage.segments import UNKNOWN
+from fluxmq.storage.segment_recovery import UNKNOWN
 
 __all__ = ["Mending", "kept_in", "mend", "synced_of"]
 
@@ -122,11 +122,11 @@ def mend(items: Iterable[tuple[bytes, bytes]], base: Path, applied: int, damaged
     return found
 
 
-def synced_of(items: Iterable[tuple[bytes, bytes]]) -> dict[int, int]:
-    """By log, the offset below which a view says that its files had been synced; of logs that have anything there."""
+def synced_of(items: Iterable[tuple[bytes, bytes]]) -> dict[int, range]:
+    """By log, the offsets that a view says files have, which had been synced; of logs that have anything there."""
     metas = ((int.from_bytes(key[1:9], "big"), meta_of(value)) for key, value in items
              if key[:1] == b"l" and not row_problem(key, value))
-    return {number: meta.safe for number, meta in metas if meta.safe > meta.first}
+    return {number: range(meta.first, meta.safe) for number, meta in metas if meta.safe > meta.first}
 
 
 def _view(state: _State, found: Mending, key: bytes, value: bytes) -> None:

@@ -1,7 +1,7 @@
-"""One bit of one file has changed while the broker was down: it refuses to start and names file and way out, or one
-queue stops and does, or nothing is lost, or what is lost is what the damaged bytes held, and that is reported. Where a
-way out was named, `fluxmq log repair`, it is gone, and then the broker starts and has lost what those bytes held at
-most."""
+"""One bit of one file has changed, or the file is gone, while the broker was down: it refuses to start and names file and
+way out, or one queue stops and does, or nothing is lost, or what is lost is what the damaged bytes held, and that is
+reported. Where a way out was named, `fluxmq log repair`, it is gone, and then the broker starts and has lost what those
+bytes held at most."""
 from __future__ import annotations
 
 import random
@@ -9,14 +9,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner
 from faults.hosts import LocalHost
 from faults.story import Lost, Refused, Story, Wrong
+from kit.command import run
 
 from fluxmq._core.journal_format import FILE_HEADER_SIZE, batch_at, decode_file_header
-from fluxmq.app.log_commands import log
 
-__all__ = ["FILES", "flip", "outcome_of"]
+__all__ = ["FILES", "files_of", "flip", "outcome_of", "take_away"]
 
 TURNS_MAX = 600             # who waits for more has lost what would have woken him
 FILES = {"journal": "journal/*.log", "view": "state/*", "segment": "queues/*/*.seg"}
@@ -24,12 +23,27 @@ FILES = {"journal": "journal/*.log", "view": "state/*", "segment": "queues/*/*.s
 NOTES = ("LOG", "OPTIONS", "IDENTITY", "LOCK", "rocksdict")
 
 
+def files_of(data: Path, kind: str) -> list[Path]:
+    """Those that hold something."""
+    return sorted(path for path in data.glob(FILES[kind])
+                  if not path.name.startswith(NOTES) and path.read_bytes().rstrip(b"\0"))
+
+
+def take_away(path: Path, data: Path, kind: str) -> tuple[str, set[int] | None]:
+    """As flip() returns it."""
+    there: set[int] | None = None
+    if kind == "journal":
+        there = _messages(path.read_bytes())
+    elif path.name.startswith(("CURRENT", "MANIFEST")):
+        there = set()           # the tables have everything
+    path.unlink()
+    return f"{path.relative_to(data)} gone", there
+
+
 def flip(data: Path, kind: str, chance: random.Random) -> tuple[str, set[int] | None]:
     """Changes a bit of a file of this kind, somewhere before its zeros at the end. Returns which, and the numbers of
     the messages that stood there; None: they cannot be told."""
-    files = sorted(path for path in data.glob(FILES[kind])
-                   if not path.name.startswith(NOTES) and path.read_bytes().rstrip(b"\0"))
-    path = chance.choice(files)
+    path = chance.choice(files_of(data, kind))
     content = bytearray(path.read_bytes())
     before = bytes(content)
     at, bit = chance.randrange(len(content.rstrip(b"\0"))), chance.randrange(8)
@@ -64,13 +78,13 @@ def _batch_with(journal: bytes, at: int) -> bytes:
 
 def outcome_of(host: LocalHost, story: Story, kind: str, changed: str, there: set[int] | None) -> dict[str, Any]:
     """Starts the broker on it, and again after a repair, as an operator does it who has been told to. changed, there:
-    as flip() has it."""
+    as flip() or take_away() has it."""
     told = {"flip": changed, "outcome": "unharmed", "text": ""}
     data, file = host.place / "data", changed.split()[0]
     story.host = host
     try:
         if kind == "segment":
-            _repair_segments(host, story, told, file)
+            _repair_segments(host, story, told, str(Path(file).parent) if changed.endswith("gone") else file)
             return told
         try:
             host.start()
@@ -99,12 +113,13 @@ def outcome_of(host: LocalHost, story: Story, kind: str, changed: str, there: se
 def _repair(host: LocalHost, story: Story, told: dict[str, Any], kind: str, there: set[int] | None) -> None:
     """The start was refused."""
     data = str(host.place / "data")
-    repaired = CliRunner().invoke(log, ["repair", data])
-    if repaired.exit_code or "nothing was damaged" in repaired.output:
-        raise Wrong(f"`log repair` did not repair it: {repaired.output}")
-    told["outcome"], told["text"] = "repaired", repaired.output
-    if CliRunner().invoke(log, ["verify", data]).exit_code:
-        raise Wrong("it is damaged still")
+    status, said = run("log", "repair", data)
+    if status or "nothing was damaged" in said:
+        raise Wrong(f"`log repair` did not repair it: {said}")
+    told["outcome"], told["text"] = "repaired", said
+    status, said = run("log", "verify", data)
+    if status:
+        raise Wrong(f"it is damaged still: {said}")
     host.start()
     if there is None:
         return                  # whose session or queue it was is nobody's to say
@@ -123,8 +138,8 @@ def _repair(host: LocalHost, story: Story, told: dict[str, Any], kind: str, ther
 
 def _repair_segments(host: LocalHost, story: Story, told: dict[str, Any], file: str) -> None:
     data = str(host.place / "data")
-    shown = CliRunner().invoke(log, ["verify", data])
-    found = next((line for line in shown.output.splitlines() if "DAMAGED" in line), "")
+    _, shown = run("log", "verify", data)
+    found = next((line for line in shown.splitlines() if "DAMAGED" in line), "")
     # Whatever it is, it stops one queue at most, and not the start.
     host.start()
     assert host.server is not None
@@ -136,10 +151,10 @@ def _repair_segments(host: LocalHost, story: Story, told: dict[str, Any], file: 
         host.stop()
         if file not in found:
             raise Wrong(f"another file is named: {found}")
-        repaired = CliRunner().invoke(log, ["repair", data])
-        told["outcome"], told["text"] = "repaired", repaired.output
-        if repaired.exit_code or "nothing was damaged" in repaired.output:
-            raise Wrong("`log repair` did not repair it")
+        status, said = run("log", "repair", data)
+        told["outcome"], told["text"] = "repaired", said
+        if status or "nothing was damaged" in said:
+            raise Wrong(f"`log repair` did not repair it: {said}")
         host.start()
     try:
         story.verdict()

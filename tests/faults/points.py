@@ -9,6 +9,7 @@
                                     points at which a broker with this defect might fail (planted.py); whole=NAME: one
                                     without it
     points.py BASE SEED flips=COUNT so many files of which a bit has changed (flips.py)
+    points.py BASE SEED gone        each file, of which nothing is left
 """
 from __future__ import annotations
 
@@ -17,10 +18,11 @@ import json
 import random
 import shutil
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from faults.flips import FILES, flip, outcome_of
+from faults.flips import FILES, files_of, flip, outcome_of, take_away
 from faults.hosts import LocalHost, QuickLoop, prepare_process, settle
 from faults.planted import DEFECTS, plant, suspected
 from faults.play import all_points, chosen, loses_power, play
@@ -87,9 +89,20 @@ class Runner:
         """Number so many of the seed, on what the prepared broker left."""
         chance = random.Random(f"{self.seed} flip {number}")
         kind = sorted(FILES)[number % len(FILES)]
+        return self._changed(kind, lambda data: flip(data, kind, chance))
+
+    def gone(self) -> Iterator[dict[str, Any]]:
+        """Each file of what the prepared broker left."""
+        data = self.template / "data"
+        for kind in FILES:
+            for path in files_of(data, kind):
+                name = path.relative_to(data)
+                yield self._changed(kind, lambda data, kind=kind, name=name: take_away(data / name, data, kind))
+
+    def _changed(self, kind: str, change: Callable[[Path], tuple[str, set[int] | None]]) -> dict[str, Any]:
         host = self.host(False)
         shutil.copytree(self.template, host.place)
-        changed, there = flip(host.place / "data", kind, chance)
+        changed, there = change(host.place / "data")
         told = outcome_of(host, copy.deepcopy(self.prepared), kind, changed, there)
         shutil.rmtree(host.place)
         return told
@@ -102,6 +115,10 @@ def main() -> None:
     if wanted.startswith("flips="):
         for number in range(int(wanted.removeprefix("flips="))):
             print(json.dumps(runner.flip(number)), flush=True)
+        return
+    if wanted == "gone":
+        for told in runner.gone():
+            print(json.dumps(told), flush=True)
         return
     verb, _, defect = wanted.partition("=")
     if defect in DEFECTS:

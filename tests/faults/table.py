@@ -43,10 +43,10 @@ def table(results: Iterable[dict[str, Any]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def table_of_flips(results: Iterable[dict[str, Any]]) -> str:
+def table_of_flips(results: Iterable[dict[str, Any]], of: str = "bit of") -> str:
     """One line for each folder of the storage directory. results: as flips.py has them."""
     counted = Counter((told["flip"].partition("/")[0], told["outcome"]) for told in results)
-    lines = [f"{'bit of':<10}{'repaired':>10}{'unharmed':>10}{'cut off':>10}{'WRONG':>10}"]
+    lines = [f"{of:<10}{'repaired':>10}{'unharmed':>10}{'cut off':>10}{'WRONG':>10}"]
     for folder in sorted({folder for folder, _ in counted}):
         shown = (counted[folder, outcome] for outcome in ("repaired", "unharmed", "reported", "WRONG"))
         lines.append(f"{folder:<10}" + "".join(f"{count:>10}" for count in shown))

@@ -104,3 +104,14 @@ def test_every_flipped_bit_is_harmless_or_repaired(base: Path, record_property: 
     record_property(TABLE, f"{len(results)} flipped bits, seed {seed}\n\n{table_of_flips(results)}")
     assert [told for told in results if told["outcome"] == "WRONG"] == []
     assert {told["outcome"] for told in results} >= {"unharmed", "repaired"}
+
+
+@pytest.mark.timeout(SECONDS_MAX)
+def test_no_file_that_is_gone_is_a_silent_loss(base: Path, record_property: Record,
+                                               pytestconfig: pytest.Config) -> None:
+    results = run(base, pytestconfig.getoption("--seed"), ("gone",))
+    print("\n".join(f"{told['outcome']:<9} {told['flip']}" for told in results))
+    record_property(TABLE, f"{len(results)} files that are gone\n\n{table_of_flips(results, 'gone from')}")
+    assert [told for told in results if told["outcome"] == "WRONG"] == []
+    by_folder = {told["flip"].partition("/")[0]: told["outcome"] for told in results}
+    assert by_folder["queues"] == by_folder["state"] == "repaired" and "journal" in by_folder

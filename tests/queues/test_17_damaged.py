@@ -2,23 +2,24 @@
 from __future__ import annotations
 
 import random
+import shutil
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pika
 import pytest
-from click.testing import CliRunner
 from crash.process import CrashBroker
 from kit.client import Client, Nothing
+from kit.command import run
 from kit.watch import wait_until
 from oracle.mqtt import Puback, Publish
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, NackError
 from queues.conftest import admin, consume, order, put
 
+from fluxmq.app import exit_codes
 from fluxmq.app.admin_client import AdminError
-from fluxmq.app.log_commands import log
 
 Connect = Callable[..., Client]
 
@@ -160,14 +161,73 @@ def test_after_a_repair_the_rest_is_delivered(tmp_path: Path, connect: Connect, 
         put(connect(broker), "good", *(payload("good", each) for each in range(30)))
         wait_until(lambda: broker.checkpoints() > before)
         broker.kill()
-        repaired = CliRunner().invoke(log, ["repair", str(data)])
-        assert repaired.exit_code == 0 and str(file) in repaired.output, repaired.output
+        code, said = run("log", "repair", str(data))
+        assert code == exit_codes.OK and str(file) in said, said
         broker.start()
         assert admin(broker, "GET", "queues", "bad")["state"] == "running"
         put(connect(broker), "bad", END)
         came = read_all(broker, connect, "bad")
         lost = [each for each in range(MESSAGES) if payload("bad", each) not in came]
         assert number in lost and lost[-1] - lost[0] == len(lost) - 1 <= 4, "one batch: 64 KiB"
+        broker.check()
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize("which", [0, -1, None], ids=["first file", "last file", "directory"])
+def test_files_that_are_gone(tmp_path: Path, connect: Connect, which: int | None) -> None:
+    """A checker of file systems took them, or a hand."""
+    broker = stored(tmp_path, connect)
+    data = tmp_path / "broker" / "data"
+    wanted = payload("bad", 0)
+    directory = next(path.parent for path in (data / "queues").glob("*/*.seg") if wanted in path.read_bytes())
+    files = sorted(directory.glob("*.seg"))
+    gone = files if which is None else [files[which]]
+    content = b"".join(path.read_bytes() for path in gone)
+    lost = [number for number in range(MESSAGES) if payload("bad", number) in content]
+    assert len(files) > 2 and lost
+    for path in gone:
+        path.unlink()
+    if which is None:
+        directory.rmdir()
+    code, said = run("log", "verify", str(data))
+    assert code == exit_codes.FAILURE and directory.name in said and "missing" in said, said
+    broker.start()
+    try:
+        described = admin(broker, "GET", "queues", "bad")
+        assert described["state"] == "damaged" and "missing" in described["damage"]
+        assert str(directory) in described["damage"] and "fluxmq log repair" in described["damage"]
+        put(connect(broker), "good", END)
+        assert len(read_all(broker, connect, "good")) == MESSAGES + 1
+        broker.restart()        # with a last checkpoint, which forgets nothing of it
+        assert admin(broker, "GET", "queues", "bad")["state"] == "damaged"
+        broker.kill()
+        code, said = run("log", "repair", str(data))
+        assert code == exit_codes.OK and "missing" in said, said
+        assert run("log", "verify", str(data))[0] == exit_codes.OK
+        broker.start()
+        assert admin(broker, "GET", "queues", "bad")["state"] == "running"
+        put(connect(broker), "bad", END)
+        assert read_all(broker, connect, "bad") == [
+            *(payload("bad", number) for number in range(MESSAGES) if number not in lost), END]
+        broker.check()
+    finally:
+        broker.stop()
+
+
+def test_a_log_without_files_may_be_deleted(tmp_path: Path, connect: Connect) -> None:
+    broker = stored(tmp_path, connect)
+    wanted = payload("bad", 0)
+    directory = next(path.parent for path in (tmp_path / "broker/data/queues").glob("*/*.seg")
+                     if wanted in path.read_bytes())
+    shutil.rmtree(directory)
+    broker.start()
+    try:
+        assert admin(broker, "GET", "queues", "bad")["state"] == "damaged"
+        admin(broker, "DELETE", "queues", "bad")
+        broker.restart()
+        assert "bad" not in {queue["name"] for queue in admin(broker, "GET", "queues")["queues"]}
+        assert run("log", "verify", str(tmp_path / "broker" / "data"))[0] == exit_codes.OK
         broker.check()
     finally:
         broker.stop()

@@ -376,12 +376,12 @@ def test_repair_keeps_all_that_is_whole(tmp_path: Path, kind: str, by: str, caps
     whole = {path: path.read_bytes() for path in files(tmp_path)}
     store = SegmentStore(tmp_path)
     with pytest.raises(CorruptError, match=f"fluxmq log repair {tmp_path}"):
-        store.open({1: 100})
+        store.open({1: range(100)})
         read_all(store, 1)
     store.close()
     if by == "open":
         store = SegmentStore(tmp_path, recover=True)
-        store.open({1: 100})
+        store.open({1: range(100)})
         assert store.recovery.dropped
     else:
         assert status("log", "verify", str(tmp_path), capsys=capsys)[0] == exit_codes.FAILURE
@@ -408,8 +408,8 @@ def test_a_torn_tail_that_the_view_says_was_safe_is_damage(tmp_path: Path) -> No
     path.write_bytes(path.read_bytes()[:-1])
     store = SegmentStore(tmp_path)
     with pytest.raises(CorruptError, match="had been synced"):
-        store.open({1: reach})
-    assert store.open({1: reach - 3})[1].next == 6
+        store.open({1: range(reach)})
+    assert store.open({1: range(reach - 3)})[1].next == 6
     assert store.recovery.truncated_bytes > 0
     store.close()
 
@@ -632,7 +632,9 @@ def test_verify_looks_at_what_a_start_put_aside(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.write(1, blocks_of(plain(range(9))))
     store.sync([1])
-    [path] = store.set_aside(1).iterdir()
+    aside = store.set_aside(1)
+    assert aside is not None
+    [path] = aside.iterdir()
     store.close()
     assert [(report.messages, report.problems) for report in verify(tmp_path)] == [(9, [])]
     path.write_bytes(b"?" + path.read_bytes()[1:])
