@@ -1,7 +1,7 @@
 """One bit of one file has changed, or the file is gone, while the broker was down: it refuses to start and names file
-and way out, or one queue stops and does, or nothing is lost, or what is lost is what the damaged bytes held, and that is
-reported. Where a way out was named, `fluxmq log repair`, it is gone, and then the broker starts and has lost what those
-bytes held at most."""
+and way out, or one queue stops and does, or nothing is lost, or what is lost is what the damaged bytes held, and that
+is reported. Where a way out was named, `fluxmq log repair`, it is gone, and then the broker starts and has lost what
+those bytes held at most."""
 from __future__ import annotations
 
 import random
