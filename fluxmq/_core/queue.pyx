@@ -133,6 +133,10 @@ cdef class Queue(GroupOwner):
         cdef Group group
         cdef GroupCursor cursor
         self.news = False
+        for group in self.groups:
+            group.keep_offsets()
+        if self.delays is not None:
+            self.delays.group.keep_offsets()
         for log in self.logs:
             self.expiring = self.expiring or may_expire(log)
         if (self.kind != QUEUE_CLASSIC or self.delays is not None or self.expiring or self.ready_max >= 0

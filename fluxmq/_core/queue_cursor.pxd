@@ -34,6 +34,7 @@ cdef class Cursor:
     cdef claim_t* find(self, uint64_t offset) noexcept
     cdef int mark(self, uint64_t offset) except -1
     cdef void advance(self) noexcept
+    cdef uint64_t reach(self) noexcept
     cdef bint is_settled_bit(self, uint64_t offset) noexcept
     cdef void set_floor(self, uint64_t offset) noexcept
     cdef claim_t* add(self, uint64_t offset) except NULL

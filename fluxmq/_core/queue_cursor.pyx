@@ -114,6 +114,20 @@ cdef class Cursor:
         if offset != self.floor:
             self.set_floor(offset)
 
+    cdef uint64_t reach(self) noexcept:
+        """The first offset behind all that was claimed or settled."""
+        cdef uint32_t page = self.pages_count
+        cdef uint32_t bit
+        cdef uint64_t found = 0
+        while self.settled and page and found == 0:
+            page -= 1
+            bit = PAGE_BYTES * 8
+            while self.pages[page] != NULL and bit and found == 0:
+                bit -= 1
+                if self.pages[page][bit >> 3] >> (bit & 7) & 1:
+                    found = ((self.pages_base + page) << PAGE_BITS) + bit + 1
+        return max(found, self.next)
+
     cdef bint is_settled_bit(self, uint64_t offset) noexcept:
         cdef uint64_t page = (offset >> PAGE_BITS) - self.pages_base
         return (page < self.pages_count and self.pages[page] != NULL

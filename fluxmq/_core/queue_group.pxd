@@ -87,6 +87,7 @@ cdef class Group:
     cdef void drop_claim(self, claim_t* claim) noexcept
     cdef void drop_claims(self, Cursor cursor) noexcept
     cdef int skip_to(self, Cursor cursor, uint64_t first) except -1
+    cdef int keep_offsets(self) except -1
     cdef int move(self, Cursor cursor, uint64_t next) except -1
     cdef int hand(self, Cursor cursor, claim_t* claim, const record_t* record, chunk_t* chunk, Member member) except -1
     cdef claim_t* ready_claim(self, Cursor cursor, const record_t** record, chunk_t** chunk, bint* stop) except? NULL

@@ -33,6 +33,7 @@ cdef enum:
     LANE_SHIFT = 56
     DELIVERIES_MAX = 65535
     SCAN_MAX = 10000            # messages that one pump looks at for one cursor without handing any out
+    RUN_MAX = 1048576           # offsets of one record; queue_state.pyx and engine/stored.py refuse more
     RETURNED_MIN = 1000         # that one group may have returned when the node has all the claims that it may have
 
 
@@ -858,6 +859,17 @@ cdef class Group:
         cursor.floor = cursor.next = next
         return 0
 
+    cdef int keep_offsets(self) except -1:
+        """At recovery, when all is replayed: what was claimed or settled has had its offset, also where the message is
+        lost. Given to another it would be taken for settled."""
+        cdef Cursor cursor
+        cdef uint64_t reach
+        for cursor in self.cursors:
+            reach = cursor.reach()
+            if reach > cursor.log.next:
+                cursor.log.replay(b"", reach)
+        return 0
+
     @property
     def lag(self) -> int:
         """Messages not settled: never claimed, in hands, or ready again."""
@@ -885,7 +897,7 @@ cdef class Group:
         if self.volatile:
             return 0
         if (self.run_count and self.run_kind == kind and self.run_log == log and self.run_deliveries == deliveries
-                and self.run_first + self.run_count == offset):
+                and self.run_first + self.run_count == offset and self.run_count < RUN_MAX):
             self.run_count += 1
             return 0
         self.write_records()

@@ -27,6 +27,8 @@ cdef enum:
     RECORD_SETTLE = 22
     RECORD_RETURN = 23
     RECORD_CURSOR = 28
+    LANE_SHIFT = 56
+    AHEAD_BITS = 36             # offsets from a group's floor on: pages for more are 8 MiB of pointers
     PAGE_BYTES = 8192
     STATE_VERSION = 1
     CURSOR_BYTES = 32       # without its pages and claims
@@ -36,7 +38,8 @@ cdef enum:
 def replay(Group group not None, int kind, bytes body not None):
     """At recovery: one CLAIM, SETTLE, RETURN or CURSOR of a group, in the order of the journal; again does no harm.
 
-    A claim that somebody held is ready again, with its count. Raises CorruptError.
+    A claim that somebody held is ready again, with its count. A record about offsets that the log cannot have changes
+    nothing. Raises CorruptError.
     """
     cdef uint64_t log_number, first
     cdef uint32_t n = 1
@@ -57,6 +60,9 @@ def replay(Group group not None, int kind, bytes body not None):
     cursor = group.cursor_of(log_number)
     if cursor is None:
         return                      # its log ended later in the journal
+    if first >> LANE_SHIFT != cursor.log.first >> LANE_SHIFT or (
+            first > cursor.floor and (first - cursor.floor) >> AHEAD_BITS):
+        return
     group.changed()
     if kind == RECORD_CURSOR:
         group.move(cursor, first)

@@ -117,7 +117,7 @@ def mend(items: Iterable[tuple[bytes, bytes]], base: Path, applied: int, damaged
                            f"start: {_few(orphans)}")
     for number, binding in state.bindings.items() if damaged else ():
         if binding.source not in state.exchanges:
-            found.lines.append(f"binding {number:016x} with the key {binding.key!r} goes with the next start: its "
+            found.lines.append(f"binding {number:016x} with the key {_text(binding.key)} goes with the next start: its "
                                f"exchange {binding.source:016x} is lost")
     return found
 
@@ -145,7 +145,7 @@ def _view(state: _State, found: Mending, key: bytes, value: bytes) -> None:
         if missing:
             name = session_of(Loader.head_of(value)).head.name
             found.puts.append((key, session_without(value, missing)))
-            found.lines.append(f"session {number} of client {name!r}: {len(missing)} messages are lost: "
+            found.lines.append(f"session {number} of client {_text(name)}: {len(missing)} messages are lost: "
                                f"{_few(sorted(missing))}")
     elif kind == b"q":
         state.queues[number] = queue_of(value)[0]
@@ -352,6 +352,10 @@ def _record(state: _State, named: int, logs: dict[int, int], delay: tuple[int, i
                 records.append(LogRecord(state.number_last, lane))
     spec = QueueSpec(name=f"recovered-{named:x}", type="classic", partitions=partitions, max_priority=lanes - 1)
     return QueueRecord(spec, records, *delay)
+
+
+def _text(name: bytes) -> str:
+    return repr(name.decode(errors="backslashreplace"))
 
 
 def _few(numbers: list[int]) -> str:

@@ -215,6 +215,33 @@ def test_files_that_are_gone(tmp_path: Path, connect: Connect, which: int | None
         broker.stop()
 
 
+def test_what_comes_after_a_lost_message_is_not_taken_for_settled(tmp_path: Path, connect: Connect) -> None:
+    """The batches with some messages went bad; that they were settled stands in others, and is kept."""
+    broker = CrashBroker(tmp_path / "broker", {"queues": '[{"name": "q"}]'})
+    broker.start()
+    publisher, consumer = connect(broker), connect(broker)
+    consumer.timeout = 30.0
+    consume(consumer, "q", ack="manual", prefetch=50)
+    for number in range(3):
+        put(publisher, "q", b"lost %d" % number)
+        order(consumer, "ack", consumer.receive())
+    broker.kill()
+    data = tmp_path / "broker" / "data"
+    [path] = (data / "journal").glob("journal-*.log")
+    content = path.read_bytes()
+    assert content.count(b"lost ") == 3
+    path.write_bytes(content.replace(b"lost ", b"LOST "))
+    code, said = run("log", "repair", str(data))
+    assert code == exit_codes.OK and "given up" in said, said
+    broker.start()
+    try:
+        put(connect(broker), "q", *(b"%d" % number for number in range(5)), END)
+        assert read_all(broker, connect, "q") == [*(b"%d" % number for number in range(5)), END]
+        broker.check()
+    finally:
+        broker.stop()
+
+
 def test_a_log_without_files_may_be_deleted(tmp_path: Path, connect: Connect) -> None:
     broker = stored(tmp_path, connect)
     wanted = payload("bad", 0)

@@ -505,3 +505,45 @@ def test_describe_names_who_is_limited() -> None:
     last = as_groups(groups).splitlines()[-1]
     assert last == ("greedy of group shared has 3 unsettled messages, and gets no more before it settles some: "
                     "set a prefetch")
+
+
+@pytest.mark.parametrize(("records", "next_offset"), [
+    ([(22, ">QQQI", 5, 3)], 8),                                 # settled out of turn, above what the log has
+    ([(22, ">QQQI", 2, 3), (22, ">QQQI", 200_000, 2)], 200_002),     # pages further on
+    ([(21, ">QQQIH", 3, 4, 1)], 7),                              # claimed
+    ([(23, ">QQQHq", 9, 1, 0)], 10),                             # given back
+    ([(28, ">QQQ", 12)], 12),                                    # a position
+    ([(22, ">QQQI", 0, 2)], 2),
+], ids=["settled", "settled far on", "claimed", "returned", "moved", "all known"])
+def test_offsets_of_messages_that_are_lost_are_not_given_out_again(records: list[tuple[object, ...]],
+                                                                   next_offset: int) -> None:
+    """A repair gave up the batch with the messages; what became of them stands in a later one."""
+    bench = Bench()
+    group = bench.group()
+    log = bench.queue.logs[0]
+    bench.put(2)
+    for kind, layout, *rest in records:
+        assert isinstance(kind, int) and isinstance(layout, str)
+        replay(group, kind, struct.pack(layout, group.number, log.number, *rest))
+    bench.queue.restored()
+    assert log.next == next_offset
+    bench.join(group, "a", 1000)
+    before = {offset for _, offset in bench.pump()}
+    bench.put(3)
+    assert {offset for _, offset in bench.pump()} - before >= set(range(next_offset, next_offset + 3))
+
+
+@pytest.mark.parametrize("kind", [21, 22, 23, 28])
+@pytest.mark.parametrize("offset", [1 << 56, (1 << 64) - 1, 1 << 40, (3 << 56) + 1])
+def test_a_record_about_offsets_that_no_log_has_changes_nothing(kind: int, offset: int) -> None:
+    bench = Bench()
+    group = bench.group()
+    log = bench.queue.logs[0]
+    bench.put(2)
+    rest = {21: (1, 1), 22: (1,), 23: (1, 0), 28: ()}[kind]
+    layout = {21: ">QQQIH", 22: ">QQQI", 23: ">QQQHq", 28: ">QQQ"}[kind]
+    replay(group, kind, struct.pack(layout, group.number, log.number, offset, *rest))
+    bench.queue.restored()
+    assert (log.next, group.claims, group.lag) == (2, 0, 2)
+    bench.join(group, "a", 10)
+    assert len(bench.pump()) == 2
