@@ -4,7 +4,7 @@ Each .pyx is its own extension module and carries its own directives; this file 
 environment's build switches into compiler flags. Every kind of build has its own directory of objects under build/;
 what Cython makes of the sources is the same for all but the last, and they share it (so builds go one after the other):
 
-    FLUXMQ_DEBUG=1      debugging symbols, assertions of C and of the core, live-object counters (debug.h)
+    FLUXMQ_DEBUG=1      debugging symbols, assertions of C and of the core (debug.h)
     FLUXMQ_SANITIZE=1   that, with AddressSanitizer and UndefinedBehaviourSanitizer (run it under .ci/sanitized)
     FLUXMQ_SANITIZE=parsers     of that, only the modules that read foreign bytes (tox -e sanitize)
     FLUXMQ_COVERAGE=1   line tracing for Cython.Coverage (slow; C files stand beside their .pyx, where the plugin looks)

@@ -1,4 +1,4 @@
-"""Checks and counts of a debug build; nothing in any other. See debug.h."""
+"""Checks of a debug build, nothing in any other; and counts of live objects. See debug.h."""
 from libc.stdint cimport int64_t
 
 cdef extern from "debug.h" nogil:

@@ -62,7 +62,7 @@ cdef struct ids_t:
     uint32_t count
     uint32_t* items
 
-cdef live_t live            # moves in debug builds only
+cdef live_t live            # changed under the interpreter's lock only
 
 cdef blob_t* blob_new(uint32_t size) except NULL
 cdef blob_t* blob_copy(const uint8_t* data, uint32_t size) except NULL

@@ -149,7 +149,7 @@ def test_nothing_is_left(node: Node, way: Callable[[Wire, int], None]) -> None:
     before, counted = left(node, queues), live_objects()
     clients(ROUND, CLIENTS // len(WAYS) // ROUND * ROUND + ROUND)
     assert left(node, queues) == before
-    after = live_objects()          # counts only in a debug build
+    after = live_objects()
     for name in ("links", "messages"):
         assert after.get(name) == counted.get(name), name
 

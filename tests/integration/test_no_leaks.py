@@ -1,6 +1,5 @@
-"""Nothing stays behind: live objects of the core are counted (a build with FLUXMQ_DEBUG=1) while clients do their
-worst, and must be back where they were when they have gone."""
-
+"""Nothing stays behind: live objects of the core are counted while clients do their worst, and must be back where they
+were when they have gone."""
 from __future__ import annotations
 
 import asyncio
@@ -22,14 +21,11 @@ from oracle.mqtt import Puback, Publish, Pubrec
 
 from fluxmq._core.amqp091_connection import AmqpConnection
 from fluxmq._core.session import Session
-from fluxmq._core.testing import DEBUG_BUILD, live_objects
+from fluxmq._core.testing import live_objects
 from fluxmq.app.config import load
 from fluxmq.app.server import Server
 from fluxmq.edge.amqp091.client import Client as AmqpState
 
-pytestmark = pytest.mark.skipif(
-    not DEBUG_BUILD, reason="this build of the core does not count: build with FLUXMQ_DEBUG=1"
-)
 PATIENCE_S = 20.0  # only a failing test needs it
 BIG = b"x" * 100_000
 

@@ -19,7 +19,7 @@ from kit.websocket import WebSocket
 from oracle.mqtt import Connect, Disconnect, Pingreq, Pingresp, Publish, parse
 
 from fluxmq._core.record_rows import RecordRows
-from fluxmq._core.testing import DEBUG_BUILD, live_objects
+from fluxmq._core.testing import live_objects
 from fluxmq.app.server import Server
 from fluxmq.engine.ports_record import RecordRefused
 from fluxmq.record.files import batch_of_columns
@@ -351,7 +351,6 @@ def test_a_reader_that_takes_no_more_ends_the_recording(node: Node) -> None:
     assert recorded.reader.ended
 
 
-@pytest.mark.skipif(not DEBUG_BUILD, reason="this build of the core does not count: build with FLUXMQ_DEBUG=1")
 def test_nothing_of_the_core_stays_behind(node: Node) -> None:
     def live(server: Server) -> dict[str, int]:
         return {what: count for what, count in live_objects().items() if what != "routes"}     # a cache keeps those
