@@ -1,6 +1,6 @@
 /* Checks of invariants, which cost nothing but in a debug build (FLUXMQ_DEBUG=1, see setup.py), not even the evaluation
-   of what is checked; and counts of live objects, in every build: one addition beside each allocation, so that every run
-   of the tests can ask what was left behind. */
+   of what is checked; and counts of live objects, in every build: one addition beside each allocation, so that every
+   run of the tests can ask what was left behind. */
 #ifndef FLUXMQ_CORE_DEBUG_H
 #define FLUXMQ_CORE_DEBUG_H
 

@@ -180,7 +180,8 @@ def _reach_of(file: SegmentFile) -> int | None:
 def dump(base: Path, number: int | None = None) -> Iterator[tuple[int, tuple[int, int, int, int, int, int, bytes, bytes,
                                                                             bytes]]]:
     """(log, message as `messages_of` gives it) of one log or of all, in order, also of those that a start put aside.
-    Raises CorruptError, OSError."""
+    Raises CorruptError when all that holds has been given, OSError."""
+    damaged: list[str] = []
     for log, path in logs_in(base / "queues", UNKNOWN):
         if number is not None and log != number:
             continue
@@ -190,7 +191,8 @@ def dump(base: Path, number: int | None = None) -> Iterator[tuple[int, tuple[int
             if isinstance(head, Damage):
                 if head.offset < 0:
                     continue
-                raise CorruptError(f"{where}: {head.text}")
+                damaged.append(f"{where}: {head.text}")
+                continue
             problems: list[str] = []
             try:
                 read_file(head, after.follows if isinstance(after, SegmentFile) else None)
@@ -201,8 +203,9 @@ def dump(base: Path, number: int | None = None) -> Iterator[tuple[int, tuple[int
             for _, batch in _batches(data, head, head.end, problems, not problems):
                 for message in messages_of(batch.block[7]):
                     yield log, message
-            if problems:
-                raise CorruptError(f"{where}: {problems[0]}")
+            damaged += [f"{where}: {problem}" for problem in problems]
+    if damaged:
+        raise CorruptError("; ".join(damaged))
 
 
 # ------------------------------------------------------------------------------------------------------------- repair

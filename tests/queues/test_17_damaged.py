@@ -49,13 +49,14 @@ def flip(data: Path, wanted: bytes) -> Path:
     return file
 
 
-def stored(tmp_path: Path, connect: Connect, more: dict[str, str] | None = None) -> CrashBroker:
-    """A broker that is down, with queues whose messages only segments have."""
+def stored(tmp_path: Path, connect: Connect, more: dict[str, str] | None = None,
+           type: str = "classic") -> CrashBroker:
+    """A broker that is down, with queues whose messages only segments have; type: of the one that is to be damaged."""
     broker = CrashBroker(tmp_path / "broker", {
         "queues": '[{"name": "good"}]', "queue_manager.segment_size": "1MiB", "queue_manager.compression": "none",
         **(more or {})}, {"FLUXMQ_TEST_FILE_BYTES": "100000"})
     broker.start()
-    admin(broker, "PUT", "queues", "bad", body={"type": "classic"})
+    admin(broker, "PUT", "queues", "bad", body={"type": type})
     for name in ("bad", "good"):
         put(connect(broker), name, *(payload(name, number) for number in range(MESSAGES)))
     broker.restart()        # with a last checkpoint: nothing of it is in the journal
@@ -210,6 +211,44 @@ def test_files_that_are_gone(tmp_path: Path, connect: Connect, which: int | None
         put(connect(broker), "bad", END)
         assert read_all(broker, connect, "bad") == [
             *(payload("bad", number) for number in range(MESSAGES) if number not in lost), END]
+        broker.check()
+    finally:
+        broker.stop()
+
+
+def test_a_stream_alone_stops_and_is_read_on_after_a_repair(tmp_path: Path, connect: Connect) -> None:
+    broker = stored(tmp_path, connect, type="stream")
+    data = tmp_path / "broker" / "data"
+    file = flip(data, payload("bad", DAMAGED))
+    broker.start()
+    try:
+        reader = connect(broker)
+        reader.timeout = 30.0
+        consume(reader, "bad", consumer_group="g", offset="first")
+        for number in range(20):        # those in front of the damage are not held back
+            packet = reader.receive()
+            assert packet.payload == payload("bad", number)
+            reader.send(Puback(packet_id=packet.packet_id))
+        wait_until(lambda: admin(broker, "GET", "queues", "bad")["state"] == "damaged")
+        assert str(file) in admin(broker, "GET", "queues", "bad")["damage"]
+        put(connect(broker), "good", END)
+        assert len(read_all(broker, connect, "good")) == MESSAGES + 1
+        broker.kill()
+        code, said = run("log", "repair", str(data))
+        assert code == exit_codes.OK and str(file) in said, said
+        broker.start()
+        put(connect(broker), "bad", END)
+        again = connect(broker)
+        again.timeout = 30.0
+        consume(again, "bad", consumer_group="other", offset="first")
+        came: list[bytes] = []
+        while END not in came:
+            packet = again.receive()
+            came.append(packet.payload)
+            again.send(Puback(packet_id=packet.packet_id))
+        lost = [each for each in range(MESSAGES) if payload("bad", each) not in came]
+        assert DAMAGED in lost and lost[-1] - lost[0] == len(lost) - 1 <= 4, "one batch: 64 KiB"
+        assert came == [*(payload("bad", each) for each in range(MESSAGES) if each not in lost), END], "in order"
         broker.check()
     finally:
         broker.stop()

@@ -497,6 +497,25 @@ def test_log_commands_on_what_is_good(tmp_path: Path, capsys: pytest.CaptureFixt
     assert code == exit_codes.OK and "nothing was damaged" in out
 
 
+def test_a_dump_has_all_that_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Behind a bad batch, a bad header and in other logs."""
+    lost = damaged(tmp_path, "payload")
+    store = SegmentStore(tmp_path)
+    store.open(on_damage=lambda number, error: None)
+    store.write(2, blocks_of(plain(range(20)), 2))
+    store.close()
+    third = files(tmp_path)[3]
+    content = bytearray(third.read_bytes())
+    lost += [message[0] for message in messages_of(b"".join(blocks_in(tmp_path, third)))]
+    content[10] ^= 4        # of its header
+    third.write_bytes(content)
+    code, out, err = status("log", "dump", str(tmp_path), "--json", capsys=capsys)
+    assert code == exit_codes.STORAGE and str(third) in err and str(files(tmp_path)[1]) in err
+    shown = [(each["log"], each["offset"]) for each in map(json.loads, out.splitlines())]
+    assert shown == [*((1, offset) for offset in range(100) if offset not in lost),
+                     *((2, offset) for offset in range(20))]
+
+
 def test_verify_and_dump_change_nothing_and_see_the_torn_tail(tmp_path: Path,
                                                               capsys: pytest.CaptureFixture[str]) -> None:
     store = opened(tmp_path)
