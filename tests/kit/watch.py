@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kit.broker import Broker
 
-__all__ = ["WAIT_SECONDS", "Memory", "a_handful", "metric", "metrics", "resident_bytes", "wait_until"]
+__all__ = ["WAIT_SECONDS", "Memory", "a_handful", "metric", "metrics", "peak_bytes", "resident_bytes", "wait_until"]
 
 WAIT_SECONDS = 20.0         # generous: only a failing test waits for it
 _LINE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
@@ -57,8 +57,15 @@ def resident_bytes(broker: Broker) -> int:
     return pages * 4096
 
 
+def peak_bytes(broker: Broker) -> int:
+    """The most memory that the process ever had in use."""
+    assert broker.process is not None
+    status = Path(f"/proc/{broker.process.pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]) * 1024
+
+
 class Memory:
-    """How much a broker's memory has grown since this object was made."""
+    """How much a broker's memory has grown since this object was made: now, and at most at any time since."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -67,3 +74,7 @@ class Memory:
     @property
     def grown(self) -> int:
         return resident_bytes(self.broker) - self.before
+
+    @property
+    def grown_at_most(self) -> int:
+        return peak_bytes(self.broker) - self.before

@@ -151,7 +151,7 @@ def outcome(directory: Path, expected: int) -> tuple[bool, bytes]:
     """(whether something was said, what was read)."""
     store = SegmentStore(directory)
     try:
-        store.open({1: expected})
+        store.open({1: range(expected)})
         raw = read_all(store, 1)
         list(store.due_pairs(1))
         store.offset_at_time(1, 1003)
