@@ -284,5 +284,6 @@ class TestClocks(ClockMachine.TestCase):    # type: ignore[name-defined, misc]
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(7200)
 class TestClocksForLong(ClockMachine.TestCase):     # type: ignore[name-defined, misc]
     settings = settings(max_examples=1500, stateful_step_count=60, deadline=None)
