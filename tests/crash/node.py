@@ -29,10 +29,10 @@ from oracle.mqtt import (
     Pubrel,
     parse,
 )
+from oracle.stored import records
 
 from fluxmq._core.connection import Connection
 from fluxmq._core.hub import Hub
-from fluxmq._core.journal_format import iter_records
 from fluxmq._core.poller import Poller
 from fluxmq._core.testing import gathered, session_state
 from fluxmq.access.authority import Authority
@@ -143,7 +143,7 @@ class Node:
             log_connections=lambda: False,
             later=loop.call_later,
         )
-        self.records = {number: len(iter_records(batch)) for number, batch in self.store.replay()}
+        self.records = {number: len(records(batch)) for number, batch in self.store.replay()}
         self.keeper.recover()
         self.first = self.journal.gathering
         self.snapshots: dict[int, Snapshot] = {}

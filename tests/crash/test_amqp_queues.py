@@ -18,9 +18,10 @@ from crash.queue_node import QueueNode, View
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from kit.film import Cut
+from oracle.amqp091 import plain_properties
 from unit.amqp_world import bytes_in_order
 
-from fluxmq._core.amqp091_properties import decode_properties, encode_properties
+from fluxmq._core.amqp091_properties import encode_properties
 from fluxmq._core.queue import Queue
 from fluxmq._core.queue_heads import PULL_GIVEN
 from fluxmq._core.queue_member import PyMember
@@ -85,7 +86,7 @@ class Life:
                 at = record.offset + 1
                 if queue.is_needed(log, record.offset):
                     claim = queue.groups[0].claim_of(log.number, record.offset)
-                    headers = decode_properties(record.properties).get("headers", {})
+                    headers = plain_properties(record.properties).get("headers", {})
                     deaths = tuple((death["queue"], death["reason"], int(death["count"]))
                                    for death in headers.get("x-death", []))
                     found.append((record.payload[:20], deaths, claim[0] if claim is not None else 0, record.priority,

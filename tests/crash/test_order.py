@@ -24,8 +24,7 @@ from crash.test_kill import until
 from kit.client import Client
 from kit.tools import require_tool
 from oracle.mqtt import Publish
-
-from fluxmq._core.journal_format import iter_records
+from oracle.stored import records
 
 SESSION, SUBSCRIBE, MESSAGE, RELEASED, COMPLETED, RETAINED = 1, 3, 5, 8, 10, 11       # fluxmq/_core/ledger.pxd
 PUBACKS_MIN = 100
@@ -114,7 +113,7 @@ class Judge:
             return []
         length = struct.unpack_from("<I", data, 16)[0]
         facts: list[tuple[object, ...]] = []
-        for kind, body in iter_records(data[32:32 + length]):
+        for kind, body in records(data[32:32 + length]):
             session = int.from_bytes(body[:8], "big")
             if kind == SESSION:
                 self.names[session] = msgspec.msgpack.decode(body[8:])[0].decode()

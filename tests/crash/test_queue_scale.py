@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 from crash.queue_node import QueueNode, View
+from oracle.stored import batches_of_journals
 
-from fluxmq._core.journal_format import iter_records
 from fluxmq._core.queue_member import PyMember
 from fluxmq.engine import durability
 from fluxmq.engine.clock import RECORD_CLOCK
 from fluxmq.engine.queue_records import RecordKind
 from fluxmq.engine.queue_store import EXPORT_WORK, WORK_OF_A_QUEUE
 from fluxmq.model.queues import QueueSpec
-from fluxmq.storage.journal_files import read_batches
 
 QUEUES = 10_000
 GROUPS = 1_000
@@ -49,7 +48,7 @@ class Counting:
 
 def records(directory: Path, after: int = 0) -> Counter[int]:
     """Of the journal, by kind, but for the time that closes each batch."""
-    return Counter(kind for _, batch in read_batches(directory / "journal", after) for kind, _ in iter_records(batch)
+    return Counter(kind for batch in batches_of_journals(directory / "journal", after) for kind, _ in batch.records
                    if kind != RECORD_CLOCK)
 
 

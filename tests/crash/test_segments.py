@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from kit.segments import Disk, Message, PowerGone, blocks_of, plain, raw_of, read_all
+from oracle import stored
 
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.segment_format import messages_of
 from fluxmq.storage import segment_writer
 from fluxmq.storage.segments import SegmentStore
 
@@ -59,13 +59,13 @@ class Life:
             if number in self.removed:
                 store.remove(number)        # the engine does it again: the journal says so
                 continue
-            have = messages_of(read_all(store, number))
+            have = stored.messages(read_all(store, number))
             must = [m[0] for m in known[:self.safe[number]] if m[0] >= self.trimmed[number]]
-            offsets = [m[0] for m in have]
+            offsets = [one.offset for one in have]
             assert set(must) <= set(offsets)
             assert offsets == sorted(set(offsets)) and set(offsets) <= {m[0] for m in known}
             by_offset = {m[0]: m for m in known}
-            assert all((m[0], m[1], m[3], m[8]) == by_offset[m[0]] for m in have)
+            assert all((one.offset, one.time_ms, one.not_before, one.payload) == by_offset[one.offset] for one in have)
             if number in found and found[number].next:
                 # no hole among what is there: the next export begins behind it
                 kept = [m[0] for m in known if offsets and offsets[0] <= m[0] <= offsets[-1]]
@@ -73,7 +73,7 @@ class Life:
             # the engine exports again what the view did not have
             rest = known[self.safe[number]:]
             store.write(number, blocks_of(rest, 2))
-            again = [m[0] for m in messages_of(read_all(store, number))]
+            again = stored.offsets(read_all(store, number))
             assert set(must) | {m[0] for m in rest if m[0] >= self.trimmed[number]} <= set(again)
         store.sync(LOGS)
         store.close()
@@ -195,7 +195,7 @@ def test_power_goes_during_repair(tmp_path: Path) -> None:
             repair(after)
             store = SegmentStore(after)
             store.open()
-            offsets = [m[0] for m in messages_of(read_all(store, 1))]
+            offsets = stored.offsets(read_all(store, 1))
             expected = expected or offsets
             assert offsets == expected and 30 < len(offsets) < 40
             store.close()

@@ -12,8 +12,7 @@ from typing import Any
 from faults.hosts import LocalHost
 from faults.story import Lost, Refused, Story, Wrong
 from kit.command import run
-
-from fluxmq._core.journal_format import FILE_HEADER_SIZE, batch_at, decode_file_header
+from oracle.stored import JOURNAL_BEGIN, batches_of_journal
 
 __all__ = ["FILES", "files_of", "flip", "outcome_of", "take_away"]
 
@@ -64,16 +63,9 @@ def _messages(records: bytes) -> set[int]:
 
 def _batch_with(journal: bytes, at: int) -> bytes:
     """The batch of a journal file that has this byte, header and all; the whole file for its header; or nothing."""
-    _, number, file_id = decode_file_header(journal)
-    begin = FILE_HEADER_SIZE
-    while at >= FILE_HEADER_SIZE:
-        found = batch_at(journal, begin, file_id, number)
-        if found is None:
-            return b""
-        if at < found[1]:
-            return journal[begin:found[1]]
-        begin, number = found[1], number + 1
-    return journal
+    if at < JOURNAL_BEGIN:
+        return journal
+    return next((journal[one.begin:one.end] for one in batches_of_journal(journal, torn=True) if at < one.end), b"")
 
 
 def outcome_of(host: LocalHost, story: Story, kind: str, changed: str, there: set[int] | None) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from random import Random
 from types import ModuleType
 from typing import Any
 
-from oracle.amqp091 import PROPERTIES, Table, Value
+from oracle.amqp091 import PROPERTIES, Malformed, Table, Value, arguments
 
 from fluxmq._core import amqp091_methods
 from fluxmq._core.amqp091_fields import Float32, Integer, Timestamp
 from kit.tree import ROOT
 
-__all__ = ["METHODS", "attributes", "load", "random_arguments", "random_method", "random_properties", "random_table",
-           "random_value", "same", "to_python"]
+__all__ = ["METHODS", "attributes", "load", "method_of", "random_arguments", "random_method", "random_properties",
+           "random_table", "random_value", "same", "to_python"]
 
 FOLDER = ROOT / "proto" / "amqp091"
 BITS = {"t": 8, "b": 8, "B": 8, "s": 16, "u": 16, "U": 16, "I": 32, "i": 32, "f": 32, "l": 64, "L": 64, "T": 64,
@@ -130,6 +130,18 @@ def random_method(rng: Random, cls: type[amqp091_methods.Method], row: Any) -> t
     given = {name: to_field(field.kind, value) for name, field, value in zip(
         attributes(row), row.fields, wire, strict=True) if name is not None}
     return cls(**given), wire
+
+
+def method_of(payload: bytes) -> amqp091_methods.Method:
+    """The product's value for a method, read by the oracle: for tests that look at what a connection writes. Raises
+    Malformed."""
+    number = int.from_bytes(payload[:4], "big")
+    cls, row = next(((cls, row) for cls, row in METHODS if cls.number == number), (None, None))
+    if cls is None or row is None:
+        raise Malformed(f"method {number:#x}")
+    wire = arguments([field.kind for field in row.fields], payload[4:])
+    return cls(**{name: to_field(field.kind, value)
+                  for name, field, value in zip(attributes(row), row.fields, wire, strict=True) if name is not None})
 
 
 def widened(bits: int) -> float:

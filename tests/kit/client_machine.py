@@ -1,4 +1,7 @@
-"""The client's machine under watch: everything that leaves it for some bytes of a server, however they are cut."""
+"""The client's machine under watch: everything that leaves it for some bytes of a server, however they are cut.
+
+This only drives: the product's codec writes what the server sends, and reads nothing of what tests compare here.
+"""
 from __future__ import annotations
 
 from random import Random

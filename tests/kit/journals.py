@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from oracle import stored
+
 from fluxmq._core.journal import Journal
-from fluxmq._core.journal_format import FILE_HEADER_SIZE, iter_records
+from fluxmq._core.journal_format import FILE_HEADER_SIZE
 from fluxmq.storage import staged, view
 from fluxmq.storage.journal_files import Recovery, read_batches, recover
 from fluxmq.storage.store import RocksStore
@@ -72,7 +74,10 @@ def commit(journal: Journal, *records: tuple[int, bytes]) -> int:
 
 
 def contents(directory: Path, after: int = 0) -> list[tuple[int, list[tuple[int, bytes]]]]:
-    return [(number, iter_records(batch)) for number, batch in read_batches(directory, after)]
+    """(number, records) of each batch above `after`, read by hand; the product's reader has the same ones."""
+    found = [(one.number, one.records) for one in stored.batches_of_journals(directory, after)]
+    assert [(number, stored.records(batch)) for number, batch in read_batches(directory, after)] == found
+    return found
 
 
 class Ops:
@@ -132,7 +137,7 @@ async def _checkpoint_for_ever(directory: Path, mode: str) -> None:
     journal = store.journal
     assert journal is not None
     # What the view lacks belongs into the next checkpoint.
-    changed = {body[:4]: body[4:] for _, records in store.replay() for _, body in iter_records(records)}
+    changed = {body[:4]: body[4:] for _, records in store.replay() for _, body in stored.records(records)}
     while True:
         for _ in range(20):
             number = journal.gathering

@@ -1,6 +1,7 @@
 """Valid MQTT packets from a source of randomness: a seeded random.Random, or the one that hypothesis draws and shrinks.
 
 Every kind of packet, every property where it may stand, repeated where it may repeat, text from all over Unicode.
+This only drives: the product's tables say what a packet may have, values are made, and nothing is read or judged here.
 """
 from collections.abc import Callable
 from random import Random

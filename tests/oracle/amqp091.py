@@ -11,10 +11,11 @@ The bytes of a table never have its length before them, as everywhere in the cod
 from __future__ import annotations
 
 import struct
+from decimal import Decimal
 from typing import Any
 
 __all__ = ["DEPTH_MAX", "PROPERTIES", "Malformed", "Table", "Value", "arguments", "build_arguments", "build_properties",
-           "build_table", "build_value", "depth_of", "parse_properties", "parse_table", "repeats"]
+           "build_table", "build_value", "depth_of", "parse_properties", "parse_table", "plain_properties", "repeats"]
 
 Value = tuple[str, Any]
 Table = list[tuple[bytes, Value]]
@@ -156,6 +157,42 @@ def parse_properties(data: bytes) -> dict[str, Any]:
     if reader.left:
         raise Malformed(f"{reader.left} bytes too many")
     return found
+
+
+def plain_properties(data: bytes) -> dict[str, Any]:
+    """The same as plain Python, for tests that look at a few of them: text as str, what is none with surrogates; a
+    table as a dict, in which no name may stand twice; numbers without their letters."""
+    return {name: _plain_table(found) if name == "headers" else _text(found) if isinstance(found, bytes) else found
+            for name, found in parse_properties(data).items()}
+
+
+def _text(octets: bytes) -> str:
+    return octets.decode("utf-8", "surrogateescape")
+
+
+def _plain_table(table: Table) -> dict[str, Any]:
+    found = {_text(name): _plain(value) for name, value in table}
+    if len(found) < len(table):
+        raise Malformed(f"a name stands twice: {[name for name, _ in table]}")
+    return found
+
+
+def _plain(value: Value) -> Any:
+    letter, held = value
+    if letter in "fd":
+        return struct.unpack(f">{letter}", struct.pack(FORMATS[letter], held))[0]
+    match letter:
+        case "t":
+            return held != 0
+        case "D":
+            return Decimal(held[1]).scaleb(-held[0])
+        case "S":
+            return _text(held)
+        case "F":
+            return _plain_table(held)
+        case "A":
+            return [_plain(inner) for inner in held]
+    return held
 
 
 def build_properties(properties: dict[str, Any]) -> bytes:

@@ -1,13 +1,13 @@
 """The rows that a recording must have, from packets as values: plain dicts, no bytes looked at, no speed.
 
 docs/recording.md says what each column holds; this is that, read once more. JSON columns are Python values here.
+A packet is a value that a test made, with the product's names of kinds and fields; only its attributes are looked at.
 """
 from __future__ import annotations
 
 from base64 import b64encode
 from typing import Any
 
-from fluxmq._core.mqtt_packets import Packet, Publish
 from oracle.mqtt import PROPERTY_NAMES as NAMES
 from oracle.xxh64 import signed, xxh64
 
@@ -33,9 +33,13 @@ def mqtt_properties(properties: list[tuple[int, Any]]) -> dict[str, Any] | None:
     return found or None
 
 
-def mqtt_detail(packet: Packet, full: bool) -> dict[str, Any] | None:
-    kind = type(packet).__name__
-    told: Any = packet
+def property_of(packet: Any, identifier: int) -> Any:
+    """The first of them; None: there is none."""
+    return next((value for other, value in packet.properties if other == identifier), None)
+
+
+def mqtt_detail(told: Any, full: bool) -> dict[str, Any] | None:
+    kind = type(told).__name__
     if kind == "Connect":
         detail = {"client_id": told.client_id, "clean_start": told.clean_start, "keep_alive_s": told.keep_alive,
                   "user": told.username, "password": told.password is not None}
@@ -100,31 +104,30 @@ class Oracle:
         self.waiting.clear()
         self.aliases.clear()
 
-    def mqtt(self, connection: int, direction: str, time: int, packet: Packet, size: int) -> None:
-        told: Any = packet
+    def mqtt(self, connection: int, direction: str, time: int, packet: Any, size: int) -> None:
         kind = type(packet).__name__.upper()
         if kind == "CONNECT":
-            self.version[connection] = told.protocol_level
-            self.client[connection] = told.client_id or self.client.get(connection)
-        if kind == "CONNACK" and packet.get(ASSIGNED):
-            self.client[connection] = str(packet.get(ASSIGNED))
+            self.version[connection] = packet.protocol_level
+            self.client[connection] = packet.client_id or self.client.get(connection)
+        if kind == "CONNACK" and (assigned := property_of(packet, ASSIGNED)):
+            self.client[connection] = str(assigned)
         five = self.version.get(connection) == 5
         row = self.row(connection, "mqtt", kind, time, direction=direction, bytes=size,
                        detail=mqtt_detail(packet, self.payload == "full"),
                        properties=mqtt_properties(getattr(packet, "properties", [])))
-        if isinstance(packet, Publish):
+        if kind == "PUBLISH":
             row |= {"topic": self.topic(connection, direction, packet), "qos": packet.qos, "retain": packet.retain,
                     "dup": packet.dup, "packet_id": packet.packet_id or None} | self.message(packet.payload)
             self.rows[-1] = row
         elif hasattr(packet, "packet_id"):
-            row["packet_id"] = told.packet_id
+            row["packet_id"] = packet.packet_id
         if kind == "CONNACK" or (five and hasattr(packet, "reason_code")):
-            row["reason"] = told.reason_code
+            row["reason"] = packet.reason_code
         self.relate(row, kind, "out" if direction == "in" else "in")
 
-    def topic(self, connection: int, direction: str, packet: Publish) -> str | None:
+    def topic(self, connection: int, direction: str, packet: Any) -> str | None:
         known = self.aliases.setdefault((connection, direction), {})
-        alias: Any = packet.get(ALIAS)
+        alias = property_of(packet, ALIAS)
         if alias and packet.topic:
             known[alias] = packet.topic
         return packet.topic or known.get(alias)

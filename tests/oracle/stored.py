@@ -5,18 +5,21 @@ segments, batches of the journal. Shares nothing with the product but the drawin
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import zstandard
 
-__all__ = ["AMQP091", "MQTT", "Batch", "Block", "Stored", "batches_of_segment", "block_of", "blocks_of", "crc32c",
-           "footer_of_segment", "journal_batch", "journal_header", "journal_record", "message", "messages", "page",
-           "records_of_journal", "segment_header"]
+__all__ = ["AMQP091", "JOURNAL_BEGIN", "MQTT", "Batch", "Block", "JournalBatch", "Stored", "batches_of_journal",
+           "batches_of_journals", "batches_of_segment", "block_of", "blocks_of", "crc32c", "footer_of_segment",
+           "header_of_journal", "journal_batch", "journal_header", "journal_record", "message", "messages",
+           "offsets", "page", "records", "records_of_journal", "seed_of", "segment_header"]
 
 MQTT, AMQP091 = 0, 1            # formats of a message's topic and properties
 MESSAGE = struct.Struct("<IIQqqqIHBB")  # size, payload, offset, time, expires, due, properties, topic, qos, priority
 BATCH = struct.Struct("<QQqqqqQIIIII")      # first, last, times, dues, synced, count, raw, stored, how, CRC of stored
+JOURNAL_BEGIN = 40                          # where the first batch of a file of the journal is
 JOURNAL_BATCH = struct.Struct("<QQIII")     # number, synced, length, records, CRC of the records
 ENTRY = struct.Struct("<QQQqqqII")          # of an index: first, last, position, time max, dues, raw, count
 TRAILER = struct.Struct("<QQQQQqq4s")       # index position, reach, last, messages, raw bytes, time max, due max
@@ -48,6 +51,17 @@ class Batch(NamedTuple):
     block: Block
     synced: int
     packed: bool
+
+
+class JournalBatch(NamedTuple):
+    """A batch of the journal: where it begins and ends in its file, what it says was synced, (kind, body) of each of
+    its records."""
+
+    begin: int
+    end: int
+    number: int
+    synced: int
+    records: list[tuple[int, bytes]]
 
 
 def _table() -> list[int]:
@@ -105,6 +119,11 @@ def messages(raw: bytes) -> list[Stored]:
                             raw[cuts[1]:cuts[2]], raw[cuts[2]:cuts[3]]))
         at += size
     return found
+
+
+def offsets(raw: bytes) -> list[int]:
+    """Of messages."""
+    return [one.offset for one in messages(raw)]
 
 
 def block_of(raw: bytes) -> Block:
@@ -193,26 +212,62 @@ def journal_batch(number: int, synced: int, records: Iterable[tuple[int, bytes]]
     return sealed(JOURNAL_BATCH.pack(number, synced, len(raw), len(made), crc32c(raw, seed)), seed) + raw
 
 
-def records_of_journal(data: bytes) -> list[tuple[int, list[tuple[int, bytes]]]]:
-    """(number, records) of every batch of a file that was not recycled and ends with its last batch."""
-    assert data[:8] == b"FMQJ\x01\0\0\0" and data[:40] == sealed(data[:36])
-    (following, file_id), at = struct.unpack_from("<QQ", data, 16), 40
-    seed = seed_of(file_id)
-    found = []
-    while at < len(data) and any(data[at:at + 32]):
-        assert data[at:at + 32] == sealed(data[at:at + 28], seed)
-        number, synced, length, count, crc = JOURNAL_BATCH.unpack_from(data, at)
-        raw = data[at + 32:at + 32 + length]
-        assert number == following and synced < number and crc32c(raw, seed) == crc and len(raw) == length
-        records, here = [], 0
-        while here < length:
-            kind, size = struct.unpack_from("<BI", raw, here)
-            records.append((kind, raw[here + 5:here + 5 + size]))
-            here += 5 + size
-        assert here == length and len(records) == count
-        found.append((number, records))
-        at, following = at + 32 + length, following + 1
+def header_of_journal(data: bytes) -> tuple[int, int, int]:
+    """(number, first batch, id) of a file."""
+    assert data[:8] == b"FMQJ\x01\0\0\0" and data[:JOURNAL_BEGIN] == sealed(data[:JOURNAL_BEGIN - 4])
+    number, first_batch, file_id = struct.unpack_from("<QQQ", data, 8)
+    return number, first_batch, file_id
+
+
+def records(raw: bytes) -> list[tuple[int, bytes]]:
+    """(kind, body) of each record of a batch. Raises AssertionError where it does not divide into records."""
+    found, at = [], 0
+    while at < len(raw):
+        assert at + 5 <= len(raw)
+        kind, size = struct.unpack_from("<BI", raw, at)
+        found.append((kind, raw[at + 5:at + 5 + size]))
+        at += 5 + size
+    assert at == len(raw)
     return found
+
+
+def batches_of_journal(data: bytes, torn: bool = False) -> Iterator[JournalBatch]:
+    """Of a file, up to its end or to the zeros that end a recycled one. torn: or up to what does not hold, as a crash
+    leaves it; else that raises AssertionError. So does a batch whose CRCs hold and whose content cannot be."""
+    _, following, file_id = header_of_journal(data)
+    seed, at = seed_of(file_id), JOURNAL_BEGIN
+    while at < len(data) and any(data[at:at + 32]):
+        head = data[at:at + 32]
+        holds = len(head) == 32 and head == sealed(head[:28], seed)
+        number, synced, length, count, crc = JOURNAL_BATCH.unpack(head[:28].ljust(28, b"\0"))
+        raw = data[at + 32:at + 32 + length]
+        holds = holds and number == following and len(raw) == length and crc32c(raw, seed) == crc
+        if torn and not holds:
+            return
+        assert holds, f"batch {following} at {at} does not hold"
+        told = records(raw)
+        assert synced < number and len(told) == count
+        yield JournalBatch(at, at + 32 + length, number, synced, told)
+        at, following = at + 32 + length, following + 1
+
+
+def batches_of_journals(directory: Path, after: int = 0) -> list[JournalBatch]:
+    """Those above `after` of all files of a journal, which must continue each other; the last file may end torn."""
+    paths = sorted(directory.glob("journal-*.log"))
+    found: list[JournalBatch] = []
+    for path in paths:
+        data = path.read_bytes()
+        assert path.name == f"journal-{header_of_journal(data)[0]:016x}.log"
+        for one in batches_of_journal(data, torn=path == paths[-1]):
+            if one.number > after:
+                assert not found or one.number == found[-1].number + 1
+                found.append(one)
+    return found
+
+
+def records_of_journal(data: bytes) -> list[tuple[int, list[tuple[int, bytes]]]]:
+    """(number, records) of every batch of a file that ends with its last batch."""
+    return [(one.number, one.records) for one in batches_of_journal(data)]
 
 
 def page(data: bytes) -> tuple[int, int, int, int, list[Stored]]:

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from oracle.stored import batches_of_journals
 
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.hub import Hub
 from fluxmq._core.journal import Journal
-from fluxmq._core.journal_format import iter_records
 from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_log import Log
-from fluxmq.storage.journal_files import read_batches
 
 HEAD = 48
 APPEND = 20
@@ -166,7 +165,7 @@ def test_the_journal_brings_it_back(tmp_path: Path) -> None:
         if number % 50 == 0:
             journal.submit()
     journal.close()
-    found = [body for _, batch in read_batches(tmp_path) for kind, body in iter_records(batch) if kind == APPEND]
+    found = [body for batch in batches_of_journals(tmp_path) for kind, body in batch.records if kind == APPEND]
     assert len(found) == 500 and all(body[:8] == (9).to_bytes(8, "big") for body in found)
     again = Log(Hub(None).ledger, 9)
     for body in found + found[100:200]:  # what is known already is skipped

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from oracle.queues import FakeQueues
+from kit.fake_queues import FakeQueues
 
 from fluxmq.admin.socket import AdminSocket
 from fluxmq.app import record_cli

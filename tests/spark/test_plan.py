@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from kit.story import Story
+from oracle.mqtt import PUBLISH, Reader
 
-from fluxmq._core.mqtt_props import decode_properties
 from fluxmq.record.reading import open_recording
 from fluxmq.spark.operations import (
     ACK,
@@ -167,8 +167,9 @@ def test_properties_are_sent_as_recorded() -> None:
     text = ('{"user_property": [["a", "1"], ["a", "2"]], "response_topic": "r", "correlation_data": "AAE=", '
             '"topic_alias": 3, "message_expiry_interval": 9}')
     wire = wire_properties(text, 2)
-    assert decode_properties(bytes([len(wire)]) + wire, 3) == [
-        (0x26, ("a", "1")), (0x26, ("a", "2")), (0x08, "~2/r"), (0x09, b"\x00\x01"), (0x02, 9)]
+    assert Reader(bytes([len(wire)]) + wire).properties(PUBLISH) == [
+        ("user_property", ("a", "1")), ("user_property", ("a", "2")), ("response_topic", "~2/r"),
+        ("correlation_data", b"\x00\x01"), ("message_expiry_interval", 9)]
     assert publish_detail(text) == '{"message_expiry_s": 9}' and publish_detail('{"content_type": "x"}') is None
 
 

@@ -16,9 +16,9 @@ from kit.client import Client
 from kit.source import QueueBroker, row
 from kit.tools import missing_tool
 from oracle.mqtt import Puback, Publish
+from oracle.stored import crc32c
 from unit.test_small_logs import Small
 
-from fluxmq._core.journal_format import crc32c
 from fluxmq.storage import staged
 from fluxmq.storage.view import open_view, read_all
 from fluxmq.storage.view_repair import write

@@ -7,8 +7,9 @@ from itertools import count
 from typing import Any, TypeVar
 
 import pytest
+from oracle.amqp091 import plain_properties
 
-from fluxmq._core.amqp091_properties import decode_properties, encode_properties
+from fluxmq._core.amqp091_properties import encode_properties
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import Queue
@@ -110,7 +111,7 @@ class World:
             while (record := log.at_or_above(at)) is not None:
                 at = record.offset + 1
                 if self.queue(name).is_needed(log, record.offset):
-                    found.append((record.payload.decode(), decode_properties(record.properties)))
+                    found.append((record.payload.decode(), plain_properties(record.properties)))
         return found
 
 

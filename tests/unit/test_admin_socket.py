@@ -16,7 +16,7 @@ import pytest
 import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle.queues import FakeQueues
+from kit.fake_queues import FakeQueues
 
 from fluxmq._core.errors import StorageError
 from fluxmq.admin.http import Answer, Request

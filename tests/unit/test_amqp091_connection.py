@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.amqp091_values import method_of
+from oracle.amqp091 import Malformed
 
 from fluxmq._core import amqp091_methods as m
 from fluxmq._core.amqp091_channel import Channel, ChannelMember
 from fluxmq._core.amqp091_connection import PROTOCOL_HEADER, AmqpConnection, Bodies
 from fluxmq._core.amqp091_properties import encode_properties
+from fluxmq._core.errors import ProtocolError
 from fluxmq._core.exchange import Exchanges
 from fluxmq._core.hub import Hub
 from fluxmq._core.poller import Poller
@@ -40,7 +43,10 @@ class Handler:
         connection.accept(self.exchanges, "/", True)
 
     def on_method(self, connection: AmqpConnection, number: int, payload: bytes) -> None:
-        method = m.decode_method(payload)
+        try:
+            method = method_of(payload)
+        except Malformed as error:
+            raise ProtocolError(502, str(error)) from None
         self.methods.append((number, method))
         if isinstance(method, m.ChannelOpen):
             connection.open_channel(number)
@@ -126,7 +132,7 @@ class Bench:
         return found
 
     def methods(self) -> list[m.Method]:
-        return [m.decode_method(payload) for kind, _, payload in self.frames() if kind == 1]
+        return [method_of(payload) for kind, _, payload in self.frames() if kind == 1]
 
     def consume(self, queue: Queue, tag: bytes = b"c", number: int = 1, **options: Any) -> ChannelMember:
         channel: Channel = self.connection.channels[number]
@@ -182,7 +188,7 @@ def test_what_is_published_is_delivered_byte_for_byte(bench: Bench, size: int, c
     assert queue.depth == 1
     bench.consume(queue)
     kinds = bench.frames()
-    deliver = m.decode_method(kinds[0][2])
+    deliver = method_of(kinds[0][2])
     assert deliver == m.BasicDeliver(consumer_tag="c", delivery_tag=1, exchange="", routing_key="q")
     assert kinds[1][2] == (60 << 16).to_bytes(4, "big") + size.to_bytes(8, "big") + encode_properties({
         "content_type": "text/plain", "headers": {"n": 7, "deep": {"a": [1, "two"]}}, "delivery_mode": 2})
@@ -263,7 +269,7 @@ def test_acknowledgements(bench: Bench) -> None:
     assert [d.delivery_tag for d in bench.methods()] == [7, 8, 9]
     bench.send(m.BasicReject(delivery_tag=5, requeue=True).frame(1))
     again = bench.frames()
-    assert m.decode_method(again[0][2]).redelivered and again[2][2] == b"4"     # in its place, at once
+    assert method_of(again[0][2]).redelivered and again[2][2] == b"4"     # in its place, at once
     bench.send(m.BasicNack(delivery_tag=0, multiple=True, requeue=False).frame(1))
     assert [d.delivery_tag for d in bench.methods()] == [11]
     bench.send(m.BasicAck(delivery_tag=11).frame(1))
@@ -302,10 +308,10 @@ def test_confirms_returns_and_refusals(bench: Bench) -> None:
     assert bench.methods() == [m.BasicNack(delivery_tag=3, multiple=False, requeue=False)]
     bench.send(publish("", "nobody", b"4", mandatory=True))
     found = bench.frames()
-    assert m.decode_method(found[0][2]) == m.BasicReturn(reply_code=312, reply_text="NO_ROUTE", exchange="",
+    assert method_of(found[0][2]) == m.BasicReturn(reply_code=312, reply_text="NO_ROUTE", exchange="",
                                                          routing_key="nobody")
     assert found[2][2] == b"4"
-    assert m.decode_method(found[3][2]).delivery_tag == 4
+    assert method_of(found[3][2]).delivery_tag == 4
 
 
 def test_a_transaction_is_all_or_nothing(bench: Bench) -> None:
@@ -334,7 +340,7 @@ def test_who_leaves_gives_back(bench: Bench) -> None:
     bench.consume(queue, b"second")
     found = bench.frames()
     assert [payload for kind, _, payload in found if kind == BODY] == [b"0", b"2", b"3"]
-    assert all(m.decode_method(payload).redelivered for kind, _, payload in found if kind == 1)
+    assert all(method_of(payload).redelivered for kind, _, payload in found if kind == 1)
 
 
 def test_one_delivery_that_is_never_settled_keeps_nothing_but_itself(bench: Bench) -> None:
@@ -347,7 +353,7 @@ def test_one_delivery_that_is_never_settled_keeps_nothing_but_itself(bench: Benc
     for turn in range(300):
         bodies = [b"%d.%d" % (turn, n) for n in range(20)]
         bench.send(*(publish("", "q", body) for body in bodies))
-        tags = [m.decode_method(payload).delivery_tag for kind, _, payload in bench.frames() if kind == 1]
+        tags = [method_of(payload).delivery_tag for kind, _, payload in bench.frames() if kind == 1]
         assert len(tags) == 20
         held |= dict(zip(tags, bodies, strict=True))
         # A few stay for ever, some for a while.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.amqp091_values import method_of
 
 from fluxmq._core.amqp091_connection import Bodies
 from fluxmq._core.amqp091_fields import encode_table
@@ -29,7 +30,6 @@ from fluxmq._core.amqp091_methods import (
     ConnectionUpdateSecret,
     ConnectionUpdateSecretOk,
     Method,
-    decode_method,
 )
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub import Hub
@@ -83,7 +83,7 @@ class Wire:
         while self.out:
             kind, channel, size = struct.unpack_from(">BHI", self.out)
             assert (kind, channel, self.out[7 + size]) == (1, 0, 0xCE)
-            found.append(decode_method(self.out[7:7 + size]))
+            found.append(method_of(self.out[7:7 + size]))
             self.out = self.out[8 + size:]
         return found
 
@@ -131,7 +131,7 @@ class Channels:
         self.seen: list[tuple[Any, ...]] = []
 
     def on_method(self, client: Client, number: int, payload: bytes) -> None:
-        method = decode_method(payload)
+        method = method_of(payload)
         self.seen.append((number, method))
         if isinstance(method, BasicQos):
             raise ProtocolError(540, "not here")
@@ -584,7 +584,7 @@ def test_a_text_of_any_length_fits(text: str) -> None:
     cut = reply_text(404, text)
     assert len(cut.encode()) <= 255
     assert f"NOT_FOUND - {text.encode('utf-8', 'replace').decode()}".startswith(cut)
-    close = decode_method(close_frame(404, text, 50 << 16 | 10)[7:-1])
+    close = method_of(close_frame(404, text, 50 << 16 | 10)[7:-1])
     assert isinstance(close, ConnectionClose) and (close.class_id, close.method_id) == (50, 10)
 
 

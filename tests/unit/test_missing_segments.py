@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from kit.segments import blocks_of, plain, read_all
+from oracle import stored
 
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.segment_format import file_first, log_name, messages_of
+from fluxmq._core.segment_format import file_first, log_name
 from fluxmq.storage.segment_repair import repair, verify
 from fluxmq.storage.segments import SegmentStore
 
@@ -40,7 +41,7 @@ def ranges(paths: list[Path]) -> list[range]:
 
 
 def offsets(store: SegmentStore, number: int) -> list[int]:
-    return [message[0] for message in messages_of(read_all(store, number))]
+    return stored.offsets(read_all(store, number))
 
 
 def told(base: Path, expect: dict[int, range]) -> tuple[dict[int, list[str]], dict[int, str]]:

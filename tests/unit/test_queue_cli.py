@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 from kit import python
-from oracle.queues import FakeQueues
+from kit.fake_queues import FakeQueues
 
 from fluxmq.admin.socket import AdminSocket
 from fluxmq.app import cli, exit_codes

@@ -5,13 +5,13 @@ import random
 import tracemalloc
 
 import pytest
+from oracle import stored
 
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import QUEUE_CLASSIC, Queue
 from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_log import Log
-from fluxmq._core.segment_format import messages_of
 from fluxmq._core.testing import pump_queues
 
 
@@ -122,7 +122,7 @@ def test_what_is_exported_is_decided_at_once_and_copied_later() -> None:
     blocks = list(made_)
     assert blocks[0][0] == 1 and len(blocks) > 1
     assert sum(block[2] for block in blocks) == made_.messages == len(expected)
-    assert [record[0] for block in blocks for record in messages_of(block[7])] == expected
+    assert [offset for block in blocks for offset in stored.offsets(block[7])] == expected
 
 
 def test_bytes_kept_are_those_that_are_somewhere() -> None:

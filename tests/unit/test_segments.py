@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 from kit.python import TESTS, environment
 from kit.segments import Full, blocks_of, plain, raw_of, read_all
+from oracle import stored
 
 from fluxmq._core.errors import CorruptError, ShortageError, StorageError, UsageError
-from fluxmq._core.segment_format import log_name, messages_of
+from fluxmq._core.segment_format import log_name
 from fluxmq.app import cli, exit_codes
 from fluxmq.storage import reading, segment_writer
 from fluxmq.storage.segment_files import FileOps
@@ -32,7 +33,7 @@ def opened(directory: Path, **more: object) -> SegmentStore:
 
 
 def offsets(store: SegmentStore, number: int = 1) -> list[int]:
-    return [message[0] for message in messages_of(read_all(store, number))]
+    return stored.offsets(read_all(store, number))
 
 
 def files(directory: Path, number: int = 1) -> list[Path]:
@@ -88,7 +89,7 @@ def test_what_compresses_is_packed_and_what_does_not_is_not(tmp_path: Path) -> N
             before = store.bytes_total
             store.write(number, blocks_of([(kind, 1, 0, payload)]))
             sizes[compression, kind] = store.bytes_total - before
-        assert messages_of(read_all(store, number))[0][8] == bytes(60_000)
+        assert stored.messages(read_all(store, number))[0].payload == bytes(60_000)
         store.close()
     assert sizes["zstd", 0] < 2000 and sizes["none", 0] > 60_000
     assert 60_000 < sizes["zstd", 1] < 60_300
@@ -111,7 +112,7 @@ def test_trim_and_remove(tmp_path: Path) -> None:
     left = offsets(store)
     assert left[0] <= 50 < left[-1] == 99 and left == list(range(left[0], 100)) and left[0] > 30
     first, covers, blocks = store.read(1, 0)
-    assert (first, messages_of(blocks[0])[0][0]) == (0, left[0]) and covers > left[0]
+    assert (first, stored.offsets(blocks[0])[0]) == (0, left[0]) and covers > left[0]
     store.trim(1, 100)
     assert files(tmp_path) == [] and store.read(1, 0) == (0, 0, [])
     assert store.write(1, blocks_of(plain(range(90, 110)))) == 110
@@ -301,12 +302,12 @@ def test_readers_beside_writer_and_trim(tmp_path: Path) -> None:
                 while True:
                     first, covers, blocks = store.read(1, at, 3000)
                     for raw in blocks:
-                        for message in messages_of(raw):
-                            if message[0] < at:
+                        for offset in stored.offsets(raw):
+                            if offset < at:
                                 continue
-                            if message[0] != last + 1 and last >= 0 and first != at:
-                                wrong.append((last, message[0]))
-                            last = message[0]
+                            if offset != last + 1 and last >= 0 and first != at:
+                                wrong.append((last, offset))
+                            last = offset
                     if not blocks:
                         break
                     at = covers
@@ -346,7 +347,7 @@ def damaged(directory: Path, kind: str) -> list[int]:
     paths = files(directory)
     victim = paths[-1 if kind == "last" else 1]
     content = bytearray(victim.read_bytes())
-    within = [m[0] for m in messages_of(b"".join(blocks_in(directory, victim)))]
+    within = stored.offsets(b"".join(blocks_in(directory, victim)))
     if kind == "missing":
         victim.unlink()
         return within
@@ -506,7 +507,7 @@ def test_a_dump_has_all_that_holds(tmp_path: Path, capsys: pytest.CaptureFixture
     store.close()
     third = files(tmp_path)[3]
     content = bytearray(third.read_bytes())
-    lost += [message[0] for message in messages_of(b"".join(blocks_in(tmp_path, third)))]
+    lost += stored.offsets(b"".join(blocks_in(tmp_path, third)))
     content[10] ^= 4        # of its header
     third.write_bytes(content)
     code, out, err = status("log", "dump", str(tmp_path), "--json", capsys=capsys)

@@ -16,10 +16,11 @@ from kit.journals import Ops, body_of, commit, wait_event
 from kit.powercut import PowerCut
 from kit.python import TESTS, environment
 from kit.watch import wait_until
+from oracle import stored
 
 from fluxmq._core.errors import CorruptError, StorageError, UsageError
 from fluxmq._core.journal import Journal
-from fluxmq._core.journal_format import file_name, iter_records
+from fluxmq._core.journal_format import file_name
 from fluxmq.engine.ports import StateStore
 from fluxmq.storage.memory import MemoryStore
 from fluxmq.storage.store import RocksStore
@@ -145,7 +146,7 @@ def opened(directory: Path, identity: int = 1, **more: object) -> RocksStore:
 
 
 def replayed(store: RocksStore, after: int | None = None) -> list[tuple[int, bytes]]:
-    return [(number, body) for number, records in store.replay(after) for _, body in iter_records(records)]
+    return [(number, body) for number, records in store.replay(after) for _, body in stored.records(records)]
 
 
 def test_replay_is_what_the_view_lacks(tmp_path: Path) -> None:

@@ -5,25 +5,24 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner
+from oracle.stored import (
+    JOURNAL_BEGIN,
+    batches_of_journal,
+    crc32c,
+    header_of_journal,
+    journal_batch,
+    journal_header,
+    seed_of,
+)
 from unit.test_repair import Connection, Node
 
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.journal_format import (
-    FILE_HEADER_SIZE,
-    batch_at,
-    crc32c,
-    decode_file_header,
-    encode_batch,
-    encode_header,
-    iter_records,
-    synced_at,
-)
 from fluxmq.app.log_commands import log
 from fluxmq.engine.clock import CLOCK_KEY
 from fluxmq.engine.exchange_store import ExchangeKeeper
@@ -196,28 +195,19 @@ def test_a_row_of_the_wrong_shape(directory: Path, kind: bytes, how: str) -> Non
 # -------------------------------------------------------------------------------------------------------- the journal
 
 
-def batches(path: Path) -> Iterator[tuple[int, int, list[tuple[int, bytes]]]]:
-    """(number, synced, records) of a file of the journal."""
-    data = memoryview(path.read_bytes())
-    _, number, file_id = decode_file_header(data)
-    at = FILE_HEADER_SIZE
-    while (found := batch_at(data, at, file_id, number)) is not None:
-        yield number, synced_at(data, at), iter_records(bytes(data[found[0]:found[1]]))
-        at, number = found[1], number + 1
-
-
 def journal(directory: Path) -> Path:
     return max((directory / "journal").glob("*.log"))
 
 
 def replaced(path: Path, number: int, which: int, body: bytes) -> None:
     """The file with another body for one record, and CRCs that hold."""
-    said, first, file_id = decode_file_header(memoryview(path.read_bytes()))
-    pieces = [encode_header(said, first, file_id)]
-    for batch, synced, records in list(batches(path)):
-        if batch == number:
-            records[which] = (records[which][0], body)
-        pieces.append(encode_batch(batch, synced, records, file_id))
+    data = path.read_bytes()
+    said, first, file_id = header_of_journal(data)
+    pieces = [journal_header(said, first, file_id)]
+    for batch in batches_of_journal(data):
+        if batch.number == number:
+            batch.records[which] = (batch.records[which][0], body)
+        pieces.append(journal_batch(batch.number, batch.synced, batch.records, file_id))
     path.write_bytes(b"".join(pieces))
 
 
@@ -228,8 +218,8 @@ SHAPED = (1, 3, 5, 11, 12, 13, 20, 22, 24, 26, 32, 34)      # kinds that `fill` 
 @pytest.mark.parametrize("kind", SHAPED)
 def test_a_record_of_the_wrong_shape(directory: Path, kind: int, how: str) -> None:
     path = journal(directory)
-    number, which, body = next((number, at, body) for number, _, records in batches(path)
-                               for at, (each, body) in enumerate(records) if each == kind)
+    number, which, body = next((batch.number, at, body) for batch in batches_of_journal(path.read_bytes())
+                               for at, (each, body) in enumerate(batch.records) if each == kind)
     head = b"" if kind in (5, 11) else body[:8]
     wrong = head + WRONG[how](body[len(head):])
     if wrong == body:
@@ -241,18 +231,17 @@ def test_a_record_of_the_wrong_shape(directory: Path, kind: int, how: str) -> No
 def test_a_batch_that_does_not_divide_into_records(directory: Path) -> None:
     """Its last record says that it is longer than it is; those in front of it are kept."""
     path = journal(directory)
-    data = memoryview(path.read_bytes())
-    _, first, file_id = decode_file_header(data)
-    begin, end = batch_at(data, FILE_HEADER_SIZE, file_id, first)
-    raw = bytearray(data[begin:end])
-    records = iter_records(bytes(raw))
+    data = path.read_bytes()
+    _, first, file_id = header_of_journal(data)
+    begin, end, _, _, records = next(batches_of_journal(data))
+    raw = bytearray(data[begin + 32:end])
     at = len(raw) - len(records[-1][1]) - 4
     raw[at:at + 4] = (len(records[-1][1]) + 1).to_bytes(4, "little")
-    sealed = bytearray(encode_batch(first, 0, [(1, bytes(len(raw) - 5))], file_id))
+    sealed = bytearray(journal_batch(first, 0, [(1, bytes(len(raw) - 5))], file_id))
     sealed[-len(raw):] = raw
     header = sealed[:-len(raw)]
     header[20:24] = len(records).to_bytes(4, "little")
-    header[24:28] = crc32c(bytes(raw), crc32c(file_id.to_bytes(8, "little"))).to_bytes(4, "little")
-    header[28:32] = crc32c(bytes(header[:28]), crc32c(file_id.to_bytes(8, "little"))).to_bytes(4, "little")
-    path.write_bytes(bytes(data[:FILE_HEADER_SIZE]) + header + raw)
+    header[24:28] = crc32c(bytes(raw), seed_of(file_id)).to_bytes(4, "little")
+    header[28:32] = crc32c(bytes(header[:28]), seed_of(file_id)).to_bytes(4, "little")
+    path.write_bytes(bytes(data[:JOURNAL_BEGIN]) + header + raw)
     mended(directory, f"batch {first}")
