@@ -22,6 +22,10 @@ from fluxmq._core.queue_claim cimport Filter, GroupOwner, Member, claim_t, heap_
 from fluxmq._core.queue_cursor cimport Cursor
 from fluxmq._core.queue_log cimport Log, chunk_t, record_t
 
+cdef enum:
+    RUN_MAX = 1048576           # offsets of one CLAIM or SETTLE; a start, a repair and `log verify` refuse more
+
+
 cdef class Group:
     cdef readonly uint64_t number           # its name in journal and view
     cdef readonly bytes name

@@ -33,7 +33,6 @@ cdef enum:
     LANE_SHIFT = 56
     DELIVERIES_MAX = 65535
     SCAN_MAX = 10000            # messages that one pump looks at for one cursor without handing any out
-    RUN_MAX = 1048576           # offsets of one record; queue_state.pyx and engine/stored.py refuse more
     RETURNED_MIN = 1000         # that one group may have returned when the node has all the claims that it may have
 
 

@@ -1,6 +1,8 @@
 from fluxmq._core.queue_group import Group
 
-__all__ = ["cursors_of", "export_state", "replay", "restore_state"]
+__all__ = ["RECORD_OFFSETS_MAX", "cursors_of", "export_state", "replay", "restore_state"]
+
+RECORD_OFFSETS_MAX: int
 
 def replay(group: Group, kind: int, body: bytes) -> None: ...
 def export_state(group: Group) -> bytes: ...

@@ -18,9 +18,9 @@ from fluxmq._core.queue_claim cimport (
     CLAIM_DYING, CLAIM_READY, CLAIM_WAITING, DUE_DYING_RETRIES, claim_t, heap_push,
 )
 from fluxmq._core.queue_cursor cimport PAGE_BITS, Cursor
-from fluxmq._core.queue_group cimport Group
+from fluxmq._core.queue_group cimport RUN_MAX, Group
 
-__all__ = ["cursors_of", "export_state", "replay", "restore_state"]
+__all__ = ["RECORD_OFFSETS_MAX", "cursors_of", "export_state", "replay", "restore_state"]
 
 cdef enum:
     RECORD_CLAIM = 21
@@ -34,12 +34,15 @@ cdef enum:
     CURSOR_BYTES = 32       # without its pages and claims
     CLAIM_BYTES = 18
 
+# How many offsets one CLAIM or SETTLE is about, at most.
+RECORD_OFFSETS_MAX = RUN_MAX
+
 
 def replay(Group group not None, int kind, bytes body not None):
     """At recovery: one CLAIM, SETTLE, RETURN or CURSOR of a group, in the order of the journal; again does no harm.
 
     A claim that somebody held is ready again, with its count. A record about offsets that the log cannot have changes
-    nothing. Raises CorruptError.
+    nothing. Raises CorruptError, also for a run of more than RECORD_OFFSETS_MAX.
     """
     cdef uint64_t log_number, first
     cdef uint32_t n = 1
@@ -57,6 +60,9 @@ def replay(Group group not None, int kind, bytes body not None):
             _, log_number, first = struct.unpack(">QQQ", body)
     except struct.error:
         raise CorruptError(f"a record of kind {kind} of group {group.number:016x} has the wrong length") from None
+    if n > RUN_MAX:
+        raise CorruptError(f"a record of kind {kind} of group {group.number:016x} is about {n} messages; one is about "
+                           f"{RUN_MAX} at most")
     cursor = group.cursor_of(log_number)
     if cursor is None:
         return                      # its log ended later in the journal

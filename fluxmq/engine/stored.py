@@ -19,7 +19,7 @@ from fluxmq._core.exchange import TYPES
 from fluxmq._core.exchange_headers import read_headers
 from fluxmq._core.journal_format import iter_records
 from fluxmq._core.persist import Loader
-from fluxmq._core.queue_state import cursors_of
+from fluxmq._core.queue_state import RECORD_OFFSETS_MAX, cursors_of
 from fluxmq._core.segment_format import messages_of
 from fluxmq.engine.clock import CLOCK_KEY, RECORD_CLOCK
 from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind, ExchangeRecord
@@ -42,7 +42,6 @@ KINDS_OF_ROWS = {b"m": "message", b"s": "session", b"q": "queue", b"g": "group",
 _MESSAGE, _SESSION, _SESSION_END, _SUBSCRIBE, _UNSUBSCRIBE, _LINK, _RETAINED = 5, 1, 2, 3, 4, 12, 11
 _SHORT = {6: 18, 7: 16, 8: 16, 9: 10, 10: 10}  # SENT, SETTLED, RELEASED, RECEIVED, COMPLETED: the least of their bytes
 _GROUPS = {RecordKind.CLAIM: 30, RecordKind.SETTLE: 28, RecordKind.RETURN: 34, RecordKind.CURSOR: 24}
-_RUN_MAX = 1 << 20                           # messages of one record, as _core/queue_group.pyx writes them
 _MESSAGE_HEAD = struct.Struct(">QBHII")     # expires_at, qos, lengths of topic, properties, payload
 _ENTRY = struct.Struct(">QQHBB")             # of a session, and a target of a MESSAGE; then 4 bytes each of the last
 _VERSION = 1
@@ -235,8 +234,8 @@ def _record(kind: int, body: bytes) -> None:
     elif kind in _GROUPS:
         if len(body) != _GROUPS[RecordKind(kind)]:
             raise CorruptError(f"a record of kind {kind} has the wrong length")
-        if kind in (RecordKind.CLAIM, RecordKind.SETTLE) and int.from_bytes(body[24:28], "big") > _RUN_MAX:
-            raise CorruptError(f"a record of kind {kind} is about more than {_RUN_MAX} messages")
+        if kind in (RecordKind.CLAIM, RecordKind.SETTLE) and int.from_bytes(body[24:28], "big") > RECORD_OFFSETS_MAX:
+            raise CorruptError(f"a record of kind {kind} is about more than {RECORD_OFFSETS_MAX} messages")
     elif kind == RecordKind.APPEND:
         if len(messages_of(body[8:])) != 1:
             raise CorruptError("an APPEND record holds what is no message")

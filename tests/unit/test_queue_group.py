@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from fluxmq._core.errors import UsageError
+from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.hub import Hub
 from fluxmq._core.queue import Queue
 from fluxmq._core.queue_export import Export
 from fluxmq._core.queue_group import Group
 from fluxmq._core.queue_member import PyMember
-from fluxmq._core.queue_state import export_state, replay, restore_state
+from fluxmq._core.queue_state import RECORD_OFFSETS_MAX, export_state, replay, restore_state
 from fluxmq._core.queue_stats import queue_counts
 from fluxmq._core.testing import claims_of, pump_queues
 from fluxmq.app.queue_text import as_groups
@@ -547,3 +547,14 @@ def test_a_record_about_offsets_that_no_log_has_changes_nothing(kind: int, offse
     assert (log.next, group.claims, group.lag) == (2, 0, 2)
     bench.join(group, "a", 10)
     assert len(bench.pump()) == 2
+
+
+@pytest.mark.parametrize(("kind", "rest"), [(21, b"\0\1"), (22, b"")], ids=["CLAIM", "SETTLE"])
+def test_a_record_about_more_messages_than_one_may_be_is_damage(kind: int, rest: bytes) -> None:
+    bench = Bench()
+    group = bench.group()
+    bench.put(2)
+    with pytest.raises(CorruptError, match=f"is about {RECORD_OFFSETS_MAX + 1} messages"):
+        replay(group, kind, struct.pack(">QQQ", group.number, bench.queue.logs[0].number, 0)
+               + struct.pack(">I", RECORD_OFFSETS_MAX + 1) + rest)
+    assert (group.claims, group.lag) == (0, 2)

@@ -9,6 +9,7 @@ from kit.journals import contents, wait_event, writing
 from fluxmq._core.hub import Hub
 from fluxmq._core.poller import Poller
 from fluxmq._core.queue_member import PyMember
+from fluxmq._core.queue_state import RECORD_OFFSETS_MAX
 from fluxmq.engine.queue_records import RecordKind
 from fluxmq.engine.queues import QueueManager
 from fluxmq.model.queues import QueueSpec
@@ -63,3 +64,31 @@ def test_a_batch_that_is_too_large_already_takes_nothing_new(tmp_path: Path) -> 
             poller.turn()
         assert queues[9].publish(b"$queue/x", bytes(30_000)) == 0
         journal.close()
+
+
+def test_a_record_is_about_no_more_messages_than_a_start_takes(tmp_path: Path) -> None:
+    """Who settles more than that at once writes two records."""
+    count = RECORD_OFFSETS_MAX + 2
+    with writing(tmp_path) as journal:
+        hub = Hub(journal, 64)
+        hub.set_clock(1_000_000, 1_000)
+        hub.ledger.limit_claims(count, count)
+        poller, manager = Poller(hub, 0), QueueManager(hub)
+        queue = manager.declare(QueueSpec(name="q"))[0]
+        group = manager.group(queue, b"default")
+        given: list[tuple[int, int]] = []
+        group.join(PyMember(lambda log, offset, _: given.append((log, offset)), None, count))
+        for put in range(count):
+            assert queue.publish(b"$queue/q", b"") == 0
+            if put % 50_000 == 0:
+                poller.turn()
+        for _ in range(1000):       # a turn hands out a part
+            poller.turn()
+        assert len(given) == count
+        for log, offset in given:
+            assert group.settle_at(log, offset)
+        poller.turn()
+        journal.close()
+    settled = [int.from_bytes(body[24:28], "big") for _, records in contents(tmp_path) for kind, body in records
+               if kind == RecordKind.SETTLE]
+    assert settled == [RECORD_OFFSETS_MAX, 2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,10 +24,12 @@ from oracle.stored import (
 from unit.test_repair import Connection, Node
 
 from fluxmq._core.errors import CorruptError
+from fluxmq._core.queue_state import RECORD_OFFSETS_MAX
 from fluxmq.app.log_commands import log
 from fluxmq.engine.clock import CLOCK_KEY
 from fluxmq.engine.exchange_store import ExchangeKeeper
 from fluxmq.engine.exchanges import ExchangeManager
+from fluxmq.engine.queue_records import RecordKind
 from fluxmq.engine.stored import KINDS_OF_ROWS, shown
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.repair import repair
@@ -225,6 +228,14 @@ def test_a_record_of_the_wrong_shape(directory: Path, kind: int, how: str) -> No
     if wrong == body:
         pytest.skip("that is the record as it is")
     replaced(path, number, which, wrong)
+    mended(directory, f"batch {number}")
+
+
+def test_a_record_about_more_messages_than_one_may_be(directory: Path) -> None:
+    path = journal(directory)
+    number, which, body = next((batch.number, at, body) for batch in batches_of_journal(path.read_bytes())
+                               for at, (kind, body) in enumerate(batch.records) if kind == RecordKind.SETTLE)
+    replaced(path, number, which, body[:24] + struct.pack(">I", RECORD_OFFSETS_MAX + 1))
     mended(directory, f"batch {number}")
 
 
