@@ -19,10 +19,12 @@ from datetime import datetime
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
 
 from fluxmq._core.errors import ConfigError
 
-__all__ = ["CLIENT_AUTH", "MIN_VERSIONS", "ServerContexts"]
+__all__ = ["CLIENT_AUTH", "MIN_VERSIONS", "ServerContexts", "faults_of_files"]
 
 CLIENT_AUTH = {"none": ssl.CERT_NONE, "request": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
 MIN_VERSIONS = {"tls1.2": ssl.TLSVersion.TLSv1_2, "tls1.3": ssl.TLSVersion.TLSv1_3}
@@ -84,18 +86,10 @@ class ServerContexts:
         they do not.
 
         OpenSSL serves a certificate that has expired without a word."""
-        for certificate in self._certificates:
-            begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-            whose = f"the certificate of {certificate.subject.rfc4514_string() or 'nobody'} in {self._cert_file}"
-            if now >= end:
-                return f"{whose} has expired ({end:%Y-%m-%d %H:%M} UTC): clients refuse it; renew it"
-            if now < begin:
-                return (f"{whose} is not valid before {begin:%Y-%m-%d %H:%M} UTC: clients refuse it; set the clock, or "
-                        f"get another")
-        return ""
+        return _out_of_date(self._cert_file, self._certificates, now)
 
     def _fail(self, key: str, text: str) -> ConfigError:
-        return ConfigError(f"{self._path}.{key}" if self._path else key, text)
+        return _fault(self._path, key, text)
 
     def _check_words(self) -> None:
         if self._client_auth not in CLIENT_AUTH:
@@ -147,21 +141,14 @@ class ServerContexts:
             context.set_ciphers(self._ciphers)
         certificates = self._load_certificate(context)
         if self._ca_file:
-            self._check_pem("ca_file", self._ca_file, "CERTIFICATE-----")
-            try:
-                context.load_verify_locations(cafile=self._ca_file)
-            except (OSError, ssl.SSLError) as error:
-                raise self._fail("ca_file", f"{self._ca_file} cannot be used: {_reason(error)}") from None
+            _load_ca(context, self._path, self._ca_file)
         context.verify_mode = CLIENT_AUTH[self._client_auth]
         self._certificates = certificates
         return context
 
     def _load_certificate(self, context: ssl.SSLContext) -> list[x509.Certificate]:
-        pem = self._check_pem("cert_file", self._cert_file, "CERTIFICATE-----")
-        key = self._check_pem("key_file", self._key_file, "PRIVATE KEY-----")
-        if b"ENCRYPTED" in key:
-            raise self._fail("key_file", f"{self._key_file} is encrypted, and nobody is there to give the pass "
-                             "phrase; `openssl pkey -in FILE -out PLAIN` decrypts it")
+        pem = _read_pem(self._path, "cert_file", self._cert_file, "CERTIFICATE-----")
+        _read_key(self._path, self._key_file)
         try:
             # The password is a stand-in: without one OpenSSL would ask on the terminal.
             context.load_cert_chain(self._cert_file, self._key_file, password="-")
@@ -181,18 +168,82 @@ class ServerContexts:
         except ValueError:
             return []  # OpenSSL takes what this parser does not
 
-    def _check_pem(self, key: str, name: str, mark: str) -> bytes:
-        """The file's content; OpenSSL itself says neither which file it means nor what is missing in it."""
-        if not name:
-            raise self._fail(key, "a TLS listener needs this file")
+
+def faults_of_files(cert_file: str, key_file: str, ca_file: str, path: str, now: datetime) -> list[ConfigError]:
+    """What is wrong with each of a listener's files by itself. A ServerContexts says one fault, the first."""
+    found: list[ConfigError] = []
+
+    def certificate() -> None:
+        pem = _read_pem(path, "cert_file", cert_file, "CERTIFICATE-----")
         try:
-            data = Path(name).read_bytes()
-        except OSError as error:
-            hint = f" (as user {os.geteuid()})" if error.errno == errno.EACCES else ""
-            raise self._fail(key, f"{name} cannot be read: {error.strerror}{hint}") from None
-        if mark.encode() not in data:
-            raise self._fail(key, f"{name} contains no PEM block that ends in {mark.rstrip('-')}")
-        return data
+            certificates = x509.load_pem_x509_certificates(pem)
+        except ValueError as error:
+            raise _fault(path, "cert_file", f"{cert_file} cannot be used: {error}") from None
+        if why := _out_of_date(cert_file, certificates, now):
+            raise _fault(path, "cert_file", why)
+
+    def key() -> None:
+        try:
+            serialization.load_pem_private_key(_read_key(path, key_file), None)
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise _fault(path, "key_file", f"{key_file} cannot be used: {_first_sentence(error)}") from None
+
+    def authorities() -> None:
+        if ca_file:
+            _load_ca(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), path, ca_file)
+
+    for look in (certificate, key, authorities):
+        try:
+            look()
+        except ConfigError as error:
+            found.append(error)
+    return found
+
+
+def _fault(path: str, key: str, text: str) -> ConfigError:
+    return ConfigError(f"{path}.{key}" if path else key, text)
+
+
+def _read_pem(path: str, key: str, name: str, mark: str) -> bytes:
+    """The file's content; OpenSSL itself says neither which file it means nor what is missing in it."""
+    if not name:
+        raise _fault(path, key, "a TLS listener needs this file")
+    try:
+        data = Path(name).read_bytes()
+    except OSError as error:
+        hint = f" (as user {os.geteuid()})" if error.errno == errno.EACCES else ""
+        raise _fault(path, key, f"{name} cannot be read: {error.strerror}{hint}") from None
+    if mark.encode() not in data:
+        raise _fault(path, key, f"{name} contains no PEM block that ends in {mark.rstrip('-')}")
+    return data
+
+
+def _read_key(path: str, name: str) -> bytes:
+    data = _read_pem(path, "key_file", name, "PRIVATE KEY-----")
+    if b"ENCRYPTED" in data:
+        raise _fault(path, "key_file", f"{name} is encrypted, and nobody is there to give the pass phrase; "
+                     "`openssl pkey -in FILE -out PLAIN` decrypts it")
+    return data
+
+
+def _load_ca(context: ssl.SSLContext, path: str, name: str) -> None:
+    _read_pem(path, "ca_file", name, "CERTIFICATE-----")
+    try:
+        context.load_verify_locations(cafile=name)
+    except (OSError, ssl.SSLError) as error:
+        raise _fault(path, "ca_file", f"{name} cannot be used: {_reason(error)}") from None
+
+
+def _out_of_date(name: str, certificates: Sequence[x509.Certificate], now: datetime) -> str:
+    for certificate in certificates:
+        begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        whose = f"the certificate of {certificate.subject.rfc4514_string() or 'nobody'} in {name}"
+        if now >= end:
+            return f"{whose} has expired ({end:%Y-%m-%d %H:%M} UTC): clients refuse it; renew it"
+        if now < begin:
+            return (f"{whose} is not valid before {begin:%Y-%m-%d %H:%M} UTC: clients refuse it; set the clock, or "
+                    f"get another")
+    return ""
 
 
 def _tls12_ciphers(spec: str) -> set[str]:
@@ -203,6 +254,10 @@ def _tls12_ciphers(spec: str) -> set[str]:
         return set()
     # Suites of TLS 1.3 are in every list, whatever was set.
     return {cipher["name"] for cipher in context.get_ciphers() if cipher["protocol"] != "TLSv1.3"}
+
+
+def _first_sentence(error: Exception) -> str:
+    return str(error).partition(". ")[0]
 
 
 def _reason(error: OSError) -> str:

@@ -40,6 +40,16 @@ def check_certificates(config: Config) -> Iterator[str]:
             try:
                 contexts = server_contexts(path, slot)
             except ConfigError as error:
-                yield str(error)
+                yield from _all_faults(path, slot, error)
             else:
                 yield from out_of_date([(path, contexts)])
+
+
+def _all_faults(path: str, slot: TlsListener, first: ConfigError) -> Iterator[str]:
+    """first: what a start says. Of a file that it is about nothing more is said."""
+    from fluxmq.access.tls import faults_of_files
+
+    yield str(first)
+    for fault in faults_of_files(slot.cert_file, slot.key_file, slot.ca_file, path, datetime.now(UTC)):
+        if fault.path != first.path:
+            yield str(fault)

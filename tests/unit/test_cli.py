@@ -117,6 +117,31 @@ def test_check_reads_the_file_alone(tmp_path: Path) -> None:
     assert "log.level" in result.stderr and "broker.max_qos" in result.stderr and "Traceback" not in result.stderr
 
 
+def test_check_names_every_fault_of_a_listener(tmp_path: Path) -> None:
+    """An operator mends all in one go: a certificate that has expired, a key that is none, no authority."""
+    ca = make_ca(tmp_path)
+    issue(ca, "broker", name="old", expired=True)
+    issue(ca, "broker", name="good")
+    (tmp_path / "garbage").write_text("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+    (tmp_path / "empty").touch()
+    file = tmp_path / "fluxmq.yaml"
+
+    def said(cert: str, key: str, authority: str) -> list[str]:
+        files = {"cert_file": cert, "key_file": key, "ca_file": authority}
+        listener = "".join(f", {key}: {tmp_path / name}" for key, name in files.items())
+        file.write_text(f"server: {{mqtt: {{tcp: {{tls: {{addr: '127.0.0.1:8883'{listener}}}}}}}}}\n")
+        result = run("config", "check", str(file))
+        assert result.returncode == 2
+        return [line.strip().removeprefix("server.mqtt.tcp.tls.") for line in result.stderr.splitlines()]
+
+    head, *lines = said("old.crt", "garbage", "empty")
+    assert "3 problems" in head
+    assert [line.partition(":")[0] for line in lines] == ["cert_file", "key_file", "ca_file"]
+    assert "garbage cannot be used: " in lines[1] and "empty contains no PEM block" in lines[2]
+    head, *lines = said("old.crt", "good.key", ca.cert_file.name)
+    assert "is not the key of the certificate" in lines[0] and "has expired" in lines[1]
+
+
 @pytest.mark.parametrize(("cert", "key", "complaint"), [
     ("good.crt", "other.key", "is not the key of the certificate"), ("garbage", "good.key", "cannot be used"),
     ("good.crt", "garbage", "cannot be used"), ("old.crt", "old.key", "has expired"), ("good.crt", "good.key", "")])
