@@ -59,25 +59,22 @@ class ReplayAsked:
         return {entry.name: getattr(self, entry.name) for entry in fields(self)
                 if entry.name not in ("recording", "broker", "amqp_broker", "out", "password")}
 
-    def amqp_address(self, plan: Plan) -> str:
+    def amqp_address(self, protocols: frozenset[str]) -> str:
         """"" when the recording has no AMQP clients."""
-        if "amqp091" not in plan.protocols:
+        if "amqp091" not in protocols:
             return ""
         if self.amqp_broker is not None:
             return self.amqp_broker
         place = Address.of(self.broker)
-        if "mqtt" not in plan.protocols or place.path:
+        if "mqtt" not in protocols or place.path:
             return self.broker
         return f"[{place.host}]:{AMQP_PORT}" if ":" in place.host else f"{place.host}:{AMQP_PORT}"
 
 
 def begin(asked: ReplayAsked, recording: Recording, plan: Plan) -> tuple[Place, Summary]:
     """Looks for the broker and makes the empty result. Raises ReplayError, ResultError."""
-    amqp = asked.amqp_address(plan)
-    if "mqtt" in plan.protocols:
-        _look(asked.broker, "--broker")
-    if amqp:
-        _look(amqp, "--broker" if amqp == asked.broker else "--amqp-broker")
+    amqp = asked.amqp_address(plan.protocols)
+    _look_at(asked, plan.protocols)
     manifest = recording.manifest
     summary = Summary(
         run=secrets.randbelow(RUNS - 1) + 1, options=asked.said(), partitions=plan.partitions, why="it did not end",
@@ -88,30 +85,65 @@ def begin(asked: ReplayAsked, recording: Recording, plan: Plan) -> tuple[Place, 
     return create_result(asked.out, summary), summary
 
 
-def look_first(asked: ReplayAsked) -> None:
-    """What can be said before anything is read: that somebody listens, and that the result has a place. Which
-    protocols a recording has is not known yet: of two addresses one must be right. Raises ReplayError, ResultError."""
+def look_first(asked: ReplayAsked, recording: Recording) -> None:
+    """What can be said before the rows are read: that a broker of each of the recording's protocols answers, and that
+    the result has a place. Raises RecordingError, ReplayError, ResultError."""
     unused_place(asked.out)
-    try:
-        _look(asked.broker, "--broker")
-    except ReplayError:
-        if asked.amqp_broker is None:
-            raise
-        _look(asked.amqp_broker, "--amqp-broker")
+    _look_at(asked, recording.protocols())
 
 
-def _look(address: str, option: str) -> None:
-    """Raises ReplayError when nobody listens there."""
+def _look_at(asked: ReplayAsked, protocols: frozenset[str]) -> None:
+    amqp = asked.amqp_address(protocols)
+    if "mqtt" in protocols:
+        _look(asked.broker, "--broker", MQTT, asked.patience_s)
+    if amqp:
+        option = "--amqp-broker" if asked.amqp_broker or amqp != asked.broker else "--broker"
+        _look(amqp, option, AMQP, asked.patience_s)
+
+
+def _look(address: str, option: str, protocol: Opening, patience_s: float) -> None:
+    """Opens a connection and begins a session. Raises ReplayError when nobody listens there, or what comes back does
+    not begin as in that protocol; a refusal is an answer, too. Who keeps silent hangs: the replay finds that."""
     place = Address.of(address)
     try:
         if place.path:
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.connect(place.path)
+            probe = socket.socket(socket.AF_UNIX)
+            probe.connect(place.path)
         else:
-            socket.create_connection((place.host, place.port), CONNECT_TIMEOUT_S).close()
+            probe = socket.create_connection((place.host, place.port), CONNECT_TIMEOUT_S)
     except OSError as error:
         raise ReplayError(f"there is no broker at {address}: {error.strerror or error}; start one, or name "
                           f"another with {option}") from None
+    with probe:
+        probe.settimeout(patience_s)
+        try:
+            probe.sendall(protocol.request)
+            found = probe.recv(4)
+            if found.startswith(protocol.answer):
+                probe.sendall(protocol.end)
+        except TimeoutError:
+            return
+        except OSError:
+            found = b""
+    if not found.startswith(protocol.answer):
+        raise ReplayError(f"what listens at {address} does not speak {protocol.name}"
+                          f"{', but AMQP' if found == b'AMQP' else ''}; the recording has clients of "
+                          f"{protocol.name}: name a listener for them with {option}")
+
+
+class Opening(NamedTuple):
+    """How a session begins. answer: what the first bytes of the broker's answer are."""
+
+    name: str
+    request: bytes
+    answer: bytes
+    end: bytes
+
+
+# A CONNECT of 3.1.1 with a clean session and no client identifier; CONNACK; DISCONNECT.
+MQTT = Opening("MQTT", b"\x10\x0c\0\x04MQTT\x04\x02\0\x0a\0\0", b"\x20", b"\xe0\0")
+# The protocol header; a method frame, which is connection.start.
+AMQP = Opening("AMQP 0-9-1", b"AMQP\0\0\x09\x01", b"\x01", b"")
 
 
 class PlayedLinks(NamedTuple):
@@ -130,7 +162,7 @@ def played_links(plan: Plan) -> PlayedLinks:
 
 def play_options(asked: ReplayAsked, plan: Plan, run: int) -> PlayOptions:
     return PlayOptions(
-        address=asked.broker, amqp_address=asked.amqp_address(plan), run=run, first=plan.survey.first,
+        address=asked.broker, amqp_address=asked.amqp_address(plan.protocols), run=run, first=plan.survey.first,
         published=plan.survey.published, silent=plan.survey.silent, speed=asked.speed,
         username=asked.username, password=asked.password, quiet_s=asked.quiet_s, quiet_max_s=asked.quiet_max_s,
         patience_s=asked.patience_s, window=asked.window)

@@ -47,6 +47,25 @@ class Recording:
             except (OSError, pa.ArrowException) as error:
                 raise RecordingError(f"{part}: this part is damaged: {_first_line(error)}") from error
 
+    def protocols(self) -> frozenset[str]:
+        """Which protocols its rows are of (`mqtt`, `amqp091`). Footers tell nearly always; a row group is read only
+        where it has several. RecordingError when a part is damaged within."""
+        found: set[str] = set()
+        for part in self.parts:
+            try:
+                with pq.ParquetFile(part) as file:
+                    at = file.schema_arrow.get_field_index("protocol")
+                    for group in range(file.num_row_groups):
+                        about = file.metadata.row_group(group).column(at).statistics
+                        if about is not None and about.has_min_max and about.min == about.max:
+                            found.add(about.min)
+                        else:
+                            column = file.read_row_group(group, columns=["protocol"])["protocol"]
+                            found.update(column.unique().to_pylist())
+            except (OSError, pa.ArrowException) as error:
+                raise RecordingError(f"{part}: this part is damaged: {_first_line(error)}") from error
+        return frozenset(found - {None})
+
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows at once. RecordingError."""
         names = [column.name for column in COLUMNS] if columns is None else list(columns)

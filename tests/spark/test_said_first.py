@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from kit.broker import free_port
+from kit.broker import Broker, free_port
 from kit.python import environment
+from kit.recordings import make_recording
 from kit.results import connect, delivery, publish, result_of
 from kit.story import Story
 
@@ -48,6 +49,38 @@ def test_a_wrong_broker_and_a_used_place_are_said_before_spark_starts(tmp_path: 
         said = CliRunner().invoke(replay, ["run", recording, "--broker", nobody, "--out", str(tmp_path / out)])
         assert isinstance(said.exception, kind) and says in str(said.exception)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_broker_of_another_protocol_is_said_before_spark_starts(tmp_path: Path) -> None:
+    """One of two addresses wrong, and both exchanged."""
+    story = Story()
+    story.connect("one")
+    story.write(tmp_path / "mqtt")
+    rows = [{"kind": "opened", "connection": 1, "protocol": "mqtt"},
+            {"kind": "opened", "connection": 2, "protocol": "amqp091"}]
+    make_recording(tmp_path / "both", rows)
+    make_recording(tmp_path / "each", rows, rows_per_part=1)
+    nobody = f"127.0.0.1:{free_port()}"
+
+    def said(recording: str, broker: str, amqp: str) -> str:
+        found = CliRunner().invoke(replay, ["run", str(tmp_path / recording), "--broker", broker, "--amqp-broker", amqp,
+                                            "--out", str(tmp_path / "out")])
+        assert isinstance(found.exception, ReplayError | AssertionError), found.output
+        return str(found.exception)
+
+    with Broker(tmp_path / "broker", {"server.amqp091.plain.addr": f"127.0.0.1:{free_port()}"}) as broker:
+        mqtt, amqp = ("{}:{}".format(*broker.addresses[name]) for name in ("mqtt/tcp/plain", "amqp091/plain"))
+        for recording in ("both", "each"):
+            assert said(recording, nobody, amqp).startswith(f"there is no broker at {nobody}: ")
+            assert said(recording, mqtt, nobody).endswith("or name another with --amqp-broker")
+            assert said(recording, amqp, mqtt) == (
+                f"what listens at {amqp} does not speak MQTT, but AMQP; the recording has clients of MQTT: name a "
+                f"listener for them with --broker")
+            assert said(recording, mqtt, mqtt) == (
+                f"what listens at {mqtt} does not speak AMQP 0-9-1; the recording has clients of AMQP 0-9-1: name a "
+                f"listener for them with --amqp-broker")
+            assert said(recording, mqtt, amqp) == "Spark was started"
+        assert said("mqtt", mqtt, nobody) == "Spark was started", "nobody needs the other address"
 
 
 def without(command: str, argument: object, *missing: str) -> subprocess.CompletedProcess[str]:
