@@ -184,18 +184,19 @@ class Asked:
 
     def hold(self, baseline: Path, candidate: Path | None, limits: Thresholds) -> tuple[Verdict, list[Pair]]:
         """Both in turns. baseline, candidate: the directories of built trees; None for what runs this."""
-        pairs = self.measure(Homes(baseline, candidate and candidate.absolute()))
+        pairs = self.measure(Homes(baseline, candidate and candidate.absolute()), limits)
         return judge(pairs, limits), pairs
 
-    def measure(self, homes: Homes) -> list[Pair]:
-        """A pair for each round, with the measures of all rows that have so many."""
+    def measure(self, homes: Homes, limits: Thresholds) -> list[Pair]:
+        """A pair for each round, with the measures of all rows that have so many. What a row comes to is said when it
+        ends: who stops the gate in the middle has what was measured until then."""
         most = self.rounds * max(row.times for row in self.rows)
         found: list[tuple[dict[str, float | None], dict[str, float | None]]] = [({}, {}) for _ in range(most)]
         progress = self.progress
         with scratch() as folder, pinned(True) as cores:
             turns = Turns(homes=homes, seconds=self.seconds, cores=cores, folder=folder, publishes=self.publishes)
             for row in self.rows:
-                rounds = self.rounds * row.times
+                rounds, began = self.rounds * row.times, time.monotonic()
                 if not progress.live:
                     progress.say(f"{row.key}: {row.work}; rounds: {rounds}")
                 for number, (before, after) in enumerate(found[:rounds]):
@@ -203,8 +204,17 @@ class Asked:
                     pair = turns.round(row, number)
                     before |= pair.baseline
                     after |= pair.candidate
-            progress.clear()
+                progress.clear()
+                verdict = judge([Pair(before, after) for before, after in found[:rounds]], limits)
+                progress.say(f"{row.key}: {in_short(row, verdict)} ({time.monotonic() - began:.0f} s)")
         return [Pair(before, after) for before, after in found]
+
+
+def in_short(row: GateRow, verdict: Verdict) -> str:
+    """The ratios of a row's measures that are gated, each with what it says of the candidate."""
+    return ", ".join(f"{finding.measure.removeprefix(row.key + '/')} {finding.ratio:.3f} {finding.outcome}"
+                     for finding in verdict.findings
+                     if finding.measure.startswith(row.key + "/") and finding.gated and finding.ratio is not None)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -108,6 +109,8 @@ def test_the_text_and_what_is_kept(tmp_path: Path) -> None:
     assert done.returncode == 0 and "no regression that can be told from noise" in done.stdout
     assert "Neither passed nor failed, for noise: qos0/throughput, qos0/cpu_per_message_us" in done.stdout
     assert "qos0: 1 → 1" in done.stderr
+    ratio = r"\d\.\d{3} noise"
+    assert re.search(rf"^qos0: throughput {ratio}, cpu_per_message_us {ratio} \(\d+ s\)$", done.stderr, re.MULTILINE)
     written = json.loads(kept.read_text())
     assert written["pairs"][0]["candidate"]["qos0/throughput"] > 0 and written["outcome"] == "noise"
     assert f"The report with its plots: {html}" in done.stdout
