@@ -19,8 +19,8 @@ from fluxmq.spark.plot import Series, line_chart, short
 from fluxmq.spark.profile_text import printable
 from fluxmq.spark.result import ResultError
 
-__all__ = ["STYLES", "Html", "Spread", "Tone", "bad", "check_place", "distribution", "duration", "html_option",
-           "instant", "over_time", "page", "section", "table", "write_page"]
+__all__ = ["STYLES", "Html", "Spread", "Tone", "bad", "check_empty", "check_place", "distribution", "duration",
+           "html_option", "instant", "over_time", "page", "section", "table", "write_page"]
 
 BILLION = 1e9
 STYLES = ("a", "b")
@@ -184,8 +184,27 @@ def html_option(*aliases: str) -> Callable[[Callable[..., Any]], Callable[..., A
 
 def check_place(path: Path | None) -> None:
     """Raises ResultError when no file can be made there, before minutes of work are lost to that."""
-    if path is not None and not path.absolute().parent.is_dir():
-        raise ResultError(f"the report {path} cannot be written: there is no directory {path.absolute().parent}")
+    if path is None:
+        return
+    try:
+        path.exists()
+        if path.absolute().parent.is_dir():
+            return
+    except OSError as error:
+        raise ResultError(f"the report {path} cannot be written: {error.strerror}") from None
+    raise ResultError(f"the report {path} cannot be written: there is no directory {path.absolute().parent}")
+
+
+def check_empty(path: Path | None, content: str) -> None:
+    """Raises ResultError when `content` (plural) cannot get a directory of its own there."""
+    if path is None:
+        return
+    try:
+        used = path.exists() and (not path.is_dir() or any(path.iterdir()))
+    except OSError as error:
+        raise ResultError(f"{path} cannot be a directory for the {content}: {error.strerror}") from None
+    if used:
+        raise ResultError(f"{path} is not empty: name a new directory for the {content}")
 
 
 def write_page(path: Path, text: str) -> None:

@@ -9,7 +9,7 @@ import click
 
 from fluxmq.record.reading import Recording, RecordingError, open_recording
 from fluxmq.spark.attempt import attempt
-from fluxmq.spark.page import check_place, html_option, write_page
+from fluxmq.spark.page import check_empty, check_place, html_option, write_page
 from fluxmq.spark.profile_text import text
 from fluxmq.spark.recorded import rows_of
 from fluxmq.spark.report_profile import profile_page
@@ -60,8 +60,7 @@ def profile(recording: Path, as_json: bool, out: Path | None, top: int, html: Pa
     """What is in a recording: rates, kinds, sizes, topics, latencies, clients."""
     check_place(html)
     found = open_recording(recording)
-    if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
-        raise RecordingError(f"{out} is not empty: name a new directory for the tables")
+    check_empty(out, "tables")
     summed: dict[str, Any] = {"rows": 0}
     drawn: tuple[Any, Any] = {}, {}
     if found.rows:

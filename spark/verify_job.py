@@ -9,7 +9,7 @@ import click
 
 from fluxmq.spark.attempt import attempt
 from fluxmq.spark.measuring import measured
-from fluxmq.spark.page import check_place, html_option, write_page
+from fluxmq.spark.page import check_empty, check_place, html_option, write_page
 from fluxmq.spark.profile_text import printable
 from fluxmq.spark.report import Side
 from fluxmq.spark.result import Result, ResultError, open_result
@@ -111,8 +111,7 @@ def verify(result: str, settle: float, show: int, out: Path | None, html: Path |
     """
     check_place(html)
     found = open_result(result)
-    if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
-        raise ResultError(f"{out} is not empty: name a new directory for the violations")
+    check_empty(out, "violations")
     from pyspark.sql import functions as F
 
     from fluxmq.spark.report_verify import Outcome, verified_parts, verify_page

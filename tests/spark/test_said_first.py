@@ -13,6 +13,7 @@ from kit.recordings import make_recording
 from kit.results import connect, delivery, publish, result_of
 from kit.story import Story
 
+from fluxmq._core.errors import FluxError
 from fluxmq.spark.cli import replay
 from fluxmq.spark.replaying import ReplayError
 from fluxmq.spark.result import ResultError
@@ -81,6 +82,26 @@ def test_a_broker_of_another_protocol_is_said_before_spark_starts(tmp_path: Path
                 f"listener for them with --amqp-broker")
             assert said(recording, mqtt, amqp) == "Spark was started"
         assert said("mqtt", mqtt, nobody) == "Spark was started", "nobody needs the other address"
+
+
+@pytest.mark.parametrize(("command", "option", "path", "says"), [
+    ("verify", "--out", "x" * 300, "cannot be a directory for the violations: File name too long"),
+    ("profile", "--out", "x" * 300, "cannot be a directory for the tables: File name too long"),
+    ("verify", "--out", "used", "used is not empty: name a new directory for the violations"),
+    ("profile", "--out", "used/something", "used/something is not empty: name a new directory for the tables"),
+    ("verify", "--html", "x" * 300, "cannot be written: File name too long"),
+    ("profile", "--html", "nowhere/page.html", "there is no directory "),
+])
+def test_a_place_that_cannot_be_written_is_said_before_spark_starts(command: str, option: str, path: str, says: str,
+                                                                    tmp_path: Path) -> None:
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "something").touch()
+    if command == "verify":
+        result_of(tmp_path / "given", [connect(1)])
+    else:
+        Story().write(tmp_path / "given")
+    said = CliRunner().invoke(replay, [command, str(tmp_path / "given"), option, str(tmp_path / path)])
+    assert isinstance(said.exception, FluxError) and says in str(said.exception), said.exception
 
 
 def without(command: str, argument: object, *missing: str) -> subprocess.CompletedProcess[str]:
