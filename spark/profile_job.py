@@ -66,7 +66,7 @@ def profile(recording: Path, as_json: bool, out: Path | None, top: int, html: Pa
     if found.rows:
         from fluxmq.spark.profile_summary import spreads, summary
 
-        spark = session("fluxmq profile", master, {"spark.driver.memory": DRIVER_MEMORY})
+        spark = session("fluxmq profile", master, {"spark.driver.memory": DRIVER_MEMORY}, rows=found.rows)
         with attempt(spark, "profile", RecordingError, f"{recording} cannot be read"):
             made = tables(spark, found)
             rest = {name: made[name] for name in ("rates", "topics", "connections", "clients", "sizes", "latencies")}

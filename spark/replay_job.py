@@ -215,8 +215,9 @@ def run(recording: str, broker: str, out: str, amqp_broker: str | None, speed: f
         copies=copies, partitions=partitions, username=username,
         password=os.environ.get(PASSWORD) if username else None, broker_pid=broker_pid, quiet_s=quiet_s, window=window)
     # What is wrong with these is said before Spark starts.
-    look_first(asked, open_recording(Path(recording)))
-    spark = session("fluxmq replay", master, {"spark.ui.showConsoleProgress": "false"})
+    opened = open_recording(Path(recording))
+    look_first(asked, opened)
+    spark = session("fluxmq replay", master, {"spark.ui.showConsoleProgress": "false"}, rows=opened.rows * copies)
     summary = replay_with_spark(spark, asked)
     click.echo(_report(summary, out))
     if not summary.complete:

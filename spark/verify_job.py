@@ -117,7 +117,7 @@ def verify(result: str, settle: float, show: int, out: Path | None, html: Path |
     from fluxmq.spark.report_verify import Outcome, verified_parts, verify_page
     from fluxmq.spark.violations import KINDS, counts, judged, violations
 
-    spark = session("fluxmq verify", master)
+    spark = session("fluxmq verify", master, rows=sum(found.summary.counts.values()))
     with attempt(spark, "verify", ResultError, f"the events of {found.name} cannot be judged"):
         events = found.frame(spark).withColumn("run", F.lit(found.summary.run))
         if "amqp_address" in found.summary.broker:

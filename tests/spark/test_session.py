@@ -15,7 +15,7 @@ from kit.results import connect, result_of
 
 from fluxmq.spark import session
 from fluxmq.spark.cli import replay
-from fluxmq.spark.session import JAVA_WARNING, only_errors, without_java_warning
+from fluxmq.spark.session import JAVA_WARNING, SHORT_JOB, SHORT_ROWS, only_errors, short_job, without_java_warning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,12 +63,40 @@ def test_what_java_says_of_its_modules_is_left_out(capfd: pytest.CaptureFixture[
     assert capfd.readouterr().err == "Error: no heap\nno end of line, and mine"
 
 
+@pytest.mark.timeout(320)
 def test_nothing_stands_before_a_result(tmp_path: Path) -> None:
     """A command as a user starts it, with a Java of its own: no line but what it has to say."""
     result_of(tmp_path / "r", [connect(1)])
     done = subprocess.run([sys.executable, "-P", "-m", "fluxmq", "replay", "verify", str(tmp_path / "r")],
                           env=environment(), capture_output=True, text=True, timeout=300)
     assert done.stderr == "" and done.stdout.startswith("result "), done.stdout
+
+
+@pytest.mark.parametrize(("options", "kept"), [
+    ("", SHORT_JOB), ("-Dx=y", f"-Dx=y {SHORT_JOB}"), ("-XX:TieredStopAtLevel=3", "-XX:TieredStopAtLevel=3"),
+    ("-Xmx2g -XX:+UseG1GC", "-Xmx2g -XX:+UseG1GC"), ("-XX:+UseStringDeduplication", None)])
+def test_a_short_job_leaves_what_somebody_said_of_java(options: str, kept: str | None) -> None:
+    environ = {"SPARK_SUBMIT_OPTS": options}
+    short_job(environ)
+    assert environ["SPARK_SUBMIT_OPTS"] == (f"{options} {SHORT_JOB}" if kept is None else kept)
+
+
+@pytest.mark.timeout(320)
+@pytest.mark.parametrize(("count", "level"), [(1, "1"), (SHORT_ROWS, "")])
+def test_java_lives_as_short_as_its_job(tmp_path: Path, count: int, level: str) -> None:
+    """Of few rows and of many, as a summary says."""
+    result_of(tmp_path / "r", [connect(1)], counts={"connect": 1, "publish": count})
+    lines = ("import sys", "from fluxmq.spark import verify_job", "from pyspark.sql import SparkSession",
+             "def judged(*_, **__):",
+             "    java = SparkSession.getActiveSession().sparkContext._jvm",
+             "    print(list(java.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()))",
+             "    raise SystemExit",
+             "import fluxmq.spark.violations", "fluxmq.spark.violations.judged = judged",
+             "verify_job.verify([sys.argv[1]])")
+    done = subprocess.run([sys.executable, "-P", "-c", "\n".join(lines), str(tmp_path / "r")], env=environment(),
+                          capture_output=True, text=True, timeout=300)
+    assert ("-XX:TieredStopAtLevel=1" in done.stdout) == bool(level), done.stdout + done.stderr
+    assert "-Dlog4j2" in done.stdout
 
 
 def test_the_commands_are_listed() -> None:
