@@ -4,7 +4,7 @@ from __future__ import annotations
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,7 +74,8 @@ class ReplayAsked:
 def begin(asked: ReplayAsked, recording: Recording, plan: Plan) -> tuple[Place, Summary]:
     """Looks for the broker and makes the empty result. Raises ReplayError, ResultError."""
     amqp = asked.amqp_address(plan.protocols)
-    _look_at(asked, plan.protocols)
+    for address, option, _ in _addresses(asked, plan.protocols):
+        _opened(address, option).close()
     manifest = recording.manifest
     summary = Summary(
         run=secrets.randbelow(RUNS - 1) + 1, options=asked.said(), partitions=plan.partitions, why="it did not end",
@@ -89,32 +90,41 @@ def look_first(asked: ReplayAsked, recording: Recording) -> None:
     """What can be said before the rows are read: that a broker of each of the recording's protocols answers, and that
     the result has a place. Raises RecordingError, ReplayError, ResultError."""
     unused_place(asked.out)
-    _look_at(asked, recording.protocols())
+    for address, option, protocol in _addresses(asked, recording.protocols()):
+        _ask(address, option, protocol, asked.patience_s)
 
 
-def _look_at(asked: ReplayAsked, protocols: frozenset[str]) -> None:
-    amqp = asked.amqp_address(protocols)
+def _addresses(asked: ReplayAsked, protocols: frozenset[str]) -> Iterator[tuple[str, str, Opening]]:
+    """Where clients go, which option says so, and what they speak."""
     if "mqtt" in protocols:
-        _look(asked.broker, "--broker", MQTT, asked.patience_s)
+        yield asked.broker, "--broker", MQTT
+    amqp = asked.amqp_address(protocols)
     if amqp:
-        option = "--amqp-broker" if asked.amqp_broker or amqp != asked.broker else "--broker"
-        _look(amqp, option, AMQP, asked.patience_s)
+        yield amqp, "--amqp-broker" if asked.amqp_broker or amqp != asked.broker else "--broker", AMQP
 
 
-def _look(address: str, option: str, protocol: Opening, patience_s: float) -> None:
-    """Opens a connection and begins a session. Raises ReplayError when nobody listens there, or what comes back does
-    not begin as in that protocol; a refusal is an answer, too. Who keeps silent hangs: the replay finds that."""
+def _opened(address: str, option: str) -> socket.socket:
+    """Raises ReplayError when nobody listens there."""
     place = Address.of(address)
     try:
-        if place.path:
-            probe = socket.socket(socket.AF_UNIX)
-            probe.connect(place.path)
-        else:
-            probe = socket.create_connection((place.host, place.port), CONNECT_TIMEOUT_S)
+        if not place.path:
+            return socket.create_connection((place.host, place.port), CONNECT_TIMEOUT_S)
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            made.connect(place.path)
+        except OSError:
+            made.close()
+            raise
+        return made
     except OSError as error:
         raise ReplayError(f"there is no broker at {address}: {error.strerror or error}; start one, or name "
                           f"another with {option}") from None
-    with probe:
+
+
+def _ask(address: str, option: str, protocol: Opening, patience_s: float) -> None:
+    """Begins a session. Raises ReplayError when nobody listens there, or what comes back does not begin as in that
+    protocol; a refusal is an answer, too. Who keeps silent hangs: the replay finds that."""
+    with _opened(address, option) as probe:
         probe.settimeout(patience_s)
         try:
             probe.sendall(protocol.request)
