@@ -24,8 +24,13 @@ SWITCHES = {"debug": DEBUG, "sanitize": SANITIZE, "parsers": PARSERS_ONLY, "cove
 PROCESSORS = len(os.sched_getaffinity(0))
 KIND = "-".join(name for name, on in SWITCHES.items() if on) or "plain"
 
+# Packages of the core, each above those in front of it (tests/tidy/test_rings.py); client, record and testing beside
+# them.
+CORE = ["wire", "mqtt", "amqp091", "disk", "memory", "pubsub", "queue", "exchange", "bridge", "hub", "net", "client",
+        "record", "testing"]
 PACKAGES = [
-    "fluxmq", "fluxmq._core", "fluxmq.model", "fluxmq.engine", "fluxmq.storage", "fluxmq.access",
+    "fluxmq", "fluxmq._core", *(f"fluxmq._core.{name}" for name in CORE), "fluxmq.model",
+     "fluxmq.engine", "fluxmq.storage", "fluxmq.access",
     "fluxmq.edge", "fluxmq.edge.amqp091", "fluxmq.edge.mqtt", "fluxmq.admin", "fluxmq.record", "fluxmq.app",
     "fluxmq.client", "fluxmq.bench", "fluxmq.bench.load", "fluxmq.bench.gate", "fluxmq.bench.micro", "fluxmq.spark",
     "fluxmq.spark.examples",
@@ -36,12 +41,16 @@ PACKAGE_DIR = {"fluxmq.bench": "bench", "fluxmq.bench.load": "bench/load", "flux
 
 # Modules that read what comes from a socket or a disk, and what these import: nothing else of the core.
 PARSERS = {
-    "text", "trie", "trie_probe", "websocket", "websocket_probe", "link", "message", "tap",
-    "mqtt_decode", "mqtt_encode", "mqtt_fields", "mqtt_packets", "mqtt_props", "codec_testing",
-    "amqp091_fields", "amqp091_methods", "amqp091_properties", "amqp091_values", "amqp091_testing",
-    "amqp091_names", "amqp091_header", "amqp091_topics", "amqp091_to_mqtt", "amqp091_translate",
-    "client_machine", "client_message", "client_session", "client_writer", "client_publishing",
-    "journal", "journal_format", "segment_format",
+    "wire": {"text"},
+    "mqtt": {"decode", "encode", "fields", "packets", "props"},
+    "amqp091": {"fields", "methods", "names", "properties", "topics", "values"},
+    "disk": {"journal", "journal_format", "segment_format"},
+    "memory": {"link", "message", "tap"},
+    "pubsub": {"trie"},
+    "bridge": {"header", "to_mqtt", "translate"},
+    "net": {"websocket"},
+    "client": {"machine", "message", "publishing", "session", "writer"},
+    "testing": {"amqp091", "codec", "trie_probe", "websocket_probe"},
 }
 
 
@@ -62,11 +71,13 @@ def extensions() -> list[Extension]:
     if COVERAGE:
         macros += [("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_MONITORING", "0")]
     # Cython follows .pxd files by itself; a changed header must rebuild whoever might include it.
-    headers = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "fluxmq" / "_core").glob("*.h"))]
+    headers = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "fluxmq" / "_core").rglob("*.h"))]
     found = []
-    for folder, package in (("fluxmq/_core", "fluxmq._core"), ("bench/load", "fluxmq.bench.load")):
+    for name in [*CORE, "bench/load"]:
+        folder = name if "/" in name else f"fluxmq/_core/{name}"
+        package = "fluxmq.bench.load" if "/" in name else f"fluxmq._core.{name}"
         for source in sorted((ROOT / folder).glob("*.pyx")):
-            if PARSERS_ONLY and source.stem not in PARSERS:
+            if PARSERS_ONLY and source.stem not in PARSERS.get(name, ()):
                 continue
             # Tracing takes the GIL: the journal's writer would wait for it while it has the lock that the loop wants.
             own = [macro for macro in macros if source.stem != "journal" or macro[0] != "CYTHON_TRACE_NOGIL"]

@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 def _compiled(folder: str) -> bool:
     # A module that every kind of build has, that of the parsers alone among them (setup.py).
-    return any(exists(join(folder, "_core", "text" + suffix)) for suffix in EXTENSION_SUFFIXES)
+    return any(exists(join(folder, "_core", "wire", "text" + suffix)) for suffix in EXTENSION_SUFFIXES)
 
 
 if not _compiled(dirname(abspath(__file__))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from fluxmq._core import amqp091_methods as m
+from fluxmq._core.amqp091 import methods as m
 from fluxmq.spark.amqp_credit import ChannelCredit
 from fluxmq.spark.amqp_operations import ANSWERED
 from fluxmq.spark.links import Operation

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from fluxmq._core import amqp091_methods as m
+from fluxmq._core.amqp091 import methods as m
 from fluxmq._core.errors import FluxError
 from fluxmq.client.options import Address
 from fluxmq.spark.amqp_machine import AmqpRefused, Hears, Login, Machine

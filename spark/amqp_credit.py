@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from fluxmq._core import amqp091_methods as m
-from fluxmq._core.replay_rows import NO_VALUE
+from fluxmq._core.amqp091 import methods as m
+from fluxmq._core.client.replay_rows import NO_VALUE
 
 __all__ = ["ChannelCredit", "Credit"]
 

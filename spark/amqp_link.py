@@ -12,8 +12,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from fluxmq._core import amqp091_methods as m
-from fluxmq._core.replay_rows import NO_VALUE, ReplayRows
+from fluxmq._core.amqp091 import methods as m
+from fluxmq._core.client.replay_rows import NO_VALUE, ReplayRows
 from fluxmq.spark.amqp_channel import AmqpChannel
 from fluxmq.spark.amqp_connection import AmqpConnection
 from fluxmq.spark.amqp_machine import AmqpRefused, Delivered, Login

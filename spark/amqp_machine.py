@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from fluxmq._core import amqp091_methods as m
+from fluxmq._core.amqp091 import methods as m
 from fluxmq._core.errors import FluxError, ProtocolError
 
 __all__ = ["AmqpRefused", "Delivered", "Hears", "Login", "Machine"]

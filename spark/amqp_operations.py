@@ -9,8 +9,8 @@ import json
 from functools import lru_cache
 from typing import Any
 
-from fluxmq._core import amqp091_methods as m
-from fluxmq._core.amqp091_properties import encode_properties
+from fluxmq._core.amqp091 import methods as m
+from fluxmq._core.amqp091.properties import encode_properties
 
 __all__ = ["ANSWERED", "METHODS", "copy_of_exchange", "copy_of_key", "copy_of_queue", "method_asked", "own_names",
            "vhost_asked", "wire_content"]

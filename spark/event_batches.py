@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from fluxmq._core.replay_rows import NO_VALUE, Chunk, ReplayRows
+from fluxmq._core.client.replay_rows import NO_VALUE, Chunk, ReplayRows
 from fluxmq.spark.result import EVENTS, SCHEMA
 
 __all__ = ["EventBatches"]

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fluxmq._core.client_message import Message
-from fluxmq._core.client_session import Session
+from fluxmq._core.client.message import Message
+from fluxmq._core.client.replay_rows import NO_VALUE, Lane, QueueCredit, ReplayClient, ReplayRows
+from fluxmq._core.client.session import Session
 from fluxmq._core.errors import FluxError
-from fluxmq._core.replay_rows import NO_VALUE, Lane, QueueCredit, ReplayClient, ReplayRows
 from fluxmq.client.errors import ConnectRefused
 from fluxmq.client.options import ConnectOptions, Will
 from fluxmq.spark.operations import ConnectAsked

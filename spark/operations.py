@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluxmq._core.client_properties import Properties
-from fluxmq._core.mqtt_props import property_table
+from fluxmq._core.client.properties import Properties
+from fluxmq._core.mqtt.props import property_table
 from fluxmq.spark.amqp_operations import ANSWERED, METHODS
 
 __all__ = ["ACK", "AMQP", "CLOSE", "CONNECT", "DISCONNECT", "KINDS", "METHOD", "OPERATIONS", "ORDER", "PUBLISH",

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fluxmq._core.client.replay_rows import NO_VALUE
 from fluxmq._core.errors import FluxError
-from fluxmq._core.replay_rows import NO_VALUE
 from fluxmq.spark.amqp_link import AmqpLink
 from fluxmq.spark.amqp_operations import vhost_asked
 from fluxmq.spark.event_batches import EventBatches

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fluxmq._core.client_message import Message
-from fluxmq._core.client_properties import Properties
-from fluxmq._core.replay_rows import NO_VALUE
+from fluxmq._core.client.message import Message
+from fluxmq._core.client.properties import Properties
+from fluxmq._core.client.replay_rows import NO_VALUE
 from fluxmq.spark.grace import Grace
 from fluxmq.spark.links import CLOSED, OPEN, Link, Operation
 from fluxmq.spark.operations import properties_asked

@@ -1,4 +1,4 @@
-"""Messages of a running broker, through its admin socket: pages of them as bytes (`_core/queue_page`). Nothing is
+"""Messages of a running broker, through its admin socket: pages of them as bytes (`_core/queue/page`). Nothing is
 claimed or settled. Blocking, one request at a time; the socket is of this machine."""
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.queue_page import PAGE_TYPE, decode_page
-from fluxmq._core.queue_rows import Rows
+from fluxmq._core.queue.page import PAGE_TYPE, decode_page
+from fluxmq._core.queue.rows import Rows
 from fluxmq.spark.source_columns import SourceError
 from fluxmq.spark.source_plan import Filters, Gone, LogRange, NoQueue, QueueLog, QueueLogs, feed
 

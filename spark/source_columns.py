@@ -1,4 +1,4 @@
-"""Columns of the data source `fluxmq`: their schema, and Arrow batches from the buffers of `_core/queue_rows`."""
+"""Columns of the data source `fluxmq`: their schema, and Arrow batches from the buffers of `_core/queue/rows`."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 from fluxmq._core.errors import FluxError
 
 if TYPE_CHECKING:
-    from fluxmq._core.queue_rows import Rows
+    from fluxmq._core.queue.rows import Rows
 
 __all__ = ["SCHEMA", "Columns", "SourceError"]
 

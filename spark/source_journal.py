@@ -15,9 +15,9 @@ from typing import Any, cast
 import msgspec
 from rocksdict import AccessType, Options, Rdict
 
+from fluxmq._core.disk.journal_format import FILE_HEADER_SIZE, batch_at, decode_file_header, file_name, file_number
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.journal_format import FILE_HEADER_SIZE, batch_at, decode_file_header, file_name, file_number
-from fluxmq._core.queue_rows import scan_batch
+from fluxmq._core.queue.rows import scan_batch
 from fluxmq.model.amqp_queues import Declared, read_arguments, spec_of
 from fluxmq.model.queues import QueueSpec
 from fluxmq.spark.source_columns import SourceError
@@ -174,7 +174,7 @@ def _both(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> list[tupl
 
 
 def _cursors(state: bytes) -> dict[int, Group]:
-    """A group's cursors, drawn in _core/queue_state.pyx."""
+    """A group's cursors, drawn in _core/queue/state.pyx."""
     version, count = struct.unpack_from(">BI", state)
     if version != 1:
         raise SourceError(f"the state of a group is of version {version}, this program reads version 1: the broker is "

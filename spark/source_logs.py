@@ -17,9 +17,7 @@ from typing import Any, TypeVar
 
 import zstandard
 
-from fluxmq._core.errors import CorruptError
-from fluxmq._core.queue_rows import Rows, appends_of
-from fluxmq._core.segment_format import (
+from fluxmq._core.disk.segment_format import (
     HEADER_SIZE,
     STORED_PLAIN,
     STORED_ZSTD,
@@ -35,6 +33,8 @@ from fluxmq._core.segment_format import (
     log_name,
     walk,
 )
+from fluxmq._core.errors import CorruptError
+from fluxmq._core.queue.rows import Rows, appends_of
 from fluxmq.spark.source_columns import SourceError
 from fluxmq.spark.source_journal import Behind, Stored, read_small, read_state, walk_journal
 from fluxmq.spark.source_plan import LANE_BITS, Filters, Gone, LogRange, NoQueue, QueueLog, QueueLogs, feed, signed

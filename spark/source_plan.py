@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from fluxmq._core.errors import FluxError
-from fluxmq._core.queue_rows import Rows
+from fluxmq._core.queue.rows import Rows
 from fluxmq.spark.source_columns import SourceError
 
 __all__ = ["Filters", "Gone", "LogRange", "NoQueue", "Options", "Place", "QueueLog", "QueueLogs", "feed", "lane_key",

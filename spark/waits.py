@@ -7,8 +7,8 @@ from collections.abc import Coroutine, Iterable
 from functools import partial
 from typing import Any
 
+from fluxmq._core.client.replay_rows import Lane, ReplayRows
 from fluxmq._core.errors import FluxError
-from fluxmq._core.replay_rows import Lane, ReplayRows
 from fluxmq.client.options import Address
 from fluxmq.spark.links import CLOSED, OPEN, Link, Operation, PlayedClient
 from fluxmq.spark.play_options import PlayOptions, PlayStatus

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from fluxmq._core.errors import FluxError
-from fluxmq._core.testing import DEBUG_BUILD
+from fluxmq._core.testing.probes import DEBUG_BUILD
 from fluxmq.bench.gate.baseline import NoBaseline, build, find_commit, named_commit
 from fluxmq.bench.gate.history import committed, drift, move_baseline, read_history
 from fluxmq.bench.gate.report import gate_report
@@ -156,7 +156,7 @@ def gate(thorough: bool, rounds: int | None, seconds: float | None, publishes: i
 def find_home(baseline: str | None, checkout: Path, progress: Progress) -> Path:
     """The directory of the baseline's package. Raises NoBaseline, GateError."""
     if baseline is not None and Path(baseline).is_dir():
-        if not list(Path(baseline, "fluxmq", "_core").glob("*.so")):
+        if not list(Path(baseline, "fluxmq", "_core").rglob("*.so")):
             raise GateError(f"{baseline} is no built tree: it has no compiled modules in fluxmq/_core")
         return Path(baseline).absolute()
     return build(checkout, find_commit(checkout, baseline), progress.say)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fluxmq._core.tap import Tap
+from fluxmq._core.memory.tap import Tap
 from fluxmq.bench.load.brokers import Broker, BrokerError, Needs, free_port, start_broker
 from fluxmq.bench.load.machine import describe_machine
 from fluxmq.bench.load.options import LoadOptions

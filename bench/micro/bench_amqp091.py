@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from fluxmq._core import amqp091_testing
-from fluxmq._core.amqp091_fields import Integer, Timestamp, decode_table, encode_table
-from fluxmq._core.amqp091_methods import (
+from fluxmq._core.amqp091.fields import Integer, Timestamp, decode_table, encode_table
+from fluxmq._core.amqp091.methods import (
     BasicAck,
     BasicDeliver,
     BasicPublish,
@@ -22,7 +21,8 @@ from fluxmq._core.amqp091_methods import (
     QueueDeclare,
     decode_method,
 )
-from fluxmq._core.amqp091_properties import decode_properties, encode_properties
+from fluxmq._core.amqp091.properties import decode_properties, encode_properties
+from fluxmq._core.testing import amqp091 as amqp091_testing
 
 Benchmark = Callable[..., Any]
 LOOPS = 1_000

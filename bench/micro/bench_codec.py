@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from fluxmq._core import codec_testing
-from fluxmq._core.mqtt_decode import Decoder, decode_packet
-from fluxmq._core.mqtt_encode import encode_packet
-from fluxmq._core.mqtt_packets import Connect, Packet, Publish, Subscribe, Subscription, Will
-from fluxmq._core.mqtt_props import encode_properties
+from fluxmq._core.mqtt.decode import Decoder, decode_packet
+from fluxmq._core.mqtt.encode import encode_packet
+from fluxmq._core.mqtt.packets import Connect, Packet, Publish, Subscribe, Subscription, Will
+from fluxmq._core.mqtt.props import encode_properties
+from fluxmq._core.testing import codec as codec_testing
 
 Benchmark = Callable[..., Any]
 LOOPS = 1_000

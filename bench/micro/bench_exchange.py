@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from fluxmq._core.exchange import Exchanges
-from fluxmq._core.exchange_headers import sorted_table
-from fluxmq._core.exchange_probe import find_rounds
+from fluxmq._core.exchange.exchange import Exchanges
+from fluxmq._core.exchange.headers import sorted_table
+from fluxmq._core.testing.exchange_probe import find_rounds
 
 SMOKE = os.environ.get("FLUXMQ_BENCH_SMOKE") == "1"
 ROUNDS = 2 if SMOKE else 200

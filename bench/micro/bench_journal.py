@@ -19,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 
-from fluxmq._core.journal import Journal
+from fluxmq._core.disk.journal import Journal
 
 __all__ = ["bare_loop", "group_commit", "main", "measure_append"]
 

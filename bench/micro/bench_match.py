@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from fluxmq._core.trie_probe import TrieProbe
+from fluxmq._core.testing.trie_probe import TrieProbe
 
 SMOKE = os.environ.get("FLUXMQ_BENCH_SMOKE") == "1"
 SIZES = [1_000, 10_000] if SMOKE else [1_000, 100_000, 1_000_000]

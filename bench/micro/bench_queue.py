@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from fluxmq._core.hub import Hub
-from fluxmq._core.queue import Queue
-from fluxmq._core.queue_due import DueHeap
-from fluxmq._core.queue_member import PyMember
-from fluxmq._core.testing import pump_queues
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue.due import DueHeap
+from fluxmq._core.queue.member import PyMember
+from fluxmq._core.queue.queue import Queue
+from fluxmq._core.testing.probes import pump_queues
 from fluxmq.engine.queues import QueueManager
 from fluxmq.model.queues import QueueSpec
 

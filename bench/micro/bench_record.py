@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluxmq._core.amqp091_methods import BasicPublish
-from fluxmq._core.mqtt_encode import encode_packet
-from fluxmq._core.mqtt_packets import Connect, PubAck, Publish
-from fluxmq._core.record_rows import RecordRows
-from fluxmq._core.xxh64 import xxh64
+from fluxmq._core.amqp091.methods import BasicPublish
+from fluxmq._core.mqtt.encode import encode_packet
+from fluxmq._core.mqtt.packets import Connect, PubAck, Publish
+from fluxmq._core.record.rows import RecordRows
+from fluxmq._core.wire.xxh64 import xxh64
 from fluxmq.record.files import RecordingFiles, batch_of_columns
 from fluxmq.record.manifest import new_manifest
 from fluxmq.record.options import BrokerAbout, RecordOptions

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fluxmq._core.hub_probe import HubProbe
+from fluxmq._core.testing.hub_probe import HubProbe
 
 SMOKE = os.environ.get("FLUXMQ_BENCH_SMOKE") == "1"
 ROUNDS = 20 if SMOKE else 2_000

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fluxmq._core.segment_format import block_of, encode_message
+from fluxmq._core.disk.segment_format import block_of, encode_message
 from fluxmq.storage.segment_files import Block
 from fluxmq.storage.segments import SegmentStore
 

@@ -1,4 +1,4 @@
-"""The binary answer to a browse: pages of messages as bytes (drawn in `_core/queue_page.pyx`), for programs that read
+"""The binary answer to a browse: pages of messages as bytes (drawn in `_core/queue/page.pyx`), for programs that read
 queues by the million. Asked for by `Accept: application/vnd.fluxmq.messages`.
 
     GET /api/v1/queues/Q/messages?partition=&lane=&from=&to=     from, to: offsets; [from, to), of one lane
@@ -9,7 +9,7 @@ from typing import Any
 
 import h11
 
-from fluxmq._core.queue_page import PAGE_TYPE
+from fluxmq._core.queue.page import PAGE_TYPE
 from fluxmq.admin.http import Answer
 from fluxmq.engine.ports_queues import QueueRefused, QueuesPort
 from fluxmq.model import limits

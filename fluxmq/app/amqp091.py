@@ -5,8 +5,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
-from fluxmq._core.amqp091_bridge import publish_amqp
-from fluxmq._core.amqp091_connection import Bodies
+from fluxmq._core.hub.amqp091_bridge import publish_amqp
+from fluxmq._core.net.amqp091_connection import Bodies
 from fluxmq.app.heap import trim
 from fluxmq.app.logs import Notes
 from fluxmq.app.memory import MemoryAlarm, high_mark
@@ -19,8 +19,8 @@ from fluxmq.engine.exchange_store import ExchangeKeeper
 from fluxmq.engine.exchanges import ExchangeManager
 
 if TYPE_CHECKING:
-    from fluxmq._core.exchange import Exchanges
-    from fluxmq._core.queue import Queue
+    from fluxmq._core.exchange.exchange import Exchanges
+    from fluxmq._core.queue.queue import Queue
     from fluxmq.app.server import Server
 
 __all__ = ["Amqp091"]

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Iterator
 from itertools import combinations
 
-from fluxmq._core.text import check_filter
+from fluxmq._core.wire.text import check_filter
 from fluxmq.model import limits
 from fluxmq.model.address import Address, parse_address
 from fluxmq.model.config import Config

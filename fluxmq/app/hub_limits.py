@@ -1,7 +1,7 @@
 """The part of the composition root that sets the limits of the hub and of sessions."""
 from __future__ import annotations
 
-from fluxmq._core.hub import Hub
+from fluxmq._core.hub.hub import Hub
 from fluxmq.engine.session_limits import Limits
 from fluxmq.model import limits
 from fluxmq.model.config import Config

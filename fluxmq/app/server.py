@@ -23,8 +23,8 @@ import uvloop
 
 from fluxmq import __version__
 from fluxmq._core.errors import FluxError, ShortageError, StorageError
-from fluxmq._core.hub import Hub
-from fluxmq._core.poller import Poller
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.net.poller import Poller
 from fluxmq.access.authority import Authority
 from fluxmq.admin.health import HealthServer
 from fluxmq.admin.metrics import Metrics

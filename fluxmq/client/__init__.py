@@ -3,9 +3,9 @@
 `Client` comes back by itself; `Connection`, what it is built on, is one network connection with callbacks. See
 docs/client.md.
 """
-from fluxmq._core.client_message import Message
-from fluxmq._core.client_properties import Properties
-from fluxmq._core.client_publishing import Publishing
+from fluxmq._core.client.message import Message
+from fluxmq._core.client.properties import Properties
+from fluxmq._core.client.publishing import Publishing
 from fluxmq.client.backoff import Backoff
 from fluxmq.client.client import Client
 from fluxmq.client.connection import Connection

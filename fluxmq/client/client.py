@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Self
 
-from fluxmq._core.client_message import Message
-from fluxmq._core.client_properties import Properties
-from fluxmq._core.mqtt_packets import Properties as PropertyList
+from fluxmq._core.client.message import Message
+from fluxmq._core.client.properties import Properties
+from fluxmq._core.mqtt.packets import Properties as PropertyList
 from fluxmq.client.backoff import Backoff
 from fluxmq.client.connection import Connection
 from fluxmq.client.errors import ConnectionLost, ConnectRefused, FluxError, NotConnected, UsageError

@@ -10,12 +10,12 @@ import ssl
 from collections.abc import Callable
 from typing import Self
 
-from fluxmq._core.client_machine import STATE_CLOSED, STATE_OPEN, ClientMachine
-from fluxmq._core.client_message import Message
-from fluxmq._core.client_properties import Properties
-from fluxmq._core.client_session import Session
-from fluxmq._core.mqtt_packets import ConnAck as ConnAckPacket
-from fluxmq._core.mqtt_packets import Disconnect
+from fluxmq._core.client.machine import STATE_CLOSED, STATE_OPEN, ClientMachine
+from fluxmq._core.client.message import Message
+from fluxmq._core.client.properties import Properties
+from fluxmq._core.client.session import Session
+from fluxmq._core.mqtt.packets import ConnAck as ConnAckPacket
+from fluxmq._core.mqtt.packets import Disconnect
 from fluxmq.client.errors import ConnectionLost, ConnectRefused
 from fluxmq.client.options import Address, ConnAck, ConnectOptions
 from fluxmq.client.reasons import reason_text

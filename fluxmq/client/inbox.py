@@ -5,8 +5,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from fluxmq._core.client_message import Message
-from fluxmq._core.client_properties import Properties
+from fluxmq._core.client.message import Message
+from fluxmq._core.client.properties import Properties
 from fluxmq.client.connection import Connection
 from fluxmq.client.errors import UsageError
 

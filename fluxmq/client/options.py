@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fluxmq._core.client_properties import Properties
+from fluxmq._core.client.properties import Properties
 from fluxmq._core.errors import UsageError
-from fluxmq._core.mqtt_packets import Connect
-from fluxmq._core.mqtt_packets import Will as WillPacket
+from fluxmq._core.mqtt.packets import Connect
+from fluxmq._core.mqtt.packets import Will as WillPacket
 
 __all__ = ["Address", "ConnAck", "ConnectOptions", "Will"]
 

@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any
 
-from fluxmq._core.client_machine import SESSION_LOST
-from fluxmq._core.client_properties import Properties
-from fluxmq._core.client_publishing import Publishing
-from fluxmq._core.client_session import Session
-from fluxmq._core.mqtt_packets import Properties as PropertyList
+from fluxmq._core.client.machine import SESSION_LOST
+from fluxmq._core.client.properties import Properties
+from fluxmq._core.client.publishing import Publishing
+from fluxmq._core.client.session import Session
+from fluxmq._core.mqtt.packets import Properties as PropertyList
 from fluxmq.client.connection import Connection
 from fluxmq.client.errors import NotConnected, PublishRefused, QueueFull, SessionLost, UsageError, WindowFull
 from fluxmq.client.reasons import reason_text

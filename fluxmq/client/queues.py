@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from fluxmq._core.client_properties import Properties
-from fluxmq._core.client_publishing import Publishing
-from fluxmq._core.mqtt_packets import Properties as PropertyList
+from fluxmq._core.client.properties import Properties
+from fluxmq._core.client.publishing import Publishing
+from fluxmq._core.mqtt.packets import Properties as PropertyList
 from fluxmq.client.errors import UsageError
 from fluxmq.client.inbox import Delivery, Inbox
 from fluxmq.client.publisher import Payload

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from fluxmq._core.client_properties import Properties
+from fluxmq._core.client.properties import Properties
 
 __all__ = ["PublishResult"]
 

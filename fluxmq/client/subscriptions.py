@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from fluxmq._core.client_properties import Properties
-from fluxmq._core.mqtt_packets import Properties as PropertyList
+from fluxmq._core.client.properties import Properties
+from fluxmq._core.mqtt.packets import Properties as PropertyList
 from fluxmq.client.connection import Connection
 from fluxmq.client.errors import FluxError, NotConnected, SubscribeRefused, UsageError
 from fluxmq.client.filters import check_filter, filter_matches, topic_part

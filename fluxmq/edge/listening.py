@@ -12,9 +12,9 @@ from collections.abc import Callable
 from ssl import SSLContext, SSLSocket
 from typing import Any, Protocol
 
-from fluxmq._core.hub import Hub
-from fluxmq._core.poller import Poller
-from fluxmq._core.transport import Transport
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.net.poller import Poller
+from fluxmq._core.net.transport import Transport
 from fluxmq.edge.origins import Origins
 from fluxmq.edge.telling import tell_opened
 from fluxmq.engine.ports_guard import Guard

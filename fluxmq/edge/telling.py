@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from fluxmq._core.transport import Transport
+from fluxmq._core.net.transport import Transport
 
 __all__ = ["PRESENT", "tell_accepted", "tell_opened"]
 
-# As in fluxmq/_core/tap.pxd.
+# As in fluxmq/_core/memory/tap.pxd.
 _OPENED = 1
 _ACCEPTED = 2
 PRESENT = 1  # flag: the connection was there when the recording began

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fluxmq._core.amqp091_fields import Integer, Timestamp, encode_table
-from fluxmq._core.amqp091_properties import decode_properties, encode_properties
-from fluxmq._core.amqp091_translate import mqtt_to_amqp
-from fluxmq._core.queue import Queue
-from fluxmq._core.queue_log import Log
+from fluxmq._core.amqp091.fields import Integer, Timestamp, encode_table
+from fluxmq._core.amqp091.properties import decode_properties, encode_properties
+from fluxmq._core.bridge.translate import mqtt_to_amqp
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.queue_dead import note_dead_letter, note_death
 from fluxmq.model.amqp import text
 from fluxmq.model.amqp_queues import NAME_BYTES_MAX, internal_name, split_name
@@ -29,7 +29,7 @@ __all__ = ["DeadLetterer", "Route", "is_cycle", "with_death"]
 # (virtual host, exchange, routing key, header table without its length) -> queues, each once
 Route = Callable[[bytes, bytes, bytes, bytes], list[Queue]]
 
-FORMAT_AMQP091 = 1  # of Record.format; _core/message.pxd
+FORMAT_AMQP091 = 1  # of Record.format; _core/memory/message.pxd
 REASONS = {"expired": "expired", "maxlen": "maxlen", "max_retries": "delivery_limit"}
 QOS = 1
 COUNT_MAX = (1 << 63) - 1

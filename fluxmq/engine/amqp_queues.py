@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from fluxmq._core.amqp091_telling import DIRECT_REPLY_TO
-from fluxmq._core.queue import QUEUE_STREAM, Queue
-from fluxmq._core.queue_claim import Member
-from fluxmq._core.queue_group import Group
-from fluxmq._core.queue_heads import PULL_STALLED, pull, purge_ready, ready_of
+from fluxmq._core.bridge.telling import DIRECT_REPLY_TO
+from fluxmq._core.queue.claim import Member
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.heads import PULL_STALLED, pull, purge_ready, ready_of
+from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq.engine.amqp_dead import DeadLetterer, Route
 from fluxmq.engine.exchanges import no_queue
 from fluxmq.engine.queues import QueueManager, QueueState
@@ -39,8 +39,8 @@ RESERVED = b"amq."
 GENERATED = b"amq.gen-"
 REPLY_PREFIX = DIRECT_REPLY_TO + b"."
 RANDOM_BYTES = 16
-# What a message that is thrown away costs, in units of about 20 ns (_core/node.pxd): one method may ask for a million
-# of them, and who asks again and again has a share of each round as everybody else.
+# What a message that is thrown away costs, in units of about 20 ns (_core/memory/node.pxd): one method may ask for a
+# million of them, and who asks again and again has a share of each round as everybody else.
 PURGE_WORK, DELETE_WORK = 6, 3
 
 

@@ -1,7 +1,7 @@
 """The broker without I/O: the cold verbs. connect, subscribe, unsubscribe, disconnect, wills, expiry, takeover.
 
-The hot verbs (publish, deliver, acknowledge) are compiled and live in fluxmq/_core/hub.pyx; this object configures
-them. Time comes from Hub.steady_ms (fluxmq/_core/node.pxd); `tick` is called about four times a second.
+The hot verbs (publish, deliver, acknowledge) are compiled and live in fluxmq/_core/hub/hub.pyx; this object configures
+them. Time comes from Hub.steady_ms (fluxmq/_core/memory/node.pxd); `tick` is called about four times a second.
 
     connect ──► attached by the edge when CONNACK has left ──► disconnect ──► (expiry) ──► end
                                       │                             ▲
@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.hub import Hub
-from fluxmq._core.routes import ShareGroup
-from fluxmq._core.session import Session
-from fluxmq._core.text import check_filter, split_share
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.pubsub.routes import ShareGroup
+from fluxmq._core.pubsub.session import Session
+from fluxmq._core.wire.text import check_filter, split_share
 from fluxmq.engine.queue_consumers import QueueConsumers, is_queue_filter
 from fluxmq.engine.session_limits import Limits
 from fluxmq.engine.sessions import EXPIRY_NEVER, ClientConnection, Consume, Link, SessionState, Subscription, Will

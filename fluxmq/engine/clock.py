@@ -1,6 +1,6 @@
 """The steady clock over restarts, and a wall clock that is set while the broker runs.
 
-Deadlines are on the steady clock (fluxmq/_core/node.pxd). While the broker runs it advances with the time that passes;
+Deadlines are on the steady clock (_core/memory/node.pxd). While the broker runs it advances with the time that passes;
 over a restart only the wall clock can tell how much that was. So the journal says with every batch what both clocks
 showed (CLOCK records, Ledger.submit), each checkpoint puts the latest of that into the view, and a start goes on from
 it:
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.hub import Hub
+from fluxmq._core.hub.hub import Hub
 
 __all__ = ["CLOCK_KEY", "RECORD_CLOCK", "SteadyClock"]
 

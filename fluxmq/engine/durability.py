@@ -7,7 +7,7 @@ The journal is the truth, the view a copy that is brought forward when the journ
                           └──────── no space: what changed meanwhile is exported, too ───────┴─────────┘
 
 What is exported may be newer than the rotation; replay after a crash then meets some records a second time and applies
-them without effect (fluxmq/_core/persist.pxd). What is exported is never newer than the journal on disk when it is
+them without effect (fluxmq/_core/hub/persist.pxd). What is exported is never newer than the journal on disk when it is
 written: otherwise a crash could leave a copy that knows of something nobody else was promised.
 
 What an export takes over (what is dirty, dead, ended) nobody else remembers, and a checkpoint that lacks it would
@@ -24,10 +24,10 @@ from typing import Any
 
 import msgspec
 
+from fluxmq._core.disk.journal import JOURNAL_FAILED, JOURNAL_FULL, JOURNAL_OK, Journal
 from fluxmq._core.errors import CorruptError, ShortageError, StorageError
-from fluxmq._core.journal import JOURNAL_FAILED, JOURNAL_FULL, JOURNAL_OK, Journal
-from fluxmq._core.persist import Loader, export_retained, export_session, message_key, session_key
-from fluxmq._core.session import Session
+from fluxmq._core.hub.persist import Loader, export_retained, export_session, message_key, session_key
+from fluxmq._core.pubsub.session import Session
 from fluxmq.engine import stored
 from fluxmq.engine.broker import (
     RECORD_LINK,

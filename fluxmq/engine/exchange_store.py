@@ -7,8 +7,8 @@ known.
 from __future__ import annotations
 
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.exchange import Destination, Exchange
-from fluxmq._core.queue import Queue
+from fluxmq._core.exchange.exchange import Destination, Exchange
+from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind, ExchangeRecord, view_key
 from fluxmq.engine.exchanges import ExchangeManager
 from fluxmq.engine.queues import QueueManager

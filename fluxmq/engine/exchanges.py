@@ -1,6 +1,6 @@
 """The cold verbs of exchanges: declare, delete, bind, unbind; virtual hosts. Without I/O, without time.
 
-Where a message goes is compiled (fluxmq/_core/exchange.pyx): one Exchanges for each virtual host, shared by all
+Where a message goes is compiled (_core/exchange/exchange.pyx): one Exchanges for each virtual host, shared by all
 connections. This object decides what may be done to them and records it; what the records are is in
 exchange_records.py, how they come back in exchange_store.py.
 
@@ -14,10 +14,10 @@ from typing import Protocol
 
 import msgspec
 
-from fluxmq._core.amqp091_bridge import ExchangeRelay
-from fluxmq._core.exchange import TYPES, Binding, Destination, Exchange, Exchanges, QueueEnd
-from fluxmq._core.exchange_headers import KIND_NAMES, read_headers, sorted_table
-from fluxmq._core.hub import Hub
+from fluxmq._core.exchange.exchange import TYPES, Binding, Destination, Exchange, Exchanges, QueueEnd
+from fluxmq._core.exchange.headers import KIND_NAMES, read_headers, sorted_table
+from fluxmq._core.hub.amqp091_bridge import ExchangeRelay
+from fluxmq._core.hub.hub import Hub
 from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind, ExchangeRecord, view_key
 from fluxmq.engine.queue_records import record
 from fluxmq.model.amqp import AmqpRefused, ReplyCode, shown
@@ -36,7 +36,7 @@ X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 
 
 class BoundQueue(Protocol):
-    """What is asked of a queue here: fluxmq._core.queue.Queue is one."""
+    """What is asked of a queue here: fluxmq._core.queue.queue.Queue is one."""
 
     @property
     def number(self) -> int:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from fluxmq._core.disk.journal import Journal
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.journal import Journal
 
 __all__ = ["SegmentFiles", "StateStore"]
 

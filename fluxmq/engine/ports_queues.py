@@ -73,7 +73,7 @@ class Browsed(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Messages as bytes. content: as `_core/queue_page.pyx` draws it. next: the offset from which a further page goes
+    """Messages as bytes. content: as `_core/queue/page.pyx` draws it. next: the offset from which a further page goes
     on. loading: nothing yet, it must be read from disk first; ask again a little later."""
 
     content: bytes

@@ -4,13 +4,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from fluxmq._core.amqp091_edit import headers_of, properties_of, split_address
-from fluxmq._core.amqp091_topics import topic_of_address
+from fluxmq._core.amqp091.edit import headers_of, properties_of, split_address
+from fluxmq._core.amqp091.topics import topic_of_address
 from fluxmq._core.errors import StorageError
-from fluxmq._core.mqtt_props import decode_properties
-from fluxmq._core.queue import QUEUE_STREAM
-from fluxmq._core.queue_group import Group
-from fluxmq._core.queue_log import Record
+from fluxmq._core.mqtt.props import decode_properties
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.log import Record
+from fluxmq._core.queue.queue import QUEUE_STREAM
 from fluxmq.engine.amqp_admin import declared_of, named
 from fluxmq.engine.ports_queues import Browsed, Moved, Page, Publish, QueueMessage, QueueRefused, QueuesPort
 from fluxmq.engine.queue_contract import SILENT

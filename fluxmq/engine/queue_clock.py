@@ -2,7 +2,7 @@
 
 A tick looks at the queues that something happened to since the last one (Ledger.take_stirred), and at those whose time
 has come; a look says when the next one is needed. So queues that nothing happens to cost nothing, however many there
-are. All of it is on the steady clock (fluxmq/_core/node.pxd), but leases, which are on the monotonic one, and the age
+are. All of it is on the steady clock (_core/memory/node.pxd), but leases, which are on the monotonic one, and the age
 of a stream's messages, which their stamps tell.
 """
 from __future__ import annotations
@@ -11,7 +11,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 
-from fluxmq._core.queue import QUEUE_EPHEMERAL, QUEUE_STREAM, Queue
+from fluxmq._core.queue.queue import QUEUE_EPHEMERAL, QUEUE_STREAM, Queue
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queues import QueueManager, QueueState
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from fluxmq._core.queue import QUEUE_STREAM
-from fluxmq._core.queue_session import SessionClaims, SessionMember, SessionReader
-from fluxmq._core.session import Session
+from fluxmq._core.bridge.queue_session import SessionClaims, SessionMember, SessionReader
+from fluxmq._core.pubsub.session import Session
+from fluxmq._core.queue.queue import QUEUE_STREAM
 from fluxmq.engine.queue_contract import PROPERTIES, SILENT, backoff_problem
 from fluxmq.engine.queue_orders import Consumer, OrderRefused, obey
 from fluxmq.engine.queues import QueueManager

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fluxmq._core.amqp091_topics import topic_of_address
-from fluxmq._core.queue import QUEUE_STREAM
-from fluxmq._core.queue_log import Log
+from fluxmq._core.amqp091.topics import topic_of_address
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import QUEUE_STREAM
 from fluxmq.engine.queue_positions import NOTHING
 from fluxmq.engine.queue_properties import DEATHS, FORMAT_AMQP091, death_properties, with_deaths
 from fluxmq.model.queues import DEAD_LETTER_SUFFIX

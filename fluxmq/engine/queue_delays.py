@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fluxmq._core.queue import Queue
-from fluxmq._core.queue_delay import Delays
-from fluxmq._core.queue_group import Group
-from fluxmq._core.queue_log import Log
+from fluxmq._core.queue.delay import Delays
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import Queue
 
 if TYPE_CHECKING:
     from fluxmq.engine.queues import QueueManager, QueueState

@@ -1,7 +1,7 @@
 """Consumers that have as many unsettled messages as they may have: the operator is told, and they are tried again.
 
 Such a consumer gets nothing more until it settles some; the others of its queue go on. What limits it is one of three
-(_core/queue_claim.pxd, may_hold): its own number; what is left free of the node's, for its connection; of a group, what
+(_core/queue/claim.pxd, may_hold): its own number; what is left free of the node's, for its connection; of a group, what
 was returned and waits for its time. The first two come with a settlement of its own, which pumps its queue. The others
 may come from anywhere, so each tick tries those again that stand still: they are few, or the log is full of them.
 """
@@ -11,9 +11,9 @@ from collections import deque
 from itertools import islice
 from typing import Any
 
-from fluxmq._core.queue import Queue
-from fluxmq._core.queue_claim import Member
-from fluxmq._core.queue_group import Group
+from fluxmq._core.queue.claim import Member
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.queue_clock import LOOKS_MAX
 from fluxmq.engine.queues import QueueManager
 

@@ -1,9 +1,9 @@
 """Queues in numbers: of one, of all. For metrics, `$SYS` and the admin ring; nothing here looks at a message.
 
-What has happened is counted where it happens (queue_counts_t in _core/queue_claim.pxd, QueueState.died); what is there
+What has happened is counted where it happens (queue_counts_t in _core/queue/claim.pxd, QueueState.died); what is there
 now is measured when somebody asks. What a deleted queue had counted stays in the totals: a counter never falls.
 
-Totals are sums that follow what changes (QueueSums in _core/queue_stats.pyx): with a hundred thousand queues, to add
+Totals are sums that follow what changes (QueueSums in _core/queue/stats.pyx): with a hundred thousand queues, to add
 them all up takes a second.
 """
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from fluxmq._core.queue_stats import group_numbers, queue_counts, queue_numbers
+from fluxmq._core.queue.stats import group_numbers, queue_counts, queue_numbers
 from fluxmq.engine.queues import KINDS, QueueManager, QueueState
 
 __all__ = ["DEATHS", "as_metrics", "counts_of", "group_lags", "numbers_of", "totals"]

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from fluxmq._core.errors import FluxError
-from fluxmq._core.queue import QUEUE_STREAM, Queue
-from fluxmq._core.queue_log import Log
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq.engine.queues import QueueManager
 from fluxmq.model.mqtt import ReasonCode
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluxmq._core.queue_log import Log
-from fluxmq._core.queue_page import durable_end, encode_page
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.page import durable_end, encode_page
 from fluxmq.engine.ports_queues import Page, QueueRefused
 from fluxmq.engine.queues import QueueManager, QueueState
 

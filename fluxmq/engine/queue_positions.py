@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from fluxmq._core.queue_group import Group
-from fluxmq._core.queue_log import Log
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.log import Log
 
 __all__ = ["NOTHING", "Position", "offset_in", "read_position"]
 

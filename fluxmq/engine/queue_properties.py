@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fluxmq._core.amqp091_edit import headers_of, properties_of, with_headers
+from fluxmq._core.amqp091.edit import headers_of, properties_of, with_headers
 
 __all__ = ["DEATHS", "FORMAT_AMQP091", "death_properties", "encode_users", "log_properties", "partition_key_of",
            "priority_of", "told_in", "users_of", "with_deaths", "with_length", "without_deaths", "without_users"]
 
-FORMAT_AMQP091 = 1  # of Record.format; _core/message.pxd
+FORMAT_AMQP091 = 1  # of Record.format; _core/memory/message.pxd
 USER_PROPERTY = 0x26
 DEATH = b"x-death-"
 # What a dead letter's reason is counted as; what a consumer gave as its reason is "rejected".
@@ -70,7 +70,7 @@ def told_in(format_: int, properties: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def log_properties(message: bytes) -> bytes:
-    """The properties of a message as it stands in a log (drawn in _core/queue_log.pxd)."""
+    """The properties of a message as it stands in a log (drawn in _core/queue/log.pxd)."""
     topic = int.from_bytes(message[44:46], "little")
     size = int.from_bytes(message[40:44], "little")
     return message[48 + topic:48 + topic + size]

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 from fluxmq._core.errors import CorruptError, ShortageError, StorageError
-from fluxmq._core.queue import Queue
-from fluxmq._core.queue_cache import evict_cold
-from fluxmq._core.queue_delay import Delays
-from fluxmq._core.queue_log import Log
+from fluxmq._core.queue.cache import evict_cold
+from fluxmq._core.queue.delay import Delays
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.ports import SegmentFiles
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_delays import go_on

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.ledger import Ledger
+from fluxmq._core.memory.ledger import Ledger
 from fluxmq.engine.queue_contract import SILENT, Contract
 from fluxmq.model.amqp_queues import Declared, read_arguments, spec_of
 from fluxmq.model.queues import QueueSpec

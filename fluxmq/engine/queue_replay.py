@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fluxmq._core.queue import QUEUE_STREAM
-from fluxmq._core.queue_log import Log, Record
+from fluxmq._core.queue.log import Log, Record
+from fluxmq._core.queue.queue import QUEUE_STREAM
 from fluxmq.engine.ports_queues import Moved, QueueRefused
 from fluxmq.engine.queue_properties import FORMAT_AMQP091, partition_key_of, priority_of, told_in, without_deaths
 from fluxmq.model.mqtt import ReasonCode

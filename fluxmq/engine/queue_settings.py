@@ -5,8 +5,8 @@ import string
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fluxmq._core.queue import QUEUE_CLASSIC, QUEUE_STREAM, Queue
-from fluxmq._core.queue_log import Log
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import QUEUE_CLASSIC, QUEUE_STREAM, Queue
 from fluxmq.engine.queue_contract import deliveries_max
 from fluxmq.engine.queue_delays import first_delayed, more_is_due
 from fluxmq.engine.queue_sequences import is_repeated
@@ -14,7 +14,7 @@ from fluxmq.model.amqp_queues import NO_TERMS, Declared, QueueTerms, spec_of
 from fluxmq.model.queues import NAME_BYTES_MAX, name_problem
 
 if TYPE_CHECKING:
-    from fluxmq._core.queue_group import Group
+    from fluxmq._core.queue.group import Group
     from fluxmq.engine.queues import QueueManager, QueueState
     from fluxmq.model.queues import QueueSpec
 

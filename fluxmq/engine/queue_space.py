@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from fluxmq._core.journal import JOURNAL_FULL
+from fluxmq._core.disk.journal import JOURNAL_FULL
 from fluxmq.engine.queues import QueueManager
 
 __all__ = ["QueueSpace", "SpaceReserve"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from fluxmq._core.queue import Queue
-from fluxmq._core.queue_group import Group
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.queue_contract import Contract
 from fluxmq.model.amqp_queues import Declared, read_arguments
 from fluxmq.model.queues import QueueSpec

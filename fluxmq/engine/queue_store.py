@@ -26,12 +26,12 @@ from typing import Any
 import msgspec
 
 from fluxmq._core.errors import CorruptError, StorageError
-from fluxmq._core.queue import QUEUE_CLASSIC, Queue
-from fluxmq._core.queue_export import Export, restore_unflushed, unflushed
-from fluxmq._core.queue_group import Group
-from fluxmq._core.queue_heads import guess_ready_bytes
-from fluxmq._core.queue_log import Log
-from fluxmq._core.queue_state import export_state, replay, restore_state
+from fluxmq._core.queue.export import Export, restore_unflushed, unflushed
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.heads import guess_ready_bytes
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import QUEUE_CLASSIC, Queue
+from fluxmq._core.queue.state import export_state, replay, restore_state
 from fluxmq.engine.ports import SegmentFiles
 from fluxmq.engine.queue_delays import adopt_delays
 from fluxmq.engine.queue_properties import log_properties, told_in

@@ -1,6 +1,6 @@
 """The cold verbs of queues: declare, delete, groups, positions, dead letters. Without I/O, without time.
 
-The hot verbs (append, claim, settle) are compiled (_core/queue*.pyx); this object makes and configures what they work
+The hot verbs (append, claim, settle) are compiled (_core/queue/); this object makes and configures what they work
 on, and is told by callbacks of what they cannot decide. On disk: queue_store.py. What becomes due: queue_clock.py.
 """
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from fluxmq._core.hub import Hub
-from fluxmq._core.queue import QUEUE_CLASSIC, QUEUE_EPHEMERAL, QUEUE_STREAM, Queue
-from fluxmq._core.queue_claim import Member
-from fluxmq._core.queue_group import Group
-from fluxmq._core.queue_log import Log
-from fluxmq._core.queue_session import TopicFilter
-from fluxmq._core.queue_stats import QueueSums
+from fluxmq._core.bridge.queue_session import TopicFilter
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue.claim import Member
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import QUEUE_CLASSIC, QUEUE_EPHEMERAL, QUEUE_STREAM, Queue
+from fluxmq._core.queue.stats import QueueSums
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_contract import SILENT, Contract, backoff_ms, terms
 from fluxmq.engine.queue_dead import DeadNames, bury, make_room

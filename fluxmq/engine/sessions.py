@@ -1,6 +1,6 @@
 """What the cold verbs keep with each session, and what of it goes to disk.
 
-A Session (fluxmq/_core/session.pyx) holds what the hot verbs need; `Session.data` holds a SessionState. `Head` and
+A Session (_core/pubsub/session.pyx) holds what the hot verbs need; `Session.data` holds a SessionState. `Head` and
 `Link` are the bodies of the SESSION and LINK records (after the session's number) and part of the view's copy;
 msgpack arrays, so that a field added at the end is read as its default from an older file.
 """
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from fluxmq._core.session import Session
+from fluxmq._core.pubsub.session import Session
 from fluxmq.engine.queue_contract import SILENT, Contract
 
 __all__ = ["EXPIRY_NEVER", "ClientConnection", "Consume", "Head", "Link", "SessionState", "Subscription", "Will"]

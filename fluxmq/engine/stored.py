@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
+from fluxmq._core.disk.journal_format import iter_records
+from fluxmq._core.disk.segment_format import messages_of
 from fluxmq._core.errors import CorruptError, ProtocolError, UsageError
-from fluxmq._core.exchange import TYPES
-from fluxmq._core.exchange_headers import read_headers
-from fluxmq._core.journal_format import iter_records
-from fluxmq._core.persist import Loader
-from fluxmq._core.queue_state import RECORD_OFFSETS_MAX, cursors_of
-from fluxmq._core.segment_format import messages_of
+from fluxmq._core.exchange.exchange import TYPES
+from fluxmq._core.exchange.headers import read_headers
+from fluxmq._core.hub.persist import Loader
+from fluxmq._core.queue.state import RECORD_OFFSETS_MAX, cursors_of
 from fluxmq.engine.clock import CLOCK_KEY, RECORD_CLOCK
 from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind, ExchangeRecord
 from fluxmq.engine.queue_properties import log_properties, told_in
@@ -88,7 +88,7 @@ def group_of(value: bytes) -> GroupRecord:
 
 
 def copy_of(value: bytes) -> tuple[GroupRecord, bytes]:
-    """A group in the view: its record, and what its cursors say (fluxmq/_core/queue_state.pyx)."""
+    """A group in the view: its record, and what its cursors say (fluxmq/_core/queue/state.pyx)."""
     record, state = _copy(value)
     return _sound(record), state
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from fluxmq._core.amqp091_fields import Timestamp
+from fluxmq._core.amqp091.fields import Timestamp
 from fluxmq.model.amqp import AmqpRefused, ReplyCode
 from fluxmq.model.amqp import shown as text_of
 from fluxmq.model.queues import DeadLetters, QueueLimits, QueueSpec, Retention, Retry

@@ -1,7 +1,7 @@
 """The numbers of the MQTT wire by name: packet types, property identifiers, reason codes (MQTT 5.0 sections 2.1.2,
 2.2.2.2, 2.4).
 
-The compiled core has the same numbers in _core/mqtt_consts.pxd; tests/unit/test_mqtt_consts.py compares the two.
+The compiled core has the same numbers in _core/mqtt/consts.pxd; tests/unit/test_mqtt_consts.py compares the two.
 """
 from enum import IntEnum
 

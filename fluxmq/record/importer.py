@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from fluxmq._core.amqp091_methods import ConnectionOpen, ConnectionStartOk, decode_method
+from fluxmq._core.amqp091.methods import ConnectionOpen, ConnectionStartOk, decode_method
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.mqtt_decode import decode_packet
-from fluxmq._core.mqtt_packets import ConnAck, Connect
-from fluxmq._core.record_rows import whole_packets
+from fluxmq._core.mqtt.decode import decode_packet
+from fluxmq._core.mqtt.packets import ConnAck, Connect
+from fluxmq._core.record.rows import whole_packets
 from fluxmq.record.files import prepare_directory
 from fluxmq.record.manifest import MANIFEST, Manifest, RecordingError, new_manifest
 from fluxmq.record.options import BrokerAbout, RecordOptions

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from fluxmq._core.poller import Poller
-from fluxmq._core.tap import Tap
+from fluxmq._core.memory.tap import Tap
+from fluxmq._core.net.poller import Poller
 from fluxmq.engine.ports_record import RecordPort, RecordRefused
 from fluxmq.model.record import RING_BYTES_MIN
 from fluxmq.record.options import BrokerAbout

@@ -8,7 +8,7 @@ import mmap
 import os
 
 from fluxmq._core.errors import FluxError
-from fluxmq._core.record_ring import RingReader
+from fluxmq._core.record.ring import RingReader
 
 __all__ = ["RING_PAGE", "make_ring", "open_ring", "ring_capacity"]
 

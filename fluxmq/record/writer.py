@@ -25,8 +25,8 @@ import msgspec
 import pyarrow as pa
 
 from fluxmq._core.errors import CorruptError, FluxError
-from fluxmq._core.record_ring import RingReader
-from fluxmq._core.record_rows import RecordRows
+from fluxmq._core.record.ring import RingReader
+from fluxmq._core.record.rows import RecordRows
 from fluxmq.record.files import RecordingFiles, batch_of_columns, prepare_directory
 from fluxmq.record.manifest import Manifest, new_manifest
 from fluxmq.record.options import BrokerAbout, Progress, RecordOptions

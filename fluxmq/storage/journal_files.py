@@ -1,6 +1,6 @@
 """Reading the journal: what a directory holds, what a crash left, and what may be repaired.
 
-The format is drawn in `_core/journal_format.pyx`. Here is the policy, and it is short:
+The format is drawn in `_core/disk/journal_format.pyx`. Here is the policy, and it is short:
 
   - The files must continue each other: each begins with the batch after the last of the file before. A hole is
     tolerated only below what the caller needs (`after`), because the view already holds it.
@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fluxmq._core.errors import CorruptError, StorageError
-from fluxmq._core.journal_format import (
+from fluxmq._core.disk.journal_format import (
     FILE_HEADER_SIZE,
     batch_at,
     clean_end,
@@ -29,6 +28,7 @@ from fluxmq._core.journal_format import (
     proof_of_sync,
     synced_at,
 )
+from fluxmq._core.errors import CorruptError, StorageError
 from fluxmq.storage.reading import close_quietly, read_at, read_whole, write_again
 
 __all__ = ["JournalFile", "Recovery", "check", "read_batches", "recover"]

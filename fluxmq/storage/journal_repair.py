@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fluxmq._core.errors import CorruptError
-from fluxmq._core.journal_format import (
+from fluxmq._core.disk.journal_format import (
     FILE_HEADER_SIZE,
     batch_at,
     decode_file_header,
@@ -27,6 +26,7 @@ from fluxmq._core.journal_format import (
     find_batch,
     proof_of_sync,
 )
+from fluxmq._core.errors import CorruptError
 from fluxmq.storage.reading import read_whole
 
 __all__ = ["JournalRepair", "repair_journal", "replace_file"]

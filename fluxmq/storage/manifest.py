@@ -9,7 +9,7 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
-from fluxmq._core.journal_format import crc32c
+from fluxmq._core.disk.journal_format import crc32c
 from fluxmq.storage.reading import close_quietly, read_whole
 
 __all__ = ["ViewDamage", "check_manifest", "cut_torn"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from fluxmq._core.disk.journal import Journal
 from fluxmq._core.errors import UsageError
-from fluxmq._core.journal import Journal
 
 __all__ = ["MemoryStore"]
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fluxmq._core.errors import CorruptError
-from fluxmq._core.journal_format import (
+from fluxmq._core.disk.journal_format import (
     FILE_HEADER_SIZE,
     batch_at,
     decode_file_header,
@@ -20,6 +19,7 @@ from fluxmq._core.journal_format import (
     iter_records,
     synced_at,
 )
+from fluxmq._core.errors import CorruptError
 from fluxmq.engine.stored import record_problem
 from fluxmq.storage.journal_files import read_batches
 from fluxmq.storage.journal_repair import replace_file

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from rocksdict import AccessType, Rdict
 
+from fluxmq._core.disk.journal_format import encode_header, file_name
+from fluxmq._core.disk.segment_format import log_name, messages_of
 from fluxmq._core.errors import CorruptError, StorageError
-from fluxmq._core.journal_format import encode_header, file_name
-from fluxmq._core.segment_format import log_name, messages_of
 from fluxmq.engine.stored import row_problem
 from fluxmq.storage import staged
 from fluxmq.storage.journal_files import Recovery, check

@@ -1,6 +1,6 @@
 """One segment file: what it holds, read from its footer or, where it has none, from its batches; and its system calls.
 
-The format is drawn in `_core/segment_format.pyx`. The policy, like that of `journal_files.py`:
+The format is drawn in `_core/disk/segment_format.pyx`. The policy, like that of `journal_files.py`:
 
   - Before a file is begun, all of the one before is synced, footer included. So in any file but the last of its log a
     batch that does not hold is damage; a footer that does not is made again when the batches reach the next file.
@@ -23,8 +23,7 @@ from pathlib import Path
 
 import zstandard
 
-from fluxmq._core.errors import CorruptError
-from fluxmq._core.segment_format import (
+from fluxmq._core.disk.segment_format import (
     HEADER_SIZE,
     INDEX_HEADER_SIZE,
     STORED_PLAIN,
@@ -40,6 +39,7 @@ from fluxmq._core.segment_format import (
     find_batch,
     walk,
 )
+from fluxmq._core.errors import CorruptError
 from fluxmq.storage.reading import close_quietly, read_whole
 
 __all__ = ["Block", "Damage", "FileOps", "SegmentFile", "files_of", "never_synced", "no_space",

@@ -9,8 +9,7 @@ import bisect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fluxmq._core.errors import ShortageError, StorageError
-from fluxmq._core.segment_format import (
+from fluxmq._core.disk.segment_format import (
     TRAILER_SIZE,
     SegmentIndex,
     block_of,
@@ -18,6 +17,7 @@ from fluxmq._core.segment_format import (
     find_time,
     take_messages,
 )
+from fluxmq._core.errors import ShortageError, StorageError
 from fluxmq.storage.reading import read_whole
 from fluxmq.storage.segment_files import (
     Damage,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fluxmq._core.disk.segment_format import HEADER_SIZE, file_first, log_name, log_number
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.segment_format import HEADER_SIZE, file_first, log_name, log_number
 from fluxmq.storage.reading import close_quietly, read_head, read_whole, write_again
 from fluxmq.storage.segment_files import (
     Damage,

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fluxmq._core.errors import CorruptError
-from fluxmq._core.segment_format import (
+from fluxmq._core.disk.segment_format import (
     BATCH_HEADER_SIZE,
     HEADER_SIZE,
     TRAILER_SIZE,
@@ -27,6 +26,7 @@ from fluxmq._core.segment_format import (
     find_batch,
     messages_of,
 )
+from fluxmq._core.errors import CorruptError
 from fluxmq.storage.reading import close_quietly, read_head, read_whole
 from fluxmq.storage.segment_files import Block, Damage, FileOps, SegmentFile, read_file, unpack
 from fluxmq.storage.segment_recovery import (

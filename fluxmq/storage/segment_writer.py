@@ -17,8 +17,7 @@ from typing import NoReturn
 
 import zstandard
 
-from fluxmq._core.errors import CorruptError, ShortageError, StorageError, UsageError
-from fluxmq._core.segment_format import (
+from fluxmq._core.disk.segment_format import (
     BATCH_HEADER_SIZE,
     STORED_PLAIN,
     STORED_ZSTD,
@@ -31,6 +30,7 @@ from fluxmq._core.segment_format import (
     log_name,
     walk,
 )
+from fluxmq._core.errors import CorruptError, ShortageError, StorageError, UsageError
 from fluxmq.storage.reading import read_whole
 from fluxmq.storage.segment_files import Block, Damage, FileOps, SegmentFile, no_space, unpacked
 from fluxmq.storage.segment_handles import Handles

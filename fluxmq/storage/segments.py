@@ -1,6 +1,6 @@
 """The segment files of a node: what outlives a journal file, one directory per log.
 
-    <directory>/queues/<log, 16 hex digits>/<first offset, 16 hex digits>.seg       format: _core/segment_format.pyx
+    <directory>/queues/<log, 16 hex digits>/<first offset, 16 hex digits>.seg     format: _core/disk/segment_format.pyx
 
 All methods block and belong into an executor's threads; any may run beside any other. Writing and syncing are for one
 checkpoint at a time (engine/durability.py). What was written counts from sync() on, not before. The rules:
@@ -21,8 +21,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from fluxmq._core.disk.segment_format import log_name, log_number
 from fluxmq._core.errors import CorruptError, StorageError, UsageError
-from fluxmq._core.segment_format import log_name, log_number
 from fluxmq.model.limits import SEGMENT_OPEN_FILES_MAX
 from fluxmq.storage.reading import close_quietly
 from fluxmq.storage.segment_files import FileOps

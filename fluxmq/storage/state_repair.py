@@ -23,11 +23,11 @@ from pathlib import Path
 
 import msgspec
 
+from fluxmq._core.disk.journal_format import iter_records
+from fluxmq._core.disk.segment_format import file_first, log_name, log_number, messages_of
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.journal_format import iter_records
-from fluxmq._core.persist import Loader, session_entries, session_without
-from fluxmq._core.queue_state import cursors_of
-from fluxmq._core.segment_format import file_first, log_name, log_number, messages_of
+from fluxmq._core.hub.persist import Loader, session_entries, session_without
+from fluxmq._core.queue.state import cursors_of
 from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind
 from fluxmq.engine.queue_delays import DELAY_GROUP
 from fluxmq.engine.queue_records import GroupRecord, LogMeta, LogRecord, QueueRecord, RecordKind
@@ -51,7 +51,7 @@ from fluxmq.storage.segment_recovery import UNKNOWN
 __all__ = ["Mending", "kept_in", "mend", "synced_of"]
 
 _LANE_BITS = 56
-_OFFSET_AT = 8  # in a message: drawn in _core/queue_log.pxd
+_OFFSET_AT = 8  # in a message: drawn in _core/queue/log.pxd
 _NAMED_MAX = 20  # numbers in one line of a report
 
 _EMPTY_STATE = b"\1" + bytes(4)  # of a group: version, no cursors

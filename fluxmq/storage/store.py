@@ -1,7 +1,7 @@
 """The state store on disk: the journal, and RocksDB as the view behind it.
 
     <directory>/lock          flock: one broker per directory
-    <directory>/journal/      journal files (format: _core/journal_format.pyx)
+    <directory>/journal/      journal files (format: _core/disk/journal_format.pyx)
     <directory>/state/        RocksDB, its own log off
 
 Why RocksDB with its log off: the journal is the log. A checkpoint is one WriteBatch with the new applied number in it,
@@ -22,8 +22,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fluxmq._core.disk.journal import Journal
 from fluxmq._core.errors import CorruptError, StorageError, UsageError
-from fluxmq._core.journal import Journal
 from fluxmq.storage.journal_files import Recovery, read_batches, recover
 from fluxmq.storage.reading import close_quietly
 from fluxmq.storage.view import View

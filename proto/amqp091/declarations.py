@@ -88,8 +88,8 @@ are hot. Reserved fields are not shown; `global`, which is a word of Python's, i
 """
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
-from fluxmq._core.amqp091_fields cimport writer_t
-from fluxmq._core.wire cimport Cursor
+from fluxmq._core.amqp091.fields cimport writer_t
+from fluxmq._core.wire.primitives cimport Cursor
 
 
 cdef class Method:

@@ -108,7 +108,7 @@ def parameter(field: Field) -> str:
 
 OPENING = '''# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=True, auto_pickle=False
-"""The methods of AMQP 0-9-1 as values. amqp091_methods.pxd lists the fields.
+"""The methods of AMQP 0-9-1 as values. amqp091/methods.pxd lists the fields.
 
 {made}
 It is one file because nobody reads or changes it but the program, and one dispatch knows all classes.
@@ -120,11 +120,11 @@ cimport cython
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 {consts}
-from fluxmq._core.amqp091_fields cimport (
+from fluxmq._core.amqp091.fields cimport (
     expect_end, peek_u64, read_longstr, read_longtext, read_number, read_shortstr, read_table, write_longstr,
     write_longtext, write_number, write_shortstr, write_table, writer_bytes, writer_close, writer_more, writer_open,
     writer_t)
-from fluxmq._core.wire cimport Cursor, peek_u32, put_u8, put_u16, put_u32
+from fluxmq._core.wire.primitives cimport Cursor, peek_u32, put_u8, put_u16, put_u32
 
 from fluxmq._core.errors import ProtocolError, UsageError
 
@@ -247,7 +247,7 @@ def cimports() -> str:
     used |= {f"CLASS_{constant(one.name)}" for one in CLASSES}
     used |= {"FRAME_END", "FRAME_METHOD", "REPLY_COMMAND_INVALID", "REPLY_FRAME_ERROR", "REPLY_NOT_IMPLEMENTED"}
     lines = textwrap.wrap(", ".join(sorted(used)) + ")", COLUMNS - 4)
-    return "from fluxmq._core.amqp091_consts cimport (\n" + "\n".join(f"    {line}" for line in lines)
+    return "from fluxmq._core.amqp091.consts cimport (\n" + "\n".join(f"    {line}" for line in lines)
 
 
 def methods_pyx() -> Iterator[str]:

@@ -4,8 +4,8 @@
 
 FOLDER is fluxmq/_core. --check writes nothing and ends with 1 if a file there is not what would be written.
 
-    amqp091_consts.pxd                  numbers, for C
-    amqp091_methods.{pxd,pyx,pyi}       one class for each method, decode_method
+    amqp091/consts.pxd                  numbers, for C
+    amqp091/methods.{pxd,pyx,pyi}       one class for each method, decode_method
 """
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ CORE = HERE.parents[2] / "fluxmq" / "_core"
 
 def generate() -> dict[str, str]:
     """Every file that is made: its name and what is in it."""
-    made = {"amqp091_consts.pxd": consts, "amqp091_methods.pxd": methods_pxd, "amqp091_methods.pyi": methods_pyi,
-            "amqp091_methods.pyx": methods_pyx}
+    made = {"amqp091/consts.pxd": consts, "amqp091/methods.pxd": methods_pxd, "amqp091/methods.pyi": methods_pyi,
+            "amqp091/methods.pyx": methods_pyx}
     return {name: "\n".join(make()) + "\n" for name, make in made.items()}
 
 
@@ -41,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.check and (not path.exists() or path.read_text(encoding="utf-8") != text):
             stale.append(name)
         elif not options.check:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
     for name in stale:
         print(f"{name} is not what proto/amqp091/generate.py makes")

@@ -23,7 +23,7 @@ HIGH, LOW = 256 * 1024, 64 * 1024
 BODY = bytes(50_000)
 PATIENCE_SECONDS = 30.0             # only a failing test waits for it
 PERSISTENT = {"delivery_mode": 2}
-PAUSE_ANSWERS = 4                   # of _core/transport.pxd
+PAUSE_ANSWERS = 4                   # of _core/net/transport.pxd
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from kit.amqp_wire import Wire
 from kit.node import Node
 from oracle.amqp import BODY, HEADER, METHOD, encode_frame, encode_header, encode_method
 
-from fluxmq._core.testing import live_objects
+from fluxmq._core.testing.probes import live_objects
 
 CLIENTS = 1000
 ROUND = 50

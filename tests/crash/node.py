@@ -31,10 +31,10 @@ from oracle.mqtt import (
 )
 from oracle.stored import records
 
-from fluxmq._core.connection import Connection
-from fluxmq._core.hub import Hub
-from fluxmq._core.poller import Poller
-from fluxmq._core.testing import gathered, session_state
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.net.connection import Connection
+from fluxmq._core.net.poller import Poller
+from fluxmq._core.testing.probes import gathered, session_state
 from fluxmq.access.authority import Authority
 from fluxmq.edge.mqtt.front import Front
 from fluxmq.edge.mqtt.options import FrontOptions

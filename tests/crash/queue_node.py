@@ -15,9 +15,9 @@ from kit.film import Cut, Film
 from kit.journals import Ops, wait_event
 
 from fluxmq._core.errors import FluxError
-from fluxmq._core.hub import Hub
-from fluxmq._core.queue import Queue
-from fluxmq._core.testing import gathered, pump_queues
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue.queue import Queue
+from fluxmq._core.testing.probes import gathered, pump_queues
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.exchange_store import ExchangeKeeper

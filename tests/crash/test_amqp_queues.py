@@ -21,10 +21,10 @@ from kit.film import Cut
 from oracle.amqp091 import plain_properties
 from unit.amqp_world import bytes_in_order
 
-from fluxmq._core.amqp091_properties import encode_properties
-from fluxmq._core.queue import Queue
-from fluxmq._core.queue_heads import PULL_GIVEN
-from fluxmq._core.queue_member import PyMember
+from fluxmq._core.amqp091.properties import encode_properties
+from fluxmq._core.queue.heads import PULL_GIVEN
+from fluxmq._core.queue.member import PyMember
+from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.amqp_queues import AmqpQueues
 from fluxmq.engine.queue_positions import NOTHING
 from fluxmq.model.amqp import AmqpRefused

@@ -15,7 +15,7 @@ from typing import Any
 from kit.powercut import PowerCut
 from kit.python import TESTS, environment
 
-from fluxmq._core.hub import Hub
+from fluxmq._core.hub.hub import Hub
 from fluxmq.engine import durability
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper

@@ -17,8 +17,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fluxmq._core.queue_member import PyMember
-from fluxmq._core.session import Session
+from fluxmq._core.pubsub.session import Session
+from fluxmq._core.queue.member import PyMember
 from fluxmq.engine.queue_clock import retain
 from fluxmq.engine.sessions import Will
 from fluxmq.model.queues import QueueSpec, Retention

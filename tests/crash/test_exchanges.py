@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kit.film import Cut
 from oracle.exchange import table
 
-from fluxmq._core.exchange import Binding
+from fluxmq._core.exchange.exchange import Binding
 from fluxmq.engine.exchanges import PREDECLARED
 from fluxmq.model.amqp import AmqpRefused
 from fluxmq.model.amqp_queues import internal_name

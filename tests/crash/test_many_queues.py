@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from unit.amqp_world import Consumer, Found, World, bytes_in_order
 
-from fluxmq._core.queue import Queue
-from fluxmq._core.queue_heads import PULL_STALLED
+from fluxmq._core.queue.heads import PULL_STALLED
+from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.amqp_queues import AmqpQueues
 from fluxmq.engine.queue_admin import QueueAdmin
 from fluxmq.engine.queue_numbers import counts_of, numbers_of, totals

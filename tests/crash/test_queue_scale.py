@@ -12,7 +12,7 @@ import pytest
 from crash.queue_node import QueueNode, View
 from oracle.stored import batches_of_journals
 
-from fluxmq._core.queue_member import PyMember
+from fluxmq._core.queue.member import PyMember
 from fluxmq.engine import durability
 from fluxmq.engine.clock import RECORD_CLOCK
 from fluxmq.engine.queue_records import RecordKind

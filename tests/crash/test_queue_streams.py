@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from crash.queue_node import QueueNode, View
 
-from fluxmq._core.testing import ReaderProbe
+from fluxmq._core.testing.probes import ReaderProbe
 from fluxmq.model.queues import QueueSpec, Retention
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

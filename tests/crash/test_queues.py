@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 from kit.film import Cut
 from oracle.queue import QueueModel
 
-from fluxmq._core.queue_group import Group
-from fluxmq._core.queue_log import Log, Record
-from fluxmq._core.queue_member import PyMember
-from fluxmq._core.queue_stats import queue_counts
-from fluxmq._core.testing import claims_of
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.log import Log, Record
+from fluxmq._core.queue.member import PyMember
+from fluxmq._core.queue.stats import queue_counts
+from fluxmq._core.testing.probes import claims_of
 from fluxmq.engine.queue_positions import NOTHING
 from fluxmq.engine.queue_properties import encode_users, users_of
 from fluxmq.engine.queues import QueueState

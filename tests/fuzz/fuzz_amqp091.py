@@ -24,11 +24,11 @@ from kit.amqp091_values import METHODS, random_method, random_properties, random
 from kit.exact import exact
 from oracle import amqp091 as oracle
 
-from fluxmq._core import amqp091_testing
-from fluxmq._core.amqp091_fields import decode_table, encode_table
-from fluxmq._core.amqp091_methods import decode_method
-from fluxmq._core.amqp091_properties import decode_properties, encode_properties
+from fluxmq._core.amqp091.fields import decode_table, encode_table
+from fluxmq._core.amqp091.methods import decode_method
+from fluxmq._core.amqp091.properties import decode_properties, encode_properties
 from fluxmq._core.errors import ProtocolError
+from fluxmq._core.testing import amqp091 as amqp091_testing
 
 __all__ = ["REGRESSIONS", "check", "make_input", "run"]
 

@@ -24,8 +24,8 @@ from kit.client_machine import cut, outcome, spoil, stream
 from kit.exact import exact
 
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.mqtt_decode import Decoder
-from fluxmq._core.mqtt_packets import Publish
+from fluxmq._core.mqtt.decode import Decoder
+from fluxmq._core.mqtt.packets import Publish
 
 REGRESSIONS = Path(__file__).parent / "regressions" / "client"
 SEED = 20_261_121

@@ -21,11 +21,11 @@ if __name__ == "__main__":    # run as a script: the tree's root and tests/ are 
 from kit.exact import exact
 from kit.mqtt_packets import VERSIONS, random_packet, random_properties
 
-from fluxmq._core import codec_testing
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.mqtt_decode import Decoder, decode_packet
-from fluxmq._core.mqtt_encode import encode_packet
-from fluxmq._core.mqtt_props import decode_properties, encode_properties
+from fluxmq._core.mqtt.decode import Decoder, decode_packet
+from fluxmq._core.mqtt.encode import encode_packet
+from fluxmq._core.mqtt.props import decode_properties, encode_properties
+from fluxmq._core.testing import codec as codec_testing
 
 __all__ = ["REGRESSIONS", "check", "make_input", "run"]
 

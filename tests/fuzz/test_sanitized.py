@@ -29,7 +29,7 @@ def test_exact_is_the_same_bytes_and_its_end_is_its_end() -> None:
 
 
 def test_all_modules_have_the_sanitizers_or_none() -> None:
-    modules = sorted(Path(fluxmq._core.__path__[0]).glob("*.so"))
+    modules = sorted(Path(fluxmq._core.__path__[0]).rglob("*.so"))
     built = [path.name for path in modules if b"__asan_report_load" in path.read_bytes()]
     assert built == ([path.name for path in modules] if SANITIZED else [])
     # Of each kind that could be switched off by a flag (-fwrapv does so to the first) somebody has one.

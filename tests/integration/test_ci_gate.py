@@ -17,7 +17,7 @@ from kit.python import HOME, environment
 from kit.slowdown import slow_home
 from kit.tools import require_tool
 
-from fluxmq._core.testing import DEBUG_BUILD
+from fluxmq._core.testing.probes import DEBUG_BUILD
 from fluxmq.bench.gate.baseline import NoBaseline, build, find_commit, named_commit
 from fluxmq.bench.gate.history import committed, drift, move_baseline, read_history
 from fluxmq.bench.gate.report import gate_report

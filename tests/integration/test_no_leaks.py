@@ -19,9 +19,9 @@ from kit.client import KEPT, Client
 from kit.websocket import PING, WebSocket
 from oracle.mqtt import Puback, Publish, Pubrec
 
-from fluxmq._core.amqp091_connection import AmqpConnection
-from fluxmq._core.session import Session
-from fluxmq._core.testing import live_objects
+from fluxmq._core.net.amqp091_connection import AmqpConnection
+from fluxmq._core.pubsub.session import Session
+from fluxmq._core.testing.probes import live_objects
 from fluxmq.app.config import load
 from fluxmq.app.server import Server
 from fluxmq.edge.amqp091.client import Client as AmqpState

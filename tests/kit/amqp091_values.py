@@ -15,8 +15,8 @@ from typing import Any
 
 from oracle.amqp091 import PROPERTIES, Malformed, Table, Value, arguments
 
-from fluxmq._core import amqp091_methods
-from fluxmq._core.amqp091_fields import Float32, Integer, Timestamp
+from fluxmq._core.amqp091 import methods as amqp091_methods
+from fluxmq._core.amqp091.fields import Float32, Integer, Timestamp
 from kit.tree import ROOT
 
 __all__ = ["METHODS", "attributes", "load", "method_of", "random_arguments", "random_method", "random_properties",

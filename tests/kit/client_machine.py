@@ -7,11 +7,11 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from fluxmq._core.client_machine import STATE_CLOSED, ClientMachine
-from fluxmq._core.client_message import Message
+from fluxmq._core.client.machine import STATE_CLOSED, ClientMachine
+from fluxmq._core.client.message import Message
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.mqtt_encode import encode_packet
-from fluxmq._core.mqtt_packets import ConnAck, Connect, Disconnect
+from fluxmq._core.mqtt.encode import encode_packet
+from fluxmq._core.mqtt.packets import ConnAck, Connect, Disconnect
 from kit.mqtt_packets import random_packet
 
 __all__ = ["Watched", "cut", "outcome", "spoil", "stream"]

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from oracle import stored
 
-from fluxmq._core.journal import Journal
-from fluxmq._core.journal_format import FILE_HEADER_SIZE
+from fluxmq._core.disk.journal import Journal
+from fluxmq._core.disk.journal_format import FILE_HEADER_SIZE
 from fluxmq.storage import staged, view
 from fluxmq.storage.journal_files import Recovery, read_batches, recover
 from fluxmq.storage.store import RocksStore

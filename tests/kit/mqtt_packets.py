@@ -7,8 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from fluxmq._core import codec_testing
-from fluxmq._core.mqtt_packets import (
+from fluxmq._core.mqtt.packets import (
     Auth,
     ConnAck,
     Connect,
@@ -28,7 +27,8 @@ from fluxmq._core.mqtt_packets import (
     Unsubscribe,
     Will,
 )
-from fluxmq._core.mqtt_props import property_table
+from fluxmq._core.mqtt.props import property_table
+from fluxmq._core.testing import codec as codec_testing
 from fluxmq.model.mqtt import Property
 
 __all__ = ["KINDS", "VERSIONS", "random_packet", "random_properties"]

@@ -9,7 +9,7 @@ from typing import Any
 from oracle import amqp091
 from oracle import mqtt as oracle
 
-from fluxmq._core.mqtt_packets import Packet
+from fluxmq._core.mqtt.packets import Packet
 
 __all__ = ["amqp_properties", "amqp_value", "named", "wire_of"]
 

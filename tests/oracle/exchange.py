@@ -1,6 +1,6 @@
 """Routing by exchanges, slowly: bindings in a list, every one asked, patterns by recursion, values decoded into Python.
 
-It shares no idea with the compiled index: the oracle of `fluxmq._core.exchange`. `table` makes header tables for both.
+It shares no idea with the compiled index: the oracle of `_core/exchange`. `table` makes header tables for both.
 """
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What stands on the disk, written and read by hand as docs/log-format.md says: messages, batches and footers of
-segments, batches of the journal. Shares nothing with the product but the drawings in `segment_format.pyx`,
-`queue_log.pxd` and `journal_format.pyx`, which it thereby checks. All integers are little-endian.
+segments, batches of the journal. Shares nothing with the product but the drawings in `disk/segment_format.pyx`,
+`queue/log.pxd` and `disk/journal_format.pyx`, which it thereby checks. All integers are little-endian.
 """
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def records_of_journal(data: bytes) -> list[tuple[int, list[tuple[int, bytes]]]]
 
 
 def page(data: bytes) -> tuple[int, int, int, int, list[Stored]]:
-    """(log, first, end, next, messages) of a page as the admin socket gives it (`queue_page.pyx`)."""
+    """(log, first, end, next, messages) of a page as the admin socket gives it (`queue/page.pyx`)."""
     assert data[:8] == b"FMQM\x01\0\0\0"
     log, first, end, following = struct.unpack_from("<QQQQ", data, 8)
     return log, first, end, following, messages(data[40:])

@@ -23,7 +23,7 @@ from kit.watch import Memory, metric, metrics, wait_until
 from kit.websocket import BINARY, WebSocket
 from oracle.mqtt import Connack, Connect, Disconnect, Malformed, Publish, Subscribe, Will, parse
 
-from fluxmq._core.mqtt_encode import encode_packet
+from fluxmq._core.mqtt.encode import encode_packet
 
 SEED = 7
 MIB = 1 << 20

@@ -16,8 +16,8 @@ from kit.watch import Memory, a_handful, metric, metrics, wait_until
 from kit.websocket import WebSocket
 from oracle.mqtt import Connack, Connect, Publish, Will, parse
 
-from fluxmq._core.hub import Hub
-from fluxmq._core.poller import Poller
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.net.poller import Poller
 
 Start = Callable[..., Broker]
 Connected = Callable[..., Client]

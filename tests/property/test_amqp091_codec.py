@@ -22,11 +22,11 @@ from kit.amqp091_values import (
 from kit.exact import exact
 from oracle import amqp091 as oracle
 
-from fluxmq._core import amqp091_testing
-from fluxmq._core.amqp091_fields import decode_table, encode_table
-from fluxmq._core.amqp091_methods import Method, decode_method
-from fluxmq._core.amqp091_properties import decode_properties, encode_properties
+from fluxmq._core.amqp091.fields import decode_table, encode_table
+from fluxmq._core.amqp091.methods import Method, decode_method
+from fluxmq._core.amqp091.properties import decode_properties, encode_properties
 from fluxmq._core.errors import ProtocolError
+from fluxmq._core.testing import amqp091 as amqp091_testing
 
 randoms = st.randoms(use_true_random=False)
 methods = st.sampled_from(METHODS)

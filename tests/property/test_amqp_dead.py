@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.amqp_world import Consumer, World
 
-from fluxmq._core.queue import Queue
+from fluxmq._core.queue.queue import Queue
 
 QUEUES = ("a", "b", "c")
 TTL_S = 1.0

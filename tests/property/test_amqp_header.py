@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kit.oracle_packets import amqp_properties, amqp_value
 from oracle.amqp091 import parse_properties
 
-from fluxmq._core.amqp091_header import with_number
+from fluxmq._core.bridge.header import with_number
 
 names = st.one_of(st.sampled_from(("a", "x-stream-offset", "x-stream", "x-stream-offsets", "zz")), st.text(max_size=20))
 values = st.one_of(st.integers(-5, 5), st.text(max_size=9), st.booleans(), st.none(),

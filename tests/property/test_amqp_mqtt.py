@@ -17,16 +17,16 @@ from oracle.amqp_mqtt import (
     swapped,
 )
 
-from fluxmq._core.amqp091_topics import (
+from fluxmq._core.amqp091.topics import (
     address_of,
     address_of_publish,
     filter_of,
     matches,
     topic_of_address,
 )
-from fluxmq._core.amqp091_translate import amqp_to_mqtt, mqtt_to_amqp
-from fluxmq._core.amqp091_values import read_text, write_text
-from fluxmq._core.text import check_topic
+from fluxmq._core.amqp091.values import read_text, write_text
+from fluxmq._core.bridge.translate import amqp_to_mqtt, mqtt_to_amqp
+from fluxmq._core.wire.text import check_topic
 
 OURS = ["amqp-type", "amqp-type64", "amqp-priority", "amqp-is:a", "amqp-is:b", "amqp-header64", "amqp-header64+",
         "amqp-reply-to", "amqp-delivery-mode", "amqp-timestamp", "amqp-expiration", "amqp-correlation-id64",

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from oracle.exchange import Field, NaiveExchange, NaiveExchanges, headers_match, table, topic_matches, words_of
 
-from fluxmq._core.exchange import Exchanges
-from fluxmq._core.exchange_headers import sorted_table
+from fluxmq._core.exchange.exchange import Exchanges
+from fluxmq._core.exchange.headers import sorted_table
 
 TYPES = ["direct", "fanout", "topic", "headers"]
 NAMES = st.sampled_from(["", "x", "y", "z", "w", "v"])

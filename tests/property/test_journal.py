@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from kit.journals import commit, contents, wait_rotated, writing
 from oracle.stored import journal_batch, journal_header, records_of_journal
 
-from fluxmq._core.errors import CorruptError
-from fluxmq._core.journal_format import (
+from fluxmq._core.disk.journal_format import (
     FILE_HEADER_SIZE,
     batch_at,
     crc32c,
@@ -18,6 +17,7 @@ from fluxmq._core.journal_format import (
     iter_records,
     proof_of_sync,
 )
+from fluxmq._core.errors import CorruptError
 from fluxmq.storage.journal_files import recover
 
 RECORD = st.tuples(st.integers(0, 255), st.binary(max_size=60))

@@ -10,12 +10,12 @@ from kit.mqtt_packets import KINDS, VERSIONS, random_packet, random_properties
 from kit.oracle_packets import named, wire_of
 from oracle import mqtt as oracle
 
-from fluxmq._core import codec_testing
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.mqtt_decode import Decoder, decode_packet
-from fluxmq._core.mqtt_encode import encode_packet
-from fluxmq._core.mqtt_packets import Packet
-from fluxmq._core.mqtt_props import decode_properties, encode_properties, property_table
+from fluxmq._core.mqtt.decode import Decoder, decode_packet
+from fluxmq._core.mqtt.encode import encode_packet
+from fluxmq._core.mqtt.packets import Packet
+from fluxmq._core.mqtt.props import decode_properties, encode_properties, property_table
+from fluxmq._core.testing import codec as codec_testing
 
 randoms = st.randoms(use_true_random=False)
 versions = st.sampled_from(VERSIONS)

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fluxmq._core.hub import Hub
-from fluxmq._core.queue import QUEUE_CLASSIC, Queue
-from fluxmq._core.queue_delay import Delays
-from fluxmq._core.queue_due import DueHeap
-from fluxmq._core.queue_export import Export
-from fluxmq._core.queue_group import Group
-from fluxmq._core.queue_log import Log
-from fluxmq._core.testing import pump_queues
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue.delay import Delays
+from fluxmq._core.queue.due import DueHeap
+from fluxmq._core.queue.export import Export
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import QUEUE_CLASSIC, Queue
+from fluxmq._core.testing.probes import pump_queues
 
 large = st.integers(0, (1 << 48) - 1)
 pairs = st.tuples(st.integers(0, 40) | large, st.integers(0, 99) | large)

@@ -24,13 +24,13 @@ from oracle.queue import QueueModel
 from property.test_queue_log import messages
 
 from fluxmq._core.errors import UsageError
-from fluxmq._core.hub import Hub
-from fluxmq._core.queue import Queue
-from fluxmq._core.queue_export import Export
-from fluxmq._core.queue_group import Group
-from fluxmq._core.queue_log import Log
-from fluxmq._core.queue_member import PyMember
-from fluxmq._core.testing import claims_of, pump_queues
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue.export import Export
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.member import PyMember
+from fluxmq._core.queue.queue import Queue
+from fluxmq._core.testing.probes import claims_of, pump_queues
 from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_positions import NOTHING
 from fluxmq.engine.queue_properties import users_of

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from oracle.stored import batches_of_journals
 
+from fluxmq._core.disk.journal import Journal
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.hub import Hub
-from fluxmq._core.journal import Journal
-from fluxmq._core.queue_export import Export
-from fluxmq._core.queue_log import Log
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue.export import Export
+from fluxmq._core.queue.log import Log
 
 HEAD = 48
 APPEND = 20

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from kit.oracle_packets import named
 from oracle import amqp091, mqtt, stored
 
+from fluxmq._core.disk.journal import Journal
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.hub import Hub
-from fluxmq._core.journal import Journal
-from fluxmq._core.queue_log import Log
-from fluxmq._core.queue_page import decode_page, durable_end, encode_page
-from fluxmq._core.queue_rows import Rows, appends_of, scan_batch
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.page import decode_page, durable_end, encode_page
+from fluxmq._core.queue.rows import Rows, appends_of, scan_batch
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Cn"]), max_size=8)
 names = st.sampled_from(["partition-key", "a", "b", ""])

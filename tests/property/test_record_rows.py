@@ -13,7 +13,7 @@ from kit.oracle_packets import amqp_properties, wire_of
 from kit.record_entries import AMQP091, IN, MQTT, OUT, START, entry, filler, lost
 from oracle.recorded import AmqpOracle, Oracle
 
-from fluxmq._core.amqp091_methods import (
+from fluxmq._core.amqp091.methods import (
     BasicAck,
     BasicDeliver,
     BasicPublish,
@@ -24,8 +24,8 @@ from fluxmq._core.amqp091_methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
-from fluxmq._core.mqtt_packets import ConnAck, Connect, Packet, PubAck, PubComp, Publish, PubRec, PubRel, SubAck
-from fluxmq._core.record_rows import RecordRows
+from fluxmq._core.mqtt.packets import ConnAck, Connect, Packet, PubAck, PubComp, Publish, PubRec, PubRel, SubAck
+from fluxmq._core.record.rows import RecordRows
 from fluxmq.record.files import batch_of_columns
 from fluxmq.record.schema import SCHEMA
 

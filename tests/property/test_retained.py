@@ -4,8 +4,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from oracle.topics import matching_topics
 
-from fluxmq._core.retained import RetainedTree
-from fluxmq._core.testing import retained_nodes
+from fluxmq._core.pubsub.retained import RetainedTree
+from fluxmq._core.testing.probes import retained_nodes
 
 WORDS = st.sampled_from([b"", b"a", b"b", b"$", b"$SYS", b"ab"])
 TOPICS = st.lists(WORDS, min_size=1, max_size=5).map(b"/".join).filter(len)

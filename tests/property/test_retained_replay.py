@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from oracle.mqtt import Publish, parse
 from oracle.topics import matching_topics
 
-from fluxmq._core.hub_probe import HubProbe
-from fluxmq._core.retained import RetainedCursor, RetainedTree
+from fluxmq._core.pubsub.retained import RetainedCursor, RetainedTree
+from fluxmq._core.testing.hub_probe import HubProbe
 
 LEVELS = st.sampled_from(["a", "b", "c", "$d"])
 TOPICS = st.lists(LEVELS, min_size=1, max_size=3).map("/".join)

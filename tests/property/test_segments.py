@@ -11,8 +11,8 @@ from kit.exact import exact
 from kit.segments import Message, blocks_of, raw_of, read_all
 from oracle import stored
 
+from fluxmq._core.disk.segment_format import block_of, due_pairs, find_time, messages_of
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.segment_format import block_of, due_pairs, find_time, messages_of
 from fluxmq.storage.segments import SegmentStore
 
 PAYLOAD = st.one_of(st.binary(max_size=80), st.integers(0, 3000).map(lambda n: b"z" * n))

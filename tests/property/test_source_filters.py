@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kit.tools import missing_tool
 from oracle import stored
 
-from fluxmq._core.queue_rows import Rows
+from fluxmq._core.queue.rows import Rows
 
 try:
     from pyspark.sql import datasource as spark

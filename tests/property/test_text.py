@@ -3,7 +3,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kit.exact import exact
 
-from fluxmq._core import text
+from fluxmq._core.wire import text
 
 # Bytes that stand at the borders of UTF-8, mixed with ASCII so that the eight-byte path is entered and left.
 EDGES = st.lists(st.sampled_from([b"a", b"abcdefgh", b"/", b"+", b"#", b"\0", b"\x7f", b"\x80", b"\xbf", b"\xc0",

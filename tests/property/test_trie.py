@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from oracle.topics import NaiveIndex, matches
 
-from fluxmq._core.trie_probe import TrieProbe, hash_bytes
+from fluxmq._core.testing.trie_probe import TrieProbe, hash_bytes
 
 # Few words, so that filters collide and nest; the empty level and `$` among them, and names longer than one hash word.
 WORDS = st.sampled_from([b"", b"a", b"b", b"$", b"$SYS", b"ab", b"a-level-of-22-characters"])

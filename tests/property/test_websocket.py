@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 from hypothesis import example, given
 from oracle import websocket
 
-from fluxmq._core.websocket_probe import unframe
+from fluxmq._core.testing.websocket_probe import unframe
 
 PAYLOADS = st.one_of(st.binary(max_size=20), st.builds(lambda n, byte: bytes((byte,)) * n,
                                                        st.sampled_from([124, 125, 126, 127, 300, 65535, 65536]),

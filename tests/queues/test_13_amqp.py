@@ -14,8 +14,8 @@ from oracle.amqp_mqtt import encode_amqp
 from oracle.mqtt import Publish
 from queues.conftest import consume, order, users
 
-from fluxmq._core.amqp091_bridge import publish_amqp
-from fluxmq._core.amqp091_topics import address_of
+from fluxmq._core.amqp091.topics import address_of
+from fluxmq._core.hub.amqp091_bridge import publish_amqp
 from fluxmq.app.admin_client import AdminClient
 from fluxmq.engine.queue_admin import QueueAdmin
 

@@ -15,8 +15,8 @@ from kit.broker import ROOT
 from kit.pcap import IN, OUT, Talk, write_capture
 from kit.python import environment
 
-from fluxmq._core.mqtt_encode import encode_packet
-from fluxmq._core.mqtt_packets import ConnAck, Connect, PubAck, Publish
+from fluxmq._core.mqtt.encode import encode_packet
+from fluxmq._core.mqtt.packets import ConnAck, Connect, PubAck, Publish
 from fluxmq.record.manifest import Manifest
 from fluxmq.record.schema import COLUMNS
 

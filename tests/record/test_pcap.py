@@ -23,16 +23,16 @@ from kit.rabbitmq import RabbitNode
 from kit.record_entries import AMQP091, MQTT, entry
 from kit.tools import require_tool
 
-from fluxmq._core.amqp091_methods import (
+from fluxmq._core.amqp091.methods import (
     BasicAck,
     BasicDeliver,
     ConnectionOpen,
     ConnectionOpenOk,
     ConnectionStartOk,
 )
-from fluxmq._core.mqtt_encode import encode_packet
-from fluxmq._core.mqtt_packets import ConnAck, Connect, PubAck, Publish, Subscribe, Subscription
-from fluxmq._core.record_rows import RecordRows, whole_packets
+from fluxmq._core.mqtt.encode import encode_packet
+from fluxmq._core.mqtt.packets import ConnAck, Connect, PubAck, Publish, Subscribe, Subscription
+from fluxmq._core.record.rows import RecordRows, whole_packets
 from fluxmq.record.files import batch_of_columns
 from fluxmq.record.importer import Imported, import_capture
 from fluxmq.record.manifest import RecordingError

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kit.entries import IN, LOST, OUT, Entry, parse_entries
 
 from fluxmq._core.errors import CorruptError, FluxError, UsageError
-from fluxmq._core.record_ring import RingReader
-from fluxmq._core.tap import Tap
+from fluxmq._core.memory.tap import Tap
+from fluxmq._core.record.ring import RingReader
 from fluxmq.record.ring import RING_PAGE, make_ring, open_ring, ring_capacity
 
 CAPACITY = 4096

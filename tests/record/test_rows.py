@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kit.record_entries import ACCEPTED, AMQP091, CLOSED, IN, OPENED, OUT, START, entry, event, filler, lost
 
-from fluxmq._core.amqp091_methods import (
+from fluxmq._core.amqp091.methods import (
     BasicAck,
     BasicConsume,
     BasicConsumeOk,
@@ -18,9 +18,9 @@ from fluxmq._core.amqp091_methods import (
     ConnectionUpdateSecret,
 )
 from fluxmq._core.errors import CorruptError, UsageError
-from fluxmq._core.mqtt_encode import encode_packet
-from fluxmq._core.mqtt_packets import Auth, ConnAck, Connect, PubAck, Publish, Subscribe, Subscription, Will
-from fluxmq._core.record_rows import RecordRows, whole_packets
+from fluxmq._core.mqtt.encode import encode_packet
+from fluxmq._core.mqtt.packets import Auth, ConnAck, Connect, PubAck, Publish, Subscribe, Subscription, Will
+from fluxmq._core.record.rows import RecordRows, whole_packets
 from fluxmq.record.files import batch_of_columns
 
 Rows = list[dict[str, Any]]

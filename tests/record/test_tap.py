@@ -18,8 +18,8 @@ from kit.recording import Recorded, Wiretap
 from kit.websocket import WebSocket
 from oracle.mqtt import Connect, Disconnect, Pingreq, Pingresp, Publish, parse
 
-from fluxmq._core.record_rows import RecordRows
-from fluxmq._core.testing import live_objects
+from fluxmq._core.record.rows import RecordRows
+from fluxmq._core.testing.probes import live_objects
 from fluxmq.app.server import Server
 from fluxmq.engine.ports_record import RecordRefused
 from fluxmq.record.files import batch_of_columns

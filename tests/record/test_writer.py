@@ -18,9 +18,9 @@ from kit.python import environment
 from kit.record_entries import ACCEPTED, CLOSED, IN, MQTT, entry
 from kit.smalldisk import small_disk
 
-from fluxmq._core.mqtt_encode import encode_packet
-from fluxmq._core.mqtt_packets import Connect, Publish
-from fluxmq._core.tap import Tap
+from fluxmq._core.memory.tap import Tap
+from fluxmq._core.mqtt.encode import encode_packet
+from fluxmq._core.mqtt.packets import Connect, Publish
 from fluxmq.record.files import OPEN, RecordingFiles, batch_of_rows
 from fluxmq.record.manifest import RecordingError, new_manifest, read_manifest
 from fluxmq.record.options import BrokerAbout, Progress, RecordOptions

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle.xxh64 import xxh64 as oracle
 
-from fluxmq._core.xxh64 import xxh64
+from fluxmq._core.wire.xxh64 import xxh64
 
 PUBLISHED = [
     (b"", 0, 0xEF46DB3751D8E999),

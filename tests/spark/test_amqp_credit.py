@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq._core import amqp091_methods as m
-from fluxmq._core.replay_rows import NO_VALUE
+from fluxmq._core.amqp091 import methods as m
+from fluxmq._core.client.replay_rows import NO_VALUE
 from fluxmq.spark.amqp_channel import AmqpChannel
 from fluxmq.spark.amqp_credit import ChannelCredit, Credit
 

@@ -16,7 +16,7 @@ from oracle.amqp import (
     encode_method,
 )
 
-from fluxmq._core import amqp091_methods as m
+from fluxmq._core.amqp091 import methods as m
 from fluxmq._core.errors import ProtocolError
 from fluxmq.spark.amqp_channel import AmqpChannel
 from fluxmq.spark.amqp_machine import AmqpRefused, Login, Machine

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from kit.story import Story
 
-from fluxmq._core.client_properties import Properties
+from fluxmq._core.client.properties import Properties
 from fluxmq.client.options import ConnAck
 from fluxmq.record.reading import open_recording
 from fluxmq.spark.plan import plain_plan

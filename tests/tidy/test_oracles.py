@@ -12,19 +12,19 @@ from kit.tree import ROOT, sources
 
 # What reads bytes that the product wrote. Its writers are free: a test may have the product write what an oracle reads.
 READERS = {
-    "_core/journal_format": {"batch_at", "clean_end", "crc32c", "decode_file_header", "find_batch", "iter_records",
-                             "proof_of_sync", "synced_at"},
-    "_core/segment_format": {"SegmentIndex", "batch_at", "batch_holds", "block_of", "decode_header", "decode_index",
-                             "decode_trailer", "due_pairs", "find_batch", "find_time", "messages_of", "take_messages",
-                             "walk"},
-    "_core/queue_page": {"decode_page"},
-    "_core/queue_rows": {"appends_of", "scan_batch"},
+    "_core/disk/journal_format": {"batch_at", "clean_end", "crc32c", "decode_file_header", "find_batch", "iter_records",
+                                  "proof_of_sync", "synced_at"},
+    "_core/disk/segment_format": {"SegmentIndex", "batch_at", "batch_holds", "block_of", "decode_header",
+                                  "decode_index", "decode_trailer", "due_pairs", "find_batch", "find_time",
+                                  "messages_of", "take_messages", "walk"},
+    "_core/queue/page": {"decode_page"},
+    "_core/queue/rows": {"appends_of", "scan_batch"},
     "storage/journal_files": {"read_batches"},
-    "_core/mqtt_decode": {"Decoder", "connect_level", "decode_packet"},
-    "_core/mqtt_props": {"decode_properties"},
-    "_core/amqp091_fields": {"decode_table"},
-    "_core/amqp091_methods": {"decode_method"},
-    "_core/amqp091_properties": {"decode_properties"},
+    "_core/mqtt/decode": {"Decoder", "connect_level", "decode_packet"},
+    "_core/mqtt/props": {"decode_properties"},
+    "_core/amqp091/fields": {"decode_table"},
+    "_core/amqp091/methods": {"decode_method"},
+    "_core/amqp091/properties": {"decode_properties"},
 }
 NAMES = set().union(*READERS.values())
 NAMESAKES = {("fluxmq.spark.sink", "messages_of")}      # of rows, not of bytes
@@ -110,22 +110,22 @@ def test_readers_are_what_the_stubs_have() -> None:
 
 
 @pytest.mark.parametrize("text", [
-    "from fluxmq._core.journal_format import FILE_HEADER_SIZE, iter_records\n",
+    "from fluxmq._core.disk.journal_format import FILE_HEADER_SIZE, iter_records\n",
     "from fluxmq.storage.journal_files import batch_at as at\n",
-    "def verdict():\n    from fluxmq._core.segment_format import messages_of\n",
-    "from fluxmq._core import amqp091_methods as m\n\nm.decode_method(b'')\n",
-    "from fluxmq._core import mqtt_props\n\nread = mqtt_props.decode_properties\n",
-    "import fluxmq._core.amqp091_fields\n\nfluxmq._core.amqp091_fields.decode_table(b'')\n",
-    "import fluxmq._core.mqtt_decode as codec\n\ncodec.Decoder(5)\n",
-    "from fluxmq._core.queue_page import *\n"])
+    "def verdict():\n    from fluxmq._core.disk.segment_format import messages_of\n",
+    "from fluxmq._core.amqp091 import methods as m\n\nm.decode_method(b'')\n",
+    "from fluxmq._core.mqtt import props\n\nread = props.decode_properties\n",
+    "import fluxmq._core.amqp091.fields\n\nfluxmq._core.amqp091.fields.decode_table(b'')\n",
+    "import fluxmq._core.mqtt.decode as codec\n\ncodec.Decoder(5)\n",
+    "from fluxmq._core.queue.page import *\n"])
 def test_a_planted_reader_is_seen(text: str) -> None:
     tree = ast.parse(text)
     assert readers(tree) and foreign(tree)
 
 
 @pytest.mark.parametrize("text", [
-    "from fluxmq._core.journal_format import FILE_HEADER_SIZE, encode_batch\n",
-    "from fluxmq._core import amqp091_methods as m\n\nm.BasicAck(delivery_tag=1).encode()\n",
+    "from fluxmq._core.disk.journal_format import FILE_HEADER_SIZE, encode_batch\n",
+    "from fluxmq._core.amqp091 import methods as m\n\nm.BasicAck(delivery_tag=1).encode()\n",
     "from oracle.stored import crc32c\n\ncrc32c(b'')\n",
     "from oracle import amqp\n\namqp.decode_method(b'')\n"])
 def test_writers_and_oracles_are_free(text: str) -> None:

@@ -1,4 +1,5 @@
-"""Inner rings never import outer ones, and ring 0 touches nothing that tells time, waits, or talks to the world.
+"""Each package imports what docs/internals/architecture.md says and nothing else, and ring 0 touches nothing that tells
+time, waits, or talks to the world.
 
 Imports of Python files and stubs are found by ast, imports and cimports of Cython files by a regular expression.
 """
@@ -12,20 +13,27 @@ from pathlib import Path
 import pytest
 from kit.tree import ROOT, sources
 
-RINGS = {
-    "_core": 0,
-    "model": 1,
-    "engine": 2,
-    "storage": 3, "cluster": 3, "access": 3,
-    "edge": 4, "admin": 4, "record": 4,
-    "app": 5,
-    "client": 1, "bench": 5, "spark": 5,
+# What each package of fluxmq may import of the others.
+INNER = {"_core", "model"}
+MAY: dict[str, set[str]] = {
+    "_core": set(), "model": {"_core"}, "client": {"_core"},
+    "engine": INNER,
+    "storage": {*INNER, "engine"}, "access": {*INNER, "engine"},
+    "edge": {*INNER, "engine"}, "admin": {*INNER, "engine"}, "record": {*INNER, "engine"},
+    "spark": {*INNER, "record", "client"},
+    "bench": {*INNER, "engine", "storage", "record", "client", "spark"},
+    "app": {*INNER, "engine", "storage", "access", "edge", "admin", "record", "bench", "spark"},
 }
-# Packages that may import more than inner rings, and those that may import less.
-ALSO = {"app": {"bench", "spark"}, "bench": {"spark"}}
-ONLY = {"client": {"_core"}, "spark": {"_core", "model", "record", "client"}}
-# spark-submit starts a file: this one calls the command line.
-ENTRIES = {"spark": {"job.py": {"app"}}}
+# Packages of the core: each imports those in front of it. Beside them stand those that import what is named.
+CORE = ("wire", "mqtt", "amqp091", "disk", "memory", "pubsub", "queue", "exchange", "bridge", "hub", "net")
+BESIDE = {"client": {"wire", "mqtt"}, "record": {"wire", "mqtt", "amqp091", "memory"}, "testing": {*CORE, "client"}}
+MAY_IN_CORE = {name: set(CORE[:at]) for at, name in enumerate(CORE)} | BESIDE
+APART = [{"mqtt", "amqp091"}, {"exchange", "queue"}]        # do not know each other
+# Who imports what of the core that is not for everybody.
+OF_CORE = {"net": {"edge", "record", "app"}, "client": {"client", "spark", "bench"},
+           "record": {"record", "spark", "bench"}, "testing": {"bench"}}
+# spark-submit starts a file, which calls the command line; a benchmark asks a broker by its admin socket.
+ENTRIES = {"spark": {"job.py": {"app"}}, "bench": {"bench_source.py": {"app"}}}
 EDGES = {"edge.mqtt", "edge.amqp091"}
 # The way in: the version, and `python -m fluxmq`.
 TOP = {"__init__.py": set[str](), "__main__.py": {"app"}}
@@ -33,7 +41,7 @@ TOP = {"__init__.py": set[str](), "__main__.py": {"app"}}
 FORBIDDEN_IN_CORE = {"asyncio", "threading", "logging", "time", "random", "secrets", "os", "socket", "select", "uvloop",
                      "subprocess", "multiprocessing", "concurrent", "datetime"}
 # The handles: they make system calls and decide nothing. Each with what it needs of the above.
-HANDLES = {"journal.pyx": {"os"}, "journal.pyi": {"os"}}
+HANDLES = {"disk/journal.pyx": {"os"}, "disk/journal.pyi": {"os"}}
 FORBIDDEN_IN_ENGINE = {"socket", "threading", "time", "random", "os", "uvloop", "rocksdict"}
 
 CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\b|c?import\s+([\w.]+(?:\s*,\s*[\w.]+)*))", re.MULTILINE)
@@ -60,7 +68,7 @@ def imported(path: Path) -> Iterator[str]:
 def package_of(module: str) -> str:
     """"fluxmq.edge.mqtt.front" → "edge", "" for anything that is in no ring."""
     parts = module.split(".")
-    return parts[1] if parts[0] == "fluxmq" and len(parts) > 1 and parts[1] in RINGS else ""
+    return parts[1] if parts[0] == "fluxmq" and len(parts) > 1 and parts[1] in MAY else ""
 
 
 def broken(path: Path, package: str) -> list[str]:
@@ -70,13 +78,25 @@ def broken(path: Path, package: str) -> list[str]:
         other = package_of(module)
         if not other or other == package:
             continue
-        if package in ONLY:
-            allowed = other in ONLY[package] | ENTRIES.get(package, {}).get(path.name, set())
-        else:
-            allowed = RINGS[other] < RINGS[package] or other in ALSO.get(package, set())
+        allowed = other in MAY[package] | ENTRIES.get(package, {}).get(path.name, set())
+        if other == "_core" and (room := room_of(module)) in OF_CORE:
+            allowed = package in OF_CORE[room]
         if not allowed:
-            wrong.append(f"{path.relative_to(ROOT)} imports {module}")
+            wrong.append(f"{path.name} of {package} imports {module}")
     return wrong
+
+
+def room_of(module: str) -> str:
+    """"fluxmq._core.mqtt.decode" → "mqtt", "" for what belongs to no package of the core."""
+    parts = module.split(".")
+    return parts[2] if parts[:2] == ["fluxmq", "_core"] and len(parts) > 3 and parts[2] in MAY_IN_CORE else ""
+
+
+def crooked(path: Path, room: str) -> list[str]:
+    """What one file of a package of the core imports although it must not. Stubs name types of whoever uses them."""
+    apart = {other for pair in APART if room in pair for other in pair} - {room}
+    return [f"{path.name} of {room} imports {module}" for module in imported(path)
+            if (other := room_of(module)) and other != room and (other not in MAY_IN_CORE[room] or other in apart)]
 
 
 PYTHONS = {".py", ".pyi", ".pyx", ".pxd"}
@@ -85,13 +105,37 @@ PYTHONS = {".py", ".pyi", ".pyx", ".pxd"}
 @pytest.mark.parametrize("package", sorted({p.relative_to(ROOT / "fluxmq").parts[0] for p in sources(ROOT / "fluxmq")
                                             if p.parent != ROOT / "fluxmq"}))
 def test_rings(package: str) -> None:
-    assert package in RINGS, f"fluxmq/{package} is in no ring"
+    assert package in MAY, f"fluxmq/{package} is in no ring"
     assert [line for path in sources(ROOT / "fluxmq" / package) if path.suffix in PYTHONS
             for line in broken(path, package)] == []
 
 
-def test_spark_knows_the_format_and_the_client_alone() -> None:
-    assert [line for path in sources(ROOT / "spark") if path.suffix in PYTHONS for line in broken(path, "spark")] == []
+@pytest.mark.parametrize("package", ["bench", "spark"])
+def test_what_stands_at_top_level(package: str) -> None:
+    assert [line for path in sources(ROOT / package) if path.suffix in PYTHONS
+            for line in broken(path, package)] == []
+
+
+@pytest.mark.parametrize("room", sorted(MAY_IN_CORE))
+def test_the_order_of_the_core(room: str) -> None:
+    found = [path for path in sources(ROOT / "fluxmq" / "_core" / room) if path.suffix in {".py", ".pyx", ".pxd"}]
+    assert len(found) > 1
+    assert [line for path in found for line in crooked(path, room)] == []
+
+
+def test_every_module_of_the_core_has_a_room() -> None:
+    stray = [path.name for path in (ROOT / "fluxmq" / "_core").iterdir() if path.suffix in PYTHONS | {".h"}]
+    assert sorted(stray) == ["__init__.py", "debug.h", "debug.pxd", "errors.py"]
+    rooms = {path.parent.name for path in (ROOT / "fluxmq" / "_core").glob("*/*.pyx")}
+    assert rooms == MAY_IN_CORE.keys()
+
+
+def test_the_page_says_the_same() -> None:
+    """The columns "imports" of the two tables of architecture.md."""
+    page = (ROOT / "docs" / "internals" / "architecture.md").read_text(encoding="utf-8")
+    for table, begins in ((MAY, r"^\| [\d–] \| `(?:fluxmq/)?(\w+)/`[^|]* \|"), (MAY_IN_CORE, r"^\| `_core/(\w+)/` \|")):
+        said = re.findall(begins + r"([^|]*)\|", page, re.MULTILINE)
+        assert {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in said} == table
 
 
 def test_the_way_in() -> None:
@@ -111,7 +155,7 @@ def test_edges_do_not_know_each_other() -> None:
 def test_core_is_pure() -> None:
     wrong = [f"{path.name} imports {module}" for path in sources(ROOT / "fluxmq" / "_core") if path.suffix in PYTHONS
              for module in imported(path)
-             if module.split(".")[0] in FORBIDDEN_IN_CORE - HANDLES.get(path.name, set())]
+             if module.split(".")[0] in FORBIDDEN_IN_CORE - HANDLES.get(path.parent.name + "/" + path.name, set())]
     assert wrong == []
 
 
@@ -137,9 +181,18 @@ def test_a_broken_ring_is_seen(tmp_path: Path) -> None:
             ("three.py", "import fluxmq.engine.broker as b\n"),
             ("four.py", "from fluxmq import app\n"),
             ("five.pxd", "cimport fluxmq.engine.x, fluxmq.model.y\n")]):
-        path = ROOT / "fluxmq" / "model" / name
-        found = list(imported(_written(tmp_path / f"{number}{path.suffix}", text)))
-        assert any(RINGS[package_of(module)] > RINGS["model"] for module in found if package_of(module)), name
+        assert broken(_written(tmp_path / f"{number}{name}", text), "model"), name
+    assert broken(_written(tmp_path / "six.py", "from fluxmq.storage.store import RocksStore\n"), "edge")
+    assert broken(_written(tmp_path / "seven.py", "from fluxmq._core.net.poller import Poller\n"), "engine")
+    assert broken(_written(tmp_path / "eight.py", "from fluxmq._core.testing.probes import claims_of\n"), "app")
+    assert not broken(_written(tmp_path / "nine.py", "from fluxmq.engine.broker import Broker\n"), "edge")
+
+
+@pytest.mark.parametrize(("room", "text"), [
+    ("memory", "from fluxmq._core.queue.cache cimport cache_t\n"), ("mqtt", "cimport fluxmq._core.amqp091.fields\n"),
+    ("disk", "from fluxmq._core.hub.hub import Hub\n"), ("client", "from fluxmq._core.hub.hub cimport Hub\n")])
+def test_a_crooked_room_is_seen(tmp_path: Path, room: str, text: str) -> None:
+    assert crooked(_written(tmp_path / "one.pyx", text), room)
 
 
 def _written(path: Path, text: str) -> Path:

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import pytest
 from oracle.amqp091 import plain_properties
 
-from fluxmq._core.amqp091_properties import encode_properties
+from fluxmq._core.amqp091.properties import encode_properties
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.hub import Hub
-from fluxmq._core.queue import Queue
-from fluxmq._core.queue_member import PyMember
-from fluxmq._core.testing import pump_queues
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue.member import PyMember
+from fluxmq._core.queue.queue import Queue
+from fluxmq._core.testing.probes import pump_queues
 from fluxmq.engine.amqp_dead import Route
 from fluxmq.engine.amqp_queues import AmqpQueues, QueueDeclared
 from fluxmq.engine.queue_admin import QueueAdmin

@@ -11,15 +11,15 @@ import pytest
 from kit.amqp091_values import method_of
 from oracle.amqp091 import Malformed
 
-from fluxmq._core import amqp091_methods as m
-from fluxmq._core.amqp091_channel import Channel, ChannelMember
-from fluxmq._core.amqp091_connection import PROTOCOL_HEADER, AmqpConnection, Bodies
-from fluxmq._core.amqp091_properties import encode_properties
+from fluxmq._core.amqp091 import methods as m
+from fluxmq._core.amqp091.properties import encode_properties
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.exchange import Exchanges
-from fluxmq._core.hub import Hub
-from fluxmq._core.poller import Poller
-from fluxmq._core.queue import Queue
+from fluxmq._core.exchange.exchange import Exchanges
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.net.amqp091_channel import Channel, ChannelMember
+from fluxmq._core.net.amqp091_connection import PROTOCOL_HEADER, AmqpConnection, Bodies
+from fluxmq._core.net.poller import Poller
+from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.queues import QueueManager
 from fluxmq.model.queues import QueueSpec
 

@@ -11,9 +11,8 @@ import msgspec
 import pytest
 from kit.amqp091_values import same
 
-from fluxmq._core import amqp091_testing
-from fluxmq._core.amqp091_fields import Float32, Integer, Timestamp, decode_table, encode_table, plain
-from fluxmq._core.amqp091_methods import (
+from fluxmq._core.amqp091.fields import Float32, Integer, Timestamp, decode_table, encode_table, plain
+from fluxmq._core.amqp091.methods import (
     METHODS,
     BasicPublish,
     BasicQos,
@@ -26,8 +25,9 @@ from fluxmq._core.amqp091_methods import (
     TxSelect,
     decode_method,
 )
-from fluxmq._core.amqp091_properties import decode_properties, encode_properties
+from fluxmq._core.amqp091.properties import decode_properties, encode_properties
 from fluxmq._core.errors import ProtocolError, UsageError
+from fluxmq._core.testing import amqp091 as amqp091_testing
 
 VALUES: list[tuple[str, Any]] = [
     ("t 01", True),

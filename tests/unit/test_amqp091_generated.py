@@ -16,18 +16,18 @@ from kit.amqp091_values import FOLDER, METHODS, TABLE, attributes, load, random_
 from kit.tree import ROOT
 from oracle import amqp091 as oracle
 
-from fluxmq._core import amqp091_methods
-from fluxmq._core.amqp091_methods import Method, decode_method
+from fluxmq._core.amqp091 import methods as amqp091_methods
+from fluxmq._core.amqp091.methods import Method, decode_method
 from fluxmq.model.amqp import ReplyCode
 
 CORE = ROOT / "fluxmq" / "_core"
 PROGRAM = [sys.executable, str(FOLDER / "generate.py")]
-MADE = ("amqp091_consts.pxd", "amqp091_methods.pxd", "amqp091_methods.pyi", "amqp091_methods.pyx")
+MADE = ("amqp091/consts.pxd", "amqp091/methods.pxd", "amqp091/methods.pyi", "amqp091/methods.pyx")
 
 
 def test_the_files_are_what_the_generator_makes(tmp_path: Path) -> None:
     subprocess.run([*PROGRAM, "--out", tmp_path], check=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(MADE)
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")) == sorted(MADE)
     for name in MADE:
         assert (tmp_path / name).read_bytes() == (CORE / name).read_bytes(), name
 

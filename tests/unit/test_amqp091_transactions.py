@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from unit.test_amqp091_connection import Bench, publish
 
-from fluxmq._core import amqp091_methods as m
+from fluxmq._core.amqp091 import methods as m
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from fluxmq._core.amqp091_connection import Bodies
+from fluxmq._core.net.amqp091_connection import Bodies
 from fluxmq.edge.amqp091.bodies import TURN_TICKS, BodyTurns
 from fluxmq.edge.amqp091.client import Client
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 from unit.amqp_world import World, refused
 
-from fluxmq._core.amqp091_fields import Integer
+from fluxmq._core.amqp091.fields import Integer
 from fluxmq.engine.amqp_dead import with_death
 
 

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.amqp091_values import method_of
 
-from fluxmq._core.amqp091_connection import Bodies
-from fluxmq._core.amqp091_fields import encode_table
-from fluxmq._core.amqp091_methods import (
+from fluxmq._core.amqp091.fields import encode_table
+from fluxmq._core.amqp091.methods import (
     BasicQos,
     ChannelOpen,
     ConnectionBlocked,
@@ -32,7 +31,8 @@ from fluxmq._core.amqp091_methods import (
     Method,
 )
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.hub import Hub
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.net.amqp091_connection import Bodies
 from fluxmq.access.authority import Authority
 from fluxmq.access.users import add_user
 from fluxmq.edge.amqp091.bodies import BodyTurns

@@ -9,7 +9,7 @@ import pytest
 from unit.amqp_world import Consumer, World, refused
 
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.queue_heads import PULL_EMPTY, PULL_GIVEN
+from fluxmq._core.queue.heads import PULL_EMPTY, PULL_GIVEN
 from fluxmq.app.queue_text import as_queue
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_records import QueueRecord

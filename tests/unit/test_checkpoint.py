@@ -5,7 +5,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from fluxmq._core.hub import Hub
+from fluxmq._core.hub.hub import Hub
 from fluxmq.engine.broker import STALE_TIMERS_MAX, Broker, Limits
 from fluxmq.engine.durability import Keeper
 from fluxmq.storage.store import RocksStore

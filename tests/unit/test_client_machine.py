@@ -21,8 +21,7 @@ from oracle.mqtt import (
     parse,
 )
 
-from fluxmq._core import mqtt_packets
-from fluxmq._core.client_machine import (
+from fluxmq._core.client.machine import (
     SESSION_LOST,
     STATE_CLOSED,
     STATE_CONNECTING,
@@ -30,10 +29,11 @@ from fluxmq._core.client_machine import (
     STATE_OPEN,
     ClientMachine,
 )
-from fluxmq._core.client_message import Message
-from fluxmq._core.client_properties import Properties
-from fluxmq._core.client_session import Session
+from fluxmq._core.client.message import Message
+from fluxmq._core.client.properties import Properties
+from fluxmq._core.client.session import Session
 from fluxmq._core.errors import NotConnected, ProtocolError, UsageError, WindowFull
+from fluxmq._core.mqtt import packets as mqtt_packets
 from fluxmq.client.errors import ConnectRefused, PublishRefused
 from fluxmq.client.options import Address
 

@@ -9,8 +9,8 @@ from kit.python import environment
 
 BEGIN = """
 import gc
-from fluxmq._core.hub import Hub
-from fluxmq._core.routes import ShareGroup
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.pubsub.routes import ShareGroup
 
 def make():
     hub = Hub(None, 64)

@@ -18,9 +18,9 @@ import pytest
 from kit.certs import issue, make_ca
 from kit.python import environment
 
-from fluxmq._core.connection import Connection
-from fluxmq._core.hub import Hub
-from fluxmq._core.poller import Poller
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.net.connection import Connection
+from fluxmq._core.net.poller import Poller
 
 CONNECT = b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00"  # only its first byte is looked at here
 COLD = b"\xf0\x00"  # an empty AUTH: goes to the handler
@@ -362,8 +362,8 @@ def test_tls_ends_with_a_close_notify(bench: Bench, tmp_path: Path, unread: int)
 
 LIFETIMES = """
 import gc
-from fluxmq._core.hub import Hub
-from fluxmq._core.routes import ShareGroup
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.pubsub.routes import ShareGroup
 class Cold: pass
 hub = Hub(None)
 for qos in (1, 2):

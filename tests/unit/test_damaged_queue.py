@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fluxmq._core.errors import CorruptError, ShortageError, StorageError
-from fluxmq._core.hub import Hub
-from fluxmq._core.queue import Queue
-from fluxmq._core.testing import pump_queues
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue.queue import Queue
+from fluxmq._core.testing.probes import pump_queues
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_reads import READ_RETRIES_S, SHORTAGE_RETRY_S, QueueReader
 from fluxmq.engine.queues import QueueManager

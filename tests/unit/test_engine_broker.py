@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.hub import Hub
-from fluxmq._core.session import Session
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.pubsub.session import Session
 from fluxmq.engine.broker import STALE_TIMERS_MAX, Broker, Limits
 from fluxmq.engine.sessions import EXPIRY_NEVER, Will
 

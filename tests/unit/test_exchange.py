@@ -8,8 +8,8 @@ import pytest
 from oracle.exchange import table
 
 from fluxmq._core.errors import ProtocolError, UsageError
-from fluxmq._core.exchange import Exchanges, Route
-from fluxmq._core.exchange_headers import read_headers, sorted_table
+from fluxmq._core.exchange.exchange import Exchanges, Route
+from fluxmq._core.exchange.headers import read_headers, sorted_table
 
 
 def found(exchanges: Exchanges, name: bytes, key: bytes = b"", headers: bytes = b"") -> Route:

@@ -10,7 +10,7 @@ import pytest
 from oracle.exchange import table
 
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.hub import Hub
+from fluxmq._core.hub.hub import Hub
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.exchange_store import ExchangeKeeper

@@ -8,7 +8,7 @@ import pytest
 from oracle.exchange import table
 
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.hub import Hub
+from fluxmq._core.hub.hub import Hub
 from fluxmq.engine.exchange_store import ExchangeKeeper
 from fluxmq.engine.exchanges import PREDECLARED, ExchangeManager, internal_exchange
 from fluxmq.engine.queues import QueueManager

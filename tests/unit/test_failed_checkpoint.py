@@ -14,8 +14,8 @@ import pytest
 from kit.journals import Ops
 
 from fluxmq._core.errors import ShortageError, StorageError, UsageError
-from fluxmq._core.hub import Hub
-from fluxmq._core.testing import pump_queues
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.testing.probes import pump_queues
 from fluxmq.engine import durability
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper

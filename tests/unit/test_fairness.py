@@ -13,12 +13,12 @@ from unit.test_amqp091_connection import Bench as AmqpBench
 from unit.test_amqp091_connection import publish
 from unit.test_connection import UPGRADE, Bench, arrived, masked
 
-from fluxmq._core import amqp091_methods as m
-from fluxmq._core.amqp091_connection import PROTOCOL_HEADER, AmqpConnection
-from fluxmq._core.connection import Connection
+from fluxmq._core.amqp091 import methods as m
+from fluxmq._core.net.amqp091_connection import PROTOCOL_HEADER, AmqpConnection
+from fluxmq._core.net.connection import Connection
 
 PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
-# As node.pxd has them.
+# As memory/node.pxd has them.
 WORK_COLD, WORK_ROUND, WORK_SHARE_MAX, WORK_SHARE_MIN = 800, 262_144, 65_536, 4096
 SHARE_PACKETS = WORK_SHARE_MAX // WORK_COLD + 1
 ROUND_PACKETS = WORK_ROUND // WORK_COLD

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from kit.journals import Ops, body_of, commit, contents, wait_durable, wait_event, wait_rotated, writing
 
+from fluxmq._core.disk.journal import JOURNAL_OK, Journal
+from fluxmq._core.disk.journal_format import crc32c, decode_file_header, file_name, file_number
 from fluxmq._core.errors import CorruptError, StorageError, UsageError
-from fluxmq._core.journal import JOURNAL_OK, Journal
-from fluxmq._core.journal_format import crc32c, decode_file_header, file_name, file_number
 from fluxmq.bench.micro import bench_journal
 from fluxmq.storage.journal_files import recover
 from fluxmq.storage.journal_repair import repair_journal

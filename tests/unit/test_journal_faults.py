@@ -17,8 +17,8 @@ from kit.journals import Ops, body_of, commit, contents, wait_durable, wait_even
 from kit.powercut import PowerCut
 from kit.python import TESTS, environment
 
+from fluxmq._core.disk.journal import JOURNAL_FAILED, JOURNAL_FULL, JOURNAL_OK, Journal
 from fluxmq._core.errors import StorageError
-from fluxmq._core.journal import JOURNAL_FAILED, JOURNAL_FULL, JOURNAL_OK, Journal
 from fluxmq.storage.journal_files import recover
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from fluxmq._core.hub import Hub
-from fluxmq._core.routes import ShareGroup
-from fluxmq._core.session import Session
-from fluxmq._core.testing import live_objects
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.pubsub.routes import ShareGroup
+from fluxmq._core.pubsub.session import Session
+from fluxmq._core.testing.probes import live_objects
 
 SMALL, LARGE = b"x" * 100, b"x" * 100_000
 

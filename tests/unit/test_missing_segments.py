@@ -10,8 +10,8 @@ import pytest
 from kit.segments import blocks_of, plain, read_all
 from oracle import stored
 
+from fluxmq._core.disk.segment_format import file_first, log_name
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.segment_format import file_first, log_name
 from fluxmq.storage.segment_repair import repair, verify
 from fluxmq.storage.segments import SegmentStore
 

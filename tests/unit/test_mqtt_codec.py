@@ -1,11 +1,10 @@
 """The MQTT codec by example: literal bytes in, packets out, and the same bytes again."""
 import pytest
 
-from fluxmq._core import codec_testing
 from fluxmq._core.errors import ProtocolError, UsageError
-from fluxmq._core.mqtt_decode import Decoder, connect_level, decode_packet
-from fluxmq._core.mqtt_encode import encode_packet
-from fluxmq._core.mqtt_packets import (
+from fluxmq._core.mqtt.decode import Decoder, connect_level, decode_packet
+from fluxmq._core.mqtt.encode import encode_packet
+from fluxmq._core.mqtt.packets import (
     Auth,
     ConnAck,
     Connect,
@@ -25,7 +24,8 @@ from fluxmq._core.mqtt_packets import (
     Unsubscribe,
     Will,
 )
-from fluxmq._core.mqtt_props import decode_properties, encode_properties
+from fluxmq._core.mqtt.props import decode_properties, encode_properties
+from fluxmq._core.testing import codec as codec_testing
 from fluxmq.model.mqtt import Property
 
 h = bytes.fromhex

@@ -4,10 +4,10 @@ from enum import IntEnum
 from pathlib import Path
 
 import fluxmq
-from fluxmq._core.mqtt_props import property_table
+from fluxmq._core.mqtt.props import property_table
 from fluxmq.model import mqtt
 
-HEADER = (Path(fluxmq.__file__).parent / "_core" / "mqtt_consts.pxd").read_text()
+HEADER = (Path(fluxmq.__file__).parent / "_core" / "mqtt/consts.pxd").read_text()
 
 
 def of_header(prefix: str) -> dict[str, int]:

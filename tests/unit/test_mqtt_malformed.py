@@ -2,7 +2,7 @@
 import pytest
 
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.mqtt_decode import decode_packet
+from fluxmq._core.mqtt.decode import decode_packet
 
 V4, V5 = "0004 4D515454 04", "0004 4D515454 05"
 BAD = [

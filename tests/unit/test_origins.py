@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fluxmq._core.errors import ConfigError
-from fluxmq._core.hub import Hub
-from fluxmq._core.poller import Poller
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.net.poller import Poller
 from fluxmq.app.config import load
 from fluxmq.app.descriptors import connections_of_one_address
 from fluxmq.edge.origins import Origin, Origins

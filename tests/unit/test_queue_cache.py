@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import gc
 
-from fluxmq._core.hub import Hub
-from fluxmq._core.queue_export import Export
-from fluxmq._core.queue_log import Log
-from fluxmq._core.testing import pump_queues
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue.export import Export
+from fluxmq._core.queue.log import Log
+from fluxmq._core.testing.probes import pump_queues
 from fluxmq.engine.queue_store import QueueKeeper
 from fluxmq.engine.queues import QueueManager
 from fluxmq.model.queues import QueueSpec

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from fluxmq._core.hub import Hub
-from fluxmq._core.queue import Queue
-from fluxmq._core.queue_group import Group
-from fluxmq._core.queue_member import PyMember
-from fluxmq._core.testing import pump_queues
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.member import PyMember
+from fluxmq._core.queue.queue import Queue
+from fluxmq._core.testing.probes import pump_queues
 from fluxmq.engine import queue_clock
 from fluxmq.engine.clock import CLOCK_KEY, STEPS_MAX, SteadyClock
 from fluxmq.engine.queue_clock import QueueClock

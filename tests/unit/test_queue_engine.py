@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from kit import smalldisk
 
+from fluxmq._core.disk.journal import JOURNAL_FULL, JOURNAL_OK, Journal
 from fluxmq._core.errors import UsageError
-from fluxmq._core.hub import Hub
-from fluxmq._core.journal import JOURNAL_FULL, JOURNAL_OK, Journal
-from fluxmq._core.queue import Queue
-from fluxmq._core.queue_group import Group
-from fluxmq._core.queue_member import PyMember
-from fluxmq._core.testing import pump_queues
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.member import PyMember
+from fluxmq._core.queue.queue import Queue
+from fluxmq._core.testing.probes import pump_queues
 from fluxmq.engine.ports_queues import Publish, QueueRefused
 from fluxmq.engine.queue_admin import QueueAdmin
 from fluxmq.engine.queue_clock import QueueClock

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from fluxmq._core.errors import CorruptError, UsageError
-from fluxmq._core.hub import Hub
-from fluxmq._core.queue import Queue
-from fluxmq._core.queue_export import Export
-from fluxmq._core.queue_group import Group
-from fluxmq._core.queue_member import PyMember
-from fluxmq._core.queue_state import RECORD_OFFSETS_MAX, export_state, replay, restore_state
-from fluxmq._core.queue_stats import queue_counts
-from fluxmq._core.testing import claims_of, pump_queues
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue.export import Export
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.member import PyMember
+from fluxmq._core.queue.queue import Queue
+from fluxmq._core.queue.state import RECORD_OFFSETS_MAX, export_state, replay, restore_state
+from fluxmq._core.queue.stats import queue_counts
+from fluxmq._core.testing.probes import claims_of, pump_queues
 from fluxmq.app.queue_text import as_groups
 from fluxmq.engine.queue_admin import QueueAdmin
 from fluxmq.engine.queue_clock import QueueClock

@@ -7,12 +7,12 @@ import tracemalloc
 import pytest
 from oracle import stored
 
-from fluxmq._core.hub import Hub
-from fluxmq._core.queue import QUEUE_CLASSIC, Queue
-from fluxmq._core.queue_export import Export
-from fluxmq._core.queue_group import Group
-from fluxmq._core.queue_log import Log
-from fluxmq._core.testing import pump_queues
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue.export import Export
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import QUEUE_CLASSIC, Queue
+from fluxmq._core.testing.probes import pump_queues
 
 
 def made(groups: int, messages: int = 0, lanes: int = 1) -> tuple[Hub, Queue, list[Group]]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from fluxmq._core.disk.segment_format import log_name
 from fluxmq._core.errors import StorageError
-from fluxmq._core.hub import Hub
-from fluxmq._core.segment_format import log_name
-from fluxmq._core.testing import pump_queues
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.testing.probes import pump_queues
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.queue_store import QueueKeeper

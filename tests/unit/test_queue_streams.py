@@ -4,10 +4,10 @@ from __future__ import annotations
 import pytest
 
 from fluxmq._core.errors import UsageError
-from fluxmq._core.hub import Hub
-from fluxmq._core.queue_group import Group
-from fluxmq._core.queue_log import Log
-from fluxmq._core.testing import ReaderProbe, pump_queues
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.log import Log
+from fluxmq._core.testing.probes import ReaderProbe, pump_queues
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queues import QueueManager

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from kit.journals import contents, wait_event, writing
 
-from fluxmq._core.hub import Hub
-from fluxmq._core.poller import Poller
-from fluxmq._core.queue_member import PyMember
-from fluxmq._core.queue_state import RECORD_OFFSETS_MAX
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.net.poller import Poller
+from fluxmq._core.queue.member import PyMember
+from fluxmq._core.queue.state import RECORD_OFFSETS_MAX
 from fluxmq.engine.queue_records import RecordKind
 from fluxmq.engine.queues import QueueManager
 from fluxmq.model.queues import QueueSpec

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from fluxmq._core.disk.journal_format import file_number
 from fluxmq._core.errors import CorruptError, StorageError
-from fluxmq._core.hub import Hub
-from fluxmq._core.journal_format import file_number
-from fluxmq._core.testing import pump_queues
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.testing.probes import pump_queues
 from fluxmq.engine.broker import Broker, Limits
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.queue_store import QueueKeeper

@@ -5,9 +5,9 @@ import weakref
 import pytest
 
 from fluxmq._core.errors import UsageError
-from fluxmq._core.hub import Hub
-from fluxmq._core.retained import RetainedTree
-from fluxmq._core.testing import retained_nodes
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.pubsub.retained import RetainedTree
+from fluxmq._core.testing.probes import retained_nodes
 
 TOPICS = [b"a", b"a/", b"a/b", b"a/b/c", b"/", b"/a", b"//", b"$SYS", b"$SYS/a", b"$SYS/a/b", b"a/$b", b"b"]
 CASES = [

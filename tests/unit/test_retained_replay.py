@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from oracle.mqtt import Publish, parse
 
-from fluxmq._core.hub_probe import HubProbe
+from fluxmq._core.testing.hub_probe import HubProbe
 
 LINK_BYTES = 65536 + 8192  # what may wait in a link, and a message more
 SLICE = 512  # nodes looked at in one slice

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from kit.segments import blocks_of, plain, raw_of, read_all
 
-from fluxmq._core.errors import CorruptError, StorageError, UsageError
-from fluxmq._core.journal_format import crc32c
-from fluxmq._core.segment_format import (
+from fluxmq._core.disk.journal_format import crc32c
+from fluxmq._core.disk.segment_format import (
     BATCH_HEADER_SIZE,
     HEADER_SIZE,
     SegmentIndex,
@@ -30,6 +29,7 @@ from fluxmq._core.segment_format import (
     messages_of,
     walk,
 )
+from fluxmq._core.errors import CorruptError, StorageError, UsageError
 from fluxmq.storage.segment_repair import verify
 from fluxmq.storage.segments import SegmentStore
 

@@ -17,8 +17,8 @@ from kit.python import TESTS, environment
 from kit.segments import Full, blocks_of, plain, raw_of, read_all
 from oracle import stored
 
+from fluxmq._core.disk.segment_format import log_name
 from fluxmq._core.errors import CorruptError, ShortageError, StorageError, UsageError
-from fluxmq._core.segment_format import log_name
 from fluxmq.app import cli, exit_codes
 from fluxmq.storage import reading, segment_writer
 from fluxmq.storage.segment_files import FileOps

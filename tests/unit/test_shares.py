@@ -15,8 +15,8 @@ from oracle.mqtt import V5, V311, Pingreq, Pingresp, Suback, Subscribe, Unsuback
 from unit.amqp_world import bytes_in_order
 from unit.test_amqp091_connection import Bench
 
-from fluxmq._core import amqp091_methods as m
-from fluxmq._core.amqp091_connection import PROTOCOL_HEADER, AmqpConnection
+from fluxmq._core.amqp091 import methods as m
+from fluxmq._core.net.amqp091_connection import PROTOCOL_HEADER, AmqpConnection
 from fluxmq.access.authority import Authority
 from fluxmq.app.server import Server
 from fluxmq.edge.amqp091.channel import ChannelMethods

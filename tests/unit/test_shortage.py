@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kit.journals import Ops, writing
 
-from fluxmq._core.hub import Hub
-from fluxmq._core.journal import JOURNAL_FULL, SHORTAGES
+from fluxmq._core.disk.journal import JOURNAL_FULL, SHORTAGES
+from fluxmq._core.hub.hub import Hub
 from fluxmq.engine.queue_space import QueueSpace
 from fluxmq.engine.queues import QueueManager
 from fluxmq.model.queues import QueueSpec

@@ -11,9 +11,9 @@ import pytest
 from unit.test_repair import Node, flip, good
 
 from fluxmq._core.errors import CorruptError, ShortageError
-from fluxmq._core.queue_export import restore_unflushed, unflushed
-from fluxmq._core.queue_log import Log
-from fluxmq._core.queue_member import PyMember
+from fluxmq._core.queue.export import restore_unflushed, unflushed
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.member import PyMember
 from fluxmq.engine import durability
 from fluxmq.engine.queue_store import QueueExport
 from fluxmq.model import limits

@@ -18,9 +18,9 @@ from kit.python import TESTS, environment
 from kit.watch import wait_until
 from oracle import stored
 
+from fluxmq._core.disk.journal import Journal
+from fluxmq._core.disk.journal_format import file_name
 from fluxmq._core.errors import CorruptError, StorageError, UsageError
-from fluxmq._core.journal import Journal
-from fluxmq._core.journal_format import file_name
 from fluxmq.engine.ports import StateStore
 from fluxmq.storage.memory import MemoryStore
 from fluxmq.storage.store import RocksStore

@@ -1,7 +1,7 @@
 """UTF-8 and topic examples at the edges that the specifications name."""
 import pytest
 
-from fluxmq._core import text
+from fluxmq._core.wire import text
 
 
 @pytest.mark.parametrize(("data", "good"), [

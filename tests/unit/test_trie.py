@@ -5,7 +5,7 @@ import pytest
 from oracle.topics import matches
 
 from fluxmq._core.errors import UsageError
-from fluxmq._core.trie_probe import TrieProbe, hash_bytes
+from fluxmq._core.testing.trie_probe import TrieProbe, hash_bytes
 
 CASES = [
     # MQTT 5.0 sections 4.7.1.2 and 4.7.1.3

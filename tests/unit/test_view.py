@@ -16,8 +16,8 @@ import pytest
 from kit.journals import commit
 from kit.watch import wait_until
 
+from fluxmq._core.disk.journal_format import file_name
 from fluxmq._core.errors import CorruptError, StorageError
-from fluxmq._core.journal_format import file_name
 from fluxmq.app import exit_codes, recovered
 from fluxmq.storage.manifest import ViewDamage, check_manifest, cut_torn
 from fluxmq.storage.store import RocksStore

@@ -24,7 +24,7 @@ from oracle.stored import (
 from unit.test_repair import Connection, Node
 
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.queue_state import RECORD_OFFSETS_MAX
+from fluxmq._core.queue.state import RECORD_OFFSETS_MAX
 from fluxmq.app.log_commands import log
 from fluxmq.engine.clock import CLOCK_KEY
 from fluxmq.engine.exchange_store import ExchangeKeeper

@@ -14,7 +14,7 @@ from fluxmq.edge.amqp091.client import HOLD_BODY
 from fluxmq.model.amqp import ReplyCode
 
 if TYPE_CHECKING:
-    from fluxmq._core.amqp091_connection import Bodies
+    from fluxmq._core.net.amqp091_connection import Bodies
     from fluxmq.edge.amqp091.client import Client
 
 __all__ = ["BodyTurns"]

@@ -1,6 +1,6 @@
 """The cold methods of channels, classes 20 to 90: each method has its function here, named as the specification does.
 
-What is hot (Basic.Publish, Ack, Nack, Reject, Deliver) is in _core/amqp091_connection and amqp091_channel. What a
+What is hot (Basic.Publish, Ack, Nack, Reject, Deliver) is in _core/net/amqp091_connection and amqp091_channel. What a
 method asks of exchanges and queues is decided in the engine; here it is taken apart, and answered when it is on disk.
 """
 from __future__ import annotations
@@ -9,13 +9,13 @@ import secrets
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from fluxmq._core import amqp091_methods as m
-from fluxmq._core.amqp091_channel import Channel, ChannelMember
-from fluxmq._core.amqp091_fields import encode_table
-from fluxmq._core.amqp091_telling import DIRECT_REPLY_TO
+from fluxmq._core.amqp091 import methods as m
+from fluxmq._core.amqp091.fields import encode_table
+from fluxmq._core.bridge.telling import DIRECT_REPLY_TO
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.hub import Hub
-from fluxmq._core.queue import Queue
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.net.amqp091_channel import Channel, ChannelMember
+from fluxmq._core.queue.queue import Queue
 from fluxmq.edge.amqp091.client import HOLD_CHANNEL
 from fluxmq.edge.amqp091.consumers import Consumer, Consumers
 from fluxmq.edge.amqp091.permissions import Permissions, unbroken

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fluxmq._core.amqp091_fields import decode_table
+from fluxmq._core.amqp091.fields import decode_table
 from fluxmq.edge.amqp091.reply import close_frame
 from fluxmq.edge.telling import tell_accepted
 from fluxmq.engine.ports_clients import ClientInfo
 from fluxmq.model.amqp import ReplyCode
 
 if TYPE_CHECKING:
-    from fluxmq._core.amqp091_connection import AmqpConnection
-    from fluxmq._core.amqp091_methods import Method
+    from fluxmq._core.amqp091.methods import Method
+    from fluxmq._core.net.amqp091_connection import AmqpConnection
 
 __all__ = ["HOLD_BODY", "HOLD_CHANNEL", "HOLD_GET", "HOLD_LOGIN", "HOLD_MEMORY", "Client"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from fluxmq._core.amqp091_methods import ConnectionBlocked, ConnectionUnblocked
+from fluxmq._core.amqp091.methods import ConnectionBlocked, ConnectionUnblocked
 from fluxmq.edge.amqp091.client import HOLD_MEMORY
 from fluxmq.engine.ports_clients import ClientInfo, ClientsPort
 from fluxmq.model.amqp_queues import split_name

@@ -4,13 +4,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from fluxmq._core import amqp091_methods as m
-from fluxmq._core.amqp091_channel import Channel, ChannelMember, ChannelReader
-from fluxmq._core.amqp091_fields import Timestamp
+from fluxmq._core.amqp091 import methods as m
+from fluxmq._core.amqp091.fields import Timestamp
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.hub import Hub
-from fluxmq._core.queue import QUEUE_STREAM, Queue
-from fluxmq._core.queue_heads import PULL_GIVEN, PULL_LIMITED, PULL_STALLED
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.net.amqp091_channel import Channel, ChannelMember, ChannelReader
+from fluxmq._core.queue.heads import PULL_GIVEN, PULL_LIMITED, PULL_STALLED
+from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq.edge.amqp091.client import HOLD_GET
 from fluxmq.engine.amqp_queues import AmqpQueues
 from fluxmq.model.amqp import AmqpRefused, ReplyCode, text, wire

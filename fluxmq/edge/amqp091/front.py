@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fluxmq._core.amqp091_methods import (
+from fluxmq._core.amqp091.methods import (
     ConnectionClose,
     ConnectionCloseOk,
     ConnectionUpdateSecret,
     decode_method,
 )
 from fluxmq._core.errors import AuthError, ProtocolError
-from fluxmq._core.hub import Hub
+from fluxmq._core.hub.hub import Hub
 from fluxmq.edge.amqp091.client import Client
 from fluxmq.edge.amqp091.clients import Clients
 from fluxmq.edge.amqp091.handshake import Handshake
@@ -31,13 +31,13 @@ from fluxmq.engine.ports_guard import Guard
 from fluxmq.model.amqp import ReplyCode
 
 if TYPE_CHECKING:
-    from fluxmq._core.amqp091_connection import AmqpConnection
-    from fluxmq._core.exchange import Exchanges
+    from fluxmq._core.exchange.exchange import Exchanges
+    from fluxmq._core.net.amqp091_connection import AmqpConnection
 
 __all__ = ["ChannelVerbs", "Front"]
 
 CLASS_CONNECTION = 10
-PHASE_TLS = 0  # of _core/transport.pxd
+PHASE_TLS = 0  # of _core/net/transport.pxd
 BANNED = 0x8A  # reason of an AuthError: too many failed logins came before
 # Reasons of an AuthError that are not about who the client is: too many logins at once, the broker is stopping.
 NOT_HIS_FAULT = {0x89: ReplyCode.RESOURCE_ERROR, 0x88: ReplyCode.INTERNAL_ERROR}

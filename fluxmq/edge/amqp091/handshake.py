@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from fluxmq import __version__
-from fluxmq._core.amqp091_fields import encode_table
-from fluxmq._core.amqp091_methods import (
+from fluxmq._core.amqp091.fields import encode_table
+from fluxmq._core.amqp091.methods import (
     ConnectionOpen,
     ConnectionOpenOk,
     ConnectionStart,
@@ -31,7 +31,7 @@ from fluxmq.model import limits
 from fluxmq.model.amqp import ReplyCode
 
 if TYPE_CHECKING:
-    from fluxmq._core.amqp091_connection import AmqpConnection
+    from fluxmq._core.net.amqp091_connection import AmqpConnection
     from fluxmq.edge.amqp091.front import Front
 
 __all__ = ["Handshake", "server_properties"]

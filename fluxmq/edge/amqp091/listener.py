@@ -4,8 +4,8 @@ from __future__ import annotations
 from ssl import SSLSocket
 from typing import Any
 
-from fluxmq._core.amqp091_connection import AmqpConnection
-from fluxmq._core.poller import Poller
+from fluxmq._core.net.amqp091_connection import AmqpConnection
+from fluxmq._core.net.poller import Poller
 from fluxmq.edge.amqp091.front import Front
 from fluxmq.edge.listening import SocketListener
 

@@ -4,7 +4,7 @@ The name in front, in capitals, is what clients of RabbitMQ print and what peopl
 """
 from __future__ import annotations
 
-from fluxmq._core.amqp091_methods import ConnectionClose
+from fluxmq._core.amqp091.methods import ConnectionClose
 from fluxmq.model import limits
 from fluxmq.model.amqp import ReplyCode
 

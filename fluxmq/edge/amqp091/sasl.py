@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fluxmq._core.amqp091_fields import decode_table
+from fluxmq._core.amqp091.fields import decode_table
 from fluxmq._core.errors import ProtocolError
 from fluxmq.model.amqp import ReplyCode
 

@@ -10,7 +10,7 @@ from fluxmq.engine.ports_clients import ClientInfo, ClientsPort
 from fluxmq.model.mqtt import ReasonCode
 
 if TYPE_CHECKING:
-    from fluxmq._core.session import Session
+    from fluxmq._core.pubsub.session import Session
     from fluxmq.engine.broker import Broker
 
 __all__ = ["MqttClients"]

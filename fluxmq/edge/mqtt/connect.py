@@ -13,11 +13,11 @@ import secrets
 from typing import TYPE_CHECKING, Any, cast
 
 from fluxmq._core.errors import AuthError, ProtocolError
-from fluxmq._core.mqtt_decode import connect_level, decode_packet
-from fluxmq._core.mqtt_encode import encode_packet
-from fluxmq._core.mqtt_packets import Auth, ConnAck, Connect
-from fluxmq._core.mqtt_props import encode_properties
-from fluxmq._core.text import check_topic
+from fluxmq._core.mqtt.decode import connect_level, decode_packet
+from fluxmq._core.mqtt.encode import encode_packet
+from fluxmq._core.mqtt.packets import Auth, ConnAck, Connect
+from fluxmq._core.mqtt.props import encode_properties
+from fluxmq._core.wire.text import check_topic
 from fluxmq.edge.mqtt.connection import REASON_STRING_MAX, Client, user_properties
 from fluxmq.engine.queue_consumers import is_order
 from fluxmq.engine.sessions import EXPIRY_NEVER, Will
@@ -25,7 +25,7 @@ from fluxmq.model import limits
 from fluxmq.model.mqtt import Property, ReasonCode
 
 if TYPE_CHECKING:
-    from fluxmq._core.connection import Connection
+    from fluxmq._core.net.connection import Connection
     from fluxmq.edge.mqtt.front import Front
 
 __all__ = ["Connecting"]

@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from fluxmq._core.mqtt_encode import encode_packet
-from fluxmq._core.mqtt_packets import Disconnect
+from fluxmq._core.mqtt.encode import encode_packet
+from fluxmq._core.mqtt.packets import Disconnect
 from fluxmq.edge.telling import PRESENT, tell_accepted
 from fluxmq.model.mqtt import Property, ReasonCode
 
 if TYPE_CHECKING:
-    from fluxmq._core.connection import Connection
-    from fluxmq._core.mqtt_packets import Connect
-    from fluxmq._core.session import Session
+    from fluxmq._core.mqtt.packets import Connect
+    from fluxmq._core.net.connection import Connection
+    from fluxmq._core.pubsub.session import Session
     from fluxmq.engine.ports_access import Exchange
 
 __all__ = ["Client", "disconnect_bytes", "user_properties"]

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-from fluxmq._core.connection import Connection
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.mqtt_decode import decode_packet
-from fluxmq._core.mqtt_encode import encode_packet
-from fluxmq._core.mqtt_packets import Auth, Disconnect, PubAck, PubRec, SubAck, Subscribe, UnsubAck, Unsubscribe
-from fluxmq._core.session import Session
-from fluxmq._core.text import check_filter, split_share
+from fluxmq._core.mqtt.decode import decode_packet
+from fluxmq._core.mqtt.encode import encode_packet
+from fluxmq._core.mqtt.packets import Auth, Disconnect, PubAck, PubRec, SubAck, Subscribe, UnsubAck, Unsubscribe
+from fluxmq._core.net.connection import Connection
+from fluxmq._core.pubsub.session import Session
+from fluxmq._core.wire.text import check_filter, split_share
 from fluxmq.edge.mqtt.connect import Connecting
 from fluxmq.edge.mqtt.connection import Client, user_properties
 from fluxmq.edge.mqtt.options import FrontOptions

@@ -4,8 +4,8 @@ from __future__ import annotations
 from ssl import SSLSocket
 from typing import Any
 
-from fluxmq._core.connection import Connection
-from fluxmq._core.poller import Poller
+from fluxmq._core.net.connection import Connection
+from fluxmq._core.net.poller import Poller
 from fluxmq.edge.listening import SocketListener
 from fluxmq.edge.mqtt.front import Front
 

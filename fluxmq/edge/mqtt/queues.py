@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from fluxmq._core.mqtt_props import decode_properties
+from fluxmq._core.mqtt.props import decode_properties
 from fluxmq.engine.queue_contract import Contract
 from fluxmq.engine.queue_positions import read_position
 from fluxmq.engine.queue_properties import with_length

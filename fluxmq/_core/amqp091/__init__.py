@@ -1,0 +1,1 @@
+"""Frames, methods, field tables and names of AMQP 0-9-1 to bytes and back."""

@@ -1,0 +1,213 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: embedsignature=True, auto_pickle=False
+"""Addresses of AMQP as topics of MQTT. See amqp091/topics.pxd."""
+from libc.string cimport memcmp, memcpy
+
+from fluxmq._core.wire.text cimport TEXT_OK, text_valid, topic_valid
+
+__all__ = ["address_of", "address_of_publish", "filter_of", "matches", "topic_of_address"]
+
+
+cdef void swap(const uint8_t* source, uint32_t n, uint8_t* out) noexcept nogil:
+    cdef uint32_t i
+    for i in range(n):
+        out[i] = 46 if source[i] == 47 else 47 if source[i] == 46 else source[i]
+
+
+cdef bint one_level(const uint8_t* at, uint32_t n) noexcept nogil:
+    """Whether a name can be one level of a topic."""
+    cdef uint32_t i
+    for i in range(n):
+        if at[i] == 47 or at[i] == 43 or at[i] == 35:
+            return 0
+    return n != 0 and text_valid(at, n)
+
+
+cdef bint is_queue(const uint8_t* topic, uint32_t n) noexcept nogil:
+    """`$queue/<name>` without a level below, the name short enough for a routing key."""
+    return 7 < n <= 7 + SHORTSTR_MAX and memcmp(topic, b"$queue/", 7) == 0 and one_level(topic + 7, n - 7)
+
+
+cdef uint32_t short_text(const uint8_t* at, uint32_t n) noexcept nogil:
+    """As much of a text as a routing key holds, in whole characters."""
+    if n <= SHORTSTR_MAX:
+        return n
+    n = SHORTSTR_MAX
+    while n and at[n] & 0xC0 == 0x80:
+        n -= 1
+    return n
+
+
+cdef uint32_t address_of_topic(const uint8_t* topic, uint32_t n, uint8_t* out) noexcept nogil:
+    """Writes exchange and routing key as FORMAT_AMQP091 has them, at most 266 bytes; returns how many."""
+    if is_queue(topic, n):
+        out[0] = 0
+        memcpy(out + 1, topic + 7, n - 7)
+        return n - 6
+    out[0] = 9
+    memcpy(out + 1, b"amq.topic", 9)
+    n = short_text(topic, n)
+    swap(topic, n, out + 10)
+    return 10 + n
+
+
+cdef bint split_address(const uint8_t* address, uint32_t length, slice_t* exchange, slice_t* key) noexcept nogil:
+    if length == 0 or address[0] >= length:
+        return 0
+    exchange.at = address + 1
+    exchange.n = address[0]
+    key.at = exchange.at + exchange.n
+    key.n = length - 1 - exchange.n
+    return 1
+
+
+cdef uint32_t topic_of(const uint8_t* address, uint32_t length, uint8_t* out) noexcept nogil:
+    cdef slice_t exchange
+    cdef slice_t key
+    if not split_address(address, length, &exchange, &key) or key.n > SHORTSTR_MAX:
+        return 0
+    if exchange.n == 0 and one_level(key.at, key.n):
+        memcpy(out, b"$queue/", 7)
+        memcpy(out + 7, key.at, key.n)
+        return 7 + key.n
+    swap(key.at, key.n, out)
+    return key.n if topic_valid(out, key.n, 0) == TEXT_OK else 0
+
+
+cdef uint32_t reply_topic(const slice_t* reply_to, uint8_t* out) noexcept nogil:
+    """Where an MQTT client answers: the queue of that name, or of `amq.topic/<routing key>` the topic. 0: nowhere."""
+    if reply_to.n > 10 and memcmp(reply_to.at, b"amq.topic/", 10) == 0:
+        swap(reply_to.at + 10, reply_to.n - 10, out)
+        if topic_valid(out, reply_to.n - 10, 0) != TEXT_OK or is_queue(out, reply_to.n - 10):
+            return 0
+        return reply_to.n - 10
+    if not one_level(reply_to.at, reply_to.n):
+        return 0
+    memcpy(out, b"$queue/", 7)
+    memcpy(out + 7, reply_to.at, reply_to.n)
+    return 7 + reply_to.n
+
+
+cdef uint32_t reply_route(const uint8_t* key, uint32_t n, uint8_t* out) noexcept nogil:
+    if n <= 10 or n > SHORTSTR_MAX or memcmp(key, b"amq.topic/", 10) != 0:
+        return 0
+    out[0] = 9
+    memcpy(out + 1, b"amq.topic", 9)
+    memcpy(out + 10, key + 10, n - 10)
+    return n
+
+
+cdef uint32_t reply_address(const slice_t* topic, uint8_t* out) noexcept nogil:
+    """reply_topic's other way; 0: too long."""
+    if is_queue(topic.at, topic.n):
+        memcpy(out, topic.at + 7, topic.n - 7)
+        return topic.n - 7
+    if topic.n > SHORTSTR_MAX - 10:
+        return 0
+    memcpy(out, b"amq.topic/", 10)
+    swap(topic.at, topic.n, out + 10)
+    return topic.n + 10
+
+
+# ---------------------------------------------------------------- binding keys
+
+cdef bint levels_match(const uint8_t* p, const uint8_t* p_end, const uint8_t* t, const uint8_t* t_end) noexcept nogil:
+    """Level by level; when one does not match, the last `#` takes one level more. So no pattern costs more than its
+    levels times the topic's."""
+    cdef const uint8_t* again_p = NULL      # behind the last `#`
+    cdef const uint8_t* again_t = NULL      # where what follows it was tried
+    cdef const uint8_t* level
+    cdef const uint8_t* p_next
+    cdef bint p_done = 0
+    cdef bint t_done = 0
+    while True:
+        if not p_done:
+            p_next = p
+            while p_next < p_end and p_next[0] != 47:
+                p_next += 1
+            if p_next - p == 1 and p[0] == 35:
+                p_done = p_next == p_end
+                if p_done:
+                    return 1
+                p = p_next + 1
+                again_p = p
+                again_t = t if not t_done else NULL
+                continue
+            if not t_done:
+                level = t
+                while level < t_end and level[0] != 47:
+                    level += 1
+                if (p_next - p == 1 and p[0] == 43) or (p_next - p == level - t
+                                                        and memcmp(p, t, <size_t>(p_next - p)) == 0):
+                    p_done = p_next == p_end
+                    p = p_next + 1
+                    t_done = level == t_end
+                    t = level + 1
+                    continue
+        elif t_done:
+            return 1
+        if again_t == NULL:
+            return 0
+        # what is behind the last `#` is tried one level further
+        while again_t < t_end and again_t[0] != 47:
+            again_t += 1
+        p = again_p
+        p_done = 0
+        if again_t == t_end:
+            again_t = NULL
+            t_done = 1
+        else:
+            again_t += 1
+            t = again_t
+            t_done = 0
+
+
+cdef bytes SWAPPED = bytes.maketrans(b"./", b"/.")
+
+
+def filter_of(bytes binding_key not None) -> tuple[bytes, bytes] | None:
+    """(filter, pattern): the topic filter that a binding key of amq.topic is, and b"", or a filter that matches more
+    and what `matches` then asks. None: no topic can match, it has a word with a wildcard in it, or begins with `$`."""
+    swapped = binding_key.translate(SWAPPED)
+    levels = []
+    last = None
+    for level in swapped.split(b"/"):
+        if level == b"*":
+            level = b"+"
+        elif level != b"#" and (b"#" in level or b"+" in level):
+            return None
+        if level != b"#" or last != b"#":
+            levels.append(level)
+        last = level
+    if not binding_key or levels[0].startswith(b"$") or not text_valid(<const uint8_t*><const char*>swapped,
+                                                                       len(swapped)):
+        return None
+    pattern = b"/".join(levels)
+    wide = levels.index(b"#") + 1 if b"#" in levels else len(levels)
+    return (pattern, b"") if wide == len(levels) else (b"/".join(levels[:wide]), pattern)
+
+
+def matches(bytes pattern not None, bytes topic not None) -> bool:
+    """Whether a topic matches a pattern that `filter_of` gave."""
+    cdef const uint8_t* p = <const uint8_t*><const char*>pattern
+    cdef const uint8_t* t = <const uint8_t*><const char*>topic
+    return levels_match(p, p + len(pattern), t, t + len(topic))
+
+
+# ---------------------------------------------------------------- for tests and cold uses
+
+def topic_of_address(bytes address not None) -> bytes:
+    """The topic of an address; b"": none can be."""
+    cdef uint8_t[TOPIC_BYTES_MAX] topic
+    return (<const char*>topic)[:topic_of(<const uint8_t*><const char*>address, <uint32_t>len(address), topic)]
+
+
+def address_of_publish(bytes topic not None) -> bytes:
+    """The address of an MQTT client's publish."""
+    cdef uint8_t[ADDRESS_BYTES_MAX] address
+    return (<const char*>address)[:address_of_topic(<const uint8_t*><const char*>topic, <uint32_t>len(topic), address)]
+
+
+def address_of(bytes exchange not None, bytes routing_key not None) -> bytes:
+    """What FORMAT_AMQP091 has for a topic."""
+    return bytes((len(exchange),)) + exchange + routing_key

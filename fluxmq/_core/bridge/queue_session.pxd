@@ -1,0 +1,35 @@
+"""A queue's consumers over MQTT: members and readers that deliver into a session's window. See the .pyx."""
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from fluxmq._core.memory.link cimport link_t
+from fluxmq._core.memory.message cimport ids_t, msg_t
+from fluxmq._core.pubsub.session cimport ClaimKeeper, Session
+from fluxmq._core.queue.claim cimport Member, claim_t
+from fluxmq._core.queue.log cimport record_t
+from fluxmq._core.queue.queue cimport Queue
+from fluxmq._core.queue.stream cimport StreamReader
+
+cdef class SessionClaims(ClaimKeeper):
+    """What becomes of messages that queues gave to one session."""
+    cdef list queues                        # Queue: those that this session consumes
+    cdef bint starved                       # one of them found no room
+
+cdef class SessionMember(Member):
+    cdef readonly Session session
+    cdef readonly Queue queue
+    cdef readonly uint32_t prefetch         # unsettled at most; 0: what the session's window allows
+    cdef readonly bint manual               # PUBACK is a receipt; `$ack` settles
+    cdef readonly uint8_t qos
+    cdef public object on_refused           # (member, log number, offset, deliveries, reason): the client refused it
+    cdef ids_t* ids
+
+cdef class SessionReader(StreamReader):
+    cdef readonly Session session
+    cdef readonly Queue queue
+    cdef readonly uint8_t qos
+    cdef readonly uint32_t partition
+    cdef ids_t* ids
+
+# The message as a consumer of `queue` gets it: its topic below `$queue/<name>`, and for MQTT 5 what settling needs.
+cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint32_t partition, uint32_t deliveries,
+                          uint8_t qos, bint v5) except NULL

@@ -1,0 +1,83 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""The session of a client. Its transitions are in client/session.pxd; the machine makes them."""
+cimport cython
+from collections import deque
+
+from fluxmq._core.errors import WindowFull
+
+__all__ = ["Session"]
+
+cdef enum:
+    IDENTIFIER_MAX = 65535
+
+
+@cython.final
+cdef class Slot:
+    """Value. One packet identifier. Kept and used again, so a publish allocates none."""
+
+
+cdef object sequence_of(Slot slot):
+    return slot.sequence
+
+
+@cython.final
+cdef class Session:
+    """Machine. State of a session, for one machine at a time."""
+
+    def __cinit__(self):
+        self.slots = [None]
+        self.received = set()
+        self.waiting = deque()
+
+    @property
+    def waiting_count(self) -> int:
+        """Publishes that wait to be sent again."""
+        return len(self.waiting)
+
+    cdef Slot take(self):
+        """A free slot; its state is the caller's to set. Raises WindowFull when all 65535 are in use."""
+        cdef Slot slot
+        if self.free:
+            slot = <Slot>self.slots[self.free]
+            self.free = slot.next_free
+        else:
+            if len(self.slots) > IDENTIFIER_MAX:
+                raise WindowFull("all 65535 packet identifiers are in use")
+            slot = Slot()
+            slot.packet_id = <int>len(self.slots)
+            self.slots.append(slot)
+        self.sequence += 1
+        slot.sequence = self.sequence
+        return slot
+
+    cdef void give_back(self, Slot slot):
+        slot.state = FREE
+        slot.topic = None
+        slot.payload = None
+        slot.properties = None
+        slot.done = None
+        slot.next_free = self.free
+        self.free = slot.packet_id
+
+    cdef Slot at(self, int packet_id):
+        """The slot with this identifier, or None when there was never one."""
+        if packet_id >= len(self.slots):
+            return None
+        return <Slot>self.slots[packet_id]
+
+    cdef list in_order(self):
+        """The slots that are in use, the first that was sent first."""
+        return sorted([slot for slot in self.slots[1:] if (<Slot>slot).state != FREE], key=sequence_of)
+
+    def abandon(self) -> list:
+        """Forget everything; the `done` of what was on its way, in order."""
+        cdef Slot slot
+        cdef list found = []
+        for slot in self.in_order():
+            if slot.done is not None:
+                found.append(slot.done)
+            self.give_back(slot)
+        self.outstanding = 0
+        self.received.clear()
+        self.waiting.clear()
+        return found

@@ -1,0 +1,32 @@
+# cython: language_level=3
+"""What a client's connection writes, and what limits it. The states are drawn in client/machine.pxd."""
+from libc.stdint cimport uint8_t
+
+cdef enum:
+    NEW = 0
+    CONNECTING = 1
+    OPEN = 2
+    CLOSED = 3
+
+
+cdef class ClientWriter:
+    cdef readonly int state
+    cdef readonly int version
+    cdef readonly size_t packet_bytes_max_out
+    cdef int alias_max_out
+    cdef dict aliases_out
+    cdef object topic_checked   # the last topic that was published to: the same object is not checked again
+    cdef object properties_checked
+    cdef bint feeding
+    # Bytes that went to nobody yet
+    cdef uint8_t* out
+    cdef size_t out_bytes
+    cdef size_t out_room
+
+    cdef uint8_t* room(self, size_t n) except NULL
+    cdef int appended(self, size_t n) except -1
+    cdef int write(self, bytes packet) except -1
+    cdef int write_ack(self, int kind, int packet_id, int reason) except -1
+    cdef int write_publish(self, object topic, object payload, bytes properties, int first, int packet_id) except -1
+    cdef bytes properties_of(self, object properties)
+    cdef int alias_for(self, object topic) except? -65536

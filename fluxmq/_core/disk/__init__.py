@@ -1,0 +1,1 @@
+"""Formats of the journal and of segments, and the journal's writer."""

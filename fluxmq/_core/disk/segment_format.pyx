@@ -1,0 +1,669 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: embedsignature=True, auto_pickle=False, freethreading_compatible=False
+"""The format of segment files: what is drawn here is what stands on disk. All integers are little-endian.
+
+    file `<log, 16 hex digits>/<first offset, 16 hex digits>.seg`: a header, batches without gaps, and a footer as soon
+    as the file is sealed (only the last file of a log is not)
+
+    header
+    ┌────────┬─────────────┬─────┬──────────────┬─────────┬─────────┬──────────┬─────┐
+    │ "FMQS" │ version = 1 │ log │ first offset │ follows │ file id │ reserved │ CRC │  48 bytes
+    │        │ u32         │ u64 │ u64          │ u64     │ u64     │ u32 = 0  │ u32 │
+    └────────┴─────────────┴─────┴──────────────┴─────────┴─────────┴──────────┴─────┘
+      follows    how far the file before this one reaches; 0: this is the first file that the log ever had
+      file id    random; where every other CRC in the file begins, so that no batch of another file passes for one of it
+
+    batch
+    ┌───────┬──────┬──────────┬──────────┬─────────┬─────────┬────────┬───────┬─────┬────────┬─────┬─────┬─────┬───────┐
+    │ first │ last │ time min │ time max │ due min │ due max │ synced │ count │ raw │ stored │ how │ CRC │ CRC │ bytes │
+    │ u64   │ u64  │ i64      │ i64      │ i64     │ i64     │ u64    │ u32   │ u32 │ u32    │ u32 │ u32 │ u32 │ …     │
+    └───────┴──────┴──────────┴──────────┴─────────┴─────────┴────────┴───────┴─────┴────────┴─────┴─────┴─────┴───────┘
+      80 bytes, then `stored` bytes which are, when unpacked, `raw` bytes of messages as drawn in queue/log.pxd
+      first, last   offsets of the first and the last message; between them offsets may be missing
+      due min, max  of a delay log; else 0
+      synced        all bytes of the file below this position were known to be on the medium when this was written
+      how           0: stored as they are; 1: zstd
+      CRC, CRC      CRC32-C of the stored bytes; CRC32-C of the 76 bytes before it, so it covers the first CRC too
+
+    footer: index, then trailer; the trailer's last byte is the file's
+    ┌────────┬─────────┬───────┬─────────────┬───────────┬──────────┬─────┬───────────────────┬───────────────┐
+    │ "FMQI" │ batches │ pairs │ batches CRC │ pairs CRC │ reserved │ CRC │ batch, 56 bytes … │ due, offset … │
+    │        │ u32     │ u64   │ u32         │ u32       │ u32 = 0  │ u32 │                   │ i64, u64      │
+    └────────┴─────────┴───────┴─────────────┴───────────┴──────────┴─────┴───────────────────┴───────────────┘
+      one entry per batch: u64 first, last, position; i64 time max, due min, due max; u32 raw, count
+      one pair per message that has a due time
+    ┌────────────────┬───────┬──────┬──────────┬───────────┬──────────┬─────────┬────────┬─────┐
+    │ index position │ reach │ last │ messages │ raw bytes │ time max │ due max │ "FMQT" │ CRC │  64 bytes
+    │ u64            │ u64   │ u64  │ u64      │ u64       │ i64      │ i64     │        │ u32 │
+    └────────────────┴───────┴──────┴──────────┴───────────┴──────────┴─────────┴────────┴─────┘
+      reach      what the next file says in `follows`: last + 1, or more where a repair gave up what was behind
+
+Why a header has its own CRC, and why `synced`: as in journal_format.pyx. A batch that does not hold was either under
+way when power went, and is cut off; or it was safe and the medium changed it, and a later header whose `synced` lies
+behind it says so. Which of the two decides between a start and a refusal.
+
+Why `follows` and `reach`: offsets may have holes, so two files do not show by their offsets alone that nothing is
+missing between them. With these a missing file is seen, and a footer that went bad costs nothing: the batches are all
+there when they reach what the next file follows.
+
+Why the pairs: a delay log must know when all of its messages are due, also after a restart, without unpacking them.
+"""
+cimport cython
+from libc.stdint cimport uint8_t, uint16_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from fluxmq._core.disk.journal_format cimport crc_seed, get_u32, get_u64, put_u32, put_u64
+from fluxmq._core.wire.crc32c cimport crc32c_extend
+
+from fluxmq._core.errors import CorruptError, UsageError
+
+HEADER_SIZE = SEGMENT_HEADER_BYTES
+BATCH_HEADER_SIZE = SEGMENT_BATCH_BYTES
+INDEX_HEADER_SIZE = SEGMENT_INDEX_BYTES
+TRAILER_SIZE = SEGMENT_TRAILER_BYTES
+STORED_PLAIN = 0
+STORED_ZSTD = 1
+
+cdef struct batch_t:
+    uint64_t first
+    uint64_t last
+    int64_t time_min
+    int64_t time_max
+    int64_t due_min
+    int64_t due_max
+    uint64_t synced
+    uint32_t count
+    uint32_t raw
+    uint32_t stored
+    uint32_t how
+    uint32_t crc
+
+# A batch while its messages are walked over.
+cdef struct summary_t:
+    uint64_t first
+    uint64_t last
+    int64_t time_min
+    int64_t time_max
+    int64_t due_min
+    int64_t due_max
+    uint32_t count
+    uint32_t dues
+
+
+cdef inline uint16_t get_u16(const uint8_t* at) noexcept nogil:
+    return <uint16_t>(at[0] | at[1] << 8)
+
+
+# ------------------------------------------------------------------------------------------------------ file header
+
+
+def encode_header(uint64_t log, uint64_t first, uint64_t follows, uint64_t file_id):
+    """The 48 bytes that open a file."""
+    cdef uint8_t raw[SEGMENT_HEADER_BYTES]
+    memcpy(raw, <const char*>b"FMQS", 4)
+    put_u32(raw + 4, SEGMENT_VERSION)
+    put_u64(raw + 8, log)
+    put_u64(raw + 16, first)
+    put_u64(raw + 24, follows)
+    put_u64(raw + 32, file_id)
+    put_u32(raw + 40, 0)
+    put_u32(raw + 44, crc32c_extend(0, raw, 44))
+    return <bytes>raw[:SEGMENT_HEADER_BYTES]
+
+
+def decode_header(const uint8_t[::1] data not None):
+    """(log, first offset, follows, file id). Raises CorruptError with what is wrong; the caller adds which file."""
+    if data.shape[0] < SEGMENT_HEADER_BYTES:
+        raise CorruptError(f"it is {data.shape[0]} bytes long, shorter than its own header of {SEGMENT_HEADER_BYTES}")
+    cdef const uint8_t* raw = &data[0]
+    if memcmp(raw, <const char*>b"FMQS", 4) != 0:
+        raise CorruptError("it does not begin with the letters FMQS, so it is no segment file")
+    if crc32c_extend(0, raw, 44) != get_u32(raw + 44):
+        raise CorruptError("the CRC of its header does not hold")
+    if get_u32(raw + 4) != SEGMENT_VERSION:
+        raise CorruptError(f"its format is version {get_u32(raw + 4)}, this program reads version {SEGMENT_VERSION}")
+    return get_u64(raw + 8), get_u64(raw + 16), get_u64(raw + 24), get_u64(raw + 32)
+
+
+# ----------------------------------------------------------------------------------------------------------- batches
+
+
+cdef inline bint header_holds(const uint8_t* at, uint32_t seed) noexcept nogil:
+    return crc32c_extend(seed, at, 76) == get_u32(at + 76)
+
+
+cdef inline void take_batch(const uint8_t* at, batch_t* out) noexcept nogil:
+    out.first = get_u64(at)
+    out.last = get_u64(at + 8)
+    out.time_min = <int64_t>get_u64(at + 16)
+    out.time_max = <int64_t>get_u64(at + 24)
+    out.due_min = <int64_t>get_u64(at + 32)
+    out.due_max = <int64_t>get_u64(at + 40)
+    out.synced = get_u64(at + 48)
+    out.count = get_u32(at + 56)
+    out.raw = get_u32(at + 60)
+    out.stored = get_u32(at + 64)
+    out.how = get_u32(at + 68)
+    out.crc = get_u32(at + 72)
+
+
+# Whether a batch header that holds stands in data[here:total], with all of its bytes behind it.
+cdef inline bint batch_fits(const uint8_t* data, size_t total, size_t here, uint32_t seed, batch_t* out) noexcept nogil:
+    if here > total or total - here < SEGMENT_BATCH_BYTES:
+        return False
+    if not header_holds(data + here, seed):
+        return False
+    take_batch(data + here, out)
+    return total - here - SEGMENT_BATCH_BYTES >= out.stored
+
+
+def encode_batch_header(tuple block not None, const uint8_t[::1] stored not None, uint32_t how, uint64_t synced,
+                        uint64_t file_id):
+    """The 80 bytes before `stored`, which is what `how` made of the block's bytes. block: as an Export gives it."""
+    cdef uint8_t raw[SEGMENT_BATCH_BYTES]
+    cdef uint32_t seed = crc_seed(file_id)
+    cdef size_t length = <size_t>stored.shape[0]
+    cdef size_t whole = <size_t>len(block[7])
+    cdef uint32_t crc
+    if whole == 0 or length == 0 or whole > SEGMENT_BLOCK_BYTES_MAX or length > SEGMENT_BLOCK_BYTES_MAX:
+        raise UsageError(f"a batch holds 1 to {SEGMENT_BLOCK_BYTES_MAX} bytes, not {whole}")
+    put_u64(raw, block[0])
+    put_u64(raw + 8, block[1])
+    put_u64(raw + 16, <uint64_t><int64_t>block[3])
+    put_u64(raw + 24, <uint64_t><int64_t>block[4])
+    put_u64(raw + 32, <uint64_t><int64_t>block[5])
+    put_u64(raw + 40, <uint64_t><int64_t>block[6])
+    put_u64(raw + 48, synced)
+    put_u32(raw + 56, block[2])
+    put_u32(raw + 60, <uint32_t>whole)
+    put_u32(raw + 64, <uint32_t>length)
+    put_u32(raw + 68, how)
+    with nogil:
+        crc = crc32c_extend(seed, &stored[0], length)
+    put_u32(raw + 72, crc)
+    put_u32(raw + 76, crc32c_extend(seed, raw, 76))
+    return <bytes>raw[:SEGMENT_BATCH_BYTES]
+
+
+def batch_at(const uint8_t[::1] data not None, size_t at, uint64_t file_id):
+    """(first, last, count, time_min, time_max, due_min, due_max, raw, how, begin, end) of the batch whose header stands
+    at `at` and holds, or None. begin, end: where its stored bytes are; `batch_holds` says whether they are good."""
+    cdef batch_t batch
+    cdef size_t total = <size_t>data.shape[0]
+    if total == 0 or not batch_fits(&data[0], total, at, crc_seed(file_id), &batch):
+        return None
+    return (batch.first, batch.last, batch.count, batch.time_min, batch.time_max, batch.due_min, batch.due_max,
+            batch.raw, batch.how, at + SEGMENT_BATCH_BYTES, at + SEGMENT_BATCH_BYTES + batch.stored)
+
+
+def batch_holds(const uint8_t[::1] data not None, size_t at, uint64_t file_id) -> bool:
+    """Whether a whole batch stands at `at`, stored bytes included."""
+    cdef batch_t batch
+    cdef size_t total = <size_t>data.shape[0]
+    cdef uint32_t seed = crc_seed(file_id)
+    cdef uint32_t crc
+    if total == 0 or not batch_fits(&data[0], total, at, seed, &batch):
+        return False
+    with nogil:
+        crc = crc32c_extend(seed, &data[at + SEGMENT_BATCH_BYTES], batch.stored)
+    return crc == batch.crc
+
+
+def find_batch(const uint8_t[::1] data not None, size_t at, uint64_t file_id, uint64_t above, uint64_t synced):
+    """Position, from `at` on, of the first batch header that holds, whose first offset is at least `above` and whose
+    `synced` is at least `synced`; None: there is none. Byte by byte: for what lies behind damage."""
+    cdef size_t total = <size_t>data.shape[0]
+    cdef uint32_t seed = crc_seed(file_id)
+    cdef const uint8_t* raw
+    cdef size_t here = at
+    cdef bint found = False
+    if total < SEGMENT_BATCH_BYTES:
+        return None
+    raw = &data[0]
+    with nogil:
+        while here <= total - SEGMENT_BATCH_BYTES:
+            # The comparisons come first: they let almost nothing through to the CRC.
+            if (get_u32(raw + here + 68) <= 1 and get_u64(raw + here + 48) <= here
+                    and get_u64(raw + here + 48) >= synced and get_u64(raw + here) >= above
+                    and get_u64(raw + here + 8) >= get_u64(raw + here) and header_holds(raw + here, seed)):
+                found = True
+                break
+            here += 1
+    return here if found else None
+
+
+def walk(const uint8_t[::1] data not None, uint64_t file_id):
+    """(index, synced): the batches of a file from behind its header to the first that does not follow, by their
+    headers; and what the last of them says was on the medium."""
+    cdef SegmentIndex index = SegmentIndex(SEGMENT_HEADER_BYTES)
+    cdef uint32_t seed = crc_seed(file_id)
+    cdef size_t total = <size_t>data.shape[0]
+    cdef size_t here = SEGMENT_HEADER_BYTES
+    cdef uint64_t above = 0, synced = 0
+    cdef batch_t batch
+    cdef entry_t entry
+    while total != 0 and batch_fits(&data[0], total, here, seed, &batch):
+        if batch.last < batch.first or batch.first < above or batch.stored == 0:
+            break
+        entry = entry_t(batch.first, batch.last, here, batch.time_max, batch.due_min, batch.due_max, batch.raw,
+                        batch.count)
+        here += SEGMENT_BATCH_BYTES + batch.stored
+        index.append(&entry, here)
+        above = batch.last + 1
+        synced = batch.synced
+    return index, synced
+
+
+# ------------------------------------------------------------------------------------------------------------- index
+
+
+@cython.final
+cdef class SegmentIndex:
+    """Where the batches of one file stand: grown by add(), or read by `decode_index`. `end` is where the next would."""
+
+    def __cinit__(self, uint64_t end=SEGMENT_HEADER_BYTES):
+        self.end = end
+
+    def __dealloc__(self):
+        free(self.entries)
+
+    def __len__(self):
+        return self.count
+
+    cdef int append(self, const entry_t* entry, uint64_t end) except -1:
+        cdef uint32_t room
+        cdef entry_t* larger
+        if self.count == self.room:
+            room = self.room * 2 if self.room else 4
+            larger = <entry_t*>realloc(self.entries, room * sizeof(entry_t))
+            if larger == NULL:
+                raise MemoryError
+            self.entries, self.room = larger, room
+        if self.count == 0 or entry.time_max > self.time_max:
+            self.time_max = entry.time_max
+        if entry.due_max > self.due_max:
+            self.due_max = entry.due_max
+        self.entries[self.count] = entry[0]
+        self.count += 1
+        self.messages += entry.count
+        self.raw += entry.raw
+        self.end = end
+        return 0
+
+    def add(self, tuple block not None, uint64_t end):
+        """One batch more, from `self.end` to `end`."""
+        cdef entry_t entry = entry_t(block[0], block[1], self.end, block[4], block[5], block[6],
+                                     <uint32_t>len(block[7]), block[2])
+        self.append(&entry, end)
+
+    def cut(self, uint32_t count):
+        """Keep the first `count` batches."""
+        cdef uint32_t at
+        cdef uint32_t were = self.count
+        if count >= were:
+            return
+        cdef uint64_t end = self.entries[count].position
+        self.count, self.messages, self.raw, self.time_max, self.due_max = 0, 0, 0, 0, 0
+        for at in range(count):
+            self.append(&self.entries[at], self.entries[at + 1].position)
+        self.end = end
+
+    def first_bad(self, const uint8_t[::1] data not None, uint64_t file_id, uint64_t position):
+        """Number of the first batch at or behind `position` whose stored bytes do not hold; len(self): all do."""
+        cdef uint32_t seed = crc_seed(file_id)
+        cdef uint32_t at
+        cdef const uint8_t* here
+        cdef uint32_t crc
+        for at in range(self.count):
+            if self.entries[at].position < position:
+                continue
+            here = &data[self.entries[at].position]
+            with nogil:
+                crc = crc32c_extend(seed, here + SEGMENT_BATCH_BYTES, get_u32(here + 64))
+            if crc != get_u32(here + 72):
+                return at
+        return self.count
+
+    def find(self, uint64_t offset):
+        """Number of the first batch that ends at or behind `offset`; len(self): there is none."""
+        cdef uint32_t low = 0, high = self.count, middle
+        while low < high:
+            middle = (low + high) >> 1
+            if self.entries[middle].last < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def find_time(self, int64_t time_ms):
+        """Number of the first batch that has a message of this time or later. Clocks are set back: no order to use."""
+        cdef uint32_t at
+        for at in range(self.count):
+            if self.entries[at].time_max >= time_ms:
+                return at
+        return self.count
+
+    def first(self, uint32_t at):
+        """First offset of batch `at`."""
+        if at >= self.count:
+            raise IndexError(at)
+        return self.entries[at].first
+
+    def last(self, uint32_t at):
+        """Last offset of batch `at`."""
+        if at >= self.count:
+            raise IndexError(at)
+        return self.entries[at].last
+
+    def size(self, uint32_t at):
+        """Bytes of the messages of batch `at`, unpacked."""
+        if at >= self.count:
+            raise IndexError(at)
+        return self.entries[at].raw
+
+    def due(self, uint32_t at):
+        """Latest due time of batch `at`, 0 where nothing waits."""
+        if at >= self.count:
+            raise IndexError(at)
+        return self.entries[at].due_max
+
+    def span(self, uint32_t at, uint64_t bytes_max):
+        """(number behind, position, position behind) of the batches from `at` on: at least one, then as many as raw
+        bytes stay within `bytes_max`."""
+        if at >= self.count:
+            raise IndexError(at)
+        cdef uint32_t stop = at + 1
+        cdef uint64_t total = self.entries[at].raw
+        while stop < self.count and total + self.entries[stop].raw <= bytes_max:
+            total += self.entries[stop].raw
+            stop += 1
+        return stop, self.entries[at].position, self.entries[stop].position if stop < self.count else self.end
+
+    def same(self, SegmentIndex other not None) -> bool:
+        """Whether both tell of the same batches."""
+        return (self.count == other.count and self.end == other.end and
+                (self.count == 0 or memcmp(self.entries, other.entries, self.count * sizeof(entry_t)) == 0))
+
+    def footer(self, const uint8_t[::1] pairs not None, uint64_t reach, uint64_t file_id):
+        """The bytes of index and trailer, to stand at `self.end`. pairs: from `due_pairs` of each batch."""
+        cdef size_t entries = self.count * <size_t>SEGMENT_ENTRY_BYTES
+        cdef size_t dues = <size_t>pairs.shape[0]
+        cdef size_t total = SEGMENT_INDEX_BYTES + entries + dues + SEGMENT_TRAILER_BYTES
+        cdef uint32_t seed = crc_seed(file_id)
+        cdef bytearray out = bytearray(total)
+        cdef uint8_t* raw = out
+        cdef uint8_t* at = raw + SEGMENT_INDEX_BYTES
+        cdef uint32_t number
+        for number in range(self.count):
+            put_entry(at, &self.entries[number])
+            at += SEGMENT_ENTRY_BYTES
+        if dues:
+            memcpy(at, &pairs[0], dues)
+        memcpy(raw, <const char*>b"FMQI", 4)
+        put_u32(raw + 4, self.count)
+        put_u64(raw + 8, dues // 16)
+        put_u32(raw + 16, crc32c_extend(seed, raw + SEGMENT_INDEX_BYTES, entries))
+        put_u32(raw + 20, crc32c_extend(seed, at, dues))
+        put_u32(raw + 28, crc32c_extend(seed, raw, 28))
+        at += dues
+        put_u64(at, self.end)
+        put_u64(at + 8, reach)
+        put_u64(at + 16, self.entries[self.count - 1].last if self.count else 0)
+        put_u64(at + 24, self.messages)
+        put_u64(at + 32, self.raw)
+        put_u64(at + 40, <uint64_t>self.time_max)
+        put_u64(at + 48, <uint64_t>self.due_max)
+        memcpy(at + 56, <const char*>b"FMQT", 4)
+        put_u32(at + 60, crc32c_extend(seed, at, 60))
+        return bytes(out)
+
+
+cdef inline void put_entry(uint8_t* at, const entry_t* entry) noexcept nogil:
+    put_u64(at, entry.first)
+    put_u64(at + 8, entry.last)
+    put_u64(at + 16, entry.position)
+    put_u64(at + 24, <uint64_t>entry.time_max)
+    put_u64(at + 32, <uint64_t>entry.due_min)
+    put_u64(at + 40, <uint64_t>entry.due_max)
+    put_u32(at + 48, entry.raw)
+    put_u32(at + 52, entry.count)
+
+
+def decode_trailer(const uint8_t[::1] data not None, uint64_t size, uint64_t file_id):
+    """(index position, reach, last, messages, raw bytes, time_max, due_max) from the last 64 bytes of a file of `size`
+    bytes, or None if they are no trailer of it."""
+    if data.shape[0] != SEGMENT_TRAILER_BYTES:
+        return None
+    cdef const uint8_t* at = &data[0]
+    if memcmp(at + 56, <const char*>b"FMQT", 4) != 0 or crc32c_extend(crc_seed(file_id), at, 60) != get_u32(at + 60):
+        return None
+    cdef uint64_t index = get_u64(at)
+    if index < SEGMENT_HEADER_BYTES or index + SEGMENT_INDEX_BYTES + SEGMENT_TRAILER_BYTES > size:
+        return None
+    return (index, get_u64(at + 8), get_u64(at + 16), get_u64(at + 24), get_u64(at + 32), <int64_t>get_u64(at + 40),
+            <int64_t>get_u64(at + 48))
+
+
+def decode_index(const uint8_t[::1] data not None, uint64_t position, uint64_t file_id):
+    """(index, pairs or None) from what stands between `position` and the trailer, or None if it does not hold. The
+    pairs are None when only they do not hold."""
+    cdef size_t total = <size_t>data.shape[0]
+    cdef uint32_t seed = crc_seed(file_id)
+    if total < SEGMENT_INDEX_BYTES:
+        return None
+    cdef const uint8_t* raw = &data[0]
+    if memcmp(raw, <const char*>b"FMQI", 4) != 0 or crc32c_extend(seed, raw, 28) != get_u32(raw + 28):
+        return None
+    cdef size_t count = get_u32(raw + 4)
+    cdef size_t entries = count * SEGMENT_ENTRY_BYTES
+    cdef uint64_t dues = get_u64(raw + 8) * 16
+    if total - SEGMENT_INDEX_BYTES < entries or total - SEGMENT_INDEX_BYTES - entries != dues:
+        return None
+    if crc32c_extend(seed, raw + SEGMENT_INDEX_BYTES, entries) != get_u32(raw + 16):
+        return None
+    cdef SegmentIndex index = SegmentIndex(position)
+    cdef entry_t entry
+    cdef size_t number
+    cdef const uint8_t* at = raw + SEGMENT_INDEX_BYTES
+    for number in range(count):
+        entry = entry_t(get_u64(at), get_u64(at + 8), get_u64(at + 16), <int64_t>get_u64(at + 24),
+                        <int64_t>get_u64(at + 32), <int64_t>get_u64(at + 40), get_u32(at + 48), get_u32(at + 52))
+        at += SEGMENT_ENTRY_BYTES
+        index.append(&entry, position)
+    if crc32c_extend(seed, at, dues) != get_u32(raw + 20):
+        return index, None
+    return index, <bytes>at[:dues]
+
+
+# ------------------------------------------------------------------------------------------- messages within a block
+
+
+# Walks over all messages. Returns how many bytes were messages, in order and within their bounds; all of them if good.
+cdef size_t summarize(const uint8_t* raw, size_t total, summary_t* out) noexcept nogil:
+    cdef size_t here = 0
+    cdef uint32_t size
+    cdef uint64_t offset
+    cdef int64_t time, due
+    memset(out, 0, sizeof(summary_t))
+    while total - here >= SEGMENT_MESSAGE_BYTES:
+        size = get_u32(raw + here)
+        offset = get_u64(raw + here + 8)
+        if size < SEGMENT_MESSAGE_BYTES or size % 8 != 0 or size > total - here:
+            break
+        if (<uint64_t>SEGMENT_MESSAGE_BYTES + get_u32(raw + here + 4) + get_u32(raw + here + 40)
+                + get_u16(raw + here + 44) > size):
+            break
+        if out.count and offset <= out.last:
+            break
+        time = <int64_t>get_u64(raw + here + 16)
+        due = <int64_t>get_u64(raw + here + 32)
+        if out.count == 0:
+            out.first, out.time_min, out.time_max = offset, time, time
+        out.last = offset
+        out.time_min = min(out.time_min, time)
+        out.time_max = max(out.time_max, time)
+        if due != 0:
+            out.due_min = due if out.dues == 0 else min(out.due_min, due)
+            out.due_max = due if out.dues == 0 else max(out.due_max, due)
+            out.dues += 1
+        out.count += 1
+        here += size
+    return here
+
+
+def block_of(raw, uint64_t first=0):
+    """The block (as an Export gives it) of the messages in `raw` from offset `first` on; None: there are none.
+
+    Raises CorruptError if these are not messages in ascending order of offset."""
+    cdef const uint8_t[::1] view = raw
+    cdef size_t total = <size_t>view.shape[0]
+    cdef size_t skip = 0
+    cdef summary_t all
+    if total == 0:
+        return None
+    cdef size_t good = summarize(&view[0], total, &all)
+    if good != total:
+        raise CorruptError(f"a block of {total} bytes does not divide into messages behind byte {good}")
+    while skip < total and get_u64(&view[skip] + 8) < first:
+        skip += get_u32(&view[skip])
+    if skip == total:
+        return None
+    if skip:
+        summarize(&view[skip], total - skip, &all)
+        raw = bytes(view[skip:])
+    return all.first, all.last, all.count, all.time_min, all.time_max, all.due_min, all.due_max, raw
+
+
+def due_pairs(const uint8_t[::1] raw not None):
+    """(due, offset), 16 bytes each, of every message of a block that has a due time."""
+    cdef size_t total = <size_t>raw.shape[0]
+    cdef summary_t all
+    cdef size_t here = 0
+    if total == 0:
+        return b""
+    cdef size_t good = summarize(&raw[0], total, &all)
+    cdef bytearray out = bytearray(<size_t>all.dues * 16)
+    cdef uint8_t* at = out
+    while here < good:
+        if get_u64(&raw[here] + 32) != 0:
+            memcpy(at, &raw[here] + 32, 8)
+            memcpy(at + 8, &raw[here] + 8, 8)
+            at += 16
+        here += get_u32(&raw[here])
+    return bytes(out)
+
+
+def take_messages(const uint8_t[::1] raw not None, list offsets not None):
+    """{offset: bytes} of those messages of a block that are asked for. offsets: ascending."""
+    cdef size_t total = <size_t>raw.shape[0]
+    cdef summary_t all
+    cdef size_t here = 0
+    cdef Py_ssize_t at = 0
+    cdef uint64_t offset
+    cdef dict found = {}
+    if total == 0 or not offsets:
+        return found
+    cdef size_t good = summarize(&raw[0], total, &all)
+    cdef uint64_t wanted = offsets[0]
+    while here < good:
+        offset = get_u64(&raw[here] + 8)
+        while wanted < offset:
+            at += 1
+            if at == len(offsets):
+                return found
+            wanted = offsets[at]
+        if wanted == offset:
+            found[offset] = (<const char*>&raw[here])[:get_u32(&raw[here])]
+        here += get_u32(&raw[here])
+    return found
+
+
+def find_time(const uint8_t[::1] raw not None, int64_t time_ms):
+    """Offset of the first message of a block that is of this time or later, or None."""
+    cdef size_t total = <size_t>raw.shape[0]
+    cdef summary_t all
+    cdef size_t here = 0
+    if total == 0:
+        return None
+    cdef size_t good = summarize(&raw[0], total, &all)
+    while here < good:
+        if <int64_t>get_u64(&raw[here] + 16) >= time_ms:
+            return get_u64(&raw[here] + 8)
+        here += get_u32(&raw[here])
+    return None
+
+
+def messages_of(const uint8_t[::1] raw not None):
+    """[(offset, time_ms, expires_at, not_before, qos, priority, topic, properties, payload)] of a block, for tools and
+    tests. Raises CorruptError like `block_of`."""
+    cdef size_t total = <size_t>raw.shape[0]
+    cdef size_t here = 0
+    cdef summary_t all
+    cdef const uint8_t* at
+    cdef const uint8_t* body
+    cdef uint32_t payload, properties
+    cdef uint16_t topic
+    cdef list found = []
+    if total != 0 and summarize(&raw[0], total, &all) != total:
+        raise CorruptError(f"a block of {total} bytes does not divide into messages")
+    while here < total:
+        at = &raw[here]
+        payload, properties, topic = get_u32(at + 4), get_u32(at + 40), get_u16(at + 44)
+        body = at + SEGMENT_MESSAGE_BYTES
+        found.append((get_u64(at + 8), <int64_t>get_u64(at + 16), <int64_t>get_u64(at + 24), <int64_t>get_u64(at + 32),
+                      at[46], at[47], <bytes>body[:topic], <bytes>body[topic:topic + properties],
+                      <bytes>body[topic + properties:topic + properties + payload]))
+        here += get_u32(at)
+    return found
+
+
+def encode_message(uint64_t offset, int64_t time_ms, bytes topic not None, bytes payload not None, *,
+                   bytes properties=b"", int64_t expires_at=0, int64_t not_before=0, uint8_t qos=0, uint8_t priority=0):
+    """One message as it stands in chunks and batches (for tools and tests; Log writes its own)."""
+    cdef size_t used = SEGMENT_MESSAGE_BYTES + len(topic) + len(properties) + len(payload)
+    cdef size_t size = (used + 7) & ~<size_t>7
+    cdef uint8_t head[SEGMENT_MESSAGE_BYTES]
+    if size > SEGMENT_BLOCK_BYTES_MAX or len(topic) > 0xFFFF:
+        raise UsageError(f"a message holds at most {SEGMENT_BLOCK_BYTES_MAX} bytes and a topic of 65535, not {size}")
+    put_u32(head, <uint32_t>size)
+    put_u32(head + 4, <uint32_t>len(payload))
+    put_u64(head + 8, offset)
+    put_u64(head + 16, <uint64_t>time_ms)
+    put_u64(head + 24, <uint64_t>expires_at)
+    put_u64(head + 32, <uint64_t>not_before)
+    put_u32(head + 40, <uint32_t>len(properties))
+    head[44] = <uint8_t>len(topic)
+    head[45] = <uint8_t>(len(topic) >> 8)
+    head[46] = qos
+    head[47] = priority
+    return <bytes>head[:SEGMENT_MESSAGE_BYTES] + topic + properties + payload + bytes(size - used)
+
+
+# ------------------------------------------------------------------------------------------------------------- names
+
+
+cdef object hex16(str digits):
+    if len(digits) != 16 or any(digit not in "0123456789abcdef" for digit in digits):
+        return None
+    return int(digits, 16)
+
+
+def file_name(uint64_t first):
+    """Name of the file whose first offset this is, inside its log's directory."""
+    return f"{first:016x}.seg"
+
+
+def file_first(str name not None):
+    """The first offset in a segment file's name, or None for any other name."""
+    return hex16(name[:16]) if name.endswith(".seg") and len(name) == 20 else None
+
+
+def log_name(uint64_t number):
+    """Name of a log's directory."""
+    return f"{number:016x}"
+
+
+def log_number(str name not None):
+    """The number in the name of a log's directory, or None for any other name."""
+    return hex16(name)

@@ -1,0 +1,1 @@
+"""Where a message goes by exchange, binding and headers."""

@@ -1,0 +1,1 @@
+"""What publishes, delivers and acknowledges; what it writes to the journal, read back."""

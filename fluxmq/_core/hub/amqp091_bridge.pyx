@@ -1,0 +1,128 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Publishes of AMQP 0-9-1 to the topics of MQTT. See hub/amqp091_bridge.pxd."""
+cimport cython
+from libc.stdint cimport int64_t, uint32_t
+from libc.string cimport memset
+
+from fluxmq._core.amqp091.names cimport HEADERS, props_read, props_t
+from fluxmq._core.amqp091.topics cimport TOPIC_BYTES_MAX
+from fluxmq._core.amqp091.values cimport room_t
+from fluxmq._core.bridge.translate cimport read_wishes, to_amqp, to_mqtt, topic_of, wishes_t
+from fluxmq._core.exchange.exchange cimport Exchanges, Route
+from fluxmq._core.hub.hub cimport TopicRelay
+from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT, pub_t
+from fluxmq._core.pubsub.routes cimport route_t
+from fluxmq._core.pubsub.trie cimport SUB_QUEUE
+from fluxmq._core.queue.queue cimport Queue
+
+from fluxmq._core.amqp091.topics import address_of
+
+__all__ = ["ExchangeRelay", "publish_amqp"]
+
+cdef room_t room                # of the translation, for one publish
+cdef room_t way_back            # the same, of an MQTT client's
+
+
+cdef int hub_publish_amqp(Hub hub, const body_t* amqp, list taken, uint8_t* refused) except -1:
+    cdef uint8_t[TOPIC_BYTES_MAX] topic
+    cdef uint32_t length = topic_of(amqp.topic, amqp.topic_length, topic)
+    cdef uint32_t i
+    cdef bint queues_only = 1
+    cdef bint retain = 0
+    cdef wishes_t wishes
+    cdef body_t timed
+    cdef Queue queue
+    cdef route_t* route
+    cdef pub_t pub
+    cdef int matched
+    refused[0] = 0
+    if length == 0 or topic[0] == 36:
+        return 0
+    route = hub.routes.find(topic, length)
+    memset(&pub, 0, sizeof(pub))
+    read_wishes(amqp, &wishes)
+    pub.qos = wishes.qos
+    retain = wishes.retain
+    if route.count == 0 and not retain:
+        return 0
+    for i in range(route.count):
+        if not route.hops[i].options & SUB_QUEUE:
+            queues_only = 0
+    if queues_only and not retain:
+        pub.body = amqp[0]
+        pub.body.format = FORMAT_MQTT
+        pub.body.topic = topic
+        pub.body.topic_length = length
+        pub.body.properties_length = 0
+    else:
+        timed = amqp[0]
+        if timed.expires_at == 0 and wishes.lifetime_ms >= 0:
+            timed.expires_at = hub.node.steady_ms + max(wishes.lifetime_ms, 1)
+        to_mqtt(&timed, &room, &pub.body, &pub.qos, &retain)
+        pub.retain = retain
+    pub.amqp = amqp
+    if taken:
+        pub.passing = hub.next_passing()
+        for queue in taken:
+            queue.passed = pub.passing
+    matched = hub.publish(&pub, route)
+    refused[0] = pub.refused
+    return matched
+
+
+@cython.final
+cdef class ExchangeRelay(TopicRelay):
+    """Machine. From the topics of MQTT to the exchanges that are bound to amq.topic, and on to their queues.
+
+    exchanges: of virtual host "/". Queues keep the message as the MQTT client sent it.
+    """
+    cdef Hub hub
+    cdef Exchanges exchanges
+
+    def __init__(self, Hub hub not None, Exchanges exchanges not None):
+        self.hub = hub
+        self.exchanges = exchanges
+
+    cdef int relay(self, pub_t* pub) except -1:
+        cdef body_t amqp
+        cdef props_t props
+        cdef Route route
+        cdef Queue queue
+        cdef uint32_t n
+        if pub.amqp != NULL:
+            return 0                    # it came from there
+        to_amqp(&pub.body, pub.qos, self.hub.node.steady_ms, &way_back, &amqp)
+        props_read(amqp.properties, amqp.properties_length, &props)
+        n = amqp.topic[0]
+        route = self.exchanges.find(amqp.topic + 1, n, amqp.topic + 1 + n, amqp.topic_length - 1 - n,
+                                    props.of[HEADERS].at, props.of[HEADERS].n)
+        if route is None:
+            return 0
+        for queue in route.queues:
+            if queue.passed != pub.passing:
+                queue.passed = pub.passing
+                queue.put(&pub.body, pub.qos)       # refused: counted, and nothing that its publisher should hear
+        return 0
+
+
+def publish_amqp(Hub hub not None, bytes exchange not None, bytes routing_key not None, bytes payload not None,
+                 bytes properties=b"", int64_t expires_at=0, list taken=None) -> tuple[int, int]:
+    """hub_publish_amqp for the cold half: (how many matched, 0 or the reason code of a refusal).
+
+    properties: of the content header, flags in front. expires_at: steady clock, ms; 0 = never.
+    """
+    cdef bytes address = address_of(exchange, routing_key)
+    cdef uint8_t refused = 0
+    cdef body_t body
+    memset(&body, 0, sizeof(body))
+    body.format = FORMAT_AMQP091
+    body.topic = <const uint8_t*><const char*>address
+    body.topic_length = <uint32_t>len(address)
+    body.properties = <const uint8_t*><const char*>properties
+    body.properties_length = <uint32_t>len(properties)
+    body.payload = <const uint8_t*><const char*>payload
+    body.payload_length = <uint32_t>len(payload)
+    body.expires_at = expires_at
+    matched = hub_publish_amqp(hub, &body, taken, &refused)
+    hub.wake_up()
+    return matched, refused

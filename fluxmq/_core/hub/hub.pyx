@@ -1,0 +1,659 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Machine. The hot crossing of one node, and the doors through which the cold verbs reach it. See hub/hub.pxd."""
+cimport cython
+from cpython.ref cimport Py_DECREF, PyObject
+from libc.string cimport memcmp, memcpy, memset
+
+from fluxmq._core.amqp091.topics import filter_of
+from fluxmq._core.errors import UsageError
+from fluxmq._core.disk.journal cimport Journal
+from fluxmq._core.memory.ledger cimport HELD_ACK, HELD_BYTES, HELD_CALL, HELD_SEND, HELD_TOLD, Waiter, held_t
+from fluxmq._core.memory.link cimport (
+    link_ack, link_commit, link_drop, link_mark, link_publish, link_room, link_t, link_write,
+)
+from fluxmq._core.memory.message cimport (
+    BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, ids_drop, ids_new, ids_t, msg_drop, msg_hold, msg_new, pub_own,
+)
+from fluxmq._core.memory.node cimport WORK_HOP, WORK_SUBSCRIPTION, stamp_clocks
+from fluxmq._core.mqtt.consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
+from fluxmq._core.pubsub.retained_replay cimport RetainedReplay
+from fluxmq._core.pubsub.routes cimport ShareGroup, hop_t
+from fluxmq._core.pubsub.trie cimport (
+    SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_QUEUE, SUB_RELAY, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE,
+)
+from fluxmq._core.wire.primitives cimport varint_size
+from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
+
+__all__ = ["Hub", "TopicRelay"]
+
+cdef enum:
+    REPLAY_STEPS = 512              # nodes of the retained tree in one slice of one session's replay
+    WORK_REPLAY = 65536             # of a round, for all replays: 1.3 ms
+
+
+cdef class TopicRelay:
+    """Machine. A base class."""
+
+    cdef int relay(self, pub_t* pub) except -1:
+        return 0
+
+
+cdef bint of_broker(const pub_t* pub) noexcept:
+    """What the broker says of itself ($SYS): no client published it, so no count of what clients publish has it."""
+    return pub.source == NULL and pub.body.topic_length >= 5 and memcmp(pub.body.topic, <const char*>b"$SYS/", 5) == 0
+
+
+cdef inline uint64_t counted_bytes(Retained kept) noexcept:
+    """Towards Hub.retained_bytes_max; what the broker says of itself ($SYS) is not counted."""
+    return 0 if kept.volatile else body_bytes(&kept.msg.body)
+
+
+# Connections and sessions point into its ledger until they are freed, also when the collector frees them all at once.
+@cython.no_gc_clear
+@cython.final
+cdef class Hub:
+    """Machine. One per node and namespace.
+
+    journal: where durable changes go, or None. route_entries: size of the match cache. seed: secret, for the hashes.
+    """
+
+    def __cinit__(self, Journal journal, uint32_t route_entries=65536, uint64_t seed=0, bytes namespace=b"/"):
+        from fluxmq._core.memory.ledger import Ledger as ledger_class
+        self.ledger = ledger_class(journal)
+        self.node = &self.ledger.node
+        self.trie = Trie(seed)
+        self.routes = Routes(self.trie, route_entries, seed)
+        self.retained = RetainedTree()
+        self.namespace = namespace
+        self.qos_max = 2
+        self.topic_levels_max = 32
+        self.payload_bytes_max = 1 << 20
+        self.user_properties_max = 64
+        self.topic_alias_max = 64
+        self.topic_alias_out_max = 64
+        self.receive_max = 1000
+        self.inflight_max = 256
+        self.retained_max = 100000
+        self.retained_bytes_max = 1 << 30
+        self.buffer_high = 8 << 20
+        self.buffer_low = 1 << 20
+        self.backlog_max = 64 << 20
+        self.journal_ahead_max = <uint64_t>1 << 63
+        self.open_publish = True
+        self.retained_dirty = set()
+        self.resumed = []
+        self.closed = []
+        self.due = []
+        self.throttled = []
+        self.letters = []
+        self.queues = {}
+        self.bindings = {}
+        self.relays = {}
+
+    # ---------------------------------------------------------------- clock and wake
+
+    def set_clock(self, int64_t wall_ms, int64_t mono_ms, int64_t slept_ms=0):
+        """The time of this turn, in milliseconds: what the poller does after each wait, by hand. slept_ms: how long the
+        machine has slept, which the monotonic clock leaves out."""
+        stamp_clocks(self.node, wall_ms, mono_ms + slept_ms, mono_ms)
+
+    def resume_clock(self, int64_t steady_ms, int64_t wall_ms):
+        """At start, before anything is due: the steady clock goes on from the last one that is on disk, with the wall
+        clock of then. As much has passed meanwhile as by the wall clock, and nothing if that was set back."""
+        cdef int64_t now = max(steady_ms + self.node.now_ms - wall_ms, steady_ms)
+        self.node.steady_base += now - self.node.steady_ms
+        self.node.steady_ms = now
+        self.node.wall_lead = self.node.now_ms - now
+
+    def wall_of(self, int64_t steady_ms) -> int:
+        """A point of the steady clock as people read it, by the wall clock of today. 0 stays 0, which is none."""
+        return steady_ms + self.node.wall_lead if steady_ms else 0
+
+    @property
+    def recording(self) -> bool:
+        """Whether somebody records: only then what Transport.tell takes need be gathered."""
+        return self.node.tap != NULL
+
+    @property
+    def now_ms(self) -> int:
+        return self.node.now_ms
+
+    @property
+    def steady_ms(self) -> int:
+        return self.node.steady_ms
+
+    @property
+    def wall_lead_ms(self) -> int:
+        """The wall clock minus the steady clock."""
+        return self.node.wall_lead
+
+    @property
+    def mono_ms(self) -> int:
+        return self.node.mono_ms
+
+    cdef void touch(self):
+        """Something was written outside of a turn: asks for one, once."""
+        if self.in_turn or self.woken or self.wake is None:
+            return
+        self.woken = True
+        self.wake()
+
+    # ---------------------------------------------------------------- publish
+
+    cdef uint64_t next_passing(self) noexcept:
+        self.passing += 1
+        return self.passing
+
+    cdef int publish(self, pub_t* pub, route_t* route) except -1:
+        """Everything that a PUBLISH causes. Returns how many subscriptions (merged) or groups it matched.
+
+        Afterwards pub.owned has been given back; the bytes that pub.body points to are the caller's again.
+        """
+        cdef bint own_blob = 0
+        self.node.work += 1 + WORK_HOP * <uint64_t>route.count
+        if pub.passing == 0:
+            pub.passing = self.next_passing()
+        if pub.body.payload_length >= BLOB_BYTES_MIN and pub.body.blob == NULL and (route.count or pub.retain):
+            pub.body.blob = blob_copy(pub.body.payload, pub.body.payload_length)
+            pub.body.payload = pub.body.blob.data
+            own_blob = 1
+        try:
+            self.deliver_all(pub, route)
+            if pub.retain:
+                self.retain(pub)
+            if self.ledger.targets_count:
+                self.ledger.write_message(pub_own(pub))
+        except BaseException:
+            self.ledger.targets_count = 0       # they must not become targets of the next message
+            raise
+        finally:
+            if pub.owned != NULL:
+                self.ledger.forget(pub.owned)
+                pub.owned = NULL
+            if own_blob:
+                blob_drop(pub.body.blob)
+                pub.body.blob = NULL
+        if route.count == 0 and not of_broker(pub):
+            self.node.counters.unrouted += 1
+        return <int>route.count
+
+    cdef int deliver_all(self, pub_t* pub, route_t* route) except -1:
+        cdef uint32_t i
+        cdef hop_t* hop
+        cdef link_t* link
+        cdef Session session
+        cdef const uint8_t* made = NULL     # the last QoS 0 packet that any link of its version may take as it is
+        cdef uint8_t made_version = 0
+        cdef uint32_t made_size = 0
+        cdef uint8_t* at
+        cdef int64_t written
+        cdef uint64_t copied = 0
+        cdef uint8_t reason
+        cdef bint plain = pub.body.blob == NULL and not pub.retain
+        if route.count == 1:
+            hop = &route.hops[0]
+            if hop.options & SUB_GROUP:
+                return (<ShareGroup>hop.target).deliver(pub)
+            if hop.options & SUB_RELAY:
+                return (<TopicRelay>hop.target).relay(pub)
+            if hop.options & SUB_QUEUE:
+                pub.refused = <uint8_t>(<Queue>hop.target).take(pub, hop.options & SUB_WIDE)
+                return 0
+            return (<Session>hop.target).deliver(pub, hop.options, hop.ids)
+        for i in range(route.count):
+            hop = &route.hops[i]
+            if hop.options & SUB_GROUP:
+                (<ShareGroup>hop.target).deliver(pub)
+                continue
+            if hop.options & SUB_RELAY:
+                (<TopicRelay>hop.target).relay(pub)
+                continue
+            if hop.options & SUB_QUEUE:
+                reason = <uint8_t>(<Queue>hop.target).take(pub, hop.options & SUB_WIDE)
+                if reason:
+                    pub.refused = reason
+                continue
+            session = <Session>hop.target
+            link = session.link
+            if (not plain or link == NULL or (pub.qos and hop.options & SUB_QOS_MASK) or hop.ids != NULL
+                    or hop.options & SUB_NO_LOCAL or link.aliases != NULL or link.pending > link.high):
+                session.deliver(pub, hop.options, hop.ids)
+                continue
+            if made != NULL and made_version == (link.version == 5) and made_size <= link.packet_size_max:
+                at = link_room(link, made_size)
+                if at == NULL:
+                    raise MemoryError()
+                memcpy(at, made, made_size)
+                link_commit(link, made_size)
+                copied += 1
+                continue
+            if not session.deliver(pub, hop.options, NULL):
+                continue
+            # The packet just made is contiguous at the end of that link's tail, and stays there until the flush.
+            made_version = link.version == 5
+            made_size = packet_size(pub, made_version)
+            made = link.tail.data + link.tail.end - made_size
+        self.node.counters.packets_sent[PUBLISH] += copied
+        self.node.counters.messages_sent[0] += copied
+        return 0
+
+    cdef int retain(self, pub_t* pub) except -1:
+        """Keeps, replaces or clears the retained message of a topic, [MQTT-3.3.1-5] [MQTT-3.3.1-6]."""
+        cdef bytes topic = (<const char*>pub.body.topic)[:pub.body.topic_length]
+        cdef bint volatile = of_broker(pub)
+        cdef Retained former
+        cdef Retained kept = None
+        cdef uint64_t freed = 0
+        if pub.body.payload_length == 0:
+            former = self.retained.pop(topic)
+            if former is None:
+                return 0
+        else:
+            former = self.retained.get(topic)
+            if former is not None:
+                freed = counted_bytes(former)
+            if (former is None and <uint64_t>len(self.retained) - self.retained_volatile >= self.retained_max
+                    or self.retained_bytes + body_bytes(&pub.body) - freed > self.retained_bytes_max) and not volatile:
+                self.retained_refused += 1
+                return 0
+            kept = Retained.__new__(Retained)
+            kept.node = self.node
+            kept.volatile = volatile
+            kept.msg = msg_new(&pub.body, pub.qos)
+            self.retained_volatile += volatile
+            self.retained_expiring += pub.body.expires_at != 0
+            self.retained.set(topic, kept)
+            self.retained_bytes += counted_bytes(kept)
+        if former is not None:
+            self.retained_bytes -= counted_bytes(former)
+            self.retained_volatile -= former.volatile
+            self.retained_expiring -= former.msg.body.expires_at != 0
+            volatile = volatile or former.volatile and kept is None
+        if not volatile and self.ledger.active():
+            self.ledger.write_retained(&pub.body, pub.qos, self.namespace)
+            self.retained_dirty.add(topic)
+        return 0
+
+    def publish_message(self, bytes topic not None, bytes payload not None, int qos=0, bint retain=False,
+                        bytes properties=b"", int64_t expires_at=0, Session source=None) -> int:
+        """Publishes for the broker itself: wills, $SYS, the cold doors of other protocols.
+
+        topic: a valid topic name, UTF-8. properties: MQTT 5 wire bytes that travel as they are (no expiry, alias or
+        subscription identifier). expires_at: steady clock, ms; 0 = never. Returns how many subscriptions matched.
+        Raises UsageError for an invalid topic or QoS.
+        """
+        cdef pub_t pub
+        cdef route_t* route
+        if topic_valid(<const uint8_t*><const char*>topic, len(topic), 0) != TEXT_OK or not 0 <= qos <= 2:
+            raise UsageError(f"cannot publish to {topic!r} with QoS {qos}")
+        memset(&pub, 0, sizeof(pub))
+        pub.body.topic = <const uint8_t*><const char*>topic
+        pub.body.topic_length = <uint32_t>len(topic)
+        pub.body.payload = <const uint8_t*><const char*>payload
+        pub.body.payload_length = <uint32_t>len(payload)
+        pub.body.properties = <const uint8_t*><const char*>properties
+        pub.body.properties_length = <uint32_t>len(properties)
+        pub.body.expires_at = expires_at
+        pub.source = <void*>source if source is not None else NULL
+        pub.qos = <uint8_t>qos
+        pub.retain = retain
+        route = self.routes.find(pub.body.topic, pub.body.topic_length)
+        matched = self.publish(&pub, route)
+        self.touch()
+        return matched
+
+    # ---------------------------------------------------------------- sessions and subscriptions
+
+    def new_session(self, bytes name not None, uint64_t number) -> Session:
+        """A session of this hub. number: 0 for one that is never journalled."""
+        return Session(name, self.namespace, number, self.ledger)
+
+    def subscribe(self, Session session not None, bytes filter not None, int options, uint32_t identifier) -> bool:
+        """options: SUB_* bits. Replaces a subscription to the same filter, [MQTT-3.8.4-3]. True: it is new."""
+        self.node.work += WORK_SUBSCRIPTION
+        if session.replay is not None:
+            (<RetainedReplay>session.replay).change(filter, <uint8_t>options & SUB_QOS_MASK, identifier)
+        return self.trie.add(<const uint8_t*><const char*>filter, len(filter), <void*>session, identifier,
+                             <uint8_t>options & 0x0F) == 1
+
+    def unsubscribe(self, Session session not None, bytes filter not None) -> bool:
+        self.node.work += WORK_SUBSCRIPTION
+        if session.replay is not None:
+            (<RetainedReplay>session.replay).forget(filter)
+        return self.trie.remove(<const uint8_t*><const char*>filter, len(filter), <void*>session) == 1
+
+    def add_group(self, ShareGroup group not None):
+        """Puts a share group into the index; whoever adds it keeps it alive until remove_group."""
+        self.trie.add(<const uint8_t*><const char*>group.filter, len(group.filter), <void*>group, 0, SUB_GROUP)
+
+    def remove_group(self, ShareGroup group not None):
+        self.trie.remove(<const uint8_t*><const char*>group.filter, len(group.filter), <void*>group)
+
+    def add_queue(self, Queue queue not None, filters):
+        """Puts a queue into the index under its filters (bytes, valid): what matches any of them is appended, once.
+
+        A queue that is there already has these instead of its former ones; its bindings stay."""
+        cdef tuple former = self.queues.get(queue, ())
+        self.queues[queue] = tuple(filters)
+        if queue.wake is None:
+            queue.wake = self.wake_up
+        for filter in former:
+            self.index_queue(queue, filter)
+        for filter in self.queues[queue]:
+            self.index_queue(queue, filter)
+
+    def remove_queue(self, Queue queue not None):
+        """With its bindings."""
+        cdef tuple filters = self.queues.pop(queue)
+        queue.bindings = 0
+        queue.patterns = []
+        for filter in (*filters, *self.bindings.pop(queue, {})):
+            self.index_queue(queue, filter)
+        queue.end()
+
+    def bind_queue(self, Queue queue not None, bytes binding_key not None):
+        """A queue that has been added is bound to amq.topic: what MQTT clients publish to a topic that the key matches
+        is appended to it, and their acknowledgements wait for that. As often as it is bound it must be unbound."""
+        found = filter_of(binding_key)
+        queue.bindings += 1
+        if found is None:
+            return                          # no topic can match it
+        counts = self.bindings.setdefault(queue, {}).setdefault(found[0], [0, 0])
+        counts[found[1] != b""] += 1
+        if found[1]:
+            queue.patterns = [*queue.patterns, found[1]]
+        self.index_queue(queue, found[0])
+
+    def unbind_queue(self, Queue queue not None, bytes binding_key not None):
+        """The end of one bind_queue. Raises UsageError when there was none."""
+        found = filter_of(binding_key)
+        counts = None if found is None else self.bindings.get(queue, {}).get(found[0])
+        if queue.bindings == 0 or (found is not None and (counts is None or not counts[found[1] != b""])):
+            raise UsageError(f"queue {queue.name!r} is not bound with {binding_key!r}")
+        queue.bindings -= 1
+        if found is None:
+            return
+        counts[found[1] != b""] -= 1
+        if found[1]:
+            patterns = list(queue.patterns)
+            patterns.remove(found[1])
+            queue.patterns = patterns
+        if counts == [0, 0]:
+            del self.bindings[queue][found[0]]
+        self.index_queue(queue, found[0])
+
+    cdef int index_queue(self, Queue queue, bytes filter) except -1:
+        """Puts one filter of a queue into the trie or takes it out, as it is wanted now."""
+        self.node.work += WORK_SUBSCRIPTION
+        cdef list counts = (<dict>self.bindings.get(queue, {})).get(filter, [0, 0])
+        cdef const uint8_t* at = <const uint8_t*><const char*>filter
+        cdef bint exact = counts[0] != 0 or filter in self.queues.get(queue, ())
+        if exact or counts[1]:
+            self.trie.add(at, len(filter), <void*>queue, 0, SUB_QUEUE if exact else SUB_QUEUE | SUB_WIDE)
+        else:
+            self.trie.remove(at, len(filter), <void*>queue)
+        return 0
+
+    def bind_relay(self, TopicRelay relay not None, bytes binding_key not None):
+        """What MQTT clients publish to a topic that the key may match goes to the relay too, which finds out whether it
+        does. As often as it is bound it must be unbound."""
+        cdef dict counts = self.relays.setdefault(relay, {})
+        cdef bytes filter
+        found = filter_of(binding_key)
+        if found is None:
+            return
+        filter = found[0]
+        counts[filter] = counts.get(filter, 0) + 1
+        self.trie.add(<const uint8_t*><const char*>filter, len(filter), <void*>relay, 0, SUB_QUEUE | SUB_RELAY)
+
+    def unbind_relay(self, TopicRelay relay not None, bytes binding_key not None):
+        """The end of one bind_relay."""
+        cdef dict counts = self.relays[relay]
+        cdef bytes filter
+        found = filter_of(binding_key)
+        if found is None:
+            return
+        filter = found[0]
+        counts[filter] -= 1
+        if counts[filter] == 0:
+            del counts[filter]
+            self.trie.remove(<const uint8_t*><const char*>filter, len(filter), <void*>relay)
+
+    def spend(self, uint64_t units):
+        """The cold half has done work that cannot be seen from the packet that asked for it (memory/node.pxd)."""
+        self.node.work += units
+
+    @property
+    def work(self) -> int:
+        """What was done so far, in units of about 20 ns."""
+        return self.node.work
+
+    def wake_up(self):
+        """Asks for a turn, if none is under way."""
+        self.touch()
+
+    cdef int pump_queues(self) except -1:
+        """Queues with news hand out what they can, so that it is recorded in this turn's batch."""
+        cdef Queue queue
+        cdef list news = self.ledger.news
+        if news:
+            self.ledger.news = []
+            for queue in news:
+                queue.pump()
+        if self.letters:
+            self.send_letters()
+        return 0
+
+    def publish_later(self, publish not None):
+        """publish: called when nothing is being published any more, before this batch of the journal is handed over."""
+        self.letters.append(publish)
+        self.touch()
+
+    cdef int send_letters(self) except -1:
+        """What is sent may make letters of its own, which are sent in the next turn."""
+        cdef int done = 0
+        letters, self.letters = self.letters, []
+        try:
+            for publish in letters:
+                done += 1
+                publish()
+        finally:
+            self.letters = letters[done:] + self.letters
+        return 0
+
+    def deliver_retained(self, Session session not None, bytes filter not None, int options,
+                         uint32_t identifier):
+        """From now on a session is sent what is retained under a filter, with the retain flag set, [MQTT-3.3.1-8]: in
+        slices, as it takes them (pubsub/retained_replay.pxd)."""
+        cdef RetainedReplay replay
+        if session.replay is None:
+            session.replay = RetainedReplay(self.retained, self.ledger, self.due)
+        replay = <RetainedReplay>session.replay
+        replay.add(filter, <uint8_t>options & SUB_QOS_MASK, identifier)
+        replay.on_room(session)
+        self.touch()
+
+    cdef bint has_work(self) noexcept:
+        """Whether a round would find something to do without anything having come."""
+        return len(self.resumed) != 0 or (len(self.due) != 0 and not self.is_behind())
+
+    cdef bint is_behind(self) noexcept:
+        """Whether the disk has so much to write that what can wait does."""
+        return self.ledger.journal is not None and self.ledger.journal.backlog() > self.backlog_max
+
+    cdef int replay_retained(self) except -1:
+        """A slice of what is retained for each who waits for it and has room, until the round has done enough. What is
+        sent to a session that is journalled goes to the disk first, and waits while that is behind."""
+        cdef Session session
+        cdef int steps
+        cdef int served = 0
+        cdef uint64_t end = self.node.work + WORK_REPLAY
+        if self.is_behind():
+            return 0
+        waiting = self.due[:]
+        self.due.clear()
+        for session in waiting:
+            if served and self.node.work >= end:
+                break
+            served += 1
+            if session.replay is None:
+                continue
+            steps = REPLAY_STEPS
+            if (<RetainedReplay>session.replay).run(session, &steps):
+                session.replay.on_room(session)
+            self.node.work += 1 + REPLAY_STEPS - steps
+        self.due[:0] = waiting[served:]     # they come before who has had a slice
+        return served
+
+    def put_retained(self, bytes topic not None, Retained kept):
+        """At start, from disk: keeps a message, or clears the topic (None). Nothing is recorded."""
+        cdef Retained former = self.retained.pop(topic)
+        if former is not None:
+            self.retained_bytes -= counted_bytes(former)
+            self.retained_expiring -= former.msg.body.expires_at != 0
+        if kept is not None:
+            kept.node = self.node
+            self.retained_expiring += kept.msg.body.expires_at != 0
+            self.retained.set(topic, kept)
+            self.retained_bytes += counted_bytes(kept)
+
+    def expire_retained(self) -> int:
+        """Forgets retained messages whose expiry has passed; returns how many."""
+        cdef Retained kept
+        if self.retained_expiring == 0:
+            return 0
+        expired = [topic for topic, value in self.retained
+                   if 0 < (<Retained>value).msg.body.expires_at <= self.node.steady_ms]
+        for topic in expired:
+            kept = self.retained.pop(topic)
+            self.retained_expiring -= 1
+            self.retained_bytes -= counted_bytes(kept)
+            # No record: the message carries its own end, replay drops it by the clock.
+            self.retained_dirty.add(topic)
+        return len(expired)
+
+    # ---------------------------------------------------------------- the disk
+
+    @property
+    def durable(self) -> bool:
+        """Whether anything is recorded at all."""
+        return self.ledger.active()
+
+    def when_durable(self, call, records_before) -> bool:
+        """Calls `call()` once everything recorded since `records_before` (ledger.records then) is on disk.
+
+        Nothing was recorded: at once. Returns whether it was called at once.
+        """
+        cdef uint64_t batch = self.ledger.batch()
+        if batch and self.ledger.journal.gather.records == 0:
+            batch -= 1          # what gathers is empty, and may stay so: it is not handed over then
+        if not self.ledger.active() or self.ledger.records == <uint64_t>records_before or (
+                batch <= self.ledger.journal.durable and self.ledger.held_count == 0):
+            call()
+            return True
+        self.ledger.hold(HELD_CALL, NULL, call, 0, 0, 0, batch)
+        self.touch()
+        return False
+
+    def when_all_durable(self, call) -> bool:
+        """Calls `call()` once everything changed so far is on disk, whenever that was. Returns whether it was called at
+        once."""
+        cdef Journal journal = self.ledger.journal
+        cdef uint64_t batch
+        if not self.ledger.active():
+            call()
+            return True
+        self.pump_queues()              # groups write what they decided when they are pumped
+        # An empty batch is never handed over: what is to be waited for is then in the one before it.
+        batch = journal.gathering if journal.gather.records else journal.gathering - 1
+        if batch <= journal.durable:
+            call()
+            return True
+        self.ledger.hold(HELD_CALL, NULL, call, 0, 0, 0, batch)
+        self.touch()
+        return False
+
+    cdef bint is_ahead(self) noexcept:
+        """Whether the journal has grown much beyond what a checkpoint has begun with."""
+        return self.ledger.journal.count_bytes - self.journal_mark > self.journal_ahead_max
+
+    cdef int release(self) except -1:
+        """Lets go whatever waited for batches that are durable now, in the order in which it began to wait.
+
+        Raises, after all of them, the first error that any of them had.
+        """
+        cdef object problem = None
+        cdef held_t* first
+        cdef held_t held
+        cdef uint64_t durable = self.ledger.journal.durable
+        cdef bytes data
+        while True:
+            first = self.ledger.first_held()
+            if first == NULL or first.batch > durable:
+                break
+            held = first[0]
+            self.ledger.pop_held()
+            try:
+                if held.kind == HELD_ACK:
+                    link_ack(held.link, held.packet_type, held.packet_id, held.reason)
+                    if (held.packet_type == PUBACK or held.packet_type == PUBCOMP
+                            or held.packet_type == PUBREC and held.reason >= 0x80):
+                        held.link.inbound -= 1
+                elif held.kind == HELD_SEND:
+                    (<Session>held.object).release(held.packet_id)
+                elif held.kind == HELD_BYTES:
+                    data = <bytes>held.object
+                    link_write(held.link, <const uint8_t*><const char*>data, <uint32_t>len(data))
+                elif held.kind == HELD_TOLD:
+                    (<Waiter>held.object).on_durable(held.batch)
+                elif held.kind == HELD_CALL:
+                    self.cold = True
+                    (<object>held.object)()
+            except Exception as error:
+                problem = problem or error      # those behind it are not to blame
+            finally:
+                if held.link != NULL:
+                    held.link.held -= 1
+                    if held.link.held == 0:
+                        link_mark(held.link)    # a connection that ends may have waited for this
+                    link_drop(held.link)
+                if held.object != NULL:
+                    Py_DECREF(<object>held.object)
+        if problem is not None:
+            raise problem
+        return 0
+
+    # ---------------------------------------------------------------- seeing inside
+
+    def take_losing(self) -> list:
+        """[(session, messages)] of those for which messages were dropped for want of room since the last call."""
+        cdef Session session
+        losing = [(session, session.lost) for session in self.ledger.losing]
+        for session in self.ledger.losing:
+            session.lost = 0
+        self.ledger.losing.clear()
+        return losing
+
+    def counters(self) -> dict:
+        """Every counter and gauge of the node, by the name of its field in memory/node.pxd."""
+        result = dict(self.node.counters)
+        result.update(self.node.gauges)
+        result["route_hits"] = self.routes.hits
+        result["route_misses"] = self.routes.misses
+        result["filters"] = self.trie.filters
+        result["subscriptions"] = self.trie.subscriptions
+        result["retained"] = len(self.retained) - self.retained_volatile
+        result["retained_bytes"] = self.retained_bytes
+        result["retained_refused"] = self.retained_refused
+        result["held"] = self.ledger.held_count
+        result["records"] = self.ledger.records
+        return result
+
+
+cdef uint32_t packet_size(pub_t* pub, bint v5) noexcept:
+    """Bytes of the QoS 0 PUBLISH without alias and identifiers, as link_publish makes it."""
+    cdef uint32_t properties = pub.body.properties_length + (5 if pub.body.expires_at else 0)
+    cdef uint32_t remaining = 2 + pub.body.topic_length + pub.body.payload_length
+    if v5:
+        remaining += varint_size(properties) + properties
+    return 1 + varint_size(remaining) + remaining

@@ -1,0 +1,36 @@
+"""Between memory and disk: sessions and messages as bytes for the view, and back; records of the journal replayed.
+
+View keys (the values are drawn in hub/persist.pyx):
+
+    's' u64 session     the session: its head (msgpack, engine/sessions.py), subscriptions, window, line, inbound QoS 2
+    'm' u64 message     one message that a stored session still needs
+    'r' u16 length, namespace, topic     one retained message
+
+Replay meets states that may have seen a record already (a checkpoint is taken while the state moves on), so each record
+is applied in a way that a second application changes nothing: a target only when its sequence is new to the session,
+everything else by saying what is now.
+"""
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from fluxmq._core.hub.hub cimport Hub
+from fluxmq._core.memory.message cimport ids_t, msg_t
+from fluxmq._core.pubsub.session cimport Session, slot_t
+from fluxmq._core.wire.primitives cimport Cursor
+
+cdef class Loader:
+    cdef readonly Hub hub
+    cdef readonly dict sessions         # number -> Session
+    cdef dict messages                  # number -> MessageHold
+    cdef readonly uint64_t message_last
+    cdef readonly uint64_t records
+    cdef object on_cold                 # (kind, session number, body): the records of the cold verbs
+
+    cdef int fill_entry(self, Session session, Cursor* c) except -1
+    cdef int apply(self, uint8_t kind, const uint8_t* at, const uint8_t* end) except -1
+    cdef int apply_message(self, const uint8_t* at, const uint8_t* end) except -1
+    cdef int apply_retained(self, const uint8_t* at, const uint8_t* end) except -1
+    cdef int add_target(self, Session session, msg_t* msg, uint64_t sequence, uint16_t packet_id, uint8_t first,
+                        ids_t* ids) except -1
+    cdef int apply_sent(self, Session session, uint64_t sequence, uint16_t packet_id) except -1
+    cdef int apply_settled(self, Session session, uint64_t sequence) except -1
+    cdef slot_t* slot_of(self, Session session, uint64_t sequence) noexcept

@@ -1,0 +1,125 @@
+"""What must be durable, and what waits for it: records of session state into the journal, acknowledgements behind it.
+
+Ring 0 decides which change is durable; the journal makes it so; Hub.release lets go what waited. With no journal
+(`storage.type: memory`) nothing is recorded and nothing waits.
+
+Records (kind, body; big-endian). A session is named by its number; every record of a session is skipped in replay when
+the view's copy of that session already holds its batch.
+
+    1 SESSION      u64 session, then the session's head as hub/persist.pyx writes it
+    2 SESSION_END  u64 session
+    3 SUBSCRIBE    u64 session, u8 options, u32 identifier, filter
+    4 UNSUBSCRIBE  u64 session, filter
+    5 MESSAGE      u64 message, i64 expires_at, u8 qos, u16 topic length, u32 properties length, u32 payload length,
+                   u32 targets, topic, properties, payload, then per target:
+                   u64 session, u64 sequence, u16 packet id (0 = waiting), u8 first byte, u8 n, n x u32 identifiers
+    6 SENT         u64 session, u64 sequence, u16 packet id      left the queue, is in flight under this id
+    7 SETTLED      u64 session, u64 sequence                     acknowledged, expired or evicted
+    8 RELEASED     u64 session, u64 sequence                     PUBREC came: PUBREL from now on
+    9 RECEIVED     u64 session, u16 packet id                    inbound QoS 2, [MQTT-4.3.3-10]
+   10 COMPLETED    u64 session, u16 packet id                    PUBREL came
+   11 RETAINED     i64 expires_at, u8 qos, u16 topic length, u32 properties length, u32 payload length,
+                   namespace (u16 length), topic, properties, payload; an empty payload clears
+   12 LINK         u64 session, msgpack: connected, steady ms, expiry interval s, whether a will waits
+   13 CLOCK        i64 steady ms, i64 wall ms                   of the turn that ends here (memory/node.pxd)
+"""
+from cpython.ref cimport PyObject
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from fluxmq._core.disk.journal cimport Journal
+from fluxmq._core.memory.link cimport link_t
+from fluxmq._core.memory.message cimport body_t, ids_t, msg_t
+from fluxmq._core.memory.node cimport node_t
+
+cdef enum:
+    RECORD_SESSION = 1
+    RECORD_SESSION_END = 2
+    RECORD_SUBSCRIBE = 3
+    RECORD_UNSUBSCRIBE = 4
+    RECORD_MESSAGE = 5
+    RECORD_SENT = 6
+    RECORD_SETTLED = 7
+    RECORD_RELEASED = 8
+    RECORD_RECEIVED = 9
+    RECORD_COMPLETED = 10
+    RECORD_RETAINED = 11
+    RECORD_LINK = 12
+    RECORD_CLOCK = 13
+
+cdef enum:
+    HELD_ACK = 1            # link: write the acknowledgement
+    HELD_SEND = 2           # session: the QoS 2 PUBLISH or the PUBREL under this packet id may leave
+    HELD_CALL = 3           # call a Python callable
+    HELD_BYTES = 4          # link: write a bytes object (SUBACK, UNSUBACK, CONNACK)
+    HELD_TOLD = 5           # Waiter: on_durable(batch)
+
+cdef struct cache_t:            # chunks of logs that segments have too (queue/cache.pyx)
+    void* coldest               # chunk_t*; what that is, queue/log.pxd says, which needs this file
+    void* warmest
+    uint64_t bytes              # of their data
+
+cdef struct held_t:
+    uint64_t batch
+    link_t* link            # counted, or NULL
+    PyObject* object        # owned, or NULL
+    uint16_t packet_id
+    uint8_t kind
+    uint8_t packet_type
+    uint8_t reason
+
+cdef struct target_t:       # one session that a message being journalled goes to
+    uint64_t session
+    uint64_t sequence
+    ids_t* ids              # borrowed until the record is written
+    uint16_t packet_id
+    uint8_t first
+
+cdef class Waiter:
+    """Whoever is told that a batch is durable, and knows itself what that lets go (HELD_TOLD)."""
+    cdef int on_durable(self, uint64_t batch) except -1
+
+cdef class Ledger:
+    cdef node_t node                    # what everything of this node shares
+    cdef readonly Journal journal       # None: nothing is durable
+    cdef public uint64_t records        # written so far; a caller compares before and after to see whether it must wait
+    cdef public bint full               # the disk is: durable queues take nothing new, so that consumers can go on
+    cdef public str full_why            # what is short, for whoever is refused; None: nothing was yet
+    cdef public size_t batch_bytes_max  # a gathering batch that is larger takes nothing new into durable queues
+    cdef public uint64_t message_last   # last message number given out
+    cdef target_t* targets              # of the message being published
+    cdef uint32_t targets_count
+    cdef uint32_t targets_capacity
+    cdef held_t* held                   # ring
+    cdef size_t held_head
+    cdef readonly size_t held_count
+    cdef size_t held_capacity           # a power of two
+    cdef readonly list losing           # sessions with messages dropped for want of room that no line has told of yet
+    cdef uint64_t clock_batch           # where the last CLOCK went: batch, and how many records that had then
+    cdef uint32_t clock_records
+    cdef list news             # queues to pump before the batch of this turn is handed over
+    cdef list limited          # Members, StreamReaders and Groups that got nothing because of how many claims there are
+    cdef list stirred          # queues that something happened to since the clock looked at them last
+    cdef dict marked           # durable queues that something happened to since a checkpoint took them over: keys
+    cdef cache_t cache         # chunks of logs that may go
+    cdef readonly list dead             # numbers of messages that the view has and nobody holds any more
+
+    cdef bint active(self) noexcept
+    cdef uint64_t batch(self) noexcept
+    # Journal.submit() and poll(), for a node with a journal: who hands a batch over closes it with the time. So no
+    # record in it is younger than the last CLOCK that is on disk, and no clock begins before any deadline was set.
+    cpdef int submit(self) except -1
+    cpdef int poll(self) except -1
+    cdef int close_batch(self) except -1
+    cdef int write_sequence(self, uint8_t kind, uint64_t session, uint64_t sequence) except -1
+    cdef int write_sent(self, uint64_t session, uint64_t sequence, uint16_t packet_id) except -1
+    cdef int write_packet_id(self, uint8_t kind, uint64_t session, uint16_t packet_id) except -1
+    cdef int write_message(self, msg_t* msg) except -1
+    cdef int write_retained(self, const body_t* body, uint8_t qos, bytes namespace) except -1
+    cdef int add_target(self, uint64_t session, uint64_t sequence, uint16_t packet_id, uint8_t first,
+                        ids_t* ids) except -1
+    cdef void drop_target(self, uint64_t session, uint64_t sequence) noexcept
+    cdef int hold(self, uint8_t kind, link_t* link, object obj, uint8_t packet_type, uint16_t packet_id,
+                  uint8_t reason, uint64_t batch) except -1
+    cdef held_t* first_held(self) noexcept
+    cdef void pop_held(self) noexcept
+    cdef void forget(self, msg_t* msg) noexcept

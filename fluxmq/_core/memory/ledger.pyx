@@ -1,0 +1,315 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
+"""Machine. Writes the records of memory/ledger.pxd and keeps the line of those who wait for the disk."""
+cimport cython
+from cpython.ref cimport Py_INCREF, Py_XDECREF
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memmove
+
+from fluxmq._core.disk.journal_format cimport BATCH_BYTES_MAX
+from fluxmq._core.memory.link cimport link_drop
+from fluxmq._core.memory.message cimport msg_drop
+from fluxmq._core.memory.node cimport WORK_SHARE_MAX
+from fluxmq._core.wire.primitives cimport put_bytes16, put_u8, put_u16, put_u32
+
+__all__ = ["Ledger", "Waiter"]
+
+cdef enum:
+    CLOCK_BYTES = 64            # more than a CLOCK with its head takes
+
+
+cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept nogil:
+    return put_u32(put_u32(at, <uint32_t>(value >> 32)), <uint32_t>value)
+
+
+cdef class Waiter:
+    """See memory/ledger.pxd."""
+
+    cdef int on_durable(self, uint64_t batch) except -1:
+        raise NotImplementedError
+
+
+# Until the configuration says otherwise (limit_claims).
+cdef enum:
+    MEMBER_CLAIMS_MAX = 100000
+    CLAIMS_MAX = 1000000
+
+
+@cython.final
+@cython.no_gc_clear             # sessions give their messages back while they are deallocated, also by the collector
+cdef class Ledger:
+    """Machine. One per Hub.
+
+    journal: the node's Journal, or None when nothing is to be durable.
+    """
+
+    def __cinit__(self, Journal journal):
+        self.journal = journal
+        self.batch_bytes_max = BATCH_BYTES_MAX // 2     # the other half is for what must not be refused
+        self.dead = []
+        self.losing = []
+        self.news = []
+        self.stirred = []
+        self.marked = {}
+        self.limited = []
+        self.node.member_claims_max = MEMBER_CLAIMS_MAX
+        self.node.claims_max = CLAIMS_MAX
+        self.node.work_share = WORK_SHARE_MAX           # until a poller divides its rounds
+        self.node.work_round = <uint64_t>-1
+
+    def __dealloc__(self):
+        cdef held_t* held
+        while self.held_count:          # what nobody released: the node stopped before the disk did
+            held = self.first_held()
+            if held.link != NULL:
+                link_drop(held.link)
+            Py_XDECREF(held.object)
+            self.pop_held()
+        free(self.targets)
+        free(self.held)
+
+    cdef bint active(self) noexcept:
+        return self.journal is not None
+
+    cdef uint64_t batch(self) noexcept:
+        """The batch that a change recorded now belongs to."""
+        return self.journal.gathering if self.journal is not None else 0
+
+    cdef int close_batch(self) except -1:
+        if self.journal.gather.records == 0 or (self.clock_batch == self.journal.gathering
+                                                and self.clock_records == self.journal.gather.records):
+            return 0                # nothing came since
+        if self.journal.gather.length + CLOCK_BYTES > BATCH_BYTES_MAX:
+            return 0                # it is refused anyhow who comes now; the next batch has its own
+        self.write_clock()
+        self.clock_batch = self.journal.gathering
+        self.clock_records = self.journal.gather.records
+        return 0
+
+    cpdef int submit(self) except -1:
+        self.close_batch()
+        return self.journal.submit()
+
+    cpdef int poll(self) except -1:
+        self.close_batch()
+        return self.journal.poll()
+
+    def write_clock(self):
+        """Records the time of this turn. Raises StorageError."""
+        cdef uint8_t* at = self.journal.reserve(RECORD_CLOCK, 16)
+        put_u64(put_u64(at, <uint64_t>self.node.steady_ms), <uint64_t>(self.node.steady_ms + self.node.wall_lead))
+
+    cdef int write_sequence(self, uint8_t kind, uint64_t session, uint64_t sequence) except -1:
+        cdef uint8_t* at = self.journal.reserve(kind, 16)
+        put_u64(put_u64(at, session), sequence)
+        self.records += 1
+        return 0
+
+    cdef int write_sent(self, uint64_t session, uint64_t sequence, uint16_t packet_id) except -1:
+        cdef uint8_t* at = self.journal.reserve(RECORD_SENT, 18)
+        put_u16(put_u64(put_u64(at, session), sequence), packet_id)
+        self.records += 1
+        return 0
+
+    cdef int write_packet_id(self, uint8_t kind, uint64_t session, uint16_t packet_id) except -1:
+        cdef uint8_t* at = self.journal.reserve(kind, 10)
+        put_u16(put_u64(at, session), packet_id)
+        self.records += 1
+        return 0
+
+    cdef int add_target(self, uint64_t session, uint64_t sequence, uint16_t packet_id, uint8_t first,
+                        ids_t* ids) except -1:
+        cdef target_t* grown
+        cdef target_t* target
+        cdef uint32_t capacity
+        if self.targets_count == self.targets_capacity:
+            capacity = self.targets_capacity * 2 if self.targets_capacity else 64
+            grown = <target_t*>realloc(self.targets, capacity * sizeof(target_t))
+            if grown == NULL:
+                raise MemoryError()
+            self.targets = grown
+            self.targets_capacity = capacity
+        target = &self.targets[self.targets_count]
+        target.session = session
+        target.sequence = sequence
+        target.packet_id = packet_id
+        target.first = first
+        target.ids = ids
+        self.targets_count += 1
+        return 0
+
+    cdef void drop_target(self, uint64_t session, uint64_t sequence) noexcept:
+        """Takes back an add_target: the session has evicted the message before its record was written."""
+        cdef uint32_t i
+        for i in range(self.targets_count):
+            if self.targets[i].session == session and self.targets[i].sequence == sequence:
+                self.targets_count -= 1
+                memmove(&self.targets[i], &self.targets[i + 1], (self.targets_count - i) * sizeof(target_t))
+                return
+
+    cdef int write_message(self, msg_t* msg) except -1:
+        """Records the message and every target added since the last one; the message gets its number here."""
+        cdef uint64_t size = 31 + body_size(&msg.body)
+        cdef uint32_t i, j
+        cdef uint32_t count = self.targets_count
+        cdef uint8_t* at
+        cdef target_t* target
+        self.targets_count = 0      # also if there is no room: the next message must not inherit them
+        for i in range(count):
+            size += 20
+            if self.targets[i].ids != NULL:
+                size += 4 * min(self.targets[i].ids.count, 255)
+        self.message_last += 1
+        msg.id = self.message_last
+        at = self.journal.reserve(RECORD_MESSAGE, <uint32_t>size)
+        at = put_u64(at, msg.id)
+        at = put_u64(at, <uint64_t>msg.body.expires_at)
+        at = put_u8(at, msg.qos)
+        at = put_u16(at, <uint16_t>msg.body.topic_length)
+        at = put_u32(at, msg.body.properties_length)
+        at = put_u32(at, msg.body.payload_length)
+        at = put_u32(at, count)
+        at = put_body(at, &msg.body)
+        for i in range(count):
+            target = &self.targets[i]
+            at = put_u64(at, target.session)
+            at = put_u64(at, target.sequence)
+            at = put_u16(at, target.packet_id)
+            at = put_u8(at, target.first)
+            if target.ids == NULL:
+                at = put_u8(at, 0)
+                continue
+            at = put_u8(at, <uint8_t>min(target.ids.count, 255))
+            for j in range(min(target.ids.count, 255)):
+                at = put_u32(at, target.ids.items[j])
+        self.records += 1
+        return 0
+
+    cdef int write_retained(self, const body_t* body, uint8_t qos, bytes namespace) except -1:
+        cdef uint16_t n = <uint16_t>len(namespace)
+        cdef uint8_t* at = self.journal.reserve(RECORD_RETAINED, <uint32_t>(21 + n + body_size(body)))
+        at = put_u64(at, <uint64_t>body.expires_at)
+        at = put_u8(at, qos)
+        at = put_u16(at, <uint16_t>body.topic_length)
+        at = put_u32(at, body.properties_length)
+        at = put_u32(at, body.payload_length)
+        at = put_bytes16(at, <const char*>namespace, n)
+        put_body(at, body)
+        self.records += 1
+        return 0
+
+    def write(self, int kind, bytes body not None):
+        """Appends one record made by a cold path. kind: RECORD_*; body: its bytes after the kind."""
+        cdef uint8_t* at = self.journal.reserve(<uint8_t>kind, <uint32_t>len(body))
+        memcpy(at, <const char*>body, len(body))
+        self.records += 1
+
+    cdef int hold(self, uint8_t kind, link_t* link, object obj, uint8_t packet_type, uint16_t packet_id,
+                  uint8_t reason, uint64_t batch) except -1:
+        cdef held_t* grown
+        cdef held_t* held
+        cdef size_t capacity, i
+        if self.held_count == self.held_capacity:
+            capacity = self.held_capacity * 2 if self.held_capacity else 256
+            grown = <held_t*>realloc(NULL, capacity * sizeof(held_t))
+            if grown == NULL:
+                raise MemoryError()
+            for i in range(self.held_count):
+                grown[i] = self.held[(self.held_head + i) & (self.held_capacity - 1)]
+            free(self.held)
+            self.held = grown
+            self.held_head = 0
+            self.held_capacity = capacity
+        held = &self.held[(self.held_head + self.held_count) & (self.held_capacity - 1)]
+        held.batch = batch
+        held.kind = kind
+        held.link = link
+        held.packet_type = packet_type
+        held.packet_id = packet_id
+        held.reason = reason
+        held.object = NULL
+        if link != NULL:
+            link.refs += 1
+            link.held += 1
+            if batch > link.held_batch:
+                link.held_batch = batch
+        if obj is not None:
+            Py_INCREF(obj)
+            held.object = <PyObject*>obj
+        self.held_count += 1
+        return 0
+
+    cdef held_t* first_held(self) noexcept:
+        return &self.held[self.held_head] if self.held_count else NULL
+
+    cdef void pop_held(self) noexcept:
+        """The caller has taken over link and object of the first one."""
+        self.held_head = (self.held_head + 1) & (self.held_capacity - 1)
+        self.held_count -= 1
+
+    cdef void forget(self, msg_t* msg) noexcept:
+        """Drops a reference; remembers the number when the view still has the message and nobody else does."""
+        cdef uint64_t number = msg_drop(msg)
+        if number:
+            self.dead.append(number)
+
+    def take_dead(self) -> list:
+        """Numbers of messages to delete from the view; the list is the caller's."""
+        dead = self.dead
+        self.dead = []
+        return dead
+
+    def limit_claims(self, uint32_t member_max, int64_t node_max):
+        """Claims that a consumer may have from now on that sets itself no limit, and all together: node.pxd."""
+        self.node.member_claims_max = member_max
+        self.node.claims_max = node_max
+
+    def take_limited(self) -> list:
+        """Consumers, readers and groups that got nothing since the last call because of how many claims there are."""
+        limited = self.limited
+        self.limited = []
+        return limited
+
+    def take_stirred(self) -> list:
+        """Queues that were pumped, or whose earliest due time may have changed; the list is the caller's, who makes
+        their `stirred` false."""
+        stirred = self.stirred
+        self.stirred = []
+        return stirred
+
+    def take_news(self) -> list:
+        """Queues that would be pumped at the end of this turn, and are not: at recovery."""
+        news = self.news
+        self.news = []
+        return news
+
+    def take_marked(self) -> list:
+        """Durable queues that were pumped or got a message to delay since the last call; the list is the caller's, who
+        makes their `marked` false."""
+        marked = list(self.marked)
+        self.marked = {}
+        return marked
+
+    @property
+    def marked_count(self) -> int:
+        """How many queues take_marked() would give."""
+        return len(self.marked)
+
+    @property
+    def cached_bytes(self) -> int:
+        """Of messages in memory that segments have too and nobody holds."""
+        return self.cache.bytes
+
+
+cdef inline uint64_t body_size(const body_t* body) noexcept nogil:
+    return <uint64_t>body.topic_length + body.properties_length + body.payload_length
+
+
+cdef inline uint8_t* put_body(uint8_t* at, const body_t* body) noexcept nogil:
+    memcpy(at, body.topic, body.topic_length)
+    at += body.topic_length
+    if body.properties_length:
+        memcpy(at, body.properties, body.properties_length)
+        at += body.properties_length
+    if body.payload_length:
+        memcpy(at, body.payload, body.payload_length)
+    return at + body.payload_length

@@ -1,0 +1,214 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Handle. The broker's end of a recording's ring, a shared mapping. The other end is record/ring.pyx."""
+cimport cython
+from libc.errno cimport errno
+from libc.string cimport memcpy, memset
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+
+from fluxmq._core.errors import UsageError
+
+__all__ = ["Tap"]
+
+cdef extern from "<sys/mman.h>" nogil:
+    void* mmap(void* address, size_t length, int protection, int flags, int fd, long offset)
+    int munmap(void* address, size_t length)
+    int PROT_READ
+    int PROT_WRITE
+    int MAP_SHARED
+    int MAP_POPULATE
+    void* MAP_FAILED
+
+cdef enum:
+    CUT_BYTES = 262144
+    LOST_ENTRY = ENTRY_HEAD + 16
+
+# In step with docs/internals/recording.md, as everything here that is a number.
+cdef const char* MAGIC = b"FLUXTAP1"
+
+
+cdef int64_t tap_now() noexcept:
+    """ns since 1970."""
+    cdef timespec now
+    clock_gettime(CLOCK_REALTIME, &now)
+    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
+
+
+cdef inline uint64_t* word(tap_t* tap, size_t at) noexcept:
+    return <uint64_t*>(tap.ring + at)
+
+
+cdef bint has_room(tap_t* tap, uint64_t size) noexcept:
+    """Whether `size` bytes fit from head on. The reader's position is asked for only when the one known is too old."""
+    if tap.head + size - tap.tail <= tap.capacity:
+        return 1
+    tap.tail = load_acquire(word(tap, RING_TAIL))
+    return tap.head + size - tap.tail <= tap.capacity
+
+
+cdef uint8_t* place(tap_t* tap, uint8_t kind, uint8_t protocol, uint16_t flags, uint64_t connection, int64_t time,
+                    uint64_t length) noexcept:
+    """Header and room of an entry; a filler before it where it would not fit before the end of the ring."""
+    cdef uint64_t size = (ENTRY_HEAD + length + 7) & ~<uint64_t>7
+    cdef uint64_t at = tap.head & (tap.capacity - 1)
+    cdef uint64_t rest = tap.capacity - at
+    cdef uint8_t* entry
+    cdef uint32_t n
+    if rest >= size:
+        rest = 0
+    if not has_room(tap, size + rest):
+        return NULL
+    if rest:
+        n = <uint32_t>rest
+        memcpy(tap.ring + RING_DATA + at, &n, 4)
+        tap.ring[RING_DATA + at + 4] = TAP_FILLER
+        at = 0
+    entry = tap.ring + RING_DATA + at
+    n = <uint32_t>size
+    memcpy(entry, &n, 4)
+    entry[4] = kind
+    entry[5] = protocol
+    memcpy(entry + 6, &flags, 2)
+    memcpy(entry + 8, &connection, 8)
+    memcpy(entry + 16, &time, 8)
+    n = <uint32_t>length
+    memcpy(entry + 24, &n, 4)
+    memset(entry + 28, 0, 4)
+    tap.made = tap.head + rest + size
+    return entry + ENTRY_HEAD
+
+
+cdef void note_untold(tap_t* tap) noexcept:
+    """For a reader who finds no entry about it. The number of entries last: it says that there is something."""
+    store_release(word(tap, RING_UNTOLD_BYTES), tap.untold_bytes)
+    store_release(word(tap, RING_UNTOLD_ENTRIES), tap.untold_entries)
+
+
+cdef void tell_lost(tap_t* tap, int64_t time) noexcept:
+    """A LOST entry, if it fits."""
+    cdef uint8_t* data = place(tap, TAP_LOST, 0, 0, 0, time, 16)
+    if data != NULL:
+        memcpy(data, &tap.untold_entries, 8)
+        memcpy(data + 8, &tap.untold_bytes, 8)
+        tap.untold_entries = tap.untold_bytes = 0
+        tap.head = tap.made
+        store_release(word(tap, RING_HEAD), tap.head)
+        # Behind the entry: a reader who finds nothing untold here finds the entry there.
+        store_release(word(tap, RING_UNTOLD_ENTRIES), 0)
+        store_release(word(tap, RING_UNTOLD_BYTES), 0)
+
+
+cdef uint8_t* tap_begin(tap_t* tap, uint8_t kind, uint8_t protocol, uint16_t flags, uint64_t connection, int64_t time,
+                        uint64_t length) noexcept:
+    cdef uint8_t* data = NULL
+    # A gap ends when there is room for a while, so that a reader who is too slow finds a few long ones.
+    if tap.untold_entries and length <= tap.entry_max and has_room(
+            tap, max(tap.capacity // 4, 2 * (length + ENTRY_HEAD + LOST_ENTRY))):
+        tell_lost(tap, time)
+    # Nothing goes in front of what is lost, or the reader would take it for what came next.
+    if not tap.untold_entries and length + ENTRY_HEAD <= tap.entry_max:
+        data = place(tap, kind, protocol, flags, connection, time, length)
+    if data == NULL:
+        tap.untold_entries += 1
+        tap.untold_bytes += length
+        tap.lost_entries += 1
+        tap.lost_bytes += length
+        note_untold(tap)
+        return NULL
+    tap.entries += 1
+    tap.bytes += length
+    return data
+
+
+cdef void tap_commit(tap_t* tap) noexcept:
+    tap.head = tap.made
+    store_release(word(tap, RING_HEAD), tap.head)
+
+
+cdef void tap_write(tap_t* tap, uint8_t kind, uint8_t protocol, uint16_t flags, uint64_t connection, int64_t time,
+                    const uint8_t* data, uint64_t length) noexcept:
+    cdef uint8_t* into = tap_begin(tap, kind, protocol, flags, connection, time, length)
+    if into != NULL:
+        memcpy(into, data, length)
+        tap_commit(tap)
+
+
+@cython.final
+cdef class Tap:
+    """Handle. Maps the ring behind the descriptor `fd` and begins it anew: whoever read it before reads nothing more.
+
+    fd: of a memory file of 4096 + capacity bytes; stays the caller's. capacity: bytes of data, a power of two. All its
+    pages are made here (a few ms for each 10 MiB, without the interpreter's lock), so that no entry waits for one.
+    Raises UsageError for a capacity that is none, OSError when it cannot be mapped.
+    """
+
+    def __cinit__(self, int fd, size_t capacity):
+        cdef void* found
+        cdef size_t size = RING_DATA + capacity
+        self.tap.ring = NULL
+        if capacity < RING_DATA or capacity & (capacity - 1) or capacity >> 32:
+            raise UsageError(f"the capacity of a ring is a power of two below 4 GiB, not {capacity}")
+        with nogil:
+            found = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0)
+        if found == MAP_FAILED:
+            raise OSError(errno, "the ring of a recording cannot be mapped")
+        self.mapped = size
+        self.tap.ring = <uint8_t*>found
+        memset(self.tap.ring, 0, RING_DATA)
+        self.tap.capacity = capacity
+        self.tap.entry_max = capacity // 4
+        self.tap.cut = min(<size_t>CUT_BYTES, capacity // 16)
+        word(&self.tap, RING_CAPACITY)[0] = capacity
+        memcpy(self.tap.ring, MAGIC, 8)
+
+    def __dealloc__(self):
+        if self.tap.ring != NULL:
+            munmap(self.tap.ring, self.mapped)
+
+    def write(self, uint8_t kind, uint8_t protocol, uint16_t flags, uint64_t connection, bytes data not None):
+        """An entry, now. See memory/tap.pxd for what the numbers mean."""
+        tap_write(&self.tap, kind, protocol, flags, connection, tap_now(), <const uint8_t*><const char*>data, len(data))
+
+    def lose(self, uint64_t entries, uint64_t data_bytes, uint64_t lost_entries=0, uint64_t lost_bytes=0):
+        """What RingReader.discard said of an earlier ring whose reader died: the next entry is a LOST one of all of it.
+        What that ring had lost is counted by its Tap already."""
+        self.tap.untold_entries += entries + lost_entries
+        self.tap.untold_bytes += data_bytes + lost_bytes
+        self.tap.lost_entries += entries
+        self.tap.lost_bytes += data_bytes
+        note_untold(&self.tap)
+
+    def end(self):
+        """The recording is over: the reader finds everything that was written, and nothing more comes."""
+        if self.tap.untold_entries:
+            tell_lost(&self.tap, tap_now())
+        store_release(word(&self.tap, RING_BROKER_END), 1)
+
+    @property
+    def left(self) -> bool:
+        """Whether the reader takes no more."""
+        return load_acquire(word(&self.tap, RING_WRITER_END)) != 0
+
+    @property
+    def waiting(self) -> int:
+        """Bytes in the ring that the reader has not taken."""
+        return self.tap.head - load_acquire(word(&self.tap, RING_TAIL))
+
+    @property
+    def entries(self) -> int:
+        """Written so far."""
+        return self.tap.entries
+
+    @property
+    def bytes(self) -> int:
+        """Data of the entries that were written."""
+        return self.tap.bytes
+
+    @property
+    def lost_entries(self) -> int:
+        """Entries that found no room."""
+        return self.tap.lost_entries
+
+    @property
+    def lost_bytes(self) -> int:
+        """Their data."""
+        return self.tap.lost_bytes

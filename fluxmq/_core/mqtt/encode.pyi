@@ -1,0 +1,3 @@
+from fluxmq._core.mqtt.packets import Packet
+
+def encode_packet(packet: Packet, version: int) -> bytes: ...

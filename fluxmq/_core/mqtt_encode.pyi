@@ -1,3 +1,0 @@
-from fluxmq._core.mqtt_packets import Packet
-
-def encode_packet(packet: Packet, version: int) -> bytes: ...

@@ -1,0 +1,751 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Machine. One AMQP 0-9-1 channel: delivery tags and what became of them, confirms. See the .pxd. One file,
+for all of it works on the one ring of deliveries.
+
+    claimed ──batch durable──► sent ──Basic.Ack──► settled
+       │                        ├──Basic.Nack, Reject, requeue──► ready again at once, in its place
+       │                        └──the same without requeue──► dead letter, or gone
+       └──channel closes, at any time──► ready again, in its place
+
+A consumer without acknowledgements has settled a message once its bytes are in the socket's buffer (RabbitMQ: as soon
+as it is on its way). Basic.Recover gives back what is not settled.
+"""
+cimport cython
+from libc.stdint cimport UINT64_MAX
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy, memset
+
+from fluxmq._core.errors import ProtocolError
+
+from fluxmq._core.amqp091.consts cimport (
+    BASIC_ACK, BASIC_DELIVER, BASIC_GET_OK, BASIC_NACK, BASIC_RETURN, FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD,
+    REPLY_PRECONDITION_FAILED,
+)
+from fluxmq._core.amqp091.values cimport room_t
+from fluxmq._core.bridge.header cimport header_add
+from fluxmq._core.bridge.translate cimport to_amqp
+from fluxmq._core.memory.ledger cimport HELD_TOLD
+from fluxmq._core.memory.link cimport link_commit, link_drop, link_hold, link_mark, link_room
+from fluxmq._core.memory.message cimport FORMAT_AMQP091
+from fluxmq._core.net.transport cimport Transport
+from fluxmq._core.queue.claim cimport DELIVER_KEPT, DELIVER_TAKEN, claim_let_go
+from fluxmq._core.queue.group cimport Group
+from fluxmq._core.queue.log cimport Log, record_body
+from fluxmq._core.wire.primitives cimport put_u8, put_u16, put_u32
+
+__all__ = ["Channel", "ChannelMember", "ChannelReader"]
+
+cdef enum:
+    SETTLE = 0
+    REQUEUE = 1
+    # What settling one of many costs, in units of memory/node.pxd: a reject asks the engine, which may bury it.
+    WORK_ACK = 4
+    WORK_REQUEUE = 15
+    WORK_REJECT = 75
+    DISCARD = 2
+    NO_ACK_MAX = 8192               # deliveries of a consumer without acknowledgements that have not left yet
+    METHOD_BYTES_MAX = 1024         # of Basic.Deliver and its kin: three short strings and some numbers
+    FRAME_EXTRA = 8                 # type, channel, size, end
+
+# One per process, as in net/transport.pyx: filled and copied within one call.
+cdef room_t translation
+cdef room_t header_room
+
+
+cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept:
+    return put_u32(put_u32(at, <uint32_t>(value >> 32)), <uint32_t>value)
+
+
+cdef inline uint8_t* put_short(uint8_t* at, const void* data, uint32_t n) noexcept:
+    at = put_u8(at, <uint8_t>n)
+    memcpy(at, data, n)
+    return at + n
+
+
+cdef inline uint8_t* put_head(uint8_t* at, uint8_t kind, uint16_t channel, uint32_t size) noexcept:
+    return put_u32(put_u16(put_u8(at, kind), channel), size)
+
+
+cdef int write_content(link_t* link, uint32_t frame_max, uint16_t channel, const uint8_t* method,
+                       uint32_t method_length,
+                       const body_t* body) except -1:
+    """A method and its content: three frames, more where the payload is longer than one takes (section 4.2.6 of the
+    specification). frame_max: of a frame with everything, at least 4096."""
+    cdef uint32_t part = min(body.payload_length, frame_max - FRAME_EXTRA)
+    cdef uint32_t header = 12 + body.properties_length
+    cdef uint32_t first = 2 * FRAME_EXTRA + method_length + header + (FRAME_EXTRA + part if part else 0)
+    cdef const uint8_t* payload = body.payload
+    cdef uint32_t left = body.payload_length
+    cdef uint8_t* at
+    cdef uint8_t* start
+    if not link.open:
+        return 0
+    start = at = link_room(link, first)
+    if at == NULL:
+        raise MemoryError()
+    at = put_head(at, FRAME_METHOD, channel, method_length)
+    memcpy(at, method, method_length)
+    at = put_u8(at + method_length, FRAME_END)
+    at = put_head(at, FRAME_HEADER, channel, header)
+    at = put_u64(put_u32(at, 60 << 16), left)
+    memcpy(at, body.properties, body.properties_length)
+    at = put_u8(at + body.properties_length, FRAME_END)
+    while True:
+        if part:
+            at = put_head(at, FRAME_BODY, channel, part)
+            memcpy(at, payload, part)
+            at = put_u8(at + part, FRAME_END)
+        link_commit(link, <uint32_t>(at - start))
+        payload += part
+        left -= part
+        if left == 0:
+            return 0
+        part = min(left, frame_max - FRAME_EXTRA)
+        start = at = link_room(link, FRAME_EXTRA + part)
+        if at == NULL:
+            raise MemoryError()
+
+
+cdef int add_mark(marks_t* marks, uint64_t batch, uint64_t tag) except -1:
+    """Up to `tag` waits for `batch`; or for the newest of those that are waited for, if that is a later one."""
+    cdef mark_t* grown
+    cdef mark_t* last
+    if marks.count:
+        last = &marks.items[marks.first + marks.count - 1]
+        if last.batch >= batch:
+            last.tag = tag
+            return 0
+    if marks.first + marks.count == marks.room:
+        if marks.first:
+            for i in range(<int>marks.count):
+                marks.items[i] = marks.items[marks.first + i]
+            marks.first = 0
+        if marks.count == marks.room:
+            grown = <mark_t*>realloc(marks.items, (marks.room * 2 + 8) * sizeof(mark_t))
+            if grown == NULL:
+                raise MemoryError()
+            marks.items = grown
+            marks.room = marks.room * 2 + 8
+    marks.items[marks.first + marks.count].batch = batch
+    marks.items[marks.first + marks.count].tag = tag
+    marks.count += 1
+    return 0
+
+
+cdef uint64_t take_marks(marks_t* marks, uint64_t batch) noexcept:
+    """The highest tag that waits for nothing any more; 0: none."""
+    cdef uint64_t tag = 0
+    while marks.count and marks.items[marks.first].batch <= batch:
+        tag = marks.items[marks.first].tag
+        marks.first += 1
+        marks.count -= 1
+    return tag
+
+
+@cython.final
+cdef class ChannelMember(Member):
+    """Machine. tag: of the consumer; None for Basic.Get."""
+
+    def __init__(self, Channel channel not None, Queue queue not None, bytes tag, *, bint no_ack=False,
+                 uint32_t prefetch=0):
+        self.channel = channel
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.prefetch = prefetch
+        self.carried_by(channel.link)
+
+    def cancel(self):
+        """It takes nothing more."""
+        self.cancelled = True
+
+    cdef uint32_t credit(self) noexcept:
+        if self.cancelled or self.tag is None:
+            return 0
+        return self.channel.room(self.no_ack, self.prefetch, self.held)
+
+    cdef int deliver(self, claim_t* claim, const record_t* record) except -1:
+        cdef Channel channel = self.channel
+        # The claim is recorded at the end of this pump, so the batch that gathers is not empty.
+        cdef uint64_t batch = channel.ledger.batch() if self.queue.durable else 0
+        return channel.give(<void*>self, 0, claim, record, batch)
+
+    cdef int lost(self, claim_t* claim) except -1:
+        """The client may still acknowledge it."""
+        return self.channel.forget_claim(claim)
+
+    cdef void forget(self, claim_t* claim) noexcept:
+        self.channel.forget_claim(claim)
+
+
+@cython.final
+cdef class ChannelReader(StreamReader):
+    """Machine. Arguments as ChannelMember's and StreamReader's."""
+
+    def __init__(self, Channel channel not None, Queue queue not None, Log log not None, bytes tag not None,
+                 uint64_t position, *, bint no_ack=False, uint32_t prefetch=0, Group group=None, bint manual=False,
+                 filter=None):
+        StreamReader.__init__(self, log, position, group=group, manual=manual, filter=filter)
+        self.channel = channel
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.prefetch = prefetch
+        self.carried_by(channel.link)
+
+    cdef bint keeps(self) noexcept:
+        return not self.no_ack
+
+    cdef uint32_t credit(self) noexcept:
+        return self.channel.room(self.no_ack, self.prefetch, self.held)
+
+    cdef int deliver(self, claim_t* claim, const record_t* record) except -1:
+        cdef uint64_t batch = self.log.waits_for(record.offset)
+        cdef Channel channel = self.channel
+        if batch or channel.deliveries.count:
+            # Nobody holds a stream's message, so it is read again when it may leave.
+            channel.starved = True
+            channel.wait_for(batch if batch else channel.told)
+            return 0
+        return channel.give(<void*>self, 1, claim, record, 0)
+
+    def leave(self):
+        """The consumer is cancelled, or its channel closed: what it was given means nothing any more."""
+        cdef claim_t* claim = self.oldest
+        while claim != NULL:
+            self.channel.forget_claim(claim)
+            claim = claim.behind
+        self.forget()
+
+
+@cython.final
+cdef class Channel(Waiter):
+    """Machine. number: 1 to channel_max. transport: the connection's. frame_max: as negotiated."""
+
+    def __cinit__(self, Transport transport not None, int number, uint32_t frame_max):
+        self.number = <uint16_t>number
+        self.hub = transport.hub
+        self.ledger = self.hub.ledger
+        self.link = transport.link
+        link_hold(self.link)
+        self.frame_max = frame_max
+        self.consumers = []
+        self.first = self.next = self.automatic = 1
+        self.tx_publishes = []
+        self.tx_settles = []
+
+    def __dealloc__(self):
+        if self.link != NULL:
+            link_drop(self.link)
+        free(self.ring)
+        free(self.confirms.items)
+        free(self.deliveries.items)
+
+    def rollback(self):
+        """Tx.Rollback: what was published and settled since the last commit is forgotten."""
+        cdef uint64_t tag
+        for tag, _ in self.tx_settles:
+            if self.find(tag) != NULL:
+                self.find(tag).asked = 0
+        self.tx_publishes = []
+        self.tx_settles = []
+        self.tx_bytes = 0
+
+    def begin_closing(self):
+        """Channel.Close was sent: whatever comes before its answer is ignored."""
+        self.closing = True
+
+    def close(self):
+        """Its consumers are the caller's to take out of their groups, now or before. Confirms that need not wait for
+        the disk leave now; the others leave in their time, so what ends the channel must be written when durable."""
+        cdef uint64_t at
+        self.flush_confirms()
+        self.closed = self.closing = True
+        for at in range(self.place(self.sent + 1), self.ring_end):
+            self.awaits_no_more(&self.ring[at & (self.ring_room - 1)])
+        self.first = self.next
+        self.ring_at = self.dense = self.ring_end
+        self.unacknowledged = 0
+        self.tx_publishes = []
+        self.tx_settles = []
+        self.tx_bytes = 0
+
+    def select_tx(self):
+        """Tx.Select: publishes and acknowledgements are kept until commit."""
+        self.transactional = True
+
+    # ---------------------------------------------------------------- the disk
+
+    cdef int wait_for(self, uint64_t batch) except -1:
+        if self.told < batch:
+            self.ledger.hold(HELD_TOLD, self.link, self, 0, 0, 0, batch)
+            self.told = batch
+        return 0
+
+    cdef int on_durable(self, uint64_t batch) except -1:
+        cdef uint64_t tag
+        if not self.closed:
+            tag = take_marks(&self.deliveries, batch)
+            if tag:
+                self.send_up_to(tag)
+        tag = take_marks(&self.confirms, batch)
+        if tag:
+            self.write_confirm(tag)
+        if self.starved and not self.closed:
+            self.feed()
+        return 0
+
+    # ---------------------------------------------------------------- confirms
+
+    cdef int answer(self, bint refused, bint recorded) except -1:
+        cdef uint8_t[21] frame
+        cdef uint8_t* at
+        self.published += 1
+        if refused:
+            self.flush_confirms()
+            at = put_u64(put_u32(put_head(frame, FRAME_METHOD, self.number, 13), BASIC_NACK), self.published)
+            put_u8(put_u8(at, 0), FRAME_END)
+            return self.write(frame, 21)
+        if recorded or self.confirms.count:
+            self.wait_for(self.ledger.batch() if recorded else 0)
+            return add_mark(&self.confirms, self.ledger.batch() if recorded else 0, self.published)
+        self.confirm_now = self.published
+        return 0
+
+    cdef int flush_confirms(self) except -1:
+        cdef uint64_t tag = self.confirm_now
+        self.confirm_now = 0
+        return self.write_confirm(tag) if tag else 0
+
+    cdef int write_confirm(self, uint64_t tag) except -1:
+        """Basic.Ack of all up to the tag that have had no answer; what was refused among them has had its own."""
+        cdef uint8_t[21] frame
+        cdef uint8_t* at = put_u64(put_u32(put_head(frame, FRAME_METHOD, self.number, 13), BASIC_ACK), tag)
+        put_u8(put_u8(at, tag - self.confirmed > 1), FRAME_END)
+        self.confirmed = tag
+        return self.write(frame, 21)
+
+    cdef int write(self, const uint8_t* data, uint32_t n) except -1:
+        cdef uint8_t* at
+        if not self.link.open:
+            return 0
+        at = link_room(self.link, n)
+        if at == NULL:
+            raise MemoryError()
+        memcpy(at, data, n)
+        link_commit(self.link, n)
+        return 0
+
+    cdef int write_return(self, const body_t* body, uint16_t code, const char* text) except -1:
+        """Basic.Return of a message of ours (FORMAT_AMQP091)."""
+        cdef uint8_t[METHOD_BYTES_MAX] method
+        cdef uint8_t* at = put_u16(put_u32(method, BASIC_RETURN), code)
+        cdef uint32_t n = 0
+        while text[n]:
+            n += 1
+        at = put_short(at, text, n)
+        n = body.topic[0]
+        at = put_short(at, body.topic + 1, n)
+        at = put_short(at, body.topic + 1 + n, body.topic_length - 1 - n)
+        return write_content(self.link, self.frame_max, self.number, method, <uint32_t>(at - method), body)
+
+    # ---------------------------------------------------------------- deliveries
+
+    cdef uint32_t room(self, bint no_ack, uint32_t prefetch, uint32_t held) noexcept:
+        """How many more a consumer takes."""
+        cdef uint32_t limit = 0xFFFFFFFF
+        if (self.closing or self.stopped or self.link.pending + self.link.awaited > self.link.high
+                or not self.link.open):
+            self.starved = True
+            return 0
+        if no_ack:
+            return NO_ACK_MAX - held if held < NO_ACK_MAX else 0
+        if prefetch:
+            limit = prefetch - held if held < prefetch else 0
+        if self.prefetch_all:
+            if self.unacknowledged >= self.prefetch_all:
+                self.starved = True
+                return 0
+            limit = min(limit, self.prefetch_all - self.unacknowledged)
+        return limit
+
+    cdef int feed(self) except -1:
+        """There is room again: whoever had to stop goes on."""
+        self.starved = False
+        for consumer in self.consumers:
+            if isinstance(consumer, ChannelMember):
+                (<ChannelMember>consumer).queue.touch()
+            else:
+                (<ChannelReader>consumer).queue.touch()
+        return 0
+
+    def start(self):
+        """Channel.Flow, Basic.Qos: consumers may take more than before."""
+        self.stopped = False
+        self.feed()
+
+    cdef int give(self, void* consumer, bint reads, claim_t* claim, const record_t* record, uint64_t batch) except -1:
+        cdef delivery_t* delivery
+        cdef uint64_t tag = self.next
+        if self.ring_end - self.ring_at >= self.ring_room:
+            self.make_room()
+        self.next += 1
+        delivery = &self.ring[self.ring_end & (self.ring_room - 1)]
+        self.ring_end += 1
+        delivery.tag = tag
+        delivery.claim = claim
+        delivery.record = record
+        delivery.consumer = consumer
+        delivery.reads = reads
+        delivery.asked = delivery.lost = 0
+        delivery.awaited = 0
+        delivery.at_ms = self.ledger.node.mono_ms
+        self.unacknowledged += not acknowledges_itself(delivery)
+        if batch or self.deliveries.count:
+            delivery.awaited = record.size
+            self.link.awaited += delivery.awaited
+            self.wait_for(batch)
+            add_mark(&self.deliveries, batch, tag)
+            return DELIVER_KEPT                 # its bytes are needed once more, when it leaves
+        self.sent = tag
+        self.send_one(delivery, tag)
+        delivery.record = NULL
+        if claim == NULL:
+            delivery.consumer = NULL
+            self.advance()
+        return DELIVER_TAKEN
+
+    cdef int make_room(self) except -1:
+        """For one more. Where half of what is in the ring is settled, that leaves it: one delivery that nobody ever
+        settles must not keep all that come after it."""
+        cdef delivery_t* grown
+        cdef uint32_t room
+        cdef uint32_t live = 0
+        cdef uint64_t at, to
+        for at in range(self.ring_at, self.ring_end):
+            live += is_kept(&self.ring[at & (self.ring_room - 1)])
+        if 2 * live <= self.ring_room and self.ring_room and not self.walking:
+            to = self.ring_at
+            for at in range(self.ring_at, self.ring_end):
+                if is_kept(&self.ring[at & (self.ring_room - 1)]):
+                    self.ring[to & (self.ring_room - 1)] = self.ring[at & (self.ring_room - 1)]
+                    to += 1
+            self.ring_end = self.dense = to
+            self.lost_at = self.ring_at
+            while (self.dense > self.ring_at and self.ring[(self.dense - 1) & (self.ring_room - 1)].tag
+                    == self.next - (self.ring_end - self.dense) - 1):
+                self.dense -= 1
+            return 0
+        room = self.ring_room * 2 if self.ring_room else 64
+        grown = <delivery_t*>calloc(room, sizeof(delivery_t))
+        if grown == NULL:
+            raise MemoryError()
+        for at in range(self.ring_at, self.ring_end):
+            grown[at & (room - 1)] = self.ring[at & (self.ring_room - 1)]
+        free(self.ring)
+        self.ring = grown
+        self.ring_room = room
+        return 0
+
+    cdef uint64_t place(self, uint64_t tag) noexcept:
+        cdef uint64_t low = self.ring_at
+        cdef uint64_t high = self.dense
+        cdef uint64_t middle
+        if tag >= self.next:
+            return self.ring_end
+        if self.next - tag <= self.ring_end - self.dense:
+            return self.ring_end - (self.next - tag)
+        while low < high:
+            middle = (low + high) // 2
+            if self.ring[middle & (self.ring_room - 1)].tag < tag:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef delivery_t* find(self, uint64_t tag) noexcept:
+        cdef uint64_t at = self.place(tag)
+        if at == self.ring_end or self.ring[at & (self.ring_room - 1)].tag != tag:
+            return NULL
+        return &self.ring[at & (self.ring_room - 1)]
+
+    cdef int send_up_to(self, uint64_t last) except -1:
+        cdef uint64_t at = self.place(self.sent + 1)
+        cdef delivery_t* delivery
+        while at < self.ring_end:
+            delivery = &self.ring[at & (self.ring_room - 1)]
+            if delivery.tag > last:
+                break
+            if delivery.consumer != NULL:
+                self.awaits_no_more(delivery)
+                self.send_one(delivery, delivery.tag)
+                delivery.record = NULL
+                claim_let_go(delivery.claim)    # a reader's leave at once, never from here
+            at += 1
+        self.sent = last
+        return 0
+
+    cdef int send_one(self, delivery_t* delivery, uint64_t tag) except -1:
+        """Basic.Deliver, or Basic.Get-Ok, and the message."""
+        cdef uint8_t[METHOD_BYTES_MAX] method
+        cdef uint8_t* at
+        cdef body_t body
+        cdef body_t translated
+        cdef ChannelMember member = None
+        cdef bytes consumer_tag
+        cdef bint redelivered = 0
+        cdef uint32_t n
+        record_body(delivery.record, &body)
+        if body.format != FORMAT_AMQP091:
+            to_amqp(&body, delivery.record.qos & 0x0F, self.ledger.node.steady_ms, &translation, &translated)
+            body = translated
+        if delivery.reads:
+            consumer_tag = (<ChannelReader>delivery.consumer).tag
+            header_add(&body, b"x-stream-offset", <int64_t>delivery.record.offset, &header_room)
+        else:
+            member = <ChannelMember>delivery.consumer
+            consumer_tag = member.tag
+            redelivered = delivery.claim.deliveries > 1
+            # RabbitMQ tells consumers of a quorum queue from the second time on, and whoever asks always.
+            if member.counts and (redelivered or consumer_tag is None):
+                header_add(&body, b"x-delivery-count", <int64_t>delivery.claim.deliveries - 1, &header_room)
+        if consumer_tag is None:
+            at = put_u64(put_u32(method, BASIC_GET_OK), tag)
+        else:
+            at = put_short(put_u32(method, BASIC_DELIVER), <const char*>consumer_tag, <uint32_t>len(consumer_tag))
+            at = put_u64(at, tag)
+        at = put_u8(at, redelivered)
+        n = body.topic[0]
+        at = put_short(at, body.topic + 1, n)
+        at = put_short(at, body.topic + 1 + n, body.topic_length - 1 - n)
+        if consumer_tag is None:
+            at = put_u32(at, member.remaining)
+        self.hub.node.counters.messages_sent[1] += 1
+        return write_content(self.link, self.frame_max, self.number, method, <uint32_t>(at - method), &body)
+
+    cdef int settle_automatic(self) except -1:
+        """What was sent to consumers that do not acknowledge is in the socket: it is settled."""
+        cdef uint64_t at = self.place(self.automatic)
+        cdef delivery_t* delivery
+        self.walking += 1
+        try:
+            while at < self.ring_end:
+                delivery = &self.ring[at & (self.ring_room - 1)]
+                if delivery.tag > self.sent:
+                    break
+                if delivery.consumer != NULL and acknowledges_itself(delivery):
+                    self.settle_one(delivery, SETTLE)
+                at += 1
+        finally:
+            self.walking -= 1
+        self.automatic = self.sent + 1
+        self.advance()
+        return 0
+
+    # ---------------------------------------------------------------- what the client says of them
+
+    cdef int settle(self, uint64_t tag, bint multiple, int how, uint64_t work_end) except -1:
+        """Raises ProtocolError 406 for a tag that is not waited for."""
+        cdef uint64_t at
+        cdef uint64_t last = tag if tag else self.sent
+        cdef delivery_t* delivery
+        if not self.transactional:
+            return self.settle_now(tag, multiple, how, work_end)
+        self.check_tag(tag, multiple)
+        at = self.ring_at if multiple else self.place(tag)
+        while at < self.ring_end:
+            delivery = &self.ring[at & (self.ring_room - 1)]
+            if delivery.tag > last:
+                break
+            if is_waited_for(delivery):
+                delivery.asked = 1
+                self.tx_settles.append((delivery.tag, how))
+            delivery.lost = 0
+            at += 1
+        self.advance()
+        return 0
+
+    cdef int settle_kept(self) except -1:
+        """Tx.Commit. What is no longer this channel's (its queue was deleted) is nobody's to settle. It is recorded
+        when this returns, so that who asks Ledger.records knows that there is something to wait for."""
+        cdef uint64_t tag
+        cdef int how
+        cdef delivery_t* delivery
+        cdef Group group
+        cdef set groups = set()
+        settles, self.tx_settles = self.tx_settles, []
+        for tag, how in settles:
+            delivery = self.find(tag)
+            if delivery != NULL and delivery.consumer != NULL and delivery.asked:
+                if not delivery.reads:
+                    groups.add((<ChannelMember>delivery.consumer).group)
+                self.settle_one(delivery, how)
+        for group in groups:
+            if group is not None:
+                group.write_records()
+        self.advance()
+        if self.starved:
+            self.feed()
+        return 0
+
+    cdef int check_tag(self, uint64_t tag, bint multiple) except -1:
+        cdef const delivery_t* delivery
+        if tag == 0:
+            if not multiple:
+                self.unknown(tag)
+        elif tag < self.first or tag >= self.next or tag > self.sent:
+            self.unknown(tag)
+        else:
+            delivery = self.find(tag)
+            if delivery == NULL or (not delivery.lost and not is_waited_for(delivery)):
+                self.unknown(tag)
+        return 0
+
+    cdef int settle_now(self, uint64_t tag, bint multiple, int how, uint64_t work_end) except -1:
+        cdef uint64_t at
+        cdef uint64_t last = tag if tag else self.sent     # nobody has seen what waits for the disk: it is not settled
+        cdef uint64_t* work = &self.ledger.node.work
+        cdef uint32_t cost = WORK_ACK if how == SETTLE else WORK_REQUEUE if how == REQUEUE else WORK_REJECT
+        cdef delivery_t* delivery
+        if multiple and self.settling:
+            last, self.settling = self.settling, 0         # what was sent meanwhile is not meant
+        else:
+            self.check_tag(tag, multiple)
+        at = self.ring_at if multiple else self.place(tag)
+        self.walking += 1
+        try:
+            while at < self.ring_end:
+                delivery = &self.ring[at & (self.ring_room - 1)]
+                if delivery.tag > last:
+                    break
+                delivery.lost = 0
+                if is_waited_for(delivery):
+                    if multiple:
+                        if work[0] >= work_end:
+                            self.settling = last
+                            break
+                        work[0] += cost
+                    self.settle_one(delivery, how)
+                at += 1
+        finally:
+            self.walking -= 1
+        self.advance()
+        if self.settling:
+            return SETTLE_MORE
+        if self.starved:
+            self.feed()
+        return 0
+
+    cdef int settle_one(self, delivery_t* delivery, int how) except -1:
+        cdef claim_t* claim = delivery.claim
+        cdef void* consumer = delivery.consumer
+        cdef ChannelMember member
+        cdef Group group
+        self.unacknowledged -= not acknowledges_itself(delivery)
+        if delivery.reads:
+            delivery.consumer = NULL
+            return (<ChannelReader>consumer).acknowledge(claim)
+        delivery.consumer = NULL
+        member = <ChannelMember>consumer
+        group = <Group>member.group
+        if group is None:
+            return 0
+        if how == SETTLE:
+            group.settle(claim)
+        elif how == REQUEUE:
+            group.give_back(claim, 0, True)
+        else:
+            group.reject(claim, "rejected")
+        if member.cancelled and member.held == 0 and self.on_emptied is not None:
+            self.on_emptied(member)
+        return 0
+
+    def unknown(self, tag):
+        raise ProtocolError(REPLY_PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+
+    cdef int forget_claim(self, claim_t* claim) noexcept:
+        """It is not this channel's any more. A consumer loses its claims from the oldest on, which others' lie between:
+        the search goes on where the last one ended."""
+        cdef uint64_t at = max(self.lost_at, self.ring_at)
+        cdef uint64_t left = self.ring_end - self.ring_at
+        cdef delivery_t* delivery
+        while left:
+            if at >= self.ring_end:
+                at = self.ring_at
+            delivery = &self.ring[at & (self.ring_room - 1)]
+            if delivery.consumer != NULL and delivery.claim == claim:
+                self.awaits_no_more(delivery)
+                delivery.lost = not acknowledges_itself(delivery)
+                self.unacknowledged -= delivery.lost
+                delivery.lost &= delivery.tag <= self.sent
+                delivery.consumer = NULL
+                self.lost_at = at + 1
+                break
+            at += 1
+            left -= 1
+        self.advance()
+        return 0
+
+    cdef void awaits_no_more(self, delivery_t* delivery) noexcept:
+        if delivery.awaited:
+            self.link.awaited -= delivery.awaited
+            delivery.awaited = 0
+            link_mark(self.link)            # who is not read because of it may be read again
+
+    cdef void advance(self) noexcept:
+        while self.ring_at < self.ring_end and not is_kept(&self.ring[self.ring_at & (self.ring_room - 1)]):
+            self.ring_at += 1
+        if self.dense < self.ring_at:
+            self.dense = self.ring_at
+        self.first = self.ring[self.ring_at & (self.ring_room - 1)].tag if self.ring_at < self.ring_end else self.next
+
+    def withdraw(self, ChannelMember member not None):
+        """What it was given and has not been sent yet is ready again, as if it never had it: its consumer is
+        cancelled."""
+        cdef uint64_t at = self.place(self.sent + 1)
+        cdef delivery_t* delivery
+        self.walking += 1
+        try:
+            while at < self.ring_end:
+                delivery = &self.ring[at & (self.ring_room - 1)]
+                if delivery.consumer == <void*>member:
+                    self.awaits_no_more(delivery)
+                    self.unacknowledged -= not member.no_ack
+                    delivery.consumer = NULL
+                    (<Group>member.group).give_back(delivery.claim, 0, False)
+                at += 1
+        finally:
+            self.walking -= 1
+        self.advance()
+
+    def recover(self):
+        """Basic.Recover with requeue: everything that was sent and is not settled is ready again, in its place."""
+        if self.next > self.first:
+            self.settle_now(0, True, REQUEUE, UINT64_MAX)
+
+    def oldest_ms(self):
+        """How long the oldest delivery waits for its acknowledgement; None: there is none."""
+        cdef uint64_t at = self.ring_at
+        cdef delivery_t* delivery
+        while at < self.ring_end:
+            delivery = &self.ring[at & (self.ring_room - 1)]
+            if delivery.consumer != NULL and not acknowledges_itself(delivery):
+                return self.ledger.node.mono_ms - delivery.at_ms
+            at += 1
+        return None
+
+
+cdef inline bint is_kept(const delivery_t* delivery) noexcept:
+    """Whether anything may still be said of it."""
+    return delivery.consumer != NULL or delivery.lost
+
+
+cdef inline bint acknowledges_itself(const delivery_t* delivery) noexcept:
+    if delivery.reads:
+        return (<ChannelReader>delivery.consumer).no_ack
+    return (<ChannelMember>delivery.consumer).no_ack
+
+
+cdef inline bint is_waited_for(const delivery_t* delivery) noexcept:
+    """Whether a delivery that was sent may be settled."""
+    return delivery.consumer != NULL and not delivery.asked and not acknowledges_itself(delivery)

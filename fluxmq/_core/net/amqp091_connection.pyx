@@ -1,0 +1,681 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Handle and machine. Frames of one AMQP 0-9-1 connection, and the hot methods. See net/amqp091_connection.pxd.
+
+What the edge must provide (`handler`), besides what Transport asks for:
+
+    on_greeting(connection)                     the protocol header was right: Connection.Start
+    on_method(connection, channel, payload)     any method that is not hot; channel 0 is the connection
+    on_channel_error(connection, channel, code, text, method)   a soft error: Channel.Close is to be sent
+    may_publish(connection, exchange, routing_key) -> bool      asked once for each pair
+
+Errors: ProtocolError with a reply code of the specification. Soft codes (those that close a channel) that concern a
+channel end up with on_channel_error; the rest ends the connection through on_error.
+"""
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from fluxmq._core.errors import ProtocolError
+
+from fluxmq._core.amqp091.consts cimport (
+    BASIC_ACK, BASIC_NACK, BASIC_PUBLISH, BASIC_REJECT, CHANNEL_CLOSE, CHANNEL_CLOSE_OK, CHANNEL_OPEN, FRAME_BODY,
+    FRAME_END, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, REPLY_ACCESS_REFUSED, REPLY_CHANNEL_ERROR,
+    REPLY_COMMAND_INVALID, REPLY_FRAME_ERROR, REPLY_NOT_ALLOWED, REPLY_NOT_FOUND, REPLY_NOT_IMPLEMENTED, REPLY_NO_ROUTE,
+    REPLY_PRECONDITION_FAILED, REPLY_RESOURCE_ERROR,
+    REPLY_SYNTAX_ERROR, REPLY_UNEXPECTED_FRAME,
+)
+from fluxmq._core.amqp091.properties cimport amqp_properties_t, properties_read
+from fluxmq._core.amqp091.topics cimport ADDRESS_BYTES_MAX, reply_route
+from fluxmq._core.bridge.telling cimport TELLING, copies, has_copies, judge, shown
+from fluxmq._core.exchange.exchange cimport Route
+from fluxmq._core.hub.amqp091_bridge cimport hub_publish_amqp
+from fluxmq._core.hub.hub cimport Hub
+from fluxmq._core.memory.link cimport link_write
+from fluxmq._core.memory.message cimport FORMAT_AMQP091, blob_drop, blob_t
+from fluxmq._core.memory.node cimport WORK_ASK, WORK_COLD, WORK_CONNECT, WORK_HOP, WORK_ROUTE
+from fluxmq._core.memory.tap cimport TAP_AMQP091
+from fluxmq._core.net.amqp091_channel cimport SETTLE_MORE
+from fluxmq._core.net.transport cimport (
+    PAUSE_ANSWERS, PAUSE_DISK, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN,
+)
+from fluxmq._core.queue.queue cimport Queue
+from fluxmq._core.wire.primitives cimport peek_u16, peek_u32
+
+__all__ = ["PROTOCOL_HEADER", "AmqpConnection", "Bodies"]
+
+cdef uint8_t[8] PROTOCOL
+PROTOCOL[:] = [65, 77, 81, 80, 0, 0, 9, 1]
+PROTOCOL_HEADER = PROTOCOL[:8]
+
+cdef enum:
+    FRAME_HEAD = 7                  # type, channel, size
+    FRAME_EXTRA = 8                 # and the end
+    FRAME_MAX_UNTUNED = 131072      # before Connection.TuneOk: client properties may be long
+    OWN_KEPT_MAX = 262144           # room for bodies and properties that a connection keeps, shared by its channels
+    ALLOWED_MAX = 1024
+    TX_BYTES_MAX = 268435456        # of one transaction: a batch of the journal holds four times that
+    KEPT_BYTES = 256                # what a publish takes that waits for its commit, beside its bytes
+SOFT_CODES = frozenset({311, 313, 403, 404, 405, 406})      # they close a channel, section 1.1 of the specification
+
+cdef uint8_t[8] HEARTBEAT_FRAME
+HEARTBEAT_FRAME[:] = [FRAME_HEARTBEAT, 0, 0, 0, 0, 0, 0, FRAME_END]
+
+
+cdef inline uint64_t peek_u64(const uint8_t* at) noexcept nogil:
+    return <uint64_t>peek_u32(at) << 32 | peek_u32(at + 4)
+
+
+@cython.final
+cdef class Bodies:
+    """See net/amqp091_connection.pxd."""
+
+    def __init__(self, uint64_t message_max=16777216, uint64_t most=<uint64_t>1 << 62):
+        self.message_max = message_max
+        self.most = most
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class Content:
+    """Machine. See net/amqp091_connection.pxd."""
+
+    def __dealloc__(self):
+        self.drop()
+
+    cdef void drop(self) noexcept:
+        self.bodies.held -= self.own_body_room + self.own_properties_room
+        free(self.own_body)
+        free(self.own_properties)
+        self.own_body = self.own_properties = NULL
+        self.own_body_room = self.own_properties_room = 0
+
+    cdef int keep(self) except -1:
+        """The read buffer goes to somebody else: what is in it is copied."""
+        cdef uint8_t* grown
+        if self.expects != EXPECT_BODY or self.kept:
+            return 0
+        if self.properties_length > self.own_properties_room:
+            grown = <uint8_t*>realloc(self.own_properties, self.properties_length)
+            if grown == NULL:
+                raise MemoryError()
+            self.own_properties = grown
+            self.bodies.held += self.properties_length - self.own_properties_room
+            self.own_properties_room = self.properties_length
+        memcpy(self.own_properties, self.properties, self.properties_length)
+        self.properties = self.own_properties
+        self.kept = True
+        return 0
+
+    cdef int add(self, const uint8_t* data, uint32_t n) except -1:
+        """Room grows with what has come, not with what the header promises."""
+        cdef uint8_t* grown
+        cdef uint64_t room
+        if self.body_have + n > self.own_body_room:
+            room = min(self.body_size, max(2 * self.own_body_room, self.body_have + n))
+            grown = <uint8_t*>realloc(self.own_body, room)
+            if grown == NULL:
+                raise MemoryError()
+            self.own_body = grown
+            self.bodies.held += room - self.own_body_room
+            self.own_body_room = room
+        memcpy(self.own_body + self.body_have, data, n)
+        self.body_have += n
+        return 0
+
+    cdef void done(self, uint64_t share) noexcept:
+        """share: room that it may keep for its next."""
+        self.expects = EXPECT_METHOD
+        if self.own_body_room + self.own_properties_room > share:
+            self.drop()
+
+
+@cython.final
+cdef class AmqpConnection(Transport):
+    """Handle and machine. Arguments as Transport."""
+
+    def __cinit__(self, Hub hub not None, int fd, int epoll, object handler, object tls=None, bint websocket=False):
+        self.link.protocol = TAP_AMQP091
+        self.frame_max = FRAME_MAX_UNTUNED
+        self.channel_max = 0
+        self.channels = {}
+        self.contents = {}
+        self.unfinished = []
+        self.answering = []
+        self.sent_ms = hub.node.mono_ms
+
+    # ---------------------------------------------------------------- what the edge does with it
+
+    @property
+    def open(self) -> bool:
+        return self.phase == PHASE_OPEN
+
+    def tune(self, uint32_t frame_max, uint32_t channel_max, int heartbeat_s):
+        """As negotiated, section 4.2.2 of the specification: frame_max with everything, 4096 at least; heartbeat_s: 0
+        for none."""
+        self.frame_max = frame_max
+        self.channel_max = channel_max
+        self.heartbeat_s = heartbeat_s
+
+    def accept(self, Exchanges exchanges not None, str vhost not None, bint mqtt_space):
+        """Connection.Open was answered: channels may be opened. vhost: the virtual host's name, for texts."""
+        if self.phase == PHASE_CONNECT:
+            self.vhost = vhost
+            self.exchanges = exchanges
+            self.mqtt_space = mqtt_space
+            self.phase = PHASE_OPEN
+
+    def close_after(self, bytes data not None):
+        """Ends; what waits for the disk leaves before, and then a last frame."""
+        self.end(True)                  # closes the channels, whose last confirms come before the frame
+        self.write_behind(data)
+
+    def open_channel(self, int number) -> Channel:
+        """Raises ProtocolError: 504 for one that is open, 530 where as many are open as channel_max allows, whatever
+        their numbers: section 4.2.2 of the specification lets a client choose them."""
+        cdef Content content
+        if number in self.channels:
+            raise ProtocolError(REPLY_CHANNEL_ERROR, "second 'channel.open' seen")
+        if self.channel_max and len(self.channels) >= <Py_ssize_t>self.channel_max:
+            raise ProtocolError(REPLY_NOT_ALLOWED, f"number of channels opened ({len(self.channels)}) has reached the "
+                                                   f"negotiated channel_max ({self.channel_max})")
+        if self.bodies is None:
+            self.bodies = Bodies()
+        content = Content()
+        content.bodies = self.bodies
+        content.channel = Channel(self, number, self.frame_max)
+        self.channels[number] = content.channel
+        self.contents[number] = content
+        return content.channel
+
+    @property
+    def publishing(self) -> bool:
+        """Whether a content is under way: its body has begun and not ended."""
+        cdef Content content
+        for content in self.contents.values():
+            if content.expects == EXPECT_BODY:
+                return True
+        return False
+
+    def close_channel(self, int number, bint await_ok):
+        """await_ok: Channel.Close of ours was sent, the number is free again when it is answered."""
+        cdef Content content = self.contents.get(number)
+        if content is None:
+            return
+        content.done(0)
+        content.channel.close()
+        if not await_ok:
+            self.forget_channel(number)
+
+    def forget_channel(self, int number):
+        """Its number is free."""
+        self.channels.pop(number, None)
+        self.contents.pop(number, None)
+        self.last = None
+
+    def tick(self) -> str:
+        """What the clock says about this connection: "" or why it must end: connect, heartbeat, write. Sends
+        heartbeats, section 4.2.7 of the specification."""
+        cdef int64_t now = self.hub.node.mono_ms
+        if self.phase == PHASE_DRAINING:
+            if now >= self.deadline_ms:
+                self.eof = True
+                self.finish()
+            return ""
+        if self.link.pending and self.write_timeout_ms and now - self.link.progress_ms > self.write_timeout_ms:
+            return "write"
+        if self.heartbeat_s:
+            if now - self.heard_ms > 2000 * self.heartbeat_s and not self.paused and (
+                    not self.resumed):
+                return "heartbeat"
+            if self.phase == PHASE_OPEN and now - max(self.sent_ms, self.link.progress_ms) >= 500 * self.heartbeat_s:
+                self.sent_ms = now
+                link_write(self.link, HEARTBEAT_FRAME, 8)
+        if self.phase != PHASE_OPEN:
+            return "connect" if self.deadline_ms and now >= self.deadline_ms else ""
+        return ""
+
+    # ---------------------------------------------------------------- frames
+
+    cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept:
+        if n < FRAME_HEAD or not self.greeted:   # seven bytes of a protocol header look like a frame of a gigabyte
+            return 0
+        return <size_t>peek_u32(data + 3) + FRAME_EXTRA
+
+    cdef int dispatch_big(self) except -1:
+        cdef blob_t* blob = self.big
+        self.big = NULL
+        self.big_have = 0
+        try:
+            self.check_end(blob.data, blob.size - FRAME_EXTRA)
+            self.on_frame(blob.data[0], peek_u16(blob.data + 1), blob.data + 7, blob.size - FRAME_EXTRA)
+            self.end_read()
+        finally:
+            blob_drop(blob)
+        return 0
+
+    cdef int check_end(self, const uint8_t* at, uint32_t size) except -1:
+        if at[7 + size] != FRAME_END:
+            raise ProtocolError(REPLY_FRAME_ERROR, f"a frame of type {at[0]} ends with 0x{at[7 + size]:02x}, not 0xce")
+        return 0
+
+    cdef ssize_t parse(self, uint8_t* data, size_t n) except -1:
+        """Handles every complete frame in data[0:n]; returns the bytes used."""
+        cdef const uint8_t* at = data
+        cdef const uint8_t* end = data + n
+        cdef uint32_t size
+        if not self.greeted:
+            if memcmp(at, PROTOCOL, min(n, <size_t>8)) != 0:
+                # The answer to any other header is ours, then the end, section 4.2.2 of the specification.
+                link_write(self.link, PROTOCOL, 8)
+                self.handler.on_error(self, 0, "the protocol header is not that of AMQP 0-9-1")
+                self.end(True)
+                return n
+            if n < 8:
+                return 0
+            self.greeted = True
+            self.parsed = at + 8
+            self.handler.on_greeting(self)
+            at += 8
+        while end - at >= FRAME_HEAD and not self.paused and self.phase < PHASE_DRAINING:
+            size = peek_u32(at + 3)
+            # Some clients count the eight bytes around the payload wrongly.
+            if size > self.frame_max:
+                self.parsed = end
+                raise ProtocolError(REPLY_FRAME_ERROR,
+                                    f"a frame of {<uint64_t>size + FRAME_EXTRA} bytes is over frame_max "
+                                                 f"{self.frame_max}")
+            if end - at - FRAME_EXTRA < <ssize_t>size:
+                break
+            self.parsed = at + size + FRAME_EXTRA
+            self.check_end(at, size)
+            if self.on_frame(at[0], peek_u16(at + 1), at + 7, size) == SETTLE_MORE:
+                self.parsed = at    # it stays where it is, and is handled again in the next round
+            else:
+                at += size + FRAME_EXTRA
+            # Per frame: a few bytes (Basic.Get) may ask for as much as a message has.
+            if self.link.pending + self.link.awaited > 2 * self.link.high:
+                self.pause_for(PAUSE_ANSWERS)
+            if self.hub.node.work >= self.work_end and at < end:
+                self.defer(0)       # its share is used up: the rest in the next round
+                break
+        if self.phase < PHASE_DRAINING:
+            self.end_read()
+        return at - data
+
+    cdef bint answers_pile_up(self) noexcept:
+        """Whether it sends and does not read. Each of its channels may wait for two batches: that is no pile."""
+        return (self.link.pending + self.link.awaited > 2 * self.link.high
+                or self.link.held > self.hub.receive_max + 2 * <uint32_t>len(self.channels))
+
+    cdef int end_read(self) except -1:
+        """Before the read buffer goes to somebody else."""
+        cdef Content content
+        cdef Channel channel
+        for content in self.unfinished:
+            content.keep()
+        if self.unfinished:
+            self.unfinished = []
+        for channel in self.answering:
+            channel.flush_confirms()
+        if self.answering:
+            self.answering = []
+        if self.answers_pile_up():
+            self.pause_for(PAUSE_ANSWERS)
+        if self.recorded:
+            self.recorded = False
+            if self.hub.ledger.journal.backlog() > self.hub.backlog_max or self.hub.is_ahead():
+                self.pause_for(PAUSE_DISK)
+                self.hub.throttled.append(self)
+        return 0
+
+    cdef int on_frame(self, uint8_t kind, uint16_t number, const uint8_t* at, uint32_t size) except -1:
+        cdef Content content
+        cdef uint32_t method
+        self.hub.node.work += 2
+        if kind == FRAME_HEARTBEAT:
+            if number or size:
+                raise ProtocolError(REPLY_FRAME_ERROR, "a heartbeat is empty and on channel 0")
+            return 0
+        if kind < FRAME_METHOD or kind > FRAME_BODY:
+            raise ProtocolError(REPLY_FRAME_ERROR, f"there is no frame of type {kind}")
+        if kind == FRAME_METHOD and size < 4:
+            raise ProtocolError(REPLY_SYNTAX_ERROR, "a method frame is shorter than a method's number")
+        if number == 0:
+            if kind != FRAME_METHOD:
+                raise ProtocolError(REPLY_UNEXPECTED_FRAME, "content on channel 0")
+            self.hub.cold = True
+            self.hub.node.work += WORK_CONNECT
+            self.handler.on_method(self, 0, PyBytes_FromStringAndSize(<const char*>at, size))
+            return 0
+        if self.phase != PHASE_OPEN:
+            raise ProtocolError(REPLY_COMMAND_INVALID, f"a frame on channel {number} before connection.open")
+        content = self.last
+        if content is None or content.channel.number != number:
+            content = self.content_of(number)
+            if content is None:
+                method = peek_u32(at) if kind == FRAME_METHOD else 0
+                if method == CHANNEL_OPEN or method == CHANNEL_CLOSE or method == CHANNEL_CLOSE_OK:
+                    self.hub.cold = True
+                    self.hub.node.work += WORK_COLD
+                    self.handler.on_method(self, number, PyBytes_FromStringAndSize(<const char*>at, size))
+                    return 0
+                self.method = method
+                raise ProtocolError(REPLY_CHANNEL_ERROR, f"expected 'channel.open' on channel {number}")
+            self.last = content
+        try:
+            return self.on_channel_frame(kind, content, at, size)
+        except ProtocolError as error:
+            if error.reason not in SOFT_CODES:
+                self.method = peek_u32(at) if kind == FRAME_METHOD else 0
+                raise
+            content.done(0)
+            self.hub.node.work += WORK_COLD
+            self.handler.on_channel_error(self, number, error.reason, error.text,
+                                          peek_u32(at) if kind == FRAME_METHOD else BASIC_PUBLISH)
+        return 0
+
+    cdef Content content_of(self, uint16_t number):
+        return <Content>self.contents.get(number)
+
+    cdef int on_channel_frame(self, uint8_t kind, Content content, const uint8_t* at, uint32_t size) except -1:
+        cdef uint32_t method
+        if kind == FRAME_METHOD:
+            method = peek_u32(at)
+            if content.channel.closing and method != CHANNEL_CLOSE and method != CHANNEL_CLOSE_OK:
+                return 0
+            if content.expects != EXPECT_METHOD:
+                raise ProtocolError(REPLY_UNEXPECTED_FRAME, f"expected content for class 60, got method "
+                                                      f"{method >> 16}.{method & 0xFFFF} instead")
+            return self.on_method(content, method, at + 4, at + size)
+        if content.channel.closing:
+            return 0
+        if kind == FRAME_HEADER:
+            if content.expects != EXPECT_HEADER:
+                raise ProtocolError(REPLY_UNEXPECTED_FRAME, "a content header where none was expected")
+            return self.on_header(content, at, size)
+        if content.expects != EXPECT_BODY:
+            raise ProtocolError(REPLY_UNEXPECTED_FRAME, "a content body where none was expected")
+        return self.on_body(content, at, size)
+
+    cdef int on_method(self, Content content, uint32_t method, const uint8_t* at, const uint8_t* end) except -1:
+        if method == BASIC_PUBLISH:
+            return self.begin(content, at, end)
+        if method == BASIC_ACK or method == BASIC_NACK or method == BASIC_REJECT:
+            return self.on_settle(content.channel, method, at, end)
+        self.hub.cold = True
+        self.hub.node.work += WORK_COLD
+        self.handler.on_method(self, content.channel.number,
+                               PyBytes_FromStringAndSize(<const char*>at - 4, end - at + 4))
+        return 0
+
+    cdef int on_settle(self, Channel channel, uint32_t method, const uint8_t* at, const uint8_t* end) except -1:
+        """Basic.Ack: tag, multiple. Basic.Reject: tag, requeue. Basic.Nack: tag, multiple and requeue."""
+        if end - at != 9:
+            raise ProtocolError(REPLY_SYNTAX_ERROR, "an acknowledgement is a delivery tag and one octet of bits")
+        if method == BASIC_ACK:
+            return channel.settle(peek_u64(at), at[8] & 1, 0, self.work_end)
+        if method == BASIC_REJECT:
+            return channel.settle(peek_u64(at), 0, 1 if at[8] & 1 else 2, self.work_end)
+        return channel.settle(peek_u64(at), at[8] & 1, 1 if at[8] & 2 else 2, self.work_end)
+
+    # ---------------------------------------------------------------- publishing
+
+    cdef int begin(self, Content content, const uint8_t* at, const uint8_t* end) except -1:
+        """Basic.Publish: ticket, exchange, routing key, mandatory and immediate."""
+        cdef uint32_t n, m
+        if end - at < 5:
+            raise ProtocolError(REPLY_SYNTAX_ERROR, "basic.publish is too short")
+        at += 2
+        n = at[0]
+        if end - at < 3 + <ssize_t>n:
+            raise ProtocolError(REPLY_SYNTAX_ERROR, "basic.publish is shorter than the name of its exchange")
+        memcpy(content.topic, at, 1 + n)
+        at += 1 + n
+        m = at[0]
+        if end - at != 2 + <ssize_t>m:
+            raise ProtocolError(REPLY_SYNTAX_ERROR,
+                                "basic.publish does not end behind its routing key and one octet of bits")
+        memcpy(content.topic + 1 + n, at + 1, m)
+        content.topic_length = 1 + n + m
+        at += 1 + m
+        content.mandatory = at[0] & 1
+        if at[0] & 2:
+            raise ProtocolError(REPLY_NOT_IMPLEMENTED, "immediate=true")
+        content.expects = EXPECT_HEADER
+        self.published = True           # from here on it takes memory, whatever comes of it
+        return 0
+
+    cdef int on_header(self, Content content, const uint8_t* at, uint32_t size) except -1:
+        if size < 14 or peek_u16(at) != 60:
+            raise ProtocolError(REPLY_SYNTAX_ERROR if size < 14 else REPLY_UNEXPECTED_FRAME,
+                                "expected a content header of class 60 with its property flags")
+        content.body_size = peek_u64(at + 4)
+        content.body_have = 0
+        content.properties = at + 12
+        content.properties_length = size - 12
+        content.kept = False
+        content.expects = EXPECT_BODY
+        if content.body_size > content.bodies.message_max:
+            raise ProtocolError(REPLY_PRECONDITION_FAILED,
+                                f"message size {content.body_size} is larger than configured max "
+                                                     f"size {content.bodies.message_max}")
+        if content.body_size == 0:
+            return self.complete(content, at)
+        self.unfinished.append(content)
+        return 0
+
+    cdef int on_body(self, Content content, const uint8_t* at, uint32_t size) except -1:
+        if content.body_have + size > content.body_size:
+            raise ProtocolError(REPLY_UNEXPECTED_FRAME,
+                                f"a body of more than the {content.body_size} bytes of its header")
+        if content.body_have == 0 and size == content.body_size:
+            return self.complete(content, at)
+        content.add(at, size)
+        if content.body_have == content.body_size:
+            return self.complete(content, content.own_body)
+        if content.bodies.held > content.bodies.most and not self.favoured:
+            self.handler.on_bodies(self)
+        return 0                        # what is not kept yet is among the unfinished since its header
+
+    cdef int complete(self, Content content, const uint8_t* payload) except -1:
+        cdef body_t body
+        cdef Channel channel = content.channel
+        cdef amqp_properties_t properties
+        cdef int code
+        content.expects = EXPECT_METHOD
+        memset(&body, 0, sizeof(body))
+        body.format = FORMAT_AMQP091
+        body.topic = content.topic
+        body.topic_length = content.topic_length
+        body.properties = content.properties
+        body.properties_length = content.properties_length
+        body.payload = payload
+        body.payload_length = <uint32_t>content.body_size
+        code = properties_read(body.properties, body.properties + body.properties_length, &properties)
+        if code:
+            raise ProtocolError(code, "the properties of a content header cannot be read")
+        if properties.flags & TELLING:
+            other = judge(&body, &properties, self.user, channel.reply_to)
+            if other is not None:
+                body.properties = <const uint8_t*><const char*><bytes>other
+                body.properties_length = <uint32_t>len(<bytes>other)
+        if channel.transactional:
+            self.keep_publish(channel, &body, &properties, content.mandatory)
+        else:
+            self.publish(channel, &body, content.mandatory)
+        content.done(OWN_KEPT_MAX // <uint64_t>max(1, len(self.contents))
+                     if content.bodies.held <= content.bodies.most else 0)
+        return 0
+
+    cdef int keep_publish(self, Channel channel, const body_t* body, const amqp_properties_t* properties,
+                          bint mandatory) except -1:
+        """Until Tx.Commit. What would be refused is refused now: a commit is all or nothing."""
+        cdef Route route = self.route_of(body, properties)
+        channel.tx_bytes += (KEPT_BYTES + body.topic_length + body.properties_length + body.payload_length) * max(
+            <uint64_t>1, <uint64_t>len(route.queues))
+        if channel.tx_bytes > TX_BYTES_MAX:
+            raise ProtocolError(REPLY_RESOURCE_ERROR, f"a transaction of more than {TX_BYTES_MAX} bytes, counted for "
+                                                      f"each queue that gets them")
+        channel.tx_publishes.append((
+            PyBytes_FromStringAndSize(<const char*>body.topic, body.topic_length),
+            PyBytes_FromStringAndSize(<const char*>body.properties, body.properties_length),
+            PyBytes_FromStringAndSize(<const char*>body.payload, body.payload_length), mandatory))
+        return 0
+
+    cdef int publish(self, Channel channel, const body_t* body, bint mandatory) except -1:
+        """Routes one message. Raises ProtocolError 404 for an exchange that is not there, 403 for one that is not for
+        this user."""
+        cdef uint64_t records = self.hub.ledger.records
+        cdef amqp_properties_t properties
+        cdef Route route = None
+        cdef Queue queue
+        cdef body_t moved
+        cdef uint8_t[ADDRESS_BYTES_MAX] address
+        cdef bint refused = 0
+        cdef bint routed
+        if body.topic[0] == 0 and self.mqtt_space:      # an answer to an MQTT client, whose topic reply_to was
+            moved = body[0]
+            moved.topic = address
+            moved.topic_length = reply_route(body.topic + 1, body.topic_length - 1, address)
+            if moved.topic_length:
+                body = &moved
+        properties_read(body.properties, body.properties + body.properties_length, &properties)
+        route = self.route_of(body, &properties)
+        self.hub.node.work += WORK_ROUTE + WORK_HOP * <uint64_t>len(route.queues)
+        self.hub.node.counters.messages_received[1] += 1
+        if properties.headers.length and has_copies(&properties):
+            routed = self.publish_copies(body, route, &refused)
+        else:
+            routed = route.routed
+            for queue in route.queues:
+                refused = queue.put(body, 1) != 0 or refused
+            if route.mqtt:
+                routed = self.publish_topic(body, route.queues, &refused) or routed
+        if mandatory and not routed:
+            channel.write_return(body, REPLY_NO_ROUTE, b"NO_ROUTE")
+        if self.hub.ledger.records != records:
+            self.recorded = True
+        if channel.confirming:
+            if channel.confirm_now == 0:
+                self.answering.append(channel)
+            channel.answer(refused, self.hub.ledger.records != records)
+        return refused
+
+    cdef Route route_of(self, const body_t* body, const amqp_properties_t* properties):
+        """Where the exchange that is named sends it."""
+        cdef uint32_t n = body.topic[0]
+        cdef Route route = self.exchanges.find(body.topic + 1, n, body.topic + 1 + n, body.topic_length - 1 - n,
+                                               properties.headers.at, properties.headers.length)
+        if route is None:
+            raise ProtocolError(REPLY_NOT_FOUND, f"no exchange '{shown((<const char*>body.topic)[1:1 + n])}' in vhost "
+                                                 f"'{self.vhost}'")
+        if route.internal:
+            raise ProtocolError(REPLY_ACCESS_REFUSED, f"cannot publish to internal exchange "
+                                                      f"'{shown((<const char*>body.topic)[1:1 + n])}' in vhost "
+                                                      f"'{self.vhost}'")
+        if not self.hub.open_publish:
+            self.check_access(body)
+        return route
+
+    cdef bint publish_copies(self, const body_t* body, Route route, bint* refused) except? 0:
+        """Headers CC and BCC: the same message by further routing keys, in each queue once. Whether it went
+        anywhere."""
+        cdef body_t sent = body[0]
+        cdef body_t other = body[0]
+        cdef amqp_properties_t properties
+        cdef Queue queue
+        cdef bytes address
+        cdef bint routed
+        cdef bytes exchange = (<const char*>body.topic)[:1 + body.topic[0]]
+        self.hub.node.work += WORK_ASK
+        keys, written = copies(body)
+        sent.properties = <const uint8_t*><const char*><bytes>written
+        sent.properties_length = <uint32_t>len(<bytes>written)
+        properties_read(sent.properties, sent.properties + sent.properties_length, &properties)
+        topics = [(<const char*>body.topic)[:body.topic_length]] if route.mqtt else []
+        for key in keys:
+            address = exchange + <bytes>key[:255]
+            other.topic = <const uint8_t*><const char*>address
+            other.topic_length = <uint32_t>len(address)
+            if self.route_of(&other, &properties).mqtt:
+                topics.append(address)
+        keys = [(<const char*>body.topic)[len(exchange):body.topic_length], *keys]
+        route = self.exchanges.find_keys(body.topic + 1, body.topic[0], keys, properties.headers.at,
+                                         properties.headers.length)
+        for queue in route.queues:
+            refused[0] = queue.put(&sent, 1) != 0 or refused[0]
+        routed = route.routed
+        for address in topics:
+            other = sent
+            other.topic = <const uint8_t*><const char*>address
+            other.topic_length = <uint32_t>len(address)
+            routed = self.publish_topic(&other, route.queues, refused) or routed
+        return routed
+
+    cdef bint publish_topic(self, const body_t* body, list queues, bint* refused) except? 0:
+        """It came to amq.topic: to MQTT clients, and queues that capture its topic. queues: those that have it. Whether
+        it went anywhere."""
+        cdef uint8_t reason = 0
+        cdef int matched = hub_publish_amqp(self.hub, body, queues, &reason)
+        refused[0] = refused[0] or reason != 0
+        return matched != 0
+
+    cdef int check_access(self, const body_t* body) except -1:
+        cdef bytes topic = (<const char*>body.topic)[:body.topic_length]
+        if self.allowed is None or self.allowed_generation != self.hub.access_generation or len(
+                self.allowed) >= ALLOWED_MAX:
+            self.allowed = {}
+            self.allowed_generation = self.hub.access_generation
+        allowed = self.allowed.get(topic)
+        if allowed is None:
+            n = topic[0]
+            self.hub.node.work += WORK_ASK
+            allowed = self.allowed[topic] = self.handler.may_publish(self, topic[1:1 + n], topic[1 + n:])
+        if not allowed:
+            self.hub.node.counters.publish_denied += 1
+            raise ProtocolError(REPLY_ACCESS_REFUSED,
+                                f"access to publish to exchange '{shown(topic[1:1 + topic[0]])}' "
+                                                f"refused")
+        return 0
+
+    def commit(self, Channel channel not None):
+        """Tx.Commit: everything that was published and settled since the last one, in one batch of the journal. Raises
+        ProtocolError 406, and has done all the same, when a queue took no more."""
+        cdef body_t body
+        cdef bint refused = 0
+        publishes, channel.tx_publishes = channel.tx_publishes, []
+        channel.tx_bytes = 0
+        channel.settle_kept()
+        for topic, properties, payload, mandatory in publishes:
+            memset(&body, 0, sizeof(body))
+            body.format = FORMAT_AMQP091
+            body.topic = <const uint8_t*><const char*><bytes>topic
+            body.topic_length = <uint32_t>len(topic)
+            body.properties = <const uint8_t*><const char*><bytes>properties
+            body.properties_length = <uint32_t>len(properties)
+            body.payload = <const uint8_t*><const char*><bytes>payload
+            body.payload_length = <uint32_t>len(payload)
+            try:
+                refused = self.publish(channel, &body, mandatory) or refused
+            except ProtocolError:               # its exchange has been deleted since
+                if mandatory:
+                    channel.write_return(&body, REPLY_NO_ROUTE, b"NO_ROUTE")
+        self.recorded = self.hub.ledger.active()
+        self.end_read()
+        if refused:
+            raise ProtocolError(REPLY_PRECONDITION_FAILED, "partial tx completion")
+
+    # ---------------------------------------------------------------- Transport
+
+    cdef void let_go(self) noexcept:
+        """The handler closes the channels in on_end."""
+
+    cdef int drained(self) except -1:
+        cdef Channel channel
+        for channel in self.channels.values():
+            if channel.sent >= channel.automatic:
+                channel.settle_automatic()
+            if channel.starved and not channel.closing:
+                channel.feed()
+        return 0

@@ -1,0 +1,700 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Handle and machine. One MQTT connection: packets out of bytes, hot packets handled. The phases: transport.pxd.
+
+The hot packets (PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ) end here; all others go to the edge as bytes. Beside
+what a Transport asks of its `handler`, the edge must provide:
+
+    on_packet(connection, first_byte, body)     a cold packet; may raise ProtocolError
+    on_refused(connection, type, id, reason, text)  answers a QoS 1 or 2 PUBLISH of MQTT 5 that is not allowed
+    may_publish(connection, topic) -> bool      asked while Hub.open_publish is false; cached for a generation
+    on_queue_order(connection, topic, properties) -> (reason, text)     a PUBLISH to `$queue/<name>/$ack` and its kin
+    on_queue_unknown(connection, topic) -> bool     nothing takes this `$queue/…` topic; True: now something does
+"""
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from fluxmq._core.errors import ProtocolError
+from fluxmq._core.memory.ledger cimport HELD_ACK
+from fluxmq._core.memory.link cimport link_ack, link_set_aliases, link_t, link_write
+from fluxmq._core.memory.message cimport BLOB_BYTES_MIN, FORMAT_MQTT, blob_drop, pub_t
+from fluxmq._core.memory.node cimport WORK_ASK, WORK_COLD, WORK_CONNECT, WORK_ROUTE
+from fluxmq._core.mqtt.consts cimport (
+    CONNECT, PINGREQ, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, REASON_MALFORMED_PACKET,
+    REASON_IMPLEMENTATION_SPECIFIC_ERROR, REASON_NO_MATCHING_SUBSCRIBERS, REASON_NOT_AUTHORIZED,
+    REASON_PACKET_IDENTIFIER_NOT_FOUND, REASON_PACKET_TOO_LARGE,
+    REASON_PAYLOAD_FORMAT_INVALID, REASON_PROTOCOL_ERROR, REASON_QOS_NOT_SUPPORTED, REASON_QUOTA_EXCEEDED,
+    REASON_RECEIVE_MAXIMUM_EXCEEDED, REASON_RETAIN_NOT_SUPPORTED, REASON_SUCCESS, REASON_TOPIC_ALIAS_INVALID,
+    REASON_TOPIC_NAME_INVALID, REASON_UNSPECIFIED_ERROR,
+)
+from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props
+from fluxmq._core.net.transport cimport (
+    PAUSE_ANSWERS, PAUSE_DISK, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN,
+)
+from fluxmq._core.pubsub.routes cimport hop_t, route_drop
+from fluxmq._core.pubsub.trie cimport SUB_GROUP, SUB_NO_LOCAL, SUB_QUEUE
+from fluxmq._core.wire.primitives cimport Cursor, peek_u16, take_varint
+from fluxmq._core.wire.text cimport TEXT_BAD, TEXT_OK, topic_valid, utf8_valid
+
+__all__ = ["Connection"]
+
+cdef enum:
+    PASSED_PACKET_BYTES_MAX = 8192      # of a packet that is passed on as it came
+    PASSED_RUN_BYTES_MAX = 57000        # of a run of them, but for its last packet: one chunk of a link holds it
+    CONNECT_BYTES_MAX = 393216  # six of 65 535 bytes: client id, will topic and payload, user, password, properties
+    PROPERTIES_REMEMBERED_MAX = 512
+    ALLOWED_MAX = 1024          # remembered answers of the Authority per connection
+    QUEUE_PREFIX_BYTES = 7      # "$queue/"
+    ALIAS_BYTES_MAX = 131072            # of the topics of a client's aliases: two of the longest, 64 of 2 KiB
+    ALLOWED_TOPIC_BYTES_MAX = 1024      # asked again for a longer one: 1 024 of 64 KiB would be 64 MiB
+
+# By what Queue.take says. PUBACK and PUBREC have no code for a message that is too large (MQTT 5.0 section 3.4.2.1).
+QUEUE_REFUSALS = {
+    REASON_QUOTA_EXCEEDED: (REASON_QUOTA_EXCEEDED, "the queue is full"),
+    REASON_UNSPECIFIED_ERROR: (REASON_UNSPECIFIED_ERROR,
+                               "the queue is stopped: a file of it is damaged, as the broker's log says"),
+    REASON_PACKET_TOO_LARGE: (REASON_QUOTA_EXCEEDED,
+                              "the message is larger than the queue takes (limits.max_message_size)"),
+    REASON_IMPLEMENTATION_SPECIFIC_ERROR: (
+        REASON_IMPLEMENTATION_SPECIFIC_ERROR, "the user properties priority (0 to 255), x-delay, not-before and "
+                                              "producer-sequence are decimal numbers"),
+}
+
+cdef uint8_t* scratch = NULL
+cdef size_t scratch_room = 0
+
+
+cdef uint8_t* scratch_for(size_t n) except NULL:
+    global scratch, scratch_room
+    cdef uint8_t* grown
+    if n > scratch_room or scratch == NULL:
+        grown = <uint8_t*>realloc(scratch, n + 4096)
+        if grown == NULL:
+            raise MemoryError()
+        scratch = grown
+        scratch_room = n + 4096
+    return scratch
+
+
+cdef inline bint is_queue_address(const route_t* route) noexcept nogil:
+    return (route.topic_length > QUEUE_PREFIX_BYTES
+            and memcmp(route.topic, <const char*>b"$queue/", QUEUE_PREFIX_BYTES) == 0)
+
+
+cdef bint is_queue_order(const route_t* route) noexcept nogil:
+    """Whether the second level below `$queue/` begins with `$`: `$queue/<name>/$ack`."""
+    cdef uint32_t i
+    for i in range(QUEUE_PREFIX_BYTES, <uint32_t>route.topic_length - 1):
+        if route.topic[i] == 47:
+            return route.topic[i + 1] == 36
+    return 0
+
+
+@cython.final
+cdef class Connection(Transport):
+    """Handle and machine. Arguments as Transport."""
+
+    def __cinit__(self, Hub hub not None, int fd, int epoll, object handler, object tls=None, bint websocket=False):
+        self.packet_bytes_max = CONNECT_BYTES_MAX
+
+    def __dealloc__(self):
+        free(self.last_properties)
+        if self.last_route != NULL:
+            route_drop(self.last_route)
+
+    cdef void count(self, bytes packet) noexcept:
+        self.hub.node.counters.packets_sent[(<const uint8_t*><const char*>packet)[0] >> 4] += 1
+
+    cdef void let_go(self) noexcept:
+        if self.session is not None:
+            if self.session.link == self.link:
+                self.session.detach()
+            self.session = None
+
+    cdef int drained(self) except -1:
+        if self.session is not None and (self.session.queued or self.session.resend_count):
+            self.session.pump()
+        if self.session is not None and self.session.claim_keeper is not None:
+            self.session.claim_keeper.on_room()
+        if self.session is not None and self.session.replay is not None:
+            self.session.replay.on_room(self.session)
+        return 0
+
+    cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept:
+        cdef Cursor c
+        cdef uint32_t remaining
+        c.at = data + 1
+        c.end = data + n
+        if n < 2 or take_varint(&c, &remaining) != 1:
+            return 0
+        return <size_t>(c.at - data) + remaining
+
+    @property
+    def version(self) -> int:
+        return self.link.version
+
+    @property
+    def open(self) -> bool:
+        return self.phase == PHASE_OPEN
+
+    @property
+    def topic_aliases(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+        """Those that are in force: the client's, and ours."""
+        cdef link_t* link = self.link
+        cdef uint32_t i
+        ours = []
+        if link.aliases != NULL:
+            for i in range(<uint32_t>1 << link.alias_mask_bits):
+                if link.aliases[i].topic != NULL:
+                    ours.append((i + 1, link.aliases[i].topic[:link.aliases[i].length].decode()))
+        return [(n, topic.decode()) for n, topic in enumerate(self.aliases or (), 1) if topic is not None], ours
+
+    def set_version(self, int level):
+        """level: protocol level of CONNECT, 3, 4 or 5."""
+        self.link.version = <uint8_t>level
+
+    def accept(self, Session session not None, uint32_t window, uint32_t packet_size_max, uint16_t alias_max):
+        """CONNACK was written: from now on hot packets are handled and the session sends here.
+
+        window: messages in flight, 1 to 65 535. packet_size_max: client's Maximum Packet Size, bytes.
+        alias_max: client's Topic Alias Maximum.
+        """
+        if self.phase >= PHASE_DRAINING:
+            return
+        self.session = session
+        self.phase = PHASE_OPEN
+        self.link.packet_size_max = packet_size_max
+        self.link.inbound = session.received_count
+        link_set_aliases(self.link, <uint16_t>min(<uint32_t>alias_max, self.hub.topic_alias_out_max))
+        session.attach(self.link, window)
+        self.hub.touch()
+
+    cdef int dispatch_big(self) except -1:
+        cdef blob_t* blob = self.big
+        cdef uint8_t* at = blob.data + 1
+        self.big = NULL
+        self.big_have = 0
+        while at[0] & 0x80:
+            at += 1
+        try:
+            self.dispatch(blob.data[0], at + 1, blob.data + blob.size, blob)
+        finally:
+            blob_drop(blob)
+        return 0
+
+    cdef ssize_t parse(self, uint8_t* data, size_t n) except -1:
+        """Handles every complete packet in data[0:n]; returns the bytes used."""
+        cdef const uint8_t* at = data
+        cdef const uint8_t* end = data + n
+        cdef Cursor c
+        cdef uint32_t remaining = 0
+        cdef int found
+        cdef size_t passed
+        cdef Hub hub = self.hub
+        if n and self.phase == PHASE_CONNECT and self.state is None and at[0] != CONNECT << 4:
+            raise ProtocolError(REASON_PROTOCOL_ERROR, "the first packet is not CONNECT [MQTT-3.1.0-1]")
+        while end - at >= 2:
+            if at[0] == PUBLISH << 4 and self.phase == PHASE_OPEN and self.last_route != NULL:
+                passed = self.pass_on(at, end)
+                if passed:
+                    at += passed
+                    if hub.node.work >= self.work_end and at < end:
+                        self.defer(0)
+                        break
+                    continue
+            if at[1] < 0x80:
+                remaining = at[1]
+                c.at = at + 2
+            else:
+                c.at = at + 1
+                c.end = end
+                found = take_varint(&c, &remaining)
+                if found == 0:
+                    break
+                if found < 0:
+                    self.parsed = end
+                    raise ProtocolError(REASON_MALFORMED_PACKET, "Remaining Length is malformed [MQTT-1.5.5-1]")
+            if c.at - at + <size_t>remaining > self.packet_bytes_max:
+                self.parsed = end
+                self.too_large(<size_t>(c.at - at) + remaining)
+            if end - c.at < remaining:
+                break
+            self.parsed = c.at + remaining
+            self.dispatch(at[0], c.at, c.at + remaining, NULL)
+            at = c.at + remaining
+            if self.paused or self.phase >= PHASE_DRAINING:
+                break
+            if hub.node.work >= self.work_end and at < end:
+                self.defer(0)       # its share is used up: the rest in the next round
+                break
+        # Once per read, not per packet: one read asks for 256 KiB of answers at most.
+        if self.phase == PHASE_OPEN and (self.link.pending > 2 * self.link.high
+                                         or self.link.held > self.hub.receive_max):
+            self.pause_for(PAUSE_ANSWERS)
+        return at - data
+
+    cdef size_t pass_on(self, const uint8_t* begin, const uint8_t* end) except? 0:
+        """Consecutive QoS 0 PUBLISH of the last topic, to sessions that all take them byte for byte as they came:
+        copies the whole run once per subscriber. Returns its bytes; 0: the first packet needs a closer look."""
+        cdef Hub hub = self.hub
+        cdef route_t* route = self.last_route
+        cdef uint32_t n = self.run_of(begin, end, route, &end)
+        cdef uint32_t i
+        cdef hop_t* hop
+        cdef link_t* link
+        if n == 0 or route.count == 0:
+            return 0
+        for i in range(route.count):
+            hop = &route.hops[i]
+            if hop.options & (SUB_GROUP | SUB_QUEUE | SUB_NO_LOCAL) or hop.ids != NULL:
+                return 0
+            link = (<Session>hop.target).link
+            if (link == NULL or (link.version == 5) != (self.link.version == 5) or link.aliases != NULL
+                    or link.pending > link.high or link.packet_size_max < PASSED_PACKET_BYTES_MAX):
+                return 0
+        for i in range(route.count):
+            link = (<Session>route.hops[i].target).link
+            if link_write(link, begin, <uint32_t>(end - begin)) < 0:
+                raise MemoryError()
+        # Next to nothing per message: what it costs is bytes, 256 of them a unit for each copy.
+        hub.node.work += n // 2 + <uint64_t>route.count * (1 + <uint64_t>(end - begin) // 256)
+        hub.routes.hits += n
+        hub.node.counters.packets_received[PUBLISH] += n
+        hub.node.counters.messages_received[0] += n
+        hub.node.counters.passed_on += n
+        hub.node.counters.packets_sent[PUBLISH] += <uint64_t>n * route.count
+        hub.node.counters.messages_sent[0] += <uint64_t>n * route.count
+        return end - begin
+
+    cdef uint32_t run_of(self, const uint8_t* at, const uint8_t* end, const route_t* route,
+                         const uint8_t** run_end) noexcept:
+        """How many packets from `at` on are whole, alike, valid and allowed without asking; where they end."""
+        cdef Hub hub = self.hub
+        cdef uint32_t topic_length = route.topic_length
+        cdef uint32_t head = topic_length + 2
+        cdef uint32_t remaining, payload, properties
+        cdef uint32_t n = 0
+        cdef uint32_t packet_max = min(self.packet_bytes_max, <size_t>PASSED_PACKET_BYTES_MAX)
+        cdef uint32_t payload_max = min(hub.payload_bytes_max, <uint32_t>BLOB_BYTES_MIN - 1)
+        cdef bint v5 = self.link.version == 5
+        cdef const uint8_t* stop = at + PASSED_RUN_BYTES_MAX
+        cdef const uint8_t* body
+        run_end[0] = at
+        if (route.generation != hub.trie.generation or route.topic[0] == 36
+                or (not hub.open_publish and self.last_access != hub.access_generation + 1)):
+            return 0
+        while end - at > 3 and at[0] == PUBLISH << 4 and at < stop:
+            if at[1] < 0x80:
+                remaining = at[1]
+                body = at + 2
+            elif at[2] < 0x80:
+                remaining = (at[1] & 0x7F) | <uint32_t>at[2] << 7
+                body = at + 3
+            else:
+                break
+            if remaining < head or end - body < remaining:
+                break
+            payload = remaining - head
+            if v5:
+                # None, or what was found good the last time and travels as it is.
+                if payload == 0:
+                    break
+                properties = body[head]
+                if properties and (properties != self.last_properties_length or payload <= properties
+                                   or properties >= 0x80
+                                   or memcmp(body + head + 1, self.last_properties, properties) != 0):
+                    break
+                payload -= 1 + properties
+            if (peek_u16(body) != topic_length or payload > payload_max or remaining + 3 > packet_max
+                    or memcmp(body + 2, route.topic, topic_length) != 0):
+                break
+            if at[1] & 0x80 and at[2] == 0:
+                break               # a Remaining Length with more bytes than it needs: malformed [MQTT-1.5.5-1]
+            at = body + remaining
+            n += 1
+        run_end[0] = at
+        return n
+
+    def too_large(self, size):
+        raise ProtocolError(REASON_PACKET_TOO_LARGE, f"a packet of {size} bytes is over the limit of "
+                                                     f"{self.packet_bytes_max} (broker.max_message_size)")
+
+    cdef int dispatch(self, uint8_t first, const uint8_t* body, const uint8_t* end, blob_t* blob) except -1:
+        cdef uint8_t packet_type = first >> 4
+        self.hub.node.counters.packets_received[packet_type] += 1
+        self.hub.node.work += 1
+        if self.phase == PHASE_OPEN:
+            if packet_type == PUBLISH:
+                return self.on_publish(first, body, end, blob)
+            if PUBACK <= packet_type <= PUBCOMP:
+                if (first & 0x0F) != (2 if packet_type == PUBREL else 0) and not (
+                        first == (PUBREL << 4 | 0x0A) and self.link.version == 3):   # DUP, MQTT 3.1 section 3.6
+                    raise ProtocolError(REASON_MALFORMED_PACKET, "reserved flag bits of an acknowledgement are set "
+                                                                 "[MQTT-2.1.3-1]")
+                return self.on_ack(packet_type, body, end)
+            if packet_type == PINGREQ:
+                if first & 0x0F or body != end:
+                    raise ProtocolError(REASON_MALFORMED_PACKET, "PINGREQ carries something [MQTT-2.1.3-1]")
+                self.hub.node.counters.packets_sent[PINGRESP] += 1
+                link_write(self.link, b"\xd0\x00", 2)
+                return 0
+        self.hub.cold = True
+        self.hub.node.work += WORK_CONNECT if self.phase == PHASE_CONNECT else WORK_COLD
+        self.handler.on_packet(self, first, PyBytes_FromStringAndSize(<const char*>body, end - body))
+        return 0
+
+    cdef int on_publish(self, uint8_t first, const uint8_t* at, const uint8_t* end, blob_t* blob) except -1:
+        cdef pub_t pub
+        cdef uint16_t packet_id = 0
+        cdef uint8_t qos = first >> 1 & 3
+        cdef route_t* route = self.last_route
+        cdef Hub hub = self.hub
+        cdef uint64_t records
+        if end - at < 2 or end - at - 2 < peek_u16(at):
+            raise ProtocolError(REASON_MALFORMED_PACKET, "PUBLISH is shorter than its topic")
+        pub.body.topic_length = peek_u16(at)
+        pub.body.topic = at + 2
+        at += 2 + pub.body.topic_length
+        pub.body.properties_length = 0
+        pub.body.properties = at
+        pub.body.expires_at = 0
+        pub.body.blob = blob
+        pub.body.format = FORMAT_MQTT
+        pub.source = <void*>self.session
+        pub.owned = NULL
+        pub.amqp = NULL
+        pub.passing = 0
+        pub.refused = 0
+        pub.qos = qos
+        pub.retain = first & 1
+        if qos:
+            if qos == 3:
+                raise ProtocolError(REASON_MALFORMED_PACKET, "PUBLISH with QoS 3 [MQTT-3.3.1-4]")
+            if end - at < 2 or peek_u16(at) == 0:
+                raise ProtocolError(REASON_PROTOCOL_ERROR if end - at >= 2 else REASON_MALFORMED_PACKET,
+                                    "PUBLISH without a packet identifier [MQTT-2.2.1-2]")
+            packet_id = peek_u16(at)
+            at += 2
+        elif first & 0x08:
+            raise ProtocolError(REASON_MALFORMED_PACKET, "PUBLISH with DUP and QoS 0 [MQTT-3.3.1-2]")
+        if qos > hub.qos_max:
+            raise ProtocolError(REASON_QOS_NOT_SUPPORTED, f"QoS {qos} is over broker.max_qos {hub.qos_max}")
+        if pub.retain and hub.retained_max == 0:
+            raise ProtocolError(REASON_RETAIN_NOT_SUPPORTED, "PUBLISH with RETAIN, but retained messages are off "
+                                                             "(broker.max_retained_messages: 0) [MQTT-3.2.2-14]")
+        if self.link.version == 5:
+            at = self.read_properties(&pub, at, end)
+        pub.body.payload = at
+        pub.body.payload_length = <uint32_t>(end - at)
+        if pub.body.payload_length > hub.payload_bytes_max:
+            self.too_large(pub.body.payload_length)
+        if (route == NULL or route.topic_length != pub.body.topic_length
+                or memcmp(route.topic, pub.body.topic, route.topic_length) != 0):
+            route = self.route_of(&pub)
+        elif route.generation != hub.trie.generation:
+            hub.node.work += WORK_ROUTE
+            route = self.remember(hub.routes.find(pub.body.topic, pub.body.topic_length))
+        else:
+            hub.routes.hits += 1
+        if (not hub.open_publish or route.topic[0] == 36) and not self.may_publish(route):
+            hub.node.counters.publish_denied += 1
+            return self.refuse_publish(qos, packet_id, REASON_NOT_AUTHORIZED, "not authorized to publish to this topic")
+        if route.topic[0] == 36 and is_queue_address(route):
+            if qos == 2 and self.session.has_received(packet_id):
+                return self.acknowledge(PUBREC, packet_id, 0, 0)
+            route = self.queue_route(&pub, route, packet_id)
+            if route == NULL:
+                return 0
+        records = hub.ledger.records
+        if qos == 0:
+            hub.node.counters.messages_received[0] += 1
+            hub.publish(&pub, route)
+            if hub.ledger.records != records:
+                self.throttle()
+            return 0
+        if qos == 2 and self.session.has_received(packet_id):
+            return self.acknowledge(PUBREC, packet_id, 0, 0)        # seen already, [MQTT-4.3.3-10]
+        if self.link.version == 5 and self.link.inbound >= hub.receive_max:
+            raise ProtocolError(REASON_RECEIVE_MAXIMUM_EXCEEDED, f"more than {hub.receive_max} PUBLISH unacknowledged "
+                                                                 f"[MQTT-3.3.4-7]")
+        return self.publish_and_answer(&pub, route, packet_id)
+
+    cdef int publish_and_answer(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1:
+        """QoS 1 and 2."""
+        cdef Hub hub = self.hub
+        cdef uint8_t qos = pub.qos
+        cdef uint64_t records = hub.ledger.records
+        cdef int matched
+        self.link.inbound += 1
+        hub.node.counters.messages_received[qos] += 1
+        if qos == 2:
+            self.session.receive(packet_id)
+        try:
+            matched = hub.publish(pub, route)
+        except BaseException:
+            if qos == 2:
+                self.session.complete(packet_id)        # it has not arrived: sent again, it is new
+            raise
+        if pub.refused:
+            if qos == 2:
+                self.session.complete(packet_id)
+            self.link.inbound -= 1
+            reason, text = QUEUE_REFUSALS[pub.refused]
+            if pub.refused == REASON_QUOTA_EXCEEDED and self.hub.ledger.full:
+                text = self.hub.ledger.full_why or text
+            return self.refuse_publish(qos, packet_id, <uint8_t>reason, text)
+        self.acknowledge(PUBACK if qos == 1 else PUBREC, packet_id,
+                         REASON_NO_MATCHING_SUBSCRIBERS if matched == 0 and self.link.version == 5 else REASON_SUCCESS,
+                         hub.ledger.records != records)
+        if hub.ledger.records != records:
+            self.throttle()
+        return 0
+
+    cdef route_t* queue_route(self, pub_t* pub, route_t* route, uint16_t packet_id) except? NULL:
+        """A publish to `$queue/…`: where it goes, or NULL when it has been dealt with (an order like `$ack`, a queue
+        that is not there)."""
+        cdef int reason
+        cdef uint64_t records = self.hub.ledger.records
+        cdef bytes topic
+        pub.retain = 0                  # a queue keeps its messages itself
+        if is_queue_order(route):
+            topic = (<const char*>route.topic)[:route.topic_length]
+            self.hub.node.work += WORK_COLD
+            self.hub.node.counters.messages_received[pub.qos] += 1
+            reason, text = self.handler.on_queue_order(
+                self, topic, (<const char*>pub.body.properties)[:pub.body.properties_length])
+            if reason >= 0x80:
+                self.refuse_publish(pub.qos, packet_id, <uint8_t>reason, text)
+            elif pub.qos:
+                if pub.qos == 2:
+                    self.session.receive(packet_id)
+                self.link.inbound += 1
+                self.acknowledge(PUBACK if pub.qos == 1 else PUBREC, packet_id, <uint8_t>reason,
+                                 self.hub.ledger.records != records)
+            return NULL
+        if route.count == 0:
+            topic = (<const char*>route.topic)[:route.topic_length]
+            self.hub.node.work += WORK_COLD
+            if self.handler.on_queue_unknown(self, topic):
+                route = self.remember(self.hub.routes.find(pub.body.topic, pub.body.topic_length))
+            if route.count == 0:
+                self.refuse_publish(pub.qos, packet_id, REASON_TOPIC_NAME_INVALID, "there is no such queue")
+                return NULL
+        return route
+
+    cdef const uint8_t* read_properties(self, pub_t* pub, const uint8_t* at, const uint8_t* end) except NULL:
+        """MQTT 5: validates the properties, applies topic alias and expiry; returns where the payload begins."""
+        cdef Cursor c
+        cdef publish_props_t properties
+        cdef uint32_t length
+        cdef int reason
+        cdef bytes topic
+        c.at = at
+        c.end = end
+        if take_varint(&c, &length) != 1 or c.end - c.at < length:
+            raise ProtocolError(REASON_MALFORMED_PACKET, "the properties of PUBLISH do not fit into it")
+        if length == 0:
+            if pub.body.topic_length == 0:
+                raise ProtocolError(REASON_PROTOCOL_ERROR, "PUBLISH with neither topic nor alias [MQTT-3.3.2-8]")
+            return c.at
+        if length == self.last_properties_length and memcmp(c.at, self.last_properties, length) == 0:
+            # Most publishers say the same of every message: what was found good once need not be looked at again.
+            if pub.body.topic_length == 0:
+                raise ProtocolError(REASON_PROTOCOL_ERROR, "PUBLISH with neither topic nor alias [MQTT-3.3.2-8]")
+            pub.body.properties = c.at
+            pub.body.properties_length = length
+            return c.at + length
+        memset(&properties, 0, sizeof(properties))
+        reason = scan_publish_props(c.at, c.at + length, &properties, scratch_for(length))
+        if reason:
+            raise ProtocolError(reason, "the properties of PUBLISH are malformed (MQTT 5.0 section 3.3.2.3)")
+        if properties.has_subscription_id:
+            raise ProtocolError(REASON_PROTOCOL_ERROR, "PUBLISH from a client with a Subscription Identifier "
+                                                       "[MQTT-3.3.4-6]")
+        if properties.user_properties > self.hub.user_properties_max:
+            raise ProtocolError(REASON_QUOTA_EXCEEDED, f"more than {self.hub.user_properties_max} user properties "
+                                                       f"(broker.max_user_properties)")
+        pub.body.properties = properties.forward
+        pub.body.properties_length = properties.forward_length
+        if properties.has_expiry:
+            # Expiry 0 has expired at once: it may reach who is connected now, nobody later.
+            pub.body.expires_at = self.hub.node.steady_ms + <int64_t>properties.expiry_s * 1000
+        if properties.payload_format == 1 and not utf8_valid(c.at + length, end - c.at - length):
+            raise ProtocolError(REASON_PAYLOAD_FORMAT_INVALID, "the payload is not UTF-8 although its Payload Format "
+                                                               "Indicator says so")
+        if properties.topic_alias:
+            if properties.topic_alias > self.hub.topic_alias_max:
+                raise ProtocolError(REASON_TOPIC_ALIAS_INVALID, f"topic alias over {self.hub.topic_alias_max} "
+                                                                f"[MQTT-3.3.2-9]")
+            if self.aliases is None:
+                self.aliases = [None] * self.hub.topic_alias_max
+            if pub.body.topic_length:
+                topic = (<const char*>pub.body.topic)[:pub.body.topic_length]
+                self.learn_alias(properties.topic_alias - 1, topic)
+            else:
+                topic = self.aliases[properties.topic_alias - 1]
+                if topic is None:
+                    raise ProtocolError(REASON_PROTOCOL_ERROR, "a topic alias that means nothing yet [MQTT-3.3.2-7]")
+                pub.body.topic = <const uint8_t*><const char*>topic
+                pub.body.topic_length = <uint32_t>len(topic)
+        elif pub.body.topic_length == 0:
+            raise ProtocolError(REASON_PROTOCOL_ERROR, "PUBLISH with neither topic nor alias [MQTT-3.3.2-8]")
+        elif (properties.forward_length == length and length <= PROPERTIES_REMEMBERED_MAX
+                and not properties.payload_format):
+            self.remember_properties(c.at, length)
+        return c.at + length
+
+    cdef int learn_alias(self, uint16_t index, bytes topic) except -1:
+        former = self.aliases[index]
+        self.alias_bytes += <uint32_t>len(topic) - (<uint32_t>len(<bytes>former) if former is not None else 0)
+        if self.alias_bytes > ALIAS_BYTES_MAX:
+            raise ProtocolError(REASON_QUOTA_EXCEEDED, f"topic aliases for more than {ALIAS_BYTES_MAX} bytes of topics")
+        self.aliases[index] = topic
+        return 0
+
+    cdef int remember_properties(self, const uint8_t* at, uint32_t length) except -1:
+        cdef uint8_t* grown
+        if length > self.last_properties_room:
+            grown = <uint8_t*>realloc(self.last_properties, length)
+            if grown == NULL:
+                raise MemoryError()
+            self.last_properties = grown
+            self.last_properties_room = length
+        memcpy(self.last_properties, at, length)
+        self.last_properties_length = length
+        return 0
+
+    cdef route_t* route_of(self, pub_t* pub) except NULL:
+        """A topic that differs from the last one: validates it, finds its route, remembers it."""
+        cdef int valid = topic_valid(pub.body.topic, pub.body.topic_length, self.hub.topic_levels_max)
+        self.hub.node.work += WORK_ROUTE
+        if valid == TEXT_BAD:
+            raise ProtocolError(REASON_MALFORMED_PACKET, "the topic name is not valid UTF-8 [MQTT-1.5.4-1]")
+        if valid != TEXT_OK:
+            if topic_valid(pub.body.topic, pub.body.topic_length, 0) == TEXT_OK:
+                raise ProtocolError(REASON_TOPIC_NAME_INVALID, f"the topic name has more than "
+                                                               f"{self.hub.topic_levels_max} levels (max_topic_levels)")
+            raise ProtocolError(REASON_PROTOCOL_ERROR, "the topic name is empty [MQTT-4.7.3-1] or has a wildcard "
+                                                       "[MQTT-3.3.2-2]")
+        return self.remember(self.hub.routes.find(pub.body.topic, pub.body.topic_length))
+
+    cdef route_t* remember(self, route_t* route) noexcept:
+        if route != self.last_route:
+            route.refs += 1
+            if self.last_route != NULL:
+                route_drop(self.last_route)
+            self.last_route = route
+            self.last_access = 0
+        return route
+
+    cdef int may_publish(self, route_t* route) except -1:
+        """Whether the Authority lets this client publish to the route's topic; asked once per topic and generation."""
+        cdef bytes topic
+        cdef object answer
+        if self.last_access == self.hub.access_generation + 1:
+            return 1
+        topic = (<const char*>route.topic)[:route.topic_length]
+        if topic.startswith(b"$SYS/"):
+            return 0                    # the broker's own, MQTT 5.0 section 4.7.2
+        if not self.hub.open_publish:
+            if self.allowed is None or self.allowed.get(None) != self.hub.access_generation:
+                self.allowed = {None: self.hub.access_generation}
+            answer = self.allowed.get(topic)
+            if answer is None:
+                self.hub.node.work += WORK_ASK
+                answer = bool(self.handler.may_publish(self, topic))
+                if len(self.allowed) > ALLOWED_MAX:
+                    self.allowed = {None: self.hub.access_generation}
+                if route.topic_length <= ALLOWED_TOPIC_BYTES_MAX:
+                    self.allowed[topic] = answer
+            if not answer:
+                return 0
+        self.last_access = self.hub.access_generation + 1
+        return 1
+
+    cdef int refuse_publish(self, uint8_t qos, uint16_t packet_id, uint8_t reason, str text) except -1:
+        """MQTT 5 answers and goes on; 3.1.1 has no negative answer, so the connection ends [MQTT-3.3.5-2]."""
+        if self.link.version != 5:
+            raise ProtocolError(reason, text)
+        if qos:
+            self.hub.node.work += WORK_ASK
+            self.handler.on_refused(self, PUBACK if qos == 1 else PUBREC, packet_id, reason, text)
+        return 0
+
+    cdef int throttle(self) except -1:
+        """Stops reading who writes faster than the disk or a checkpoint takes; Poller.journal_turn goes on with it."""
+        cdef Hub hub = self.hub
+        if hub.ledger.journal.backlog() > hub.backlog_max or hub.is_ahead():
+            self.pause_for(PAUSE_DISK)
+            self.hub.throttled.append(self)
+        return 0
+
+    cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_id, uint8_t reason, bint recorded) except -1:
+        """Answers when what was recorded for it is on disk, and never before an earlier one [MQTT-4.6.0-2]."""
+        cdef uint64_t batch
+        if recorded:
+            batch = self.hub.ledger.batch()
+        elif self.link.held:
+            batch = self.link.held_batch
+        else:
+            if packet_type == PUBACK or packet_type == PUBCOMP or packet_type == PUBREC and reason >= 0x80:
+                self.link.inbound -= 1
+            return link_ack(self.link, packet_type, packet_id, reason)
+        self.hub.ledger.hold(HELD_ACK, self.link, None, packet_type, packet_id, reason, batch)
+        if self.link.version != 5 and self.link.held >= self.hub.receive_max:
+            self.pause_for(PAUSE_ANSWERS)   # 3.1.1 has no word for it, MQTT 5 was told its Receive Maximum
+        return 0
+
+    cdef int on_ack(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1:
+        cdef uint16_t packet_id
+        cdef uint8_t reason = 0
+        cdef uint64_t records
+        cdef bint known
+        if end - at < 2 or (self.link.version != 5 and end - at != 2):
+            raise ProtocolError(REASON_MALFORMED_PACKET, "an acknowledgement of the wrong length")
+        packet_id = peek_u16(at)
+        if packet_id == 0:
+            raise ProtocolError(REASON_PROTOCOL_ERROR, "an acknowledgement of packet identifier 0 [MQTT-2.2.1-3]")
+        if end - at > 2:
+            reason = at[2]
+            if end - at > 3 or reason:
+                self.check_ack_properties(packet_type, at, end)
+        if packet_type == PUBACK:
+            return self.session.on_puback(packet_id, reason)
+        if packet_type == PUBREC:
+            return self.session.on_pubrec(packet_id, reason)
+        if packet_type == PUBCOMP:
+            return self.session.on_pubcomp(packet_id)
+        records = self.hub.ledger.records
+        known = self.session.complete(packet_id)
+        if not known:
+            self.link.inbound += 1      # acknowledge takes one back
+        return self.acknowledge(PUBCOMP, packet_id, REASON_SUCCESS if known else REASON_PACKET_IDENTIFIER_NOT_FOUND,
+                                self.hub.ledger.records != records)
+
+    cdef int check_ack_properties(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1:
+        """Cold: an acknowledgement with a reason or properties is decoded only to be validated."""
+        from fluxmq._core.mqtt.decode import decode_packet
+        self.hub.node.work += WORK_ASK
+        decode_packet(packet_type << 4 | (2 if packet_type == PUBREL else 0),
+                      PyBytes_FromStringAndSize(<const char*>at, end - at), 5)
+        return 0
+
+    def tick(self) -> str:
+        """What the clock says about this connection: "" or why it must end: connect, keep_alive, write, full, drain."""
+        cdef int64_t now = self.hub.node.mono_ms
+        if self.phase == PHASE_DRAINING:
+            if now >= self.deadline_ms:
+                self.eof = True
+                self.finish()
+            return ""
+        if self.phase != PHASE_OPEN:
+            return "connect" if self.deadline_ms and now >= self.deadline_ms else ""
+        if self.keep_alive_ms and now - self.heard_ms > self.keep_alive_ms and not self.paused and not self.resumed:
+            return "keep_alive"
+        if self.link.pending and self.write_timeout_ms and now - self.link.progress_ms > self.write_timeout_ms:
+            return "write"
+        if self.link.choked and self.hub.disconnect_on_full:
+            return "full"
+        return ""

@@ -1,0 +1,363 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Handle. One epoll for all sockets of a node, itself watched by the event loop as a single descriptor.
+
+The event loop calls turn() when any of them is ready. So a turn costs one Python call whatever the number of ready
+sockets, and an idle connection costs the loop nothing. While messages keep coming, a turn lingers: it waits for the
+next ones itself, for `linger_ms` in all, because a trip through the event loop costs as much as several messages.
+Whatever involves the cold half (a CONNECT, a task) ends the turn at once. docs/decisions/0001-nested-epoll.md.
+
+One of ring 0's socket handles: it waits, accepts and stamps the clock; what is done with the bytes is decided by
+Connection and Hub.
+"""
+cimport cython
+from cpython.ref cimport PyObject
+from libc.errno cimport EAGAIN, ECONNABORTED, EINTR, errno
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memset
+from posix.time cimport CLOCK_BOOTTIME, CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+from posix.unistd cimport close
+
+from fluxmq._core.disk.journal cimport JOURNAL_FAILED
+from fluxmq._core.memory.link cimport link_drop, link_t
+from fluxmq._core.memory.node cimport WORK_ACCEPT, WORK_ROUND, WORK_SHARE_MAX, WORK_SHARE_MIN, node_t, stamp_clocks
+from fluxmq._core.memory.tap cimport Tap
+from fluxmq._core.net.peer cimport PEER_BYTES, peer_ip, sockaddr
+from fluxmq._core.net.transport cimport PAUSE_DISK, Transport
+
+__all__ = ["Poller"]
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        void* ptr
+    cdef struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epfd, int op, int fd, epoll_event* event)
+    int epoll_wait(int epfd, epoll_event* events, int n, int timeout)
+    int EPOLL_CLOEXEC
+    int EPOLL_CTL_ADD
+    int EPOLL_CTL_DEL
+    uint32_t EPOLLIN
+
+cdef extern from "<sys/timerfd.h>" nogil:
+    cdef struct itimerspec:
+        timespec it_interval
+        timespec it_value
+    int timerfd_create(int clock, int flags)
+    int timerfd_settime(int fd, int flags, const itimerspec* new, itimerspec* old)
+    int TFD_NONBLOCK
+    int TFD_CLOEXEC
+
+cdef extern from "<unistd.h>" nogil:
+    ssize_t read_fd "read"(int fd, void* into, size_t n)
+
+cdef extern from "<sys/socket.h>" nogil:
+    int accept4(int fd, sockaddr* address, unsigned int* length, int flags)
+    int setsockopt(int fd, int level, int name, const void* value, unsigned int length)
+    int SOCK_NONBLOCK
+    int SOCK_CLOEXEC
+
+cdef extern from "<netinet/in.h>" nogil:
+    int IPPROTO_TCP
+
+cdef extern from "<netinet/tcp.h>" nogil:
+    int TCP_NODELAY
+
+cdef char timer_mark          # its address, in an event, stands for the timer
+
+cdef enum:
+    EVENTS_MAX = 512
+    LINGER_ROUNDS_MIN = 2
+    LINGER_OFF_TURNS = 16
+    ACCEPT_MAX = 256            # of one listener per round, so that a storm does not starve those who are in
+    ACCEPT_MIN = 8              # also of a round that has done enough
+
+cdef inline int64_t milliseconds(const timespec* at) noexcept:
+    return <int64_t>at.tv_sec * 1000 + at.tv_nsec // 1000000
+
+
+@cython.final
+cdef class Poller:
+    """Handle. hub: the node's. linger_ms: see above; 0 = never."""
+
+    def __cinit__(self, Hub hub not None, int linger_ms=10):
+        cdef epoll_event event
+        self.epoll = -1
+        self.hub = hub
+        self.connections = {}
+        self.listeners = {}
+        self.linger_ms = linger_ms
+        self.journal_fd = -1
+        self.timer = -1
+        self.epoll = epoll_create1(EPOLL_CLOEXEC)
+        if self.epoll < 0:
+            raise OSError(errno, "epoll_create1")
+        if hub.ledger.journal is not None:
+            self.journal_fd = hub.ledger.journal.event_fd
+            event.events = EPOLLIN
+            event.data.ptr = NULL       # nothing else has no object
+            if epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.journal_fd, &event) < 0:
+                raise OSError(errno, "epoll_ctl")
+        self.timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
+        if self.timer < 0:
+            raise OSError(errno, "timerfd_create")
+        event.events = EPOLLIN
+        event.data.ptr = <void*>&timer_mark
+        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.timer, &event) < 0:
+            raise OSError(errno, "epoll_ctl")
+        self.stamp()
+
+    def __dealloc__(self):
+        if self.timer >= 0:
+            close(self.timer)
+        if self.epoll >= 0:
+            close(self.epoll)
+
+    def fileno(self) -> int:
+        return self.epoll
+
+    cdef void stamp(self) noexcept:
+        cdef timespec wall, boot, mono
+        clock_gettime(CLOCK_REALTIME, &wall)
+        clock_gettime(CLOCK_BOOTTIME, &boot)
+        clock_gettime(CLOCK_MONOTONIC, &mono)
+        self.now_ns = <int64_t>mono.tv_sec * 1000000000 + mono.tv_nsec
+        stamp_clocks(self.hub.node, milliseconds(&wall), milliseconds(&boot), milliseconds(&mono))
+
+    def add_listener(self, int fd, listener):
+        """fd: a listening, non-blocking socket, the caller's to close. listener: accepted(fd, address) -> Connection |
+        None, where address is the IP address of the other end, 4 or 16 bytes, b"" where there is none; and
+        accept_failed(errno), after which the descriptor is left alone until add_listener is called again."""
+        cdef epoll_event event
+        event.events = EPOLLIN
+        event.data.ptr = <void*><PyObject*>listener
+        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) < 0:
+            raise OSError(errno, "epoll_ctl")
+        self.listeners[fd] = listener
+
+    def remove_listener(self, int fd):
+        cdef epoll_event event
+        if self.listeners.pop(fd, None) is not None:
+            epoll_ctl(self.epoll, EPOLL_CTL_DEL, fd, &event)
+
+    def adopt(self, Transport connection not None):
+        """Keeps a connection until it is closed."""
+        self.connections[connection.fd] = connection
+
+    @property
+    def tap(self) -> Tap | None:
+        """Where all connections are being recorded."""
+        return self.recording
+
+    def record(self, Tap tap):
+        """From now on into `tap`, each connection from its OPENED on (Transport.tell); None: nothing any more."""
+        self.recording = tap
+        self.hub.node.recording += 1
+        self.hub.node.tap = NULL if tap is None else <void*>&tap.tap
+
+    def turn(self):
+        """Handles whatever is ready. The event loop calls it when fileno() is readable, the edge after work outside of
+        a turn (Hub.wake). Raises StorageError when the journal has failed."""
+        cdef int found
+        self.hub.in_turn = True
+        self.hub.woken = False
+        self.hub.cold = False
+        try:
+            if self.round(0) == 0 or self.linger_ms == 0 or self.hub.awaited:
+                return
+            if self.linger_off:
+                self.linger_off -= 1
+                return
+            self.set_timer()
+            found = 0
+            while not self.hub.cold and not self.time_is_up and not self.hub.awaited and self.round(
+                    0 if self.hub.has_work() else -1):
+                found += 1
+            if found < LINGER_ROUNDS_MIN and not self.hub.cold:
+                self.linger_off = LINGER_OFF_TURNS      # too quiet for it
+        finally:
+            self.hub.in_turn = False
+            if self.hub.has_work() or self.hub.ledger.news or self.hub.letters:
+                self.hub.touch()            # resumed by the last flush, or not done: their turn comes after the others'
+
+    cdef void set_timer(self) noexcept:
+        """The end of lingering is an event among the others: a timeout in each wait would program the processor's timer
+        for each, and that costs more than a message does."""
+        cdef itimerspec when
+        memset(&when, 0, sizeof(when))
+        when.it_value.tv_sec = self.linger_ms // 1000
+        when.it_value.tv_nsec = self.linger_ms % 1000 * 1000000
+        self.time_is_up = False
+        timerfd_settime(self.timer, 0, &when, NULL)
+
+    cdef int round(self, int timeout_ms) except -1:
+        """Returns how many descriptors were ready, the timer apart, and how many connections went on."""
+        cdef epoll_event[EVENTS_MAX] events
+        cdef int n
+        cdef int i
+        cdef int quiet = 0
+        cdef uint64_t ticks
+        cdef object target
+        if timeout_ms:
+            with nogil:
+                n = epoll_wait(self.epoll, events, EVENTS_MAX, timeout_ms)
+        else:
+            n = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
+        if n < 0:
+            if errno != EINTR:
+                raise OSError(errno, "epoll_wait")
+            n = 0
+        self.stamp()
+        self.hub.node.turn += 1
+        self.hub.node.counters.turns += 1
+        self.share(n)
+        for i in range(n):
+            if events[i].data.ptr == NULL:
+                self.journal_turn()
+                continue
+            if events[i].data.ptr == <void*>&timer_mark:
+                read_fd(self.timer, &ticks, 8)
+                self.time_is_up = True
+                quiet += 1
+                continue
+            # Closed connections stay in hub.closed until the end of the round, so the pointer is good.
+            target = <object><PyObject*>events[i].data.ptr
+            if isinstance(target, Transport):
+                (<Transport>target).on_event(events[i].events)
+            else:
+                self.hub.cold = True
+                self.accept_ready(target)
+        return self.end_turn() + n - quiet
+
+    cdef int share(self, int ready) noexcept:
+        """Divides a round among those who have something to do in it."""
+        cdef node_t* node = self.hub.node
+        cdef uint64_t takers = <uint64_t>ready + <uint64_t>len(self.hub.resumed)
+        node.work_round = node.work + WORK_ROUND
+        node.work_share = WORK_ROUND // takers if takers else WORK_SHARE_MAX
+        node.work_share = min(max(node.work_share, <uint64_t>WORK_SHARE_MIN), <uint64_t>WORK_SHARE_MAX)
+        return 0
+
+    cdef int go_on(self) except -1:
+        """Those who wait for their turn, in the order in which they began to, until the round has done enough: one at
+        least, and each once at most. Returns how many."""
+        cdef Transport connection
+        cdef int served = 0
+        cdef int seen = 0
+        cdef list waiting = self.hub.resumed
+        cdef list later = []
+        self.hub.resumed = []
+        for connection in waiting:
+            if served and self.hub.node.work >= self.hub.node.work_round:
+                break
+            seen += 1
+            if connection.greedy and connection.served == self.hub.node.turn:
+                later.append(connection)        # it had its share of this round
+                continue
+            served += 1
+            connection.go_on()
+        self.hub.resumed = waiting[seen:] + later + self.hub.resumed
+        return served
+
+    cdef int end_turn(self) except -1:
+        """Returns how many connections went on with what waited in them."""
+        cdef Transport connection
+        cdef int served = 0
+        if self.hub.throttled:
+            self.resume_throttled()
+        if self.hub.resumed:
+            served = self.go_on()
+        if self.hub.due:
+            served += self.hub.replay_retained()
+        # Once the journal has failed, journal_turn tells; here connections go on until the node stops.
+        self.hub.pump_queues()
+        if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
+            self.hub.ledger.submit()
+        self.flush_dirty()
+        if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
+            self.hub.ledger.submit()    # what a flush took from a queue is recorded too; nobody else would ask
+        if self.hub.closed:
+            for connection in self.hub.closed:
+                if self.connections.get(connection.fd) is connection:
+                    del self.connections[connection.fd]
+            self.hub.closed.clear()
+        return served
+
+    cdef int flush_dirty(self) except -1:
+        """One send per dirty link; what a drained link takes from its queue is sent in the same pass."""
+        cdef link_t* link
+        cdef object owner
+        cdef int left = 1000000         # a bound, not a policy: each flush either empties a link or blocks it
+        while self.hub.node.dirty != NULL and left:
+            link = <link_t*>self.hub.node.dirty
+            self.hub.node.dirty = <void*>link.next_dirty
+            link.next_dirty = NULL
+            link.dirty = 0
+            left -= 1
+            if link.owner != NULL:
+                owner = <object><PyObject*>link.owner
+                (<Transport>owner).flush()
+            link_drop(link)
+        return 0
+
+    def accept_ready(self, listener):
+        # One listener may have several sockets (IPv4 and IPv6), and the event does not say which.
+        for fd in [fd for fd, known in self.listeners.items() if known is listener]:
+            self.accept_from(fd, listener)
+
+    cdef int accept_from(self, int fd, object listener) except -1:
+        cdef int i, accepted
+        cdef int one = 1
+        cdef unsigned char[PEER_BYTES] peer
+        cdef unsigned int length
+        for i in range(ACCEPT_MAX):
+            if i >= ACCEPT_MIN and self.hub.node.work >= self.hub.node.work_round:
+                return 0            # epoll will report it again
+            self.hub.node.work += WORK_ACCEPT
+            length = PEER_BYTES
+            accepted = accept4(fd, <sockaddr*>peer, &length, SOCK_NONBLOCK | SOCK_CLOEXEC)
+            if accepted < 0:
+                if errno == EINTR or errno == ECONNABORTED:
+                    continue
+                if errno != EAGAIN:
+                    error = errno
+                    self.remove_listener(fd)
+                    listener.accept_failed(error)
+                return 0
+            setsockopt(accepted, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
+            self.hub.node.counters.connections_accepted += 1
+            connection = listener.accepted(accepted, peer_ip(peer, length))
+            if connection is not None:
+                self.connections[(<Transport>connection).fd] = connection
+        return 0
+
+    cdef int journal_turn(self) except -1:
+        """A batch is durable: lets go what waited for it. The next one is handed over, in the middle of a turn: what
+        queues have settled in it is recorded at the end of their pump, and belongs with what is recorded already (a
+        dead letter, the other half of a transaction)."""
+        self.hub.pump_queues()
+        self.hub.ledger.poll()
+        self.hub.release()
+        return 0
+
+    cdef int resume_throttled(self) except -1:
+        """The disk, or a checkpoint, has caught up: who was not read because of it is read again."""
+        cdef Transport connection
+        if self.hub.ledger.journal.backlog() < self.hub.backlog_max // 2 and not self.hub.is_ahead():
+            waiting = self.hub.throttled[:]
+            self.hub.throttled.clear()
+            for connection in waiting:
+                connection.resume_from(PAUSE_DISK)
+        return 0
+
+    def sweep(self) -> list:
+        """Looks at every connection's clock. Returns [(connection, why)] of who must end, see Connection.tick."""
+        cdef Transport connection
+        self.stamp()
+        late = []
+        for connection in list(self.connections.values()):
+            why = connection.tick()
+            if why:
+                late.append((connection, why))
+        return late

@@ -1,0 +1,113 @@
+"""The bytes of one connection, whatever protocol they carry.
+
+Phases:
+
+    TLS ─handshake─► HTTP ─upgrade─► CONNECT ─accepted─► OPEN ─► DRAINING ─► CLOSED
+    (TLS listeners)  (WebSocket)     first packet                last bytes leave, the peer's are ignored
+
+A connection has a share of each round (memory/node.pxd, WORK_*). When that is used up, what is left of the read waits
+in `carry` and the connection in Hub.resumed, for the next round. One that used up its share is `greedy`: what it sends
+next is not read when it comes but in its turn among the others in that list, of which a round serves as many as it can.
+
+`paused` stops parsing and reading in any phase (a password being checked, answers that are not read; PAUSE_*); what has
+arrived waits in `carry`. Reading goes through one buffer that all connections share; a connection owns memory for input
+only while it is in the middle of a packet.
+"""
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from fluxmq._core.hub.hub cimport Hub
+from fluxmq._core.memory.link cimport link_t
+from fluxmq._core.memory.message cimport blob_t
+from fluxmq._core.net.websocket cimport ws_t
+
+cdef enum:
+    PHASE_TLS = 0
+    PHASE_HTTP = 1
+    PHASE_CONNECT = 2
+    PHASE_OPEN = 3
+    PHASE_DRAINING = 4
+    PHASE_CLOSED = 5
+
+cdef enum:
+    PAUSE_EDGE = 1          # the edge asked: a password is being checked, CONNACK waits for the disk
+    PAUSE_DISK = 2          # it writes faster than the disk takes; in Hub.throttled
+    PAUSE_ANSWERS = 4       # it sends and does not read: answers for it pile up, or too many of them wait for the disk
+
+cdef class Transport:
+    cdef readonly Hub hub
+    cdef public object handler          # the edge: cold packets, see edge/mqtt/connection.py
+    cdef public object state            # whatever the edge keeps with it
+    cdef public object origin           # edge/origins.py: the address that it counts for; None: for none
+    cdef object tls                     # ssl.SSLSocket, or None
+    cdef link_t* link
+    cdef ws_t* ws                       # NULL unless WebSocket
+    cdef readonly int fd                # -1 once closed
+    cdef int epoll
+    cdef uint32_t interest              # epoll events asked for
+    cdef readonly uint8_t phase
+    cdef readonly uint8_t paused        # PAUSE_* bits, 0 = it is read
+    cdef bint resumed                   # in Hub.resumed: it goes on in a later round
+    cdef readonly bint greedy           # it used up its share the last time
+    cdef uint64_t served                # node.turn of the round in which that was
+    cdef uint64_t work_end              # value of node.work at which its share is used up
+    cdef uint32_t deferred              # epoll events that it will look at when it goes on
+    cdef bint reported                  # the edge heard that it ended
+    cdef readonly bint eof              # the peer closed its side
+    # recording, see tap_read
+    cdef const uint8_t* untapped        # what was parsed before it is recorded; NULL: nothing is being parsed for one
+    cdef const uint8_t* parsed          # end of the packet that is being handled
+    cdef int64_t read_ns                # when its bytes were read
+    cdef public str end_why             # what the edge says about the end; "": nothing yet
+    cdef public int end_code            # the reason or reply code that went with it
+    cdef bint closing                   # WebSocket: its Close came while it was paused, behind what waits in carry
+    # input
+    cdef uint8_t* carry                 # start of an incomplete packet, or whatever waits
+    cdef size_t carry_start             # offset of the first byte that counts
+    cdef size_t carry_length            # bytes from there on
+    cdef size_t carry_room
+    cdef uint8_t* input                 # while go_on parses it: what was carry, if nobody else has it yet
+    cdef size_t input_room
+    cdef uint32_t read_room             # bytes of one recv: fewer where a read is more than a share
+    cdef blob_t* big                    # an incomplete packet too large for the shared buffer, received in place
+    cdef size_t big_have
+    cdef public uint32_t packet_bytes_max
+    # time, monotonic ms
+    cdef readonly int64_t heard_ms
+    cdef public int64_t deadline_ms     # until CONNECT must have come, or draining must have ended; 0 = none
+    cdef public int64_t write_timeout_ms
+
+    cdef int on_event(self, uint32_t events) except -1
+    cdef int serve(self, uint32_t events) except -1
+    cdef int defer(self, uint32_t events) except -1
+    cdef bint spent(self) noexcept
+    cdef void rest(self) noexcept
+    cdef int take_carried(self) except -1
+    cdef int on_readable(self) except -1
+    cdef ssize_t receive(self, uint8_t* into, size_t room) except -3
+    cdef int take(self, uint8_t* data, size_t n) except -1
+    cdef int receive_big(self) except -1
+    cdef int dispatch_big(self) except -1
+    cdef int unframe(self, size_t n, size_t got) except -1
+    cdef int keep_http(self, const uint8_t* data, size_t n) except -1
+    cdef int pause_for(self, uint8_t reason) except -1
+    cdef int resume_from(self, uint8_t reason) except -1
+    cdef int keep(self, const uint8_t* data, size_t n) except -1
+    cdef ssize_t parse(self, uint8_t* data, size_t n) except -1
+    cdef ssize_t parse_tapped(self, uint8_t* data, size_t n) except -1
+    cdef void tap_read(self, const uint8_t* end) noexcept
+    cdef void tap_big(self) noexcept
+    cdef int tell_closed(self) except -1
+    cdef int upgrade(self, const uint8_t* data, size_t n) except -1
+    cdef int handshake(self) except -1
+    cdef int flush(self) except -1
+    cdef int flush_tls(self) except -2
+    cdef int want(self, uint32_t interest) except -1
+    cdef int go_on(self) except -1
+    cdef void release_input(self) noexcept
+    cdef int finish(self) except -1
+
+    # what the protocol adds
+    cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept
+    cdef void count(self, bytes packet) noexcept
+    cdef void let_go(self) noexcept
+    cdef int drained(self) except -1

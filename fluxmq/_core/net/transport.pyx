@@ -1,0 +1,773 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Handle. The bytes of one connection: sockets, TLS, WebSocket, buffers, the way it ends. What the bytes mean is
+decided by the class that inherits from it (connection.pyx for MQTT). One of ring 0's socket handles. See the .pxd.
+It is one file because reading, waiting, sending and ending are states of one object, each of which the others ask for.
+
+What the edge must provide (`handler`):
+
+    on_http(transport, head) -> (bool, bytes)  the HTTP request of a WebSocket upgrade; accepted?, the response
+    on_error(transport, reason, text)          the peer broke the protocol: answer and call end()
+    on_crash(transport, exception)             a bug of ours; the connection is closed afterwards
+    on_end(transport)                          called once, when the connection stops being one
+"""
+cimport cython
+from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memmove, memset
+from posix.unistd cimport close
+
+from json import dumps
+from ssl import SSLWantReadError, SSLWantWriteError
+
+from fluxmq._core.errors import ProtocolError
+from fluxmq._core.memory.ledger cimport HELD_BYTES
+from fluxmq._core.memory.link cimport (
+    chunk_t, link_close, link_drop, link_flush, link_mark, link_new, link_seal, link_sent, link_tap, link_tap_begin,
+    link_tap_skip, link_tap_unsent, link_write,
+)
+from fluxmq._core.memory.message cimport blob_drop, blob_new
+from fluxmq._core.memory.node cimport WORK_CONNECT, WORK_HANDSHAKE
+from fluxmq._core.memory.tap cimport TAP_CLOSED, TAP_IN, TAP_OPENED, tap_now, tap_t, tap_write
+from fluxmq._core.net.peer cimport peer_name
+from fluxmq._core.net.websocket cimport WS_OK, ws_answer, ws_unframe
+
+__all__ = ["Transport"]
+
+cdef extern from "<string.h>" nogil:
+    void* memmem(const void* hay, size_t n, const void* needle, size_t m)
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t recv(int fd, void* into, size_t n, int flags)
+    int shutdown(int fd, int how)
+    int SHUT_WR
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        void* ptr
+    cdef struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_ctl(int epfd, int op, int fd, epoll_event* event)
+    int EPOLL_CTL_ADD
+    int EPOLL_CTL_MOD
+    uint32_t EPOLLIN
+    uint32_t EPOLLOUT
+    uint32_t EPOLLERR
+    uint32_t EPOLLHUP
+
+cdef enum:
+    READ_BYTES = 262144         # of one recv: thousands of small packets, and still in the second-level cache
+    READ_BYTES_MIN = 8192       # of who sends more work than a share: what waits for its turn waits in the kernel
+    CARRY_BYTES_MAX = 65536     # a packet longer than this is received in memory of its own
+    HTTP_BYTES_MAX = 16384
+    DRAIN_MS = 2000             # how long a closing connection may take to send its last bytes
+    AGAIN = -1
+    BROKEN = -2
+
+# One per process: a loop has one thread, and no read outlives its turn.
+cdef uint8_t* shared = <uint8_t*>malloc(READ_BYTES + 2 * CARRY_BYTES_MAX)
+
+
+@cython.no_gc_clear     # __dealloc__ reads `tls`; the cycle with `state` breaks on the other side
+cdef class Transport:
+    """Handle. Owns the socket `fd` from construction on.
+
+    hub: the node's. fd: a connected, non-blocking TCP socket. epoll: the poller's descriptor. handler: see above.
+    tls: an ssl.SSLSocket over the same descriptor whose handshake is still to be done, or None. websocket: an
+    upgrade comes first.
+    """
+
+    def __cinit__(self, Hub hub not None, int fd, int epoll, object handler, object tls=None, bint websocket=False):
+        cdef epoll_event event
+        self.fd = -1
+        self.hub = hub
+        self.handler = handler
+        self.tls = tls
+        self.link = link_new(hub.node, fd)
+        self.link.owner = <void*>self
+        self.link.high = hub.buffer_high
+        self.link.low = hub.buffer_low
+        self.link.tls = tls is not None
+        self.end_why = ""
+        self.epoll = epoll
+        self.heard_ms = hub.node.mono_ms
+        self.phase = PHASE_CONNECT
+        if websocket:
+            self.phase = PHASE_HTTP
+            self.ws = <ws_t*>malloc(sizeof(ws_t))
+            if self.ws == NULL:
+                raise MemoryError()
+            memset(self.ws, 0, sizeof(ws_t))
+        if tls is not None:
+            self.phase = PHASE_TLS
+        self.fd = fd
+        self.interest = EPOLLIN
+        self.read_room = READ_BYTES
+        if epoll >= 0:
+            event.events = EPOLLIN
+            event.data.ptr = <void*>self
+            if epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) < 0:
+                raise OSError(errno, "epoll_ctl")
+
+    def __dealloc__(self):
+        if self.link != NULL:
+            self.link.owner = NULL
+            link_close(self.link)
+            link_drop(self.link)
+        if self.fd >= 0 and self.phase != PHASE_CLOSED and self.tls is None:
+            close(self.fd)
+        self.release_input()
+        free(self.ws)
+
+    @property
+    def pending(self) -> int:
+        """Bytes waiting to be sent."""
+        return self.link.pending
+
+    @property
+    def dropped(self) -> int:
+        """QoS 0 messages dropped because this connection did not read."""
+        return self.link.dropped
+
+    @property
+    def ended(self) -> bool:
+        return self.phase >= PHASE_DRAINING
+
+    @property
+    def peer(self) -> str:
+        """Address of the other end, "" when it is gone."""
+        return peer_name(self.fd) if self.phase != PHASE_CLOSED else ""
+
+    def write(self, bytes data not None):
+        """Queues one packet; it leaves at the end of the turn."""
+        self.count(data)
+        link_write(self.link, <const uint8_t*><const char*>data, <uint32_t>len(data))
+        self.hub.touch()
+
+    def write_when_durable(self, bytes data not None, uint64_t records_before):
+        """As write, but behind what was recorded since `records_before` (Ledger.records then) and behind its elders."""
+        cdef uint64_t batch = 0
+        if self.hub.ledger.records != records_before:
+            batch = self.hub.ledger.batch()
+        elif self.link.held:
+            batch = self.link.held_batch
+        else:
+            self.write(data)
+            return
+        self.count(data)
+        self.hub.ledger.hold(HELD_BYTES, self.link, data, 0, 0, 0, batch)
+        self.hub.touch()
+
+    def write_behind(self, bytes data not None) -> bool:
+        """As write, but behind everything of this connection that waits for the disk. Whether anything does."""
+        cdef bint waits = self.link.held != 0
+        self.write_when_durable(data, self.hub.ledger.records)
+        return waits
+
+    def pause(self):
+        """Stops parsing and reading until resume(); what has arrived waits."""
+        self.pause_for(PAUSE_EDGE)
+
+    def resume(self):
+        """Ends what pause() began; other reasons not to read stay."""
+        self.resume_from(PAUSE_EDGE)
+
+    cdef int pause_for(self, uint8_t reason) except -1:
+        self.paused |= reason
+        return self.want(self.interest & ~EPOLLIN)
+
+    cdef int resume_from(self, uint8_t reason) except -1:
+        if not self.paused & reason:
+            return 0
+        self.paused &= ~reason
+        if self.paused:
+            return 0
+        if self.phase < PHASE_DRAINING:
+            self.want(self.interest | EPOLLIN)
+        if not self.resumed:
+            self.resumed = True
+            self.hub.resumed.append(self)
+        self.hub.touch()
+        return 0
+
+    def end(self, bint finish_acknowledging=False):
+        """Sends what is waiting, then closes. The session is let go at once and on_end is called.
+
+        finish_acknowledging: also what still waits for the disk leaves before the end; otherwise nothing is added any
+        more, as after a DISCONNECT of ours [MQTT-3.14.4-1].
+        """
+        if self.phase >= PHASE_DRAINING:
+            return
+        self.phase = PHASE_DRAINING
+        self.link.open = finish_acknowledging
+        self.paused = 0
+        self.release_input()
+        self.deadline_ms = self.hub.node.mono_ms + DRAIN_MS
+        self.let_go()
+        if not self.reported:
+            self.reported = True
+            self.handler.on_end(self)
+        link_mark(self.link)
+        self.hub.touch()
+
+    def abort(self):
+        """Closes now; what was waiting is lost."""
+        self.end()
+        self.finish()
+
+    cdef int defer(self, uint32_t events) except -1:
+        """The rest, and what epoll reported, is looked at in a later round (go_on), behind those who wait already."""
+        self.deferred |= events
+        if not self.resumed:
+            self.resumed = True
+            self.hub.resumed.append(self)
+        return 0
+
+    cdef bint spent(self) noexcept:
+        """Whether its share of this round is used up."""
+        return self.hub.node.work >= self.work_end
+
+    cdef void rest(self) noexcept:
+        """The end of its turn in this round."""
+        self.greedy = self.spent()
+        self.served = self.hub.node.turn
+
+    cdef int on_event(self, uint32_t events) except -1:
+        """One readiness report of the poller. Never raises for what a peer did."""
+        cdef uint32_t later = 0
+        if self.phase < PHASE_DRAINING:
+            if self.phase == PHASE_TLS:
+                if self.hub.node.work >= self.hub.node.work_round:
+                    later = events          # a storm of handshakes takes a round each few
+            elif self.resumed or self.greedy:
+                later = events & (EPOLLIN | EPOLLHUP | EPOLLERR)
+        if later:
+            self.defer(later)
+        return self.serve(events & ~later) if events != later else 0
+
+    cdef int serve(self, uint32_t events) except -1:
+        """Looks at what was reported, for as long as a share lasts."""
+        self.work_end = self.hub.node.work + self.hub.node.work_share
+        try:
+            if self.phase == PHASE_CLOSED:
+                return 0
+            if self.phase == PHASE_TLS:
+                self.handshake()
+                if self.phase == PHASE_TLS:
+                    return 0
+            if events & EPOLLOUT:
+                if self.link.blocked:
+                    self.link.blocked = 0
+                    self.flush()
+                elif self.phase != PHASE_CLOSED:
+                    # A read of the TLS layer wanted to write: it is the read that goes on now.
+                    self.want(self.interest & ~EPOLLOUT)
+                    events |= EPOLLIN
+            if events & (EPOLLIN | EPOLLHUP | EPOLLERR) and self.phase != PHASE_CLOSED:
+                if self.paused and events & (EPOLLHUP | EPOLLERR):
+                    self.abort()
+                elif not self.paused:
+                    self.on_readable()
+        except ProtocolError as error:
+            self.fail(error)
+        except OSError:
+            self.abort()
+        except Exception as error:
+            self.crash(error)
+        self.rest()
+        return 0
+
+    def fail(self, error):
+        """Answers a ProtocolError and ends the connection."""
+        self.hub.node.counters.protocol_errors += 1
+        try:
+            self.handler.on_error(self, error.reason, error.text)
+        finally:
+            self.end()
+
+    def crash(self, error):
+        try:
+            self.handler.on_crash(self, error)
+        finally:
+            self.abort()
+
+    cdef int go_on(self) except -1:
+        """After resume() or defer(): parses what waited, and looks at what was reported meanwhile."""
+        cdef uint32_t events = self.deferred
+        self.resumed = False
+        self.deferred = 0
+        if self.phase >= PHASE_DRAINING:
+            return 0
+        if self.phase == PHASE_TLS or self.paused:
+            return self.serve(events) if events else 0
+        self.work_end = self.hub.node.work + self.hub.node.work_share
+        try:
+            if self.carry_length:
+                self.heard_ms = self.hub.node.mono_ms   # it came long ago perhaps, and waited for us
+                self.take_carried()
+            if self.closing and not self.paused and not self.resumed:
+                self.end()
+            if not self.paused and not self.resumed and self.phase < PHASE_DRAINING and (
+                    events or self.tls is not None):
+                self.on_readable()      # bytes may wait inside the TLS layer, where epoll does not see them
+        except ProtocolError as error:
+            self.fail(error)
+        except OSError:
+            self.abort()
+        except Exception as error:
+            self.crash(error)
+        self.rest()
+        return 0
+
+    cdef int take_carried(self) except -1:
+        """Parses what waited where it lies. What is not handled now stays there (keep): nothing is copied or looked at
+        again for each share that it takes."""
+        cdef uint8_t* at = self.carry + self.carry_start
+        cdef size_t n = self.carry_length
+        self.input = self.carry
+        self.input_room = self.carry_room
+        self.carry = NULL
+        self.carry_start = self.carry_length = self.carry_room = 0
+        try:
+            self.take(at, n)
+        finally:
+            free(self.input)            # NULL: it is carry again
+            self.input = NULL
+        return 0
+
+    cdef int on_readable(self) except -1:
+        cdef ssize_t got
+        cdef size_t n
+        cdef size_t room = self.read_room
+        if self.resumed:
+            return 0                # what waits in carry comes first (go_on), and may leave no room in `shared`
+        while True:
+            if self.big != NULL and self.ws == NULL and self.tls is None:
+                return self.receive_big()
+            n = self.carry_length
+            if n:
+                memcpy(shared, self.carry + self.carry_start, n)
+            got = self.receive(shared + n, room)
+            if got == AGAIN:
+                return 0
+            if got <= 0:
+                self.eof = True
+                self.abort()
+                return 0
+            self.heard_ms = self.hub.node.mono_ms
+            self.hub.node.counters.bytes_received += got
+            self.hub.node.counters.reads += 1
+            if self.phase == PHASE_DRAINING:
+                return 0
+            self.carry_length = 0
+            if self.ws == NULL or self.phase == PHASE_HTTP:
+                self.take(shared, n + got)
+            else:
+                self.unframe(n, got)
+            if self.resumed and self.spent():
+                self.read_room = max(<uint32_t>READ_BYTES_MIN, self.read_room // 2)
+            elif got == <ssize_t>room:
+                self.read_room = min(<uint32_t>READ_BYTES, self.read_room * 2)
+            # What stays in the socket is asked for in the next round. What the TLS layer has taken out of it (the rest
+            # of one record) epoll does not see, so exactly that is read now: a fast peer must not keep us here.
+            if (self.tls is None or got < <ssize_t>room or self.paused or self.resumed
+                    or self.phase >= PHASE_DRAINING):
+                return 0
+            room = <size_t>self.tls.pending()
+            if room == 0:
+                return 0
+
+    cdef int unframe(self, size_t n, size_t got) except -1:
+        """shared[n:n+got] are WebSocket bytes behind n MQTT bytes."""
+        cdef size_t mqtt = 0
+        cdef int result = ws_unframe(self.ws, shared + n, got, &mqtt)
+        ws_answer(self.ws, self.link, 0)
+        self.take(shared, n + mqtt)
+        ws_answer(self.ws, self.link, 1)
+        if result != WS_OK:
+            if (self.paused or self.resumed) and self.carry_length:
+                self.closing = True     # what was received before it is handled first (go_on)
+            else:
+                self.end()
+        return 0
+
+    cdef ssize_t receive(self, uint8_t* into, size_t room) except -3:
+        """Bytes read; 0: the peer closed; AGAIN: nothing now; BROKEN: the connection is gone."""
+        cdef ssize_t got
+        cdef size_t total = 0
+        if self.tls is None or self.phase == PHASE_DRAINING:       # draining: what comes is thrown away as it is
+            while True:
+                got = recv(self.fd, into, room, 0)
+                if got >= 0:
+                    return got
+                if errno != EINTR:
+                    return AGAIN if errno == EAGAIN else BROKEN
+        while total < room:
+            try:
+                got = self.tls.read(room - total,
+                                    PyMemoryView_FromMemory(<char*>into + total, room - total, PyBUF_WRITE))
+            except SSLWantReadError:
+                return <ssize_t>total if total else AGAIN
+            except SSLWantWriteError:
+                self.want(self.interest | EPOLLOUT)
+                return <ssize_t>total if total else AGAIN
+            except OSError:
+                return <ssize_t>total if total else BROKEN
+            if got == 0:
+                return <ssize_t>total
+            total += got
+        return <ssize_t>total
+
+    cdef int receive_big(self) except -1:
+        """The rest of a large packet goes straight to where it will stay."""
+        cdef ssize_t got = self.receive(self.big.data + self.big_have, self.big.size - self.big_have)
+        if got == AGAIN:
+            return 0
+        if got <= 0:
+            self.eof = True
+            self.abort()
+            return 0
+        self.heard_ms = self.hub.node.mono_ms
+        self.hub.node.counters.bytes_received += got
+        self.hub.node.counters.reads += 1
+        if self.phase == PHASE_DRAINING:
+            return 0
+        self.big_have += got
+        if self.big_have == self.big.size:
+            if self.hub.node.tap != NULL:
+                self.tap_big()
+            self.dispatch_big()
+        return 0
+
+    cdef int take(self, uint8_t* data, size_t n) except -1:
+        """data[0:n]: everything received and not yet parsed."""
+        cdef ssize_t used
+        cdef size_t rest
+        if self.phase == PHASE_HTTP:
+            return self.upgrade(data, n)
+        if self.big != NULL:
+            rest = self.big.size - self.big_have
+            if rest > n:
+                rest = n
+            memcpy(self.big.data + self.big_have, data, rest)
+            self.big_have += rest
+            data += rest
+            n -= rest
+            if self.big_have < self.big.size:
+                return 0
+            if self.hub.node.tap != NULL:
+                self.tap_big()
+            self.dispatch_big()
+            if self.phase >= PHASE_DRAINING:
+                return 0
+            if self.paused:
+                return self.keep(data, n)
+        used = self.parse(data, n) if self.hub.node.tap == NULL else self.parse_tapped(data, n)
+        if self.phase >= PHASE_DRAINING:
+            return 0
+        return self.keep(data + used, n - used)
+
+    cdef int keep(self, const uint8_t* data, size_t n) except -1:
+        """Puts an incomplete packet (or, paused, everything unparsed) aside."""
+        cdef uint8_t* grown
+        cdef size_t size
+        if n == 0:
+            if self.carry != NULL:
+                free(self.carry)
+                self.carry = NULL
+                self.carry_room = 0
+            self.carry_start = self.carry_length = 0
+            return 0
+        if (self.paused or self.resumed) and self.input != NULL and (
+                self.input <= data < self.input + self.input_room):
+            self.carry = self.input     # it waits where it is
+            self.carry_room = self.input_room
+            self.carry_start = data - self.input
+            self.carry_length = n
+            self.input = NULL
+            return 0
+        if not self.paused:
+            size = self.packet_bytes(data, n)
+            if size > CARRY_BYTES_MAX and size > n:
+                self.big = blob_new(<uint32_t>size)
+                memcpy(self.big.data, data, n)
+                self.big_have = n
+                return self.keep(data, 0)
+        if n > self.carry_room:
+            grown = <uint8_t*>realloc(self.carry, n)
+            if grown == NULL:
+                raise MemoryError()
+            self.carry = grown
+            self.carry_room = n
+        memcpy(self.carry, data, n)
+        self.carry_start = 0
+        self.carry_length = n
+        return 0
+
+    cdef int upgrade(self, const uint8_t* data, size_t n) except -1:
+        """Waits for the whole HTTP request; the edge judges it."""
+        cdef const uint8_t* blank = <const uint8_t*>memmem(data, n, <const char*>b"\r\n\r\n", 4)
+        cdef size_t head
+        self.hub.node.work += WORK_CONNECT
+        if blank == NULL:
+            if n > HTTP_BYTES_MAX:
+                self.abort()
+                return 0
+            return self.keep_http(data, n)
+        head = blank + 4 - data
+        accepted, response = self.handler.on_http(self, PyBytes_FromStringAndSize(<const char*>data, head))
+        link_write(self.link, <const uint8_t*><const char*><bytes>response, <uint32_t>len(response))
+        link_tap_skip(self.link)        # HTTP is not recorded
+        self.hub.touch()
+        if not accepted:
+            self.end()
+            return 0
+        self.flush()
+        if self.phase != PHASE_HTTP:
+            return 0                    # the peer is gone already
+        if self.link.head != NULL:
+            self.abort()                # it takes not even this: no frame may be put in front of what is no frame
+            return 0
+        self.phase = PHASE_CONNECT
+        self.link.websocket = 1
+        self.keep(data, 0)
+        if n > head:
+            memmove(shared, data + head, n - head)
+            self.unframe(0, n - head)
+        return 0
+
+    cdef int keep_http(self, const uint8_t* data, size_t n) except -1:
+        cdef uint8_t paused = self.paused
+        self.paused |= PAUSE_EDGE           # keep() must not look for an MQTT header in it
+        try:
+            return self.keep(data, n)
+        finally:
+            self.paused = paused
+
+    cdef int handshake(self) except -1:
+        """One step of the TLS handshake."""
+        self.hub.node.work += WORK_HANDSHAKE
+        try:
+            self.tls.do_handshake()
+        except SSLWantReadError:
+            return self.want(EPOLLIN)
+        except SSLWantWriteError:
+            return self.want(EPOLLIN | EPOLLOUT)
+        except OSError as error:
+            self.handler.on_error(self, 0, f"TLS handshake: {getattr(error, 'reason', None) or error}")
+            self.abort()
+            return 0
+        self.want(EPOLLIN)
+        self.heard_ms = self.hub.node.mono_ms
+        self.phase = PHASE_HTTP if self.ws != NULL else PHASE_CONNECT
+        return 0
+
+    @property
+    def certificate(self):
+        """The peer's certificate as ssl.SSLSocket.getpeercert() tells it, or None."""
+        return self.tls.getpeercert() if self.tls is not None else None
+
+    cdef int flush(self) except -1:
+        """Sends what is waiting. Called by the poller for each dirty link, once per turn."""
+        cdef int result
+        if self.phase == PHASE_CLOSED:
+            return 0
+        if self.link.blocked:
+            return 0
+        if self.hub.node.tap != NULL:
+            link_tap(self.link)
+        result = self.flush_tls() if self.tls is not None else link_flush(self.link)
+        if result < 0:
+            self.abort()
+            return 0
+        if result == 1:
+            self.link.blocked = 1
+            self.want(self.interest | EPOLLOUT)
+        elif self.interest & EPOLLOUT:
+            self.want(self.interest & ~EPOLLOUT)
+        if self.phase == PHASE_DRAINING:
+            if result == 0 and not (self.link.open and self.link.held):
+                self.finish()
+        elif self.link.pending <= self.link.low:
+            self.link.choked = 0
+            # Deliveries end at the high water mark, so what was over twice that were answers.
+            if (self.paused & PAUSE_ANSWERS and 2 * self.link.held <= self.hub.receive_max
+                    and self.link.awaited <= self.link.high):
+                self.resume_from(PAUSE_ANSWERS)
+            if self.ws != NULL:
+                ws_answer(self.ws, self.link, 0)
+            self.drained()
+        return 0
+
+    cdef int flush_tls(self) except -2:
+        """As link_flush, through the TLS layer."""
+        cdef chunk_t* chunk
+        cdef ssize_t sent
+        if self.phase == PHASE_TLS:
+            return 1
+        if self.link.websocket:
+            link_seal(self.link)
+        while self.link.head != NULL:
+            chunk = self.link.head
+            try:
+                sent = self.tls.send(PyMemoryView_FromMemory(<char*>chunk.data + chunk.start, chunk.end - chunk.start,
+                                                             PyBUF_READ))
+            except (SSLWantWriteError, SSLWantReadError):
+                return 1
+            except OSError:
+                return -1
+            self.hub.node.counters.flushes += 1
+            link_sent(self.link, sent)
+        return 0
+
+    cdef int want(self, uint32_t interest) except -1:
+        cdef epoll_event event
+        # A closed descriptor's number may be somebody else's by now.
+        if interest == self.interest or self.phase == PHASE_CLOSED or self.epoll < 0:
+            return 0
+        self.interest = interest
+        event.events = interest
+        event.data.ptr = <void*>self
+        if epoll_ctl(self.epoll, EPOLL_CTL_MOD, self.fd, &event) < 0:
+            raise OSError(errno, "epoll_ctl")
+        return 0
+
+    cdef void release_input(self) noexcept:
+        free(self.carry)
+        self.carry = NULL
+        self.carry_start = self.carry_length = self.carry_room = 0
+        blob_drop(self.big)
+        self.big = NULL
+        self.big_have = 0
+
+    cdef int finish(self) except -1:
+        """Everything has left, or time is up. First our side is shut, so that the peer reads our last packet whole;
+        the descriptor goes when the peer has closed too, or when the deadline passes."""
+        if self.phase == PHASE_CLOSED:
+            return 0
+        if not self.eof and self.link.head == NULL:
+            self.eof = True             # the next call closes
+            if self.tls is not None:
+                try:
+                    self.tls.unwrap()   # close_notify; that the peer's has not come yet is no error
+                except (OSError, ValueError):
+                    pass                # gone already, or never grown up: the socket is closed next
+            shutdown(self.fd, SHUT_WR)
+            self.want(EPOLLIN)
+            return 0
+        self.phase = PHASE_CLOSED
+        if self.hub.node.tap != NULL:
+            self.tell_closed()
+        self.state = None               # it points back at us: without it no garbage collection is needed
+        link_close(self.link)
+        if self.tls is not None:
+            self.tls.close()
+        else:
+            close(self.fd)
+        self.hub.closed.append(self)
+        return 0
+
+    # ---------------------------------------------------------------- recording
+
+    @property
+    def number(self) -> int:
+        """Of this connection, from 1, unique in a run of the broker."""
+        return self.link.number
+
+    @property
+    def protocol(self) -> int:
+        """As in an entry of a recording: 1 MQTT, 2 AMQP 0-9-1."""
+        return self.link.protocol
+
+    @property
+    def websocket(self) -> bool:
+        return self.ws != NULL
+
+    @property
+    def secure(self) -> bool:
+        """Whether it is a connection over TLS."""
+        return self.tls is not None
+
+    def tell(self, int kind, bytes data not None, int flags=0):
+        """An event of this connection (OPENED, ACCEPTED: memory/tap.pxd) for the recording, if one runs. With OPENED
+        the recording of its bytes begins; before that, nothing of it is recorded."""
+        cdef tap_t* tap = <tap_t*>self.hub.node.tap
+        if tap == NULL:
+            return
+        if kind == TAP_OPENED:
+            link_tap_begin(self.link)
+        elif self.link.recording != self.hub.node.recording:
+            return
+        self.tap_read(self.parsed)      # what the client sent to cause it comes first
+        tap_write(tap, <uint8_t>kind, self.link.protocol, <uint16_t>flags, self.link.number, tap_now(),
+                  <const uint8_t*><const char*>data, len(data))
+
+    cdef ssize_t parse_tapped(self, uint8_t* data, size_t n) except -1:
+        """As parse, and what was parsed is recorded."""
+        cdef ssize_t used
+        self.untapped = data
+        self.parsed = NULL
+        self.read_ns = tap_now()
+        try:
+            used = self.parse(data, n)
+            self.parsed = data + used
+        except BaseException:
+            # The packet that was refused is the last one; of what is none, all that came.
+            if self.parsed == NULL:
+                self.parsed = data + n
+            raise
+        finally:
+            self.tap_read(self.parsed)
+            self.untapped = NULL
+        return used
+
+    cdef void tap_read(self, const uint8_t* end) noexcept:
+        """What was parsed up to `end` becomes an entry."""
+        cdef tap_t* tap = <tap_t*>self.hub.node.tap
+        if tap == NULL or self.untapped == NULL or end <= self.untapped:
+            return
+        if self.link.recording == self.hub.node.recording:
+            tap_write(tap, TAP_IN, self.link.protocol, 0, self.link.number, self.read_ns, self.untapped,
+                      end - self.untapped)
+        self.untapped = end
+
+    cdef void tap_big(self) noexcept:
+        """A packet that came into memory of its own is an entry of its own."""
+        if self.link.recording == self.hub.node.recording:
+            tap_write(<tap_t*>self.hub.node.tap, TAP_IN, self.link.protocol, 0, self.link.number, tap_now(),
+                      self.big.data, self.big.size)
+
+    cdef int tell_closed(self) except -1:
+        """The last entry of a connection. unsent: bytes at the end of what is recorded as sent that did not leave."""
+        why = self.end_why or "lost"
+        self.tell(TAP_CLOSED, dumps({
+            "by": "client" if why in ("client", "lost") else "broker", "reason": why, "code": self.end_code,
+            "unsent": link_tap_unsent(self.link)}).encode())
+        return 0
+
+    # ---------------------------------------------------------------- what the protocol adds
+
+    cdef ssize_t parse(self, uint8_t* data, size_t n) except -1:
+        """Handles every complete packet in data[0:n], stops when paused or ended; returns the bytes used."""
+        raise NotImplementedError
+
+    cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept:
+        """How long the packet that begins here is in all; 0: its header does not tell yet."""
+        return 0
+
+    cdef int dispatch_big(self) except -1:
+        """self.big holds one whole packet: handles it and lets go of it."""
+        raise NotImplementedError
+
+    cdef void count(self, bytes packet) noexcept:
+        """A packet of the cold half is about to be sent."""
+
+    cdef void let_go(self) noexcept:
+        """The connection ends: drops what sends through it."""
+
+    cdef int drained(self) except -1:
+        """The outbound buffer is under its low water: there is room for what waits elsewhere."""
+        return 0

@@ -1,0 +1,196 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
+"""The inbound half of RFC 6455 for a server; the outbound half is link_seal. See net/websocket.pxd."""
+from libc.stdint cimport uint32_t
+from libc.string cimport memcpy, memmove
+
+from fluxmq._core.memory.link cimport link_control_frame
+
+cdef enum:
+    CONTINUATION = 0
+    TEXT = 1
+    BINARY = 2
+    CLOSE = 8
+    PING = 9
+    PONG = 10
+
+
+cdef void unmask(uint8_t* data, size_t n, const uint8_t* mask, uint8_t phase) noexcept nogil:
+    """RFC 6455 section 5.3; eight bytes at a time once the mask is turned to where the data begins."""
+    cdef uint8_t[8] turned
+    cdef uint64_t wide, word
+    cdef size_t i = 0
+    cdef int k
+    for k in range(8):
+        turned[k] = mask[(phase + k) & 3]
+    memcpy(&wide, turned, 8)
+    while i + 8 <= n:
+        memcpy(&word, data + i, 8)
+        word ^= wide
+        memcpy(data + i, &word, 8)
+        i += 8
+    while i < n:
+        data[i] ^= turned[i & 7]
+        i += 1
+
+
+cdef int give_up(ws_t* ws, uint16_t code, int result) noexcept:
+    ws.close_due = 1
+    ws.close_have = 2
+    ws.close[0] = <uint8_t>(code >> 8)
+    ws.close[1] = <uint8_t>code
+    return result
+
+
+cdef int control_done(ws_t* ws) noexcept:
+    if ws.opcode == PING:
+        ws.pong_due = 1
+        ws.pong_have = ws.control_have
+        memcpy(ws.pong, ws.control, ws.control_have)
+    elif ws.opcode == CLOSE:
+        ws.close_due = 1
+        ws.close_have = 2 if ws.control_have >= 2 else 0
+        memcpy(ws.close, ws.control, ws.close_have)
+        return WS_CLOSED
+    return WS_OK
+
+
+cdef void ws_answer(ws_t* ws, link_t* link, bint closing) noexcept:
+    # Frames that pile up would cost a chunk each, so one that is not taken is not made yet.
+    if ws.pong_due and not link.blocked:
+        ws.pong_due = 0
+        link_control_frame(link, PONG, ws.pong, ws.pong_have)
+    if closing and ws.close_due:
+        ws.close_due = 0
+        link_control_frame(link, CLOSE, ws.close, ws.close_have)
+
+
+cdef int header_done(ws_t* ws) noexcept:
+    """The header is complete: checks it and sets up the payload."""
+    cdef uint8_t opcode = ws.header[0] & 0x0F
+    cdef bint fin = (ws.header[0] & 0x80) != 0
+    cdef uint8_t short_length = ws.header[1] & 0x7F
+    cdef uint64_t length = short_length
+    cdef uint8_t mask_at = 2
+    cdef int i
+    if short_length == 126:
+        length = <uint64_t>ws.header[2] << 8 | ws.header[3]
+        mask_at = 4
+    elif short_length == 127:
+        length = 0
+        for i in range(8):
+            length = length << 8 | ws.header[2 + i]
+        mask_at = 10
+    memcpy(ws.mask, ws.header + mask_at, 4)
+    ws.header_have = 0
+    ws.left = length
+    ws.phase = 0
+    ws.opcode = opcode
+    if opcode >= CLOSE:
+        if opcode > PONG or not fin or length > 125:
+            return give_up(ws, 1002, WS_BAD)
+        ws.control_have = 0
+        return control_done(ws) if length == 0 else WS_OK
+    if opcode == TEXT:
+        return give_up(ws, 1003, WS_TEXT)
+    if opcode > BINARY or (opcode == BINARY) == (ws.message != 0) or length >> 63:
+        return give_up(ws, 1002, WS_BAD)
+    ws.message = not fin
+    return WS_OK
+
+
+cdef int take_header(ws_t* ws, const uint8_t* data, size_t n, size_t* at) noexcept:
+    """Moves header bytes over until the header is complete or the data ends."""
+    cdef uint8_t need
+    while at[0] < n:
+        ws.header[ws.header_have] = data[at[0]]
+        ws.header_have += 1
+        at[0] += 1
+        if ws.header_have < 2:
+            continue
+        if ws.header[0] & 0x70 or not ws.header[1] & 0x80:     # reserved bits, or not masked (section 5.1)
+            return give_up(ws, 1002, WS_BAD)
+        need = 6
+        if (ws.header[1] & 0x7F) == 126:
+            need = 8
+        elif (ws.header[1] & 0x7F) == 127:
+            need = 14
+        if ws.header_have == need:
+            return header_done(ws)
+    return WS_OK
+
+
+cdef inline void move_unmasked(uint8_t* to, const uint8_t* source, size_t n, const uint8_t* mask) noexcept nogil:
+    """A whole payload to where it belongs, in one pass. to < source, so each word is read before it is written over."""
+    cdef uint8_t[4] own
+    cdef uint32_t key
+    cdef uint64_t wide, word
+    cdef uint32_t half
+    cdef size_t i = 0
+    memcpy(own, mask, 4)                # the mask stands where the payload will
+    memcpy(&key, own, 4)
+    wide = <uint64_t>key << 32 | key
+    while i + 8 <= n:
+        memcpy(&word, source + i, 8)
+        word ^= wide
+        memcpy(to + i, &word, 8)
+        i += 8
+    if i + 4 <= n:
+        memcpy(&half, source + i, 4)
+        half ^= key
+        memcpy(to + i, &half, 4)
+        i += 4
+    while i < n:
+        to[i] = source[i] ^ own[i & 3]
+        i += 1
+
+
+cdef inline size_t take_whole_frames(ws_t* ws, uint8_t* data, size_t n, size_t at, size_t* out) noexcept nogil:
+    """Unfragmented binary frames with short headers, all there: nearly all frames are. Returns where others begin."""
+    cdef size_t header, length
+    while n - at > 6 and data[at] == 0x82 and data[at + 1] & 0x80:
+        length = data[at + 1] & 0x7F
+        header = 6
+        if length == 126:
+            length = <size_t>data[at + 2] << 8 | data[at + 3]
+            header = 8
+        if length == 127 or n - at < header + length:
+            break
+        move_unmasked(data + out[0], data + at + header, length, data + at + header - 4)
+        out[0] += length
+        at += header + length
+    return at
+
+
+cdef int ws_unframe(ws_t* ws, uint8_t* data, size_t n, size_t* out) noexcept:
+    cdef size_t at = 0
+    cdef size_t take
+    cdef int result
+    out[0] = 0
+    while at < n:
+        if ws.left == 0:
+            if ws.header_have == 0 and ws.message == 0:
+                at = take_whole_frames(ws, data, n, at, out)
+                if at == n:
+                    break
+            result = take_header(ws, data, n, &at)
+            if result != WS_OK:
+                return result
+            continue
+        take = n - at
+        if take > ws.left:
+            take = <size_t>ws.left
+        unmask(data + at, take, ws.mask, ws.phase)
+        ws.phase = <uint8_t>((ws.phase + take) & 3)
+        ws.left -= take
+        if ws.opcode >= CLOSE:
+            memcpy(ws.control + ws.control_have, data + at, take)
+            ws.control_have += <uint8_t>take
+            if ws.left == 0:
+                result = control_done(ws)
+                if result != WS_OK:
+                    return result
+        else:
+            memmove(data + out[0], data + at, take)
+            out[0] += take
+        at += take
+    return WS_OK

@@ -1,0 +1,1 @@
+"""Who gets what is published: filters, routes, retained messages, sessions."""

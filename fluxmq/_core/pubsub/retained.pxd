@@ -1,0 +1,75 @@
+# cython: language_level=3
+# pubsub/retained.pxd: values by topic name, looked up by topic filter: the trie's question the other way round.
+#
+# `topics` answers an exact filter with one lookup. The tree of levels is what a wildcard descends: `+` looks at the
+# children of a node, a literal level at one of them, and only what `#` takes in is visited whole. Values are held by
+# the nodes, so a match never goes back to `topics`.
+#
+# A RetainedCursor is such a walk that may stop anywhere and go on later, whatever has changed meanwhile. It visits the
+# children of a node in the order in which they were made, and remembers the number (`order`) of the last one instead of
+# a position: what was removed is passed over, what was added has a higher number and is still to come. So a value that
+# is there all the time is met exactly once.
+cimport cython
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from fluxmq._core.memory.message cimport msg_t
+from fluxmq._core.memory.node cimport node_t
+
+
+cdef class Retained:
+    """Value. One retained message."""
+    cdef msg_t* msg
+    cdef node_t* node
+    cdef readonly bint volatile         # never journalled: $SYS
+
+
+# One level of one or more topics. Invariant: every node but the root has a value or a child.
+@cython.final
+cdef class RetainedNode:
+    cdef dict children          # level (bytes) -> RetainedNode; None while there is none: most nodes are leaves
+    cdef list listed            # the children by `order`, with those that are gone; None while there are few
+    cdef object value           # None = no topic ends here
+    cdef uint64_t order         # when it was made: RetainedTree.stamp
+    cdef uint64_t stamp         # when its value was set: the same
+    cdef uint32_t holes         # of `listed`: those that are gone
+    cdef bint gone              # out of the tree
+    cdef bint hidden            # a first level that begins with `$` [MQTT-4.7.2-1]
+
+    cdef RetainedNode after(self, uint64_t order, Py_ssize_t* at)
+    cdef int add(self, bytes level, RetainedNode child) except -1
+    cdef int remove(self, bytes level) except -1
+
+
+@cython.final
+cdef class RetainedTree:
+    cdef dict topics            # topic (bytes) -> RetainedNode, for every node with a value
+    cdef RetainedNode root
+    cdef readonly uint64_t stamp        # grows with every value that is set and every node that is made
+
+    # Topics are valid topic names, filters valid topic filters without `$share/…/`. UsageError if value is None.
+    cpdef object set(self, bytes topic, object value)       # the former value, or None
+    cpdef object get(self, bytes topic)                     # the value, or None
+    cpdef object pop(self, bytes topic)                     # the value that was there, or None; prunes
+    cpdef list match(self, bytes filter)                    # values, in no particular order
+
+    cdef prune(self, list levels)
+
+
+# A node that a walk is in the middle of.
+@cython.final
+cdef class RetainedFrame:
+    cdef RetainedNode node
+    cdef uint64_t last          # `order` of the child that was visited last; 0: none
+    cdef Py_ssize_t at          # where that stood in `listed`: a hint
+    cdef uint32_t level         # index of the filter's level that its children are to match
+    cdef bint met               # with `#`: the node itself was
+
+
+@cython.final
+cdef class RetainedCursor:
+    cdef list levels
+    cdef bytes kinds            # of each level: 0 literal, 1 `+`, 2 `#`
+    cdef list frames            # the way from the root; empty: the end
+
+    # The next node with a value, or None: at the end (`frames` is empty), or `steps`, which counts down, is 0.
+    cdef RetainedNode next(self, int* steps)

@@ -1,0 +1,58 @@
+"""Where a topic goes: the cache of match results, and share groups.
+
+A route is the match of one topic, already merged: one hop per session whatever number of its filters matched, with the
+highest QoS [MQTT-3.3.4-2] and all subscription identifiers [MQTT-3.3.4-3]; one hop per share group. It holds as long as
+the trie's generation stands; a stale one is made again on its next use. Sets of four, the least recently used gives
+way: a flood of new topics costs a match each and never more memory than `entries`.
+"""
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+from fluxmq._core.memory.message cimport ids_t, pub_t
+from fluxmq._core.pubsub.session cimport Session
+from fluxmq._core.pubsub.trie cimport Trie, subs_t
+
+cdef struct hop_t:
+    void* target            # Session, or ShareGroup with SUB_GROUP; alive while the generation stands
+    ids_t* ids              # counted, or NULL
+    uint8_t options         # SUB_*
+
+cdef struct route_t:
+    uint64_t hash
+    uint64_t generation
+    uint64_t used           # tick of the last use
+    hop_t* hops
+    uint8_t* topic          # behind this struct
+    uint32_t refs           # the cache's and one for each publisher that remembers it
+    uint32_t count
+    uint32_t capacity
+    uint16_t topic_length
+
+cdef struct member_t:
+    ids_t* ids
+    uint8_t options
+
+cdef class ShareGroup:
+    cdef readonly bytes name
+    cdef readonly bytes filter
+    cdef readonly list sessions         # Session objects; members[i] belongs to sessions[i]
+    cdef member_t* members
+    cdef uint32_t capacity
+    cdef uint32_t turn                  # where the next choice starts
+
+    cdef int deliver(self, pub_t* pub) except -1
+
+cdef class Routes:
+    cdef readonly Trie trie
+    cdef route_t** sets
+    cdef uint64_t sets_mask
+    cdef route_t* long_topics[4]        # the set of all topics over KEPT_TOPIC_BYTES_MAX, so that entries bound bytes
+    cdef uint64_t tick
+    cdef uint64_t seed
+    cdef subs_t matches
+    cdef readonly uint64_t hits
+    cdef readonly uint64_t misses
+
+    cdef route_t* find(self, const uint8_t* topic, size_t length) except NULL
+    cdef int fill(self, route_t* route) except -1
+
+cdef void route_drop(route_t* route) noexcept

@@ -1,0 +1,259 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Machines. Route cache and share groups; see pubsub/routes.pxd."""
+cimport cython
+from libc.stdlib cimport calloc, free, malloc, qsort, realloc
+from libc.string cimport memcmp, memcpy
+
+from fluxmq._core.debug cimport check, count_live
+from fluxmq._core.memory.message cimport ids_drop, ids_hold, ids_new, live
+from fluxmq._core.pubsub.trie cimport (
+    SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_QUEUE, SUB_RELAY, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE, sub_t, subs_free,
+)
+from fluxmq._core.wire.hash cimport hash_bytes
+
+__all__ = ["Routes", "ShareGroup"]
+
+cdef enum:
+    WAYS = 4
+    KEPT_TOPIC_BYTES_MAX = 1024 # an entry is about 200 bytes with a usual topic; with 64 KiB the cache would hold 4 GiB
+    IDENTIFIERS_MAX = 255       # of one delivery; a client with more overlapping filters than that loses the rest's
+
+
+
+
+
+
+cdef int by_target(const void* a, const void* b) noexcept nogil:
+    cdef size_t x = <size_t>(<const sub_t*>a).target
+    cdef size_t y = <size_t>(<const sub_t*>b).target
+    return (x > y) - (x < y)
+
+
+cdef void clear_hops(route_t* route) noexcept:
+    cdef uint32_t i
+    for i in range(route.count):
+        ids_drop(route.hops[i].ids)
+    route.count = 0
+
+
+cdef void route_drop(route_t* route) noexcept:
+    check(route.refs > 0)
+    route.refs -= 1
+    if route.refs == 0:
+        count_live(live.routes, -1)
+        clear_hops(route)
+        free(route.hops)
+        free(route)
+
+
+@cython.final
+cdef class Routes:
+    """Machine. The match cache over one trie.
+
+    entries: how many routes are remembered, rounded up to a power of two. seed: secret, for the hash.
+    """
+
+    def __cinit__(self, Trie trie not None, uint32_t entries, uint64_t seed):
+        cdef uint64_t sets = 16
+        while sets * WAYS < entries:
+            sets *= 2
+        self.trie = trie
+        self.seed = seed
+        self.sets_mask = sets - 1
+        self.sets = <route_t**>calloc(sets * WAYS, sizeof(route_t*))
+        if self.sets == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        cdef uint64_t i
+        if self.sets != NULL:
+            for i in range((self.sets_mask + 1) * WAYS):
+                if self.sets[i] != NULL:
+                    route_drop(self.sets[i])
+            free(self.sets)
+        for i in range(WAYS):
+            if self.long_topics[i] != NULL:
+                route_drop(self.long_topics[i])
+        subs_free(&self.matches)
+
+    cdef route_t* find(self, const uint8_t* topic, size_t length) except NULL:
+        """The route of a topic name (valid, at most 65 535 bytes). Borrowed: hold it before the next call."""
+        cdef uint64_t h = hash_bytes(topic, length, self.seed)
+        cdef route_t** ways = self.sets + (h & self.sets_mask) * WAYS
+        cdef route_t* route
+        cdef int i
+        cdef int oldest = 0
+        if length > KEPT_TOPIC_BYTES_MAX:
+            ways = self.long_topics
+        self.tick += 1
+        for i in range(WAYS):
+            route = ways[i]
+            if route == NULL:
+                oldest = i
+                break
+            if route.hash == h and route.topic_length == length and memcmp(route.topic, topic, length) == 0:
+                route.used = self.tick
+                if route.generation != self.trie.generation:
+                    self.misses += 1
+                    self.fill(route)
+                else:
+                    self.hits += 1
+                return route
+            if route.used < ways[oldest].used:
+                oldest = i
+        self.misses += 1
+        route = <route_t*>calloc(1, sizeof(route_t) + length)
+        if route == NULL:
+            raise MemoryError()
+        count_live(live.routes, 1)
+        route.hash = h
+        route.refs = 1
+        route.used = self.tick
+        route.topic = <uint8_t*>route + sizeof(route_t)
+        route.topic_length = <uint16_t>length
+        memcpy(route.topic, topic, length)
+        try:
+            self.fill(route)
+        except BaseException:
+            route_drop(route)
+            raise
+        if ways[oldest] != NULL:
+            route_drop(ways[oldest])
+        ways[oldest] = route
+        return route
+
+    cdef int fill(self, route_t* route) except -1:
+        cdef subs_t* found = &self.matches
+        cdef hop_t* hop = NULL
+        cdef hop_t* grown
+        cdef uint32_t[IDENTIFIERS_MAX] identifiers
+        cdef uint32_t n = 0
+        cdef size_t i
+        cdef sub_t* sub
+        clear_hops(route)
+        found.count = 0
+        self.trie.match(route.topic, route.topic_length, found)
+        if found.count > route.capacity:
+            grown = <hop_t*>realloc(route.hops, found.count * sizeof(hop_t))
+            if grown == NULL:
+                raise MemoryError()
+            route.hops = grown
+            route.capacity = <uint32_t>found.count
+        if found.count > 1:
+            qsort(found.items, found.count, sizeof(sub_t), by_target)
+        for i in range(found.count):
+            sub = &found.items[i]
+            if hop != NULL and hop.target == sub.target and not sub.options & SUB_GROUP:
+                hop.options = merged(hop.options, sub.options)
+            else:
+                if n:
+                    hop.ids = ids_new(identifiers, n)
+                    n = 0
+                hop = &route.hops[route.count]
+                route.count += 1
+                hop.target = sub.target
+                hop.options = sub.options
+                hop.ids = NULL
+            if sub.identifier and n < IDENTIFIERS_MAX:
+                identifiers[n] = sub.identifier
+                n += 1
+        if n:
+            hop.ids = ids_new(identifiers, n)
+        route.generation = self.trie.generation
+        return 0
+
+
+cdef uint8_t merged(uint8_t a, uint8_t b) noexcept:
+    """Options of one delivery for two matching subscriptions: highest QoS, kept local only if both say so."""
+    cdef uint8_t qos = a & SUB_QOS_MASK
+    if (b & SUB_QOS_MASK) > qos:
+        qos = b & SUB_QOS_MASK
+    return qos | (a & b & (SUB_NO_LOCAL | SUB_WIDE)) | ((a | b) & (SUB_RETAIN_AS_PUBLISHED | SUB_QUEUE | SUB_RELAY))
+
+
+# Its end needs the list of sessions.
+@cython.no_gc_clear
+@cython.final
+@cython.no_gc_clear     # __dealloc__ counts by `sessions`
+cdef class ShareGroup:
+    """Machine. The members of one `$share/<name>/<filter>`, MQTT 5.0 section 4.8.2.
+
+    Each message goes to one member: in turn over those that can take it now, else in turn over the connected ones,
+    else (QoS 1 and 2) in turn over the sessions that are away.
+    """
+
+    def __cinit__(self, bytes name not None, bytes filter not None):
+        self.name = name
+        self.filter = filter
+        self.sessions = []
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(len(self.sessions)):
+            ids_drop(self.members[i].ids)
+        free(self.members)
+
+    def __len__(self):
+        return len(self.sessions)
+
+    def join(self, Session session not None, uint8_t options, uint32_t identifier) -> bool:
+        """Adds a member, or changes its options. True: it is new."""
+        cdef member_t* grown
+        cdef Py_ssize_t i
+        for i in range(len(self.sessions)):
+            if self.sessions[i] is session:
+                ids_drop(self.members[i].ids)
+                self.members[i].ids = ids_new(&identifier, 1) if identifier else NULL
+                self.members[i].options = options
+                return False
+        if <uint32_t>len(self.sessions) == self.capacity:
+            grown = <member_t*>realloc(self.members, (self.capacity * 2 + 4) * sizeof(member_t))
+            if grown == NULL:
+                raise MemoryError()
+            self.members = grown
+            self.capacity = self.capacity * 2 + 4
+        i = len(self.sessions)
+        self.members[i].ids = ids_new(&identifier, 1) if identifier else NULL
+        self.members[i].options = options
+        self.sessions.append(session)
+        return True
+
+    def leave(self, Session session not None) -> bool:
+        """True: it was a member."""
+        cdef Py_ssize_t i, j
+        for i in range(len(self.sessions)):
+            if self.sessions[i] is session:
+                ids_drop(self.members[i].ids)
+                for j in range(i, len(self.sessions) - 1):
+                    self.members[j] = self.members[j + 1]
+                del self.sessions[i]
+                return True
+        return False
+
+    cdef int deliver(self, pub_t* pub) except -1:
+        cdef uint32_t count = <uint32_t>len(self.sessions)
+        cdef uint32_t i, at
+        cdef uint32_t connected = count
+        cdef uint32_t away = count
+        cdef uint32_t chosen = count
+        cdef Session session
+        for i in range(count):
+            at = (self.turn + i) % count
+            session = <Session>self.sessions[at]
+            if session.link == NULL:
+                if away == count:
+                    away = at
+                continue
+            if connected == count:
+                connected = at
+            if session.link.pending <= session.link.high and not session.queued and (
+                    pub.qos == 0 or session.outstanding < session.window):
+                chosen = at
+                break
+        if chosen == count:
+            chosen = connected if connected < count else away
+        if chosen == count:
+            return 0
+        self.turn = chosen + 1
+        session = <Session>self.sessions[chosen]
+        return session.deliver(pub, self.members[chosen].options & ~SUB_GROUP, self.members[chosen].ids)

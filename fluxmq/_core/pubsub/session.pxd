@@ -1,0 +1,151 @@
+"""One client's session: the window of messages in flight, the line of those that wait, inbound QoS 2 identifiers.
+
+State of an outbound message (slot_t.state), MQTT 5.0 section 4.3:
+
+    deliver ──► HELD ──disk──► SENT ──PUBACK──► gone                     QoS 1 (never HELD)
+                                │
+                                └──PUBREC──► RELEASE_HELD ──disk──► RELEASED ──PUBCOMP──► gone      QoS 2
+    reconnect:  SENT ──► WAITING ─window─► SENT (DUP);   RELEASE_HELD, RELEASED ──► RELEASED (PUBREL again)
+                HELD ──► UNSENT ──window─► SENT, without DUP: it never left [MQTT-3.3.1-1]
+                (from disk all are WAITING: nobody knows any more what had left)
+
+HELD and RELEASE_HELD exist only for sessions that are journalled: a QoS 2 PUBLISH, and the PUBREL after it, must not
+leave before the disk knows them, or a crash between would let the same message reach the client twice.
+"""
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from fluxmq._core.memory.ledger cimport Ledger
+from fluxmq._core.memory.link cimport link_t
+from fluxmq._core.memory.message cimport ids_t, msg_t, pub_t
+from fluxmq._core.memory.node cimport node_t
+
+cdef enum:
+    SLOT_FREE = 0
+    SLOT_HELD = 1
+    SLOT_SENT = 2
+    SLOT_WAITING = 3
+    SLOT_RELEASE_HELD = 4
+    SLOT_RELEASED = 5
+    SLOT_UNSENT = 6
+
+cdef struct slot_t:
+    msg_t* msg              # counted; NULL once released, and of a queue's message once it was sent
+    ids_t* ids              # counted, or NULL
+    void* claim             # a queue's claim_t, while that still waits for this client; else NULL
+    uint64_t sequence       # order in which messages entered the session; 0: from a queue, gone with the connection
+    uint16_t packet_id      # 0 = free
+    uint8_t first           # first byte of its PUBLISH without DUP
+    uint8_t state
+
+cdef struct entry_t:        # a message that waits for window, buffer or client
+    msg_t* msg              # counted
+    ids_t* ids              # counted, or NULL
+    uint64_t sequence
+    uint8_t first
+
+cdef class ClaimKeeper:
+    """Who is told what became of messages that queues gave to a session."""
+    # The client has acknowledged it. reason: of its PUBACK, PUBREC or PUBCOMP.
+    cdef int on_acknowledged(self, void* claim, uint8_t reason) except -1
+    # The connection has ended, or cannot carry it. sent: it may have reached the client.
+    cdef int on_lost(self, void* claim, bint sent) except -1
+    # There is room in window or buffer; whoever found none before may try again.
+    cdef int on_room(self) except -1
+
+cdef class Replay:
+    """What is retained under subscriptions of a session and not sent yet."""
+    # There may be room in window or buffer, or a client that returned.
+    cdef int on_room(self, Session session) except -1
+    cdef int on_attach(self, Session session) except -1
+
+cdef class Session:
+    # who
+    cdef readonly bytes name            # client identifier, UTF-8
+    cdef readonly bytes namespace
+    cdef readonly uint64_t number       # its name in journal and view; 0 until it is journalled
+    cdef public bint journalled         # its changes are recorded
+    cdef public bint dirty              # hot verbs changed it since the view's copy was made
+    # what the cold verbs keep with it (engine/sessions.py); the hot verbs never look
+    cdef public dict subscriptions      # filter bytes -> (options, identifier)
+    cdef public object data
+    # where to
+    cdef link_t* link                   # counted; NULL while the client is away
+    cdef node_t* node
+    cdef Ledger ledger
+    # window
+    cdef slot_t* slots                  # slot of a packet id: id & mask
+    cdef uint32_t slots_mask            # slots - 1; 0 = none yet
+    cdef uint32_t slots_used
+    cdef readonly uint32_t outstanding  # slots whose PUBLISH counts against the Receive Maximum, [MQTT-3.3.4-9]
+    cdef uint32_t held                  # slots in state HELD: whatever comes after them waits for the disk too
+    cdef uint64_t held_batch            # the last batch that any of them waits for
+    cdef readonly uint64_t window_bytes # of messages in the window
+    cdef readonly uint32_t window       # min(Receive Maximum, max_inflight_messages); invariant: PUBLISH only below it
+    cdef uint16_t packet_id_last
+    cdef uint64_t sequence_last
+    cdef uint16_t* resend               # packet ids to send again on this connection, in order
+    cdef uint32_t resend_count
+    cdef uint32_t resend_next
+    # line
+    cdef entry_t* queue                 # ring
+    cdef uint32_t queue_mask
+    cdef uint32_t queue_head
+    cdef readonly uint32_t queued
+    cdef readonly uint64_t queued_bytes
+    cdef public uint32_t queue_max
+    cdef public uint64_t queue_bytes_max
+    cdef public bint queue_rejects      # full: the new one goes, not the oldest
+    cdef readonly uint64_t dropped
+    cdef uint64_t lost                  # dropped, QoS 0 too, since the log last said so; in Ledger.losing while not 0
+    # messages that belong to queues: in the window like others, on disk never; docs/internals/queues.md
+    cdef public ClaimKeeper claim_keeper
+    cdef uint32_t claimed               # slots that came from a queue
+    cdef uint32_t forget_at             # where forget_claim looks first
+    # what is retained goes into the window beside the line: neither keeps the other from it
+    cdef Replay replay                  # None: all was sent
+    cdef bint sharing                   # the replay waits for the window too: the line leaves it every second place
+    cdef uint8_t odd                    # whose turn it is where one place is free
+    # inbound QoS 2
+    cdef uint8_t* received              # bitmap of packet ids, 8 KiB, made on first use
+    cdef readonly uint32_t received_count
+
+    cpdef clear(self)
+    cdef int lose(self) except -1
+    cdef int deliver(self, pub_t* pub, uint8_t options, ids_t* ids) except -1
+    cdef int deliver_claim(self, msg_t* msg, uint8_t first, ids_t* ids, void* claim,
+                           uint64_t batch) except -1
+    cdef int drop_claims(self) except -1
+    cdef int acknowledge_claim(self, slot_t* slot, uint8_t reason) except -1
+    cdef void forget_claim(self, void* claim) noexcept
+    cdef int deliver_retained(self, pub_t* pub, uint8_t qos, ids_t* ids) except -1
+    cdef bint takes_retained(self, bint in_window, size_t bytes_max) noexcept
+    cdef int send_new(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1
+    cdef int deliver_now(self, msg_t* msg, uint8_t first, ids_t* ids) except -1
+    cdef int enqueue(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1
+    cdef slot_t* slot_new(self) except NULL
+    cdef slot_t* slot_find(self, uint16_t packet_id) noexcept
+    cdef void slot_free(self, slot_t* slot) noexcept
+    cdef void put_message(self, slot_t* slot, msg_t* msg) noexcept
+    cdef void drop_message(self, slot_t* slot) noexcept
+    cdef bint has_room(self, msg_t* msg) noexcept
+    cdef int grow_slots(self) except -1
+    cdef int settle(self, slot_t* slot, uint8_t reason) except -1
+    cdef int pop(self, entry_t* out) noexcept
+    cdef int drop_oldest(self) except -1
+    cdef int send_slot(self, slot_t* slot, uint8_t dup) except -1
+    cdef int pump(self) except -1
+    cdef int on_puback(self, uint16_t packet_id, uint8_t reason) except -1
+    cdef int on_pubrec(self, uint16_t packet_id, uint8_t reason) except -1
+    cdef int on_pubcomp(self, uint16_t packet_id) except -1
+    cdef int release(self, uint16_t packet_id) except -1
+    cdef int receive(self, uint16_t packet_id) except -1
+    cdef int complete(self, uint16_t packet_id) except -1
+    cdef bint has_received(self, uint16_t packet_id) noexcept
+    # at start, from disk: no policy, no record
+    cdef int restore_queued(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1
+    cdef slot_t* restore_slot(self, uint16_t packet_id) except NULL
+    cdef bint take_queued(self, uint64_t sequence, entry_t* out) noexcept
+    cpdef mark_received(self, uint16_t packet_id, bint received)
+    cdef int push(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1
+    cdef void attach(self, link_t* link, uint32_t window)
+    cdef int detach(self) except -1

@@ -1,0 +1,1 @@
+"""Logs, groups and members of durable queues, streams and ephemeral queues."""

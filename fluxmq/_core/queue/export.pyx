@@ -1,0 +1,202 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Handle. What a checkpoint takes over of a log: which messages is decided in one instant, bytes are copied later.
+
+A checkpoint may be of hundreds of megabytes. So what is handed out refers to the log's chunks, which are sealed and
+counted, and remembers one bit for each message; a block of at most 64 KiB is made when it is asked for, in the thread
+that writes it to a segment.
+"""
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from fluxmq._core.errors import CorruptError
+from fluxmq._core.queue.log cimport (
+    CHUNK_FLUSHED, CHUNK_SEALED, Log, Needed, chunk_drop, chunk_hold, chunk_t, record_t,
+)
+
+__all__ = ["Export", "restore_unflushed", "unflushed"]
+
+cdef enum:
+    BLOCK_BYTES_MAX = 65536         # of one batch in a segment
+
+cdef struct part_t:
+    chunk_t* chunk                  # counted; sealed, so nothing in it changes any more
+    uint8_t* taken                  # a bit for each record, the chunk's own; NULL: all
+
+
+cdef inline const record_t* record_of(const part_t* part, uint32_t i) noexcept:
+    return <const record_t*>(part.chunk.data + part.chunk.at[i])
+
+
+cdef inline bint is_taken(const part_t* part, uint32_t i) noexcept:
+    return part.taken == NULL or part.taken[i >> 3] >> (i & 7) & 1
+
+
+def unflushed(Log log not None, Needed needed=None) -> bytes:
+    """The messages of a log that no segment has and that still count, now, in one piece. Nothing is sealed: it is for
+    logs with so few of them that the view keeps them (engine/queue_store.py). needed: as for an Export."""
+    cdef uint32_t i, j
+    cdef chunk_t* chunk
+    cdef const record_t* record
+    cdef bytearray found = bytearray()
+    for i in range(log.chunks_count):
+        chunk = log.chunks[i]
+        if chunk.state == CHUNK_FLUSHED:
+            continue
+        for j in range(chunk.count):
+            record = <const record_t*>(chunk.data + chunk.at[j])
+            if record.offset >= log.first and (needed is None or needed.is_needed(record.offset)):
+                found += (<const char*>record)[:record.size]
+    return bytes(found)
+
+
+def restore_unflushed(Log log not None, bytes kept not None):
+    """At recovery: what the view has of such a log, which is the offset after it (u64, big-endian) and unflushed().
+    Raises CorruptError."""
+    if len(kept) < 8:
+        raise CorruptError(f"log {log.number:016x}: the state has {len(kept)} bytes where an offset should be")
+    log.kept_upto = int.from_bytes(kept[:8], "big")
+    log.replay(kept[8:], log.kept_upto)
+
+
+@cython.final
+cdef class Export:
+    """Handle. What segments must have of a log before journal files up to a batch go.
+
+    Of a chunk that holds any of it everything is taken, and nothing is added to that chunk any more; so some of it may
+    be newer than the batch, and must be durable before segments are written (Keeper waits for that). needed: says which
+    messages still count, now; None = all. Log.exported() must follow, or the same is exported again.
+
+    Iterating gives (first, last, count, time_min, time_max, due_min, due_max, bytes) for each block of messages (one
+    that is larger alone), as often as it is asked for, in any one thread, whatever becomes of the log meanwhile.
+    """
+
+    cdef readonly uint64_t messages
+    cdef readonly bint left             # the log has more, of later batches
+    cdef part_t* parts
+    cdef uint32_t count
+
+    def __init__(self, Log log not None, uint64_t upto_batch, Needed needed=None):
+        cdef uint32_t i
+        cdef chunk_t* chunk
+        if self.parts != NULL:
+            return
+        self.parts = <part_t*>calloc(log.chunks_count + 1, sizeof(part_t))
+        if self.parts == NULL:
+            raise MemoryError()
+        for i in range(log.chunks_count):
+            chunk = log.chunks[i]
+            if chunk.state == CHUNK_FLUSHED:
+                continue
+            if chunk.batch > upto_batch:
+                self.left = True
+                break
+            self.take(log, chunk, needed)
+            chunk.state = CHUNK_SEALED
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        for i in range(self.count):
+            chunk_drop(self.parts[i].chunk)
+        free(self.parts)
+
+    cdef int take(self, Log log, chunk_t* chunk, Needed needed) except -1:
+        cdef part_t* part = &self.parts[self.count]
+        cdef uint64_t offset
+        cdef uint64_t before = self.messages
+        cdef uint32_t i
+        part.taken = <uint8_t*>calloc((chunk.count >> 3) + 1, 1)
+        if part.taken == NULL:
+            raise MemoryError()
+        free(chunk.taken)               # of an export that came to nothing
+        chunk.taken = part.taken        # the log must know later what it kept
+        part.chunk = chunk
+        chunk_hold(chunk)
+        self.count += 1
+        for i in range(chunk.count):
+            offset = record_of(part, i).offset
+            if offset >= log.first and (needed is None or needed.is_needed(offset)):
+                part.taken[i >> 3] |= <uint8_t>(1 << (i & 7))
+                self.messages += 1
+        if self.messages - before == chunk.count:
+            free(chunk.taken)
+            chunk.taken = part.taken = NULL
+        return 0
+
+    def __iter__(self):
+        cdef Blocks blocks = Blocks.__new__(Blocks)
+        blocks.source = self
+        return blocks
+
+
+@cython.final
+cdef class Blocks:
+    """Machine. One pass over an Export."""
+    cdef Export source
+    cdef uint32_t part
+    cdef uint32_t at
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef uint32_t part = self.part
+        cdef uint32_t at = self.at
+        cdef uint32_t count = 0
+        cdef uint64_t size = 0
+        cdef uint64_t first = 0
+        cdef uint64_t last = 0
+        cdef int64_t time_min = 0
+        cdef int64_t time_max = 0
+        cdef int64_t due_min = 0
+        cdef int64_t due_max = 0
+        cdef const part_t* here
+        cdef const record_t* record
+        while part < self.source.count:
+            here = &self.source.parts[part]
+            while at < here.chunk.count:
+                if is_taken(here, at):
+                    record = record_of(here, at)
+                    if count and size + record.size > BLOCK_BYTES_MAX:
+                        break
+                    if count == 0:
+                        first = record.offset
+                        time_min = time_max = record.time_ms
+                        due_min = due_max = record.not_before
+                    last = record.offset
+                    time_min = min(time_min, record.time_ms)
+                    time_max = max(time_max, record.time_ms)
+                    due_min = min(due_min, record.not_before)
+                    due_max = max(due_max, record.not_before)
+                    size += record.size
+                    count += 1
+                at += 1
+            if at < here.chunk.count:
+                break
+            part += 1
+            at = 0
+        if count == 0:
+            raise StopIteration
+        raw = self.copied(part, at, size)
+        return first, last, count, time_min, time_max, due_min, due_max, raw
+
+    cdef bytes copied(self, uint32_t part, uint32_t at, uint64_t size):
+        """The messages from where this pass is to there, in one piece; the pass is there then."""
+        cdef bytes raw = PyBytes_FromStringAndSize(NULL, size)
+        cdef char* to = PyBytes_AS_STRING(raw)
+        cdef const part_t* here
+        cdef const record_t* record
+        while self.part < part or (self.part == part and self.at < at):
+            here = &self.source.parts[self.part]
+            if self.at == here.chunk.count:
+                self.part += 1
+                self.at = 0
+                continue
+            if is_taken(here, self.at):
+                record = record_of(here, self.at)
+                memcpy(to, record, record.size)
+                to += record.size
+            self.at += 1
+        return raw

@@ -1,0 +1,938 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Machine. Who gets what, and what becomes of it: see queue/group.pxd. One file, for each of its parts is short and
+all of them move the same claims between the same heaps; what AMQP does at the head of a queue is in queue/heads.pyx.
+
+What it costs: nothing for a message that waits; a claim_t for one that is in somebody's hands (bounded for each member,
+and by may_hold of queue/claim.pxd) or ready again (bounded by returned_max); a bit for one that was settled before an
+older one, in pages of 8 KiB per 65 536 offsets.
+"""
+cimport cython
+from libc.stdlib cimport free
+
+from fluxmq._core.errors import UsageError
+
+from fluxmq._core.memory.node cimport node_t
+from fluxmq._core.queue.claim cimport (
+    CLAIM_DYING, CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, DELIVER_KEPT, DUE_DYING, DUE_DYING_RETRIES, busy_lane,
+    claim_let_go, heap_push, heap_remove, may_hold,
+)
+from fluxmq._core.queue.cursor cimport PAGE_BITS
+from fluxmq._core.queue.log cimport NOTHING_WANTED, chunk_hold
+from fluxmq._core.wire.primitives cimport put_u16, put_u32
+
+__all__ = ["Group"]
+
+# Of members and guests, until there are any: most groups of many have none. Nothing is added to it.
+cdef list NONE = []
+
+cdef enum:
+    RECORD_CLAIM = 21
+    RECORD_SETTLE = 22
+    RECORD_RETURN = 23
+    RECORD_CURSOR = 28
+    LANE_SHIFT = 56
+    DELIVERIES_MAX = 65535
+    SCAN_MAX = 10000            # messages that one pump looks at for one cursor without handing any out
+    RETURNED_MIN = 1000         # that one group may have returned when the node has all the claims that it may have
+
+
+cdef inline bint is_over(const record_t* record, const node_t* node, bint prompt) noexcept:
+    """Its time has passed. prompt: what came in this very instant may still go out, or dies at the end of this pump: so
+    AMQP's time to live of 0."""
+    return record.expires_at != 0 and (record.expires_at < node.steady_ms or (
+        record.expires_at == node.steady_ms and not (prompt and record.time_ms == node.now_ms)))
+
+
+cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept:
+    return put_u32(put_u32(at, <uint32_t>(value >> 32)), <uint32_t>value)
+
+
+# Members' claims point into cursors; both are the group's, and go with it.
+@cython.no_gc_clear
+@cython.final
+cdef class Group:
+    """Machine. One group of one queue.
+
+    number: its name on disk. mode: "shared" (any member gets anything), "exclusive" (a partition belongs to one member
+    at a time) or "single" (all of them to the oldest member). volatile: nothing is recorded.
+    """
+
+    def __cinit__(self, Ledger ledger not None, uint64_t number, bytes name not None, *, uint32_t returned_max=100_000,
+                  uint32_t deliveries_max=0, str mode="shared", bint volatile=False):
+        if mode not in ("shared", "exclusive", "single"):
+            raise UsageError(f"a group is shared, exclusive or single, not {mode!r}")
+        self.ledger = ledger
+        self.number = number
+        self.name = name
+        self.mode = mode
+        self.volatile = volatile or not ledger.active()
+        self.returned_max = returned_max
+        self.deliveries_max = deliveries_max
+        self.cursors = []
+        self.members = NONE
+        self.guests = NONE
+        self.order = NONE
+        self.buries = True
+        self.waiting.by_due = 1
+        self.leases.by_due = 1
+
+    def __dealloc__(self):
+        free(self.dying.items)
+        free(self.waiting.items)
+        free(self.leases.items)
+
+    # ---------------------------------------------------------------- who and what
+
+    def add_cursor(self, Log log not None, uint32_t partition=0, next=None):
+        """The group sees a log from `next` on; None: from its oldest message."""
+        cdef Cursor cursor = Cursor(log, partition, log.first if next is None else <uint64_t>next)
+        self.cursors.append(cursor)
+        if len(self.cursors) == 1:              # as of nearly all groups, of which there may be a lot
+            self.order = [self.cursors]
+            self.order_count = 1
+            self.balance()
+            self.touch()
+            return
+        if self.lanes is None:
+            self.lanes = {(<Cursor>self.cursors[0]).partition: [self.cursors[0]]}
+        self.lanes.setdefault(partition, []).append(cursor)
+        lanes = sorted({c.log.first >> LANE_SHIFT for c in self.cursors}, reverse=True)
+        self.order = [[c for c in self.cursors if c.log.first >> LANE_SHIFT == lane] for lane in lanes]
+        self.order_count = <uint32_t>len(lanes)
+        self.balance()
+        self.touch()
+
+    def add_cursors(self, list logs not None, uint32_t lanes, bint at_end=False):
+        """The group sees the logs of a queue (Queue.logs) from their oldest messages on, or what comes next."""
+        cdef Py_ssize_t at
+        for at in range(len(logs)):
+            self.add_cursor(<Log?>logs[at], <uint32_t>at // lanes, (<Log>logs[at]).next if at_end else None)
+
+    def join(self, Member member not None):
+        """It gets messages from the next pump on."""
+        if member.group is not None:
+            raise UsageError("a member is in one group at a time")
+        self.admit(member)
+        if self.members is NONE:
+            self.members = []
+        self.members.append(member)
+        if self.ranked or member.priority != (<Member>self.members[0]).priority:
+            self.rank()                 # else they are as they came, however many there are
+        self.balance()
+        self.touch()
+
+    def attach(self, Member member not None):
+        """It gets what it asks for and nothing else (queue_heads.pull); it counts as nobody's consumer."""
+        if member.group is not None:
+            raise UsageError("a member is in one group at a time")
+        self.admit(member)
+        self.add_guest(member)
+
+    cdef int add_guest(self, Member member) except -1:
+        if self.guests is NONE:
+            self.guests = []
+        self.guests.append(member)
+        return 0
+
+    cdef void admit(self, Member member) noexcept:
+        member.group = self
+        member.refused_in = 0
+        if member.held_max == 0:
+            member.held_max = self.ledger.node.member_claims_max
+
+    def rest(self, Member member not None):
+        """It gets nothing more, and keeps what it has; others need not wait for that."""
+        if member not in self.members:
+            return
+        self.members.remove(member)
+        self.add_guest(member)
+        self.left(member)
+
+    def leave(self, Member member not None):
+        """What it has is ready again at once."""
+        if member.group is not self:
+            return
+        while member.oldest != NULL:
+            member.lost(member.oldest)
+            self.give_back(member.oldest, 0, True)
+        (self.members if member in self.members else self.guests).remove(member)
+        member.group = None
+        self.unlimit(member)
+        self.left(member)
+
+    cdef int left(self, Member member) except -1:
+        cdef Cursor cursor
+        for cursor in self.cursors:
+            if cursor.holder is member:         # what it may still have keeps nobody waiting
+                cursor.holder = None
+        if self.ranked:
+            self.rank()
+        self.balance()
+        return self.touch()
+
+    def disband(self):
+        """All leave, whether they take messages or not."""
+        for member in self.members + self.guests:
+            self.leave(member)
+
+    def end(self):
+        """The group is no more: nobody will ask what it claimed."""
+        cdef Cursor cursor
+        self.disband()
+        for cursor in self.cursors:
+            self.drop_claims(cursor)
+
+    cdef int rank(self) except -1:
+        """Members in order of priority; of one priority in that in which they came."""
+        cdef Member member
+        self.ranked = False
+        for member in self.members:
+            self.ranked = self.ranked or member.priority != (<Member>self.members[0]).priority
+        if self.ranked:
+            self.members.sort(key=lambda one: -one.priority)
+        return 0
+
+    cdef int changed(self) except -1:
+        """The next checkpoint writes it. As long as it is dirty, its queue is among those that a checkpoint will look
+        at, or is looking at."""
+        if not self.dirty:
+            self.dirty = True
+            if self.home is not None:
+                self.home.note_change()
+        return 0
+
+    cdef int touch(self) except -1:
+        self.changed()
+        if self.owner is not None:
+            self.owner.touch()
+        return 0
+
+    cdef int balance(self) except -1:
+        """Exclusive groups: each partition has an owner, those that have one keep it while the load is even."""
+        cdef Cursor cursor
+        cdef Member member = None
+        if not self.members:
+            for cursor in self.cursors:
+                cursor.owner = None
+            return 0
+        partitions = sorted({cursor.partition for cursor in self.cursors})
+        owners = {}
+        if self.mode == "single":
+            for cursor in self.cursors:
+                member = cursor.owner                   # it remains the one as long as it is here
+                break
+            owners = dict.fromkeys(partitions, member if member in self.members else self.members[0])
+        elif self.mode == "exclusive":
+            share, extra = divmod(len(partitions), len(self.members))       # so many have one more
+            loads = {id(member): 0 for member in self.members}
+            for cursor in self.cursors:
+                member = cursor.owner
+                if member is None or member.group is not self or cursor.partition in owners:
+                    continue
+                load = loads[id(member)]
+                if load < share or (load == share and extra):
+                    extra -= load == share
+                    owners[cursor.partition] = member
+                    loads[id(member)] += 1
+            for partition in partitions:
+                if partition not in owners:
+                    owners[partition] = least = min(self.members, key=lambda one: loads[id(one)])
+                    loads[id(least)] += 1
+        for cursor in self.cursors:
+            cursor.owner = owners.get(cursor.partition)
+        return 0
+
+    def set_mode(self, str mode not None):
+        """Of a group without members. Raises UsageError."""
+        if self.members or mode not in ("shared", "exclusive", "single"):
+            raise UsageError("a group becomes shared, exclusive or single while it has no members")
+        self.mode = mode
+        self.balance()
+        self.touch()
+
+    def owners(self) -> dict:
+        """Of an exclusive group: partition -> member."""
+        return {cursor.partition: (<Cursor>cursor).owner for cursor in self.cursors}
+
+    cdef Cursor cursor_of(self, uint64_t log_number):
+        cdef Cursor cursor
+        for cursor in self.cursors:
+            if cursor.log.number == log_number:
+                return cursor
+        return None
+
+    # ---------------------------------------------------------------- hand out
+
+    cdef bint takes(self, Member member) except -1:
+        if member.refused_in == self.pumps or member.credit() == 0:
+            return 0
+        if may_hold(&self.ledger.node, member.carrier, member.held, member.held_max):
+            if member.limited and 2 * member.held <= member.limited_at:
+                self.unlimit(member)
+            return 1
+        if not member.limited:
+            member.limited = True
+            member.limited_at = member.held
+            self.ledger.node.gauges.limited += 1
+            self.ledger.limited.append(member)
+        return 0
+
+    cdef void unlimit(self, Member member) noexcept:
+        if member.limited:
+            member.limited = False
+            self.ledger.node.gauges.limited -= 1
+
+    cdef bint may_claim(self) except -1:
+        cdef uint32_t returned = self.claims - self.held
+        if returned < self.returned_max and (
+                returned < RETURNED_MIN or self.ledger.node.gauges.claims < self.ledger.node.claims_max):
+            self.limited = False
+            return 1
+        self.held_back = True
+        if not self.limited:
+            self.limited = True
+            self.ledger.limited.append(self)
+        return 0
+
+    cdef Member member_with_credit(self):
+        """Whose turn it is. The turn passes on when it got something (hand), not when it was asked."""
+        cdef uint32_t count = <uint32_t>len(self.members)
+        cdef uint32_t i
+        cdef Member member
+        if self.ranked:
+            return self.ranked_with_credit()
+        for i in range(count):
+            member = <Member>self.members[(self.turn_member + i) % count]
+            if self.takes(member):
+                self.turn_next = (self.turn_member + i + 1) % count
+                return member
+        return None
+
+    cdef Member ranked_with_credit(self):
+        """As member_with_credit, where a higher priority comes first: turns are taken among equals."""
+        cdef uint32_t count = <uint32_t>len(self.members)
+        cdef uint32_t first = 0
+        cdef uint32_t end, i
+        cdef Member member
+        while first < count:
+            end = first + 1
+            while end < count and (<Member>self.members[end]).priority == (<Member>self.members[first]).priority:
+                end += 1
+            for i in range(end - first):
+                member = <Member>self.members[first + (self.turn_member + i) % (end - first)]
+                if self.takes(member):
+                    self.turn_next = self.turn_member + i + 1
+                    return member
+            first = end
+        return None
+
+    cdef int pump(self) except -1:
+        cdef uint32_t handed = 0
+        cdef uint32_t at = self.busy_from(0)
+        cdef Cursor cursor
+        self.stalled = self.held_back = False
+        self.pumps += 1
+        while at < self.order_count:
+            for cursor in <list>self.order[at]:
+                if cursor.floor < cursor.log.first:
+                    self.skip_to(cursor, cursor.log.first)
+            at = self.busy_from(at + 1)
+        if self.dying.count and not self.bury_dying():
+            self.stalled = True
+            self.dying_first = not self.dying_first
+        if not self.members:
+            return 0
+        if self.mode == "shared":
+            self.pump_order(&handed)
+        else:
+            at = self.busy_from(0)
+            while at < self.order_count:
+                for cursor in <list>self.order[at]:
+                    if cursor.owner is not None and self.is_free(cursor):
+                        self.pump_cursor(cursor, cursor.owner, &handed)
+                at = self.busy_from(at + 1)
+        if self.dying.count and self.dying_first:
+            self.bury_dying()                   # asks for its own once more: consumers have asked for theirs
+        if self.held_back and self.may_claim():
+            self.touch()                        # what was returned has been handed out, after a lane had to wait for it
+        return handed
+
+    cdef int bury_dying(self) except -1:
+        """Those whose message is in memory now. 0: one must be read from disk first."""
+        cdef claim_t* claim
+        cdef Cursor cursor
+        cdef chunk_t* chunk = NULL
+        cdef uint64_t offset
+        while self.dying.count:
+            claim = self.dying.items[0]
+            cursor = <Cursor>claim.cursor
+            offset = claim.offset
+            if (offset >= cursor.log.first and cursor.log.find(offset, &chunk) == NULL
+                    and cursor.log.wanted != NOTHING_WANTED):
+                return 0
+            self.kill(cursor, offset, claim.deliveries,
+                      self.dying_reasons.pop((cursor.log.number, offset), "rejected") if self.dying_reasons
+                      else "rejected")
+        return 1
+
+    cdef uint32_t busy_from(self, uint32_t at) noexcept:
+        if self.owner is None or self.owner.busy_lanes != self.order_count or at >= self.order_count:
+            return at
+        return self.order_count - 1 - busy_lane(self.owner.busy, <int>(self.order_count - 1 - at))
+
+    cdef bint is_free(self, Cursor cursor):
+        """Exclusive groups: nobody but its owner has messages of the partition, in any lane."""
+        cdef Cursor lane
+        for lane in self.cursors if self.lanes is None else <list>self.lanes[cursor.partition]:
+            if lane.held and lane.holder is not None and lane.holder is not cursor.owner:
+                return 0
+        return 1
+
+    cdef int pump_order(self, uint32_t* handed) except -1:
+        """Lanes from the highest, in each one message of a partition after the other."""
+        cdef uint32_t i, count, before
+        cdef uint32_t next_at = 0
+        cdef Cursor cursor
+        cdef list lane
+        while True:
+            next_at = self.busy_from(next_at)
+            if next_at >= self.order_count:
+                return 0
+            lane = self.order[next_at]
+            next_at += 1
+            count = <uint32_t>len(lane)
+            if count == 1:
+                if self.pump_cursor(<Cursor>lane[0], None, handed):
+                    return 0
+                continue
+            before = handed[0] + 1
+            while handed[0] != before:
+                before = handed[0]
+                for i in range(count):
+                    cursor = <Cursor>lane[(self.turn_cursor + i) % count]
+                    if self.pump_one(cursor, handed):
+                        return 0
+                self.turn_cursor += 1
+
+    cdef int pump_one(self, Cursor cursor, uint32_t* handed) except -1:
+        """At most one message. 1: no member has credit."""
+        cdef Member member
+        cdef claim_t* claim
+        cdef const record_t* record = NULL
+        cdef chunk_t* chunk = NULL
+        cdef bint stop = 0
+        while True:
+            member = self.member_with_credit()
+            if member is None:
+                return 1
+            claim = self.ready_claim(cursor, &record, &chunk, &stop)
+            if claim == NULL and not stop:
+                if not self.may_claim():
+                    return 0
+                claim = self.fresh_claim(cursor, &record, &chunk, &stop)
+            if claim == NULL:
+                return 0
+            if self.hand(cursor, claim, record, chunk, member):
+                handed[0] += 1
+                return 0
+
+    cdef int pump_cursor(self, Cursor cursor, Member only, uint32_t* handed) except -1:
+        """All that members (or the one) take of a log. 1: nobody has credit."""
+        cdef Member member
+        cdef claim_t* claim
+        cdef const record_t* record = NULL
+        cdef chunk_t* chunk = NULL
+        cdef bint stop = 0
+        while True:
+            if only is not None:
+                member = only if self.takes(only) else None
+            else:
+                member = self.member_with_credit()
+            if member is None:
+                return 1
+            claim = self.ready_claim(cursor, &record, &chunk, &stop)
+            if claim == NULL and not stop:
+                if not self.may_claim():
+                    return 0
+                claim = self.fresh_claim(cursor, &record, &chunk, &stop)
+            if claim == NULL:
+                return 0
+            handed[0] += self.hand(cursor, claim, record, chunk, member)
+
+    cdef claim_t* ready_claim(self, Cursor cursor, const record_t** record, chunk_t** chunk, bint* stop) except? NULL:
+        """The oldest of those that are ready again, out of their heap. stop: it must be read from disk first."""
+        cdef claim_t* claim
+        cdef const record_t* found
+        cdef uint64_t offset
+        while cursor.ready.count:
+            claim = cursor.ready.items[0]
+            offset = claim.offset
+            found = NULL
+            if offset >= cursor.log.first:
+                found = cursor.log.find(offset, chunk)
+                if found == NULL and cursor.log.wanted != NOTHING_WANTED:
+                    self.stalled = True
+                    stop[0] = 1
+                    return NULL
+            if found == NULL or found.offset != offset:
+                self.settle_offset(cursor, offset)      # retention took it
+                continue
+            self.ready_bytes -= found.payload_length
+            if self.deliveries_max and claim.deliveries >= self.deliveries_max:
+                self.kill(cursor, offset, claim.deliveries, "max_retries")
+                continue
+            if is_over(found, &self.ledger.node, self.prompt):
+                self.kill(cursor, offset, claim.deliveries, "expired")
+                continue
+            heap_remove(&cursor.ready, claim)
+            record[0] = found
+            return claim
+        return NULL
+
+    cdef claim_t* fresh_claim(self, Cursor cursor, const record_t** record, chunk_t** chunk, bint* stop) except? NULL:
+        """The next message that nobody has had yet."""
+        cdef const record_t* found
+        cdef claim_t* claim
+        cdef uint32_t looked = 0
+        while cursor.next < cursor.log.next:
+            if cursor.settled and cursor.is_settled(cursor.next):
+                cursor.next += 1
+                continue
+            found = cursor.log.find(cursor.next, chunk)
+            if found == NULL:
+                if cursor.log.wanted != NOTHING_WANTED:
+                    self.stalled = True
+                    stop[0] = 1
+                return NULL
+            while cursor.next < found.offset:           # kept nowhere: everybody was done with it
+                cursor.mark(cursor.next)
+                cursor.next = max(cursor.next + 1, cursor.floor)
+            self.ready_bytes -= found.payload_length
+            if is_over(found, &self.ledger.node, self.prompt):
+                cursor.next = found.offset + 1
+                self.kill(cursor, found.offset, 0, "expired")
+                continue
+            if self.filter is not None and not self.filter.wants(found):
+                cursor.next = found.offset + 1
+                self.settle_offset(cursor, found.offset)
+                looked += 1
+                if looked >= SCAN_MAX:
+                    self.touch()                        # goes on in the next turn
+                    return NULL
+                continue
+            claim = self.add_claim(cursor, found.offset)
+            cursor.next = found.offset + 1
+            record[0] = found
+            return claim
+        return NULL
+
+    cdef claim_t* add_claim(self, Cursor cursor, uint64_t offset) except NULL:
+        cdef claim_t* claim = cursor.add(offset)
+        self.claims += 1
+        self.ledger.node.gauges.claims += 1
+        return claim
+
+    cdef void drop_claim(self, claim_t* claim) noexcept:
+        """Nobody has it, in no heap is it."""
+        (<Cursor>claim.cursor).drop(claim)
+        self.claims -= 1
+        self.ledger.node.gauges.claims -= 1
+
+    cdef void drop_claims(self, Cursor cursor) noexcept:
+        cdef uint32_t i
+        cdef claim_t* claim
+        if cursor.table != NULL:
+            for i in range(cursor.table_mask + 1):
+                while cursor.table[i] != NULL:
+                    claim = cursor.table[i]
+                    self.unlink(claim)
+                    self.drop_claim(claim)
+
+    cdef int skip_to(self, Cursor cursor, uint64_t first) except -1:
+        """Retention took what is below: it is settled, but for what is in hands."""
+        while cursor.ready.count and cursor.ready.items[0].offset < first:
+            self.settle_offset(cursor, cursor.ready.items[0].offset)
+        if cursor.floor < first:
+            while cursor.settled and cursor.floor < first:
+                if cursor.is_settled_bit(cursor.floor):
+                    cursor.settled -= 1
+                cursor.set_floor(cursor.floor + 1)
+            cursor.set_floor(first)
+            cursor.advance()
+        if cursor.next < first:
+            cursor.next = first
+        self.changed()
+        return 0
+
+    cdef int hand(self, Cursor cursor, claim_t* claim, const record_t* record, chunk_t* chunk, Member member) except -1:
+        """Gives a claim, which is in no heap, to a member. 0: it takes none, and is not asked again in this pump."""
+        cdef int taken
+        self.turn_member = self.turn_next
+        claim.state = CLAIM_HELD
+        claim.member = <void*>member
+        claim.chunk = chunk
+        claim.payload = record.payload_length
+        chunk_hold(chunk)
+        if claim.deliveries < DELIVERIES_MAX:
+            claim.deliveries += 1
+        claim.before = member.newest
+        claim.behind = NULL
+        if member.newest != NULL:
+            member.newest.behind = claim
+        else:
+            member.oldest = claim
+        member.newest = claim
+        member.held += 1
+        self.held += 1
+        cursor.held += 1
+        if member.carrier != NULL:
+            member.carrier.claims += 1
+        cursor.holder = member
+        if member.lease_ms:
+            claim.due_ms = self.ledger.node.mono_ms + member.lease_ms
+            heap_push(&self.leases, claim)
+        taken = member.deliver(claim, record)
+        if taken:
+            if taken != DELIVER_KEPT:
+                claim_let_go(claim)
+            if self.owner is not None:
+                self.owner.counts.delivered += 1
+                self.owner.counts.redelivered += claim.deliveries > 1
+            self.note(RECORD_CLAIM, cursor.log.number, claim.offset, claim.deliveries)
+            self.changed()
+            return 1
+        member.refused_in = self.pumps
+        self.take_from_member(claim)
+        claim.deliveries -= 1
+        claim.due_ms = 0
+        claim.state = CLAIM_READY
+        heap_push(&cursor.ready, claim)
+        self.ready_bytes += claim.payload
+        return 0
+
+    cdef void take_from_member(self, claim_t* claim) noexcept:
+        cdef Member member = <Member>claim.member
+        if claim.before != NULL:
+            claim.before.behind = claim.behind
+        else:
+            member.oldest = claim.behind
+        if claim.behind != NULL:
+            claim.behind.before = claim.before
+        else:
+            member.newest = claim.before
+        member.held -= 1
+        self.held -= 1
+        (<Cursor>claim.cursor).held -= 1
+        if member.carrier != NULL:
+            member.carrier.claims -= 1
+        heap_remove(&self.leases, claim)
+        claim_let_go(claim)
+        claim.member = NULL
+        claim.before = claim.behind = NULL
+
+    cdef void unlink(self, claim_t* claim) noexcept:
+        """Out of whatever its state says it is in."""
+        if claim.state == CLAIM_HELD:
+            self.take_from_member(claim)
+        elif claim.state == CLAIM_READY:
+            heap_remove(&(<Cursor>claim.cursor).ready, claim)
+        elif claim.state == CLAIM_DYING:
+            heap_remove(&self.dying, claim)
+            if self.dying_reasons:
+                self.dying_reasons.pop(((<Cursor>claim.cursor).log.number, claim.offset), None)
+        else:
+            heap_remove(&self.waiting, claim)
+
+    # ---------------------------------------------------------------- what becomes of it
+
+    cdef int settle(self, claim_t* claim) except -1:
+        if self.owner is not None:
+            self.owner.counts.settled += 1
+        return self.settle_offset(<Cursor>claim.cursor, claim.offset)
+
+    cdef int settle_offset(self, Cursor cursor, uint64_t offset) except -1:
+        cdef claim_t* claim = cursor.find(offset)
+        if claim != NULL:
+            self.unlink(claim)
+            self.drop_claim(claim)
+        elif cursor.is_settled(offset):
+            return 0
+        if not cursor.is_settled(offset):
+            cursor.mark(offset)
+        self.note(RECORD_SETTLE, cursor.log.number, offset, 0)
+        self.touch()
+        return 0
+
+    cdef int give_back(self, claim_t* claim, int64_t delay_ms, bint counts) except -1:
+        cdef Cursor cursor = <Cursor>claim.cursor
+        if counts and self.deliveries_max and claim.deliveries >= self.deliveries_max:
+            return self.end_claim(claim, "max_retries")
+        if claim.offset < cursor.log.first:             # purged meanwhile: it would only count as returned
+            return self.settle_offset(cursor, claim.offset)
+        self.unlink(claim)
+        self.ready_bytes += claim.payload
+        if not counts and claim.deliveries:
+            claim.deliveries -= 1
+        claim.due_ms = self.ledger.node.steady_ms + delay_ms if delay_ms > 0 else 0
+        if claim.due_ms:
+            claim.state = CLAIM_WAITING
+            heap_push(&self.waiting, claim)
+        else:
+            claim.state = CLAIM_READY
+            heap_push(&cursor.ready, claim)
+        self.write_return(cursor, claim)
+        self.touch()
+        return 0
+
+    cdef int reject(self, claim_t* claim, str reason) except -1:
+        return self.end_claim(claim, reason)
+
+    cdef int end_claim(self, claim_t* claim, str reason) except -1:
+        cdef Cursor cursor = <Cursor>claim.cursor
+        cdef chunk_t* chunk = NULL
+        if (not self.buries or claim.offset < cursor.log.first or cursor.log.find(claim.offset, &chunk) != NULL
+                or cursor.log.wanted == NOTHING_WANTED):
+            return self.kill(cursor, claim.offset, claim.deliveries, reason)
+        # It is recorded as a return that never becomes due: what was refused is not delivered again after a crash.
+        self.set_dying(cursor, claim, reason)
+        self.write_return(cursor, claim)
+        return self.touch()
+
+    cdef int set_dying(self, Cursor cursor, claim_t* claim, str reason) except -1:
+        self.unlink(claim)
+        claim.state = CLAIM_DYING
+        claim.due_ms = DUE_DYING_RETRIES if reason == "max_retries" else DUE_DYING
+        if reason != "rejected":
+            if self.dying_reasons is None:
+                self.dying_reasons = {}
+            self.dying_reasons[cursor.log.number, claim.offset] = reason
+        heap_push(&self.dying, claim)
+        return 0
+
+    cdef int kill(self, Cursor cursor, uint64_t offset, uint16_t deliveries, str reason) except -1:
+        """The engine puts it where dead messages go, in this batch; whatever it does, the group is done with it."""
+        if self.on_dead is not None:
+            self.on_dead(self, cursor.log, offset, deliveries, reason)
+        return self.settle_offset(cursor, offset)
+
+    def tick(self) -> int | None:
+        """Leases that are over, delays that have passed. Returns in how many ms there is more to do; None: never."""
+        cdef int64_t mono = self.ledger.node.mono_ms
+        cdef int64_t steady = self.ledger.node.steady_ms
+        cdef claim_t* claim
+        cdef object due = None
+        while self.leases.count and self.leases.items[0].due_ms <= mono:
+            claim = self.leases.items[0]
+            (<Member>claim.member).lost(claim)
+            self.give_back(claim, 0, True)
+        while self.waiting.count and self.waiting.items[0].due_ms <= steady:
+            claim = self.waiting.items[0]
+            if claim.offset < (<Cursor>claim.cursor).log.first:
+                self.settle_offset(<Cursor>claim.cursor, claim.offset)
+                continue
+            heap_remove(&self.waiting, claim)
+            claim.state = CLAIM_READY
+            claim.due_ms = 0
+            heap_push(&(<Cursor>claim.cursor).ready, claim)
+            self.touch()
+        if self.leases.count:
+            due = self.leases.items[0].due_ms - mono
+        if self.waiting.count:
+            wait = self.waiting.items[0].due_ms - steady
+            due = wait if due is None else min(due, wait)
+        return due
+
+    # ---------------------------------------------------------------- for the cold half, by offset
+
+    def claim_of(self, uint64_t log_number, uint64_t offset) -> tuple | None:
+        """(deliveries, the member that has it or None); None: nobody has had it, or it is settled."""
+        cdef Cursor cursor = self.cursor_of(log_number)
+        cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
+        if claim == NULL:
+            return None
+        return claim.deliveries, <object><Member>claim.member if claim.member != NULL else None
+
+    def is_settled(self, uint64_t log_number, uint64_t offset) -> bool:
+        cdef Cursor cursor = self.cursor_of(log_number)
+        return cursor is not None and cursor.is_settled(offset)
+
+    cdef claim_t* ordered(self, Cursor cursor, uint64_t offset):
+        """The claim that an order is about, NULL: there is none. Whoever has it in hand lets go of it."""
+        cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
+        if claim != NULL and claim.state == CLAIM_HELD:
+            (<Member>claim.member).forget(claim)
+        return claim
+
+    def settle_at(self, uint64_t log_number, uint64_t offset) -> bool:
+        """True: it was claimed, and is settled now."""
+        cdef claim_t* claim = self.ordered(self.cursor_of(log_number), offset)
+        if claim == NULL:
+            return False
+        self.settle(claim)
+        return True
+
+    def settle_any(self, uint64_t log_number, uint64_t offset):
+        """The group is done with a message, whether anybody has had it or not."""
+        cdef Cursor cursor = self.cursor_of(log_number)
+        if cursor is not None:
+            self.ordered(cursor, offset)
+            self.settle_offset(cursor, offset)
+
+    def held_upto(self, uint64_t log_number, uint64_t offset, Member member=None) -> list:
+        """Offsets, in order, of messages in hands (of one member, if given) at or below an offset."""
+        cdef Cursor cursor = self.cursor_of(log_number)
+        cdef claim_t* claim
+        cdef uint32_t i
+        found = []
+        if cursor is not None and cursor.table != NULL:
+            for i in range(cursor.table_mask + 1):
+                claim = cursor.table[i]
+                while claim != NULL:
+                    if claim.offset <= offset and claim.state == CLAIM_HELD and (
+                            member is None or claim.member == <void*>member):
+                        found.append(claim.offset)
+                    claim = claim.chain
+        found.sort()
+        return found
+
+    def settle_upto(self, uint64_t log_number, uint64_t offset, Member member=None) -> int:
+        """Settles every claim at or below an offset (of one member, if given); returns how many."""
+        found = self.held_upto(log_number, offset, member)
+        for at in found:
+            self.settle_at(log_number, at)
+        return len(found)
+
+    def give_back_at(self, uint64_t log_number, uint64_t offset, int64_t delay_ms=0, bint counts=True) -> bool:
+        cdef claim_t* claim = self.ordered(self.cursor_of(log_number), offset)
+        if claim == NULL:
+            return False
+        self.give_back(claim, delay_ms, counts)
+        return True
+
+    def reject_at(self, uint64_t log_number, uint64_t offset, str reason not None) -> bool:
+        """False: it is not claimed."""
+        cdef claim_t* claim = self.ordered(self.cursor_of(log_number), offset)
+        if claim == NULL:
+            return False
+        self.reject(claim, reason)
+        return True
+
+    def extend(self, uint64_t log_number, uint64_t offset, int64_t lease_ms) -> bool:
+        """Its lease ends so many ms from now; 0: when its member leaves."""
+        cdef Cursor cursor = self.cursor_of(log_number)
+        cdef claim_t* claim = cursor.find(offset) if cursor is not None else NULL
+        if claim == NULL or claim.state != CLAIM_HELD:
+            return False
+        heap_remove(&self.leases, claim)
+        claim.due_ms = self.ledger.node.mono_ms + lease_ms if lease_ms else 0
+        if lease_ms:
+            heap_push(&self.leases, claim)
+        self.touch()                            # the clock may have to look earlier
+        return True
+
+    def seek(self, uint64_t log_number, uint64_t next):
+        """From here on, whatever was before: below all is settled, above nothing is. Raises UsageError while somebody
+        has claims."""
+        cdef Cursor cursor = self.cursor_of(log_number)
+        cdef uint8_t* at
+        if cursor is None:
+            raise UsageError(f"log {log_number:016x} is not one of the group's")
+        if cursor.held:
+            raise UsageError("messages are in the hands of members")
+        self.move(cursor, next)
+        if not self.volatile:
+            self.write_records()
+            at = self.ledger.journal.reserve(RECORD_CURSOR, 24)
+            put_u64(put_u64(put_u64(at, self.number), log_number), next)
+            self.ledger.records += 1
+        self.touch()
+
+    cdef int move(self, Cursor cursor, uint64_t next) except -1:
+        cdef uint32_t i
+        self.drop_claims(cursor)
+        for i in range(cursor.pages_count):
+            free(cursor.pages[i])
+        cursor.pages_count = 0
+        cursor.settled = 0
+        cursor.pages_base = next >> PAGE_BITS
+        cursor.floor = cursor.next = next
+        return 0
+
+    cdef int keep_offsets(self) except -1:
+        """At recovery, when all is replayed: what was claimed or settled has had its offset, also where the message is
+        lost. Given to another it would be taken for settled."""
+        cdef Cursor cursor
+        cdef uint64_t reach
+        for cursor in self.cursors:
+            reach = cursor.reach()
+            if reach > cursor.log.next:
+                cursor.log.replay(b"", reach)
+        return 0
+
+    @property
+    def lag(self) -> int:
+        """Messages not settled: never claimed, in hands, or ready again."""
+        cdef Cursor cursor
+        cdef uint64_t total = 0
+        for cursor in self.cursors:
+            if cursor.floor >= cursor.log.next:
+                continue
+            if cursor.floor >= cursor.log.first:
+                total += cursor.log.next - cursor.floor - cursor.settled
+            elif cursor.next > cursor.log.first:
+                total += cursor.log.next - cursor.next + cursor.count   # until the next pump, retention may have some
+            else:
+                total += cursor.log.next - cursor.log.first
+        return total
+
+    @property
+    def waits(self) -> int:
+        """Of the claims, those whose time has not come."""
+        return self.waiting.count
+
+    # ---------------------------------------------------------------- records
+
+    cdef int note(self, uint8_t kind, uint64_t log, uint64_t offset, uint16_t deliveries) except -1:
+        if self.volatile:
+            return 0
+        if (self.run_count and self.run_kind == kind and self.run_log == log and self.run_deliveries == deliveries
+                and self.run_first + self.run_count == offset and self.run_count < RUN_MAX):
+            self.run_count += 1
+            return 0
+        self.write_records()
+        self.run_kind = kind
+        self.run_log = log
+        self.run_first = offset
+        self.run_count = 1
+        self.run_deliveries = deliveries
+        return 0
+
+    cdef int write_records(self) except -1:
+        """The run that is open becomes a record."""
+        cdef uint8_t* at
+        if self.run_count == 0:
+            return 0
+        at = self.ledger.journal.reserve(self.run_kind, 30 if self.run_kind == RECORD_CLAIM else 28)
+        at = put_u64(put_u64(put_u64(at, self.number), self.run_log), self.run_first)
+        at = put_u32(at, self.run_count)
+        if self.run_kind == RECORD_CLAIM:
+            put_u16(at, self.run_deliveries)
+        self.run_count = 0
+        self.ledger.records += 1
+        return 0
+
+    cdef int write_return(self, Cursor cursor, claim_t* claim) except -1:
+        cdef uint8_t* at
+        if self.volatile:
+            return 0
+        self.write_records()
+        at = self.ledger.journal.reserve(RECORD_RETURN, 34)
+        at = put_u64(put_u64(put_u64(at, self.number), cursor.log.number), claim.offset)
+        at = put_u16(at, claim.deliveries)
+        put_u64(at, <uint64_t>claim.due_ms)
+        self.ledger.records += 1
+        return 0
+
+    def flush_records(self):
+        """For the cold half: what was decided outside of a pump is recorded."""
+        self.write_records()

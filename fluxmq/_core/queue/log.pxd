@@ -1,0 +1,123 @@
+"""A log: messages in order, each under an offset. In memory as chunks; where the chunks come from and go to is the
+storage ring's business (docs/internals/queues.md). Knows nothing of queues, groups or protocols.
+
+A message, in a chunk, in an APPEND record and in a segment alike; little-endian, not aligned on disk, 8-aligned in
+chunks and batches (`size` is a multiple of 8; the padding is zero):
+
+    ┌──────┬─────────────┬────────┬─────────┬────────────┬────────────┬────────────────┬───────────┬─────┬──────────┐
+    │ size │ payload len │ offset │ time_ms │ expires_at │ not_before │ properties len │ topic len │ qos │ priority │
+    │ u32  │ u32         │ u64    │ i64     │ i64        │ i64        │ u32            │ u16       │ u8  │ u8       │
+    └──────┴─────────────┴────────┴─────────┴────────────┴────────────┴────────────────┴───────────┴─────┴──────────┘
+    48 bytes, then topic, properties (as FORMAT_* in memory/message.pxd says), payload, padding.
+    qos: bits 0 to 3 the QoS, bits 4 to 7 the FORMAT_*
+"""
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from fluxmq._core.memory.ledger cimport Ledger, cache_t
+from fluxmq._core.memory.message cimport body_t
+from fluxmq._core.queue.sizes cimport Sizes
+
+cdef enum:
+    CHUNK_BYTES_MAX = 262144    # but for a larger message alone
+
+cdef enum:
+    CHUNK_OPEN = 0              # the tail: appended to
+    CHUNK_SEALED = 1            # an Export has handed it out; nothing is added any more
+    CHUNK_FLUSHED = 2           # segments have it, or it came from there: it may be dropped
+
+cdef struct record_t:
+    uint32_t size               # of all of it
+    uint32_t payload_length
+    uint64_t offset
+    int64_t time_ms             # appended: wall clock, ms
+    int64_t expires_at          # steady clock (memory/node.pxd), ms; 0 = never
+    int64_t not_before          # delay logs: when it is due, steady clock, ms; elsewhere 0
+    uint32_t properties_length
+    uint16_t topic_length
+    uint8_t qos                 # and format
+    uint8_t priority
+
+cdef struct chunk_t:
+    uint32_t refs               # the log's own and one per claim or reader
+    uint32_t count
+    uint32_t used               # bytes of data
+    uint32_t room
+    uint64_t first              # what it covers begins here; invariant: records are in ascending order of offset
+    uint64_t last               # of the last one
+    uint64_t covers             # a loaded chunk: every kept offset in [first, covers) is in it. The tail: last + 1
+    uint64_t batch              # journal batch of the oldest record in it
+    int64_t time_max            # of its messages: of the last one, unless the clock was set back
+    uint64_t used_turn          # of the node, when it was last read: who gives way first
+    uint8_t state               # CHUNK_*
+    bint cached                 # it is in the node's list of chunks that may go (queue/cache.pxd)
+    chunk_t* colder             # its neighbours there
+    chunk_t* warmer
+    cache_t* cache              # that list, and the log that has the chunk, borrowed; NULL: no log has it any more
+    void* log
+    uint8_t* taken              # a bit for each record that an export took; NULL: all
+    uint32_t* at                # [count] byte positions in data
+    uint32_t at_room
+    uint8_t* data
+
+cdef uint64_t NOTHING_WANTED
+
+cdef class Needed:
+    cdef bint is_needed(self, uint64_t offset) noexcept
+
+cdef class Log:
+    cdef readonly uint64_t number
+    cdef readonly bint volatile         # in memory only: nothing is recorded
+    cdef readonly uint64_t first        # oldest offset kept
+    cdef readonly uint64_t next         # offset of the next append
+    cdef readonly uint64_t flushed      # offsets below are in segments, or gone
+    cdef readonly uint64_t unflushed_bytes      # of messages in memory that no segment has
+    cdef readonly uint64_t kept_bytes   # of messages kept: those that no segment has yet, and those that segments hold
+    cdef readonly bint uncertain        # of kept_bytes a part was guessed: restore_sizes() puts it right
+    cdef readonly uint64_t memory       # bytes of all chunks
+    cdef readonly uint64_t messages_in  # appended since start, and their bytes: for metrics
+    cdef readonly uint64_t bytes_in
+    cdef public uint64_t wanted         # an offset that a reader asked for and no chunk has; NOTHING_WANTED otherwise
+    cdef public bint loading            # the storage ring is at it
+    # What the view has of it, for engine/queue_store: `first` and `next` of its `l`, and how far its `k` reaches.
+    cdef public uint64_t stored_first
+    cdef public uint64_t stored_next
+    cdef public uint64_t kept_upto      # NOTHING_WANTED: there is no `k`
+    cdef Sizes sizes                    # of what segments hold at or above `first`
+    cdef Ledger ledger
+    cdef chunk_t** chunks               # ascending; those not flushed are at the end
+    cdef uint32_t chunks_count
+    cdef uint32_t chunks_room
+    cdef uint64_t newest_batch          # the last two batches that got messages, and the first message of each
+    cdef uint64_t newest_first
+    cdef uint64_t former_batch
+    cdef uint64_t former_first
+    cdef uint32_t room_hint             # bytes of the next tail chunk
+    cdef uint32_t found                 # index of the chunk found last
+
+    # Appends one message, in memory and in the journal's gathering batch. Returns its offset. offset_high: the lane, in
+    # the top byte of each offset of this log (given once, at construction; `first`, `next` carry it too).
+    # Raises MemoryError, StorageError; then nothing was appended.
+    cdef uint64_t append(self, const body_t* body, uint8_t qos, uint8_t priority,
+                         int64_t not_before) except? 0xFFFFFFFFFFFFFFFF
+    # The first kept record at or above `offset`, its chunk in *chunk (borrowed: hold it to keep it). NULL: there is
+    # none (offset >= next), or it must be read from disk first (then `wanted` says so).
+    cdef const record_t* find(self, uint64_t offset, chunk_t** chunk) noexcept
+    # The batch that must be durable before a message may be shown to anybody; 0: it is, or nothing is recorded.
+    cdef uint64_t waits_for(self, uint64_t offset) noexcept
+    # The record after this one in its chunk, or NULL.
+    cdef const record_t* following(self, chunk_t* chunk, const record_t* record) noexcept
+    cdef chunk_t* tail_for(self, uint32_t size) except NULL
+    cdef int insert(self, uint32_t at, chunk_t* chunk) except -1
+    cdef void take_out(self, uint32_t at) noexcept
+    cdef void let_go(self, chunk_t* chunk) noexcept
+    cdef void added(self, chunk_t* chunk, const record_t* record) noexcept
+    cdef uint32_t chunk_of(self, uint64_t offset) noexcept
+    cdef int fill(self, chunk_t* chunk, bytes block, uint64_t first, uint64_t covers) except -1
+    cdef void uncount(self, uint64_t first) noexcept
+    cdef uint64_t bytes_between(self, uint64_t start, uint64_t end, bint* whole) noexcept
+    # Everything below is gone: chunks that hold nothing else go.
+    cpdef trim(self, uint64_t first)
+
+cdef void chunk_hold(chunk_t* chunk) noexcept
+cdef void chunk_drop(chunk_t* chunk) noexcept
+cdef void record_body(const record_t* record, body_t* out) noexcept     # borrowed, like `record` itself

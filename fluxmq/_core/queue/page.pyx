@@ -1,0 +1,90 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Machine. A page of a log's messages as bytes: what the admin socket answers to a browse that accepts
+`application/vnd.fluxmq.messages`. All integers are little-endian.
+
+    ┌────────┬─────────────┬─────┬───────┬─────┬──────┬──────────────────┐
+    │ "FMQM" │ version = 1 │ log │ first │ end │ next │ messages …       │
+    │        │ u32         │ u64 │ u64   │ u64 │ u64  │ queue/log.pxd    │
+    └────────┴─────────────┴─────┴───────┴─────┴──────┴──────────────────┘
+      log        the number of the log, never used twice: another one under the same name is another queue
+      first      the oldest offset kept
+      end        what is below is on the disk, and will not be another message after a crash; nothing else is given
+      next       where a further page goes on; everything from where this one began up to there has been looked at
+      messages   as they stand in chunks and segments, one behind the other
+"""
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+from fluxmq._core.disk.journal_format cimport get_u32, get_u64, put_u32, put_u64
+from fluxmq._core.queue.log cimport NOTHING_WANTED, Log, Needed, chunk_t, record_t
+
+from fluxmq._core.errors import CorruptError
+
+__all__ = ["PAGE_TYPE", "decode_page", "durable_end", "encode_page"]
+
+PAGE_TYPE = "application/vnd.fluxmq.messages"
+
+cdef enum:
+    HEAD = 40
+    PAGE_VERSION = 1
+    LOOK_MAX = 65536            # messages looked at for one page: a classic queue's may all be settled
+
+
+cpdef uint64_t durable_end(Log log):
+    """The offset of the first message that is not durable yet; `next` where all are."""
+    cdef uint64_t batch = log.waits_for(log.next - 1) if log.next > log.first else 0
+    if batch == 0:
+        return log.next
+    if log.former_batch and log.waits_for(log.former_first):
+        return max(log.former_first, log.first)
+    return max(log.newest_first, log.first)
+
+
+def encode_page(Log log not None, Needed needs, uint64_t start, uint64_t stop, size_t bytes_max):
+    """(page, next, loading) of the messages in [start, stop) that somebody needs (needs: None, all of them); about
+    bytes_max of them, one at least. loading: what comes next must be read from disk first (`log.wanted` names it)."""
+    cdef uint64_t end = durable_end(log)
+    cdef uint64_t upto = min(stop, end)
+    cdef uint64_t here = max(start, log.first)
+    cdef uint32_t looked = 0
+    cdef chunk_t* chunk = NULL
+    cdef const record_t* record
+    cdef bytearray made = bytearray(HEAD)
+    cdef bint loading = 0
+    cdef uint8_t* head
+    while here < upto and looked < LOOK_MAX and <size_t>len(made) < bytes_max + HEAD:
+        record = log.find(here, &chunk)
+        if record == NULL:
+            loading = log.wanted != NOTHING_WANTED
+            if not loading:
+                here = upto
+            break
+        while record != NULL and record.offset < upto:
+            looked += 1
+            here = record.offset + 1
+            if needs is None or needs.is_needed(record.offset):
+                made += (<const char*>record)[:record.size]
+                if <size_t>len(made) >= bytes_max + HEAD:
+                    break
+            record = log.following(chunk, record)
+        else:
+            if record != NULL:
+                here = upto
+    head = <uint8_t*>made
+    memcpy(head, <const char*>b"FMQM", 4)
+    put_u32(head + 4, PAGE_VERSION)
+    put_u64(head + 8, log.number)
+    put_u64(head + 16, log.first)
+    put_u64(head + 24, end)
+    put_u64(head + 32, here)
+    return bytes(made), here, loading
+
+
+def decode_page(const uint8_t[::1] page not None):
+    """(log, first, end, next, messages) of a page; messages: a view of it. Raises CorruptError, with what is wrong."""
+    if page.shape[0] < HEAD or memcmp(&page[0], <const char*>b"FMQM", 4) != 0:
+        raise CorruptError("it does not begin with the letters FMQM, so it is no page of messages")
+    if get_u32(&page[4]) != PAGE_VERSION:
+        raise CorruptError(f"it is a page of version {get_u32(&page[4])}, this program reads version {PAGE_VERSION}")
+    return (get_u64(&page[8]), get_u64(&page[16]), get_u64(&page[24]), get_u64(&page[32]),
+            memoryview(page)[HEAD:])

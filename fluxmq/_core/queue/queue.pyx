@@ -1,0 +1,669 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Machine. Takes publishes into logs, hands news to groups. See queue/queue.pxd, docs/internals/queues.md.
+
+What a publisher asks is in queue/asked.pxd.
+"""
+cimport cython
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memset
+
+from fluxmq._core.errors import UsageError
+from fluxmq._core.amqp091.topics cimport levels_match
+from fluxmq._core.memory.message cimport FORMAT_AMQP091
+from fluxmq._core.mqtt.consts cimport REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED, REASON_UNSPECIFIED_ERROR
+from fluxmq._core.queue.asked cimport asked_t, read_asked
+from fluxmq._core.queue.claim cimport busy_lane
+from fluxmq._core.queue.cursor cimport Cursor as GroupCursor
+from fluxmq._core.queue.delay cimport ROUND_MAX, Delays
+from fluxmq._core.queue.group cimport Group
+from fluxmq._core.queue.heads cimport drop_heads, expire_heads, ready_count
+from fluxmq._core.queue.log cimport Log, Needed, chunk_t, record_body, record_t
+from fluxmq._core.queue.stream cimport StreamReader
+
+__all__ = ["LogNeeds", "QUEUE_CLASSIC", "QUEUE_EPHEMERAL", "QUEUE_STREAM", "Queue"]
+
+# Of readers and patterns, which few queues have. Nobody changes such a list in place.
+cdef list NONE = []
+
+globals().update(QUEUE_CLASSIC=QUEUE_CLASSIC, QUEUE_STREAM=QUEUE_STREAM, QUEUE_EPHEMERAL=QUEUE_EPHEMERAL)
+
+cdef enum:
+    ADDRESS_PREFIX_BYTES = 7        # "$queue/"
+    MOVE_BYTES_MAX = 4194304        # of due messages in one turn
+    LOOKED_AT_MAX = 64              # messages of a log, to find out that none of them expires
+
+
+cdef inline int64_t sooner(int64_t known, int64_t other) noexcept nogil:
+    """Of two times at which a message expires; known may be 0: never."""
+    return other if known == 0 or other < known else known
+
+
+cdef inline uint32_t hash_key(const uint8_t* key, uint32_t length) noexcept nogil:
+    """FNV-1a: which partition a key belongs to must never change, so no seed."""
+    cdef uint32_t h = 2166136261
+    cdef uint32_t i
+    for i in range(length):
+        h = (h ^ key[i]) * 16777619
+    return h ^ h >> 15
+
+
+cdef bint may_expire(Log log) noexcept:
+    """Whether a message that is kept may have an expiry. What lies in segments is not looked at, nor is a lot."""
+    cdef chunk_t* chunk = NULL
+    cdef const record_t* record
+    cdef uint32_t looked = 0
+    if log.first == log.next:
+        return 0
+    if log.first < log.flushed:
+        return 1
+    record = log.find(log.first, &chunk)
+    while record != NULL and looked < LOOKED_AT_MAX:
+        if record.expires_at:
+            return 1
+        looked += 1
+        record = log.following(chunk, record)
+    return record != NULL or (chunk != NULL and chunk.covers < log.next)
+
+
+@cython.final
+cdef class LogNeeds(Needed):
+    """Machine. See queue/queue.pxd."""
+
+    cdef bint is_needed(self, uint64_t offset) noexcept:
+        cdef GroupCursor cursor
+        # Whoever needed the message before needs this one too, nearly always.
+        if self.last is not None and not self.last.is_settled(offset):
+            return 1
+        for cursor in self.cursors:
+            if not cursor.is_settled(offset):
+                self.last = cursor
+                return 1
+        return 0
+
+
+@cython.final
+cdef class Queue(GroupOwner):
+    """Machine. One per declared queue.
+
+    ledger: the node's, or one without a journal for a queue that is only in memory. number, name: see queue/queue.pxd.
+    kind: QUEUE_*. logs: partition-major, `lanes` of them to a partition.
+    """
+
+    def __cinit__(self, Ledger ledger not None, uint64_t number, bytes name not None, int kind, list logs not None,
+                  uint32_t lanes=1):
+        if lanes == 0 or not logs or len(logs) % lanes:
+            raise UsageError("a queue has at least one partition, and as many lanes in each")
+        self.ledger = ledger
+        self.number = number
+        self.name = name
+        self.kind = <uint8_t>kind
+        self.durable = ledger.active() and kind != QUEUE_EPHEMERAL
+        self.logs = logs
+        self.lanes = lanes
+        self.partitions = <uint32_t>len(logs) // lanes
+        self.groups = []
+        self.readers = NONE
+        self.busy_lanes = lanes if 1 < lanes <= 256 else 0
+        memset(self.busy, 0xFF, sizeof(self.busy))
+        self.ready_max = self.ready_bytes_max = -1
+        self.patterns = NONE
+        self.behind = <uint32_t*>calloc(len(logs), sizeof(uint32_t))
+        if self.behind == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        free(self.behind)
+
+    def configure_like(self, Queue other not None):
+        """What is configured is as in `other`, which asks the same callbacks."""
+        self.messages_max, self.bytes_max, self.payload_max = other.messages_max, other.bytes_max, other.payload_max
+        self.ttl_ms, self.drop_head = other.ttl_ms, other.drop_head
+        self.prompt, self.at_once = other.prompt, other.at_once
+        self.ready_max, self.ready_bytes_max = other.ready_max, other.ready_bytes_max
+        self.capture_confirmed = other.capture_confirmed
+        self.on_full, self.on_overflow = other.on_full, other.on_overflow
+        self.wake, self.on_stalled = other.wake, other.on_stalled
+        self.on_delayed, self.on_due = other.on_delayed, other.on_due
+        self.is_repeated, self.on_produced = other.is_repeated, other.on_produced
+
+    def restored(self) -> bool:
+        """At recovery: its logs have what they had, from segments and from the journal. False: nothing has to be done
+        about it before somebody comes. There may be a hundred thousand like that. The caller has taken all news."""
+        cdef Log log
+        cdef Group group
+        cdef GroupCursor cursor
+        self.news = False
+        for group in self.groups:
+            group.keep_offsets()
+        if self.delays is not None:
+            self.delays.group.keep_offsets()
+        for log in self.logs:
+            self.expiring = self.expiring or may_expire(log)
+        if (self.kind != QUEUE_CLASSIC or self.delays is not None or self.expiring or self.ready_max >= 0
+                or self.ready_bytes_max >= 0):
+            return True
+        for group in self.groups:
+            if group.claims or group.members:
+                return True
+            for cursor in group.cursors:
+                if cursor.floor != cursor.log.first:
+                    return True
+        return False
+
+    def as_stored(self):
+        """At recovery: it is as the view has it, so nothing of it is a change for the next checkpoint, but what only
+        segments have. The caller has taken all that were marked."""
+        cdef Group group
+        cdef Log log
+        for group in self.groups:
+            group.dirty = False
+        self.marked = False
+        if self.kind != QUEUE_CLASSIC or self.delays is not None:
+            self.note_change()
+            return
+        for log in self.logs:
+            if log.flushed != log.stored_next:
+                self.note_change()
+                return
+
+    cdef int touch(self) except -1:
+        """There is news: it is pumped before this turn's batch goes to the journal."""
+        if not self.news:
+            self.news = True
+            self.ledger.news.append(self)
+            if self.wake is not None:
+                self.wake()
+        return 0
+
+    cdef int stir(self) except -1:
+        """The clock looks at it with its next tick: something may be due earlier than it knows."""
+        if not self.stirred:
+            self.stirred = True
+            self.ledger.stirred.append(self)
+        return 0
+
+    cdef int note_change(self) except -1:
+        """The next checkpoint looks at it: its messages, or what becomes of them, may have changed."""
+        if self.durable and not self.marked and not self.ended:
+            self.marked = True
+            self.ledger.marked[self] = None
+        return 0
+
+    cdef int end(self) except -1:
+        """It is deleted. Consumers may settle what they have of it, and no checkpoint keeps it for that."""
+        self.ended = True
+        self.wake = None
+        if self.marked:
+            self.marked = False
+            self.ledger.marked.pop(self, None)
+        return 0
+
+    def mark(self):
+        """For the cold half: as note_change, where nothing is pumped (recovery, a checkpoint that left a part)."""
+        self.note_change()
+
+    def notify(self):
+        """As touch, for the cold half: members came or went, something was loaded, trimmed or replayed, time has
+        passed. So all lanes are looked at."""
+        memset(self.busy, 0xFF, sizeof(self.busy))
+        self.touch()
+
+    def settle_news(self):
+        """Pumps it now, not at the end of the turn: what is asked next is to see what came before."""
+        if self.news:
+            self.pump()
+            self.touch()
+
+    def add_group(self, Group group not None):
+        group.owner = self
+        self.groups.append(group)
+        self.touch()
+
+    def remove_group(self, Group group not None):
+        """It is no more."""
+        self.groups.remove(group)
+        group.end()
+
+    def add_reader(self, StreamReader reader not None):
+        reader.owner = self
+        self.readers = [*self.readers, reader]
+        self.touch()
+
+    def remove_reader(self, StreamReader reader not None):
+        self.readers = [one for one in self.readers if one is not reader]
+        self.stir()
+
+    @property
+    def depth(self) -> int:
+        """Messages kept: from the oldest that somebody may still need to the newest."""
+        return self.kept()
+
+    @property
+    def waiting(self) -> int:
+        """Messages that some group has not settled; of a stream all that are kept."""
+        return self.unsettled()
+
+    cdef uint64_t kept(self):
+        cdef uint64_t total = 0
+        cdef Log log
+        for log in self.logs:
+            total += log.next - log.first
+        return total
+
+    # ---------------------------------------------------------------- a publish arrives
+
+    cdef int take(self, pub_t* pub, bint wide) except -1:
+        cdef const body_t* body = &pub.body
+        cdef asked_t asked
+        cdef bint addressed
+        cdef int reason
+        cdef uint64_t records = self.ledger.records
+        if self.passed == pub.passing or (wide and not self.is_bound(&pub.body)):
+            return 0
+        self.passed = pub.passing
+        if pub.amqp != NULL:
+            body = pub.amqp
+        addressed = self.is_address(&pub.body)
+        reason = self.read_asked(body, &asked)
+        if reason:
+            self.refused(&self.counts.refused_properties)
+        else:
+            reason = self.no_space()
+        if reason == 0:
+            reason = self.append(body, pub.qos, &asked)
+        if addressed or self.capture_confirmed or (pub.amqp != NULL and self.bindings):
+            return reason
+        if reason:
+            self.refused(&self.counts.capture_lost)
+        elif self.bindings:
+            return 0                        # who binds a queue expects that what was acknowledged is in it
+        self.ledger.records = records       # nobody waits for a capture
+        return 0
+
+    cdef int put(self, const body_t* body, uint8_t qos) except -1:
+        """A publish that another protocol than MQTT has routed here. Returns 0, or the reason to refuse it."""
+        cdef asked_t asked
+        cdef int reason = self.read_asked(body, &asked)
+        if reason:
+            self.refused(&self.counts.refused_properties)
+        else:
+            reason = self.no_space()
+        return reason if reason else self.append(body, qos, &asked)
+
+    cdef int refused(self, uint64_t* count) except -1:
+        """One more, of what nobody is pumped for."""
+        count[0] += 1
+        return self.stir()
+
+    cdef bint is_bound(self, const body_t* body) noexcept:
+        """Whether a binding that is no filter matches the topic."""
+        cdef bytes pattern
+        cdef const uint8_t* at
+        for pattern in self.patterns:
+            at = <const uint8_t*><const char*>pattern
+            if levels_match(at, at + len(pattern), body.topic, body.topic + body.topic_length):
+                return 1
+        return 0
+
+    cdef int no_space(self) except -1:
+        """0, or the reason to refuse what is new while the queue is damaged, the disk is full, or one turn has brought
+        more than a batch of the journal may hold (a large message for hundreds of queues)."""
+        if self.damage is not None:
+            self.refused(&self.counts.refused_disk)
+            return REASON_UNSPECIFIED_ERROR
+        if self.durable and (self.ledger.full or (
+                self.ledger.journal is not None
+                and self.ledger.journal.gather.length > self.ledger.batch_bytes_max)):
+            self.refused(&self.counts.refused_disk)
+            return REASON_QUOTA_EXCEEDED
+        return 0
+
+    cdef bint is_address(self, const body_t* body) noexcept:
+        """Whether the topic is `$queue/<this name>` or below it."""
+        cdef uint32_t n = <uint32_t>len(self.name)
+        cdef uint32_t end = ADDRESS_PREFIX_BYTES + n
+        return (body.topic_length >= end and memcmp(body.topic, <const char*>b"$queue/", ADDRESS_PREFIX_BYTES) == 0
+                and memcmp(body.topic + ADDRESS_PREFIX_BYTES, <const char*>self.name, n) == 0
+                and (body.topic_length == end or body.topic[end] == 47))
+
+    cdef int read_asked(self, const body_t* body, asked_t* asked) except -1:
+        return read_asked(body, &self.ledger.node, asked)
+
+    cdef int append(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1:
+        """0, or the reason to refuse it."""
+        cdef body_t kept = body[0]
+        cdef uint32_t partition = 0
+        cdef uint32_t lane
+        cdef bytes producer = None
+        cdef Log log
+        if self.payload_max and body.payload_length > self.payload_max and not asked.forced:
+            self.refused(&self.counts.refused_too_large)
+            return REASON_PACKET_TOO_LARGE
+        if asked.producer != NULL and asked.has_sequence and self.is_repeated is not None:
+            producer = (<const char*>asked.producer)[:asked.producer_length]
+            if self.is_repeated(self, producer, asked.sequence):
+                self.counts.repeated += 1
+                self.stir()
+                return 0
+        if not asked.forced and self.prompt:
+            if not self.drop_head and self.is_over_ready(body):
+                self.refused(&self.counts.refused_full)
+                self.overflowed(body)
+                return REASON_QUOTA_EXCEEDED
+        elif not asked.forced and self.is_full(body) and not self.make_room(body):
+            self.refused(&self.counts.refused_full)
+            return REASON_QUOTA_EXCEEDED
+        if not self.prompt and self.ttl_ms:
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + self.ttl_ms)
+        if asked.not_before > self.ledger.node.steady_ms and self.on_delayed is not None:
+            self.delay(&kept, qos, asked)
+            if producer is not None:
+                self.on_produced(self, producer, asked.sequence)
+            return 0
+        if asked.has_lifetime:
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + asked.lifetime_ms)
+        if self.prompt:
+            self.note_ready(&kept)
+        if self.partitions > 1:
+            if asked.key != NULL:
+                partition = hash_key(asked.key, asked.key_length) % self.partitions
+            else:
+                partition = self.turn_partition
+                self.turn_partition = (self.turn_partition + 1) % self.partitions
+        lane = asked.priority if asked.priority < self.lanes else self.lanes - 1
+        log = <Log>self.logs[partition * self.lanes + lane]
+        log.append(&kept, qos, asked.priority, 0)
+        self.busy[lane >> 6] |= <uint64_t>1 << (lane & 63)
+        if self.durable:
+            self.ledger.records += 1        # so the publisher's acknowledgement waits
+        self.counts.appended += 1
+        if producer is not None:
+            self.on_produced(self, producer, asked.sequence)
+        self.touch()
+        return 0
+
+    cdef int note_ready(self, body_t* kept) except -1:
+        """AMQP: the time that a message may be here, which begins now; and its size."""
+        cdef Group group
+        if self.ttl_ms or self.at_once:
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + self.ttl_ms)
+        if kept.expires_at:
+            self.expiring = True
+        if self.ready_bytes_max >= 0:
+            for group in self.groups:
+                group.ready_bytes += kept.payload_length
+        return 0
+
+    cdef int overflowed(self, const body_t* body) except -1:
+        if self.on_overflow is not None and not self.pumping:   # what was delayed stays, and is tried again
+            self.on_overflow((<const char*>body.topic)[:body.topic_length],
+                             (<const char*>body.properties)[:body.properties_length],
+                             (<const char*>body.payload)[:body.payload_length], body.format)
+        return 0
+
+    cdef bint is_full(self, const body_t* body):
+        return ((self.messages_max != 0 and self.kept() >= self.messages_max and self.unsettled() >= self.messages_max)
+                or (self.bytes_max != 0 and self.kept_bytes() + body.payload_length > self.bytes_max))
+
+    cdef bint is_over_ready(self, const body_t* body) except -1:
+        """Whether one more would be more than may be ready, when all who wait have got what they can take."""
+        cdef Group group
+        cdef bint over = 0
+        for group in self.groups:
+            if self.ready_bytes_max >= 0 and ready_count(group) == 0:
+                group.ready_bytes = 0
+            over = over or ((self.ready_max >= 0 and ready_count(group) >= <uint64_t>self.ready_max)
+                            or (self.ready_bytes_max >= 0
+                                and group.ready_bytes + <int64_t>body.payload_length > self.ready_bytes_max))
+        if not over or not self.news or self.pumping:
+            return over
+        self.pump()
+        return self.is_over_ready(body)
+
+    cdef bint make_room(self, const body_t* body) except -1:
+        """What every group has settled goes first, then as many of the oldest as the cold half lets go. 0: no room."""
+        cdef uint64_t kept
+        if self.news and self.kind != QUEUE_STREAM:
+            self.trim_settled()
+        while self.is_full(body):
+            kept = self.kept()
+            if self.on_full is None or not self.on_full(self):
+                return 0
+            if self.kept() == kept:
+                return 1        # the oldest must be read from disk first, and goes with a later one
+        return 1
+
+    cdef uint64_t unsettled(self):
+        """Of the messages kept, those that the group which is furthest behind has not settled: one that somebody holds
+        for long keeps all that came after it from being trimmed, but not from being done."""
+        cdef uint64_t most = 0
+        cdef Group group
+        if self.kind == QUEUE_STREAM or not self.groups:
+            return self.kept()
+        for group in self.groups:
+            most = max(most, <uint64_t>group.lag)
+        return most
+
+    cdef uint64_t kept_bytes(self):
+        cdef uint64_t total = 0
+        cdef Log log
+        for log in self.logs:
+            total += log.kept_bytes
+        return total
+
+    cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1:
+        if self.delays is None:
+            self.on_delayed(self)
+        self.delays.append(body, qos, asked.priority, asked.not_before)
+        self.stir()
+        self.note_change()
+        if self.durable:
+            self.ledger.records += 1
+        return 0
+
+    cdef int move_due(self) except -1:
+        """Delayed messages whose time has come are appended, each in one batch with its end in the delay log; a round
+        of them, then the others have their turn and the disk its time."""
+        cdef Delays delays = self.delays
+        cdef const record_t* record = NULL
+        cdef body_t body
+        cdef asked_t asked
+        cdef uint32_t moved = 0
+        cdef uint64_t size = 0
+        cdef uint32_t payload_max = self.payload_max
+        cdef bint full = 0
+        if delays.busy or not delays.is_due():
+            return 0
+        self.payload_max = 0                # it was taken once
+        try:
+            while moved < ROUND_MAX and size < MOVE_BYTES_MAX and delays.is_due():
+                record = delays.head()
+                if record == NULL:
+                    break
+                size += record.size
+                record_body(record, &body)
+                self.read_asked(&body, &asked)
+                asked.not_before = 0
+                asked.producer = NULL       # it was new when it came
+                asked.priority = record.priority
+                full = self.append(&body, record.qos & 0x0F, &asked) != 0
+                if full:                    # it stays, and is tried again
+                    self.counts.refused_full -= 1
+                    break
+                delays.settle_head()
+                moved += 1
+        finally:
+            self.payload_max = payload_max
+            delays.finish()
+        if not full and self.on_due is not None and delays.is_due():
+            self.on_due(self)
+        return 0
+
+    def publish(self, bytes topic not None, bytes payload not None, bytes properties=b"", int qos=1,
+                int64_t expires_at=0, int format=0) -> int:
+        """As if a client had published it: user properties are obeyed. Returns 0, or the MQTT 5 reason code of the
+        refusal. topic, properties: as format, a FORMAT_*, says; valid."""
+        cdef body_t body
+        cdef asked_t asked
+        cdef int reason
+        memset(&body, 0, sizeof(body))
+        body.topic = <const uint8_t*><const char*>topic
+        body.topic_length = <uint32_t>len(topic)
+        body.payload = <const uint8_t*><const char*>payload
+        body.payload_length = <uint32_t>len(payload)
+        body.properties = <const uint8_t*><const char*>properties
+        body.properties_length = <uint32_t>len(properties)
+        body.expires_at = expires_at
+        body.format = <uint8_t>format
+        reason = self.read_asked(&body, &asked)
+        if reason:
+            self.refused(&self.counts.refused_properties)
+        else:
+            reason = self.no_space()
+        return reason if reason else self.append(&body, <uint8_t>qos, &asked)
+
+    def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
+                       int priority=0, int64_t expires_at=0, int64_t not_before=0, bytes partition_key=b"",
+                       bint forced=False, int format=0) -> int:
+        """Appends for the cold half (dead letters, delayed messages that are due, other protocols), also when the disk
+        is full.
+
+        expires_at, not_before: steady clock, ms; 0 = never, at once. forced: whatever the limits are. format: FORMAT_*
+        of topic and properties. Returns 0, or the MQTT 5 reason code of the refusal.
+        """
+        cdef body_t body
+        cdef asked_t asked
+        memset(&body, 0, sizeof(body))
+        memset(&asked, 0, sizeof(asked))
+        body.topic = <const uint8_t*><const char*>topic
+        body.topic_length = <uint32_t>len(topic)
+        body.payload = <const uint8_t*><const char*>payload
+        body.payload_length = <uint32_t>len(payload)
+        body.properties = <const uint8_t*><const char*>properties
+        body.properties_length = <uint32_t>len(properties)
+        body.expires_at = expires_at
+        body.format = <uint8_t>format
+        asked.not_before = not_before
+        asked.priority = <uint8_t>priority
+        asked.forced = forced
+        if partition_key:
+            asked.key = <const uint8_t*><const char*>partition_key
+            asked.key_length = <uint32_t>len(partition_key)
+        return self.append(&body, <uint8_t>qos, &asked)
+
+    # ---------------------------------------------------------------- news goes out
+
+    cdef int pump(self) except -1:
+        """Once per turn with news: groups and readers take what they can; what they decided is recorded."""
+        cdef Group group
+        cdef StreamReader reader
+        cdef bint stalled = 0
+        self.news = False
+        if self.damage is not None:
+            self.stir()
+            for group in self.groups:
+                group.write_records()           # what consumers have in hand they may settle
+            return 0
+        self.pumping = True
+        try:
+            self.stir()
+            self.note_change()
+            if self.delays is not None:
+                self.move_due()
+            self.expiry_ms = 0
+            for group in self.groups:
+                group.pump()
+                if self.prompt:
+                    self.tidy_heads(group)
+                group.write_records()
+                stalled = stalled or group.stalled
+            for reader in self.readers:
+                reader.pump()
+                stalled = stalled or reader.stalled
+            if self.kind != QUEUE_STREAM:
+                self.trim_settled()
+        finally:
+            self.pumping = False
+        if stalled and self.on_stalled is not None:
+            self.on_stalled(self)
+        return 0
+
+    cdef int tidy_heads(self, Group group) except -1:
+        """AMQP: what is too much or too old, now that all who wait have got what they can take."""
+        cdef int64_t due
+        if self.drop_head and (self.ready_max >= 0 or self.ready_bytes_max >= 0):
+            drop_heads(group, self.ready_max, self.ready_bytes_max)
+        if self.expiring:
+            due = expire_heads(group)
+            if due and (self.expiry_ms == 0 or due < self.expiry_ms):
+                self.expiry_ms = due
+        return 0
+
+    cdef int trim_settled(self) except -1:
+        """What every group has settled is gone; with no group yet, nothing is."""
+        cdef int lane = <int>self.lanes - 1
+        cdef uint32_t i
+        cdef uint64_t first
+        cdef bint kept
+        cdef Log log
+        if not self.groups:
+            return 0
+        while lane >= 0:
+            if self.busy_lanes:
+                lane = busy_lane(self.busy, lane)
+                if lane < 0:
+                    return 0
+            kept = 0
+            for i in range(self.partitions):
+                log = <Log>self.logs[i * self.lanes + lane]
+                if log.first == log.next and not self.busy_lanes:
+                    continue
+                first = self.lowest_floor(i * self.lanes + lane, log)
+                kept = kept or first < log.next         # also a group that has not seen yet that all is gone
+                if first > log.first:
+                    log.trim(first)
+            if not kept:
+                self.busy[lane >> 6] &= ~(<uint64_t>1 << (lane & 63))
+            lane -= 1
+        return 0
+
+    cdef uint64_t lowest_floor(self, uint32_t at, Log log):
+        """The position below which all groups have settled a log, or any that is not above its first offset.
+
+        As long as the group that was found to be behind has not moved, nobody else is asked; when it has, those after
+        it are, until one is found that is behind. All are asked only when all have moved, so each message costs each
+        group one question."""
+        cdef uint32_t count = <uint32_t>len(self.groups)
+        cdef uint32_t i, here
+        cdef uint64_t floor
+        cdef uint64_t lowest = log.next
+        cdef uint32_t last = self.behind[at]
+        for i in range(count):
+            here = (last + i) % count
+            floor = (<GroupCursor>(<Group>self.groups[here]).cursors[at]).floor
+            self.floors_read += 1
+            if floor < lowest:
+                lowest = floor
+                self.behind[at] = here
+            if floor <= log.first:
+                break
+        return lowest
+
+    def needs(self, Log log not None) -> Needed | None:
+        """For an Export; None: all of it."""
+        cdef LogNeeds needs
+        if self.delays is not None and log is self.delays.log:
+            needs = LogNeeds()
+            needs.cursors = self.delays.group.cursors
+            return needs
+        if self.kind == QUEUE_STREAM or not self.groups:
+            return None
+        needs = LogNeeds()
+        at = self.logs.index(log)
+        needs.cursors = [(<Group>group).cursors[at] for group in self.groups]
+        return needs
+
+    def is_needed(self, Log log not None, uint64_t offset) -> bool:
+        """Whether some group has not settled the message; with no group yet, all are needed."""
+        cdef LogNeeds needs = self.needs(log)
+        return needs is None or needs.is_needed(offset)

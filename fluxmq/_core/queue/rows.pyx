@@ -1,0 +1,500 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Messages of a log, as they stand in chunks, segments and journal records (queue/log.pxd), into columns; and the same
+bytes picked out of journal batches. For whoever reads queues by the million and has no broker: the data source.
+
+A column is buffers as Arrow lays them out: validity bits, offsets (i32), values. Nothing here imports Arrow.
+"""
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcmp, memcpy
+
+from fluxmq._core.disk.journal_format cimport journal_next_record
+from fluxmq._core.queue.log cimport record_t
+
+from fluxmq._core.amqp091.edit import headers_of, properties_of, split_address
+from fluxmq._core.amqp091.topics import topic_of_address
+from fluxmq._core.errors import CorruptError, UsageError
+
+__all__ = ["Rows", "appends_of", "scan_batch"]
+
+cdef enum:
+    RECORD_APPEND = 20          # kinds of journal records, docs/internals/queues.md
+    RECORD_SETTLE = 22
+    RECORD_QUEUE = 24
+    RECORD_TRIM = 29
+    FORMAT_AMQP = 1             # FORMAT_AMQP091 of memory/message.pxd
+    HEAD = 48                   # of a message
+    ROWS_MAX = 32768            # of a batch, and of its messages about so many bytes, whatever they consist of:
+    BATCH_BYTES = 8 << 20       # offsets of every column are i32
+    COLUMN_BYTES_MAX = 1 << 30  # of one column between two take()
+    # Properties of MQTT 5 that a message in a queue still has (MQTT 5.0 section 2.2.2.2)
+    PAYLOAD_FORMAT = 0x01
+    EXPIRY = 0x02
+    CONTENT_TYPE = 0x03
+    RESPONSE_TOPIC = 0x08
+    CORRELATION_DATA = 0x09
+    USER_PROPERTY = 0x26
+
+cdef int64_t TIME_LAST = 253402300799999    # ms: the end of the year 9999, the last that Python's times have
+
+cdef struct buffer_t:
+    uint8_t* data
+    size_t used
+    size_t room
+
+cdef struct text_t:             # a column of bytes or text
+    buffer_t ends               # i32 each, without the leading 0
+    buffer_t data
+    buffer_t valid              # a byte each: 1 there is one, 0 null
+
+cdef struct map_t:              # text → text, any number per row
+    buffer_t ends               # entries up to and with this row, i32 each
+    text_t names
+    text_t values
+
+
+cdef uint8_t* room(buffer_t* buffer, size_t more) except NULL:
+    """Where `more` bytes may be written; `used` is the caller's."""
+    cdef size_t wanted = buffer.used + more
+    cdef uint8_t* moved
+    if wanted > buffer.room or buffer.data == NULL:
+        wanted = max(wanted, 2 * buffer.room, <size_t>256)
+        moved = <uint8_t*>realloc(buffer.data, wanted)
+        if moved == NULL:
+            raise MemoryError()
+        buffer.data = moved
+        buffer.room = wanted
+    return buffer.data + buffer.used
+
+
+cdef inline int put(buffer_t* buffer, const void* data, size_t size) except -1:
+    memcpy(room(buffer, size), data, size)
+    buffer.used += size
+    return 0
+
+
+cdef inline int put_i64(buffer_t* buffer, int64_t value) except -1:
+    return put(buffer, &value, 8)
+
+
+cdef inline int put_text(text_t* text, const uint8_t* data, size_t size) except -1:
+    cdef int32_t end
+    cdef uint8_t there = 1
+    put(&text.data, data, size)
+    end = <int32_t>text.data.used
+    put(&text.ends, &end, 4)
+    return put(&text.valid, &there, 1)
+
+
+cdef inline int put_null(text_t* text) except -1:
+    cdef int32_t end = <int32_t>text.data.used
+    cdef uint8_t there = 0
+    put(&text.ends, &end, 4)
+    return put(&text.valid, &there, 1)
+
+
+cdef inline int put_entry(map_t* map, const uint8_t* name, size_t name_size, const uint8_t* value,
+                          size_t size) except -1:
+    put_text(&map.names, name, name_size)
+    return put_text(&map.values, value, size)
+
+
+cdef inline int end_row(map_t* map) except -1:
+    cdef int32_t count = <int32_t>(map.names.ends.used // 4)
+    return put(&map.ends, &count, 4)
+
+
+cdef bint has_entry(map_t* map, size_t since, const uint8_t* name, size_t size) noexcept:
+    """Whether the row that began with entry `since` has this name already."""
+    cdef size_t count = map.names.ends.used // 4
+    cdef const int32_t* ends = <const int32_t*>map.names.ends.data
+    cdef size_t i
+    cdef int32_t begin
+    for i in range(since, count):
+        begin = ends[i - 1] if i else 0
+        if <size_t>(ends[i] - begin) == size and memcmp(map.names.data.data + begin, name, size) == 0:
+            return 1
+    return 0
+
+
+cdef void forget(buffer_t* buffer) noexcept:
+    free(buffer.data)
+    buffer.data = NULL
+    buffer.used = buffer.room = 0
+
+
+cdef void forget_text(text_t* text) noexcept:
+    forget(&text.ends)
+    forget(&text.data)
+    forget(&text.valid)
+
+
+cdef void forget_map(map_t* map) noexcept:
+    forget(&map.ends)
+    forget_text(&map.names)
+    forget_text(&map.values)
+
+
+cdef bytes values_of(buffer_t* buffer):
+    made = PyBytes_FromStringAndSize(<const char*>buffer.data, buffer.used)
+    buffer.used = 0
+    return made
+
+
+cdef bytes ends_of(buffer_t* buffer):
+    """Offsets as Arrow has them, from 0 on."""
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, buffer.used + 4)
+    cdef char* to = PyBytes_AS_STRING(made)
+    cdef int32_t zero = 0
+    memcpy(to, &zero, 4)
+    if buffer.used:         # before the first row there is no memory at all
+        memcpy(to + 4, buffer.data, buffer.used)
+    buffer.used = 0
+    return made
+
+
+cdef bytes bits_of(buffer_t* buffer):
+    """Validity bits, least significant first; b"" where nothing is null."""
+    cdef size_t count = buffer.used
+    cdef size_t i
+    cdef bytearray bits
+    buffer.used = 0
+    for i in range(count):
+        if buffer.data[i] == 0:
+            break
+    else:
+        return b""
+    bits = bytearray((count + 7) // 8)
+    for i in range(count):
+        if buffer.data[i]:
+            bits[i >> 3] |= 1 << (i & 7)
+    return bytes(bits)
+
+
+cdef tuple text_of(text_t* text):
+    return bits_of(&text.valid), ends_of(&text.ends), values_of(&text.data)
+
+
+cdef tuple map_of(map_t* map):
+    return ends_of(&map.ends), text_of(&map.names), text_of(&map.values)
+
+
+@cython.final
+cdef class Rows:
+    """Machine. Messages in, columns out.
+
+    first, end: offsets to take, as they stand in a log (unsigned). topics: bytes of the topics to take, None any;
+    prefix: what a topic begins with; time_min, time_max: ms, both ends included. read, taken: messages looked at, and
+    of these the ones that became rows; next: behind the last one looked at.
+    """
+
+    cdef readonly uint64_t read
+    cdef readonly uint64_t taken
+    cdef readonly uint64_t next
+    cdef readonly uint64_t lowest       # offset of the first message looked at; all ones: none yet
+    cdef readonly uint32_t count        # rows since the last take()
+    cdef size_t held                    # bytes of the messages that these rows were
+    cdef uint64_t first
+    cdef uint64_t end
+    cdef int64_t time_min
+    cdef int64_t time_max
+    cdef frozenset topics
+    cdef bytes prefix
+    cdef list gone                      # (first, end) of offsets to leave out, ascending
+    cdef Py_ssize_t gone_at
+    cdef buffer_t offset
+    cdef buffer_t time
+    cdef buffer_t expiry
+    cdef buffer_t expiry_valid
+    cdef buffer_t priority
+    cdef buffer_t qos
+    cdef text_t topic
+    cdef text_t payload
+    cdef text_t content_type
+    cdef text_t key
+    cdef text_t format
+    cdef map_t properties
+    cdef map_t headers
+
+    def __cinit__(self, uint64_t first, uint64_t end, *, topics=None, bytes prefix=b"",
+                  int64_t time_min=-(1 << 62), int64_t time_max=1 << 62, gone=()):
+        self.first, self.end, self.next = first, end, first
+        self.time_min, self.time_max = time_min, time_max
+        self.topics = None if topics is None else frozenset(topics)
+        self.prefix = prefix
+        self.gone = list(gone)
+        self.lowest = <uint64_t>0xFFFFFFFFFFFFFFFF
+
+    def __dealloc__(self):
+        forget(&self.offset)
+        forget(&self.time)
+        forget(&self.expiry)
+        forget(&self.expiry_valid)
+        forget(&self.priority)
+        forget(&self.qos)
+        forget_text(&self.topic)
+        forget_text(&self.payload)
+        forget_text(&self.content_type)
+        forget_text(&self.key)
+        forget_text(&self.format)
+        forget_map(&self.properties)
+        forget_map(&self.headers)
+
+    def add(self, const uint8_t[::1] raw not None, size_t at=0) -> int:
+        """Takes what is wanted of a run of messages, ascending, from byte `at` on, and none below what was looked at
+        before. Stops where take() is due (ROWS_MAX, BATCH_BYTES), or behind the last that is wanted.
+
+        Returns the byte to go on from, at the end the length. Raises CorruptError where the bytes are no messages.
+        """
+        cdef size_t total = <size_t>raw.shape[0]
+        cdef record_t record
+        cdef const uint8_t* body
+        while at < total and self.count < ROWS_MAX and self.held < BATCH_BYTES:
+            if total - at < HEAD:
+                raise CorruptError(f"a run of {total} bytes does not divide into messages")
+            memcpy(&record, &raw[at], HEAD)
+            body = &raw[at] + HEAD
+            if record.size < HEAD or record.size > total - at or <uint64_t>HEAD + record.topic_length + \
+                    record.properties_length + record.payload_length > record.size:
+                raise CorruptError(f"a run of {total} bytes does not divide into messages")
+            at += record.size
+            if record.offset < self.next:
+                continue
+            if record.offset >= self.end:
+                self.next = self.end
+                return total
+            self.next = record.offset + 1
+            if self.lowest == <uint64_t>0xFFFFFFFFFFFFFFFF:
+                self.lowest = record.offset
+            self.read += 1
+            if self.wanted(&record, body):
+                self.row(&record, body)
+                self.taken += 1
+                self.count += 1
+                self.held += record.size
+        return at
+
+    @property
+    def full(self) -> bool:
+        """Whether take() is due."""
+        return self.count >= ROWS_MAX or self.held >= BATCH_BYTES
+
+    cdef bint wanted(self, const record_t* record, const uint8_t* topic) except -1:
+        cdef Py_ssize_t prefix = len(self.prefix)
+        if not self.time_min <= record.time_ms <= self.time_max:
+            return 0
+        while self.gone_at < len(self.gone) and self.gone[self.gone_at][1] <= record.offset:
+            self.gone_at += 1
+        if self.gone_at < len(self.gone) and self.gone[self.gone_at][0] <= record.offset:
+            return 0
+        if self.topics is None and prefix == 0:
+            return 1
+        if record.qos >> 4 == FORMAT_AMQP:
+            name = topic_of_address((<const char*>topic)[:record.topic_length])
+            return (self.topics is None or name in self.topics) and (<bytes>name).startswith(self.prefix)
+        if record.topic_length < prefix or memcmp(topic, <const char*>self.prefix, prefix) != 0:
+            return 0
+        return self.topics is None or (<const char*>topic)[:record.topic_length] in self.topics
+
+    cdef int row(self, const record_t* record, const uint8_t* body) except -1:
+        cdef const uint8_t* properties = body + record.topic_length
+        cdef uint8_t small = record.qos & 15
+        cdef int16_t priority = record.priority
+        cdef uint8_t there = record.expires_at != 0
+        if self.held + record.size > COLUMN_BYTES_MAX:
+            raise UsageError("take() what is there before more is added")
+        put_i64(&self.offset, <int64_t>record.offset)
+        put_i64(&self.time, record.time_ms * 1000)
+        put_i64(&self.expiry, min(record.expires_at, TIME_LAST) * 1000)
+        put(&self.expiry_valid, &there, 1)
+        put_text(&self.payload, properties + record.properties_length, record.payload_length)
+        put(&self.qos, &small, 1)
+        if record.qos >> 4 == FORMAT_AMQP:
+            priority = self.amqp((<const char*>body)[:record.topic_length],
+                                 (<const char*>properties)[:record.properties_length], priority)
+            put_text(&self.format, <const uint8_t*>b"amqp091", 7)
+        else:
+            put_text(&self.topic, body, record.topic_length)
+            self.mqtt(properties, record.properties_length)
+            put_text(&self.format, <const uint8_t*>b"mqtt", 4)
+        put(&self.priority, &priority, 2)
+        end_row(&self.properties)
+        return end_row(&self.headers)
+
+    cdef int mqtt(self, const uint8_t* at, size_t size) except -1:
+        """Properties as they came (they were validated then), into columns."""
+        cdef const uint8_t* end = at + size
+        cdef const uint8_t* value
+        cdef size_t length, more
+        cdef size_t since = self.headers.names.ends.used // 4
+        cdef bint keyed = 0
+        cdef bint typed = 0
+        cdef uint8_t identifier
+        while at < end:
+            identifier = at[0]
+            at += 1
+            if identifier == PAYLOAD_FORMAT and end - at >= 1:
+                put_entry(&self.properties, <const uint8_t*>b"payload-format-indicator", 24,
+                          <const uint8_t*>(b"1" if at[0] else b"0"), 1)
+                at += 1
+                continue
+            if identifier == EXPIRY and end - at >= 4:
+                at += 4
+                continue
+            if identifier not in (CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA, USER_PROPERTY) or end - at < 2:
+                raise CorruptError(f"a message has a property 0x{identifier:02x}, which none in a queue has")
+            length = at[0] << 8 | at[1]
+            value = at + 2
+            if <size_t>(end - value) < length:
+                raise CorruptError("a property of a message ends behind all of them")
+            at = value + length
+            if identifier == CONTENT_TYPE and not typed:
+                put_text(&self.content_type, value, length)
+                typed = 1
+            elif identifier == RESPONSE_TOPIC:
+                put_entry(&self.properties, <const uint8_t*>b"response-topic", 14, value, length)
+            elif identifier == CORRELATION_DATA:
+                hexed = (<const char*>value)[:length].hex().encode()
+                put_entry(&self.properties, <const uint8_t*>b"correlation-data", 16,
+                          <const uint8_t*><const char*>hexed, len(hexed))
+            elif identifier == USER_PROPERTY:
+                if end - at < 2:
+                    raise CorruptError("a property of a message ends behind all of them")
+                more = at[0] << 8 | at[1]
+                if <size_t>(end - at) - 2 < more:
+                    raise CorruptError("a property of a message ends behind all of them")
+                if not keyed and length == 13 and memcmp(value, <const char*>b"partition-key", 13) == 0:
+                    put_text(&self.key, at + 2, more)
+                    keyed = 1
+                if not has_entry(&self.headers, since, value, length):
+                    put_entry(&self.headers, value, length, at + 2, more)
+                at += 2 + more
+        if not typed:
+            put_null(&self.content_type)
+        if not keyed:
+            put_null(&self.key)
+        return 0
+
+    cdef int amqp(self, bytes address, bytes properties, int16_t priority) except -1:
+        """One that came by AMQP: its properties by their names there, its headers. Returns its priority."""
+        cdef size_t since = self.headers.names.ends.used // 4
+        cdef bint keyed = 0
+        topic = <bytes>topic_of_address(address)
+        put_text(&self.topic, <const uint8_t*><const char*>topic, len(topic))
+        exchange, routing_key = split_address(address)
+        told = properties_of(properties)
+        kind = told.pop("content-type", None)
+        if kind is None:
+            put_null(&self.content_type)
+        else:
+            self.encoded(&self.content_type, kind)
+        for name, value in {"exchange": exchange, "routing-key": routing_key, **told}.items():
+            if isinstance(value, bytes):
+                value = value.decode("utf-8", "backslashreplace")
+            self.encoded(&self.properties.names, name)
+            self.encoded(&self.properties.values, str(value))
+        for name, value in headers_of(properties):
+            name = name.decode("utf-8", "backslashreplace").encode()
+            if not keyed and name == b"partition-key":
+                self.encoded(&self.key, value.decode("utf-8", "backslashreplace"))
+                keyed = 1
+            if not has_entry(&self.headers, since, <const uint8_t*><const char*>name, len(name)):
+                self.encoded(&self.headers.names, name.decode())
+                self.encoded(&self.headers.values, value.decode("utf-8", "backslashreplace"))
+        if not keyed:
+            put_null(&self.key)
+        return told.get("priority", priority)
+
+    cdef int encoded(self, text_t* text, str value) except -1:
+        raw = value.encode("utf-8", "backslashreplace")
+        return put_text(text, <const uint8_t*><const char*>raw, len(raw))
+
+    def take(self) -> dict:
+        """What there is since the last take(), by column. Numbers: (validity, values); text and bytes: (validity, ends,
+        data); maps: (ends, names, values), both as text. Empty validity: nothing is null."""
+        made = {
+            "offset": (b"", values_of(&self.offset)), "time": (b"", values_of(&self.time)),
+            "topic": text_of(&self.topic), "payload": text_of(&self.payload),
+            "content_type": text_of(&self.content_type), "key": text_of(&self.key),
+            "priority": (b"", values_of(&self.priority)), "qos": (b"", values_of(&self.qos)),
+            "expiry": (bits_of(&self.expiry_valid), values_of(&self.expiry)),
+            "properties": map_of(&self.properties), "headers": map_of(&self.headers),
+            "format": text_of(&self.format)}
+        self.count = 0
+        self.held = 0
+        return made
+
+
+def appends_of(const uint8_t[::1] batch not None, uint64_t log, uint64_t first, uint64_t end, bytearray into not None):
+    """Appends to `into` the messages that a journal batch brought to `log` with offsets in [first, end). Returns how
+    many. Raises CorruptError if the bytes are no records."""
+    cdef const uint8_t* at
+    cdef const uint8_t* stop
+    cdef const uint8_t* body = NULL
+    cdef uint8_t kind = 0
+    cdef uint8_t i
+    cdef uint32_t length = 0
+    cdef uint64_t number
+    cdef record_t record
+    cdef int state
+    cdef uint64_t found = 0
+    if batch.shape[0] == 0:
+        return 0
+    at = &batch[0]
+    stop = at + batch.shape[0]
+    while True:
+        state = journal_next_record(&at, stop, &kind, &body, &length)
+        if state == 0:
+            return found
+        if state < 0:
+            raise CorruptError("a journal batch does not divide into records")
+        if kind != RECORD_APPEND or length < 8 + HEAD:
+            continue
+        number = 0
+        for i in range(8):
+            number = number << 8 | body[i]
+        memcpy(&record, body + 8, HEAD)
+        if number == log and first <= record.offset < end:
+            into += (<const char*>body + 8)[:length - 8]
+            found += 1
+
+
+def scan_batch(const uint8_t[::1] batch not None, dict tally not None):
+    """What a journal batch says of queues besides messages: [(kind, body)] of kinds 22 and 24 to 29, in order. Its
+    messages are added to `tally`: {log: [first offset, last offset, bytes]}. Raises CorruptError."""
+    cdef const uint8_t* at
+    cdef const uint8_t* stop
+    cdef const uint8_t* body = NULL
+    cdef uint8_t kind = 0
+    cdef uint8_t i
+    cdef uint32_t length = 0
+    cdef uint64_t number
+    cdef record_t record
+    cdef int state
+    cdef list found = []
+    cdef list known
+    if batch.shape[0] == 0:
+        return found
+    at = &batch[0]
+    stop = at + batch.shape[0]
+    while True:
+        state = journal_next_record(&at, stop, &kind, &body, &length)
+        if state == 0:
+            return found
+        if state < 0:
+            raise CorruptError("a journal batch does not divide into records")
+        if kind == RECORD_SETTLE or RECORD_QUEUE <= kind <= RECORD_TRIM:
+            found.append((kind, (<const char*>body)[:length]))
+        elif kind == RECORD_APPEND and length >= 8 + HEAD:
+            number = 0
+            for i in range(8):
+                number = number << 8 | body[i]
+            memcpy(&record, body + 8, HEAD)
+            known = <list>tally.get(number)
+            if known is None:
+                tally[number] = [record.offset, record.offset, record.size]
+            else:
+                known[1] = record.offset
+                known[2] += record.size

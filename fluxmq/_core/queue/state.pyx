@@ -1,0 +1,229 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Machine. Groups from disk: their records replayed, the view's copy of them written and read.
+
+    state   ┌─────────┬─────────┬─────────────────────────────────────────────────────────┐
+            │ version │ cursors │ each: log, next, floor, pages, claims, pages …, claims … │      big-endian
+            │ u8 = 1  │ u32     │ u64, u64, u64, u32, u32                                  │
+            └─────────┴─────────┴─────────────────────────────────────────────────────────┘
+    page    u64 offset >> 16, 8 192 bytes of bits: settled at or above `floor`
+    claim   u64 offset, u16 deliveries, i64 not before (steady clock ms, 0 = at once; below 0: DUE_DYING…)
+"""
+import struct
+
+from fluxmq._core.errors import CorruptError
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from fluxmq._core.queue.claim cimport (
+    CLAIM_DYING, CLAIM_READY, CLAIM_WAITING, DUE_DYING_RETRIES, claim_t, heap_push,
+)
+from fluxmq._core.queue.cursor cimport PAGE_BITS, Cursor
+from fluxmq._core.queue.group cimport RUN_MAX, Group
+
+__all__ = ["RECORD_OFFSETS_MAX", "cursors_of", "export_state", "replay", "restore_state"]
+
+cdef enum:
+    RECORD_CLAIM = 21
+    RECORD_SETTLE = 22
+    RECORD_RETURN = 23
+    RECORD_CURSOR = 28
+    LANE_SHIFT = 56
+    AHEAD_BITS = 36             # offsets from a group's floor on: pages for more are 8 MiB of pointers
+    PAGE_BYTES = 8192
+    STATE_VERSION = 1
+    CURSOR_BYTES = 32       # without its pages and claims
+    CLAIM_BYTES = 18
+
+# How many offsets one CLAIM or SETTLE is about, at most.
+RECORD_OFFSETS_MAX = RUN_MAX
+
+
+def replay(Group group not None, int kind, bytes body not None):
+    """At recovery: one CLAIM, SETTLE, RETURN or CURSOR of a group, in the order of the journal; again does no harm.
+
+    A claim that somebody held is ready again, with its count. A record about offsets that the log cannot have changes
+    nothing. Raises CorruptError, also for a run of more than RECORD_OFFSETS_MAX.
+    """
+    cdef uint64_t log_number, first
+    cdef uint32_t n = 1
+    cdef uint16_t deliveries = 0
+    cdef int64_t due = 0
+    cdef Cursor cursor
+    try:
+        if kind == RECORD_CLAIM:
+            _, log_number, first, n, deliveries = struct.unpack(">QQQIH", body)
+        elif kind == RECORD_SETTLE:
+            _, log_number, first, n = struct.unpack(">QQQI", body)
+        elif kind == RECORD_RETURN:
+            _, log_number, first, deliveries, due = struct.unpack(">QQQHq", body)
+        else:
+            _, log_number, first = struct.unpack(">QQQ", body)
+    except struct.error:
+        raise CorruptError(f"a record of kind {kind} of group {group.number:016x} has the wrong length") from None
+    if n > RUN_MAX:
+        raise CorruptError(f"a record of kind {kind} of group {group.number:016x} is about {n} messages; one is about "
+                           f"{RUN_MAX} at most")
+    cursor = group.cursor_of(log_number)
+    if cursor is None:
+        return                      # its log ended later in the journal
+    if first >> LANE_SHIFT != cursor.log.first >> LANE_SHIFT or (
+            first > cursor.floor and (first - cursor.floor) >> AHEAD_BITS):
+        return
+    group.changed()
+    if kind == RECORD_CURSOR:
+        group.move(cursor, first)
+    elif kind == RECORD_SETTLE:
+        replay_settle(group, cursor, first, n)
+    else:
+        replay_claim(group, cursor, first, n, deliveries, due, kind == RECORD_CLAIM)
+
+
+cdef int replay_settle(Group group, Cursor cursor, uint64_t first, uint32_t n) except -1:
+    cdef uint64_t offset
+    cdef claim_t* claim
+    for offset in range(first, first + n):
+        claim = cursor.find(offset)
+        if claim != NULL:
+            group.unlink(claim)
+            group.drop_claim(claim)
+        cursor.mark(offset)
+    if cursor.next < cursor.floor:      # what lies between may have been settled out of turn, with older ones left
+        cursor.next = cursor.floor
+    return 0
+
+
+cdef int replay_claim(Group group, Cursor cursor, uint64_t first, uint32_t n, uint16_t deliveries, int64_t due,
+                      bint claimed) except -1:
+    cdef uint64_t offset
+    cdef claim_t* claim
+    cdef uint16_t known
+    for offset in range(first, first + n):
+        if cursor.is_settled(offset):
+            continue
+        claim = cursor.find(offset)
+        known = 0
+        if claim == NULL:
+            claim = group.add_claim(cursor, offset)
+        else:
+            group.unlink(claim)
+            if claimed:
+                known = claim.deliveries        # the view's copy may be newer than this record
+        claim.deliveries = max(deliveries, known)
+        claim.due_ms = due
+        if due < 0:
+            claim.state = CLAIM_READY           # in its heap, where set_dying looks for it
+            heap_push(&cursor.ready, claim)
+            group.set_dying(cursor, claim, "max_retries" if due == DUE_DYING_RETRIES else "rejected")
+        elif due:
+            claim.state = CLAIM_WAITING
+            heap_push(&group.waiting, claim)
+        else:
+            claim.state = CLAIM_READY
+            heap_push(&cursor.ready, claim)
+        if cursor.next <= offset:
+            cursor.next = offset + 1
+    return 0
+
+
+def export_state(Group group not None) -> bytes:
+    """Everything, for the view; `dirty` is false afterwards."""
+    cdef Cursor cursor
+    cdef uint32_t i
+    cdef claim_t* claim
+    group.dirty = False
+    parts = [struct.pack(">BI", STATE_VERSION, len(group.cursors))]
+    for cursor in group.cursors:
+        pages = [(cursor.pages_base + i, <bytes>(<const char*>cursor.pages[i])[:PAGE_BYTES])
+                 for i in range(cursor.pages_count) if cursor.pages[i] != NULL] if cursor.settled else []
+        claims = []
+        if cursor.table != NULL:
+            for i in range(cursor.table_mask + 1):
+                claim = cursor.table[i]
+                while claim != NULL:
+                    claims.append((claim.offset, claim.deliveries,
+                                   claim.due_ms if claim.state in (CLAIM_WAITING, CLAIM_DYING) else 0))
+                    claim = claim.chain
+        parts.append(struct.pack(">QQQII", cursor.log.number, cursor.next, cursor.floor, len(pages), len(claims)))
+        for index, bits in pages:
+            parts.append(struct.pack(">Q", index) + bits)
+        parts += [struct.pack(">QHq", *one) for one in sorted(claims)]
+    return b"".join(parts)
+
+
+cdef inline uint64_t big_endian(const uint8_t* at, int size) noexcept:
+    cdef uint64_t value = 0
+    cdef int i
+    for i in range(size):
+        value = value << 8 | at[i]
+    return value
+
+
+def restore_state(Group group not None, bytes state not None):
+    """What export_state gave, into a fresh group with its cursors. Raises CorruptError."""
+    cdef const uint8_t* at = <const uint8_t*><const char*>state
+    cdef const uint8_t* end = at + len(state)
+    cdef uint32_t count, pages, claims
+    cdef Cursor cursor
+    if end - at < 5:
+        raise cut_short(group)
+    if at[0] != STATE_VERSION:
+        raise CorruptError(f"the state of group {group.number:016x} is of version {at[0]}")
+    count = <uint32_t>big_endian(at + 1, 4)
+    at += 5
+    for _ in range(count):
+        if end - at < CURSOR_BYTES:
+            raise cut_short(group)
+        cursor = group.cursor_of(big_endian(at, 8))
+        pages, claims = <uint32_t>big_endian(at + 24, 4), <uint32_t>big_endian(at + 28, 4)
+        if <uint64_t>(end - at) < CURSOR_BYTES + <uint64_t>pages * (8 + PAGE_BYTES) + <uint64_t>claims * CLAIM_BYTES:
+            raise cut_short(group)
+        if cursor is not None:
+            group.move(cursor, big_endian(at + 16, 8))
+            cursor.next = big_endian(at + 8, 8)
+        at += CURSOR_BYTES
+        for _ in range(pages):
+            if cursor is not None:
+                restore_page(cursor, big_endian(at, 8), at + 8)
+            at += 8 + PAGE_BYTES
+        for _ in range(claims):
+            if cursor is not None:
+                replay_claim(group, cursor, big_endian(at, 8), 1, <uint16_t>big_endian(at + 8, 2),
+                             <int64_t>big_endian(at + 10, 8), False)
+            at += CLAIM_BYTES
+    if at != end:
+        raise CorruptError(f"the state of group {group.number:016x} is longer than it says")
+
+
+cdef object cut_short(Group group):
+    return CorruptError(f"the state of group {group.number:016x} ends in the middle")
+
+
+def cursors_of(bytes state not None) -> list:
+    """[(log, reached)] of what export_state gave, for a repair: every offset that the group has claimed or settled is
+    below `reached`. Raises CorruptError."""
+    found, at = [], 5
+    try:
+        version, count = struct.unpack_from(">BI", state)
+        if version != STATE_VERSION:
+            raise CorruptError(f"the state of a group is of version {version}")
+        for _ in range(count):
+            log_number, reached, floor, pages, claims = struct.unpack_from(">QQQII", state, at)
+            at += CURSOR_BYTES
+            for _ in range(pages):              # what was settled may lie above what is claimed next
+                index, bits = struct.unpack_from(f">Q{PAGE_BYTES}s", state, at)
+                if any(bits):
+                    reached = max(reached, (index << PAGE_BITS) + int.from_bytes(bits, "little").bit_length())
+                at += 8 + PAGE_BYTES
+            at += claims * CLAIM_BYTES
+            found.append((log_number, reached))
+    except struct.error:
+        raise CorruptError("the state of a group ends in the middle") from None
+    return found
+
+
+cdef int restore_page(Cursor cursor, uint64_t index, const uint8_t* raw) except -1:
+    cdef uint32_t i
+    for i in range(1 << PAGE_BITS):
+        if raw[i >> 3] >> (i & 7) & 1 and (index << PAGE_BITS) + i >= cursor.floor:
+            cursor.mark((index << PAGE_BITS) + i)
+    return 0

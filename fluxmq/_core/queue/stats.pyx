@@ -1,0 +1,150 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
+"""Machine. Queues in numbers, for who looks at them: no message is touched, whatever their number.
+
+    kept        messages in the queue
+    ready       of a classic queue: what the group that is furthest behind has still to hand out, what waits for its
+                backoff included; without a group all. Of a stream: what the group furthest behind has still to read
+    unsettled   in the hands of consumers now, of all groups together
+
+Of all queues together there are sums (QueueSums). A queue whose numbers may have changed is measured anew, and the
+sums move by what differs; the others, however many, are not looked at.
+"""
+cimport cython
+from libc.stdint cimport uint64_t
+
+from fluxmq._core.memory.ledger cimport Ledger
+from fluxmq._core.queue.claim cimport queue_counts_t
+from fluxmq._core.queue.cursor cimport Cursor
+from fluxmq._core.queue.group cimport Group
+from fluxmq._core.queue.queue cimport QUEUE_STREAM, Queue
+from fluxmq._core.queue.stream cimport StreamReader
+
+__all__ = ["QueueSums", "group_numbers", "queue_counts", "queue_numbers"]
+
+cdef enum:
+    NOW = 7                         # messages, bytes, ready, unsettled, consumers, groups, delayed
+    COUNTS = sizeof(queue_counts_t) // sizeof(uint64_t)
+
+
+cdef void measure(Group group, uint64_t* waits, uint64_t* held):
+    """waits: messages of the group that nobody has in hand; held: those that somebody has."""
+    cdef Cursor cursor
+    held[0] = 0
+    waits[0] = group.claims
+    for cursor in group.cursors:
+        held[0] += cursor.held
+        if cursor.log.next > max(cursor.next, cursor.log.first):
+            waits[0] += cursor.log.next - max(cursor.next, cursor.log.first)
+    waits[0] -= min(held[0], waits[0])
+
+
+def group_numbers(Group group not None) -> tuple:
+    """(messages that nobody has in hand, messages in hands) of a group of any type of queue."""
+    cdef uint64_t waits, held
+    measure(group, &waits, &held)
+    return waits, held
+
+
+cdef int measure_queue(Queue queue, groups, uint64_t* now) except -1:
+    """As queue_numbers."""
+    cdef Group group
+    cdef uint64_t waits, held, later
+    cdef uint64_t ready = 0
+    cdef uint64_t unsettled = 0
+    cdef uint64_t delayed = 0
+    cdef uint64_t most = 0
+    cdef uint64_t consumers = <uint64_t>len(queue.readers)
+    cdef uint64_t count = 0
+    for group in groups:
+        consumers += <uint64_t>len(group.members)
+        count += 1
+        if queue.kind == QUEUE_STREAM:
+            continue
+        measure(group, &waits, &held)
+        if waits + held > most:
+            most = waits + held
+            later = min(waits, <uint64_t>group.waiting.count)
+            ready, unsettled, delayed = waits - later, held, later
+    if not count or queue.kind == QUEUE_STREAM:
+        ready = queue.kept()
+    if queue.delays is not None:
+        delayed += <uint64_t>len(queue.delays)
+    now[0] = ready + unsettled + delayed
+    now[1] = queue.kept_bytes()
+    now[2] = ready
+    now[3] = unsettled
+    now[4] = consumers
+    now[5] = count
+    now[6] = delayed
+    return 0
+
+
+def queue_numbers(Queue queue not None, groups) -> tuple:
+    """(messages, bytes, ready, unsettled, consumers, groups, delayed) of a queue. groups: all that it has, also a
+    stream's. messages: what the group furthest behind has not settled, and what is delayed: of these some are ready,
+    some in the hands of consumers, some wait until they are due, and that is all. bytes: of what is kept, which may be
+    more, since a message that is settled goes with those before it. Of a stream all that is kept is ready."""
+    cdef uint64_t[NOW] now
+    measure_queue(queue, groups, now)
+    return now[0], now[1], now[2], now[3], now[4], now[5], now[6]
+
+
+@cython.final
+cdef class QueueSums:
+    """Machine. What all queues have together, as of when each was measured last.
+
+    A queue that was pumped, or that refused something, is among the ledger's: catch_up() measures these. What moves
+    without that (a stream's readers) is measured by who asks.
+    """
+    cdef Ledger ledger
+    cdef uint64_t[NOW] sums
+    cdef queue_counts_t happened
+    cdef readonly uint64_t measured     # how many queues so far, for tests
+
+    def __cinit__(self, Ledger ledger not None):
+        self.ledger = ledger
+
+    def measure(self, Queue queue not None, groups):
+        """The queue is as it is now. groups: as queue_numbers."""
+        cdef uint64_t[NOW] now
+        cdef uint64_t* counts = <uint64_t*>&queue.counts
+        cdef uint64_t* told = <uint64_t*>&queue.told_counts
+        cdef uint64_t* happened = <uint64_t*>&self.happened
+        cdef int i
+        measure_queue(queue, groups, now)
+        self.measured += 1
+        for i in range(NOW):
+            self.sums[i] += now[i] - queue.told[i]
+            queue.told[i] = now[i]
+        for i in range(COUNTS):
+            happened[i] += counts[i] - told[i]
+            told[i] = counts[i]
+
+    def forget(self, Queue queue not None):
+        """The queue is no more; what happened to it has happened."""
+        cdef int i
+        self.measure(queue, ())
+        for i in range(NOW):
+            self.sums[i] -= queue.told[i]
+            queue.told[i] = 0
+
+    def catch_up(self, dict states not None):
+        """Measures what the clock has not come to yet. states: Queue -> what has its `groups`."""
+        for queue in self.ledger.stirred + self.ledger.news:
+            state = states.get(queue)
+            if state is not None:
+                self.measure(<Queue>queue, state.groups.values())
+
+    def now(self) -> tuple:
+        """As queue_numbers."""
+        return (self.sums[0], self.sums[1], self.sums[2], self.sums[3], self.sums[4], self.sums[5], self.sums[6])
+
+    def counts(self) -> dict:
+        """As queue_counts, of queues that are no more, too."""
+        return self.happened
+
+
+def queue_counts(Queue queue not None) -> dict:
+    """What has been counted since the queue was made or the broker started, by the names of queue_counts_t."""
+    cdef queue_counts_t counts = queue.counts
+    return counts

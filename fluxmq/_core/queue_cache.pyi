@@ -1,5 +1,0 @@
-from fluxmq._core.ledger import Ledger
-
-__all__ = ["evict_cold"]
-
-def evict_cold(ledger: Ledger, bytes_max: int) -> int: ...

@@ -1,0 +1,1 @@
+"""From recorded bytes to rows."""

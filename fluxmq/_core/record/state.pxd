@@ -1,0 +1,69 @@
+# cython: language_level=3
+"""What a recording knows: of itself (what is wanted, the batch being filled), and of each connection.
+
+A connection that is left out has `kept` 0: its rows are counted, and of its bytes nothing else is looked at.
+"""
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
+
+from fluxmq._core.amqp091.values cimport room_t
+from fluxmq._core.record.columns cimport Columns, Words, row_t
+from fluxmq._core.record.pending cimport pending_t
+
+cdef enum:                  # Recording.payload
+    PAYLOAD_SIZE = 0
+    PAYLOAD_HASH = 1
+    PAYLOAD_FULL = 2
+
+# Machine. Whether a topic is wanted.
+cdef class TopicChoice:
+    cdef list filters       # of bytes
+    cdef Words known
+    cdef room_t verdicts    # a byte for each word
+    cdef room_t turned      # a routing key with `/` for `.`
+
+    cdef bint wanted(self, const uint8_t* at, size_t n, bint routing_key) except -1
+
+cdef class Recording:
+    cdef Columns columns
+    cdef int payload
+    cdef TopicChoice topics     # None: all are wanted
+    cdef room_t scratch         # for who is at work on one row
+    cdef room_t text            # JSON being written
+    cdef uint64_t filtered
+    cdef uint64_t undecoded
+
+# What is remembered of a connection.
+cdef class Peer:
+    cdef int64_t number
+    cdef int8_t protocol        # 0: mqtt, 1: amqp091
+    cdef int8_t version         # 0: not known
+    cdef bint kept
+    cdef bint[2] broken         # by direction: something did not decode, the rest is counted
+    cdef bytes client           # None: not known
+    cdef int32_t client_index   # in the batch's words, while client_batch is that batch
+    cdef uint64_t client_batch
+    cdef list held              # entries of a connection of which it is not decided whether it is kept; else None
+    cdef size_t held_bytes
+    cdef pending_t pending
+    cdef uint64_t pings         # PINGREQ seen, and PINGRESP
+    cdef uint64_t pongs
+    cdef dict aliases_in        # MQTT: topic by alias; None: none yet
+    cdef dict aliases_out
+    cdef dict channels          # AMQP: by number; None: none yet
+    cdef object channel         # the last one used
+    cdef int32_t channel_number
+
+    cdef void forget(self) noexcept     # what a gap in the recording can make wrong
+
+# A row of that connection with all that is known without its packet.
+cdef int row_begin(Recording recording, Peer peer, row_t* row, int64_t time, int32_t kind) except -1
+# Writes it. Returns its seq; LEFT_OUT, and it is counted, when it is not wanted.
+cdef int64_t row_end(Recording recording, Peer peer, row_t* row, bint wanted) except? -1
+# A row of a packet: its direction and its bytes.
+cdef int row_packet(Recording recording, Peer peer, row_t* row, int64_t time, int32_t kind, int direction,
+                    int64_t size) except -1
+# The direction is broken from here on: a row that says why, and how many bytes of the entry are not decoded.
+cdef int row_malformed(Recording recording, Peer peer, int64_t time, int direction, size_t left, str why) except -1
+# digest, size, payload of a row, as wanted.
+cdef int row_payload(Recording recording, row_t* row, const uint8_t* at, size_t n) noexcept
+cdef bytes json_of(object value)

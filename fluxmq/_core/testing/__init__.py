@@ -1,0 +1,1 @@
+"""Ways in for tests: probes of what nothing else reaches."""

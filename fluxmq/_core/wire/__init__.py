@@ -1,0 +1,1 @@
+"""What bytes say: numbers, text, hashes, checksums. Knows no protocol."""
