@@ -14,3 +14,4 @@ cdef struct live_t:
     int64_t links
     int64_t chunks      # those in pools not counted
     int64_t routes
+    int64_t waits       # for tickets of several commit lines

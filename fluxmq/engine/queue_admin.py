@@ -67,7 +67,7 @@ class QueueAdmin:
             then(None)
             return
         try:
-            self.hub.when_all_durable(lambda: then(None))
+            self.hub.when_all_durable(lambda: then(None), lambda why: then(StorageError(why)))
             self.hub.wake_up()
         except StorageError as error:
             then(error)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["DELAY_GROUP", "adopt_delays", "first_delayed", "go_on", "more_is_due"]
 
 DELAY_GROUP = b"$delay"
-NOTHING = 0xFFFFFFFFFFFFFFFF
 
 
 def adopt_delays(manager: QueueManager, state: QueueState, log: Log, group_number: int) -> Delays:
@@ -44,7 +43,7 @@ def more_is_due(manager: QueueManager, queue: Queue) -> None:
             manager.on_missing(queue)
     elif queue.durable:
         delays.busy = True
-        manager.hub.when_durable(lambda: go_on(queue), NOTHING)
+        manager.hub.when_gathered(lambda: go_on(queue), queue.line)
     else:
         queue.notify()
 

@@ -20,6 +20,7 @@ from libc.string cimport memcmp, memcpy, memset, strlen
 from fluxmq._core.amqp091.topics cimport TOPIC_BYTES_MAX
 from fluxmq._core.amqp091.values cimport room_t
 from fluxmq._core.bridge.translate cimport to_mqtt, topic_of
+from fluxmq._core.memory.commits cimport ticket_t
 from fluxmq._core.memory.link cimport link_publish
 from fluxmq._core.memory.message cimport FORMAT_AMQP091, body_t, ids_drop, ids_new, msg_drop, msg_new
 from fluxmq._core.mqtt.consts cimport PUBLISH
@@ -279,7 +280,8 @@ cdef class SessionMember(Member):
         try:
             # The claim is recorded at the end of this pump, so the batch that gathers is not empty.
             return session.deliver_claim(msg, <uint8_t>(PUBLISH << 4 | self.qos << 1), self.ids, claim,
-                                         session.ledger.batch() if self.queue.durable else 0)
+                                         session.ledger.commits.next_ticket(self.queue.line)
+                                         if self.queue.durable else ticket_t(0, 0, 0))
         finally:
             msg_drop(msg)
 

@@ -8,6 +8,7 @@ The cold verbs (connect, subscribe, expire …) are in fluxmq/engine and configu
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from fluxmq._core.memory.commits cimport Commits, Waiter, held_t
 from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.memory.message cimport msg_t, pub_t
 from fluxmq._core.memory.node cimport node_t
@@ -21,8 +22,9 @@ cdef class TopicRelay:
     """Whoever takes publishes of MQTT clients further: bindings of amq.topic to other exchanges."""
     cdef int relay(self, pub_t* pub) except -1
 
-cdef class Hub:
+cdef class Hub(Waiter):
     cdef readonly Ledger ledger
+    cdef readonly Commits commits               # the ledger's: what answers wait for
     cdef readonly Trie trie
     cdef readonly Routes routes
     cdef readonly RetainedTree retained
@@ -78,6 +80,7 @@ cdef class Hub:
     cdef bint has_work(self) noexcept
     cdef int replay_retained(self) except -1
     cdef int release(self) except -1
+    cdef int refuse(self, held_t* held, str why) except -1
     cdef int pump_queues(self) except -1
     cdef int send_letters(self) except -1
     cdef int index_queue(self, Queue queue, bytes filter) except -1

@@ -7,7 +7,9 @@ from libc.string cimport memcmp, memcpy, memset
 from fluxmq._core.amqp091.topics import filter_of
 from fluxmq._core.errors import UsageError
 from fluxmq._core.disk.journal cimport Journal
-from fluxmq._core.memory.ledger cimport HELD_ACK, HELD_BYTES, HELD_CALL, HELD_SEND, HELD_TOLD, Waiter, held_t
+from fluxmq._core.memory.commits cimport (
+    HELD_ACK, HELD_BYTES, HELD_CALL, HELD_SEND, HELD_TOLD, Commits, Line, Waiter, held_t, ticket_t,
+)
 from fluxmq._core.memory.link cimport (
     link_ack, link_commit, link_drop, link_mark, link_publish, link_room, link_t, link_write,
 )
@@ -51,7 +53,7 @@ cdef inline uint64_t counted_bytes(Retained kept) noexcept:
 # Connections and sessions point into its ledger until they are freed, also when the collector frees them all at once.
 @cython.no_gc_clear
 @cython.final
-cdef class Hub:
+cdef class Hub(Waiter):
     """Machine. One per node and namespace.
 
     journal: where durable changes go, or None. route_entries: size of the match cache. seed: secret, for the hashes.
@@ -60,6 +62,8 @@ cdef class Hub:
     def __cinit__(self, Journal journal, uint32_t route_entries=65536, uint64_t seed=0, bytes namespace=b"/"):
         from fluxmq._core.memory.ledger import Ledger as ledger_class
         self.ledger = ledger_class(journal)
+        self.commits = self.ledger.commits
+        self.commits.owner = <void*>self
         self.node = &self.ledger.node
         self.trie = Trie(seed)
         self.routes = Routes(self.trie, route_entries, seed)
@@ -539,37 +543,37 @@ cdef class Hub:
         """Whether anything is recorded at all."""
         return self.ledger.active()
 
-    def when_durable(self, call, records_before) -> bool:
-        """Calls `call()` once everything recorded since `records_before` (ledger.records then) is on disk.
+    def when_durable(self, call, uint64_t since, refused=None) -> bool:
+        """Calls `call()` once everything recorded and given to commit lines since a mark (`Commits.mark` then) is
+        committed; at once when that is nothing. Returns whether it was called at once.
 
-        Nothing was recorded: at once. Returns whether it was called at once.
+        refused: called with the reason instead when a line gave it up; None: then nothing is called.
         """
-        cdef uint64_t batch = self.ledger.batch()
-        if batch and self.ledger.journal.gather.records == 0:
-            batch -= 1          # what gathers is empty, and may stay so: it is not handed over then
-        if not self.ledger.active() or self.ledger.records == <uint64_t>records_before or (
-                batch <= self.ledger.journal.durable and self.ledger.held_count == 0):
+        if self.commits.hold_call(call if refused is None else (call, refused), since) == 0:
             call()
             return True
-        self.ledger.hold(HELD_CALL, NULL, call, 0, 0, 0, batch)
         self.touch()
         return False
 
-    def when_all_durable(self, call) -> bool:
-        """Calls `call()` once everything changed so far is on disk, whenever that was. Returns whether it was called at
-        once."""
-        cdef Journal journal = self.ledger.journal
-        cdef uint64_t batch
-        if not self.ledger.active():
+    def when_gathered(self, call, Line line) -> bool:
+        """Calls `call()` once everything that a line was given so far is decided; at once when it is. Returns whether
+        it was called at once."""
+        if line.newest() <= line.done():
             call()
             return True
+        self.commits.hold_at(ticket_t(line.newest(), line.number, 0), HELD_CALL, NULL, (call, None), 0, 0)
+        self.touch()
+        return False
+
+    def when_all_durable(self, call, refused=None) -> bool:
+        """Calls `call()` once everything that was changed so far on this node is on disk, whenever that was, and what
+        was given to other lines in this turn is committed. Returns whether it was called at once. refused: as for
+        when_durable."""
+        cdef Commits commits = self.commits
         self.pump_queues()              # groups write what they decided when they are pumped
-        # An empty batch is never handed over: what is to be waited for is then in the one before it.
-        batch = journal.gathering if journal.gather.records else journal.gathering - 1
-        if batch <= journal.durable:
+        if commits.hold_all(call if refused is None else (call, refused)) == 0:
             call()
             return True
-        self.ledger.hold(HELD_CALL, NULL, call, 0, 0, 0, batch)
         self.touch()
         return False
 
@@ -577,50 +581,74 @@ cdef class Hub:
         """Whether the journal has grown much beyond what a checkpoint has begun with."""
         return self.ledger.journal.count_bytes - self.journal_mark > self.journal_ahead_max
 
+    def __dealloc__(self):
+        if self.commits is not None:
+            self.commits.owner = NULL
+
+    cdef int on_committed(self, uint32_t line, uint64_t position) except -1:
+        """Another line than the journal has decided something: a turn lets go what waited for it."""
+        self.touch()
+        return 0
+
     cdef int release(self) except -1:
-        """Lets go whatever waited for batches that are durable now, in the order in which it began to wait.
+        """Lets go whatever waited for what is committed now, in the order in which it began to wait.
 
         Raises, after all of them, the first error that any of them had.
         """
         cdef object problem = None
-        cdef held_t* first
+        cdef Commits commits = self.commits
         cdef held_t held
-        cdef uint64_t durable = self.ledger.journal.durable
         cdef bytes data
-        while True:
-            first = self.ledger.first_held()
-            if first == NULL or first.batch > durable:
-                break
-            held = first[0]
-            self.ledger.pop_held()
+        while commits.take(&held):
             try:
-                if held.kind == HELD_ACK:
+                if commits.why is not None:
+                    self.refuse(&held, commits.why)
+                elif held.kind == HELD_ACK:
                     link_ack(held.link, held.packet_type, held.packet_id, held.reason)
                     if (held.packet_type == PUBACK or held.packet_type == PUBCOMP
                             or held.packet_type == PUBREC and held.reason >= 0x80):
                         held.link.inbound -= 1
                 elif held.kind == HELD_SEND:
-                    (<Session>held.object).release(held.packet_id)
+                    (<Session>held.object).release(held.packet_id, held.line)
                 elif held.kind == HELD_BYTES:
                     data = <bytes>held.object
                     link_write(held.link, <const uint8_t*><const char*>data, <uint32_t>len(data))
                 elif held.kind == HELD_TOLD:
-                    (<Waiter>held.object).on_durable(held.batch)
+                    (<Waiter>held.object).on_committed(held.line, held.position)
                 elif held.kind == HELD_CALL:
                     self.cold = True
-                    (<object>held.object)()
+                    call = <object>held.object
+                    (call[0] if isinstance(call, tuple) else call)()
             except Exception as error:
                 problem = problem or error      # those behind it are not to blame
             finally:
                 if held.link != NULL:
                     held.link.held -= 1
                     if held.link.held == 0:
+                        commits.forget(held.link)
                         link_mark(held.link)    # a connection that ends may have waited for this
                     link_drop(held.link)
                 if held.object != NULL:
                     Py_DECREF(<object>held.object)
         if problem is not None:
             raise problem
+        return 0
+
+    cdef int refuse(self, held_t* held, str why) except -1:
+        """A line has given up what this waited for: nobody may be told that it was done."""
+        if held.kind == HELD_SEND:
+            (<Session>held.object).refuse(held.packet_id, held.line)
+        elif held.kind == HELD_TOLD:
+            (<Waiter>held.object).on_given_up(held.line, held.position, 0, 0, why)
+        elif held.kind == HELD_CALL:
+            self.cold = True
+            call = <object>held.object
+            if isinstance(call, tuple):
+                (call[0]() if call[1] is None else call[1](why))
+        elif held.link.owner != NULL and held.link.open:
+            self.cold = True
+            (<Waiter><PyObject*>held.link.owner).on_given_up(held.line, held.position, held.packet_type,
+                                                            held.packet_id, why)
         return 0
 
     # ---------------------------------------------------------------- seeing inside
@@ -645,7 +673,7 @@ cdef class Hub:
         result["retained"] = len(self.retained) - self.retained_volatile
         result["retained_bytes"] = self.retained_bytes
         result["retained_refused"] = self.retained_refused
-        result["held"] = self.ledger.held_count
+        result["held"] = self.commits.waiting
         result["records"] = self.ledger.records
         return result
 

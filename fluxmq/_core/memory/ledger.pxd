@@ -1,7 +1,7 @@
-"""What must be durable, and what waits for it: records of session state into the journal, acknowledgements behind it.
+"""What must be durable: records of session state into the journal. What waits for them is in memory/commits.
 
 Ring 0 decides which change is durable; the journal makes it so; Hub.release lets go what waited. With no journal
-(`storage.type: memory`) nothing is recorded and nothing waits.
+(`storage.type: memory`) nothing is recorded.
 
 Records (kind, body; big-endian). A session is named by its number; every record of a session is skipped in replay when
 the view's copy of that session already holds its batch.
@@ -23,11 +23,10 @@ the view's copy of that session already holds its batch.
    12 LINK         u64 session, msgpack: connected, steady ms, expiry interval s, whether a will waits
    13 CLOCK        i64 steady ms, i64 wall ms                   of the turn that ends here (memory/node.pxd)
 """
-from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.disk.journal cimport Journal
-from fluxmq._core.memory.link cimport link_t
+from fluxmq._core.memory.commits cimport Commits, Line
 from fluxmq._core.memory.message cimport body_t, ids_t, msg_t
 from fluxmq._core.memory.node cimport node_t
 
@@ -46,26 +45,10 @@ cdef enum:
     RECORD_LINK = 12
     RECORD_CLOCK = 13
 
-cdef enum:
-    HELD_ACK = 1            # link: write the acknowledgement
-    HELD_SEND = 2           # session: the QoS 2 PUBLISH or the PUBREL under this packet id may leave
-    HELD_CALL = 3           # call a Python callable
-    HELD_BYTES = 4          # link: write a bytes object (SUBACK, UNSUBACK, CONNACK)
-    HELD_TOLD = 5           # Waiter: on_durable(batch)
-
 cdef struct cache_t:            # chunks of logs that segments have too (queue/cache.pyx)
     void* coldest               # chunk_t*; what that is, queue/log.pxd says, which needs this file
     void* warmest
     uint64_t bytes              # of their data
-
-cdef struct held_t:
-    uint64_t batch
-    link_t* link            # counted, or NULL
-    PyObject* object        # owned, or NULL
-    uint16_t packet_id
-    uint8_t kind
-    uint8_t packet_type
-    uint8_t reason
 
 cdef struct target_t:       # one session that a message being journalled goes to
     uint64_t session
@@ -74,14 +57,10 @@ cdef struct target_t:       # one session that a message being journalled goes t
     uint16_t packet_id
     uint8_t first
 
-cdef class Waiter:
-    """Whoever is told that a batch is durable, and knows itself what that lets go (HELD_TOLD)."""
-    cdef int on_durable(self, uint64_t batch) except -1
-
 cdef class Ledger:
     cdef node_t node                    # what everything of this node shares
     cdef readonly Journal journal       # None: nothing is durable
-    cdef public uint64_t records        # written so far; a caller compares before and after to see whether it must wait
+    cdef readonly Commits commits       # whose mark every record moves
     cdef public bint full               # the disk is: durable queues take nothing new, so that consumers can go on
     cdef public str full_why            # what is short, for whoever is refused; None: nothing was yet
     cdef public size_t batch_bytes_max  # a gathering batch that is larger takes nothing new into durable queues
@@ -89,10 +68,6 @@ cdef class Ledger:
     cdef target_t* targets              # of the message being published
     cdef uint32_t targets_count
     cdef uint32_t targets_capacity
-    cdef held_t* held                   # ring
-    cdef size_t held_head
-    cdef readonly size_t held_count
-    cdef size_t held_capacity           # a power of two
     cdef readonly list losing           # sessions with messages dropped for want of room that no line has told of yet
     cdef uint64_t clock_batch           # where the last CLOCK went: batch, and how many records that had then
     cdef uint32_t clock_records
@@ -105,6 +80,8 @@ cdef class Ledger:
 
     cdef bint active(self) noexcept
     cdef uint64_t batch(self) noexcept
+    # Something of a queue, log or group of this line was recorded: who compares marks waits for both.
+    cdef int recorded(self, Line line) except -1
     # Journal.submit() and poll(), for a node with a journal: who hands a batch over closes it with the time. So no
     # record in it is younger than the last CLOCK that is on disk, and no clock begins before any deadline was set.
     cpdef int submit(self) except -1
@@ -118,8 +95,4 @@ cdef class Ledger:
     cdef int add_target(self, uint64_t session, uint64_t sequence, uint16_t packet_id, uint8_t first,
                         ids_t* ids) except -1
     cdef void drop_target(self, uint64_t session, uint64_t sequence) noexcept
-    cdef int hold(self, uint8_t kind, link_t* link, object obj, uint8_t packet_type, uint16_t packet_id,
-                  uint8_t reason, uint64_t batch) except -1
-    cdef held_t* first_held(self) noexcept
-    cdef void pop_held(self) noexcept
     cdef void forget(self, msg_t* msg) noexcept

@@ -1,20 +1,15 @@
 from typing import Any, Self, final
 
-from typing_extensions import disjoint_base
-
 from fluxmq._core.disk.journal import Journal
+from fluxmq._core.memory.commits import Commits
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.queue.queue import Queue
 
-__all__ = ["Ledger", "Waiter"]
-
-@disjoint_base
-class Waiter: ...
+__all__ = ["Ledger"]
 
 @final
 class Ledger:
     message_last: int
-    records: int
     full: bool
     full_why: str | None
     batch_bytes_max: int
@@ -22,7 +17,9 @@ class Ledger:
     @property
     def journal(self) -> Journal | None: ...
     @property
-    def held_count(self) -> int: ...
+    def commits(self) -> Commits: ...
+    @property
+    def records(self) -> int: ...
     @property
     def dead(self) -> list[int]: ...
     @property

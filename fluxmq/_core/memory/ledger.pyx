@@ -1,17 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
-"""Machine. Writes the records of memory/ledger.pxd and keeps the line of those who wait for the disk."""
+"""Machine. Writes the records of memory/ledger.pxd."""
 cimport cython
-from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
 from fluxmq._core.disk.journal_format cimport BATCH_BYTES_MAX
-from fluxmq._core.memory.link cimport link_drop
 from fluxmq._core.memory.message cimport msg_drop
 from fluxmq._core.memory.node cimport WORK_SHARE_MAX
 from fluxmq._core.wire.primitives cimport put_bytes16, put_u8, put_u16, put_u32
 
-__all__ = ["Ledger", "Waiter"]
+__all__ = ["Ledger"]
 
 cdef enum:
     CLOCK_BYTES = 64            # more than a CLOCK with its head takes
@@ -19,13 +17,6 @@ cdef enum:
 
 cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept nogil:
     return put_u32(put_u32(at, <uint32_t>(value >> 32)), <uint32_t>value)
-
-
-cdef class Waiter:
-    """See memory/ledger.pxd."""
-
-    cdef int on_durable(self, uint64_t batch) except -1:
-        raise NotImplementedError
 
 
 # Until the configuration says otherwise (limit_claims).
@@ -44,6 +35,7 @@ cdef class Ledger:
 
     def __cinit__(self, Journal journal):
         self.journal = journal
+        self.commits = Commits(journal)
         self.batch_bytes_max = BATCH_BYTES_MAX // 2     # the other half is for what must not be refused
         self.dead = []
         self.losing = []
@@ -57,15 +49,7 @@ cdef class Ledger:
         self.node.work_round = <uint64_t>-1
 
     def __dealloc__(self):
-        cdef held_t* held
-        while self.held_count:          # what nobody released: the node stopped before the disk did
-            held = self.first_held()
-            if held.link != NULL:
-                link_drop(held.link)
-            Py_XDECREF(held.object)
-            self.pop_held()
         free(self.targets)
-        free(self.held)
 
     cdef bint active(self) noexcept:
         return self.journal is not None
@@ -73,6 +57,12 @@ cdef class Ledger:
     cdef uint64_t batch(self) noexcept:
         """The batch that a change recorded now belongs to."""
         return self.journal.gathering if self.journal is not None else 0
+
+    cdef int recorded(self, Line line) except -1:
+        self.commits.mark += 1
+        if line.number:
+            self.commits.give(line)
+        return 0
 
     cdef int close_batch(self) except -1:
         if self.journal.gather.records == 0 or (self.clock_batch == self.journal.gathering
@@ -101,19 +91,19 @@ cdef class Ledger:
     cdef int write_sequence(self, uint8_t kind, uint64_t session, uint64_t sequence) except -1:
         cdef uint8_t* at = self.journal.reserve(kind, 16)
         put_u64(put_u64(at, session), sequence)
-        self.records += 1
+        self.commits.mark += 1
         return 0
 
     cdef int write_sent(self, uint64_t session, uint64_t sequence, uint16_t packet_id) except -1:
         cdef uint8_t* at = self.journal.reserve(RECORD_SENT, 18)
         put_u16(put_u64(put_u64(at, session), sequence), packet_id)
-        self.records += 1
+        self.commits.mark += 1
         return 0
 
     cdef int write_packet_id(self, uint8_t kind, uint64_t session, uint16_t packet_id) except -1:
         cdef uint8_t* at = self.journal.reserve(kind, 10)
         put_u16(put_u64(at, session), packet_id)
-        self.records += 1
+        self.commits.mark += 1
         return 0
 
     cdef int add_target(self, uint64_t session, uint64_t sequence, uint16_t packet_id, uint8_t first,
@@ -181,7 +171,7 @@ cdef class Ledger:
             at = put_u8(at, <uint8_t>min(target.ids.count, 255))
             for j in range(min(target.ids.count, 255)):
                 at = put_u32(at, target.ids.items[j])
-        self.records += 1
+        self.commits.mark += 1
         return 0
 
     cdef int write_retained(self, const body_t* body, uint8_t qos, bytes namespace) except -1:
@@ -194,57 +184,14 @@ cdef class Ledger:
         at = put_u32(at, body.payload_length)
         at = put_bytes16(at, <const char*>namespace, n)
         put_body(at, body)
-        self.records += 1
+        self.commits.mark += 1
         return 0
 
     def write(self, int kind, bytes body not None):
         """Appends one record made by a cold path. kind: RECORD_*; body: its bytes after the kind."""
         cdef uint8_t* at = self.journal.reserve(<uint8_t>kind, <uint32_t>len(body))
         memcpy(at, <const char*>body, len(body))
-        self.records += 1
-
-    cdef int hold(self, uint8_t kind, link_t* link, object obj, uint8_t packet_type, uint16_t packet_id,
-                  uint8_t reason, uint64_t batch) except -1:
-        cdef held_t* grown
-        cdef held_t* held
-        cdef size_t capacity, i
-        if self.held_count == self.held_capacity:
-            capacity = self.held_capacity * 2 if self.held_capacity else 256
-            grown = <held_t*>realloc(NULL, capacity * sizeof(held_t))
-            if grown == NULL:
-                raise MemoryError()
-            for i in range(self.held_count):
-                grown[i] = self.held[(self.held_head + i) & (self.held_capacity - 1)]
-            free(self.held)
-            self.held = grown
-            self.held_head = 0
-            self.held_capacity = capacity
-        held = &self.held[(self.held_head + self.held_count) & (self.held_capacity - 1)]
-        held.batch = batch
-        held.kind = kind
-        held.link = link
-        held.packet_type = packet_type
-        held.packet_id = packet_id
-        held.reason = reason
-        held.object = NULL
-        if link != NULL:
-            link.refs += 1
-            link.held += 1
-            if batch > link.held_batch:
-                link.held_batch = batch
-        if obj is not None:
-            Py_INCREF(obj)
-            held.object = <PyObject*>obj
-        self.held_count += 1
-        return 0
-
-    cdef held_t* first_held(self) noexcept:
-        return &self.held[self.held_head] if self.held_count else NULL
-
-    cdef void pop_held(self) noexcept:
-        """The caller has taken over link and object of the first one."""
-        self.held_head = (self.held_head + 1) & (self.held_capacity - 1)
-        self.held_count -= 1
+        self.commits.mark += 1
 
     cdef void forget(self, msg_t* msg) noexcept:
         """Drops a reference; remembers the number when the view still has the message and nobody else does."""
@@ -257,6 +204,11 @@ cdef class Ledger:
         dead = self.dead
         self.dead = []
         return dead
+
+    @property
+    def records(self) -> int:
+        """Records written so far, but for those that nobody was to wait for."""
+        return self.commits.mark - self.commits.tickets
 
     def limit_claims(self, uint32_t member_max, int64_t node_max):
         """Claims that a consumer may have from now on that sets itself no limit, and all together: node.pxd."""

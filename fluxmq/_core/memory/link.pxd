@@ -26,6 +26,13 @@ cdef struct alias_t:
     uint8_t* topic          # owned
     uint16_t length
 
+cdef struct order_t:        # of a link that waits, or waited a moment ago, for another line than the journal
+    void* head              # entry_t* of memory/commits: its answers that wait for several lines, in order
+    void* tail
+    void* newest            # ticket_t*: of each other line, the newest position that it waits for
+    uint32_t count
+    uint32_t room
+
 cdef struct link_t:
     uint32_t refs
     int fd
@@ -43,8 +50,9 @@ cdef struct link_t:
     size_t high             # over this a QoS 0 message is dropped and nothing else is taken from queues
     size_t low
     uint32_t packet_size_max    # client's Maximum Packet Size, [MQTT-3.1.2-24]
-    uint32_t held           # acknowledgements of this link that wait for the disk
-    uint64_t held_batch     # the newest batch that any of them waits for: later ones queue behind, [MQTT-4.6.0-2]
+    uint32_t held           # answers and deliveries of this link that wait to be committed (memory/commits)
+    uint64_t held_upto      # the newest batch of the journal that any of them waits for: later ones queue behind
+    order_t* order          # NULL: nothing waits for another line than the journal
     int64_t progress_ms     # monotonic time at which bytes last left, or the first byte was queued
     link_t* next_dirty
     node_t* node

@@ -118,6 +118,9 @@ cdef void link_drop(link_t* link) noexcept:
     if link.refs == 0:
         count_live(live.links, -1)
         link_close(link)
+        if link.order != NULL:
+            free(link.order.newest)
+            free(link.order)
         free(link)
 
 

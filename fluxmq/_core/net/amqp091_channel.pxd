@@ -4,8 +4,10 @@
        │            │             consumer, claim, record     sent: everything up to `sent`; the rest waits for the disk
        │            │             What is settled behind one that is not leaves it when it is full (make_room), so tags
        │            │             follow each other only from `dense` on; before that a tag is searched for.
-       │            └── marks ──► (batch, tag): when the batch is durable, everything up to the tag is sent
-       ├── confirms ─── marks ──► the same for Basic.Ack
+       │            └── marks ──► runs of tags and what they wait for; they are sent in the order of their tags, for a
+       │                          client may acknowledge all up to one of them
+       ├── confirms ─── marks ──► the same for Basic.Ack, but that what waits for another line than the journal keeps
+       │                          nobody back
        └── consumers: ChannelMember of a group, ChannelReader of a stream's partition
 
 A tag is given when a message is claimed, and messages leave in the order of their tags; so one that waits for nothing
@@ -14,23 +16,15 @@ waits behind those that wait for the disk.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.hub.hub cimport Hub
-from fluxmq._core.memory.ledger cimport Ledger, Waiter
+from fluxmq._core.memory.commits cimport Waiter, ticket_t
+from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.memory.link cimport link_t
 from fluxmq._core.memory.message cimport body_t
+from fluxmq._core.net.amqp091_marks cimport marks_t
 from fluxmq._core.queue.claim cimport Member, claim_t
 from fluxmq._core.queue.log cimport record_t
 from fluxmq._core.queue.queue cimport Queue
 from fluxmq._core.queue.stream cimport StreamReader
-
-cdef struct mark_t:
-    uint64_t batch
-    uint64_t tag
-
-cdef struct marks_t:            # ascending in both
-    mark_t* items
-    uint32_t first
-    uint32_t count
-    uint32_t room
 
 cdef struct delivery_t:
     uint64_t tag
@@ -82,7 +76,8 @@ cdef class Channel(Waiter):
     cdef Ledger ledger
     cdef link_t* link                       # counted
     cdef uint32_t frame_max
-    cdef uint64_t told                      # newest batch that we are to be told of
+    cdef uint64_t told                      # newest batch of the journal that we are to be told of
+    cdef ticket_t told_other                # the ticket of another line that we asked for last
     cdef bint starved                       # a consumer got nothing because of this channel or its link
     # publishing
     cdef readonly uint64_t published        # tag of the last publish since Confirm.Select
@@ -108,14 +103,22 @@ cdef class Channel(Waiter):
     cdef readonly uint32_t unacknowledged   # by consumers that acknowledge
     cdef marks_t deliveries
 
-    cdef int on_durable(self, uint64_t batch) except -1
-    cdef int wait_for(self, uint64_t batch) except -1
-    # A publish got its tag and was taken (or refused). recorded: something waits for the disk.
-    cdef int answer(self, bint refused, bint recorded) except -1
+    cdef int on_committed(self, uint32_t line, uint64_t position) except -1
+    cdef int on_given_up(self, uint32_t line, uint64_t position, uint8_t packet_type, uint16_t packet_id,
+                         str why) except -1
+    cdef int wait_for(self, ticket_t ticket) except -1
+    # A publish got its tag and was taken (or refused). It is confirmed when all since the mark is committed.
+    cdef int answer(self, bint refused, uint64_t since) except -1
     cdef int flush_confirms(self) except -1
+    cdef int take_deliveries(self) except -1
+    cdef int take_confirms(self) except -1
+    cdef int take_back(self, delivery_t* delivery) except -1
+    cdef int drop_unsent(self, uint64_t first, uint64_t last) except -1
+    cdef int write_answer(self, uint32_t method, uint64_t tag, bint multiple) except -1
     cdef int write_confirm(self, uint64_t tag) except -1
     # A message for a consumer. DELIVER_TAKEN, or DELIVER_KEPT while it waits for the disk.
-    cdef int give(self, void* consumer, bint reads, claim_t* claim, const record_t* record, uint64_t batch) except -1
+    cdef int give(self, void* consumer, bint reads, claim_t* claim, const record_t* record,
+                  ticket_t ticket) except -1
     cdef int make_room(self) except -1
     # The place of the first delivery at or above a tag; ring_end: there is none.
     cdef uint64_t place(self, uint64_t tag) noexcept

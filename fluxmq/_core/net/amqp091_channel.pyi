@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import Any, final
 
-from fluxmq._core.memory.ledger import Waiter
+from fluxmq._core.memory.commits import Waiter
 from fluxmq._core.net.transport import Transport
 from fluxmq._core.queue.claim import Member
 from fluxmq._core.queue.group import Group

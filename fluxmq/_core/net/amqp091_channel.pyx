@@ -24,9 +24,12 @@ from fluxmq._core.amqp091.consts cimport (
 from fluxmq._core.amqp091.values cimport room_t
 from fluxmq._core.bridge.header cimport header_add
 from fluxmq._core.bridge.translate cimport to_amqp
-from fluxmq._core.memory.ledger cimport HELD_TOLD
+from fluxmq._core.memory.commits cimport HELD_TOLD, Commits, ticket_t
 from fluxmq._core.memory.link cimport link_commit, link_drop, link_hold, link_mark, link_room
 from fluxmq._core.memory.message cimport FORMAT_AMQP091
+from fluxmq._core.net.amqp091_marks cimport (
+    add_mark, close_gaps, drop_first, empty_mark, extend_last, free_marks, give_up_marks, mark_at, mark_done, mark_t,
+)
 from fluxmq._core.net.transport cimport Transport
 from fluxmq._core.queue.claim cimport DELIVER_KEPT, DELIVER_TAKEN, claim_let_go
 from fluxmq._core.queue.group cimport Group
@@ -106,42 +109,6 @@ cdef int write_content(link_t* link, uint32_t frame_max, uint16_t channel, const
             raise MemoryError()
 
 
-cdef int add_mark(marks_t* marks, uint64_t batch, uint64_t tag) except -1:
-    """Up to `tag` waits for `batch`; or for the newest of those that are waited for, if that is a later one."""
-    cdef mark_t* grown
-    cdef mark_t* last
-    if marks.count:
-        last = &marks.items[marks.first + marks.count - 1]
-        if last.batch >= batch:
-            last.tag = tag
-            return 0
-    if marks.first + marks.count == marks.room:
-        if marks.first:
-            for i in range(<int>marks.count):
-                marks.items[i] = marks.items[marks.first + i]
-            marks.first = 0
-        if marks.count == marks.room:
-            grown = <mark_t*>realloc(marks.items, (marks.room * 2 + 8) * sizeof(mark_t))
-            if grown == NULL:
-                raise MemoryError()
-            marks.items = grown
-            marks.room = marks.room * 2 + 8
-    marks.items[marks.first + marks.count].batch = batch
-    marks.items[marks.first + marks.count].tag = tag
-    marks.count += 1
-    return 0
-
-
-cdef uint64_t take_marks(marks_t* marks, uint64_t batch) noexcept:
-    """The highest tag that waits for nothing any more; 0: none."""
-    cdef uint64_t tag = 0
-    while marks.count and marks.items[marks.first].batch <= batch:
-        tag = marks.items[marks.first].tag
-        marks.first += 1
-        marks.count -= 1
-    return tag
-
-
 @cython.final
 cdef class ChannelMember(Member):
     """Machine. tag: of the consumer; None for Basic.Get."""
@@ -166,9 +133,10 @@ cdef class ChannelMember(Member):
 
     cdef int deliver(self, claim_t* claim, const record_t* record) except -1:
         cdef Channel channel = self.channel
-        # The claim is recorded at the end of this pump, so the batch that gathers is not empty.
-        cdef uint64_t batch = channel.ledger.batch() if self.queue.durable else 0
-        return channel.give(<void*>self, 0, claim, record, batch)
+        # The claim is recorded at the end of this pump, so what gathers is not empty.
+        return channel.give(<void*>self, 0, claim, record,
+                            channel.ledger.commits.next_ticket(self.queue.line) if self.queue.durable
+                            else ticket_t(0, 0, 0))
 
     cdef int lost(self, claim_t* claim) except -1:
         """The client may still acknowledge it."""
@@ -200,14 +168,15 @@ cdef class ChannelReader(StreamReader):
         return self.channel.room(self.no_ack, self.prefetch, self.held)
 
     cdef int deliver(self, claim_t* claim, const record_t* record) except -1:
-        cdef uint64_t batch = self.log.waits_for(record.offset)
+        cdef ticket_t ticket = self.log.waits_for(record.offset)
         cdef Channel channel = self.channel
-        if batch or channel.deliveries.count:
+        if ticket.position or channel.deliveries.count:
             # Nobody holds a stream's message, so it is read again when it may leave.
             channel.starved = True
-            channel.wait_for(batch if batch else channel.told)
+            if ticket.position:
+                channel.wait_for(ticket)
             return 0
-        return channel.give(<void*>self, 1, claim, record, 0)
+        return channel.give(<void*>self, 1, claim, record, ticket)
 
     def leave(self):
         """The consumer is cancelled, or its channel closed: what it was given means nothing any more."""
@@ -238,8 +207,8 @@ cdef class Channel(Waiter):
         if self.link != NULL:
             link_drop(self.link)
         free(self.ring)
-        free(self.confirms.items)
-        free(self.deliveries.items)
+        free_marks(&self.confirms)
+        free_marks(&self.deliveries)
 
     def rollback(self):
         """Tx.Rollback: what was published and settled since the last commit is forgotten."""
@@ -276,40 +245,128 @@ cdef class Channel(Waiter):
 
     # ---------------------------------------------------------------- the disk
 
-    cdef int wait_for(self, uint64_t batch) except -1:
-        if self.told < batch:
-            self.ledger.hold(HELD_TOLD, self.link, self, 0, 0, 0, batch)
-            self.told = batch
-        return 0
+    cdef int wait_for(self, ticket_t ticket) except -1:
+        if ticket.line == 0:
+            if self.told >= ticket.position:
+                return 0
+            self.told = ticket.position
+        elif self.told_other.line == ticket.line and self.told_other.position == ticket.position:
+            return 0
+        else:
+            self.told_other = ticket
+        return self.ledger.commits.hold_at(ticket, HELD_TOLD, self.link, self, 0, 0)
 
-    cdef int on_durable(self, uint64_t batch) except -1:
-        cdef uint64_t tag
+    cdef int on_committed(self, uint32_t line, uint64_t position) except -1:
         if not self.closed:
-            tag = take_marks(&self.deliveries, batch)
-            if tag:
-                self.send_up_to(tag)
-        tag = take_marks(&self.confirms, batch)
-        if tag:
-            self.write_confirm(tag)
+            self.take_deliveries()
+        self.take_confirms()
         if self.starved and not self.closed:
             self.feed()
         return 0
 
+    cdef int on_given_up(self, uint32_t line, uint64_t position, uint8_t packet_type, uint16_t packet_id,
+                         str why) except -1:
+        give_up_marks(&self.deliveries, line, position)
+        give_up_marks(&self.confirms, line, position)
+        return self.on_committed(line, position)
+
+    cdef int take_deliveries(self) except -1:
+        """Sends what waits for nothing any more, in the order of the tags."""
+        cdef uint64_t tag = 0
+        cdef mark_t* mark
+        while self.deliveries.count:
+            mark = mark_at(&self.deliveries, 0)
+            if not mark_done(self.ledger.commits, mark):
+                break
+            if mark.given_up:
+                self.drop_unsent(mark.first, mark.tag)
+            tag = mark.tag
+            drop_first(&self.deliveries)
+        return self.send_up_to(tag) if tag else 0
+
+    cdef int drop_unsent(self, uint64_t first, uint64_t last) except -1:
+        """The claims of these deliveries were given up before they left: their queue hands them out anew."""
+        cdef uint64_t at = self.place(first)
+        cdef delivery_t* delivery
+        self.walking += 1
+        try:
+            while at < self.ring_end and self.ring[at & (self.ring_room - 1)].tag <= last:
+                delivery = &self.ring[at & (self.ring_room - 1)]
+                if delivery.consumer != NULL and not delivery.reads:
+                    self.take_back(delivery)
+                at += 1
+        finally:
+            self.walking -= 1
+        self.advance()
+        return 0
+
+    cdef int take_back(self, delivery_t* delivery) except -1:
+        """What was not sent yet is ready again, as if its consumer never had it."""
+        cdef ChannelMember member = <ChannelMember>delivery.consumer
+        self.awaits_no_more(delivery)
+        self.unacknowledged -= not member.no_ack
+        delivery.consumer = NULL
+        (<Group>member.group).give_back(delivery.claim, 0, False)
+        return 0
+
     # ---------------------------------------------------------------- confirms
 
-    cdef int answer(self, bint refused, bint recorded) except -1:
-        cdef uint8_t[21] frame
-        cdef uint8_t* at
+    cdef int answer(self, bint refused, uint64_t since) except -1:
+        cdef Commits commits = self.ledger.commits
+        cdef int i
+        cdef int count
         self.published += 1
         if refused:
             self.flush_confirms()
-            at = put_u64(put_u32(put_head(frame, FRAME_METHOD, self.number, 13), BASIC_NACK), self.published)
-            put_u8(put_u8(at, 0), FRAME_END)
-            return self.write(frame, 21)
-        if recorded or self.confirms.count:
-            self.wait_for(self.ledger.batch() if recorded else 0)
-            return add_mark(&self.confirms, self.ledger.batch() if recorded else 0, self.published)
-        self.confirm_now = self.published
+            return self.write_answer(BASIC_NACK, self.published, 0)
+        count = commits.collect(since)
+        if count == 0:
+            if self.confirms.count == 0:
+                self.confirm_now = self.published
+                return 0
+            if self.confirms.others:
+                return self.write_answer(BASIC_ACK, self.published, 0)      # who waits for another line is passed by
+        for i in range(count):
+            self.wait_for(commits.needed[i])
+        if count == 1 and extend_last(&self.confirms, commits.needed[0], self.published):
+            return 0
+        return add_mark(&self.confirms, commits.needed, <uint32_t>count, self.published)
+
+    cdef int take_confirms(self) except -1:
+        """Confirms what is committed, in as few frames as can be, and refuses what was given up. Where the oldest still
+        waits for its line, what others decided behind it is answered one by one."""
+        cdef Commits commits = self.ledger.commits
+        cdef mark_t* mark
+        cdef uint64_t upto = 0
+        cdef uint64_t tag
+        cdef uint32_t i
+        while self.confirms.count:
+            mark = mark_at(&self.confirms, 0)
+            if not mark_done(commits, mark):
+                break
+            tag = mark.tag
+            if mark.given_up:
+                if upto:
+                    self.write_confirm(upto)
+                    upto = 0
+                self.write_answer(BASIC_NACK, tag, tag - self.confirmed > 1)
+                self.confirmed = tag
+            else:
+                upto = tag
+            drop_first(&self.confirms)
+        if upto:
+            self.write_confirm(upto)
+        if self.confirms.others == 0:
+            return 0
+        try:
+            for i in range(1, self.confirms.count):
+                mark = mark_at(&self.confirms, i)
+                if mark_done(commits, mark):
+                    for tag in range(mark.first, mark.tag + 1):
+                        self.write_answer(BASIC_NACK if mark.given_up else BASIC_ACK, tag, 0)
+                    empty_mark(&self.confirms, i)
+        finally:
+            close_gaps(&self.confirms, 1)
         return 0
 
     cdef int flush_confirms(self) except -1:
@@ -319,10 +376,15 @@ cdef class Channel(Waiter):
 
     cdef int write_confirm(self, uint64_t tag) except -1:
         """Basic.Ack of all up to the tag that have had no answer; what was refused among them has had its own."""
-        cdef uint8_t[21] frame
-        cdef uint8_t* at = put_u64(put_u32(put_head(frame, FRAME_METHOD, self.number, 13), BASIC_ACK), tag)
-        put_u8(put_u8(at, tag - self.confirmed > 1), FRAME_END)
+        self.write_answer(BASIC_ACK, tag, tag - self.confirmed > 1)
         self.confirmed = tag
+        return 0
+
+    cdef int write_answer(self, uint32_t method, uint64_t tag, bint multiple) except -1:
+        """Basic.Ack or Basic.Nack."""
+        cdef uint8_t[21] frame
+        cdef uint8_t* at = put_u64(put_u32(put_head(frame, FRAME_METHOD, self.number, 13), method), tag)
+        put_u8(put_u8(at, multiple), FRAME_END)
         return self.write(frame, 21)
 
     cdef int write(self, const uint8_t* data, uint32_t n) except -1:
@@ -384,7 +446,8 @@ cdef class Channel(Waiter):
         self.stopped = False
         self.feed()
 
-    cdef int give(self, void* consumer, bint reads, claim_t* claim, const record_t* record, uint64_t batch) except -1:
+    cdef int give(self, void* consumer, bint reads, claim_t* claim, const record_t* record,
+                  ticket_t ticket) except -1:
         cdef delivery_t* delivery
         cdef uint64_t tag = self.next
         if self.ring_end - self.ring_at >= self.ring_room:
@@ -401,11 +464,13 @@ cdef class Channel(Waiter):
         delivery.awaited = 0
         delivery.at_ms = self.ledger.node.mono_ms
         self.unacknowledged += not acknowledges_itself(delivery)
-        if batch or self.deliveries.count:
+        if ticket.position or self.deliveries.count:
             delivery.awaited = record.size
             self.link.awaited += delivery.awaited
-            self.wait_for(batch)
-            add_mark(&self.deliveries, batch, tag)
+            if ticket.position:
+                self.wait_for(ticket)
+            if not extend_last(&self.deliveries, ticket, tag):
+                add_mark(&self.deliveries, &ticket, ticket.position != 0, tag)
             return DELIVER_KEPT                 # its bytes are needed once more, when it leaves
         self.sent = tag
         self.send_one(delivery, tag)
@@ -709,10 +774,7 @@ cdef class Channel(Waiter):
             while at < self.ring_end:
                 delivery = &self.ring[at & (self.ring_room - 1)]
                 if delivery.consumer == <void*>member:
-                    self.awaits_no_more(delivery)
-                    self.unacknowledged -= not member.no_ack
-                    delivery.consumer = NULL
-                    (<Group>member.group).give_back(delivery.claim, 0, False)
+                    self.take_back(delivery)
                 at += 1
         finally:
             self.walking -= 1

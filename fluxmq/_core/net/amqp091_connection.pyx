@@ -37,7 +37,7 @@ from fluxmq._core.memory.node cimport WORK_ASK, WORK_COLD, WORK_CONNECT, WORK_HO
 from fluxmq._core.memory.tap cimport TAP_AMQP091
 from fluxmq._core.net.amqp091_channel cimport SETTLE_MORE
 from fluxmq._core.net.transport cimport (
-    PAUSE_ANSWERS, PAUSE_DISK, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN,
+    PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN,
 )
 from fluxmq._core.queue.queue cimport Queue
 from fluxmq._core.wire.primitives cimport peek_u16, peek_u32
@@ -324,9 +324,7 @@ cdef class AmqpConnection(Transport):
             self.pause_for(PAUSE_ANSWERS)
         if self.recorded:
             self.recorded = False
-            if self.hub.ledger.journal.backlog() > self.hub.backlog_max or self.hub.is_ahead():
-                self.pause_for(PAUSE_DISK)
-                self.hub.throttled.append(self)
+            self.throttle()
         return 0
 
     cdef int on_frame(self, uint8_t kind, uint16_t number, const uint8_t* at, uint32_t size) except -1:
@@ -526,7 +524,7 @@ cdef class AmqpConnection(Transport):
     cdef int publish(self, Channel channel, const body_t* body, bint mandatory) except -1:
         """Routes one message. Raises ProtocolError 404 for an exchange that is not there, 403 for one that is not for
         this user."""
-        cdef uint64_t records = self.hub.ledger.records
+        cdef uint64_t since = self.hub.commits.mark
         cdef amqp_properties_t properties
         cdef Route route = None
         cdef Queue queue
@@ -554,12 +552,12 @@ cdef class AmqpConnection(Transport):
                 routed = self.publish_topic(body, route.queues, &refused) or routed
         if mandatory and not routed:
             channel.write_return(body, REPLY_NO_ROUTE, b"NO_ROUTE")
-        if self.hub.ledger.records != records:
+        if self.hub.commits.mark != since:
             self.recorded = True
         if channel.confirming:
             if channel.confirm_now == 0:
                 self.answering.append(channel)
-            channel.answer(refused, self.hub.ledger.records != records)
+            channel.answer(refused, since)
         return refused
 
     cdef Route route_of(self, const body_t* body, const amqp_properties_t* properties):

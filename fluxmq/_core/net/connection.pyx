@@ -16,7 +16,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.memory.ledger cimport HELD_ACK
+from fluxmq._core.memory.commits cimport HELD_ACK, must_wait
 from fluxmq._core.memory.link cimport link_ack, link_set_aliases, link_t, link_write
 from fluxmq._core.memory.message cimport BLOB_BYTES_MIN, FORMAT_MQTT, blob_drop, pub_t
 from fluxmq._core.memory.node cimport WORK_ASK, WORK_COLD, WORK_CONNECT, WORK_ROUTE
@@ -30,7 +30,7 @@ from fluxmq._core.mqtt.consts cimport (
 )
 from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props
 from fluxmq._core.net.transport cimport (
-    PAUSE_ANSWERS, PAUSE_DISK, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN,
+    PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN,
 )
 from fluxmq._core.pubsub.routes cimport hop_t, route_drop
 from fluxmq._core.pubsub.trie cimport SUB_GROUP, SUB_NO_LOCAL, SUB_QUEUE
@@ -350,7 +350,7 @@ cdef class Connection(Transport):
         cdef uint8_t qos = first >> 1 & 3
         cdef route_t* route = self.last_route
         cdef Hub hub = self.hub
-        cdef uint64_t records
+        cdef uint64_t since
         if end - at < 2 or end - at - 2 < peek_u16(at):
             raise ProtocolError(REASON_MALFORMED_PACKET, "PUBLISH is shorter than its topic")
         pub.body.topic_length = peek_u16(at)
@@ -402,19 +402,19 @@ cdef class Connection(Transport):
             return self.refuse_publish(qos, packet_id, REASON_NOT_AUTHORIZED, "not authorized to publish to this topic")
         if route.topic[0] == 36 and is_queue_address(route):
             if qos == 2 and self.session.has_received(packet_id):
-                return self.acknowledge(PUBREC, packet_id, 0, 0)
+                return self.acknowledge(PUBREC, packet_id, 0, hub.commits.mark)
             route = self.queue_route(&pub, route, packet_id)
             if route == NULL:
                 return 0
-        records = hub.ledger.records
+        since = hub.commits.mark
         if qos == 0:
             hub.node.counters.messages_received[0] += 1
             hub.publish(&pub, route)
-            if hub.ledger.records != records:
+            if hub.commits.mark != since:
                 self.throttle()
             return 0
         if qos == 2 and self.session.has_received(packet_id):
-            return self.acknowledge(PUBREC, packet_id, 0, 0)        # seen already, [MQTT-4.3.3-10]
+            return self.acknowledge(PUBREC, packet_id, 0, hub.commits.mark)        # seen already, [MQTT-4.3.3-10]
         if self.link.version == 5 and self.link.inbound >= hub.receive_max:
             raise ProtocolError(REASON_RECEIVE_MAXIMUM_EXCEEDED, f"more than {hub.receive_max} PUBLISH unacknowledged "
                                                                  f"[MQTT-3.3.4-7]")
@@ -424,7 +424,7 @@ cdef class Connection(Transport):
         """QoS 1 and 2."""
         cdef Hub hub = self.hub
         cdef uint8_t qos = pub.qos
-        cdef uint64_t records = hub.ledger.records
+        cdef uint64_t since = hub.commits.mark
         cdef int matched
         self.link.inbound += 1
         hub.node.counters.messages_received[qos] += 1
@@ -446,8 +446,8 @@ cdef class Connection(Transport):
             return self.refuse_publish(qos, packet_id, <uint8_t>reason, text)
         self.acknowledge(PUBACK if qos == 1 else PUBREC, packet_id,
                          REASON_NO_MATCHING_SUBSCRIBERS if matched == 0 and self.link.version == 5 else REASON_SUCCESS,
-                         hub.ledger.records != records)
-        if hub.ledger.records != records:
+                         since)
+        if hub.commits.mark != since:
             self.throttle()
         return 0
 
@@ -455,7 +455,7 @@ cdef class Connection(Transport):
         """A publish to `$queue/…`: where it goes, or NULL when it has been dealt with (an order like `$ack`, a queue
         that is not there)."""
         cdef int reason
-        cdef uint64_t records = self.hub.ledger.records
+        cdef uint64_t since = self.hub.commits.mark
         cdef bytes topic
         pub.retain = 0                  # a queue keeps its messages itself
         if is_queue_order(route):
@@ -471,7 +471,7 @@ cdef class Connection(Transport):
                     self.session.receive(packet_id)
                 self.link.inbound += 1
                 self.acknowledge(PUBACK if pub.qos == 1 else PUBREC, packet_id, <uint8_t>reason,
-                                 self.hub.ledger.records != records)
+                                 since)
             return NULL
         if route.count == 0:
             topic = (<const char*>route.topic)[:route.topic_length]
@@ -622,34 +622,34 @@ cdef class Connection(Transport):
             self.handler.on_refused(self, PUBACK if qos == 1 else PUBREC, packet_id, reason, text)
         return 0
 
-    cdef int throttle(self) except -1:
-        """Stops reading who writes faster than the disk or a checkpoint takes; Poller.journal_turn goes on with it."""
-        cdef Hub hub = self.hub
-        if hub.ledger.journal.backlog() > hub.backlog_max or hub.is_ahead():
-            self.pause_for(PAUSE_DISK)
-            self.hub.throttled.append(self)
-        return 0
+    cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_id, uint8_t reason, uint64_t since) except -1:
+        """Answers when all since the mark is committed, and never before an earlier one [MQTT-4.6.0-2]."""
+        if (must_wait(self.hub.commits, self.link, since)
+                and self.hub.commits.hold(HELD_ACK, self.link, None, packet_type, packet_id, reason, since)):
+            if self.link.version != 5 and self.link.held >= self.hub.receive_max:
+                self.pause_for(PAUSE_ANSWERS)   # 3.1.1 has no word for it, MQTT 5 was told its Receive Maximum
+            return 0
+        if packet_type == PUBACK or packet_type == PUBCOMP or packet_type == PUBREC and reason >= 0x80:
+            self.link.inbound -= 1
+        return link_ack(self.link, packet_type, packet_id, reason)
 
-    cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_id, uint8_t reason, bint recorded) except -1:
-        """Answers when what was recorded for it is on disk, and never before an earlier one [MQTT-4.6.0-2]."""
-        cdef uint64_t batch
-        if recorded:
-            batch = self.hub.ledger.batch()
-        elif self.link.held:
-            batch = self.link.held_batch
-        else:
-            if packet_type == PUBACK or packet_type == PUBCOMP or packet_type == PUBREC and reason >= 0x80:
-                self.link.inbound -= 1
-            return link_ack(self.link, packet_type, packet_id, reason)
-        self.hub.ledger.hold(HELD_ACK, self.link, None, packet_type, packet_id, reason, batch)
-        if self.link.version != 5 and self.link.held >= self.hub.receive_max:
-            self.pause_for(PAUSE_ANSWERS)   # 3.1.1 has no word for it, MQTT 5 was told its Receive Maximum
-        return 0
+    cdef int on_given_up(self, uint32_t line, uint64_t position, uint8_t packet_type, uint16_t packet_id,
+                         str why) except -1:
+        """Who published is refused, MQTT 5 with a reason; any other answer that cannot be given ends the connection
+        [MQTT-4.13.2-1]."""
+        if packet_type != PUBACK and packet_type != PUBREC:
+            return Transport.on_given_up(self, line, position, packet_type, packet_id, why)
+        if packet_type == PUBREC and self.session is not None:
+            self.session.complete(packet_id)    # it has not arrived: sent again, it is new
+        self.link.inbound -= 1
+        if self.link.version != 5:
+            return Transport.on_given_up(self, line, position, packet_type, packet_id, why)
+        return self.refuse_publish(1 if packet_type == PUBACK else 2, packet_id, REASON_UNSPECIFIED_ERROR, why)
 
     cdef int on_ack(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1:
         cdef uint16_t packet_id
         cdef uint8_t reason = 0
-        cdef uint64_t records
+        cdef uint64_t since
         cdef bint known
         if end - at < 2 or (self.link.version != 5 and end - at != 2):
             raise ProtocolError(REASON_MALFORMED_PACKET, "an acknowledgement of the wrong length")
@@ -666,12 +666,12 @@ cdef class Connection(Transport):
             return self.session.on_pubrec(packet_id, reason)
         if packet_type == PUBCOMP:
             return self.session.on_pubcomp(packet_id)
-        records = self.hub.ledger.records
+        since = self.hub.commits.mark
         known = self.session.complete(packet_id)
         if not known:
             self.link.inbound += 1      # acknowledge takes one back
         return self.acknowledge(PUBCOMP, packet_id, REASON_SUCCESS if known else REASON_PACKET_IDENTIFIER_NOT_FOUND,
-                                self.hub.ledger.records != records)
+                                since)
 
     cdef int check_ack_properties(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1:
         """Cold: an acknowledgement with a reason or properties is decoded only to be validated."""

@@ -272,11 +272,14 @@ cdef class Poller:
             served += self.hub.replay_retained()
         # Once the journal has failed, journal_turn tells; here connections go on until the node stops.
         self.hub.pump_queues()
+        if self.hub.commits.moved:
+            self.hub.release()          # another line than the journal has decided something
         if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
             self.hub.ledger.submit()
         self.flush_dirty()
         if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
             self.hub.ledger.submit()    # what a flush took from a queue is recorded too; nobody else would ask
+        self.hub.commits.end_turn()
         if self.hub.closed:
             for connection in self.hub.closed:
                 if self.connections.get(connection.fd) is connection:

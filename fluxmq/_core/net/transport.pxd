@@ -16,6 +16,7 @@ only while it is in the middle of a packet.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.hub.hub cimport Hub
+from fluxmq._core.memory.commits cimport Waiter
 from fluxmq._core.memory.link cimport link_t
 from fluxmq._core.memory.message cimport blob_t
 from fluxmq._core.net.websocket cimport ws_t
@@ -33,7 +34,7 @@ cdef enum:
     PAUSE_DISK = 2          # it writes faster than the disk takes; in Hub.throttled
     PAUSE_ANSWERS = 4       # it sends and does not read: answers for it pile up, or too many of them wait for the disk
 
-cdef class Transport:
+cdef class Transport(Waiter):
     cdef readonly Hub hub
     cdef public object handler          # the edge: cold packets, see edge/mqtt/connection.py
     cdef public object state            # whatever the edge keeps with it
@@ -105,6 +106,9 @@ cdef class Transport:
     cdef int go_on(self) except -1
     cdef void release_input(self) noexcept
     cdef int finish(self) except -1
+    cdef int throttle(self) except -1
+    cdef int on_given_up(self, uint32_t line, uint64_t position, uint8_t packet_type, uint16_t packet_id,
+                         str why) except -1
 
     # what the protocol adds
     cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept

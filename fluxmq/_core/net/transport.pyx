@@ -8,6 +8,8 @@ What the edge must provide (`handler`):
     on_http(transport, head) -> (bool, bytes)  the HTTP request of a WebSocket upgrade; accepted?, the response
     on_error(transport, reason, text)          the peer broke the protocol: answer and call end()
     on_crash(transport, exception)             a bug of ours; the connection is closed afterwards
+    on_given_up(transport, why)                a commit line gave up what an answer waits for: tell the peer; it is
+                                               ended afterwards
     on_end(transport)                          called once, when the connection stops being one
 """
 cimport cython
@@ -23,7 +25,7 @@ from json import dumps
 from ssl import SSLWantReadError, SSLWantWriteError
 
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.memory.ledger cimport HELD_BYTES
+from fluxmq._core.memory.commits cimport HELD_BYTES, must_wait
 from fluxmq._core.memory.link cimport (
     chunk_t, link_close, link_drop, link_flush, link_mark, link_new, link_seal, link_sent, link_tap, link_tap_begin,
     link_tap_skip, link_tap_unsent, link_write,
@@ -72,7 +74,7 @@ cdef uint8_t* shared = <uint8_t*>malloc(READ_BYTES + 2 * CARRY_BYTES_MAX)
 
 
 @cython.no_gc_clear     # __dealloc__ reads `tls`; the cycle with `state` breaks on the other side
-cdef class Transport:
+cdef class Transport(Waiter):
     """Handle. Owns the socket `fd` from construction on.
 
     hub: the node's. fd: a connected, non-blocking TCP socket. epoll: the poller's descriptor. handler: see above.
@@ -147,24 +149,37 @@ cdef class Transport:
         link_write(self.link, <const uint8_t*><const char*>data, <uint32_t>len(data))
         self.hub.touch()
 
-    def write_when_durable(self, bytes data not None, uint64_t records_before):
-        """As write, but behind what was recorded since `records_before` (Ledger.records then) and behind its elders."""
-        cdef uint64_t batch = 0
-        if self.hub.ledger.records != records_before:
-            batch = self.hub.ledger.batch()
-        elif self.link.held:
-            batch = self.link.held_batch
-        else:
+    def write_when_durable(self, bytes data not None, uint64_t since):
+        """As write, but behind all that was recorded or given to commit lines since a mark (Commits.mark then), and
+        behind its elders. If that is given up the connection ends: on_given_up."""
+        if (not must_wait(self.hub.commits, self.link, since)
+                or not self.hub.commits.hold(HELD_BYTES, self.link, data, 0, 0, 0, since)):
             self.write(data)
             return
         self.count(data)
-        self.hub.ledger.hold(HELD_BYTES, self.link, data, 0, 0, 0, batch)
         self.hub.touch()
+
+    cdef int throttle(self) except -1:
+        """It has recorded something. Stops reading who writes faster than the disk or a checkpoint takes;
+        Poller.journal_turn goes on with it."""
+        cdef Hub hub = self.hub
+        if hub.ledger.active() and (hub.ledger.journal.backlog() > hub.backlog_max or hub.is_ahead()):
+            self.pause_for(PAUSE_DISK)
+            hub.throttled.append(self)
+        return 0
+
+    cdef int on_given_up(self, uint32_t line, uint64_t position, uint8_t packet_type, uint16_t packet_id,
+                         str why) except -1:
+        """What an answer waited for was given up, so it cannot be given."""
+        if self.phase < PHASE_DRAINING:
+            self.handler.on_given_up(self, why)
+            self.end()
+        return 0
 
     def write_behind(self, bytes data not None) -> bool:
         """As write, but behind everything of this connection that waits for the disk. Whether anything does."""
         cdef bint waits = self.link.held != 0
-        self.write_when_durable(data, self.hub.ledger.records)
+        self.write_when_durable(data, self.hub.commits.mark)
         return waits
 
     def pause(self):

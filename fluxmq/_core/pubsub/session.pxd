@@ -14,6 +14,7 @@ leave before the disk knows them, or a crash between would let the same message 
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from fluxmq._core.memory.commits cimport ticket_t
 from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.memory.link cimport link_t
 from fluxmq._core.memory.message cimport ids_t, msg_t, pub_t
@@ -36,6 +37,7 @@ cdef struct slot_t:
     uint16_t packet_id      # 0 = free
     uint8_t first           # first byte of its PUBLISH without DUP
     uint8_t state
+    uint32_t line           # HELD: for which commit line it waits
 
 cdef struct entry_t:        # a message that waits for window, buffer or client
     msg_t* msg              # counted
@@ -77,8 +79,8 @@ cdef class Session:
     cdef uint32_t slots_mask            # slots - 1; 0 = none yet
     cdef uint32_t slots_used
     cdef readonly uint32_t outstanding  # slots whose PUBLISH counts against the Receive Maximum, [MQTT-3.3.4-9]
-    cdef uint32_t held                  # slots in state HELD: whatever comes after them waits for the disk too
-    cdef uint64_t held_batch            # the last batch that any of them waits for
+    cdef uint32_t held                  # slots in state HELD for the journal: what comes after them waits for it too
+    cdef uint64_t held_upto             # the last batch that any of them waits for
     cdef readonly uint64_t window_bytes # of messages in the window
     cdef readonly uint32_t window       # min(Receive Maximum, max_inflight_messages); invariant: PUBLISH only below it
     cdef uint16_t packet_id_last
@@ -112,8 +114,9 @@ cdef class Session:
     cpdef clear(self)
     cdef int lose(self) except -1
     cdef int deliver(self, pub_t* pub, uint8_t options, ids_t* ids) except -1
+    cdef int hold(self, slot_t* slot) except -1
     cdef int deliver_claim(self, msg_t* msg, uint8_t first, ids_t* ids, void* claim,
-                           uint64_t batch) except -1
+                           ticket_t ticket) except -1
     cdef int drop_claims(self) except -1
     cdef int acknowledge_claim(self, slot_t* slot, uint8_t reason) except -1
     cdef void forget_claim(self, void* claim) noexcept
@@ -137,7 +140,9 @@ cdef class Session:
     cdef int on_puback(self, uint16_t packet_id, uint8_t reason) except -1
     cdef int on_pubrec(self, uint16_t packet_id, uint8_t reason) except -1
     cdef int on_pubcomp(self, uint16_t packet_id) except -1
-    cdef int release(self, uint16_t packet_id) except -1
+    # What the message or PUBREL under a packet id waited for in this line is committed, or was given up.
+    cdef int release(self, uint16_t packet_id, uint32_t line) except -1
+    cdef int refuse(self, uint16_t packet_id, uint32_t line) except -1
     cdef int receive(self, uint16_t packet_id) except -1
     cdef int complete(self, uint16_t packet_id) except -1
     cdef bint has_received(self, uint16_t packet_id) noexcept

@@ -10,8 +10,9 @@ from libc.string cimport memset
 
 from fluxmq._core.errors import ProtocolError
 
+from fluxmq._core.memory.commits cimport HELD_SEND, ticket_t
 from fluxmq._core.memory.ledger cimport (
-    HELD_SEND, RECORD_COMPLETED, RECORD_RECEIVED, RECORD_RELEASED, RECORD_SETTLED,
+    RECORD_COMPLETED, RECORD_RECEIVED, RECORD_RELEASED, RECORD_SETTLED,
 )
 from fluxmq._core.memory.link cimport link_ack, link_drop, link_hold, link_publish
 from fluxmq._core.memory.message cimport body_bytes, ids_drop, ids_hold, msg_hold, pub_own
@@ -191,8 +192,7 @@ cdef class Session:
                 slot.state = SLOT_HELD
                 self.outstanding += 1
                 self.held += 1
-                self.held_batch = self.ledger.batch()
-                self.ledger.hold(HELD_SEND, NULL, self, PUBLISH, slot.packet_id, 0, self.held_batch)
+                self.hold(slot)
                 self.ledger.add_target(self.number, sequence, slot.packet_id, first, ids)
                 self.dirty = 1
                 return 1
@@ -203,9 +203,19 @@ cdef class Session:
             return 1
         return self.send_slot(slot, 0)
 
-    cdef int deliver_claim(self, msg_t* msg, uint8_t first, ids_t* ids, void* claim, uint64_t batch) except -1:
-        """A message that a queue gives to this client; the queue has asked for room before. batch: of the journal, not
-        empty, that must be durable first; 0: none. Returns 0: it cannot be sent, the claim is the caller's again."""
+    cdef int hold(self, slot_t* slot) except -1:
+        """It waits for the batch in which its record is going to be, and whatever comes behind it too."""
+        cdef ticket_t ticket = self.ledger.commits.next_ticket(self.ledger.commits.local)
+        self.held_upto = ticket.position
+        slot.line = 0
+        return self.ledger.commits.hold_at(ticket, HELD_SEND, NULL, self, PUBLISH, slot.packet_id)
+
+    cdef int deliver_claim(self, msg_t* msg, uint8_t first, ids_t* ids, void* claim, ticket_t ticket) except -1:
+        """A message that a queue gives to this client; the queue has asked for room before. ticket: of something that
+        is recorded, at this turn's end at the latest, and must be committed first; position 0: none. Behind a message
+        that waits for the journal it waits too; what waits for another line is in order with that line's alone, so that
+        a line that stands still holds up nothing else. Returns 0: it cannot be sent, the claim is the caller's again.
+        """
         cdef slot_t* slot = self.slot_new()
         msg_hold(msg)
         ids_hold(ids)
@@ -215,15 +225,18 @@ cdef class Session:
         slot.sequence = 0
         slot.claim = claim
         self.claimed += 1
-        if batch:
-            self.held_batch = max(batch, self.held_batch)
-        if batch or self.held:
-            # Behind one that waits it waits too, for the same batch at least: that one is not empty.
+        if ticket.position and ticket.line == 0:
+            self.held_upto = max(ticket.position, self.held_upto)
+        if ticket.position or self.held:
+            if ticket.line == 0:
+                # For the same batch as those before it at least: that one is not empty.
+                ticket.position = max(ticket.position, self.held_upto)
+                self.held += 1
             slot.state = SLOT_HELD
+            slot.line = ticket.line
             self.outstanding += 1
-            self.held += 1
             self.link.awaited += body_bytes(&msg.body)
-            self.ledger.hold(HELD_SEND, NULL, self, PUBLISH, slot.packet_id, 0, max(batch, self.held_batch))
+            self.ledger.commits.hold_at(ticket, HELD_SEND, NULL, self, PUBLISH, slot.packet_id)
             return 1
         slot.claim = NULL               # if it is too large, the caller hears of it from us and not from the keeper
         if not self.send_slot(slot, 0):
@@ -509,21 +522,22 @@ cdef class Session:
                     slot.state = SLOT_HELD
                     self.outstanding += 1
                     self.held += 1
-                    self.held_batch = self.ledger.batch()
-                    self.ledger.hold(HELD_SEND, NULL, self, PUBLISH, slot.packet_id, 0, self.held_batch)
+                    self.hold(slot)
                     continue
             if not self.send_slot(slot, 0) and self.journalled:
                 self.ledger.write_sequence(RECORD_SETTLED, self.number, entry.sequence)
         return 0
 
-    cdef int release(self, uint16_t packet_id) except -1:
-        """The disk knows: the QoS 2 PUBLISH, or the PUBREL, under this identifier may leave."""
+    cdef int release(self, uint16_t packet_id, uint32_t line) except -1:
+        """It is committed: the PUBLISH, or the PUBREL, under this identifier may leave."""
         cdef slot_t* slot = self.slot_find(packet_id)
         cdef uint64_t sequence
         if slot == NULL or self.link == NULL:
             return 0
         if slot.state == SLOT_HELD:
-            self.held -= 1
+            if slot.line != line:
+                return 0            # who waited went with an earlier connection; this is another message
+            self.held -= line == 0
             sequence = slot.sequence
             if not self.send_slot(slot, 0) and sequence:
                 self.ledger.write_sequence(RECORD_SETTLED, self.number, sequence)
@@ -535,6 +549,22 @@ cdef class Session:
             slot.state = SLOT_RELEASED
             link_ack(self.link, PUBREL, packet_id, 0)
         return 0
+
+    cdef int refuse(self, uint16_t packet_id, uint32_t line) except -1:
+        """The claim of a queue's message was given up before it left: it is nobody's here."""
+        cdef slot_t* slot = self.slot_find(packet_id)
+        cdef void* claim
+        if slot == NULL or self.link == NULL or slot.state != SLOT_HELD or slot.line != line:
+            return 0
+        claim = slot.claim
+        slot.claim = NULL
+        self.held -= line == 0
+        self.outstanding -= 1
+        self.slot_free(slot)
+        if claim != NULL:
+            self.claim_keeper.on_lost(claim, False)
+        self.pump()
+        return 1
 
     # ---------------------------------------------------------------- acknowledgements from the client
 
@@ -575,7 +605,8 @@ cdef class Session:
         if self.journalled and slot.sequence:
             slot.state = SLOT_RELEASE_HELD
             self.ledger.write_sequence(RECORD_RELEASED, self.number, slot.sequence)
-            self.ledger.hold(HELD_SEND, NULL, self, PUBREL, packet_id, 0, self.ledger.batch())
+            self.ledger.commits.hold_at(self.ledger.commits.next_ticket(self.ledger.commits.local), HELD_SEND, NULL,
+                                        self, PUBREL, packet_id)
             self.dirty = 1
         else:
             slot.state = SLOT_RELEASED

@@ -17,6 +17,7 @@ run, so write_records must be called before the journal's batch is handed over (
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.queue.claim cimport Filter, GroupOwner, Member, claim_t, heap_t
 from fluxmq._core.queue.cursor cimport Cursor
@@ -31,6 +32,7 @@ cdef class Group:
     cdef readonly bytes name
     cdef readonly str mode                  # shared, exclusive, single
     cdef readonly bint volatile             # nothing is recorded
+    cdef public Line line                   # where what it records is committed
     cdef readonly list cursors              # Cursor, one per log of the queue, in the queue's order
     cdef readonly list members              # Member, those with the highest priority first
     cdef readonly list guests               # Member: they get nothing by themselves (queue_heads), but may have claims

@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from typing import Any, Self, final
 
+from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.ledger import Ledger
 from fluxmq._core.queue.claim import Filter, GroupOwner, Member
 from fluxmq._core.queue.cursor import Cursor
@@ -10,6 +11,7 @@ __all__ = ["Group"]
 
 @final
 class Group:
+    line: Line
     returned_max: int
     deliveries_max: int
     on_dead: Callable[[Group, Log, int, int, str], None] | None

@@ -62,6 +62,7 @@ cdef class Group:
         if mode not in ("shared", "exclusive", "single"):
             raise UsageError(f"a group is shared, exclusive or single, not {mode!r}")
         self.ledger = ledger
+        self.line = ledger.commits.local
         self.number = number
         self.name = name
         self.mode = mode
@@ -844,7 +845,7 @@ cdef class Group:
             self.write_records()
             at = self.ledger.journal.reserve(RECORD_CURSOR, 24)
             put_u64(put_u64(put_u64(at, self.number), log_number), next)
-            self.ledger.records += 1
+            self.ledger.recorded(self.line)
         self.touch()
 
     cdef int move(self, Cursor cursor, uint64_t next) except -1:
@@ -918,7 +919,7 @@ cdef class Group:
         if self.run_kind == RECORD_CLAIM:
             put_u16(at, self.run_deliveries)
         self.run_count = 0
-        self.ledger.records += 1
+        self.ledger.recorded(self.line)
         return 0
 
     cdef int write_return(self, Cursor cursor, claim_t* claim) except -1:
@@ -930,7 +931,7 @@ cdef class Group:
         at = put_u64(put_u64(put_u64(at, self.number), cursor.log.number), claim.offset)
         at = put_u16(at, claim.deliveries)
         put_u64(at, <uint64_t>claim.due_ms)
-        self.ledger.records += 1
+        self.ledger.recorded(self.line)
         return 0
 
     def flush_records(self):

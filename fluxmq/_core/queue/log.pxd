@@ -13,7 +13,9 @@ chunks and batches (`size` is a multiple of 8; the padding is zero):
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from fluxmq._core.memory.commits cimport Line, ticket_t
 from fluxmq._core.memory.ledger cimport Ledger, cache_t
+from fluxmq._core.memory.spans cimport spans_t
 from fluxmq._core.memory.message cimport body_t
 from fluxmq._core.queue.sizes cimport Sizes
 
@@ -87,10 +89,8 @@ cdef class Log:
     cdef chunk_t** chunks               # ascending; those not flushed are at the end
     cdef uint32_t chunks_count
     cdef uint32_t chunks_room
-    cdef uint64_t newest_batch          # the last two batches that got messages, and the first message of each
-    cdef uint64_t newest_first
-    cdef uint64_t former_batch
-    cdef uint64_t former_first
+    cdef public Line line               # where what it records is committed
+    cdef spans_t spans                  # of messages that may not be committed
     cdef uint32_t room_hint             # bytes of the next tail chunk
     cdef uint32_t found                 # index of the chunk found last
 
@@ -102,8 +102,10 @@ cdef class Log:
     # The first kept record at or above `offset`, its chunk in *chunk (borrowed: hold it to keep it). NULL: there is
     # none (offset >= next), or it must be read from disk first (then `wanted` says so).
     cdef const record_t* find(self, uint64_t offset, chunk_t** chunk) noexcept
-    # The batch that must be durable before a message may be shown to anybody; 0: it is, or nothing is recorded.
-    cdef uint64_t waits_for(self, uint64_t offset) noexcept
+    # What must be committed before a message may be shown to anybody; position 0: it is, or nothing is recorded.
+    cdef ticket_t waits_for(self, uint64_t offset) noexcept
+    # The offset of the first message that is not committed yet; `next` where all are.
+    cdef uint64_t committed_end(self) noexcept
     # The record after this one in its chunk, or NULL.
     cdef const record_t* following(self, chunk_t* chunk, const record_t* record) noexcept
     cdef chunk_t* tail_for(self, uint32_t size) except NULL

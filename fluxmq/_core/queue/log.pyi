@@ -2,6 +2,7 @@ from typing import Self, final
 
 from typing_extensions import disjoint_base
 
+from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.ledger import Ledger
 
 __all__ = ["Log", "Needed", "Record"]
@@ -34,6 +35,7 @@ class Needed: ...
 
 @final
 class Log:
+    line: Line
     wanted: int
     loading: bool
     stored_first: int

@@ -14,6 +14,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
 from fluxmq._core.errors import CorruptError, UsageError
+from fluxmq._core.memory.spans cimport spans_add, spans_end, spans_wait
 from fluxmq._core.queue.cache cimport cache_in, cache_out
 from fluxmq._core.queue.pages cimport data_free, data_new
 
@@ -189,6 +190,7 @@ cdef class Log:
         if not 0 <= lane <= 255 or (first is None) != (next is None):
             raise UsageError("a lane is 0 to 255, and first and next are given together")
         self.ledger = ledger
+        self.line = ledger.commits.local
         self.number = number
         self.volatile = volatile
         self.first = base if first is None else <uint64_t>first
@@ -206,6 +208,7 @@ cdef class Log:
         for i in range(self.chunks_count):
             self.let_go(self.chunks[i])
         free(self.chunks)
+        free(self.spans.items)
 
     # ---------------------------------------------------------------- append
 
@@ -287,17 +290,13 @@ cdef class Log:
         chunk_index(chunk, chunk.used)
         if self.ledger.active() and not self.volatile:
             try:
+                spans_add(&self.spans, self.line, record.offset)
                 written = self.ledger.journal.reserve(RECORD_APPEND, 8 + size)
             except BaseException:
                 chunk.count -= 1
                 raise
             put_u64(written, self.number)
             memcpy(written + 8, record, size)
-        if self.ledger.batch() != self.newest_batch:
-            self.former_batch = self.newest_batch
-            self.former_first = self.newest_first
-            self.newest_batch = self.ledger.batch()
-            self.newest_first = record.offset
         self.added(chunk, record)
         self.messages_in += 1
         self.bytes_in += size
@@ -408,16 +407,11 @@ cdef class Log:
             offset = here.covers            # the rest of what it covers is gone
         return NULL
 
-    cdef uint64_t waits_for(self, uint64_t offset) noexcept:
-        cdef uint64_t batch = 0
-        if self.volatile or not self.ledger.active():
-            return 0
-        # Older ones than the last two are durable: only one batch gathers while one is written.
-        if self.newest_batch and offset >= self.newest_first:
-            batch = self.newest_batch
-        elif self.former_batch and offset >= self.former_first:
-            batch = self.former_batch
-        return batch if batch > self.ledger.journal.durable else 0
+    cdef ticket_t waits_for(self, uint64_t offset) noexcept:
+        return spans_wait(&self.spans, self.line, offset)
+
+    cdef uint64_t committed_end(self) noexcept:
+        return max(spans_end(&self.spans, self.line, self.next), self.first)
 
     cdef const record_t* following(self, chunk_t* chunk, const record_t* record) noexcept:
         cdef const uint8_t* at = <const uint8_t*>record + record.size

@@ -32,12 +32,7 @@ cdef enum:
 
 cpdef uint64_t durable_end(Log log):
     """The offset of the first message that is not durable yet; `next` where all are."""
-    cdef uint64_t batch = log.waits_for(log.next - 1) if log.next > log.first else 0
-    if batch == 0:
-        return log.next
-    if log.former_batch and log.waits_for(log.former_first):
-        return max(log.former_first, log.first)
-    return max(log.newest_first, log.first)
+    return log.committed_end()
 
 
 def encode_page(Log log not None, Needed needs, uint64_t start, uint64_t stop, size_t bytes_max):

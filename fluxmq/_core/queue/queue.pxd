@@ -4,6 +4,7 @@ The cold verbs (declare, delete, groups, dead letters, time) are in engine/queue
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.memory.message cimport body_t, pub_t
 from fluxmq._core.queue.asked cimport asked_t
@@ -61,6 +62,7 @@ cdef class Queue(GroupOwner):
     cdef public str damage                  # why nothing comes or goes any more but settlements; None: all is well
     cdef readonly uint64_t floors_read      # of groups' cursors, to find out what all have settled
     cdef Ledger ledger
+    cdef public Line line               # where what it records is committed
     cdef uint32_t turn_partition
     cdef uint64_t[7] told                   # what it has in QueueSums (queue_stats)
     cdef queue_counts_t told_counts

@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from typing import Any, Self, final
 
+from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.ledger import Ledger
 from fluxmq._core.queue.claim import GroupOwner
 from fluxmq._core.queue.delay import Delays
@@ -19,6 +20,7 @@ class LogNeeds(Needed): ...
 
 @final
 class Queue(GroupOwner):
+    line: Line
     messages_max: int
     bytes_max: int
     payload_max: int

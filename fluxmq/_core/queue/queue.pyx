@@ -94,6 +94,7 @@ cdef class Queue(GroupOwner):
         if lanes == 0 or not logs or len(logs) % lanes:
             raise UsageError("a queue has at least one partition, and as many lanes in each")
         self.ledger = ledger
+        self.line = ledger.commits.local
         self.number = number
         self.name = name
         self.kind = <uint8_t>kind
@@ -257,7 +258,7 @@ cdef class Queue(GroupOwner):
         cdef asked_t asked
         cdef bint addressed
         cdef int reason
-        cdef uint64_t records = self.ledger.records
+        cdef uint64_t mark = self.ledger.commits.mark
         if self.passed == pub.passing or (wide and not self.is_bound(&pub.body)):
             return 0
         self.passed = pub.passing
@@ -277,7 +278,7 @@ cdef class Queue(GroupOwner):
             self.refused(&self.counts.capture_lost)
         elif self.bindings:
             return 0                        # who binds a queue expects that what was acknowledged is in it
-        self.ledger.records = records       # nobody waits for a capture
+        self.ledger.commits.take_back(mark) # nobody waits for a capture
         return 0
 
     cdef int put(self, const body_t* body, uint8_t qos) except -1:
@@ -375,7 +376,7 @@ cdef class Queue(GroupOwner):
         log.append(&kept, qos, asked.priority, 0)
         self.busy[lane >> 6] |= <uint64_t>1 << (lane & 63)
         if self.durable:
-            self.ledger.records += 1        # so the publisher's acknowledgement waits
+            self.ledger.recorded(self.line)     # so the publisher's acknowledgement waits
         self.counts.appended += 1
         if producer is not None:
             self.on_produced(self, producer, asked.sequence)
@@ -458,7 +459,7 @@ cdef class Queue(GroupOwner):
         self.stir()
         self.note_change()
         if self.durable:
-            self.ledger.records += 1
+            self.ledger.recorded(self.line)
         return 0
 
     cdef int move_due(self) except -1:

@@ -177,10 +177,10 @@ class ChannelMethods:
             state.channel.start()
         client.connection.write(m.ChannelFlowOk(active=method.active).frame(state.channel.number))
 
-    def answer(self, state: ChannelState, method: m.Method, records: int, *, no_wait: bool = False) -> None:
-        """method: an answer; it leaves when what was recorded since `records` is on disk."""
+    def answer(self, state: ChannelState, method: m.Method, since: int, *, no_wait: bool = False) -> None:
+        """method: an answer; it leaves when what was recorded since the mark is committed."""
         if not no_wait:
-            state.client.connection.write_when_durable(method.frame(state.channel.number), records)
+            state.client.connection.write_when_durable(method.frame(state.channel.number), since)
 
     # ------------------------------------------------------------------ exchanges
 
@@ -211,35 +211,35 @@ class ChannelMethods:
         if not method.passive:
             self._use_exchange(client, exchange)
             self._lead_to(client, method.arguments.get("alternate-exchange"), None)
-        records = self.hub.ledger.records
+        since = self.hub.commits.mark
         self.exchanges.declare(wire(client.vhost), wire(exchange), wire(method.type), passive=method.passive,
                                durable=method.durable, auto_delete=method.auto_delete, internal=method.internal,
                                arguments=encode_table(method.arguments))
-        self.answer(state, m.ExchangeDeclareOk(), records, no_wait=method.no_wait)
+        self.answer(state, m.ExchangeDeclareOk(), since, no_wait=method.no_wait)
 
     def exchange_delete(self, client: Client, state: ChannelState, method: m.ExchangeDelete) -> None:
         exchange = unbroken(method.exchange)
         self._use_exchange(client, exchange)
-        records = self.hub.ledger.records
+        since = self.hub.commits.mark
         self.exchanges.delete(wire(client.vhost), wire(exchange), method.if_unused)
-        self.answer(state, m.ExchangeDeleteOk(), records, no_wait=method.no_wait)
+        self.answer(state, m.ExchangeDeleteOk(), since, no_wait=method.no_wait)
 
     def exchange_bind(self, client: Client, state: ChannelState, method: m.ExchangeBind) -> None:
         source, destination = unbroken(method.source), unbroken(method.destination)
         self._bind_from(client, source, method.routing_key)
         self._use_exchange(client, destination)
-        records = self.hub.ledger.records
+        since = self.hub.commits.mark
         self.exchanges.bind(wire(client.vhost), wire(source), wire(destination), wire(method.routing_key),
                             encode_table(method.arguments), to_exchange=True)
-        self.answer(state, m.ExchangeBindOk(), records, no_wait=method.no_wait)
+        self.answer(state, m.ExchangeBindOk(), since, no_wait=method.no_wait)
 
     def exchange_unbind(self, client: Client, state: ChannelState, method: m.ExchangeUnbind) -> None:
         destination = unbroken(method.destination)
         self._use_exchange(client, destination)
-        records = self.hub.ledger.records
+        since = self.hub.commits.mark
         self.exchanges.unbind(wire(client.vhost), wire(method.source), wire(destination),
                               wire(method.routing_key), encode_table(method.arguments), to_exchange=True)
-        self.answer(state, m.ExchangeUnbindOk(), records, no_wait=method.no_wait)
+        self.answer(state, m.ExchangeUnbindOk(), since, no_wait=method.no_wait)
 
     # ------------------------------------------------------------------ queues
 
@@ -265,17 +265,17 @@ class ChannelMethods:
             self._lead_to(client, method.arguments.get("x-dead-letter-exchange"),
                           method.arguments.get("x-dead-letter-routing-key"))
         if method.passive and method.queue == REPLY_TO:
-            self.answer(state, m.QueueDeclareOk(queue=method.queue), self.hub.ledger.records, no_wait=method.no_wait)
+            self.answer(state, m.QueueDeclareOk(queue=method.queue), self.hub.commits.mark, no_wait=method.no_wait)
             return
         if not name and method.passive:
             name = self._named(client, state, "")
-        records = self.hub.ledger.records
+        since = self.hub.commits.mark
         declared = self.queues.declare(wire(client.vhost), name, passive=method.passive, durable=method.durable,
                                        exclusive_owner=client if method.exclusive else None, owner=client,
                                        auto_delete=method.auto_delete, arguments=method.arguments)
         state.last_queue = declared.name
         self.answer(state, m.QueueDeclareOk(queue=text(declared.name), message_count=declared.messages,
-                                            consumer_count=declared.consumers), records, no_wait=method.no_wait)
+                                            consumer_count=declared.consumers), since, no_wait=method.no_wait)
 
     def queue_bind(self, client: Client, state: ChannelState, method: m.QueueBind) -> None:
         name = self._named(client, state, method.queue)
@@ -286,28 +286,28 @@ class ChannelMethods:
         self._bind_from(client, exchange, text(key))
         if exchange and wire(exchange) in self.exchanges.vhosts[wire(client.vhost)].exchanges:
             self.queues.find(wire(client.vhost), name, client)  # an exchange that is wrong is told first
-        records = self.hub.ledger.records
+        since = self.hub.commits.mark
         self.exchanges.bind(wire(client.vhost), wire(exchange), name, key, encode_table(method.arguments))
-        self.answer(state, m.QueueBindOk(), records, no_wait=method.no_wait)
+        self.answer(state, m.QueueBindOk(), since, no_wait=method.no_wait)
 
     def queue_unbind(self, client: Client, state: ChannelState, method: m.QueueUnbind) -> None:
         name = self._named(client, state, method.queue)
-        records = self.hub.ledger.records
+        since = self.hub.commits.mark
         self.exchanges.unbind(wire(client.vhost), wire(method.exchange), name, wire(method.routing_key),
                               encode_table(method.arguments))
-        self.answer(state, m.QueueUnbindOk(), records)
+        self.answer(state, m.QueueUnbindOk(), since)
 
     def queue_purge(self, client: Client, state: ChannelState, method: m.QueuePurge) -> None:
-        records = self.hub.ledger.records
+        since = self.hub.commits.mark
         purged = self.queues.purge(wire(client.vhost), self._named(client, state, method.queue), client)
         self.hub.wake_up()
-        self.answer(state, m.QueuePurgeOk(message_count=purged), records, no_wait=method.no_wait)
+        self.answer(state, m.QueuePurgeOk(message_count=purged), since, no_wait=method.no_wait)
 
     def queue_delete(self, client: Client, state: ChannelState, method: m.QueueDelete) -> None:
-        records = self.hub.ledger.records
+        since = self.hub.commits.mark
         messages = self.queues.delete(wire(client.vhost), self._named(client, state, method.queue), client,
                                       if_unused=method.if_unused, if_empty=method.if_empty)
-        self.answer(state, m.QueueDeleteOk(message_count=messages), records, no_wait=method.no_wait)
+        self.answer(state, m.QueueDeleteOk(message_count=messages), since, no_wait=method.no_wait)
 
     # ------------------------------------------------------------------ basic
 
@@ -329,11 +329,11 @@ class ChannelMethods:
         if tag in state.consumers:
             raise ProtocolError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
         queue = self._reply_queue(state, method) if reply else self.queues.find(wire(client.vhost), name, client)
-        records = self.hub.ledger.records
+        since = self.hub.commits.mark
         state.consumers[tag] = self.consumers.join(client, state.channel, queue, tag, no_ack=method.no_ack,
                                                    exclusive=method.exclusive, arguments=method.arguments)
         # What it gets comes with the end of this turn, or later: behind this.
-        self.answer(state, m.BasicConsumeOk(consumer_tag=tag), records, no_wait=method.no_wait)
+        self.answer(state, m.BasicConsumeOk(consumer_tag=tag), since, no_wait=method.no_wait)
 
     def _reply_queue(self, state: ChannelState, method: m.BasicConsume) -> Queue:
         """Answers come to a queue that nobody has declared; its name stands for "amq.rabbitmq.reply-to" in reply-to."""
@@ -385,9 +385,9 @@ class ChannelMethods:
 
     def tx_commit(self, client: Client, state: ChannelState, method: m.TxCommit) -> None:
         self._transactional(state)
-        records = self.hub.ledger.records
+        since = self.hub.commits.mark
         client.connection.commit(state.channel)
-        self.answer(state, m.TxCommitOk(), records)
+        self.answer(state, m.TxCommitOk(), since)
 
     def tx_rollback(self, client: Client, state: ChannelState, method: m.TxRollback) -> None:
         self._transactional(state)

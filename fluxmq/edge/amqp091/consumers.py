@@ -202,7 +202,7 @@ class Consumers:
             self.later(AGAIN_S, lambda: self._get_again(state, queue, no_ack))
             return
         if outcome != PULL_GIVEN:
-            connection.write_when_durable(m.BasicGetEmpty().frame(channel.number), self.hub.ledger.records)
+            connection.write_when_durable(m.BasicGetEmpty().frame(channel.number), self.hub.commits.mark)
         if waited:
             state.client.release(HOLD_GET)
 

@@ -186,6 +186,16 @@ class Front:
             connection.write(close_frame(code, text))
         connection.end()
 
+    def on_given_up(self, connection: AmqpConnection, why: str) -> None:
+        """What an answer waited for was given up, so that it cannot be given: the client connects again, and asks again
+        for what it wants. The caller ends the connection."""
+        client: Client | None = connection.state
+        self.on_log("warning", f"given up {self.name}", f"connection closed: {why}",
+                    (client.fields() if client is not None else {"listener": self.name}) | {"peer": connection.peer})
+        if client is not None:
+            client.ended_by = "error"
+            client.say_goodbye(ReplyCode.INTERNAL_ERROR, why)
+
     def on_crash(self, connection: AmqpConnection, error: BaseException) -> None:
         client: Client | None = connection.state
         self.on_log("error", f"crash {type(error).__name__}", f"internal error, connection closed: {error!r}",

@@ -255,7 +255,7 @@ class Connecting:
         keep_alive = packet.keep_alive
         if v5 and options.keep_alive_max_s and not 0 < keep_alive <= options.keep_alive_max_s:
             keep_alive = options.keep_alive_max_s
-        records = self.front.hub.ledger.records
+        since = self.front.hub.commits.mark
         session, present = self.front.broker.connect(
             client.name, version=client.version, clean_start=packet.clean_start, expiry_s=expiry_s,
             keep_alive_s=keep_alive, will=will, username=client.identity, connection=client)
@@ -287,7 +287,11 @@ class Connecting:
             self.front.broker.attached(session)
             connection.resume()
 
-        if not self.front.hub.when_durable(accept, records):
+        def given_up(why: str) -> None:
+            self.front.on_given_up(connection, why)
+            connection.end()
+
+        if not self.front.hub.when_durable(accept, since, given_up):
             connection.pause()
         if self.front.log_connections():
             self.front.on_log("info", "", "connected", {

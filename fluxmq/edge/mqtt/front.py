@@ -158,6 +158,16 @@ class Front:
         client.session = None
         client.packet = None
 
+    def on_given_up(self, connection: Connection, why: str) -> None:
+        """What an answer waited for was given up, so that it cannot be given: the client connects again, and asks again
+        for what it wants [MQTT-4.13.2-1]. The caller ends the connection."""
+        client: Client | None = connection.state
+        self.on_log("warning", f"given up {self.name}", f"connection closed: {why}",
+                    {"listener": self.name, "client_id": client.client_id if client else "", "peer": connection.peer})
+        if client is not None:
+            client.ended_by = "error"
+            client.say_goodbye(ReasonCode.UNSPECIFIED_ERROR, why)
+
     def on_refused(self, connection: Connection, kind: int, packet_id: int, reason: int, text: str) -> None:
         """PUBACK or PUBREC with an error and, where it is wanted and fits, the text [MQTT-3.4.2-2]."""
         client: Client = connection.state
@@ -168,7 +178,7 @@ class Front:
                 packet(packet_id, reason_code=reason, properties=[(Property.REASON_STRING, text)]), 5)
             if len(with_text) <= client.packet_size_max:
                 data = with_text
-        connection.write_when_durable(data, self.hub.ledger.records)
+        connection.write_when_durable(data, self.hub.commits.mark)
 
     def may_publish(self, connection: Connection, topic: bytes) -> bool:
         """Asked by the hot path once per topic and generation of the permissions."""
@@ -240,7 +250,7 @@ class Front:
         assert session is not None
         v5 = client.version == 5
         identifier = cast(int, packet.get(Property.SUBSCRIPTION_IDENTIFIER, 0))
-        records = self.hub.ledger.records
+        since = self.hub.commits.mark
         codes = []
         refused: list[str] = []
         wants_retained: list[tuple[bytes, int]] = []
@@ -273,10 +283,10 @@ class Front:
             with_text = encode_packet(SubAck(packet.packet_id, codes, properties=[
                 (Property.REASON_STRING, "; ".join(refused)[:REASON_LENGTH_MAX])]), 5)
             data = with_text if len(with_text) <= client.packet_size_max else data
-        client.connection.write_when_durable(data, records)
+        client.connection.write_when_durable(data, since)
         if wants_retained:
             # Behind SUBACK, as people expect it, although the specification would let them come before.
-            self.hub.when_durable(lambda: self._deliver_retained(session, wants_retained, identifier), records)
+            self.hub.when_durable(lambda: self._deliver_retained(session, wants_retained, identifier), since)
 
     def _deliver_retained(self, session: Session, wanted: list[tuple[bytes, int]], identifier: int) -> None:
         def steps() -> Iterator[None]:
@@ -332,7 +342,7 @@ class Front:
     def _unsubscriptions(self, client: Client, packet: Unsubscribe) -> Iterator[None]:
         session = client.session
         assert session is not None
-        records, codes = self.hub.ledger.records, []
+        since, codes = self.hub.commits.mark, []
         for filter_ in packet.filters:
             if client.session is not session:
                 return
@@ -341,7 +351,7 @@ class Front:
         data = encode_packet(UnsubAck(packet.packet_id, reason_codes=codes if client.version == 5 else []),
                              client.version)
         if client.session is session:
-            client.connection.write_when_durable(data, records)
+            client.connection.write_when_durable(data, since)
 
     def on_disconnect(self, client: Client, packet: Disconnect) -> None:
         """DISCONNECT, MQTT 5.0 section 3.14: only reason 0x00 discards the will [MQTT-3.14.4-3]."""

@@ -1,0 +1,540 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
+"""Machine. Lines, tickets, and who waits for them. See memory/commits.pxd.
+
+A ring is released from its front. Who is entered for a position that was decided already, or for an older one than the
+ring's last, leaves with what stands before it: later than it might, and never too early.
+"""
+cimport cython
+from cpython.ref cimport Py_INCREF, Py_XDECREF
+from libc.stdlib cimport calloc, free, malloc, realloc
+
+from fluxmq._core.debug cimport count_live
+from fluxmq._core.memory.link cimport link_drop
+from fluxmq._core.memory.message cimport live
+
+from fluxmq._core.errors import UsageError
+
+__all__ = ["Commits", "Line", "Waiter"]
+
+cdef enum:
+    GIVEN_UP_MAX = 1024             # ranges remembered of one line; a line gives up when its leader or peer changes
+
+
+cdef class Waiter:
+    """See memory/commits.pxd."""
+
+    cdef int on_committed(self, uint32_t line, uint64_t position) except -1:
+        raise NotImplementedError
+
+    cdef int on_given_up(self, uint32_t line, uint64_t position, uint8_t packet_type, uint16_t packet_id,
+                         str why) except -1:
+        raise NotImplementedError
+
+
+cdef void entry_free(entry_t* entry) noexcept:
+    count_live(live.waits, -1)
+    free(entry)
+
+
+cdef void let_go(held_t* held) noexcept:
+    """Nobody will release it: the node has stopped before its line decided."""
+    cdef entry_t* entry
+    if held.kind == HELD_ENTRY:
+        entry = <entry_t*>held.object
+        entry.missing -= 1
+        if entry.missing:
+            return
+        let_go(&entry.held)
+        entry_free(entry)
+        return
+    if held.link != NULL:
+        held.link.held -= 1
+        if held.link.order != NULL:
+            held.link.order.head = held.link.order.tail = NULL
+        link_drop(held.link)
+    Py_XDECREF(held.object)
+
+
+@cython.final
+@cython.no_gc_clear             # what waits is given back while it is deallocated
+cdef class Line:
+    """Handle. A source of commits other than the node's own journal is driven from outside: what was given to it leaves
+    with `submit`, and `commit` or `give_up` say what became of it."""
+
+    def __dealloc__(self):
+        cdef held_t held
+        while self.held_count:
+            held = self.held[self.held_head]
+            self.pop()
+            let_go(&held)
+        free(self.held)
+
+    cdef uint64_t gathering(self) noexcept:
+        return self.journal.gathering if self.journal is not None else self.at
+
+    cdef uint64_t newest(self) noexcept:
+        if self.journal is not None:
+            # What gathers may be empty, and may stay so: it is not handed over then.
+            return self.journal.gathering if self.journal.gather.records else self.journal.gathering - 1
+        return self.at if self.given else self.at - 1
+
+    cdef uint64_t done(self) noexcept:
+        return self.journal.durable if self.journal is not None else self.decided
+
+    cdef str refusal(self, uint64_t position):
+        if self.given_up is not None:
+            for first, last, why in self.given_up:
+                if first <= position <= last:
+                    return why
+        return None
+
+    cdef held_t* push(self) except NULL:
+        cdef held_t* grown
+        cdef size_t room, i
+        if self.held_count == self.held_room:
+            room = self.held_room * 2 if self.held_room else 256
+            grown = <held_t*>malloc(room * sizeof(held_t))
+            if grown == NULL:
+                raise MemoryError()
+            for i in range(self.held_count):
+                grown[i] = self.held[(self.held_head + i) & (self.held_room - 1)]
+            free(self.held)
+            self.held = grown
+            self.held_head = 0
+            self.held_room = room
+        self.held_count += 1
+        return &self.held[(self.held_head + self.held_count - 1) & (self.held_room - 1)]
+
+    cdef void pop(self) noexcept:
+        self.held_head = (self.held_head + 1) & (self.held_room - 1)
+        self.held_count -= 1
+
+    cdef int decide(self, uint64_t upto) except -1:
+        if self.number == 0:
+            raise UsageError("line 0 is the journal, which says itself what is durable")
+        if upto >= self.at:
+            raise UsageError(f"line {self.name!r} has not submitted position {upto}: the next one is {self.at}")
+        if upto <= self.decided:
+            return 0                # told twice
+        self.decided = upto
+        return (<Commits>self.commits).moved_on(self) if self.commits != NULL else 0
+
+    @property
+    def committed(self) -> int:
+        """All up to this position is committed, or was given up."""
+        return self.done()
+
+    @property
+    def waiting(self) -> int:
+        """How many waits stand in its ring."""
+        return self.held_count
+
+    def give(self) -> int:
+        """Something is given to it, now: its position, for which whoever compares marks waits. Raises UsageError when
+        the line is closed."""
+        if self.commits == NULL:
+            raise UsageError(f"line {self.name!r} is of a node that has ended")
+        return (<Commits>self.commits).give(self)
+
+    def submit(self) -> int:
+        """What was given since the last submit is on its way, as one. Its position; 0: nothing was given."""
+        if not self.given:
+            return 0
+        self.given = False
+        self.at += 1
+        return self.at - 1
+
+    def commit(self, uint64_t upto):
+        """All up to this position is committed, but for what was given up. Raises UsageError when it was never
+        submitted."""
+        self.decide(upto)
+
+    def give_up(self, str why not None, uint64_t upto=0):
+        """All that is not decided up to a position (0: whatever was given so far) will not be committed here. why: for
+        whoever waited, as a person may read it. Raises UsageError when it was never submitted."""
+        cdef uint64_t first = self.decided + 1
+        if upto == 0:
+            self.submit()
+            upto = self.at - 1
+        if upto < first:
+            return
+        if upto < self.at:
+            if self.given_up is None:
+                self.given_up = []
+            self.given_up.append((first, upto, why))
+            del self.given_up[:-GIVEN_UP_MAX]
+        self.decide(upto)
+
+    def close(self, str why not None):
+        """Gives up what is not decided; it takes nothing from now on."""
+        if self.number == 0:
+            raise UsageError("line 0 is the journal and stays")
+        self.give_up(why)
+        self.closed = True
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class Commits:
+    """Machine. One per Hub. journal: the node's, or None when nothing is to be durable."""
+
+    def __cinit__(self, Journal journal):
+        self.lines = []
+        self.moved = []
+        self.alone = True
+        self.local = self.open_line("journal")
+        self.local.journal = journal
+
+    def __dealloc__(self):
+        cdef entry_t* entry
+        cdef Line line
+        for line in self.lines:
+            line.commits = NULL
+        while self.ready != NULL:
+            entry = self.ready
+            self.ready = entry.next
+            let_go(&entry.held)
+            entry_free(entry)
+        free(self.given)
+        free(self.needed)
+
+    def open_line(self, str name not None) -> Line:
+        """A further line. name: what it is, for people."""
+        cdef Line line = Line.__new__(Line)
+        line.number = <uint32_t>len(self.lines)
+        line.name = name
+        line.commits = <void*>self
+        line.at = 1
+        self.lines.append(line)
+        self.alone = line.number == 0
+        return line
+
+    # ---------------------------------------------------------------- tickets
+
+    cdef uint64_t give(self, Line line) except? 0:
+        cdef given_t* grown
+        cdef uint32_t room
+        if line.closed or line.number == 0:
+            raise UsageError(f"line {line.name!r} takes nothing: " + ("it is closed" if line.closed else
+                                                                      "the journal takes records"))
+        if self.given_count == self.given_room:
+            room = self.given_room * 2 if self.given_room else 64
+            grown = <given_t*>realloc(self.given, room * sizeof(given_t))
+            if grown == NULL:
+                raise MemoryError()
+            self.given = grown
+            self.given_room = room
+        line.given = True
+        self.mark += 1
+        self.tickets += 1
+        self.given[self.given_count] = given_t(self.mark, line.at, line.number)
+        self.given_count += 1
+        return line.at
+
+    cdef void take_back(self, uint64_t mark) noexcept:
+        self.mark = mark
+        while self.given_count and self.given[self.given_count - 1].mark > mark:
+            self.given_count -= 1
+            self.tickets -= 1
+
+    cdef void end_turn(self) noexcept:
+        self.given_count = 0
+        self.turn_mark = self.mark
+
+    cdef bint is_done(self, ticket_t ticket) noexcept:
+        if ticket.line == 0:
+            return ticket.position <= self.local.done()
+        return ticket.position <= (<Line>self.lines[ticket.line]).decided
+
+    cdef ticket_t next_ticket(self, Line line) noexcept:
+        return ticket_t(line.gathering(), line.number, 1)
+
+    cdef int need(self, ticket_t ticket) except -1:
+        """Adds it to `needed`, one of each line."""
+        cdef ticket_t* grown
+        cdef uint32_t i, room
+        for i in range(self.needed_count):
+            if self.needed[i].line == ticket.line:
+                self.needed[i].position = max(self.needed[i].position, ticket.position)
+                self.needed[i].own |= ticket.own
+                return 0
+        if self.needed_count == self.needed_room:
+            room = self.needed_room * 2 if self.needed_room else 16
+            grown = <ticket_t*>realloc(self.needed, room * sizeof(ticket_t))
+            if grown == NULL:
+                raise MemoryError()
+            self.needed = grown
+            self.needed_room = room
+        self.needed[self.needed_count] = ticket
+        self.needed_count += 1
+        return 0
+
+    cdef int collect(self, uint64_t since) except -1:
+        cdef uint64_t others = 0
+        cdef uint32_t i
+        cdef Line line
+        self.needed_count = 0
+        if self.mark == since:
+            return 0
+        if self.alone and self.needed_room:     # only the journal: as it is on a node by itself
+            self.needed[0] = ticket_t(self.local.newest(), 0, 1)
+            self.needed_count = self.needed[0].position > self.local.done()
+            return self.needed_count
+        if since < self.turn_mark or since > self.mark:
+            # Over several turns nobody remembers what was given to whom: the newest of each line has all of it.
+            for line in self.lines:
+                if line.newest() > line.done() or line.refusal(line.newest()) is not None:
+                    self.need(ticket_t(line.newest(), line.number, 1))
+            return self.needed_count
+        i = self.given_count            # those since the mark are the last
+        while i and self.given[i - 1].mark > since:
+            i -= 1
+            others += 1
+            line = <Line>self.lines[self.given[i].line]
+            if self.given[i].position > line.decided or line.refusal(self.given[i].position) is not None:
+                self.need(ticket_t(self.given[i].position, line.number, 1))
+        if self.mark - since > others and self.local.newest() > self.local.done():
+            self.need(ticket_t(self.local.newest(), 0, 1))
+        return self.needed_count
+
+    # ---------------------------------------------------------------- waiting
+
+    cdef int note(self, link_t* link, ticket_t ticket) except -1:
+        """Whoever is held for this link from now on stays behind the ticket."""
+        cdef ticket_t* newest
+        cdef uint32_t i, room
+        if ticket.line == 0:
+            link.held_upto = max(link.held_upto, ticket.position)
+            return 0
+        if link.order == NULL:
+            link.order = <order_t*>calloc(1, sizeof(order_t))
+            if link.order == NULL:
+                raise MemoryError()
+        newest = <ticket_t*>link.order.newest
+        for i in range(link.order.count):
+            if newest[i].line == ticket.line:
+                newest[i].position = max(newest[i].position, ticket.position)
+                return 0
+        if link.order.count == link.order.room:
+            room = link.order.room * 2 if link.order.room else 2
+            newest = <ticket_t*>realloc(newest, room * sizeof(ticket_t))
+            if newest == NULL:
+                raise MemoryError()
+            link.order.newest = newest
+            link.order.room = room
+        newest[link.order.count] = ticket
+        link.order.count += 1
+        return 0
+
+    cdef int need_elders(self, link_t* link) except -1:
+        """What those of the link wait for that are not its queue's: they stand in the rings. If it is decided they may
+        still be about to leave."""
+        cdef ticket_t* newest
+        cdef uint32_t i
+        cdef Line line
+        if link.held == 0:
+            return 0
+        if link.held_upto and (link.held_upto > self.local.done() or self.local.held_count):
+            self.need(ticket_t(link.held_upto, 0, 0))
+        if link.order != NULL:
+            newest = <ticket_t*>link.order.newest
+            for i in range(link.order.count):
+                line = <Line>self.lines[newest[i].line]
+                if newest[i].position > line.decided or line.held_count:
+                    self.need(ticket_t(newest[i].position, newest[i].line, 0))
+        return 0
+
+    cdef int wait_in(self, Line line, held_t* held) except -1:
+        held.line = line.number
+        line.push()[0] = held[0]
+        if line.number and held.position <= line.decided:
+            self.moved_on(line)
+        return 0
+
+    cdef int enter(self, held_t* held) except -1:
+        """Into the link's own queue, or nobody's, with a wait in the ring of each line of `needed`."""
+        cdef link_t* link = held.link
+        cdef entry_t* entry
+        cdef held_t part
+        cdef uint32_t i
+        if link != NULL and link.order == NULL and self.needed_count:
+            link.order = <order_t*>calloc(1, sizeof(order_t))
+            if link.order == NULL:
+                raise MemoryError()
+        entry = <entry_t*>calloc(1, sizeof(entry_t))
+        if entry == NULL:
+            raise MemoryError()
+        count_live(live.waits, 1)
+        entry.held = held[0]
+        entry.missing = self.needed_count
+        if self.needed_count == 0 and (link.order == NULL or link.order.head == NULL):
+            self.may_leave(entry)           # behind those that are about to leave
+            return 0
+        part = held_t(0, NULL, <PyObject*>entry, 0, 0, HELD_ENTRY, 0, 0, 0)
+        for i in range(self.needed_count):
+            part.position = self.needed[i].position
+            part.own = self.needed[i].own != 0
+            self.wait_in(<Line>self.lines[self.needed[i].line], &part)
+            if link != NULL:
+                self.note(link, self.needed[i])
+        if link != NULL:
+            if link.order.head == NULL:
+                link.order.head = entry
+            else:
+                (<entry_t*>link.order.tail).next = entry
+            link.order.tail = entry
+        return 0
+
+    cdef int hold(self, uint8_t kind, link_t* link, object obj, uint8_t packet_type, uint16_t packet_id,
+                  uint8_t reason, uint64_t since) except -1:
+        cdef held_t held = held_t(0, link, NULL, 0, packet_id, kind, packet_type, reason, 0)
+        cdef Line line = self.local
+        if self.alone or (self.given_count == 0 and link.order == NULL and self.turn_mark <= since <= self.mark):
+            # Only the journal: as it is on a node by itself.
+            if self.mark != since:
+                held.position = line.newest()
+            held.position = max(held.position, link.held_upto)
+            if held.position <= line.done() and link.held == 0:
+                return 0
+            link.held_upto = held.position
+            line.push()[0] = held
+            if obj is not None:
+                Py_INCREF(obj)
+                line.held[(line.held_head + line.held_count - 1) & (line.held_room - 1)].object = <PyObject*>obj
+            link.refs += 1
+            link.held += 1
+            self.waiting += 1
+            return 1
+        self.collect(since)
+        self.need_elders(link)
+        if self.needed_count == 0 and link.held == 0:
+            return 0
+        if obj is not None:
+            Py_INCREF(obj)
+            held.object = <PyObject*>obj
+        link.refs += 1
+        if self.needed_count == 1:          # all of its elders stand before it in that ring
+            held.position = self.needed[0].position
+            held.own = self.needed[0].own != 0
+            self.note(link, self.needed[0])
+            self.wait_in(<Line>self.lines[self.needed[0].line], &held)
+        else:
+            self.enter(&held)
+        link.held += 1
+        self.waiting += 1
+        return 1
+
+    cdef int hold_at(self, ticket_t ticket, uint8_t kind, link_t* link, object obj, uint8_t packet_type,
+                     uint16_t packet_id) except -1:
+        cdef held_t held = held_t(ticket.position, link, <PyObject*>obj, 0, packet_id, kind, packet_type, 0, 1)
+        cdef Line line = self.local if ticket.line == 0 else <Line>self.lines[ticket.line]
+        if link != NULL:
+            self.note(link, ticket)
+        self.wait_in(line, &held)
+        Py_INCREF(obj)
+        if link != NULL:
+            link.refs += 1
+            link.held += 1
+        self.waiting += 1
+        return 0
+
+    cdef int hold_call(self, object call, uint64_t since) except -1:
+        return self.queue_call(call) if self.collect(since) else 0
+
+    cdef int hold_all(self, object call) except -1:
+        self.collect(self.turn_mark)
+        if self.local.newest() > self.local.done():
+            self.need(ticket_t(self.local.newest(), 0, 1))
+        return self.queue_call(call) if self.needed_count else 0
+
+    cdef int queue_call(self, object call) except -1:
+        """Behind all of `needed`."""
+        cdef held_t held = held_t(0, NULL, <PyObject*>call, 0, 0, HELD_CALL, 0, 0, 1)
+        if self.needed_count == 1:
+            held.position = self.needed[0].position
+            self.wait_in(<Line>self.lines[self.needed[0].line], &held)
+        else:
+            self.enter(&held)
+        Py_INCREF(call)
+        self.waiting += 1
+        return 1
+
+    # ---------------------------------------------------------------- leaving
+
+    cdef int moved_on(self, Line line) except -1:
+        if not line.moved:
+            line.moved = True
+            self.moved.append(line)
+        if self.owner != NULL:
+            (<Waiter>self.owner).on_committed(line.number, line.decided)
+        return 0
+
+    cdef void may_leave(self, entry_t* entry) noexcept:
+        entry.next = NULL
+        if self.ready == NULL:
+            self.ready = entry
+        else:
+            self.ready_last.next = entry
+        self.ready_last = entry
+
+    cdef int count_down(self, Line line, held_t* held) except -1:
+        """One ticket of an entry is decided. Whoever is at the front of its link's queue and misses none may leave."""
+        cdef entry_t* entry = <entry_t*>held.object
+        cdef order_t* order
+        if held.own and line.refusal(held.position) is not None:
+            entry.given_up = 1 + line.number
+            entry.held.position = held.position
+        entry.missing -= 1
+        if entry.missing:
+            return 0
+        if entry.held.link == NULL:
+            self.may_leave(entry)
+            return 0
+        order = entry.held.link.order
+        while order.head != NULL and (<entry_t*>order.head).missing == 0:
+            entry = <entry_t*>order.head
+            order.head = entry.next
+            if order.head == NULL:
+                order.tail = NULL
+            self.may_leave(entry)
+        return 0
+
+    cdef int take(self, held_t* out) except -1:
+        cdef Line line
+        cdef entry_t* entry
+        self.why = None
+        while True:
+            if self.ready != NULL:
+                entry = self.ready
+                self.ready = entry.next
+                out[0] = entry.held
+                if entry.given_up:
+                    out.line = entry.given_up - 1
+                    self.why = (<Line>self.lines[out.line]).refusal(out.position)
+                entry_free(entry)
+                self.waiting -= 1
+                return 1
+            line = self.local
+            if line.held_count == 0 or line.held[line.held_head].position > line.done():
+                if not self.moved:
+                    return 0
+                line = <Line>self.moved[len(self.moved) - 1]
+                if line.held_count == 0 or line.held[line.held_head].position > line.decided:
+                    line.moved = False
+                    self.moved.pop()
+                    continue
+            out[0] = line.held[line.held_head]
+            line.pop()
+            if out.kind == HELD_ENTRY:
+                self.count_down(line, out)
+                continue
+            if out.own and line.given_up is not None:
+                self.why = line.refusal(out.position)
+            self.waiting -= 1
+            return 1
+
+    cdef void forget(self, link_t* link) noexcept:
+        if link.order != NULL and link.order.head == NULL:
+            free(link.order.newest)
+            free(link.order)
+            link.order = NULL

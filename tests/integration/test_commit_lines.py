@@ -1,0 +1,242 @@
+"""Clients of a running broker whose publishes wait for another commit line than the journal: what they are told, and
+when. The line is driven by hand here, as a replication group or a peer would drive it."""
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.amqp_wire import Wire
+from kit.client import Client
+from kit.node import Node
+from kit.watch import wait_until
+from oracle.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel
+
+from fluxmq._core.memory.commits import Line
+from fluxmq._core.testing.probes import live_objects
+from fluxmq.engine.queue_admin import QueueAdmin
+
+PERSISTENT = {"delivery_mode": 2}
+
+
+class World:
+    """A broker with the queues `far`, whose messages are committed by `line`, and `near`, by the journal."""
+
+    def __init__(self, directory: Path) -> None:
+        self.node = Node(directory, {"server.amqp091.plain.addr": "127.0.0.1:0",
+                                     "server.admin_socket": directory / "s"})
+        self.line: Line = self.node.call(self._open)
+        self.submitted = 0          # the line's last position that is on its way
+        self.clients: list[Client | Wire] = []
+
+    def _open(self, server: Any) -> Line:
+        line: Line = server.hub.commits.open_line("group 7")
+        for name in ("far", "near"):
+            QueueAdmin(server.queue_manager).declare({"name": name})
+        self._lead(server, line)
+        return line
+
+    def _lead(self, server: Any, line: Line) -> None:
+        queue = server.queue_manager.queues[b"far"].queue
+        for part in (queue, *queue.logs, *queue.groups):
+            part.line = line
+
+    def groups_too(self) -> None:
+        """Groups that came since are committed by the line as well."""
+        self.node.call(lambda server: self._lead(server, self.line))
+
+    def mqtt(self, version: int = 5, name: str = "") -> Client:
+        client = Client(self.node.address, version)
+        self.clients.append(client)
+        client.connect(name, clean_start=True)
+        return client
+
+    def amqp(self) -> Wire:
+        wire = Wire(self.node.listens("amqp091.plain")).login()
+        self.clients.append(wire)
+        wire.open_channel(1)
+        wire.call(1, "confirm.select")
+        return wire
+
+    def commit(self) -> None:
+        """All that the line was given so far."""
+        def commit(_: Any) -> None:
+            self.submitted = self.line.submit() or self.submitted
+            self.line.commit(self.submitted)
+
+        self.node.call(commit)
+
+    def give_up(self) -> None:
+        self.node.call(lambda server: self.line.give_up("group 7 has no leader"))
+
+    def stop(self) -> None:
+        for client in self.clients:
+            client.close() if isinstance(client, Client) else client.drop()
+        self.node.stop()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    one = World(tmp_path)
+    yield one
+    one.stop()
+
+
+def send(client: Client, queue: str, qos: int, payload: bytes = b"x") -> int:
+    packet_id = client.next_packet_id()
+    client.send(Publish(topic=f"$queue/{queue}", payload=payload, qos=qos, packet_id=packet_id))
+    return packet_id
+
+
+def put(client: Client, queue: str) -> None:
+    client.publish(f"$queue/{queue}", b"x", 1, expect=0)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_an_acknowledgement_waits_for_the_line_of_the_queue(world: World, version: int) -> None:
+    client, bystander = world.mqtt(version), world.mqtt(version)
+    first = send(client, "far", 1)
+    client.expect_quiet()
+    put(bystander, "near")                  # the journal commits, and nobody of the other line leaves
+    client.expect_quiet()
+    world.commit()
+    client.expect(Puback, packet_id=first, reason=0)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_the_answers_of_a_connection_keep_their_order(world: World, version: int) -> None:
+    """[MQTT-4.6.0-2]"""
+    client = world.mqtt(version)
+    sent = [send(client, "far", 1), send(client, "near", 1), send(client, "far", 1)]
+    put(world.mqtt(), "near")
+    client.expect_quiet()
+    world.commit()
+    assert [client.expect(Puback).packet_id for _ in sent] == sent
+
+
+def test_qos_2_waits_in_both_halves(world: World) -> None:
+    client = world.mqtt()
+    packet_id = send(client, "far", 2)
+    client.expect_quiet()
+    world.commit()
+    client.expect(Pubrec, packet_id=packet_id, reason=0)
+    client.send(Pubrel(packet_id=packet_id))
+    client.expect(Pubcomp, packet_id=packet_id, reason=0)
+
+
+def test_a_confirm_passes_by_those_of_another_line(world: World) -> None:
+    wire, bystander = world.amqp(), world.mqtt()
+    wire.publish(1, "", "far", b"1", PERSISTENT)
+    wire.publish(1, "", "near", b"2", PERSISTENT)
+    assert wire.expect(1, "basic.ack") == {"delivery_tag": 2, "multiple": False}
+    put(bystander, "near")
+    assert wire.nothing_waits()
+    world.commit()
+    assert wire.expect(1, "basic.ack")["delivery_tag"] == 1
+
+
+def test_mqtt_5_is_told_that_a_publish_was_given_up(world: World) -> None:
+    client = world.mqtt()
+    first, second = send(client, "far", 1), send(client, "far", 2)
+    client.expect_quiet()
+    world.give_up()
+    assert client.expect(Puback, packet_id=first).reason >= 0x80
+    assert client.expect(Pubrec, packet_id=second).reason >= 0x80
+    # The Packet Identifier is free again [MQTT-4.3.3]: the same publish is a new one.
+    client.send(Publish(topic="$queue/far", payload=b"again", qos=2, packet_id=second))
+    client.expect_quiet()
+    world.commit()
+    client.expect(Pubrec, packet_id=second, reason=0)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_mqtt_3_1_1_which_has_no_word_for_it_is_closed(world: World, qos: int) -> None:
+    client, bystander = world.mqtt(4), world.mqtt(4)
+    send(client, "far", qos)
+    client.expect_quiet()
+    world.give_up()
+    client.expect_closed()
+    put(bystander, "near")
+
+
+def test_a_confirm_that_was_given_up_is_a_nack(world: World) -> None:
+    wire = world.amqp()
+    for _ in range(3):
+        wire.publish(1, "", "far", b"x", PERSISTENT)
+    wire.publish(1, "", "near", b"x", PERSISTENT)
+    assert wire.expect(1, "basic.ack")["delivery_tag"] == 4
+    world.give_up()
+    refused: set[int] = set()
+    while len(refused) < 3:
+        nack = wire.expect(1, "basic.nack")
+        refused |= set(range(1, nack["delivery_tag"] + 1)) if nack["multiple"] else {nack["delivery_tag"]}
+    assert refused == {1, 2, 3}
+    wire.publish(1, "", "near", b"x", PERSISTENT)
+    assert wire.expect(1, "basic.ack")["delivery_tag"] == 5
+
+
+def test_a_transaction_that_was_given_up_ends_the_connection(world: World) -> None:
+    wire = world.amqp()
+    wire.open_channel(2)
+    wire.call(2, "tx.select")
+    wire.publish(2, "", "far", b"x", PERSISTENT)
+    wire.send(2, "tx.commit")
+    assert wire.nothing_waits(2)
+    world.give_up()
+    refused = wire.expect_refusal(2)
+    assert (refused.scope, refused.code) == ("connection", 541)
+    assert "group 7 has no leader" in str(refused)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_nobody_gets_a_message_before_it_is_committed(world: World, version: int) -> None:
+    consumer, producer = world.mqtt(version, "consumer"), world.mqtt()
+    consumer.subscribe("$queue/far", qos=1)
+    world.groups_too()
+    send(producer, "far", 1)
+    producer.expect_quiet()
+    consumer.expect_quiet()
+    world.commit()
+    producer.expect(Puback, reason=0)
+    world.commit()                          # of its claim
+    consumer.receive("$queue/far", b"x")
+
+
+def test_an_amqp_consumer_gets_nothing_before_it_is_committed(world: World) -> None:
+    wire, producer = world.amqp(), world.mqtt()
+    wire.call(1, "basic.consume", queue="far", consumer_tag="c")
+    world.groups_too()
+    send(producer, "far", 1, b"hers")
+    producer.expect_quiet()
+    assert wire.nothing_waits()
+    world.commit()
+    producer.expect(Puback, reason=0)
+    world.commit()
+    assert wire.expect_content(1).body == b"hers"
+
+
+@pytest.mark.parametrize("decide", [World.commit, World.give_up])
+def test_who_has_gone_meanwhile_leaves_nothing(world: World, decide: Callable[[World], None]) -> None:
+    world.commit()
+    gc.collect()
+    before = {name: count for name, count in live_objects().items() if name in ("links", "waits")}
+    for version in (4, 5):
+        client = world.mqtt(version)
+        send(client, "far", 1)
+        send(client, "near", 1)
+        send(client, "far", 2)
+        client.expect_quiet()
+        client.drop()
+    wire = world.amqp()
+    wire.publish(1, "", "far", b"x", PERSISTENT)
+    assert wire.nothing_waits()
+    wire.drop()
+    decide(world)
+    put(world.mqtt(), "near")
+    world.clients.pop().close()
+    wait_until(lambda: {name: count for name, count in live_objects().items() if name in before} == before)
+    assert world.node.call(lambda server: server.hub.commits.waiting) == 0
+    put(world.mqtt(), "near")
+
