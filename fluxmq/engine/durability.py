@@ -29,21 +29,14 @@ from fluxmq._core.errors import CorruptError, ShortageError, StorageError
 from fluxmq._core.hub.persist import Loader, export_retained, export_session, message_key, session_key
 from fluxmq._core.pubsub.session import Session
 from fluxmq.engine import stored
-from fluxmq.engine.broker import (
-    RECORD_LINK,
-    RECORD_SESSION,
-    RECORD_SESSION_END,
-    RECORD_SUBSCRIBE,
-    RECORD_UNSUBSCRIBE,
-    Broker,
-)
+from fluxmq.engine.broker import Broker
 from fluxmq.engine.clock import CLOCK_KEY, RECORD_CLOCK, SteadyClock
 from fluxmq.engine.exchange_records import ExchangeKind
 from fluxmq.engine.exchange_store import ExchangeKeeper
 from fluxmq.engine.ports import StateStore
-from fluxmq.engine.queue_records import RecordKind
 from fluxmq.engine.queue_store import QueueKeeper
-from fluxmq.engine.sessions import Head, SessionState, Subscription
+from fluxmq.engine.session_line import SessionLine
+from fluxmq.engine.sessions import SessionState, Subscription
 
 __all__ = ["Keeper"]
 
@@ -98,8 +91,8 @@ class Keeper:
         """Loads everything into the broker; before any connection. Returns what was found, for the log."""
         if self.store.journal is None:
             return {}
-        loader = Loader(self.broker.hub, self._on_cold)
-        self._loader = loader
+        line = SessionLine(self.broker, self.broker.hub.commits.local, self._on_other)
+        loader = line.loader
         values: list[tuple[int, bytes]] = []
         rows = self.store.load()
         for key, value in rows if self.queues is None else self.queues.load(rows, self.store.path):
@@ -109,7 +102,7 @@ class Keeper:
                 raise stored.refused(self.store.path, key, error) from error
         for number, value in values:  # 's' sorts after 'm': every message is there by now
             try:
-                self._load_session(loader, number, value)
+                line.load_session(number, value)
             except (CorruptError, *stored.WRONG_SHAPE) as error:
                 raise stored.refused(self.store.path, session_key(number), error) from error
         if self.queues is not None:
@@ -117,13 +110,13 @@ class Keeper:
         batches = 0
         for number, batch in self.store.replay():
             try:
-                loader.replay(batch)
+                line.apply(batch)
             except (CorruptError, *stored.WRONG_SHAPE) as error:
                 raise stored.refused_batch(self.store.path, number, batch, error) from error
             batches += 1
             self._replayed_bytes += len(batch)
         self.clock.resume()
-        self._drop_duplicates(loader)
+        line.one_per_client()
         # Messages of the view that no session names, neither there nor after the journal: what settled them let go of
         # them before the checkpoint that would have said so. A session that was damaged cannot look like this, for
         # every read of the view is checked: load() would have raised, and there were no start.
@@ -131,10 +124,10 @@ class Keeper:
         found = {"sessions": len(loader.sessions), "retained": len(self.broker.hub.retained),
                  "queued": sum(session.queued for session in loader.sessions.values()),
                  "journal_batches": batches, "journal_records": loader.records}
+        self.broker.ended += line.take_ended()
         self.broker.restore(loader.sessions.values())
         self.broker.dirty.update(loader.sessions.values())
         loader.finish()
-        del self._loader
         if self.queues is not None:
             found |= self.queues.finish()
         if self.exchanges is not None:
@@ -158,82 +151,15 @@ class Keeper:
         else:
             raise CorruptError("the store has a key of an unknown kind: it was written by a newer version")
 
-    def _load_session(self, loader: Loader, number: int, value: bytes) -> None:
-        copy = stored.session_of(loader.head_of(value))
-        session = self._make(number, copy.head)
-        for kept in copy.subscriptions:
-            self._subscribe(session, kept)
-        loader.fill_session(session, value)
-
-    def _drop_duplicates(self, loader: Loader) -> None:
-        """One session per client: of two with the same name (a crash came before the record of the older one's end was
-        durable) the newer stays."""
-        newest: dict[bytes, Session] = {}
-        for number in sorted(loader.sessions):
-            session = loader.sessions[number]
-            older = newest.get(session.name)
-            if older is not None:
-                self._forget(loader.sessions.pop(older.number))
-            newest[session.name] = session
-
-    def _forget(self, session: Session) -> None:
-        session.clear()
-        session.data = None
-        self.broker.ended.append(session.number)
-
-    def _make(self, number: int, head: Head) -> Session:
-        session = self.broker.hub.new_session(head.name, number)
-        session.data = SessionState(session)
-        self.broker.session_number_last = max(self.broker.session_number_last, number)
-        self._apply_head(session, head)
-        return session
-
-    @staticmethod
-    def _apply_head(session: Session, head: Head) -> None:
-        state: SessionState = session.data
-        state.version, state.expiry_s, state.keep_alive_s = head.version, head.expiry_s, head.keep_alive_s
-        state.since_ms, state.will, state.username = head.since_ms, head.will, head.username
-        state.kept, state.restored = head.kept, head.connected
-        session.journalled = head.kept
-
-    def _subscribe(self, session: Session, kept: Subscription) -> None:
-        session.subscriptions[kept.filter] = (kept.options, kept.identifier)
-        self.broker.remember_consume(session, kept.filter, kept.consume)
-
-    def _on_cold(self, kind: int, number: int, body: bytes) -> None:
+    def _on_other(self, kind: int, number: int, body: bytes) -> None:
+        """A record that is not about sessions."""
         if kind == RECORD_CLOCK:
             self.clock.replay(number, body)
-            return
-        if kind >= ExchangeKind.EXCHANGE:
+        elif kind >= ExchangeKind.EXCHANGE:
             if self.exchanges is not None:
                 self.exchanges.replay(kind, number, body)
-            return
-        if kind >= RecordKind.APPEND:
-            if self.queues is not None:
-                self.queues.replay(kind, number, body)
-            return
-        sessions = self._loader.sessions
-        session = sessions.get(number)
-        if kind == RECORD_SESSION:
-            head = stored.head_of(body)
-            if session is None:
-                sessions[number] = self._make(number, head)
-            else:
-                self._apply_head(session, head)
-        elif session is None:
-            return  # its end is in the view already
-        elif kind == RECORD_SESSION_END:
-            self._forget(sessions.pop(number))
-        elif kind == RECORD_SUBSCRIBE:
-            self._subscribe(session, stored.subscription_of(body))
-        elif kind == RECORD_UNSUBSCRIBE:
-            session.subscriptions.pop(stored.unsubscribed_of(body), None)
-        elif kind == RECORD_LINK:
-            link = stored.link_of(body)
-            state: SessionState = session.data
-            state.restored, state.since_ms, state.expiry_s = link.connected, link.since_ms, link.expiry_s
-            if not link.will_pending:
-                state.will = None
+        elif self.queues is not None:
+            self.queues.replay(kind, number, body)
 
     # ------------------------------------------------------------------ checkpoints
 

@@ -158,7 +158,8 @@ class QueueConsumers:
                                        contract=consume.contract)
             member = SessionMember(session, queue, qos, prefetch=consume.prefetch, manual=consume.manual,
                                    identifier=identifier)
-            member.lease_ms = self.manager.lease_ms(queue) if consume.lease_ms is None else consume.lease_ms
+            lease_s = self.manager.states[queue].spec.retry.visibility_timeout
+            member.lease_ms = int(lease_s * 1000) if consume.lease_ms is None else consume.lease_ms
             member.on_refused = self._refused
             member.client = session.name.decode()
             group.join(member)

@@ -7,18 +7,26 @@ from typing import TYPE_CHECKING
 
 from fluxmq._core.amqp091.topics import topic_of_address
 from fluxmq._core.queue.log import Log
-from fluxmq._core.queue.queue import QUEUE_STREAM
+from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq.engine.queue_positions import NOTHING
 from fluxmq.engine.queue_properties import DEATHS, FORMAT_AMQP091, death_properties, with_deaths
-from fluxmq.model.queues import DEAD_LETTER_SUFFIX
+from fluxmq.model.queues import DEAD_LETTER_SUFFIX, DeadLetters, QueueSpec
 
 if TYPE_CHECKING:
     from fluxmq.engine.queues import QueueManager, QueueState
-    from fluxmq.model.queues import QueueSpec
 
-__all__ = ["DeadNames", "bury", "make_room", "note_dead_letter", "note_death"]
+__all__ = ["DeadNames", "bury", "dead_letter_queue", "make_room", "note_dead_letter", "note_death"]
 
 PREFIX = b"$queue/"
+
+
+def dead_letter_queue(manager: QueueManager, spec: QueueSpec) -> Queue:
+    """Where the dead letters of such a queue go; made now if it is not there."""
+    state = manager.queues.get(spec.dead_letter_queue.encode())
+    if state is not None:
+        return state.queue
+    # Dead letters have no limit, no dead letters of their own, and wait for whoever looks at them.
+    return manager.declare(QueueSpec(name=spec.dead_letter_queue, dlq=DeadLetters(enabled=False)))[0]
 
 
 def note_death(manager: QueueManager, state: QueueState, reason: str) -> None:
@@ -69,7 +77,7 @@ def bury(manager: QueueManager, state: QueueState, log: Log, offset: int, delive
         "queue": state.spec.shown, "offset": offset, "reason": reason, "deliveries": deliveries, "to": name})
     if not name or message is None or name == state.spec.name:
         return
-    target = manager.dead_letter_queue(state.spec)
+    target = dead_letter_queue(manager, state.spec)
     at = state.queue.logs.index(log) if log in state.queue.logs else 0
     of_amqp = message.format == FORMAT_AMQP091
     told = death_properties(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,

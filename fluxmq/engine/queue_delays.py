@@ -19,7 +19,8 @@ DELAY_GROUP = b"$delay"
 
 def adopt_delays(manager: QueueManager, state: QueueState, log: Log, group_number: int) -> Delays:
     """The queue can delay messages; log: theirs, with what is on disk."""
-    group = Group(manager.hub.ledger, group_number, DELAY_GROUP, volatile=not state.queue.durable)
+    group = Group(manager.hub.ledger, group_number, DELAY_GROUP, volatile=not state.queue.durable,
+                  line=state.queue.line)
     group.home = state.queue
     delays = state.queue.delays = Delays(log, group)
     return delays
@@ -28,8 +29,8 @@ def adopt_delays(manager: QueueManager, state: QueueState, log: Log, group_numbe
 def first_delayed(manager: QueueManager, queue: Queue) -> None:
     """A message is to be delayed, the first one ever of this queue."""
     state = manager.states[queue]
-    log = Log(manager.hub.ledger, manager.number(), volatile=not queue.durable)
-    adopt_delays(manager, state, log, manager.number())
+    log = Log(manager.hub.ledger, manager.number(queue.line), volatile=not queue.durable, line=queue.line)
+    adopt_delays(manager, state, log, manager.number(queue.line))
     manager.record_queue(state)
 
 

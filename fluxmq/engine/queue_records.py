@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from fluxmq._core.errors import CorruptError
+from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.ledger import Ledger
 from fluxmq.engine.queue_contract import SILENT, Contract
 from fluxmq.model.amqp_queues import Declared, read_arguments, spec_of
@@ -80,7 +81,8 @@ class LogMeta(msgspec.Struct, array_like=True):
     safe: Count
 
 
-def record(ledger: Ledger, kind: enum.IntEnum, number: int, body: object = None) -> None:
-    """Writes a record that begins with a number; what follows is msgpack, or bytes as they are."""
+def record(ledger: Ledger, kind: enum.IntEnum, number: int, body: object = None, line: Line | None = None) -> None:
+    """Writes a record that begins with a number; what follows is msgpack, or bytes as they are. line: of what has that
+    number; None: the journal."""
     more = b"" if body is None else body if isinstance(body, bytes) else msgspec.msgpack.encode(body)
-    ledger.write(kind, number.to_bytes(8, "big") + more)
+    ledger.write(kind, number.to_bytes(8, "big") + more, line)

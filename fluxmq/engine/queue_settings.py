@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_CLASSIC, QUEUE_STREAM, Queue
 from fluxmq.engine.queue_contract import deliveries_max
+from fluxmq.engine.queue_dead import bury, make_room
 from fluxmq.engine.queue_delays import first_delayed, more_is_due
-from fluxmq.engine.queue_sequences import is_repeated
+from fluxmq.engine.queue_sequences import is_repeated, with_sequence
 from fluxmq.model.amqp_queues import NO_TERMS, Declared, QueueTerms, spec_of
 from fluxmq.model.queues import NAME_BYTES_MAX, name_problem
 
@@ -33,9 +34,9 @@ class Asked:
         self.more_is_due = partial(more_is_due, manager)
         self.read_on = manager.read_on
         self.is_repeated = partial(_is_repeated, manager)
-        self.produced = manager.produced
-        self.full = manager.full
-        self.dead = manager.dead
+        self.produced = partial(_produced, manager)
+        self.full = partial(_full, manager)
+        self.dead = partial(_dead, manager)
         self.wake_up = manager.hub.wake_up
         ledger = manager.hub.ledger
         self.plain = Queue(ledger, 0, b"", QUEUE_CLASSIC, [Log(ledger, 0)])
@@ -46,6 +47,23 @@ class Asked:
 def _is_repeated(manager: QueueManager, queue: Queue, producer: bytes, sequence: int) -> bool:
     state = manager.states.get(queue)
     return state is not None and is_repeated(state.producers.get(producer), sequence)
+
+
+def _produced(manager: QueueManager, queue: Queue, producer: bytes, sequence: int) -> None:
+    state = manager.states.get(queue)
+    if state is not None:  # else a stale route led to a queue that is no more
+        state.note_produced(producer, with_sequence(state.producers.get(producer), sequence))
+        manager.note_changed(state)
+
+
+def _full(manager: QueueManager, queue: Queue) -> bool:
+    return make_room(manager, manager.states[queue])
+
+
+def _dead(manager: QueueManager, group: Group, log: Log, offset: int, deliveries: int, reason: str) -> None:
+    state = manager.states.get(group.owner) if isinstance(group.owner, Queue) else None
+    if state is not None:
+        bury(manager, state, log, offset, deliveries, reason, group.name)
 
 
 def filters_of(spec: QueueSpec) -> list[bytes]:

@@ -31,19 +31,16 @@ from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.heads import guess_ready_bytes
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_CLASSIC, Queue
-from fluxmq._core.queue.state import export_state, replay, restore_state
+from fluxmq._core.queue.state import export_state
 from fluxmq.engine.ports import SegmentFiles
-from fluxmq.engine.queue_delays import adopt_delays
-from fluxmq.engine.queue_properties import log_properties, told_in
+from fluxmq.engine.queue_line import QueueLine
 from fluxmq.engine.queue_reads import QueueReader
-from fluxmq.engine.queue_records import GroupRecord, LogMeta, QueueRecord, RecordKind
+from fluxmq.engine.queue_records import LogMeta
 from fluxmq.engine.queue_removal import LogRemoval
 from fluxmq.engine.queue_removal import view_key as key
-from fluxmq.engine.queue_sequences import with_sequence
-from fluxmq.engine.queues import KINDS, NOTHING, QueueManager, QueueState
-from fluxmq.engine.stored import WRONG_SHAPE, copy_of, group_of, meta_of, producers_of, queue_of, refused
+from fluxmq.engine.queues import NOTHING, QueueManager, QueueState
+from fluxmq.engine.stored import WRONG_SHAPE, copy_of, meta_of, producers_of, queue_of, refused
 from fluxmq.model import limits
-from fluxmq.model.queues import QueueSpec
 
 __all__ = ["QueueExport", "QueueKeeper"]
 
@@ -92,8 +89,7 @@ class QueueKeeper:
         self.segments = segments
         self.small_bytes = small_bytes
         # Until everything is replayed: what its records name.
-        self.groups: dict[int, Group] = {}
-        self.logs: dict[int, tuple[QueueState, Log]] = {}
+        self.records = QueueLine(manager, manager.hub.commits.local, self._make_log)
         # Values of the view, each until something is made of it: so one takes the memory of the other.
         self._queues: dict[int, bytes] = {}
         self._copies: dict[int, bytes] = {}
@@ -102,7 +98,6 @@ class QueueKeeper:
         self._rows: dict[int, dict[int, bytes]] = {ord("q"): self._queues, ord("g"): self._copies,
                                                    ord("k"): self._small, **{ord(kind): {} for kind in "ldx"}}
         self._files: dict[int, Any] = {}
-        self._by_number: dict[int, QueueState] = {}
         self._safe: dict[int, int] = {}  # by log: what segments had synced
         self._removal = LogRemoval(segments)
         self._directory: Path | None = None
@@ -133,7 +128,8 @@ class QueueKeeper:
 
     def loaded(self) -> None:
         """The view is read: opens the segments, and makes what they and the view have."""
-        self.manager.number_last = max((max(rows) for rows in self._rows.values() if rows), default=0)
+        local = self.records.line
+        self.manager.is_taken(local, max((max(rows) for rows in self._rows.values() if rows), default=0))
         metas, producers, ended = (self._rows[ord(kind)] for kind in "ldx")
         number = 0
         try:
@@ -148,8 +144,8 @@ class QueueKeeper:
         self._files = self._removal.open({number: range(meta.first, meta.safe) for number, meta in self._metas.items()
                                           if meta.safe > meta.first})
         # Also of logs that nobody knows: what they hold must not be taken for another's.
-        self.manager.number_last = max(self.manager.number_last, self._removal.number_last, *self._files, 0)
-        self._each("q", self._queues, lambda number, value: self._adopt(number, *queue_of(value)))
+        self.manager.is_taken(local, max(self._removal.number_last, *self._files, 0))
+        self._each("q", self._queues, lambda number, value: self.records.adopt(number, *queue_of(value)))
         self._each("g", self._copies, self._load_group)
         self._each("d", producers, self._load_producers)
         self._as_stored()
@@ -164,13 +160,10 @@ class QueueKeeper:
                 raise refused(self._directory, key(kind, number), error) from error
 
     def _load_group(self, number: int, value: bytes) -> None:
-        record_, copied = copy_of(value)
-        group = self.groups.get(number) or self._adopt_group(number, record_)
-        if group is not None:
-            restore_state(group, copied)
+        self.records.adopt_copy(number, *copy_of(value))
 
     def _load_producers(self, number: int, value: bytes) -> None:
-        state = self._by_number.get(number)
+        state = self.records.queues.get(number)
         for name, (highest, bits) in producers_of(value).items():
             if state is not None:
                 state.note_produced(name, (highest, int.from_bytes(bits, "big")))
@@ -184,8 +177,6 @@ class QueueKeeper:
 
     def _make_log(self, number: int, lane: int) -> Log:
         self._removal.named.add(number)
-        if number > self.manager.number_last:
-            self.manager.number_last = number
         files = self._files.get(number)
         if files is not None or number in self._metas:
             log = self._make_long_log(number, lane, files)
@@ -214,117 +205,14 @@ class QueueKeeper:
             log.stored_first, log.stored_next = first, meta.next
         return log
 
-    def _adopt(self, number: int, record: QueueRecord, spec: QueueSpec) -> QueueState:
-        logs = [self._make_log(one.number, one.lane) for one in record.logs]
-        queue = Queue(self.manager.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.max_priority + 1)
-        state = self._by_number[number] = self.manager.adopt(spec, queue, record.declared)
-        for one, log in zip(record.logs, logs, strict=True):
-            self.logs[one.number] = state, log
-        if record.delay:
-            self._adopt_delays(state, record)
-        return state
-
-    def _adopt_delays(self, state: QueueState, record: QueueRecord) -> None:
-        if record.delay and state.queue.delays is None:
-            delays = adopt_delays(self.manager, state, self._make_log(record.delay, 0), record.delay_group)
-            self.logs[record.delay] = (state, delays.log)
-            self.groups[record.delay_group] = delays.group
-            self.manager.number_last = max(self.manager.number_last, record.delay_group)
-
-    def _adopt_group(self, number: int, record: GroupRecord) -> Group | None:
-        state = self._by_number.get(record.queue)
-        if state is None:
-            return None
-        if number > self.manager.number_last:
-            self.manager.number_last = number
-        group = self.groups[number] = self.manager.adopt_group(state, number, record)
-        return group
-
     def replay(self, kind: int, number: int, body: bytes) -> None:
         """One record of the journal that belongs to queues; body: what follows its number."""
-        if kind == RecordKind.APPEND:
-            self._replay_append(number, body)
-        elif kind in (RecordKind.CLAIM, RecordKind.SETTLE, RecordKind.RETURN, RecordKind.CURSOR):
-            group = self.groups.get(number)
-            if group is not None:
-                replay(group, kind, number.to_bytes(8, "big") + body)
-        elif kind == RecordKind.QUEUE:
-            self._replay_queue(number, *queue_of(body))
-        elif kind == RecordKind.QUEUE_END:
-            state = self._by_number.pop(number, None)
-            if state is not None:
-                self._forget(state)
-        elif kind == RecordKind.GROUP:
-            self._replay_group(number, group_of(body))
-        elif kind == RecordKind.GROUP_END:
-            self._replay_group_end(number)
-        elif kind == RecordKind.TRIM:
-            found = self.logs.get(number)
-            if len(body) != 8:
-                raise CorruptError(f"a record of kind {kind} has {8 + len(body)} bytes")
-            if found is not None:
-                found[1].trim(int.from_bytes(body, "big"))
-                found[0].queue.mark()
-        else:
-            raise CorruptError(f"the journal has a record of kind {kind}, which this version does not know")
-
-    def _replay_append(self, number: int, body: bytes) -> None:
-        found = self.logs.get(number)
-        if found is None:
-            return  # its queue ended later in the journal
-        state, log = found
-        log.replay(body)
-        state.queue.mark()
-        if b"producer-id" in body:
-            told = dict(told_in(body[46] >> 4, log_properties(body)))
-            sequence = told.get(b"producer-sequence", b"")
-            if b"producer-id" in told and sequence.isdigit():
-                producer = told[b"producer-id"]
-                state.note_produced(producer, with_sequence(state.producers.get(producer), int(sequence)))
-                self.manager.changed.add(state)
-
-    def _replay_queue(self, number: int, record: QueueRecord, spec: QueueSpec) -> None:
-        state = self._by_number.get(number)
-        if state is None:
-            known = self.manager.queues.get(spec.raw)
-            if known is not None and known.queue.number > number:
-                # The view knows one of this name that was made after this one's end.
-                self._removal.named.update((*(one.number for one in record.logs), record.delay))
-                return
-            state = self._adopt(number, record, spec)
-        else:
-            self.manager.change(state, spec)
-            self._adopt_delays(state, record)
-        self.manager.changed.add(state)
-
-    def _replay_group(self, number: int, record: GroupRecord) -> None:
-        state = self._by_number.get(record.queue)
-        if number in self.groups:
-            self.groups[number].set_mode(record.mode)
-            if state is not None:
-                self.manager.set_contract(state, self.groups[number], record.contract)
-            return
-        known = state.groups.get((record.name, record.pattern)) if state is not None else None
-        if known is None or known.number < number:  # else the view knows it, or one that came after its end
-            self._adopt_group(number, record)
-
-    def _replay_group_end(self, number: int) -> None:
-        group = self.groups.pop(number, None)
-        state = self.manager.states.get(group.home) if group is not None and isinstance(group.home, Queue) else None
-        if state is not None:
-            for name in [name for name, known in state.groups.items() if known is group]:
-                self.manager.drop_quietly(state, name)
-
-    def _forget(self, state: QueueState) -> None:
-        for log in [*state.queue.logs, *([state.queue.delays.log] if state.queue.delays is not None else [])]:
-            self.logs.pop(log.number, None)
-        for group in state.groups.values():
-            self.groups.pop(group.number, None)
-        self.manager.forget(state)
+        self.records.replay(kind, number, body)
 
     def finish(self) -> dict[str, int]:
         """Everything is replayed: what is derived is derived. Returns what was found, for the log."""
         self.manager.hub.ledger.take_news()
+        self._removal.named |= self.records.passed_over
         for state in self.manager.queues.values():
             queue = state.queue
             delays = queue.delays
@@ -341,21 +229,19 @@ class QueueKeeper:
             for group in state.groups.values() if queue.ready_bytes_max >= 0 else ():
                 guess_ready_bytes(group, queue.ready_bytes_max)
         for number, damage in self._removal.damaged.items():
-            if number in self.logs:
-                self.reader.stop(self.logs[number][0].queue, damage)
+            if number in self.records.logs:
+                self.reader.stop(self.records.logs[number][0].queue, damage)
         for number in self._small:
             self.manager.log("error", "", "the stored state has messages of a log that no queue has: a queue is lost. "
                              "Stop the broker and run `fluxmq log repair`, which gives them one",
                              {"log": f"{number:016x}"})
         self.manager.ended += [("l", number)
-                               for number in self._removal.settle(self._files, self.logs, self.manager.log)]
+                               for number in self._removal.settle(self._files, self.records.logs, self.manager.log)]
         self._files.clear()
         for rows in self._rows.values():
             rows.clear()
         self._metas.clear()
-        self._by_number.clear()
-        self.groups.clear()
-        self.logs.clear()
+        self.records.clear()
         if not self.manager.queues:
             return {}
         return {"queues": len(self.manager.queues),

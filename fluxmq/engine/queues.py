@@ -11,6 +11,7 @@ from typing import Any
 
 from fluxmq._core.bridge.queue_session import TopicFilter
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.memory.commits import Line
 from fluxmq._core.queue.claim import Member
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log
@@ -18,14 +19,13 @@ from fluxmq._core.queue.queue import QUEUE_CLASSIC, QUEUE_EPHEMERAL, QUEUE_STREA
 from fluxmq._core.queue.stats import QueueSums
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_contract import SILENT, Contract, backoff_ms, terms
-from fluxmq.engine.queue_dead import DeadNames, bury, make_room
+from fluxmq.engine.queue_dead import DeadNames, dead_letter_queue
 from fluxmq.engine.queue_positions import NOTHING, offset_in, read_position
 from fluxmq.engine.queue_records import GroupRecord, LogRecord, QueueRecord, RecordKind, record
-from fluxmq.engine.queue_sequences import with_sequence
 from fluxmq.engine.queue_settings import PREFIX, Asked, configure, configure_group, filters_of
 from fluxmq.engine.queue_states import QueueState
 from fluxmq.model.amqp_queues import Declared
-from fluxmq.model.queues import DeadLetters, QueueSpec, Retry, name_problem
+from fluxmq.model.queues import QueueSpec, Retry, name_problem
 
 __all__ = ["KINDS", "NOTHING", "PREFIX", "QueueManager", "QueueState"]
 
@@ -48,7 +48,7 @@ class QueueManager:
         self.durables = 0  # of these, how many are durable
         self.dead_names = DeadNames()
         self.states: dict[Queue, QueueState] = {}
-        self.number_last = 0
+        self.numbers: Counter[int] = Counter()  # by line: the last one given to a queue, log or group
         self.changed: set[QueueState] = set()  # declared, or logs, producers, contracts changed: since the view's copy
         self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): what the view must forget
         self.on_stalled: Callable[[Queue], None] | None = None
@@ -71,9 +71,16 @@ class QueueManager:
 
     # ------------------------------------------------------------------ declare and delete
 
-    def number(self) -> int:
-        self.number_last += 1
-        return self.number_last
+    def number(self, line: Line | None = None) -> int:
+        """A new one, for a queue, log or group: unique within its line. None: the journal's."""
+        at = 0 if line is None else line.number
+        self.numbers[at] += 1
+        return self.numbers[at]
+
+    def is_taken(self, line: Line, number: int) -> None:
+        """This one came from disk, or from whoever leads the line."""
+        if number > self.numbers[line.number]:
+            self.numbers[line.number] = number
 
     def find(self, name: bytes) -> Queue | None:
         """The queue of this name; made now, if dead letters of some queue go there or the configuration says so."""
@@ -81,21 +88,11 @@ class QueueManager:
         if state is not None:
             return state.queue
         whose = self.dead_names.find(name, self.queues)
-        return self.dead_letter_queue(whose) if whose is not None else self.auto_create(name)
-
-    def dead_letter_queue(self, spec: QueueSpec) -> Queue:
-        """Where the dead letters of such a queue go; made now if it is not there."""
-        name = spec.dead_letter_queue
-        state = self.queues.get(name.encode())
-        if state is not None:
-            return state.queue
-        # Dead letters have no limit, no dead letters of their own, and wait for whoever looks at them.
-        return self.declare(QueueSpec(name=name, dlq=DeadLetters(enabled=False)))[0]
+        return dead_letter_queue(self, whose) if whose is not None else self.auto_create(name)
 
     def auto_create(self, name: bytes) -> Queue | None:
         """Makes a queue that somebody uses and nobody declared, where the configuration says so."""
-        state = self.queues.get(name)
-        if state is not None:
+        if (state := self.queues.get(name)) is not None:
             return state.queue
         text = name.decode("utf-8", "replace")
         if not self.auto or name_problem(text):
@@ -103,15 +100,15 @@ class QueueManager:
         self.log("info", "", "queue made for whoever used it", {"queue": text, "type": self.auto})
         return self.declare(QueueSpec(name=text, type=self.auto))[0]  # type: ignore[arg-type]
 
-    def declare(self, spec: QueueSpec) -> tuple[Queue, str]:
-        """Makes a queue, or changes the one of that name: (queue, "created" | "unchanged" | "changed").
+    def declare(self, spec: QueueSpec, line: Line | None = None) -> tuple[Queue, str]:
+        """Makes a queue, or changes the one of that name: (queue, "created" | "unchanged" | "changed"). line: see make.
 
         Raises QueueRefused: conflict, for what cannot change.
         """
         name = spec.raw
         state = self.queues.get(name)
         if state is None:
-            return self.make(spec), "created"
+            return self.make(spec, line=line), "created"
         if state.spec == spec:
             return state.queue, "unchanged"
         if state.declared is not None:
@@ -128,17 +125,22 @@ class QueueManager:
 
     def change(self, state: QueueState, spec: QueueSpec) -> None:
         """Its limits and patterns are those of `spec` from now on; in what is FIXED it is the same."""
-        self.dead_names.remove(state)
-        state.spec = spec
-        self.dead_names.add(state)
+        if state.queue.following:
+            state.spec = spec
+        else:
+            self.dead_names.remove(state)
+            state.spec = spec
+            self.dead_names.add(state)
         configure(self, state)
-        self.hub.add_queue(state.queue, filters_of(spec))
-        state.queue.notify()
+        if not state.queue.following:
+            self.hub.add_queue(state.queue, filters_of(spec))
+            state.queue.notify()
 
-    def make(self, spec: QueueSpec, declared: Declared | None = None) -> Queue:
+    def make(self, spec: QueueSpec, declared: Declared | None = None, line: Line | None = None) -> Queue:
+        """line: where what becomes of it is committed; None: the journal."""
         volatile = spec.type == "ephemeral"
-        number = self.number()
-        logs = [Log(self.hub.ledger, self.number(), lane=lane, volatile=volatile)
+        number = self.number(line)
+        logs = [Log(self.hub.ledger, self.number(line), lane=lane, volatile=volatile, line=line)
                 for _ in range(spec.partitions) for lane in range(spec.lanes)]
         queue = Queue(self.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.lanes)
         state = self.adopt(spec, queue, declared)
@@ -146,8 +148,17 @@ class QueueManager:
         return queue
 
     def adopt(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None) -> QueueState:
-        """Puts a queue to work that was just made, or comes from disk."""
+        """A queue was just made, or comes from disk, or from another node: puts it to work unless it only follows."""
         state = QueueState(spec, queue, declared)
+        if queue.following:
+            configure(self, state)
+        else:
+            self.install(state)
+        return state
+
+    def install(self, state: QueueState) -> None:
+        """Whoever names the queue reaches it from now on."""
+        queue, spec = state.queue, state.spec
         state.idle_since_ms = now = self.hub.steady_ms
         # Streams that were made together are not all looked at in one tick.
         state.retention_due_ms = now + queue.number * 7919 % 5000
@@ -163,7 +174,6 @@ class QueueManager:
         self.hub.add_queue(queue, filters_of(spec))
         queue.notify()
         self.on_queue(queue, True)
-        return state
 
     def delete(self, name: bytes) -> int:
         """The queue is no more, with its groups and messages. Returns how many messages it had."""
@@ -178,7 +188,7 @@ class QueueManager:
             log.trim(log.next)
         self.forget(state)
         if queue.durable:
-            record(self.hub.ledger, RecordKind.QUEUE_END, queue.number)
+            record(self.hub.ledger, RecordKind.QUEUE_END, queue.number, line=queue.line)
         for told in self.on_deleted:
             told(queue, members)
         state.owner = None  # stale routes may remember the queue for a while, and not a connection with it
@@ -209,6 +219,8 @@ class QueueManager:
             groups.append(delays.group)
             logs.append(delays.log)
             state.queue.delays = None  # whoever reads for it finds nobody
+        if state.queue.line.number:
+            return  # the view never knew it
         self.ended += [("q", state.queue.number), *([("d", state.queue.number)] if state.producers else ()),
                        *(("g", group.number) for group in groups), *(("l", log.number) for log in logs),
                        *(("k", log.number) for log in logs if log.kept_upto != NOTHING)]
@@ -219,7 +231,8 @@ class QueueManager:
         state.note_contract(group, None)
         if state.queue.kind != QUEUE_STREAM:
             state.queue.remove_group(group)
-        self.ended.append(("g", group.number))
+        if group.line.number == 0:
+            self.ended.append(("g", group.number))
         return group
 
     def purge(self, state: QueueState) -> int:
@@ -237,15 +250,20 @@ class QueueManager:
         """What is below is gone: retention, purge, drop-head."""
         if first > log.first:
             log.trim(first)
-            self.changed.add(state)
+            self.note_changed(state)
             if state.queue.durable:
-                record(self.hub.ledger, RecordKind.TRIM, log.number, first.to_bytes(8, "big"))
+                record(self.hub.ledger, RecordKind.TRIM, log.number, first.to_bytes(8, "big"), log.line)
             state.queue.notify()
 
+    def note_changed(self, state: QueueState) -> None:
+        """The next checkpoint writes what is recorded of the queue, if the journal is what keeps it."""
+        if state.queue.line.number == 0:
+            self.changed.add(state)
+
     def record_queue(self, state: QueueState) -> None:
-        self.changed.add(state)
+        self.note_changed(state)
         if state.queue.durable:
-            record(self.hub.ledger, RecordKind.QUEUE, state.queue.number, self.queue_record(state))
+            record(self.hub.ledger, RecordKind.QUEUE, state.queue.number, self.queue_record(state), state.queue.line)
 
     def queue_record(self, state: QueueState) -> QueueRecord:
         logs, delays = [LogRecord(log.number, log.first >> 56) for log in state.queue.logs], state.queue.delays
@@ -269,7 +287,8 @@ class QueueManager:
             group.set_mode(mode)
             self._record_group(state, group, pattern)
         elif group is None:
-            group = self.adopt_group(state, self.number(), GroupRecord(queue.number, name, mode, pattern, contract))
+            group = self.adopt_group(state, self.number(queue.line),
+                                     GroupRecord(queue.number, name, mode, pattern, contract))
             self._record_group(state, group, pattern)
             # After it, where it begins: at recovery the log may reach further, or back to what had gone by now.
             for log in queue.logs:
@@ -281,7 +300,8 @@ class QueueManager:
 
     def adopt_group(self, state: QueueState, number: int, record_: GroupRecord) -> Group:
         queue, stream = state.queue, state.queue.kind == QUEUE_STREAM
-        group = Group(self.hub.ledger, number, record_.name, mode=record_.mode, volatile=not queue.durable)
+        group = Group(self.hub.ledger, number, record_.name, mode=record_.mode, volatile=not queue.durable,
+                      line=queue.line)
         group.home = queue
         if record_.contract == SILENT:
             configure_group(self, state, group)
@@ -302,7 +322,8 @@ class QueueManager:
 
     def _record_group(self, state: QueueState, group: Group, pattern: bytes) -> None:
         if state.queue.durable:
-            record(self.hub.ledger, RecordKind.GROUP, group.number, self.group_record(state, group, pattern))
+            record(self.hub.ledger, RecordKind.GROUP, group.number, self.group_record(state, group, pattern),
+                   group.line)
 
     def agree(self, queue: Queue, name: bytes, pattern: bytes, contract: Contract) -> None:
         """A consumer of this group says what is to hold for it from now on."""
@@ -319,7 +340,7 @@ class QueueManager:
         """It is this one, whatever it was."""
         if contract != state.contracts.get(group, SILENT):
             state.note_contract(group, contract)
-            self.changed.add(state)  # or the view would not hear of it
+            self.note_changed(state)  # or the view would not hear of it
         configure_group(self, state, group)
 
     @staticmethod
@@ -331,18 +352,16 @@ class QueueManager:
         """The group is no more: what only it had not settled goes."""
         group = self.drop_quietly(state, key)
         if state.queue.durable:
-            record(self.hub.ledger, RecordKind.GROUP_END, group.number)
+            for log in state.queue.logs if not state.groups else ():
+                # What all had settled has gone without a word, and must not be there for whoever comes next.
+                record(self.hub.ledger, RecordKind.TRIM, log.number, log.first.to_bytes(8, "big"), log.line)
+            record(self.hub.ledger, RecordKind.GROUP_END, group.number, line=group.line)
         state.queue.notify()
 
-    def filter(self, queue: Queue, pattern: bytes) -> Any:
+    @staticmethod
+    def filter(queue: Queue, pattern: bytes) -> Any:
         """What a subscription below `$queue/<name>/` selects; None: everything."""
-        if not pattern or pattern == b"#":
-            return None
-        return TopicFilter(queue, pattern)
-
-    def lease_ms(self, queue: Queue) -> int:
-        """The visibility timeout of consumers that do not say one."""
-        return int(self.states[queue].spec.retry.visibility_timeout * 1000)
+        return TopicFilter(queue, pattern) if pattern not in (b"", b"#") else None
 
     def backoff_ms(self, queue: Queue, group: Group, deliveries: int) -> int:
         """How long a message waits in this group after so many deliveries before the next one."""
@@ -350,8 +369,7 @@ class QueueManager:
 
     def left(self, queue: Queue, group: Group | None) -> None:
         """A consumer has left."""
-        state = self.states.get(queue)
-        if state is not None:
+        if (state := self.states.get(queue)) is not None:
             state.idle_since_ms = self.hub.steady_ms
             queue.notify()
 
@@ -359,9 +377,7 @@ class QueueManager:
 
     def position(self, queue: Queue, log: Log, text: str, group: Group | None) -> int:
         """Where a stream's new reader begins: what it asks for, else where its group is, else what comes next."""
-        if not text:
-            text = "resume" if group is not None else "next"
-        return self.offset_of(self.states[queue], log, text, group)
+        return self.offset_of(self.states[queue], log, text or ("resume" if group is not None else "next"), group)
 
     def offset_of(self, state: QueueState, log: Log, text: str, group: Group | None) -> int:
         """The offset that a position means in a log now. Raises QueueRefused: invalid."""
@@ -378,23 +394,7 @@ class QueueManager:
         found = log.position_of_time(time_ms)
         return found if found is not None else log.next
 
-    # ------------------------------------------------------------------ what the hot verbs ask
-
     def read_on(self, queue: Queue) -> None:
         """Somebody looks at what is on disk only."""
         if self.on_stalled is not None:
             self.on_stalled(queue)
-
-    def full(self, queue: Queue) -> bool:
-        return make_room(self, self.states[queue])
-
-    def dead(self, group: Group, log: Log, offset: int, deliveries: int, reason: str) -> None:
-        state = self.states.get(group.owner) if isinstance(group.owner, Queue) else None
-        if state is not None:
-            bury(self, state, log, offset, deliveries, reason, group.name)
-
-    def produced(self, queue: Queue, producer: bytes, sequence: int) -> None:
-        state = self.states.get(queue)
-        if state is not None:  # else a stale route led to a queue that is no more
-            state.note_produced(producer, with_sequence(state.producers.get(producer), sequence))
-            self.changed.add(state)

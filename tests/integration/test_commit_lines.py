@@ -12,11 +12,11 @@ from kit.amqp_wire import Wire
 from kit.client import Client
 from kit.node import Node
 from kit.watch import wait_until
-from oracle.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from oracle.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
 
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.testing.probes import live_objects
-from fluxmq.engine.queue_admin import QueueAdmin
+from fluxmq.model.queues import QueueSpec
 
 PERSISTENT = {"delivery_mode": 2}
 
@@ -33,19 +33,9 @@ class World:
 
     def _open(self, server: Any) -> Line:
         line: Line = server.hub.commits.open_line("group 7")
-        for name in ("far", "near"):
-            QueueAdmin(server.queue_manager).declare({"name": name})
-        self._lead(server, line)
+        server.queue_manager.declare(QueueSpec(name="far"), line)
+        server.queue_manager.declare(QueueSpec(name="near"))
         return line
-
-    def _lead(self, server: Any, line: Line) -> None:
-        queue = server.queue_manager.queues[b"far"].queue
-        for part in (queue, *queue.logs, *queue.groups):
-            part.line = line
-
-    def groups_too(self) -> None:
-        """Groups that came since are committed by the line as well."""
-        self.node.call(lambda server: self._lead(server, self.line))
 
     def mqtt(self, version: int = 5, name: str = "") -> Client:
         client = Client(self.node.address, version)
@@ -63,7 +53,7 @@ class World:
     def commit(self) -> None:
         """All that the line was given so far."""
         def commit(_: Any) -> None:
-            self.submitted = self.line.submit() or self.submitted
+            self.submitted = self.line.submit()[0] or self.submitted
             self.line.commit(self.submitted)
 
         self.node.call(commit)
@@ -193,8 +183,10 @@ def test_a_transaction_that_was_given_up_ends_the_connection(world: World) -> No
 @pytest.mark.parametrize("version", [4, 5])
 def test_nobody_gets_a_message_before_it_is_committed(world: World, version: int) -> None:
     consumer, producer = world.mqtt(version, "consumer"), world.mqtt()
-    consumer.subscribe("$queue/far", qos=1)
-    world.groups_too()
+    consumer.send(Subscribe(packet_id=9, filters=[("$queue/far", 1)]))
+    consumer.expect_quiet()                 # the group is recorded where the queue is
+    world.commit()
+    consumer.expect(Suback, packet_id=9, reasons=[1])
     send(producer, "far", 1)
     producer.expect_quiet()
     consumer.expect_quiet()
@@ -206,8 +198,10 @@ def test_nobody_gets_a_message_before_it_is_committed(world: World, version: int
 
 def test_an_amqp_consumer_gets_nothing_before_it_is_committed(world: World) -> None:
     wire, producer = world.amqp(), world.mqtt()
-    wire.call(1, "basic.consume", queue="far", consumer_tag="c")
-    world.groups_too()
+    wire.send(1, "basic.consume", queue="far", consumer_tag="c")
+    assert wire.nothing_waits()
+    world.commit()
+    wire.expect(1, "basic.consume-ok")
     send(producer, "far", 1, b"hers")
     producer.expect_quiet()
     assert wire.nothing_waits()

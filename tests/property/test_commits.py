@@ -124,7 +124,7 @@ class World:
 
     def turn(self) -> None:
         for number, line in enumerate(self.lines[1:], 1):
-            self.submitted[number] = line.submit() or self.submitted[number]
+            self.submitted[number] = line.submit()[0] or self.submitted[number]
         self.release()
         end_turn(self.hub)
 
@@ -230,7 +230,7 @@ def test_a_line_that_stands_still_stops_nobody_else(given_to: list[tuple[int, bo
             quick.give()
         waiting[link].answer(number, since)
         expected[link].append(number)
-        position = quick.submit()
+        position = quick.submit()[0]
         stuck.submit()
         if position:
             quick.commit(position)
@@ -252,7 +252,7 @@ def test_a_line_says_what_it_refuses() -> None:
     line = hub.commits.open_line("peer b")
     with pytest.raises(UsageError, match="has not submitted position 1"):
         line.commit(1)
-    assert (line.give(), line.give(), line.submit(), line.submit()) == (1, 1, 1, 0)
+    assert (line.give(), line.give(), line.submit(), line.submit()) == (1, 1, (1, b""), (0, b""))
     line.commit(1)
     line.commit(1)
     assert (line.committed, line.give()) == (1, 2)
@@ -276,7 +276,7 @@ def test_what_was_taken_back_is_not_waited_for() -> None:
     assert first.answer(1, since)
     assert not second.answer(2, hub.commits.mark)
     assert (first.left, second.left, hub.commits.waiting) == ([], [(2, None)], 1)
-    line.commit(line.submit())
+    line.commit(line.submit()[0])
     release(hub)
     first.look()
     assert first.left == [(1, None)] and hub.commits.waiting == 0

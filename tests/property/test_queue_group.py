@@ -78,9 +78,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.manager.on_stalled = self.read
         self.manager.on_missing = self.read_due
         self.depth_max, self.drop_head = depth, drop
-        self.queue = self.manager.declare(QueueSpec(
+        self.queue = self.declare(QueueSpec(
             name="q", partitions=partitions, max_priority=lanes - 1, limits=QueueLimits(max_depth=depth),
-            retry=Retry(max_retries=retries), overflow="drop-head" if drop else "reject-publish"))[0]
+            retry=Retry(max_retries=retries), overflow="drop-head" if drop else "reject-publish"))
         self.state = self.manager.queues[b"q"]
         self.numbers = {log.number: at for at, log in enumerate(self.queue.logs)}
         self.model = QueueModel(partitions, lanes, retries + 1 if retries else 0)
@@ -95,6 +95,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.dead_next = 0
         self.count = 0
         self.stalled = False
+
+    def declare(self, spec: QueueSpec) -> Queue:
+        return self.manager.declare(spec)[0]
 
     def tell_time(self) -> None:
         self.hub.set_clock(self.wall, self.mono)

@@ -7,7 +7,7 @@ import pytest
 from kit.broker import Broker
 from kit.client import Client
 from oracle.mqtt import Disconnect, Pubcomp, Publish, Pubrec, Pubrel
-from queues.conftest import ack, consume, order, put, take, users
+from queues.conftest import ack, admin, consume, order, put, take, users
 
 Start = Callable[..., Broker]
 Connect = Callable[..., Client]
@@ -381,3 +381,23 @@ def test_the_owner_of_a_session_is_told_at_disconnect(start_broker: Start, conne
     first.expect(Disconnect)
     consume(second, "orders")
     assert users(take(second, b"x")[0])["delivery-count"] == "2"
+
+
+def test_what_a_group_had_settled_is_gone_when_the_group_is(start_broker: Start, connect: Connect) -> None:
+    """Deleting the only group of a queue, and a kill: settlements end with it, and its messages do not come back."""
+    broker = start_broker({"name": "work"})
+    consumer, producer = connect(broker), connect(broker)
+    consume(consumer, "work")
+    put(producer, "work", b"1", b"2", b"3")
+    for payload in (b"1", b"2", b"3"):
+        consumer.receive(payload=payload)
+    consumer.disconnect()
+    consumer.expect_closed()
+    admin(broker, "DELETE", "queues", "work", "groups", "default")
+    put(producer, "work", b"4")
+    broker.kill()
+    broker.start()
+    again = connect(broker)
+    consume(again, "work")
+    again.receive(payload=b"4")
+    again.expect_quiet()

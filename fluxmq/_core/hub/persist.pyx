@@ -524,7 +524,11 @@ cdef class Loader:
         cdef MessageHold hold
         return [number for number, hold in self.messages.items() if (<MessageHold>hold).msg.refs == 1]
 
-    def finish(self):
-        """Lets go of what only the loading needed; call after `orphans`."""
+    def let_go(self):
+        """No record that follows names a message that came before."""
         self.messages.clear()
+
+    def finish(self):
+        """The journal is replayed: lets go of what only the loading needed; call after `orphans`."""
+        self.let_go()
         self.hub.ledger.message_last = self.message_last

@@ -73,6 +73,9 @@ cdef class Line:
     cdef void* commits                  # borrowed: the Commits that made it; NULL once that is gone
     cdef uint64_t at                    # position of what is given now
     cdef bint given                     # something was
+    cdef uint8_t* gather                # of another line than the journal: records of what is given now
+    cdef size_t gather_length
+    cdef size_t gather_room
     cdef uint64_t decided               # committed or given up, all up to here
     cdef list given_up                  # (first, last, why) that waits may still ask for
     cdef bint moved                     # in Commits.moved
@@ -81,6 +84,8 @@ cdef class Line:
     cdef size_t held_count
     cdef size_t held_room               # a power of two
 
+    # Room for one record of what is given now, as Journal.reserve. Raises StorageError, UsageError when it is closed.
+    cdef uint8_t* reserve(self, uint8_t kind, uint32_t length) except NULL
     cdef uint64_t gathering(self) noexcept      # what is given now has this position
     cdef uint64_t newest(self) noexcept         # the last position that has something; 0: none ever had
     cdef uint64_t done(self) noexcept           # all up to it is decided

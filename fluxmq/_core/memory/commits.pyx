@@ -5,18 +5,21 @@ A ring is released from its front. Who is entered for a position that was decide
 ring's last, leaves with what stands before it: later than it might, and never too early.
 """
 cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdlib cimport calloc, free, malloc, realloc
 
 from fluxmq._core.debug cimport count_live
+from fluxmq._core.disk.journal_format cimport BATCH_BYTES_MAX, RECORD_HEADER_BYTES, put_u32
 from fluxmq._core.memory.link cimport link_drop
 from fluxmq._core.memory.message cimport live
 
-from fluxmq._core.errors import UsageError
+from fluxmq._core.errors import StorageError, UsageError
 
 __all__ = ["Commits", "Line", "Waiter"]
 
 cdef enum:
+    GATHER_BYTES_MIN = 4096
     GIVEN_UP_MAX = 1024             # ranges remembered of one line; a line gives up when its leader or peer changes
 
 
@@ -68,6 +71,30 @@ cdef class Line:
             self.pop()
             let_go(&held)
         free(self.held)
+        free(self.gather)
+
+    cdef uint8_t* reserve(self, uint8_t kind, uint32_t length) except NULL:
+        cdef size_t end = self.gather_length + RECORD_HEADER_BYTES + length
+        cdef size_t room = max(self.gather_room * 2, <size_t>GATHER_BYTES_MIN)
+        cdef uint8_t* at
+        if self.closed:
+            raise UsageError(f"line {self.name!r} takes nothing: it is closed")
+        if end > BATCH_BYTES_MAX:
+            raise StorageError(f"more than {BATCH_BYTES_MAX} bytes wait to be handed to {self.name}")
+        if end > self.gather_room:
+            while room < end:
+                room *= 2
+            at = <uint8_t*>realloc(self.gather, room)
+            if at == NULL:
+                raise MemoryError()
+            self.gather = at
+            self.gather_room = room
+        at = self.gather + self.gather_length
+        at[0] = kind
+        put_u32(at + 1, length)
+        self.gather_length = end
+        self.given = True               # also what nobody waits for goes with the next submit
+        return at + RECORD_HEADER_BYTES
 
     cdef uint64_t gathering(self) noexcept:
         return self.journal.gathering if self.journal is not None else self.at
@@ -136,13 +163,16 @@ cdef class Line:
             raise UsageError(f"line {self.name!r} is of a node that has ended")
         return (<Commits>self.commits).give(self)
 
-    def submit(self) -> int:
-        """What was given since the last submit is on its way, as one. Its position; 0: nothing was given."""
+    def submit(self) -> tuple:
+        """What was given since the last submit is on its way, as one: (position, records), the latter for
+        `journal_format.iter_records`. (0, b""): nothing was given. At the end of a turn, when queues were pumped."""
         if not self.given:
-            return 0
+            return 0, b""
+        records = PyBytes_FromStringAndSize(<char*>self.gather, self.gather_length)
         self.given = False
+        self.gather_length = 0
         self.at += 1
-        return self.at - 1
+        return self.at - 1, records
 
     def commit(self, uint64_t upto):
         """All up to this position is committed, but for what was given up. Raises UsageError when it was never

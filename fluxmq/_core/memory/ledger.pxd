@@ -80,7 +80,11 @@ cdef class Ledger:
 
     cdef bint active(self) noexcept
     cdef uint64_t batch(self) noexcept
-    # Something of a queue, log or group of this line was recorded: who compares marks waits for both.
+    # Whether what is recorded for a line is kept anywhere: a node without a journal has other lines at most.
+    cdef bint keeps(self, Line line) noexcept
+    # Room for one record of a queue, log or group of this line, with its other records. Raises StorageError.
+    cdef uint8_t* reserve(self, Line line, uint8_t kind, uint32_t length) except NULL
+    # Something was recorded for this line: who compares marks waits for it.
     cdef int recorded(self, Line line) except -1
     # Journal.submit() and poll(), for a node with a journal: who hands a batch over closes it with the time. So no
     # record in it is younger than the last CLOCK that is on disk, and no clock begins before any deadline was set.

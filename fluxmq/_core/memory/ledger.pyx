@@ -58,10 +58,17 @@ cdef class Ledger:
         """The batch that a change recorded now belongs to."""
         return self.journal.gathering if self.journal is not None else 0
 
+    cdef bint keeps(self, Line line) noexcept:
+        return line.number != 0 or self.journal is not None
+
+    cdef uint8_t* reserve(self, Line line, uint8_t kind, uint32_t length) except NULL:
+        return self.journal.reserve(kind, length) if line.number == 0 else line.reserve(kind, length)
+
     cdef int recorded(self, Line line) except -1:
-        self.commits.mark += 1
         if line.number:
             self.commits.give(line)
+        else:
+            self.commits.mark += 1
         return 0
 
     cdef int close_batch(self) except -1:
@@ -187,11 +194,12 @@ cdef class Ledger:
         self.commits.mark += 1
         return 0
 
-    def write(self, int kind, bytes body not None):
-        """Appends one record made by a cold path. kind: RECORD_*; body: its bytes after the kind."""
-        cdef uint8_t* at = self.journal.reserve(<uint8_t>kind, <uint32_t>len(body))
-        memcpy(at, <const char*>body, len(body))
-        self.commits.mark += 1
+    def write(self, int kind, bytes body not None, Line line=None):
+        """Appends one record made by a cold path. kind: RECORD_*; body: its bytes after the kind; line: where to, None
+        for the journal."""
+        cdef Line where = self.commits.local if line is None else line
+        memcpy(self.reserve(where, <uint8_t>kind, <uint32_t>len(body)), <const char*>body, len(body))
+        self.recorded(where)
 
     cdef void forget(self, msg_t* msg) noexcept:
         """Drops a reference; remembers the number when the view still has the message and nobody else does."""

@@ -73,11 +73,16 @@ cdef class Delays:
                 record = self.log.following(chunk, record)
         self.heap.heapify()
 
-    def forget(self):
-        """The log has been trimmed to its end: nothing waits."""
+    def restart(self):
+        """What waits is not known any more: restore_pairs and restored find it again."""
         self.heap = DueHeap()
         self.round_at = self.round_count = 0
         self.picked = {}
+        self.busy = False
+
+    def forget(self):
+        """The log has been trimmed to its end: nothing waits."""
+        self.restart()
         self.group.skip_to(self.cursor, self.log.first)
 
     # ---------------------------------------------------------------- out

@@ -32,7 +32,7 @@ cdef class Group:
     cdef readonly bytes name
     cdef readonly str mode                  # shared, exclusive, single
     cdef readonly bint volatile             # nothing is recorded
-    cdef public Line line                   # where what it records is committed
+    cdef readonly Line line                   # where what it records is committed
     cdef readonly list cursors              # Cursor, one per log of the queue, in the queue's order
     cdef readonly list members              # Member, those with the highest priority first
     cdef readonly list guests               # Member: they get nothing by themselves (queue_heads), but may have claims

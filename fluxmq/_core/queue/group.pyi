@@ -11,7 +11,6 @@ __all__ = ["Group"]
 
 @final
 class Group:
-    line: Line
     returned_max: int
     deliveries_max: int
     on_dead: Callable[[Group, Log, int, int, str], None] | None
@@ -22,7 +21,9 @@ class Group:
     home: GroupOwner | None
     ready_bytes: int
     def __new__(cls, ledger: Ledger, number: int, name: bytes, *, returned_max: int = 100_000, deliveries_max: int = 0,
-                mode: str = "shared", volatile: bool = False) -> Self: ...
+                mode: str = "shared", volatile: bool = False, line: Line | None = None) -> Self: ...
+    @property
+    def line(self) -> Line: ...
     @property
     def number(self) -> int: ...
     @property

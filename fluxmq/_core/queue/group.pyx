@@ -54,19 +54,20 @@ cdef class Group:
     """Machine. One group of one queue.
 
     number: its name on disk. mode: "shared" (any member gets anything), "exclusive" (a partition belongs to one member
-    at a time) or "single" (all of them to the oldest member). volatile: nothing is recorded.
+    at a time) or "single" (all of them to the oldest member). volatile: nothing is recorded. line: where what it
+    records is committed, that of its queue's logs; None: the journal.
     """
 
     def __cinit__(self, Ledger ledger not None, uint64_t number, bytes name not None, *, uint32_t returned_max=100_000,
-                  uint32_t deliveries_max=0, str mode="shared", bint volatile=False):
+                  uint32_t deliveries_max=0, str mode="shared", bint volatile=False, Line line=None):
         if mode not in ("shared", "exclusive", "single"):
             raise UsageError(f"a group is shared, exclusive or single, not {mode!r}")
         self.ledger = ledger
-        self.line = ledger.commits.local
+        self.line = ledger.commits.local if line is None else line
         self.number = number
         self.name = name
         self.mode = mode
-        self.volatile = volatile or not ledger.active()
+        self.volatile = volatile or not ledger.keeps(self.line)
         self.returned_max = returned_max
         self.deliveries_max = deliveries_max
         self.cursors = []
@@ -843,7 +844,7 @@ cdef class Group:
         self.move(cursor, next)
         if not self.volatile:
             self.write_records()
-            at = self.ledger.journal.reserve(RECORD_CURSOR, 24)
+            at = self.ledger.reserve(self.line, RECORD_CURSOR, 24)
             put_u64(put_u64(put_u64(at, self.number), log_number), next)
             self.ledger.recorded(self.line)
         self.touch()
@@ -913,7 +914,7 @@ cdef class Group:
         cdef uint8_t* at
         if self.run_count == 0:
             return 0
-        at = self.ledger.journal.reserve(self.run_kind, 30 if self.run_kind == RECORD_CLAIM else 28)
+        at = self.ledger.reserve(self.line, self.run_kind, 30 if self.run_kind == RECORD_CLAIM else 28)
         at = put_u64(put_u64(put_u64(at, self.number), self.run_log), self.run_first)
         at = put_u32(at, self.run_count)
         if self.run_kind == RECORD_CLAIM:
@@ -927,7 +928,7 @@ cdef class Group:
         if self.volatile:
             return 0
         self.write_records()
-        at = self.ledger.journal.reserve(RECORD_RETURN, 34)
+        at = self.ledger.reserve(self.line, RECORD_RETURN, 34)
         at = put_u64(put_u64(put_u64(at, self.number), cursor.log.number), claim.offset)
         at = put_u16(at, claim.deliveries)
         put_u64(at, <uint64_t>claim.due_ms)

@@ -89,7 +89,7 @@ cdef class Log:
     cdef chunk_t** chunks               # ascending; those not flushed are at the end
     cdef uint32_t chunks_count
     cdef uint32_t chunks_room
-    cdef public Line line               # where what it records is committed
+    cdef readonly Line line               # where what it records is committed
     cdef spans_t spans                  # of messages that may not be committed
     cdef uint32_t room_hint             # bytes of the next tail chunk
     cdef uint32_t found                 # index of the chunk found last

@@ -181,16 +181,17 @@ cdef class Log:
     """Machine. One lane of one partition.
 
     number: its name on disk. lane: in the top byte of every offset. first, next: of what segments hold already (both or
-    neither). volatile: nothing is recorded, it lives in memory only.
+    neither). volatile: nothing is recorded, it lives in memory only. line: where what it records is
+    committed; None: the journal. Numbers are unique within a line.
     """
 
     def __cinit__(self, Ledger ledger not None, uint64_t number, *, int lane=0, first=None, next=None,
-                  bint volatile=False):
+                  bint volatile=False, Line line=None):
         cdef uint64_t base = <uint64_t>lane << LANE_SHIFT
         if not 0 <= lane <= 255 or (first is None) != (next is None):
             raise UsageError("a lane is 0 to 255, and first and next are given together")
         self.ledger = ledger
-        self.line = ledger.commits.local
+        self.line = ledger.commits.local if line is None else line
         self.number = number
         self.volatile = volatile
         self.first = base if first is None else <uint64_t>first
@@ -288,10 +289,10 @@ cdef class Log:
             memcpy(at, body.payload, body.payload_length)
         memset(<uint8_t*>record + total, 0, size - total)
         chunk_index(chunk, chunk.used)
-        if self.ledger.active() and not self.volatile:
+        if not self.volatile and self.ledger.keeps(self.line):
             try:
                 spans_add(&self.spans, self.line, record.offset)
-                written = self.ledger.journal.reserve(RECORD_APPEND, 8 + size)
+                written = self.ledger.reserve(self.line, RECORD_APPEND, 8 + size)
             except BaseException:
                 chunk.count -= 1
                 raise
@@ -365,6 +366,14 @@ cdef class Log:
                 self.chunks[self.chunks_count - 1].covers = next
             else:
                 self.flushed = next
+
+    def restart(self, uint64_t first, uint64_t flushed):
+        """What it had is forgotten: segments have what there is from `first` to `flushed`, and nothing came since."""
+        self.trim(self.next)
+        self.first = first
+        self.next = self.flushed = flushed
+        self.sizes = Sizes()
+        self.spans.count = 0
 
     # ---------------------------------------------------------------- find
 

@@ -62,7 +62,9 @@ cdef class Queue(GroupOwner):
     cdef public str damage                  # why nothing comes or goes any more but settlements; None: all is well
     cdef readonly uint64_t floors_read      # of groups' cursors, to find out what all have settled
     cdef Ledger ledger
-    cdef public Line line               # where what it records is committed
+    # It applies what another instance decides (engine/queue_line.py), and decides nothing itself.
+    cdef public bint following
+    cdef readonly Line line               # where what it records is committed
     cdef uint32_t turn_partition
     cdef uint64_t[7] told                   # what it has in QueueSums (queue_stats)
     cdef queue_counts_t told_counts

@@ -94,11 +94,11 @@ cdef class Queue(GroupOwner):
         if lanes == 0 or not logs or len(logs) % lanes:
             raise UsageError("a queue has at least one partition, and as many lanes in each")
         self.ledger = ledger
-        self.line = ledger.commits.local
+        self.line = (<Log>logs[0]).line
         self.number = number
         self.name = name
         self.kind = <uint8_t>kind
-        self.durable = ledger.active() and kind != QUEUE_EPHEMERAL
+        self.durable = ledger.keeps(self.line) and kind != QUEUE_EPHEMERAL
         self.logs = logs
         self.lanes = lanes
         self.partitions = <uint32_t>len(logs) // lanes
@@ -128,12 +128,17 @@ cdef class Queue(GroupOwner):
         self.is_repeated, self.on_produced = other.is_repeated, other.on_produced
 
     def restored(self) -> bool:
-        """At recovery: its logs have what they had, from segments and from the journal. False: nothing has to be done
-        about it before somebody comes. There may be a hundred thousand like that. The caller has taken all news."""
+        """At recovery: as derive. The caller has taken all news."""
+        self.news = False
+        return self.derive()
+
+    def derive(self) -> bool:
+        """Its logs have what they had, from segments and from records. False: nothing has to be done about it before
+        somebody comes. There may be a hundred thousand like that."""
         cdef Log log
         cdef Group group
         cdef GroupCursor cursor
-        self.news = False
+        memset(self.behind, 0, len(self.logs) * sizeof(uint32_t))
         for group in self.groups:
             group.keep_offsets()
         if self.delays is not None:
@@ -169,7 +174,7 @@ cdef class Queue(GroupOwner):
 
     cdef int touch(self) except -1:
         """There is news: it is pumped before this turn's batch goes to the journal."""
-        if not self.news:
+        if not self.news and not self.following:
             self.news = True
             self.ledger.news.append(self)
             if self.wake is not None:
@@ -178,14 +183,15 @@ cdef class Queue(GroupOwner):
 
     cdef int stir(self) except -1:
         """The clock looks at it with its next tick: something may be due earlier than it knows."""
-        if not self.stirred:
+        if not self.stirred and not self.following:
             self.stirred = True
             self.ledger.stirred.append(self)
         return 0
 
     cdef int note_change(self) except -1:
-        """The next checkpoint looks at it: its messages, or what becomes of them, may have changed."""
-        if self.durable and not self.marked and not self.ended:
+        """The next checkpoint looks at it: its messages, or what becomes of them, may have changed. What another line
+        than the journal commits, that line keeps."""
+        if self.durable and not self.marked and not self.ended and self.line.number == 0:
             self.marked = True
             self.ledger.marked[self] = None
         return 0
@@ -599,6 +605,13 @@ cdef class Queue(GroupOwner):
             if due and (self.expiry_ms == 0 or due < self.expiry_ms):
                 self.expiry_ms = due
         return 0
+
+    def trim_done(self):
+        """For an instance that is not pumped: what every group has settled goes."""
+        memset(self.busy, 0xFF, sizeof(self.busy))
+        self.trim_settled()
+        if self.delays is not None:
+            self.delays.finish()
 
     cdef int trim_settled(self) except -1:
         """What every group has settled is gone; with no group yet, nothing is."""

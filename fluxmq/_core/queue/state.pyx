@@ -20,7 +20,7 @@ from fluxmq._core.queue.claim cimport (
 from fluxmq._core.queue.cursor cimport PAGE_BITS, Cursor
 from fluxmq._core.queue.group cimport RUN_MAX, Group
 
-__all__ = ["RECORD_OFFSETS_MAX", "cursors_of", "export_state", "replay", "restore_state"]
+__all__ = ["RECORD_OFFSETS_MAX", "cursors_in", "cursors_of", "export_state", "replay", "restore_state", "state_of"]
 
 cdef enum:
     RECORD_CLAIM = 21
@@ -126,11 +126,16 @@ cdef int replay_claim(Group group, Cursor cursor, uint64_t first, uint32_t n, ui
 
 
 def export_state(Group group not None) -> bytes:
-    """Everything, for the view; `dirty` is false afterwards."""
+    """As state_of, for the view: `dirty` is false afterwards."""
+    group.dirty = False
+    return state_of(group)
+
+
+def state_of(Group group not None) -> bytes:
+    """Everything. What is in somebody's hands is like what was given back: so it is after a restart."""
     cdef Cursor cursor
     cdef uint32_t i
     cdef claim_t* claim
-    group.dirty = False
     parts = [struct.pack(">BI", STATE_VERSION, len(group.cursors))]
     for cursor in group.cursors:
         pages = [(cursor.pages_base + i, <bytes>(<const char*>cursor.pages[i])[:PAGE_BYTES])
@@ -198,27 +203,34 @@ cdef object cut_short(Group group):
     return CorruptError(f"the state of group {group.number:016x} ends in the middle")
 
 
-def cursors_of(bytes state not None) -> list:
-    """[(log, reached)] of what export_state gave, for a repair: every offset that the group has claimed or settled is
-    below `reached`. Raises CorruptError."""
+def cursors_in(bytes state not None) -> list:
+    """[(log, next, floor, [(first offset, bits)], [(offset, deliveries, not before)])] of what state_of gave; bits: as
+    an int, those that are settled. Raises CorruptError."""
     found, at = [], 5
     try:
         version, count = struct.unpack_from(">BI", state)
         if version != STATE_VERSION:
             raise CorruptError(f"the state of a group is of version {version}")
         for _ in range(count):
-            log_number, reached, floor, pages, claims = struct.unpack_from(">QQQII", state, at)
+            log_number, next, floor, pages, claims = struct.unpack_from(">QQQII", state, at)
             at += CURSOR_BYTES
-            for _ in range(pages):              # what was settled may lie above what is claimed next
-                index, bits = struct.unpack_from(f">Q{PAGE_BYTES}s", state, at)
-                if any(bits):
-                    reached = max(reached, (index << PAGE_BITS) + int.from_bytes(bits, "little").bit_length())
-                at += 8 + PAGE_BYTES
+            bits = [struct.unpack_from(f">Q{PAGE_BYTES}s", state, at + i * (8 + PAGE_BYTES)) for i in range(pages)]
+            at += pages * (8 + PAGE_BYTES)
+            held = [struct.unpack_from(">QHq", state, at + i * CLAIM_BYTES) for i in range(claims)]
             at += claims * CLAIM_BYTES
-            found.append((log_number, reached))
+            found.append((log_number, next, floor, [(index << PAGE_BITS, int.from_bytes(page, "little"))
+                                                    for index, page in bits if any(page)], held))
     except struct.error:
         raise CorruptError("the state of a group ends in the middle") from None
     return found
+
+
+def cursors_of(bytes state not None) -> list:
+    """[(log, reached)] of what export_state gave, for a repair: every offset that the group has claimed or settled is
+    below `reached`. Raises CorruptError."""
+    # What was settled may lie above what is claimed next.
+    return [(log_number, max([next] + [base + page.bit_length() for base, page in pages]))
+            for log_number, next, floor, pages, claims in cursors_in(state)]
 
 
 cdef int restore_page(Cursor cursor, uint64_t index, const uint8_t* raw) except -1:

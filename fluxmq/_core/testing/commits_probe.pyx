@@ -121,7 +121,7 @@ def wait_rounds(Hub hub not None, list links not None, Line first not None, Line
                 hub.commits.hold(HELD_ACK, waiting.link, None, PUBACK, <uint16_t>i, 0, since)
         hub.commits.end_turn()
         for line in (first, second):
-            if line.submit():
+            if line.submit()[0]:
                 line.commit(line.at - 1)
             release(hub)
         for waiting in links:
