@@ -32,7 +32,7 @@ def initialize(server: Server) -> SegmentStore | None:
         segments = SegmentStore(server.store.path, segment_bytes=config.queue_manager.segment_size,
                                 compression=config.queue_manager.compression,
                                 recover=config.storage.recover_on_startup)
-    server.keeper.queues = QueueKeeper(manager, segments, config.queue_manager.cache_size,
+    server.keeper.queues = QueueKeeper(manager, segments, config.queue_manager.cache_size, server.keeper.driver,
                                        small_bytes=limits.QUEUE_SMALL_BYTES)
     server.broker.consumers = QueueConsumers(manager, server.note)
     server.queue_manager = manager
@@ -42,7 +42,8 @@ def initialize(server: Server) -> SegmentStore | None:
     server.queue_clock = QueueClock(manager, int(config.queue_manager.auto_commit_interval * 1000),
                                     server.keeper.clock.stamp_of_age)
     if server.store.path is not None:
-        server.queue_space = QueueSpace(manager, Reserve(server.store.path, limits.QUEUE_RESERVE_BYTES), server.note)
+        server.queue_space = QueueSpace(manager, Reserve(server.store.path, limits.QUEUE_RESERVE_BYTES),
+                                        server.keeper.driver, server.note)
     server.queues = QueueAdmin(manager)
     return segments
 
@@ -64,7 +65,7 @@ def tick(server: Server) -> None:
         look(server)
     server.queue_limited.tick()
     if server.queue_space is not None:
-        server.queue_space.tick(server.loop)
+        server.queue_space.tick()
 
 
 def look(server: Server) -> None:

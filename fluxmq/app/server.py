@@ -35,6 +35,7 @@ from fluxmq.app.amqp091 import Amqp091
 from fluxmq.app.certificates import Contexts, out_of_date
 from fluxmq.app.config_text import show
 from fluxmq.app.descriptors import connections_that_fit, raise_descriptor_limit, tell_what_does_not_fit
+from fluxmq.app.driver import LoopDriver
 from fluxmq.app.exit_codes import BindError
 from fluxmq.app.heap import HeapKeeper, settle_heap
 from fluxmq.app.hub_limits import session_limits, set_limits
@@ -152,7 +153,7 @@ class Server:
         set_limits(self.hub, config)
         self.poller = Poller(self.hub)
         self.broker = Broker(self.hub, session_limits(config), self.note)
-        self.keeper = Keeper(self.broker, self.store, config.storage.journal_file_size)
+        self.keeper = Keeper(self.broker, self.store, config.storage.journal_file_size, LoopDriver(self.loop))
         self.segments = queue_setup.initialize(self)
         self._authority = Authority(config.auth.users_file or None, config.auth.acl_file or None,
                                     config.auth.allow_anonymous)
@@ -255,7 +256,7 @@ class Server:
             interval = self.config.broker.sys_interval
             if interval:
                 self.sys_topics.tick(self.hub.mono_ms, int(interval * 1000))
-            self.keeper.tick(self.loop)
+            self.keeper.tick()
             self.heap.tick(self.keeper.checkpoints)
             if self._ticks % LOSING_TICKS == 0:
                 self._tell_losing()

@@ -17,7 +17,6 @@ waited for; what was taken over by then joins what the next attempt takes over (
 """
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -34,6 +33,7 @@ from fluxmq.engine.clock import CLOCK_KEY, RECORD_CLOCK, SteadyClock
 from fluxmq.engine.exchange_records import ExchangeKind
 from fluxmq.engine.exchange_store import ExchangeKeeper
 from fluxmq.engine.ports import StateStore
+from fluxmq.engine.ports_driver import Driver, Work
 from fluxmq.engine.queue_store import QueueKeeper
 from fluxmq.engine.session_line import SessionLine
 from fluxmq.engine.sessions import SessionState, Subscription
@@ -66,16 +66,17 @@ class _Taken:
 
 
 class Keeper:
-    """Keeps a Broker's state in a StateStore. file_bytes: what the journal grows by until a checkpoint begins. failed:
-    what ended the last checkpoint; after that there is none."""
+    """Keeps a Broker's state in a StateStore. file_bytes: what the journal grows by until a checkpoint begins. driver:
+    of what takes longer than a turn. failed: what ended the last checkpoint; after that there is none."""
 
-    def __init__(self, broker: Broker, store: StateStore, file_bytes: int) -> None:
+    def __init__(self, broker: Broker, store: StateStore, file_bytes: int, driver: Driver) -> None:
         self.broker = broker
         self.store = store
+        self.driver = driver
         self.file_bytes = file_bytes
         self.checkpoints = 0
         self.failed: BaseException | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task: Work[None] | None = None
         self._log = logging.getLogger("fluxmq.storage")
         self._orphans: list[int] = []
         self._replayed_bytes = 0  # of journal files that are not in the view yet
@@ -163,7 +164,7 @@ class Keeper:
 
     # ------------------------------------------------------------------ checkpoints
 
-    def tick(self, loop: asyncio.AbstractEventLoop) -> None:
+    def tick(self) -> None:
         """Begins a checkpoint when the journal has grown to its size, or something is short. Raises StorageError."""
         journal = self.store.journal
         if journal is None or self._patience_ends is not None:      # close() takes the last one
@@ -178,9 +179,9 @@ class Keeper:
         relief = (journal.status == JOURNAL_FULL or hub.ledger.full) and hub.mono_ms >= self._relief_due_ms
         if grown >= self.file_bytes or (grown and relief):
             self._relief_due_ms = hub.mono_ms + 1000 * SPACE_RETRIES_S
-            self._task = loop.create_task(self.checkpoint())
+            self._task = self.driver.start(self.checkpoint())
             # Under a full load the next one is due already: a file more is a file more to write anew.
-            self._task.add_done_callback(lambda task: None if task.cancelled() or task.exception() else self.tick(loop))
+            self._task.add_done_callback(lambda task: None if task.cancelled() or task.exception() else self.tick())
 
     def _refusal(self) -> StorageError:
         return StorageError(f"a checkpoint failed: {self.failed!s}. Nothing is lost: the journal keeps everything, and "
@@ -217,14 +218,14 @@ class Keeper:
         if self.queues is not None and exported is not None:
             while self.queues.export(exported):
                 taken.add(*exported.take())
-                await asyncio.sleep(0)
+                await self.driver.sleep(0)
             taken.add(*exported.take())
         await self._exported_is_durable(journal)
         if self.queues is not None and exported is not None:
             try:
                 async for _ in self.queues.write(exported):
                     taken.add(*exported.take())
-                    await asyncio.sleep(0)
+                    await self.driver.sleep(0)
             except ShortageError:
                 self.queues.give_back(exported)
                 raise
@@ -249,7 +250,7 @@ class Keeper:
             for session in work[at:at + SLICE_SESSIONS]:
                 if session.data is not None:
                     puts.extend(self._export(session))
-            await asyncio.sleep(0)
+            await self.driver.sleep(0)
         more, gone = export_retained(hub, topics)
         puts += more
         deletes += gone
@@ -274,9 +275,9 @@ class Keeper:
             journal.hurry_sync()
             if self._patience_ends is not None:  # the node is stopping: nobody else listens to the journal any more
                 self.broker.hub.ledger.poll()
-                if asyncio.get_running_loop().time() > self._patience_ends:
+                if self.driver.now() > self._patience_ends:
                     raise ShortageError("the disk did not write everything in time")
-            await asyncio.sleep(DURABLE_POLL_S)
+            await self.driver.sleep(DURABLE_POLL_S)
 
     async def _patiently(self, step: Callable[[], Awaitable[None]]) -> None:
         """Tries again for as long as something is short: acknowledgements wait then, but the node lives."""
@@ -290,7 +291,7 @@ class Keeper:
                 self._log.warning(f"checkpoint waits for space: {error}")
             for _ in range(SPACE_RETRIES_S):
                 if self._patience_ends is None:
-                    await asyncio.sleep(1)
+                    await self.driver.sleep(1)
 
     def _export(self, session: Session) -> list[tuple[bytes, bytes]]:
         state: SessionState = session.data
@@ -310,9 +311,9 @@ class Keeper:
             return
         if journal.status != JOURNAL_OK:
             patience_s = 0.0
-        self._patience_ends = asyncio.get_running_loop().time() + patience_s
+        self._patience_ends = self.driver.now() + patience_s
         if self._task is not None:
-            await asyncio.wait({self._task})
+            await self.driver.end_of(self._task)
         try:
             if (self.failed is None and patience_s and self.store.applied < journal.gathering - 1
                     and self.broker.hub.ledger.marked_count <= LAST_QUEUES_MAX):

@@ -10,7 +10,6 @@ be settled, and nothing goes that was not settled, until a start finds it repair
 """
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +20,7 @@ from fluxmq._core.queue.delay import Delays
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.ports import SegmentFiles
+from fluxmq.engine.ports_driver import Driver
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_delays import go_on
 from fluxmq.engine.queues import NOTHING, QueueManager
@@ -36,16 +36,16 @@ CACHE_SHARE = 8  # of the cache, at most this part is read at a time
 
 
 class QueueReader:
-    """Machine, with the driver of its disk reads. segments: None has nothing. cache_bytes: of messages that are on disk
+    """Machine. driver: of its reads from disk. segments: None has nothing. cache_bytes: of messages that are on disk
     and in memory too. on_damage: a queue has been stopped, for this reason."""
 
     def __init__(self, manager: QueueManager, segments: SegmentFiles | None, cache_bytes: int,
-                 on_damage: Callable[[StorageError], None]) -> None:
+                 on_damage: Callable[[StorageError], None], driver: Driver) -> None:
         self.manager = manager
         self.segments = segments
         self.cache_bytes = cache_bytes
         self.on_damage = on_damage
-        self.pause: Callable[[float], Any] = asyncio.sleep
+        self.driver = driver
         self._largest = max(READ_BYTES, min(READ_BYTES_MAX, cache_bytes // CACHE_SHARE))
         self._sequential: dict[int, tuple[int, int]] = {}  # by log: where the last read ended, and its size
         self._measured: set[int] = set()  # logs whose sizes are asked for
@@ -61,7 +61,7 @@ class QueueReader:
             if log.wanted != NOTHING and not log.loading:
                 log.loading = True
                 self.manager.hub.awaited += 1
-                asyncio.get_running_loop().create_task(self._read(queue, log, log.wanted))
+                self.driver.start(self._read(queue, log, log.wanted))
 
     async def _read(self, queue: Queue, log: Log, offset: int) -> None:
         assert self.segments is not None
@@ -86,7 +86,7 @@ class QueueReader:
         if self.segments is not None and queue.delays is not None:
             queue.delays.busy = True
             self.manager.hub.awaited += 1
-            asyncio.get_running_loop().create_task(self._read_due(queue, queue.delays))
+            self.driver.start(self._read_due(queue, queue.delays))
 
     async def _read_due(self, queue: Queue, delays: Delays) -> None:
         assert self.segments is not None
@@ -103,7 +103,7 @@ class QueueReader:
         """A part of the log's size was guessed: asks the segments."""
         if self.segments is not None and log.number not in self._measured and queue.damage is None:
             self._measured.add(log.number)
-            asyncio.get_running_loop().create_task(self._measure(queue, log, log.first, log.flushed))
+            self.driver.start(self._measure(queue, log, log.first, log.flushed))
 
     async def _measure(self, queue: Queue, log: Log, first: int, end: int) -> None:
         assert self.segments is not None
@@ -120,17 +120,17 @@ class QueueReader:
         pauses = list(READ_RETRIES_S)
         while True:
             try:
-                return await asyncio.get_running_loop().run_in_executor(None, read, *what)
+                return await self.driver.blocking(read, *what)
             except CorruptError:
                 raise
             except ShortageError as error:
                 self._log.warning(f"a read waits: {error}")
-                await self.pause(SHORTAGE_RETRY_S)
+                await self.driver.sleep(SHORTAGE_RETRY_S)
             except StorageError as error:
                 if not pauses:
                     raise
                 self._log.warning(f"a read is tried again: {error}")
-                await self.pause(pauses.pop(0))
+                await self.driver.sleep(pauses.pop(0))
 
     def stop(self, queue: Queue, error: StorageError) -> None:
         """The queue is damaged, or the disk below it: it stands still, and the others go on."""

@@ -10,11 +10,11 @@ node without queues has none. While the disk is full, journal files that are ret
 """
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from fluxmq._core.disk.journal import JOURNAL_FULL
+from fluxmq.engine.ports_driver import Driver, Work
 from fluxmq.engine.queues import QueueManager
 
 __all__ = ["QueueSpace", "SpaceReserve"]
@@ -31,9 +31,9 @@ class SpaceReserve(Protocol):
 
 
 class QueueSpace:
-    """Machine, with the driver of its blocking steps. retry_ms: between two attempts to take the reserve again."""
+    """Machine. driver: of its blocking steps. retry_ms: between two attempts to take the reserve again."""
 
-    def __init__(self, manager: QueueManager, reserve: SpaceReserve,
+    def __init__(self, manager: QueueManager, reserve: SpaceReserve, driver: Driver,
                  on_log: Callable[[str, str, str, dict[str, Any]], None], retry_ms: int = 1000) -> None:
         self._manager = manager
         self._ledger = manager.hub.ledger
@@ -43,7 +43,8 @@ class QueueSpace:
         self._held = False
         self._due_ms = 0
         self._told = ""
-        self._task: asyncio.Future[bool] | None = None
+        self._driver = driver
+        self._task: Work[bool] | None = None
 
     @property
     def full(self) -> bool:
@@ -55,7 +56,7 @@ class QueueSpace:
         """What is short, while `full`."""
         return self._ledger.full_why or ""
 
-    def tick(self, loop: asyncio.AbstractEventLoop) -> None:
+    def tick(self) -> None:
         """On each tick of the clock."""
         journal, now = self._ledger.journal, self._manager.hub.mono_ms
         if journal is None or not self._manager.durables:
@@ -73,16 +74,16 @@ class QueueSpace:
             self._due_ms = now + self._retry_ms
         elif not self._held and now >= self._due_ms:
             self._due_ms = now + self._retry_ms
-            self._task = loop.run_in_executor(None, self._reserve.take)
+            self._task = self._driver.blocking(self._reserve.take)
 
     async def stop(self) -> None:
         """What is being reserved is done, or has failed, which nobody need hear of any more."""
         task, self._task = self._task, None
         if task is not None:
-            await asyncio.wait([task])
+            await self._driver.end_of(task)
             task.exception()
 
-    def _taken(self, task: asyncio.Future[bool]) -> None:
+    def _taken(self, task: Work[bool]) -> None:
         error = task.exception()
         if error is not None:
             # It is not want of space, so it is no reason to refuse anything: what is not reserved is missing only on

@@ -17,7 +17,6 @@ When files of a log go: queue_removal.py.
 """
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
@@ -33,6 +32,7 @@ from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_CLASSIC, Queue
 from fluxmq._core.queue.state import export_state
 from fluxmq.engine.ports import SegmentFiles
+from fluxmq.engine.ports_driver import Driver, Work
 from fluxmq.engine.queue_line import QueueLine
 from fluxmq.engine.queue_reads import QueueReader
 from fluxmq.engine.queue_records import LogMeta
@@ -79,10 +79,10 @@ class QueueExport:
 
 
 class QueueKeeper:
-    """Machine. segments: None keeps nothing. cache_bytes, on_damage: as QueueReader's. small_bytes: of messages of one
-    log that stay in the view."""
+    """Machine. segments: None keeps nothing. cache_bytes, on_damage, driver: as QueueReader's. small_bytes: of messages
+    of one log that stay in the view."""
 
-    def __init__(self, manager: QueueManager, segments: SegmentFiles | None, cache_bytes: int,
+    def __init__(self, manager: QueueManager, segments: SegmentFiles | None, cache_bytes: int, driver: Driver,
                  on_damage: Callable[[StorageError], None] = lambda error: None,
                  small_bytes: int = limits.QUEUE_SMALL_BYTES) -> None:
         self.manager = manager
@@ -101,9 +101,10 @@ class QueueKeeper:
         self._safe: dict[int, int] = {}  # by log: what segments had synced
         self._removal = LogRemoval(segments)
         self._directory: Path | None = None
-        self._work: asyncio.Future[Any] | None = None  # under way in an executor's thread
+        self.driver = driver
+        self._work: Work[Any] | None = None  # under way in another thread
         self.looked = 0  # at how many queues checkpoints have looked so far, for tests
-        self.reader = QueueReader(manager, segments, cache_bytes, on_damage)
+        self.reader = QueueReader(manager, segments, cache_bytes, on_damage, driver)
         manager.on_stalled = self.reader.read_for
         manager.on_missing = self.reader.read_due
         manager.on_uncertain = self.reader.measure
@@ -369,13 +370,13 @@ class QueueKeeper:
 
     async def _in_thread(self, step: Callable[[], Any]) -> Any:
         """A cancelled caller must not let the store close beside the executor's thread."""
-        self._work = asyncio.get_running_loop().run_in_executor(None, step)
-        return await asyncio.shield(self._work)
+        self._work = self.driver.blocking(step)
+        return await self.driver.result_of(self._work)
 
     async def idle(self) -> None:
         """Nothing is under way in an executor's thread."""
         if self._work is not None:
-            await asyncio.wait({self._work})
+            await self.driver.end_of(self._work)
 
     async def write(self, made: QueueExport) -> AsyncIterator[None]:
         """The segments take over what was exported; then, in parts, `made.take()` has what the view must know of it.

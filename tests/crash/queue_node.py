@@ -18,6 +18,7 @@ from fluxmq._core.errors import FluxError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import gathered, pump_queues
+from fluxmq.app.driver import LoopDriver
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.exchange_store import ExchangeKeeper
@@ -104,11 +105,11 @@ class QueueNode:
         self.hub = Hub(self.journal, 64, identity)
         self.hub.set_clock(*clock)
         self.manager = QueueManager(self.hub)
-        self.keeper = Keeper(Broker(self.hub), self.store, 1 << 40)
+        self.keeper = Keeper(Broker(self.hub), self.store, 1 << 40, LoopDriver())
         self.clock = QueueClock(self.manager, 0, self.keeper.clock.stamp_of_age)
         self.segments = SegmentStore(directory, segment_bytes=1500, ops=self.film)
         self.failed: list[FluxError] = []
-        self.queues = self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, self.failed.append,
+        self.queues = self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, LoopDriver(), self.failed.append,
                                                        small_bytes=SMALL[identity % len(SMALL)])
         self.exchanges = ExchangeManager(self.hub, [b"v"], seed=identity)
         self.keeper.exchanges = ExchangeKeeper(self.exchanges, self.manager)

@@ -7,13 +7,14 @@ from typing import Any
 
 from fluxmq.app import cli, server
 from fluxmq.engine import durability, queue_clock
+from fluxmq.engine.ports_driver import Driver
 
 FILE_BYTES = int(os.environ.get("FLUXMQ_TEST_FILE_BYTES", "65536"))
 _keeper = durability.Keeper
 
 
-def _small(broker: Any, store: Any, file_bytes: int) -> durability.Keeper:
-    return _keeper(broker, store, min(file_bytes, FILE_BYTES))
+def _small(broker: Any, store: Any, file_bytes: int, driver: Driver) -> durability.Keeper:
+    return _keeper(broker, store, min(file_bytes, FILE_BYTES), driver)
 
 
 server.Keeper = _small                      # type: ignore[misc,assignment]

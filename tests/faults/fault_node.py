@@ -24,6 +24,7 @@ from faults.hosts import QUEUES, settle, small_files
 
 from fluxmq.app import cli, queue_setup, server
 from fluxmq.engine import durability
+from fluxmq.engine.ports_driver import Driver
 from fluxmq.model.queues import QueueSpec
 
 NEVER = 1 << 40
@@ -37,10 +38,10 @@ class Keeper(durability.Keeper):
 
     told = 0
 
-    def __init__(self, broker: Any, store: Any, _file_bytes: int) -> None:
-        super().__init__(broker, store, NEVER)
+    def __init__(self, broker: Any, store: Any, _file_bytes: int, driver: Driver) -> None:
+        super().__init__(broker, store, NEVER, driver)
 
-    def tick(self, loop: Any) -> None:
+    def tick(self) -> None:
         with (orders / "checkpoints").open("ab") as file:
             file.write(bytes(self.checkpoints - self.told))
         self.told = self.checkpoints
@@ -48,7 +49,7 @@ class Keeper(durability.Keeper):
         if (orders / "checkpoint").exists():
             (orders / "checkpoint").unlink()
             self.file_bytes = 0
-        super().tick(loop)
+        super().tick()
         self.file_bytes = NEVER
 
 

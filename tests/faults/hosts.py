@@ -147,7 +147,7 @@ class LocalHost:
     def begin_checkpoint(self) -> None:
         assert self.server is not None
         self.server.keeper.file_bytes = 0
-        self.server.keeper.tick(self.loop)
+        self.server.keeper.tick()
         self.server.keeper.file_bytes = 1 << 40
 
     def declare(self, queue: str) -> None:

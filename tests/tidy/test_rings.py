@@ -42,7 +42,9 @@ FORBIDDEN_IN_CORE = {"asyncio", "threading", "logging", "time", "random", "secre
                      "subprocess", "multiprocessing", "concurrent", "datetime"}
 # The handles: they make system calls and decide nothing. Each with what it needs of the above.
 HANDLES = {"disk/journal.pyx": {"os"}, "disk/journal.pyi": {"os"}}
-FORBIDDEN_IN_ENGINE = {"socket", "threading", "time", "random", "os", "uvloop", "rocksdict"}
+# An event loop and threads come to it as ports_driver.Driver.
+FORBIDDEN_IN_ENGINE = {"asyncio", "concurrent", "select", "socket", "threading", "time", "random", "secrets", "os",
+                       "uvloop", "rocksdict"}
 
 CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\b|c?import\s+([\w.]+(?:\s*,\s*[\w.]+)*))", re.MULTILINE)
 

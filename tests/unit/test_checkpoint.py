@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fluxmq._core.hub.hub import Hub
+from fluxmq.app.driver import LoopDriver
 from fluxmq.engine.broker import STALE_TIMERS_MAX, Broker, Limits
 from fluxmq.engine.durability import Keeper
 from fluxmq.storage.store import RocksStore
@@ -28,7 +29,7 @@ def test_a_message_that_dies_during_a_checkpoint_stays_in_the_view(tmp_path: Pat
         store = RocksStore(tmp_path, identity=1)
         store.start()
         broker = Broker(Hub(store.journal), Limits(queue_max=1))
-        return store, broker, Keeper(broker, store, 1 << 20)
+        return store, broker, Keeper(broker, store, 1 << 20, LoopDriver())
 
     async def scenario() -> None:
         store, broker, keeper = opened()
@@ -77,7 +78,7 @@ def test_no_checkpoint_begins_while_the_node_stops(tmp_path: Path) -> None:
         store.gate, journal = asyncio.Event(), store.journal
         assert journal is not None
         broker = Broker(Hub(journal))
-        keeper = Keeper(broker, store, 1)       # a byte is enough
+        keeper = Keeper(broker, store, 1, LoopDriver())       # a byte is enough
 
         async def durable() -> None:
             while journal.submit() or journal.durable < journal.gathering - 1:
@@ -86,7 +87,7 @@ def test_no_checkpoint_begins_while_the_node_stops(tmp_path: Path) -> None:
 
         connect(broker, Connection())
         await durable()
-        keeper.tick(asyncio.get_running_loop())
+        keeper.tick()
         await asyncio.sleep(0)
         broker.subscribe(broker.sessions[b"c"], b"t", 1, 0)
         await durable()

@@ -10,6 +10,7 @@ from fluxmq._core.errors import CorruptError, ShortageError, StorageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import pump_queues
+from fluxmq.app.driver import LoopDriver
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_reads import READ_RETRIES_S, SHORTAGE_RETRY_S, QueueReader
 from fluxmq.engine.queues import QueueManager
@@ -41,13 +42,13 @@ def read(segments: Segments) -> tuple[Queue, QueueReader, list[float], list[Stor
     queue = manager.declare(QueueSpec(name="q"))[0]
     queue.logs[0].append_message(b"t", b"x")
     stopped: list[StorageError] = []
-    reader = QueueReader(manager, segments, 0, stopped.append)  # type: ignore[arg-type]
     pauses: list[float] = []
 
-    async def pause(seconds: float) -> None:
-        pauses.append(seconds)
+    class Driver(LoopDriver):
+        async def sleep(self, seconds: float) -> None:
+            pauses.append(seconds)
 
-    reader.pause = pause
+    reader = QueueReader(manager, segments, 0, stopped.append, Driver())  # type: ignore[arg-type]
     manager.hub.awaited = 1
     asyncio.run(reader._read(queue, queue.logs[0], 0))
     return queue, reader, pauses, stopped

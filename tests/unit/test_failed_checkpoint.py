@@ -16,6 +16,7 @@ from kit.journals import Ops
 from fluxmq._core.errors import ShortageError, StorageError, UsageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.testing.probes import pump_queues
+from fluxmq.app.driver import LoopDriver
 from fluxmq.engine import durability
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
@@ -78,11 +79,12 @@ class Node:
         self.journal = self.store.journal
         self.hub = Hub(self.journal)
         self.broker = Broker(self.hub)
-        self.keeper = Keeper(self.broker, self.store, 1)
+        self.keeper = Keeper(self.broker, self.store, 1, LoopDriver())
         self.manager = QueueManager(self.hub)
         self.disk = Disk()
         self.segments = SegmentStore(directory, segment_bytes=1500, ops=self.disk)
-        self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, lambda error: None, small_bytes=0)
+        self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, LoopDriver(), lambda error: None,
+                                         small_bytes=0)
         self.keeper.recover()
 
     async def durable(self) -> None:
@@ -128,7 +130,7 @@ async def fail(node: Node, path: Path, arrange: Callable[[Node], Any]) -> dict[s
     node.work(1)
     await node.durable()
     arrange(node)
-    node.keeper.tick(asyncio.get_running_loop())
+    node.keeper.tick()
     task = node.keeper._task
     assert task is not None
     while not task.done():
@@ -138,7 +140,7 @@ async def fail(node: Node, path: Path, arrange: Callable[[Node], Any]) -> dict[s
         if getattr(node, "cancel", False):
             task.cancel()
     with pytest.raises(StorageError, match="Nothing is lost"):
-        node.keeper.tick(asyncio.get_running_loop())
+        node.keeper.tick()
     node.work(2)  # what still comes before the node has ended
     await node.durable()
     expected = node.state()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from kit import smalldisk
+from kit.driver import AtOnce
 
 from fluxmq._core.disk.journal import JOURNAL_FULL, JOURNAL_OK, Journal
 from fluxmq._core.errors import UsageError
@@ -19,6 +20,7 @@ from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import pump_queues
+from fluxmq.app.driver import LoopDriver
 from fluxmq.engine.ports_queues import Publish, QueueRefused
 from fluxmq.engine.queue_admin import QueueAdmin
 from fluxmq.engine.queue_clock import QueueClock
@@ -422,25 +424,6 @@ class FakeReserve:
         self.held = False
 
 
-class Loop:
-    """What run_in_executor needs, at once."""
-
-    def run_in_executor(self, executor: None, function: Any) -> Any:
-        value = function()
-
-        class Done:
-            def done(self) -> bool:
-                return True
-
-            def exception(self) -> None:
-                return None
-
-            def result(self) -> Any:
-                return value
-
-        return Done()
-
-
 class FakeLedger:
     """A ledger whose journal says what the test wants."""
 
@@ -459,17 +442,17 @@ class FakeLedger:
 
 def test_queues_refuse_while_there_is_no_reserve(tmp_path: Path) -> None:
     real = Journal(tmp_path, identity=1)
-    hub, reserve, loop = Hub(real), FakeReserve(), Loop()
+    hub, reserve = Hub(real), FakeReserve()
     manager, ledger = QueueManager(hub), FakeLedger(hub)
     journal = ledger.journal
     clock = SimpleNamespace(ledger=ledger, mono_ms=0)
     seen = SimpleNamespace(hub=clock, durables=0)
-    space = QueueSpace(seen, reserve, manager.log)  # type: ignore[arg-type]
+    space = QueueSpace(seen, reserve, AtOnce(), manager.log)  # type: ignore[arg-type]
 
     def ticks(count: int = 3) -> bool:
         for _ in range(count):
             clock.mono_ms += 1000
-            space.tick(loop)  # type: ignore[arg-type]
+            space.tick()
         return space.full
 
     def publish(queue: bytes) -> int:
@@ -510,8 +493,8 @@ def test_a_stop_waits_for_what_is_being_reserved(tmp_path: Path) -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: accidents.append(context))
-        space = QueueSpace(manager, SlowReserve(), manager.log)
-        space.tick(loop)
+        space = QueueSpace(manager, SlowReserve(), LoopDriver(), manager.log)
+        space.tick()
         await loop.run_in_executor(None, begun.wait)
         stopping = asyncio.ensure_future(space.stop())
         await asyncio.sleep(0)

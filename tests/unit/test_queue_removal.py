@@ -12,6 +12,7 @@ from fluxmq._core.disk.segment_format import log_name
 from fluxmq._core.errors import StorageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.testing.probes import pump_queues
+from fluxmq.app.driver import LoopDriver
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.queue_store import QueueKeeper
@@ -55,8 +56,9 @@ class Node:
             (level, text, fields)))
         self.ops = Watched()
         self.segments = SegmentStore(directory, segment_bytes=1500, compression="none", ops=self.ops)
-        self.keeper = Keeper(Broker(self.hub), self.store, 1 << 40)
-        self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, lambda error: None, small_bytes=0)
+        self.keeper = Keeper(Broker(self.hub), self.store, 1 << 40, LoopDriver())
+        self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, LoopDriver(), lambda error: None,
+                                         small_bytes=0)
         self.found = self.keeper.recover()
         write = self.store.checkpoint
 

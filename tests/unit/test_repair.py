@@ -15,6 +15,7 @@ from fluxmq._core.disk.journal_format import file_number
 from fluxmq._core.errors import CorruptError, StorageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.testing.probes import pump_queues
+from fluxmq.app.driver import LoopDriver
 from fluxmq.engine.broker import Broker, Limits
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.queue_store import QueueKeeper
@@ -46,8 +47,9 @@ class Node:
         self.broker = Broker(self.hub, Limits(queue_max=1000))
         self.manager = QueueManager(self.hub, "")
         self.segments = SegmentStore(directory)
-        self.keeper = Keeper(self.broker, self.store, 1 << 40)
-        self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, lambda error: None, small_bytes=small)
+        self.keeper = Keeper(self.broker, self.store, 1 << 40, LoopDriver())
+        self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, LoopDriver(), lambda error: None,
+                                         small_bytes=small)
         self.before()
         try:
             self.keeper.recover()

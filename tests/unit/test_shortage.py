@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.driver import AtOnce
 from kit.journals import Ops, writing
 
 from fluxmq._core.disk.journal import JOURNAL_FULL, SHORTAGES
@@ -64,20 +65,6 @@ def test_the_c_library_can_write_where_the_file_system_cannot_allocate(tmp_path:
     assert [flags & os.O_APPEND for flags in seen] == [0] and seen[0] & os.O_ACCMODE == os.O_RDWR
 
 
-class Loop:
-    """Runs at once what belongs into an executor."""
-
-    def run_in_executor(self, _: None, call: Callable[[], Any]) -> Any:
-        import asyncio
-
-        done: asyncio.Future[Any] = asyncio.Future(loop=asyncio.new_event_loop())
-        try:
-            done.set_result(call())
-        except OSError as error:
-            done.set_exception(error)
-        return done
-
-
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO, errno.EACCES])
 def test_a_reserve_that_cannot_be_had_refuses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                       code: int) -> None:
@@ -87,12 +74,12 @@ def test_a_reserve_that_cannot_be_had_refuses_nothing(tmp_path: Path, monkeypatc
         manager = QueueManager(hub)
         manager.declare(QueueSpec(name="q"))
         notes: list[str] = []
-        space = QueueSpace(manager, Reserve(tmp_path, SIZE), lambda level, cause, text, fields: notes.append(
+        space = QueueSpace(manager, Reserve(tmp_path, SIZE), AtOnce(), lambda level, cause, text, fields: notes.append(
             f"{text}: {fields.get('why')}"), retry_ms=1)
         monkeypatch.setattr(Reserve, "take", refusing(code))
         for _ in range(5):
             hub.set_clock(hub.now_ms + 10, hub.mono_ms + 10)
-            space.tick(Loop())  # type: ignore[arg-type]
+            space.tick()
             assert not space.full
         assert len(notes) == 1 and os.strerror(code) in notes[0]
 

@@ -1,0 +1,48 @@
+"""The engine's long steps on the running event loop: its tasks, timers and executor (engine/ports_driver.py)."""
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar, cast
+
+from fluxmq.engine.ports_driver import Work
+
+__all__ = ["LoopDriver"]
+
+T = TypeVar("T")
+
+
+class LoopDriver:
+    """Driver. loop: None is the one that runs when something begins."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._given = loop
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return self._given if self._given is not None else asyncio.get_running_loop()
+
+    def now(self) -> float:
+        """Seconds, of the monotonic clock."""
+        return time.monotonic()
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Work[T]:
+        """A task."""
+        return self._loop.create_task(coroutine)
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """asyncio's."""
+        return asyncio.sleep(seconds)
+
+    def blocking(self, step: Callable[..., T], *what: Any) -> Work[T]:
+        """In the loop's executor."""
+        return self._loop.run_in_executor(None, step, *what)
+
+    def result_of(self, work: Work[T]) -> Awaitable[T]:
+        """Shielded."""
+        return asyncio.shield(cast("asyncio.Future[T]", work))
+
+    def end_of(self, work: Work[Any]) -> Awaitable[object]:
+        """asyncio.wait(), which cancels nothing."""
+        return asyncio.wait({cast("asyncio.Future[Any]", work)})
