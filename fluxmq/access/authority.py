@@ -58,6 +58,14 @@ class Authority:
             self._users, workers=password_workers, waiting_max=password_waiting_max, clock=clock)
 
     @property
+    def name(self) -> str:
+        return "access list"
+
+    @property
+    def asks(self) -> bool:
+        return False
+
+    @property
     def open_publish(self) -> bool:
         return self._acl is None
 
@@ -118,11 +126,17 @@ class Authority:
             raise AuthError(NOT_AUTHORIZED, "the user name is another than was authenticated")
         return identity
 
-    def may_publish(self, identity: str | None, client_id: str, topic: str) -> bool:
+    def may_publish(self, identity: str | None, client_id: str, topic: str) -> bool | None:
         return self._acl is None or self._acl.may_publish(identity, client_id, topic)
 
-    def may_subscribe(self, identity: str | None, client_id: str, filter_: str) -> bool:
+    def may_subscribe(self, identity: str | None, client_id: str, filter_: str) -> bool | None:
         return self._acl is None or self._acl.may_subscribe(identity, client_id, filter_)
+
+    async def decide_publish(self, identity: str | None, client_id: str, topic: str) -> bool:
+        return bool(self.may_publish(identity, client_id, topic))
+
+    async def decide_subscribe(self, identity: str | None, client_id: str, filter_: str) -> bool:
+        return bool(self.may_subscribe(identity, client_id, filter_))
 
     def reload(self) -> list[str]:
         """Read both files again. Empty when they hold from now on, else what is wrong: then both stay as they were.

@@ -57,7 +57,7 @@ class Amqp091:
         self.queues = AmqpQueues(server.queue_manager, secrets.token_bytes, self._route)
         self.queues.dead.on_published = self._dead_letter
         server.keeper.exchanges = ExchangeKeeper(self.exchanges, server.queue_manager)
-        self.channels = ChannelMethods(server.hub, self.exchanges, self.queues, server.authority,
+        self.channels = ChannelMethods(server.hub, self.exchanges, self.queues, server.asking,
                                        later=server.loop.call_later,
                                        consumer_timeout_ms=int(config.consumer_timeout * 1000), on_log=self.notes.say)
 

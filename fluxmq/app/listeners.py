@@ -73,8 +73,8 @@ def _mqtt(server: Server, path: str, slot: MqttSlot) -> Listener:
                   username_from=slot.username_from if isinstance(slot, TlsListener) else "",
                   path=slot.path if isinstance(slot, WebSocketListener | TlsWebSocket) else "",
                   origins=slot.allowed_origins if isinstance(slot, WebSocketListener | TlsWebSocket) else (),
-                  guard=server.guard, on_log=server.note, log_connections=server.notes.tells_connection,
-                  later=server.loop.call_later)
+                  guard=server.guard, asking=server.asking, on_log=server.note,
+                  log_connections=server.notes.tells_connection, later=server.loop.call_later)
     return Listener(front, server.poller, websocket=isinstance(slot, WebSocketListener | TlsWebSocket),
                     **_how(server, path, slot))
 
@@ -84,7 +84,7 @@ def _amqp091(server: Server, path: str, slot: AmqpSlot) -> AmqpListener:
     options = AmqpOptions(
         frame_max=config.frame_max, channel_max=config.channel_max, heartbeat_s=int(config.heartbeat),
         write_timeout_ms=int(slot.write_timeout * 1000))
-    front = AmqpFront(server.hub, server.authority, options, node.tally, node.clients, node.channels,
+    front = AmqpFront(server.hub, server.asking, options, node.tally, node.clients, node.channels,
                       path.removeprefix("server."), find_virtual_host=node.find_virtual_host,
                       username_from=slot.username_from if isinstance(slot, TlsListener) else "",
                       guard=server.guard, on_log=node.notes.say, log_connections=node.notes.tells_connection)

@@ -41,7 +41,9 @@ from fluxmq.app.heap import HeapKeeper, settle_heap
 from fluxmq.app.hub_limits import session_limits, set_limits
 from fluxmq.app.listeners import open_listeners
 from fluxmq.app.logs import Notes, configure
+from fluxmq.app.reviewing import Reviewing
 from fluxmq.app.snapshot import Snapshots
+from fluxmq.edge.asking import Asking
 from fluxmq.edge.listening import SocketListener
 from fluxmq.edge.mqtt.clients import MqttClients
 from fluxmq.edge.mqtt.tally import Tally
@@ -53,7 +55,6 @@ from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_limited import LimitedConsumers
 from fluxmq.engine.queue_space import QueueSpace
 from fluxmq.engine.queues import QueueManager
-from fluxmq.engine.review import review
 from fluxmq.engine.sys_topics import SysTopics
 from fluxmq.model.config import Config
 from fluxmq.record.options import BrokerAbout
@@ -104,9 +105,9 @@ async def _main(config: Config) -> int:
 
 
 class Server:
-    """One node."""
+    """One node. authority: who decides, where a program has a broker inside; None: the configured files."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, authority: Authority | None = None) -> None:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.stopped = asyncio.Event()
@@ -133,7 +134,7 @@ class Server:
         self.supervisor: Supervisor | None = None
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._authority: Authority | None = None
+        self._authority = authority
         self._started = False
 
     # ------------------------------------------------------------------ initialize
@@ -155,9 +156,10 @@ class Server:
         self.broker = Broker(self.hub, session_limits(config), self.note)
         self.keeper = Keeper(self.broker, self.store, config.storage.journal_file_size, LoopDriver(self.loop))
         self.segments = queue_setup.initialize(self)
-        self._authority = Authority(config.auth.users_file or None, config.auth.acl_file or None,
-                                    config.auth.allow_anonymous)
-        self.authority = self._authority
+        self.authority = self._authority = self._authority or Authority(
+            config.auth.users_file or None, config.auth.acl_file or None, config.auth.allow_anonymous)
+        self.asking = Asking(self.authority, self.note, config.auth.ask_timeout)
+        self.reviewing = Reviewing(self.broker, self.asking)
         self._apply_authority()
         self.amqp091.initialize()
         open_listeners(self)
@@ -185,7 +187,7 @@ class Server:
         found = self.keeper.recover()
         recovered.tell(self.log, self.store, self.segments)
         queue_setup.declare(self)
-        review(self.broker, self.authority)  # permissions may have changed while it was down
+        self.reviewing.begin()  # permissions may have changed while it was down
         for problem in out_of_date(self.contexts):
             self.log.warning(problem)
         if found:
@@ -291,7 +293,7 @@ class Server:
         problems = [f"{path}: {problem}" for path, contexts in self.contexts if (problem := contexts.reload())]
         problems += self.authority.reload()
         self._apply_authority()
-        review(self.broker, self.authority)
+        self.reviewing.begin()
         self.amqp091.clients.review(self.authority.removed)
         for problem in problems:
             log.error(f"reload: {problem}")
@@ -313,6 +315,7 @@ class Server:
         if self.admin is not None:
             await self.admin.stop()
         if self._started:
+            self.reviewing.stop()
             await self._say_goodbye()
             self.amqp091.channels.departures.finish()
             if self._timer is not None:

@@ -91,6 +91,8 @@ class Snapshots:
             "fluxmq_login_refusals_delayed_total": server.guard.delayed,
             "fluxmq_login_bans_total": {(of,): number for of, number in server.guard.begun.items()},
             "fluxmq_login_bans": server.guard.standing,
+            "fluxmq_decisions_total": {(answer,): n for answer, n in server.asking.answers.items()},
+            "fluxmq_connections_asking": server.asking.waiting,
             "fluxmq_acl_denied_total": {("publish",): c["publish_denied"], ("subscribe",): tally.subscribe_denied},
         } | self._amqp091() | self._record() | self._queues()
 

@@ -1,8 +1,10 @@
 """The port through which the broker asks who somebody is and what he may do.
 
 The hot path asks nothing where `open_publish` or `open_subscribe` is true; elsewhere it keeps decisions per connection
-and topic, for as long as `generation` stays the same. An identity is the user name that has been proved, None for a
-client that is let in without one; what a CONNECT merely claims is never an identity.
+and topic, for as long as `generation` stays the same. An Authority that must ask somebody else answers None there and
+goes on in decide_publish or decide_subscribe; the connection waits meanwhile (decision 0008). An identity is the user
+name that has been proved, None for a client that is let in without one; what a CONNECT merely claims is never an
+identity.
 """
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -30,6 +32,14 @@ class Exchange(Protocol):
 
 class Authority(Protocol):
     """Authentication and permission, for all protocols."""
+
+    @property
+    def name(self) -> str:
+        """Who decides, for logs."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether may_publish and may_subscribe may answer None."""
 
     @property
     def open_publish(self) -> bool:
@@ -79,8 +89,17 @@ class Authority(Protocol):
         so far; None when there is none. Raises AuthError(0x87) when it, or the certificate, names somebody else.
         """
 
-    def may_publish(self, identity: str | None, client_id: str, topic: str) -> bool:
-        """Whether a publish to this topic name is allowed."""
+    def may_publish(self, identity: str | None, client_id: str, topic: str) -> bool | None:
+        """Whether a publish to this topic name is allowed; None: that takes time, decide_publish will say."""
 
-    def may_subscribe(self, identity: str | None, client_id: str, filter_: str) -> bool:
-        """Whether a subscription to this valid filter, `$share/group/filter` included, is allowed."""
+    def may_subscribe(self, identity: str | None, client_id: str, filter_: str) -> bool | None:
+        """Whether a subscription to this valid filter, `$share/group/filter` included, is allowed; None: that takes
+        time, decide_subscribe will say."""
+
+    async def decide_publish(self, identity: str | None, client_id: str, topic: str) -> bool:
+        """As may_publish, after asking. It is cancelled when its time is up or nobody waits any more; what it raises
+        is a refusal that is not remembered. Who wants an answer to be known to other connections, or to further
+        questions that are not about a publish, remembers it himself for may_publish."""
+
+    async def decide_subscribe(self, identity: str | None, client_id: str, filter_: str) -> bool:
+        """As may_subscribe, in the same way."""

@@ -229,6 +229,9 @@ class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     users_file: Annotated[str, Meta(description="Users and their password hashes; `fluxmq user add` writes it.")] = ""
     acl_file: Annotated[str, Meta(description=(
         "Who may publish and subscribe to what; empty = everybody everything."))] = ""
+    ask_timeout: Annotated[Seconds, Meta(ge=0.1, le=3600, description=(
+        "How long an authority that decides elsewhere, for a program that has a broker inside, may take about one "
+        "packet; without an answer that is refused, once. The access list answers at once."))] = 5.0
     delay_after: Annotated[int, Meta(ge=0, le=1_000_000, description=(
         "Failed logins of one user from one address, from one address, or of one user, that are refused at once; "
         "further ones are refused later, after 0.5 s, 1 s, 2 s and so on. See docs/guide/access.md."))] = 3

@@ -156,6 +156,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("fluxmq_login_bans", "gauge", "Bans that stand."),
     Metric("fluxmq_acl_denied_total", "counter", "What the ACL did not allow.",
            labels=(Label("action", ("publish", "subscribe")),)),
+    Metric("fluxmq_decisions_total", "counter", "Permissions that somebody else was asked for: allowed, refused, not "
+                                                "answered in time, or the question failed.",
+           labels=(Label("answer", ("allowed", "refused", "late", "failed")),)),
+    Metric("fluxmq_connections_asking", "gauge", "Connections that are not read because such an answer is missing."),
     Metric("fluxmq_recording", "gauge", "Whether traffic is being recorded: 1, or 0."),
     Metric("fluxmq_record_entries_total", "counter", "Reads, writes and events handed to the writer of a recording."),
     Metric("fluxmq_record_bytes_total", "counter", "Bytes of them.", "bytes"),

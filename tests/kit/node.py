@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
+from fluxmq.access.authority import Authority
 from fluxmq.app.config import load
 from fluxmq.app.server import Server
 
@@ -19,15 +20,17 @@ T = TypeVar("T")
 
 
 class Node:
-    """directory: where data goes. settings: `key.path` → value, as for `fluxmq run --set`."""
+    """directory: where data goes. settings: `key.path` → value, as for `fluxmq run --set`. authority: as Server's."""
 
-    def __init__(self, directory: Path, settings: dict[str, object] | None = None) -> None:
+    def __init__(self, directory: Path, settings: dict[str, object] | None = None,
+                 authority: Authority | None = None) -> None:
         given = {"server.mqtt.tcp.plain.addr": "127.0.0.1:0", "server.mqtt.websocket.plain.addr": "",
                  "server.amqp091.plain.addr": "", "server.health_enabled": "false",
                  "storage.dir": directory / "data", "broker.sys_interval": "0"} | (settings or {})
         self.directory = directory
         self.config, _ = load(sets=[f"{name}={value}" for name, value in given.items()])
         self.server: Server
+        self._authority = authority
         self._loop: asyncio.AbstractEventLoop
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
@@ -36,7 +39,7 @@ class Node:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.server = Server(self.config)
+        self.server = Server(self.config, self._authority)
         try:
             self.server.initialize()
             await self.server.start()

@@ -32,8 +32,9 @@ APART = [{"mqtt", "amqp091"}, {"exchange", "queue"}]        # do not know each o
 # Who imports what of the core that is not for everybody.
 OF_CORE = {"net": {"edge", "record", "app"}, "client": {"client", "spark", "bench"},
            "record": {"record", "spark", "bench"}, "testing": {"bench"}}
-# spark-submit starts a file, which calls the command line; a benchmark asks a broker by its admin socket.
-ENTRIES = {"spark": {"job.py": {"app"}}, "bench": {"bench_source.py": {"app"}}}
+# spark-submit starts a file, which calls the command line; a benchmark asks a broker by its admin socket, another has
+# one inside.
+ENTRIES = {"spark": {"job.py": {"app"}}, "bench": {"bench_source.py": {"app"}, "bench_asking.py": {"app", "access"}}}
 EDGES = {"edge.mqtt", "edge.amqp091"}
 # The way in: the version, and `python -m fluxmq`.
 TOP = {"__init__.py": set[str](), "__main__.py": {"app"}}

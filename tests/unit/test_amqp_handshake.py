@@ -43,6 +43,7 @@ from fluxmq.edge.amqp091.options import FrontOptions
 from fluxmq.edge.amqp091.reply import close_frame, reply_text
 from fluxmq.edge.amqp091.sasl import Claim, mechanisms, read_response
 from fluxmq.edge.amqp091.tally import Tally
+from fluxmq.edge.asking import Asking
 
 ANNA = {"subject": ((("commonName", "anna"),),)}
 CLOSES = {"authentication_failure_close": True}
@@ -56,6 +57,7 @@ class Wire:
     end_code = 0
     eof = False
     origin: Any = None
+    asked: Any = None
 
     def __init__(self, front: Front, certificate: dict[str, Any] | None = None) -> None:
         self.handler, self.certificate = front, certificate
@@ -158,9 +160,13 @@ class Node:
         self.tally, self.channels = Tally(), Channels()
         self.clients = Clients(BodyTurns(Bodies(), lambda *said: None))
         self.front = Front(
-            Hub(None), authority, FrontOptions(**options), self.tally, self.clients, self.channels, "amqp091/plain",
+            Hub(None), Asking(authority, self.note), FrontOptions(**options), self.tally, self.clients, self.channels,
+            "amqp091/plain",
             find_virtual_host={"/": "root", "other": "others"}.get,  # type: ignore[arg-type]
-            username_from=username_from, on_log=lambda level, _, text, fields: self.lines.append((level, text, fields)))
+            username_from=username_from, on_log=self.note)
+
+    def note(self, level: str, _: str, text: str, fields: dict[str, Any]) -> None:
+        self.lines.append((level, text, fields))
 
     def greeted(self, certificate: dict[str, Any] | None = None) -> Wire:
         wire = Wire(self.front, certificate)

@@ -21,6 +21,7 @@ from fluxmq.access.authority import Authority
 from fluxmq.app.server import Server
 from fluxmq.edge.amqp091.channel import ChannelMethods
 from fluxmq.edge.amqp091.client import HOLD_CHANNEL, Client
+from fluxmq.edge.asking import Asking
 from fluxmq.edge.shares import STEPS_MAX, Shares
 from fluxmq.engine.amqp_queues import AmqpQueues
 
@@ -95,8 +96,8 @@ class Edge(Bench):
         self.queues = AmqpQueues(self.manager, bytes_in_order(), None)
         self.left = 0
         exchanges: Any = None  # of nobody here
-        self.methods_ = ChannelMethods(self.hub, exchanges, self.queues, Authority(), later=self.later,
-                                       consumer_timeout_ms=0, on_log=lambda *told: None)
+        self.methods_ = ChannelMethods(self.hub, exchanges, self.queues, Asking(Authority(), lambda *told: None),
+                                       later=self.later, consumer_timeout_ms=0, on_log=lambda *told: None)
         self.edge = Client(self.connection, 1, "test", m.ConnectionStartOk)
         self.edge.vhost = "/"
         self.handler.on_method = self.on_method  # type: ignore[method-assign]

@@ -76,6 +76,7 @@ cdef class AmqpConnection(Transport):
     cdef int64_t sent_ms
     cdef dict allowed                   # (exchange, routing key) -> bool
     cdef uint64_t allowed_generation
+    cdef dict decided                   # (exchange, routing key) -> int, while a transaction is committed
 
     cdef int on_frame(self, uint8_t kind, uint16_t number, const uint8_t* at, uint32_t size) except -1
     cdef int on_channel_frame(self, uint8_t kind, Content content, const uint8_t* at, uint32_t size) except -1
@@ -88,12 +89,15 @@ cdef class AmqpConnection(Transport):
     cdef int complete(self, Content content, const uint8_t* payload) except -1
     cdef int keep_publish(self, Channel channel, const body_t* body, const amqp_properties_t* properties,
                           bint mandatory) except -1
-    # 1: a queue has refused it.
     cdef int publish(self, Channel channel, const body_t* body, bint mandatory) except -1
     cdef Route route_of(self, const body_t* body, const amqp_properties_t* properties)
     cdef bint publish_topic(self, const body_t* body, list queues, bint* refused) except? 0
-    cdef bint publish_copies(self, const body_t* body, Route route, bint* refused) except? 0
+    cdef int publish_copies(self, const body_t* body, Route route, bint* refused) except -1
     cdef int check_end(self, const uint8_t* at, uint32_t size) except -1
     cdef int check_access(self, const body_t* body) except -1
+    cdef object decide(self, bytes topic)
+    cdef dict decide_all(self, list publishes)
+    cdef int commit_all(self, Channel channel) except -1
+    cdef int tell_method(self, uint16_t number, const uint8_t* at, size_t size) except -1
     cdef bint answers_pile_up(self) noexcept
     cdef int end_read(self) except -1

@@ -1,12 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Handle and machine. Frames of one AMQP 0-9-1 connection, and the hot methods. See net/amqp091_connection.pxd.
+It is one file because a content has one way, from its method to its queues, that it may have to take again (ASK).
 
 What the edge must provide (`handler`), besides what Transport asks for:
 
     on_greeting(connection)                     the protocol header was right: Connection.Start
-    on_method(connection, channel, payload)     any method that is not hot; channel 0 is the connection
+    on_method(connection, channel, payload) -> bool     any method that is not hot; channel 0 is the connection. True:
+                                                ASK (transport.pxd)
     on_channel_error(connection, channel, code, text, method)   a soft error: Channel.Close is to be sent
-    may_publish(connection, exchange, routing_key) -> bool      asked once for each pair
+    may_publish(connection, exchange, routing_key) -> int | None    asked once for each pair. 0, 1: no, yes; -1: no, to
+                                                be asked again; None: ASK
 
 Errors: ProtocolError with a reply code of the specification. Soft codes (those that close a channel) that concern a
 channel end up with on_channel_error; the rest ends the connection through on_error.
@@ -37,7 +40,7 @@ from fluxmq._core.memory.node cimport WORK_ASK, WORK_COLD, WORK_CONNECT, WORK_HO
 from fluxmq._core.memory.tap cimport TAP_AMQP091
 from fluxmq._core.net.amqp091_channel cimport SETTLE_MORE
 from fluxmq._core.net.transport cimport (
-    PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN,
+    ASK, DONE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN,
 )
 from fluxmq._core.queue.queue cimport Queue
 from fluxmq._core.wire.primitives cimport peek_u16, peek_u32
@@ -54,6 +57,7 @@ cdef enum:
     FRAME_MAX_UNTUNED = 131072      # before Connection.TuneOk: client properties may be long
     OWN_KEPT_MAX = 262144           # room for bodies and properties that a connection keeps, shared by its channels
     ALLOWED_MAX = 1024
+    ASKED_AT_ONCE_MAX = 256         # questions about one transaction that are under way, as in edge/asking.py
     TX_BYTES_MAX = 268435456        # of one transaction: a batch of the journal holds four times that
     KEPT_BYTES = 256                # what a publish takes that waits for its commit, beside its bytes
 SOFT_CODES = frozenset({311, 313, 403, 404, 405, 406})      # they close a channel, section 1.1 of the specification
@@ -242,17 +246,12 @@ cdef class AmqpConnection(Transport):
             return 0
         return <size_t>peek_u32(data + 3) + FRAME_EXTRA
 
-    cdef int dispatch_big(self) except -1:
-        cdef blob_t* blob = self.big
-        self.big = NULL
-        self.big_have = 0
-        try:
-            self.check_end(blob.data, blob.size - FRAME_EXTRA)
-            self.on_frame(blob.data[0], peek_u16(blob.data + 1), blob.data + 7, blob.size - FRAME_EXTRA)
-            self.end_read()
-        finally:
-            blob_drop(blob)
-        return 0
+    cdef int dispatch_big(self, blob_t* blob) except -1:
+        cdef int result
+        self.check_end(blob.data, blob.size - FRAME_EXTRA)
+        result = self.on_frame(blob.data[0], peek_u16(blob.data + 1), blob.data + 7, blob.size - FRAME_EXTRA)
+        self.end_read()
+        return result
 
     cdef int check_end(self, const uint8_t* at, uint32_t size) except -1:
         if at[7 + size] != FRAME_END:
@@ -264,6 +263,7 @@ cdef class AmqpConnection(Transport):
         cdef const uint8_t* at = data
         cdef const uint8_t* end = data + n
         cdef uint32_t size
+        cdef int result
         if not self.greeted:
             if memcmp(at, PROTOCOL, min(n, <size_t>8)) != 0:
                 # The answer to any other header is ours, then the end, section 4.2.2 of the specification.
@@ -289,10 +289,13 @@ cdef class AmqpConnection(Transport):
                 break
             self.parsed = at + size + FRAME_EXTRA
             self.check_end(at, size)
-            if self.on_frame(at[0], peek_u16(at + 1), at + 7, size) == SETTLE_MORE:
-                self.parsed = at    # it stays where it is, and is handled again in the next round
+            result = self.on_frame(at[0], peek_u16(at + 1), at + 7, size)
+            if result == SETTLE_MORE or result == ASK:
+                self.parsed = at    # it stays where it is, and is handled again: in the next round, or when answered
             else:
                 at += size + FRAME_EXTRA
+                if self.asked is not None:
+                    self.asked = None
             # Per frame: a few bytes (Basic.Get) may ask for as much as a message has.
             if self.link.pending + self.link.awaited > 2 * self.link.high:
                 self.pause_for(PAUSE_ANSWERS)
@@ -344,8 +347,7 @@ cdef class AmqpConnection(Transport):
                 raise ProtocolError(REPLY_UNEXPECTED_FRAME, "content on channel 0")
             self.hub.cold = True
             self.hub.node.work += WORK_CONNECT
-            self.handler.on_method(self, 0, PyBytes_FromStringAndSize(<const char*>at, size))
-            return 0
+            return self.tell_method(0, at, size)
         if self.phase != PHASE_OPEN:
             raise ProtocolError(REPLY_COMMAND_INVALID, f"a frame on channel {number} before connection.open")
         content = self.last
@@ -356,8 +358,7 @@ cdef class AmqpConnection(Transport):
                 if method == CHANNEL_OPEN or method == CHANNEL_CLOSE or method == CHANNEL_CLOSE_OK:
                     self.hub.cold = True
                     self.hub.node.work += WORK_COLD
-                    self.handler.on_method(self, number, PyBytes_FromStringAndSize(<const char*>at, size))
-                    return 0
+                    return self.tell_method(number, at, size)
                 self.method = method
                 raise ProtocolError(REPLY_CHANNEL_ERROR, f"expected 'channel.open' on channel {number}")
             self.last = content
@@ -403,9 +404,11 @@ cdef class AmqpConnection(Transport):
             return self.on_settle(content.channel, method, at, end)
         self.hub.cold = True
         self.hub.node.work += WORK_COLD
-        self.handler.on_method(self, content.channel.number,
-                               PyBytes_FromStringAndSize(<const char*>at - 4, end - at + 4))
-        return 0
+        return self.tell_method(content.channel.number, at - 4, end - at + 4)
+
+    cdef int tell_method(self, uint16_t number, const uint8_t* at, size_t size) except -1:
+        return ASK if self.handler.on_method(self, number, PyBytes_FromStringAndSize(<const char*>at, size)) is True \
+            else DONE
 
     cdef int on_settle(self, Channel channel, uint32_t method, const uint8_t* at, const uint8_t* end) except -1:
         """Basic.Ack: tag, multiple. Basic.Reject: tag, requeue. Basic.Nack: tag, multiple and requeue."""
@@ -459,11 +462,15 @@ cdef class AmqpConnection(Transport):
                                 f"message size {content.body_size} is larger than configured max "
                                                      f"size {content.bodies.message_max}")
         if content.body_size == 0:
-            return self.complete(content, at)
+            if self.complete(content, at) == ASK:
+                content.expects = EXPECT_HEADER
+                return ASK
+            return DONE
         self.unfinished.append(content)
         return 0
 
     cdef int on_body(self, Content content, const uint8_t* at, uint32_t size) except -1:
+        cdef int result
         if content.body_have + size > content.body_size:
             raise ProtocolError(REPLY_UNEXPECTED_FRAME,
                                 f"a body of more than the {content.body_size} bytes of its header")
@@ -471,12 +478,16 @@ cdef class AmqpConnection(Transport):
             return self.complete(content, at)
         content.add(at, size)
         if content.body_have == content.body_size:
-            return self.complete(content, content.own_body)
+            result = self.complete(content, content.own_body)
+            if result == ASK:
+                content.body_have -= size       # this frame comes again
+            return result
         if content.bodies.held > content.bodies.most and not self.favoured:
             self.handler.on_bodies(self)
         return 0                        # what is not kept yet is among the unfinished since its header
 
     cdef int complete(self, Content content, const uint8_t* payload) except -1:
+        """DONE; or ASK, and the content is as it was before the frame that completes it."""
         cdef body_t body
         cdef Channel channel = content.channel
         cdef amqp_properties_t properties
@@ -499,9 +510,12 @@ cdef class AmqpConnection(Transport):
                 body.properties = <const uint8_t*><const char*><bytes>other
                 body.properties_length = <uint32_t>len(<bytes>other)
         if channel.transactional:
-            self.keep_publish(channel, &body, &properties, content.mandatory)
+            code = self.keep_publish(channel, &body, &properties, content.mandatory)
         else:
-            self.publish(channel, &body, content.mandatory)
+            code = self.publish(channel, &body, content.mandatory)
+        if code == ASK:
+            content.expects = EXPECT_BODY
+            return ASK
         content.done(OWN_KEPT_MAX // <uint64_t>max(1, len(self.contents))
                      if content.bodies.held <= content.bodies.most else 0)
         return 0
@@ -510,6 +524,8 @@ cdef class AmqpConnection(Transport):
                           bint mandatory) except -1:
         """Until Tx.Commit. What would be refused is refused now: a commit is all or nothing."""
         cdef Route route = self.route_of(body, properties)
+        if route is None:
+            return ASK
         channel.tx_bytes += (KEPT_BYTES + body.topic_length + body.properties_length + body.payload_length) * max(
             <uint64_t>1, <uint64_t>len(route.queues))
         if channel.tx_bytes > TX_BYTES_MAX:
@@ -522,8 +538,8 @@ cdef class AmqpConnection(Transport):
         return 0
 
     cdef int publish(self, Channel channel, const body_t* body, bint mandatory) except -1:
-        """Routes one message. Raises ProtocolError 404 for an exchange that is not there, 403 for one that is not for
-        this user."""
+        """Routes one message: DONE, REFUSED by a queue, ASK. Raises ProtocolError 404 for an exchange that is not
+        there, 403 for one that is not for this user."""
         cdef uint64_t since = self.hub.commits.mark
         cdef amqp_properties_t properties
         cdef Route route = None
@@ -531,7 +547,7 @@ cdef class AmqpConnection(Transport):
         cdef body_t moved
         cdef uint8_t[ADDRESS_BYTES_MAX] address
         cdef bint refused = 0
-        cdef bint routed
+        cdef int routed
         if body.topic[0] == 0 and self.mqtt_space:      # an answer to an MQTT client, whose topic reply_to was
             moved = body[0]
             moved.topic = address
@@ -540,16 +556,20 @@ cdef class AmqpConnection(Transport):
                 body = &moved
         properties_read(body.properties, body.properties + body.properties_length, &properties)
         route = self.route_of(body, &properties)
-        self.hub.node.work += WORK_ROUTE + WORK_HOP * <uint64_t>len(route.queues)
-        self.hub.node.counters.messages_received[1] += 1
+        if route is None:
+            return ASK
         if properties.headers.length and has_copies(&properties):
             routed = self.publish_copies(body, route, &refused)
+            if routed == ASK:
+                return ASK
         else:
             routed = route.routed
             for queue in route.queues:
                 refused = queue.put(body, 1) != 0 or refused
             if route.mqtt:
                 routed = self.publish_topic(body, route.queues, &refused) or routed
+        self.hub.node.work += WORK_ROUTE + WORK_HOP * <uint64_t>len(route.queues)
+        self.hub.node.counters.messages_received[1] += 1
         if mandatory and not routed:
             channel.write_return(body, REPLY_NO_ROUTE, b"NO_ROUTE")
         if self.hub.commits.mark != since:
@@ -561,7 +581,7 @@ cdef class AmqpConnection(Transport):
         return refused
 
     cdef Route route_of(self, const body_t* body, const amqp_properties_t* properties):
-        """Where the exchange that is named sends it."""
+        """Where the exchange that is named sends it; None: whether this user may is being asked."""
         cdef uint32_t n = body.topic[0]
         cdef Route route = self.exchanges.find(body.topic + 1, n, body.topic + 1 + n, body.topic_length - 1 - n,
                                                properties.headers.at, properties.headers.length)
@@ -572,17 +592,18 @@ cdef class AmqpConnection(Transport):
             raise ProtocolError(REPLY_ACCESS_REFUSED, f"cannot publish to internal exchange "
                                                       f"'{shown((<const char*>body.topic)[1:1 + n])}' in vhost "
                                                       f"'{self.vhost}'")
-        if not self.hub.open_publish:
-            self.check_access(body)
+        if not self.hub.open_publish and self.check_access(body) == ASK:
+            return None
         return route
 
-    cdef bint publish_copies(self, const body_t* body, Route route, bint* refused) except? 0:
-        """Headers CC and BCC: the same message by further routing keys, in each queue once. Whether it went
-        anywhere."""
+    cdef int publish_copies(self, const body_t* body, Route route, bint* refused) except -1:
+        """Headers CC and BCC: the same message by further routing keys, in each queue once. Whether it went anywhere;
+        ASK: it did not yet."""
         cdef body_t sent = body[0]
         cdef body_t other = body[0]
         cdef amqp_properties_t properties
         cdef Queue queue
+        cdef Route copied
         cdef bytes address
         cdef bint routed
         cdef bytes exchange = (<const char*>body.topic)[:1 + body.topic[0]]
@@ -596,7 +617,10 @@ cdef class AmqpConnection(Transport):
             address = exchange + <bytes>key[:255]
             other.topic = <const uint8_t*><const char*>address
             other.topic_length = <uint32_t>len(address)
-            if self.route_of(&other, &properties).mqtt:
+            copied = self.route_of(&other, &properties)
+            if copied is None:
+                return ASK
+            if copied.mqtt:
                 topics.append(address)
         keys = [(<const char*>body.topic)[len(exchange):body.topic_length], *keys]
         route = self.exchanges.find_keys(body.topic + 1, body.topic[0], keys, properties.headers.at,
@@ -620,7 +644,20 @@ cdef class AmqpConnection(Transport):
         return matched != 0
 
     cdef int check_access(self, const body_t* body) except -1:
+        """DONE: this user may; ASK. Raises ProtocolError 403."""
         cdef bytes topic = (<const char*>body.topic)[:body.topic_length]
+        allowed = self.decided[topic] if self.decided is not None else self.decide(topic)
+        if allowed is None:
+            return ASK
+        if allowed <= 0:
+            self.hub.node.counters.publish_denied += 1
+            raise ProtocolError(REPLY_ACCESS_REFUSED,
+                                f"access to publish to exchange '{shown(topic[1:1 + topic[0]])}' "
+                                                f"refused")
+        return DONE
+
+    cdef object decide(self, bytes topic):
+        """As the handler's may_publish, of an exchange and a routing key as FORMAT_AMQP091 has them; remembered."""
         if self.allowed is None or self.allowed_generation != self.hub.access_generation or len(
                 self.allowed) >= ALLOWED_MAX:
             self.allowed = {}
@@ -629,17 +666,61 @@ cdef class AmqpConnection(Transport):
         if allowed is None:
             n = topic[0]
             self.hub.node.work += WORK_ASK
-            allowed = self.allowed[topic] = self.handler.may_publish(self, topic[1:1 + n], topic[1 + n:])
-        if not allowed:
-            self.hub.node.counters.publish_denied += 1
-            raise ProtocolError(REPLY_ACCESS_REFUSED,
-                                f"access to publish to exchange '{shown(topic[1:1 + topic[0]])}' "
-                                                f"refused")
-        return 0
+            allowed = self.handler.may_publish(self, topic[1:1 + n], topic[1 + n:])
+            if allowed is not None and allowed >= 0:
+                self.allowed[topic] = allowed
+        return allowed
 
-    def commit(self, Channel channel not None):
+    cdef dict decide_all(self, list publishes):
+        """Of every address that a transaction publishes to, as decide(); None: some are being asked. Their number at
+        once is bounded, the next follow when these are answered."""
+        cdef uint8_t[ADDRESS_BYTES_MAX] moved
+        cdef amqp_properties_t found
+        cdef body_t body
+        cdef uint32_t n
+        cdef int asked = 0
+        decided = {}
+        memset(&body, 0, sizeof(body))
+        body.format = FORMAT_AMQP091
+        for topic, properties, _, _ in publishes:
+            addresses = [topic]
+            body.topic = <const uint8_t*><const char*><bytes>topic
+            if body.topic[0] == 0 and self.mqtt_space:      # as publish()
+                n = reply_route(body.topic + 1, <uint32_t>len(topic) - 1, moved)
+                if n:
+                    addresses = [(<const char*>moved)[:n]]
+            body.properties = <const uint8_t*><const char*><bytes>properties
+            body.properties_length = <uint32_t>len(properties)
+            properties_read(body.properties, body.properties + body.properties_length, &found)
+            if found.headers.length and has_copies(&found):
+                exchange = addresses[0][:1 + addresses[0][0]]
+                addresses += [exchange + <bytes>key[:255] for key in copies(&body)[0]]
+            for address in addresses:
+                if address in decided:
+                    continue
+                allowed = self.decide(address)
+                if allowed is None:
+                    asked += 1
+                    if asked == ASKED_AT_ONCE_MAX:
+                        return None
+                else:
+                    decided[address] = allowed
+        return decided if asked == 0 else None
+
+    def commit(self, Channel channel not None) -> bool:
         """Tx.Commit: everything that was published and settled since the last one, in one batch of the journal. Raises
-        ProtocolError 406, and has done all the same, when a queue took no more."""
+        ProtocolError 406, and has done all the same, when a queue took no more. True: ASK, and nothing was done."""
+        if not self.hub.open_publish:
+            self.decided = self.decide_all(channel.tx_publishes)
+            if self.decided is None:
+                return True
+        try:
+            self.commit_all(channel)
+        finally:
+            self.decided = None
+        return False
+
+    cdef int commit_all(self, Channel channel) except -1:
         cdef body_t body
         cdef bint refused = 0
         publishes, channel.tx_publishes = channel.tx_publishes, []
@@ -663,6 +744,7 @@ cdef class AmqpConnection(Transport):
         self.end_read()
         if refused:
             raise ProtocolError(REPLY_PRECONDITION_FAILED, "partial tx completion")
+        return 0
 
     # ---------------------------------------------------------------- Transport
 

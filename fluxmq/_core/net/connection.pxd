@@ -18,9 +18,10 @@ cdef class Connection(Transport):
     cdef dict allowed                   # topic -> bool, answers of the Authority
     cdef list aliases                   # inbound: alias - 1 -> topic bytes or None
     cdef uint32_t alias_bytes           # of those topics
+    cdef uint16_t learning              # the alias that the packet being handled gives its topic to; 0: none
     cdef public int64_t keep_alive_ms   # 1.5 x keep alive, 0 = off, [MQTT-3.1.2-22]
     cdef const uint8_t* read_properties(self, pub_t* pub, const uint8_t* at, const uint8_t* end) except NULL
-    cdef int learn_alias(self, uint16_t index, bytes topic) except -1
+    cdef int learn_alias(self, const pub_t* pub) except -1
     cdef int remember_properties(self, const uint8_t* at, uint32_t length) except -1
     cdef route_t* route_of(self, pub_t* pub) except NULL
     cdef route_t* remember(self, route_t* route) noexcept
@@ -33,6 +34,7 @@ cdef class Connection(Transport):
     cdef int on_ack(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1
     cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_id, uint8_t reason, uint64_t since) except -1
     cdef int publish_and_answer(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1
+    cdef int permit(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1
     cdef int may_publish(self, route_t* route) except -1
     cdef route_t* queue_route(self, pub_t* pub, route_t* route, uint16_t packet_id) except? NULL
     cdef int refuse_publish(self, uint8_t qos, uint16_t packet_id, uint8_t reason, str text) except -1

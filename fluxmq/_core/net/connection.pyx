@@ -1,12 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Handle and machine. One MQTT connection: packets out of bytes, hot packets handled. The phases: transport.pxd.
+It is one file because a publish has one way, from its bytes to its answer, which a packet that asks takes again.
 
 The hot packets (PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ) end here; all others go to the edge as bytes. Beside
 what a Transport asks of its `handler`, the edge must provide:
 
-    on_packet(connection, first_byte, body)     a cold packet; may raise ProtocolError
+    on_packet(connection, first_byte, body) -> bool     a cold packet; may raise ProtocolError. True: ASK (see
+                                                transport.pxd)
     on_refused(connection, type, id, reason, text)  answers a QoS 1 or 2 PUBLISH of MQTT 5 that is not allowed
-    may_publish(connection, topic) -> bool      asked while Hub.open_publish is false; cached for a generation
+    may_publish(connection, topic) -> int | None    asked while Hub.open_publish is false. 0, 1: no, yes, cached for a
+                                                generation; -1: no, not cached; None: ASK
     on_queue_order(connection, topic, properties) -> (reason, text)     a PUBLISH to `$queue/<name>/$ack` and its kin
     on_queue_unknown(connection, topic) -> bool     nothing takes this `$queue/…` topic; True: now something does
 """
@@ -30,7 +33,7 @@ from fluxmq._core.mqtt.consts cimport (
 )
 from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props
 from fluxmq._core.net.transport cimport (
-    PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN,
+    ASK, DONE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN, REFUSED,
 )
 from fluxmq._core.pubsub.routes cimport hop_t, route_drop
 from fluxmq._core.pubsub.trie cimport SUB_GROUP, SUB_NO_LOCAL, SUB_QUEUE
@@ -170,18 +173,11 @@ cdef class Connection(Transport):
         session.attach(self.link, window)
         self.hub.touch()
 
-    cdef int dispatch_big(self) except -1:
-        cdef blob_t* blob = self.big
+    cdef int dispatch_big(self, blob_t* blob) except -1:
         cdef uint8_t* at = blob.data + 1
-        self.big = NULL
-        self.big_have = 0
         while at[0] & 0x80:
             at += 1
-        try:
-            self.dispatch(blob.data[0], at + 1, blob.data + blob.size, blob)
-        finally:
-            blob_drop(blob)
-        return 0
+        return self.dispatch(blob.data[0], at + 1, blob.data + blob.size, blob)
 
     cdef ssize_t parse(self, uint8_t* data, size_t n) except -1:
         """Handles every complete packet in data[0:n]; returns the bytes used."""
@@ -221,7 +217,11 @@ cdef class Connection(Transport):
             if end - c.at < remaining:
                 break
             self.parsed = c.at + remaining
-            self.dispatch(at[0], c.at, c.at + remaining, NULL)
+            if self.dispatch(at[0], c.at, c.at + remaining, NULL) == ASK:
+                self.parsed = at        # it stays where it is
+                break
+            if self.asked is not None:
+                self.asked = None
             at = c.at + remaining
             if self.paused or self.phase >= PHASE_DRAINING:
                 break
@@ -239,11 +239,10 @@ cdef class Connection(Transport):
         copies the whole run once per subscriber. Returns its bytes; 0: the first packet needs a closer look."""
         cdef Hub hub = self.hub
         cdef route_t* route = self.last_route
-        cdef uint32_t n = self.run_of(begin, end, route, &end)
-        cdef uint32_t i
+        cdef uint32_t i, n
         cdef hop_t* hop
         cdef link_t* link
-        if n == 0 or route.count == 0:
+        if route.count == 0 or route.generation != hub.trie.generation:
             return 0
         for i in range(route.count):
             hop = &route.hops[i]
@@ -253,6 +252,10 @@ cdef class Connection(Transport):
             if (link == NULL or (link.version == 5) != (self.link.version == 5) or link.aliases != NULL
                     or link.pending > link.high or link.packet_size_max < PASSED_PACKET_BYTES_MAX):
                 return 0
+        # Last, because it looks at many packets: where the above refuses them it would do so again for each of them.
+        n = self.run_of(begin, end, route, &end)
+        if n == 0:
+            return 0
         for i in range(route.count):
             link = (<Session>route.hops[i].target).link
             if link_write(link, begin, <uint32_t>(end - begin)) < 0:
@@ -281,8 +284,7 @@ cdef class Connection(Transport):
         cdef const uint8_t* stop = at + PASSED_RUN_BYTES_MAX
         cdef const uint8_t* body
         run_end[0] = at
-        if (route.generation != hub.trie.generation or route.topic[0] == 36
-                or (not hub.open_publish and self.last_access != hub.access_generation + 1)):
+        if route.topic[0] == 36 or (not hub.open_publish and self.last_access != hub.access_generation + 1):
             return 0
         while end - at > 3 and at[0] == PUBLISH << 4 and at < stop:
             if at[1] < 0x80:
@@ -321,12 +323,17 @@ cdef class Connection(Transport):
                                                      f"{self.packet_bytes_max} (broker.max_message_size)")
 
     cdef int dispatch(self, uint8_t first, const uint8_t* body, const uint8_t* end, blob_t* blob) except -1:
+        """DONE, REFUSED or ASK."""
         cdef uint8_t packet_type = first >> 4
+        cdef int result
         self.hub.node.counters.packets_received[packet_type] += 1
         self.hub.node.work += 1
         if self.phase == PHASE_OPEN:
             if packet_type == PUBLISH:
-                return self.on_publish(first, body, end, blob)
+                result = self.on_publish(first, body, end, blob)
+                if result == ASK:
+                    self.hub.node.counters.packets_received[PUBLISH] -= 1
+                return result
             if PUBACK <= packet_type <= PUBCOMP:
                 if (first & 0x0F) != (2 if packet_type == PUBREL else 0) and not (
                         first == (PUBREL << 4 | 0x0A) and self.link.version == 3):   # DUP, MQTT 3.1 section 3.6
@@ -341,8 +348,10 @@ cdef class Connection(Transport):
                 return 0
         self.hub.cold = True
         self.hub.node.work += WORK_CONNECT if self.phase == PHASE_CONNECT else WORK_COLD
-        self.handler.on_packet(self, first, PyBytes_FromStringAndSize(<const char*>body, end - body))
-        return 0
+        if self.handler.on_packet(self, first, PyBytes_FromStringAndSize(<const char*>body, end - body)) is True:
+            self.hub.node.counters.packets_received[packet_type] -= 1
+            return ASK
+        return DONE
 
     cdef int on_publish(self, uint8_t first, const uint8_t* at, const uint8_t* end, blob_t* blob) except -1:
         cdef pub_t pub
@@ -351,6 +360,7 @@ cdef class Connection(Transport):
         cdef route_t* route = self.last_route
         cdef Hub hub = self.hub
         cdef uint64_t since
+        cdef int allowed
         if end - at < 2 or end - at - 2 < peek_u16(at):
             raise ProtocolError(REASON_MALFORMED_PACKET, "PUBLISH is shorter than its topic")
         pub.body.topic_length = peek_u16(at)
@@ -362,10 +372,8 @@ cdef class Connection(Transport):
         pub.body.blob = blob
         pub.body.format = FORMAT_MQTT
         pub.source = <void*>self.session
-        pub.owned = NULL
-        pub.amqp = NULL
-        pub.passing = 0
-        pub.refused = 0
+        pub.owned = pub.amqp = NULL
+        pub.passing = pub.refused = 0
         pub.qos = qos
         pub.retain = first & 1
         if qos:
@@ -397,9 +405,10 @@ cdef class Connection(Transport):
             route = self.remember(hub.routes.find(pub.body.topic, pub.body.topic_length))
         else:
             hub.routes.hits += 1
-        if (not hub.open_publish or route.topic[0] == 36) and not self.may_publish(route):
-            hub.node.counters.publish_denied += 1
-            return self.refuse_publish(qos, packet_id, REASON_NOT_AUTHORIZED, "not authorized to publish to this topic")
+        if not hub.open_publish or route.topic[0] == 36 or self.learning:
+            allowed = self.permit(&pub, route, packet_id)
+            if allowed != DONE:
+                return allowed
         if route.topic[0] == 36 and is_queue_address(route):
             if qos == 2 and self.session.has_received(packet_id):
                 return self.acknowledge(PUBREC, packet_id, 0, hub.commits.mark)
@@ -527,13 +536,10 @@ cdef class Connection(Transport):
             if properties.topic_alias > self.hub.topic_alias_max:
                 raise ProtocolError(REASON_TOPIC_ALIAS_INVALID, f"topic alias over {self.hub.topic_alias_max} "
                                                                 f"[MQTT-3.3.2-9]")
-            if self.aliases is None:
-                self.aliases = [None] * self.hub.topic_alias_max
             if pub.body.topic_length:
-                topic = (<const char*>pub.body.topic)[:pub.body.topic_length]
-                self.learn_alias(properties.topic_alias - 1, topic)
+                self.learning = properties.topic_alias      # when it is known that this packet is handled now
             else:
-                topic = self.aliases[properties.topic_alias - 1]
+                topic = self.aliases[properties.topic_alias - 1] if self.aliases is not None else None
                 if topic is None:
                     raise ProtocolError(REASON_PROTOCOL_ERROR, "a topic alias that means nothing yet [MQTT-3.3.2-7]")
                 pub.body.topic = <const uint8_t*><const char*>topic
@@ -545,7 +551,12 @@ cdef class Connection(Transport):
             self.remember_properties(c.at, length)
         return c.at + length
 
-    cdef int learn_alias(self, uint16_t index, bytes topic) except -1:
+    cdef int learn_alias(self, const pub_t* pub) except -1:
+        cdef uint16_t index = self.learning - 1
+        cdef bytes topic = (<const char*>pub.body.topic)[:pub.body.topic_length]
+        self.learning = 0
+        if self.aliases is None:
+            self.aliases = [None] * self.hub.topic_alias_max
         former = self.aliases[index]
         self.alias_bytes += <uint32_t>len(topic) - (<uint32_t>len(<bytes>former) if former is not None else 0)
         if self.alias_bytes > ALIAS_BYTES_MAX:
@@ -588,30 +599,48 @@ cdef class Connection(Transport):
             self.last_access = 0
         return route
 
+    cdef int permit(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1:
+        """Whether this packet is handled now, and its alias learned: DONE. REFUSED: it was answered; ASK: not now."""
+        cdef int allowed = DONE
+        if not self.hub.open_publish or route.topic[0] == 36:
+            allowed = self.may_publish(route)
+            if allowed == ASK:
+                self.learning = 0
+                return ASK
+        if self.learning:
+            self.learn_alias(pub)
+        if allowed == DONE:
+            return DONE
+        self.hub.node.counters.publish_denied += 1
+        return self.refuse_publish(pub.qos, packet_id, REASON_NOT_AUTHORIZED, "not authorized to publish to this topic")
+
     cdef int may_publish(self, route_t* route) except -1:
-        """Whether the Authority lets this client publish to the route's topic; asked once per topic and generation."""
+        """Whether the Authority lets this client publish to the route's topic, which is asked once per topic and
+        generation: DONE, REFUSED, or ASK while it cannot say."""
         cdef bytes topic
         cdef object answer
         if self.last_access == self.hub.access_generation + 1:
-            return 1
+            return DONE
         topic = (<const char*>route.topic)[:route.topic_length]
         if topic.startswith(b"$SYS/"):
-            return 0                    # the broker's own, MQTT 5.0 section 4.7.2
+            return REFUSED              # the broker's own, MQTT 5.0 section 4.7.2
         if not self.hub.open_publish:
             if self.allowed is None or self.allowed.get(None) != self.hub.access_generation:
                 self.allowed = {None: self.hub.access_generation}
             answer = self.allowed.get(topic)
             if answer is None:
                 self.hub.node.work += WORK_ASK
-                answer = bool(self.handler.may_publish(self, topic))
+                answer = self.handler.may_publish(self, topic)
+                if answer is None:
+                    return ASK
                 if len(self.allowed) > ALLOWED_MAX:
                     self.allowed = {None: self.hub.access_generation}
-                if route.topic_length <= ALLOWED_TOPIC_BYTES_MAX:
-                    self.allowed[topic] = answer
-            if not answer:
-                return 0
+                if route.topic_length <= ALLOWED_TOPIC_BYTES_MAX and answer >= 0:
+                    self.allowed[topic] = answer > 0
+            if answer <= 0:
+                return REFUSED
         self.last_access = self.hub.access_generation + 1
-        return 1
+        return DONE
 
     cdef int refuse_publish(self, uint8_t qos, uint16_t packet_id, uint8_t reason, str text) except -1:
         """MQTT 5 answers and goes on; 3.1.1 has no negative answer, so the connection ends [MQTT-3.3.5-2]."""
@@ -620,7 +649,7 @@ cdef class Connection(Transport):
         if qos:
             self.hub.node.work += WORK_ASK
             self.handler.on_refused(self, PUBACK if qos == 1 else PUBREC, packet_id, reason, text)
-        return 0
+        return REFUSED
 
     cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_id, uint8_t reason, uint64_t since) except -1:
         """Answers when all since the mark is committed, and never before an earlier one [MQTT-4.6.0-2]."""

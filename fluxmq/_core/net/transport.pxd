@@ -10,8 +10,10 @@ in `carry` and the connection in Hub.resumed, for the next round. One that used 
 next is not read when it comes but in its turn among the others in that list, of which a round serves as many as it can.
 
 `paused` stops parsing and reading in any phase (a password being checked, answers that are not read; PAUSE_*); what has
-arrived waits in `carry`. Reading goes through one buffer that all connections share; a connection owns memory for input
-only while it is in the middle of a packet.
+arrived waits in `carry`. A packet that is answered with ASK is not consumed: it stays in front, and is handled again
+from its first byte when the edge has laid its verdicts on `asked` and called answered() (decision 0008). Reading goes
+through one buffer that all connections share; a connection owns memory for input only while it is in the middle of a
+packet.
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -33,12 +35,19 @@ cdef enum:
     PAUSE_EDGE = 1          # the edge asked: a password is being checked, CONNACK waits for the disk
     PAUSE_DISK = 2          # it writes faster than the disk takes; in Hub.throttled
     PAUSE_ANSWERS = 4       # it sends and does not read: answers for it pile up, or too many of them wait for the disk
+    PAUSE_ASK = 8           # somebody is asked whether the packet in front may be done; until answered()
+
+cdef enum:                  # what handling a packet or a frame answers
+    DONE = 0
+    REFUSED = 1             # it was answered so, and is over
+    ASK = 2                 # nothing of it was consumed, the edge is asking; it comes again
 
 cdef class Transport(Waiter):
     cdef readonly Hub hub
     cdef public object handler          # the edge: cold packets, see edge/mqtt/connection.py
     cdef public object state            # whatever the edge keeps with it
     cdef public object origin           # edge/origins.py: the address that it counts for; None: for none
+    cdef public object asked            # edge/asking.py: verdicts about the packet in front; None: nothing was asked
     cdef object tls                     # ssl.SSLSocket, or None
     cdef link_t* link
     cdef ws_t* ws                       # NULL unless WebSocket
@@ -70,7 +79,8 @@ cdef class Transport(Waiter):
     cdef size_t input_room
     cdef uint32_t read_room             # bytes of one recv: fewer where a read is more than a share
     cdef blob_t* big                    # an incomplete packet too large for the shared buffer, received in place
-    cdef size_t big_have
+    cdef size_t big_have                # all of it: it waits to be handled again
+    cdef uint32_t big_recorded          # the recording that has it already; 0: none
     cdef public uint32_t packet_bytes_max
     # time, monotonic ms
     cdef readonly int64_t heard_ms
@@ -87,7 +97,9 @@ cdef class Transport(Waiter):
     cdef ssize_t receive(self, uint8_t* into, size_t room) except -3
     cdef int take(self, uint8_t* data, size_t n) except -1
     cdef int receive_big(self) except -1
-    cdef int dispatch_big(self) except -1
+    cdef int take_big(self) except -1
+    cdef int dispatch_big(self, blob_t* blob) except -1
+    cdef bint waits(self) noexcept
     cdef int unframe(self, size_t n, size_t got) except -1
     cdef int keep_http(self, const uint8_t* data, size_t n) except -1
     cdef int pause_for(self, uint8_t reason) except -1

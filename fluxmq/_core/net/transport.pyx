@@ -190,6 +190,14 @@ cdef class Transport(Waiter):
         """Ends what pause() began; other reasons not to read stay."""
         self.resume_from(PAUSE_EDGE)
 
+    def ask(self):
+        """Stops as pause() does, until answered(): what the packet in front needs is being asked."""
+        self.pause_for(PAUSE_ASK)
+
+    def answered(self):
+        """Goes on behind ask(): the packet in front is handled again, and finds `asked`."""
+        self.resume_from(PAUSE_ASK)
+
     cdef int pause_for(self, uint8_t reason) except -1:
         self.paused |= reason
         return self.want(self.interest & ~EPOLLIN)
@@ -219,6 +227,7 @@ cdef class Transport(Waiter):
         self.phase = PHASE_DRAINING
         self.link.open = finish_acknowledging
         self.paused = 0
+        self.asked = None
         self.release_input()
         self.deadline_ms = self.hub.node.mono_ms + DRAIN_MS
         self.let_go()
@@ -320,7 +329,7 @@ cdef class Transport(Waiter):
             return self.serve(events) if events else 0
         self.work_end = self.hub.node.work + self.hub.node.work_share
         try:
-            if self.carry_length:
+            if self.waits():
                 self.heard_ms = self.hub.node.mono_ms   # it came long ago perhaps, and waited for us
                 self.take_carried()
             if self.closing and not self.paused and not self.resumed:
@@ -336,6 +345,10 @@ cdef class Transport(Waiter):
             self.crash(error)
         self.rest()
         return 0
+
+    cdef bint waits(self) noexcept:
+        """Whether something that has come is not handled yet."""
+        return self.carry_length != 0 or (self.big != NULL and self.big_have == self.big.size)
 
     cdef int take_carried(self) except -1:
         """Parses what waited where it lies. What is not handled now stays there (keep): nothing is copied or looked at
@@ -403,7 +416,7 @@ cdef class Transport(Waiter):
         self.take(shared, n + mqtt)
         ws_answer(self.ws, self.link, 1)
         if result != WS_OK:
-            if (self.paused or self.resumed) and self.carry_length:
+            if (self.paused or self.resumed) and self.waits():
                 self.closing = True     # what was received before it is handled first (go_on)
             else:
                 self.end()
@@ -452,10 +465,29 @@ cdef class Transport(Waiter):
             return 0
         self.big_have += got
         if self.big_have == self.big.size:
-            if self.hub.node.tap != NULL:
-                self.tap_big()
-            self.dispatch_big()
+            self.take_big()
         return 0
+
+    cdef int take_big(self) except -1:
+        """A packet that came into memory of its own is whole: handles it, lets go of it unless it must come again."""
+        cdef blob_t* blob = self.big
+        cdef int result = DONE
+        if self.hub.node.tap != NULL and self.big_recorded != self.hub.node.recording:
+            self.tap_big()
+            self.big_recorded = self.hub.node.recording
+        self.big = NULL
+        self.big_have = 0
+        try:
+            result = self.dispatch_big(blob)
+        finally:
+            if result == ASK and self.phase < PHASE_DRAINING:
+                self.big = blob
+                self.big_have = blob.size
+            else:
+                self.asked = None
+                self.big_recorded = 0
+                blob_drop(blob)
+        return result
 
     cdef int take(self, uint8_t* data, size_t n) except -1:
         """data[0:n]: everything received and not yet parsed."""
@@ -467,15 +499,14 @@ cdef class Transport(Waiter):
             rest = self.big.size - self.big_have
             if rest > n:
                 rest = n
-            memcpy(self.big.data + self.big_have, data, rest)
-            self.big_have += rest
-            data += rest
-            n -= rest
+            if rest:                    # 0: it waits to be handled again
+                memcpy(self.big.data + self.big_have, data, rest)
+                self.big_have += rest
+                data += rest
+                n -= rest
             if self.big_have < self.big.size:
                 return 0
-            if self.hub.node.tap != NULL:
-                self.tap_big()
-            self.dispatch_big()
+            self.take_big()
             if self.phase >= PHASE_DRAINING:
                 return 0
             if self.paused:
@@ -773,8 +804,8 @@ cdef class Transport(Waiter):
         """How long the packet that begins here is in all; 0: its header does not tell yet."""
         return 0
 
-    cdef int dispatch_big(self) except -1:
-        """self.big holds one whole packet: handles it and lets go of it."""
+    cdef int dispatch_big(self, blob_t* blob) except -1:
+        """Handles one whole packet that came into memory of its own: DONE, REFUSED or ASK."""
         raise NotImplementedError
 
     cdef void count(self, bytes packet) noexcept:

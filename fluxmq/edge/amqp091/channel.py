@@ -20,10 +20,10 @@ from fluxmq.edge.amqp091.client import HOLD_CHANNEL
 from fluxmq.edge.amqp091.consumers import Consumer, Consumers
 from fluxmq.edge.amqp091.permissions import Permissions, unbroken
 from fluxmq.edge.amqp091.reply import reply_text
+from fluxmq.edge.asking import Asking, Undecided
 from fluxmq.edge.shares import Shares
 from fluxmq.engine.amqp_queues import AmqpQueues
 from fluxmq.engine.exchanges import ExchangeManager
-from fluxmq.engine.ports_access import Authority
 from fluxmq.model.amqp import ReplyCode, text, wire
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ class ChannelMethods:
     later: schedules a call after some seconds. consumer_timeout_ms: 0 = none.
     """
 
-    def __init__(self, hub: Hub, exchanges: ExchangeManager, queues: AmqpQueues, authority: Authority, *,
+    def __init__(self, hub: Hub, exchanges: ExchangeManager, queues: AmqpQueues, asking: Asking, *,
                  later: Callable[[float, Callable[[], None]], Any], consumer_timeout_ms: int,
                  on_log: Callable[[str, str, str, dict[str, Any]], None]) -> None:
         self.hub = hub
         self.exchanges = exchanges
         self.queues = queues
-        self.permissions = Permissions(authority)
+        self.permissions = Permissions(asking)
         self.consumers = Consumers(hub, queues, later, self.on_channel_error)
         self.departures = Shares(later)
         self.consumer_timeout_ms = consumer_timeout_ms
@@ -121,11 +121,10 @@ class ChannelMethods:
             self.end_channel(client, number, None)
         self.departures.begin(self.queues.connection_gone(client))
 
-    def may_publish(self, client: Client, exchange: bytes, key: bytes) -> bool:
+    def may_publish(self, client: Client, exchange: bytes, key: bytes) -> int | None:
         """See ChannelVerbs."""
-        allowed = self.permissions.may_publish(client.identity, client.client_id, client.vhost, text(exchange),
-                                               text(key))
-        if not allowed:
+        allowed = self.permissions.decide_publish(client, text(exchange), text(key))
+        if allowed == 0:
             self.on_log("warning", f"acl {client.client_id}", "publish denied",
                         client.fields() | {"user": client.identity, "exchange": text(exchange), "key": text(key)})
         return allowed
@@ -185,7 +184,7 @@ class ChannelMethods:
     # ------------------------------------------------------------------ exchanges
 
     def _use_exchange(self, client: Client, exchange: str) -> None:
-        if not self.permissions.may_use_exchange(client.identity, client.client_id, client.vhost, exchange):
+        if not self.permissions.may_use_exchange(client, exchange):
             raise ProtocolError(ReplyCode.ACCESS_REFUSED, f"access to exchange '{exchange}' in vhost '{client.vhost}' "
                                                           f"refused for user '{client.identity or ''}'")
 
@@ -193,15 +192,14 @@ class ChannelMethods:
         """Messages will go to this exchange by themselves: who arranges that may publish there."""
         if exchange == "":
             # The default exchange: to the queue of that name, or to any.
-            if not self.permissions.may_publish(client.identity, client.client_id, client.vhost, "",
-                                                key if isinstance(key, str) else "#"):
+            if not self.permissions.may_publish(client, "", key if isinstance(key, str) else "#"):
                 raise ProtocolError(ReplyCode.ACCESS_REFUSED, "access to dead letters by the default exchange refused "
                                                               f"for user '{client.identity or ''}'")
         elif isinstance(exchange, str):
             self._use_exchange(client, exchange)
 
     def _bind_from(self, client: Client, source: str, key: str) -> None:
-        if not self.permissions.may_bind(client.identity, client.client_id, client.vhost, source, key):
+        if not self.permissions.may_bind(client, source, key):
             raise ProtocolError(ReplyCode.ACCESS_REFUSED, f"access to bind to exchange '{source}' in vhost "
                                                           f"'{client.vhost}' refused for user "
                                                           f"'{client.identity or ''}'")
@@ -252,7 +250,7 @@ class ChannelMethods:
         return found
 
     def _use_queue(self, client: Client, name: str) -> None:
-        if not self.permissions.may_use_queue(client.identity, client.client_id, client.vhost, name):
+        if not self.permissions.may_use_queue(client, name):
             raise ProtocolError(ReplyCode.ACCESS_REFUSED, f"access to queue '{name}' in vhost '{client.vhost}' refused "
                                                           f"for user '{client.identity or ''}'")
 
@@ -386,7 +384,8 @@ class ChannelMethods:
     def tx_commit(self, client: Client, state: ChannelState, method: m.TxCommit) -> None:
         self._transactional(state)
         since = self.hub.commits.mark
-        client.connection.commit(state.channel)
+        if client.connection.commit(state.channel):
+            raise Undecided
         self.answer(state, m.TxCommitOk(), since)
 
     def tx_rollback(self, client: Client, state: ChannelState, method: m.TxRollback) -> None:

@@ -25,8 +25,8 @@ from fluxmq.edge.amqp091.permissions import Permissions
 from fluxmq.edge.amqp091.reply import close_frame
 from fluxmq.edge.amqp091.sasl import Claim
 from fluxmq.edge.amqp091.tally import Tally
+from fluxmq.edge.asking import Asking, Undecided
 from fluxmq.edge.telling import PRESENT, tell_opened
-from fluxmq.engine.ports_access import Authority
 from fluxmq.engine.ports_guard import Guard
 from fluxmq.model.amqp import ReplyCode
 
@@ -59,8 +59,8 @@ class ChannelVerbs(Protocol):
     def on_channel_error(self, client: Client, number: int, code: int, text: str, method: int, /) -> None:
         """An error that ends a channel and not the connection. method: class << 16 | method."""
 
-    def may_publish(self, client: Client, exchange: bytes, key: bytes, /) -> bool:
-        """Whether this client may publish so; asked once for each pair."""
+    def may_publish(self, client: Client, exchange: bytes, key: bytes, /) -> int | None:
+        """Whether this client may publish so, as Asking.decide; asked once for each pair."""
 
     def on_end(self, client: Client, /) -> None:
         """The connection has ended, and with it its channels and what is exclusive to it."""
@@ -72,19 +72,20 @@ class ChannelVerbs(Protocol):
 class Front:
     """Handler of every connection of one listener.
 
-    hub, authority, clients, tally: the node's. channels: what the methods of channels do. find_virtual_host: its
+    hub, asking, clients, tally: the node's. channels: what the methods of channels do. find_virtual_host: its
     exchanges; None: there is no such virtual host. name: the listener's, for logs. username_from: where a client's
     certificate names its user, "" = nowhere. guard: of failed logins; None: they lead to nothing. on_log: (level,
     cause, text, fields).
     """
 
-    def __init__(self, hub: Hub, authority: Authority, options: FrontOptions, tally: Tally, clients: Clients,
+    def __init__(self, hub: Hub, asking: Asking, options: FrontOptions, tally: Tally, clients: Clients,
                  channels: ChannelVerbs, name: str, *, find_virtual_host: Callable[[str], Exchanges | None],
                  username_from: str = "", guard: Guard | None = None,
                  on_log: Callable[[str, str, str, dict[str, Any]], None],
                  log_connections: Callable[[], bool] = lambda: True) -> None:
         self.hub = hub
-        self.authority = authority
+        self.asking = asking
+        self.authority = asking.authority
         self.guard = guard
         self.options = options
         self.tally = tally
@@ -95,7 +96,7 @@ class Front:
         self.on_log = on_log
         self.log_connections = log_connections  # asked for each line, before its fields are gathered
         self.connections = 0
-        self.permissions = Permissions(authority)
+        self.permissions = Permissions(asking)
         self.handshake = Handshake(self, username_from)
 
     # ------------------------------------------------------------------ the handler's verbs
@@ -104,21 +105,26 @@ class Front:
         """The protocol header was right."""
         self.handshake.greet(connection)
 
-    def on_method(self, connection: AmqpConnection, channel: int, payload: bytes) -> None:
-        """A method that is not hot."""
+    def on_method(self, connection: AmqpConnection, channel: int, payload: bytes) -> bool:
+        """A method that is not hot. True: nothing was done, it is to come again when what is asked is answered."""
         client: Client = connection.state
         # When it raises, number stays, and connection.close names the method.
         client.number = int.from_bytes(payload[:4], "big") if len(payload) >= 4 else 0
         of_connection = client.number >> 16 == CLASS_CONNECTION
         if channel and of_connection:
             raise ProtocolError(ReplyCode.COMMAND_INVALID, f"a method of the connection on channel {channel}")
-        if channel:
-            self.channels.on_method(client, channel, payload)
-        elif of_connection:
-            self._on_connection(client, payload)
-        else:
-            raise ProtocolError(ReplyCode.CHANNEL_ERROR, "a method of a channel on channel 0")
+        asks = False
+        try:
+            if channel:
+                self.channels.on_method(client, channel, payload)
+            elif of_connection:
+                self._on_connection(client, payload)
+            else:
+                raise ProtocolError(ReplyCode.CHANNEL_ERROR, "a method of a channel on channel 0")
+        except Undecided:
+            asks = True
         client.number = 0
+        return asks
 
     def _on_connection(self, client: Client, payload: bytes) -> None:
         method = decode_method(payload)
@@ -146,8 +152,9 @@ class Front:
         """It receives a body, and those of all connections together are too large."""
         self.clients.turns.wait(connection.state)
 
-    def may_publish(self, connection: AmqpConnection, exchange: bytes, key: bytes) -> bool:
-        """Asked by the hot path once for each exchange and routing key, and generation of the permissions."""
+    def may_publish(self, connection: AmqpConnection, exchange: bytes, key: bytes) -> int | None:
+        """Asked by the hot path once for each exchange and routing key, and generation of the permissions. None: it is
+        being asked."""
         return self.channels.may_publish(connection.state, exchange, key)
 
     def on_error(self, connection: AmqpConnection, code: int, text: str) -> None:
@@ -209,6 +216,7 @@ class Front:
     def on_end(self, connection: AmqpConnection) -> None:
         """The connection has ended, one way or the other."""
         self.connections -= 1
+        self.asking.forget(connection)
         if connection.origin is not None:
             connection.origin.leave()
         client: Client | None = connection.state

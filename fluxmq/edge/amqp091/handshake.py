@@ -216,7 +216,7 @@ class Handshake:
         exchanges = front.find_virtual_host(name)
         if exchanges is None:
             raise ProtocolError(ReplyCode.NOT_ALLOWED, f"vhost {name} not found")
-        if not front.permissions.may_open(client.identity, client.client_id, name):
+        if not front.permissions.may_open(client, name):
             raise ProtocolError(ReplyCode.NOT_ALLOWED, f"access to vhost '{name}' refused for user "
                                                        f"'{client.identity or ''}'")
         client.expects = None

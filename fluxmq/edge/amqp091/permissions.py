@@ -16,7 +16,12 @@ subscribe to `$vhost/<virtual host>` itself, which a rule for `$vhost/<virtual h
 """
 from __future__ import annotations
 
-from fluxmq.engine.ports_access import Authority
+from typing import TYPE_CHECKING
+
+from fluxmq.edge.asking import PUBLISH, SUBSCRIBE, Asking, Undecided
+
+if TYPE_CHECKING:
+    from fluxmq.edge.amqp091.client import Client
 
 __all__ = ["Permissions", "unbroken"]
 
@@ -33,10 +38,11 @@ def unbroken(name: str) -> str:
 
 
 class Permissions:
-    """authority: the node's."""
+    """asking: the node's. What is not decided yet raises Undecided; nothing has been done then."""
 
-    def __init__(self, authority: Authority) -> None:
-        self.authority = authority
+    def __init__(self, asking: Asking) -> None:
+        self.asking = asking
+        self.authority = asking.authority
 
     @staticmethod
     def _prefix(vhost: str) -> str:
@@ -46,12 +52,19 @@ class Permissions:
     def _key(key: str, *, pattern: bool) -> str:
         return key.translate(AS_FILTER if pattern else AS_TOPIC)
 
-    def may_open(self, identity: str | None, client_id: str, vhost: str) -> bool:
+    def _may(self, client: Client, action: str, topic: str) -> bool:
+        if self.authority.open_publish if action == PUBLISH else self.authority.open_subscribe:
+            return True
+        decided = self.asking.decide(client.connection, client.identity, client.client_id, action, topic)
+        if decided is None:
+            raise Undecided
+        return decided > 0
+
+    def may_open(self, client: Client, vhost: str) -> bool:
         """Whether this client may open the virtual host; what it may do there is asked again for each thing."""
         authority, topic = self.authority, f"$vhost/{vhost}"
         return (vhost == "/" or authority.open_publish or authority.open_subscribe
-                or authority.may_publish(identity, client_id, topic)
-                or authority.may_subscribe(identity, client_id, topic))
+                or self._may(client, PUBLISH, topic) or self._may(client, SUBSCRIBE, topic))
 
     def exchange_topic(self, vhost: str, exchange: str, key: str, *, pattern: bool = False) -> str:
         if exchange == "" and not pattern:
@@ -60,18 +73,21 @@ class Permissions:
             return self._key(key, pattern=pattern)
         return f"{self._prefix(vhost)}$exchange/{exchange}/{self._key(key, pattern=pattern)}"
 
-    def may_publish(self, identity: str | None, client_id: str, vhost: str, exchange: str, key: str) -> bool:
-        return self.authority.open_publish or self.authority.may_publish(
-            identity, client_id, self.exchange_topic(vhost, exchange, key))
+    def decide_publish(self, client: Client, exchange: str, key: str) -> int | None:
+        """As Asking.decide, for the hot path, which has the content wait where it is."""
+        if self.authority.open_publish:
+            return 1
+        return self.asking.decide(client.connection, client.identity, client.client_id, PUBLISH,
+                                  self.exchange_topic(client.vhost, exchange, key))
 
-    def may_bind(self, identity: str | None, client_id: str, vhost: str, source: str, key: str) -> bool:
-        return self.authority.open_subscribe or self.authority.may_subscribe(
-            identity, client_id, self.exchange_topic(vhost, source, key, pattern=True))
+    def may_publish(self, client: Client, exchange: str, key: str) -> bool:
+        return self._may(client, PUBLISH, self.exchange_topic(client.vhost, exchange, key))
 
-    def may_use_queue(self, identity: str | None, client_id: str, vhost: str, queue: str) -> bool:
-        return self.authority.open_subscribe or self.authority.may_subscribe(
-            identity, client_id, f"{self._prefix(vhost)}$queue/{queue}")
+    def may_bind(self, client: Client, source: str, key: str) -> bool:
+        return self._may(client, SUBSCRIBE, self.exchange_topic(client.vhost, source, key, pattern=True))
 
-    def may_use_exchange(self, identity: str | None, client_id: str, vhost: str, exchange: str) -> bool:
-        return self.authority.open_publish or self.authority.may_publish(
-            identity, client_id, f"{self._prefix(vhost)}$exchange/{exchange}")
+    def may_use_queue(self, client: Client, queue: str) -> bool:
+        return self._may(client, SUBSCRIBE, f"{self._prefix(client.vhost)}$queue/{queue}")
+
+    def may_use_exchange(self, client: Client, exchange: str) -> bool:
+        return self._may(client, PUBLISH, f"{self._prefix(client.vhost)}$exchange/{exchange}")

@@ -18,6 +18,7 @@ from fluxmq._core.mqtt.encode import encode_packet
 from fluxmq._core.mqtt.packets import Auth, ConnAck, Connect
 from fluxmq._core.mqtt.props import encode_properties
 from fluxmq._core.wire.text import check_topic
+from fluxmq.edge.asking import PUBLISH, Undecided
 from fluxmq.edge.mqtt.connection import REASON_STRING_MAX, Client, user_properties
 from fluxmq.engine.queue_consumers import is_order
 from fluxmq.engine.sessions import EXPIRY_NEVER, Will
@@ -238,14 +239,29 @@ class Connecting:
     # ------------------------------------------------------------------ CONNACK
 
     def finish(self, client: Client, auth_data: bytes = b"") -> None:
-        """The client is who it says: session, disk, CONNACK."""
+        """The client is who it says: session, disk, CONNACK; now, or when somebody has said whether its will may be."""
+        try:
+            self._finish(client, auth_data)
+        except Undecided:
+            self.front.asking.then(client.connection, lambda: self._finish_later(client, auth_data))
+
+    def _finish_later(self, client: Client, auth_data: bytes) -> None:
+        try:
+            if client.packet is not None and not client.connection.ended:
+                self.finish(client, auth_data)
+        except ProtocolError as error:
+            client.connection.fail(error)
+        except Exception as error:
+            client.connection.crash(error)
+
+    def _finish(self, client: Client, auth_data: bytes) -> None:
         connection, packet, options = client.connection, client.packet, self.front.options
         assert packet is not None
         if client.identity is not None and connection.origin is not None and self.front.guard is not None:
             self.front.guard.succeeded(connection.origin.key, client.identity)
         v5 = client.version == 5
         assigned = not packet.client_id
-        if assigned:
+        if not client.client_id:
             client.client_id = f"fluxmq-{secrets.token_hex(12)}"
         client.name = client.client_id.encode()
         will = self._will(client)
@@ -319,8 +335,13 @@ class Connecting:
             raise ProtocolError(ReasonCode.RETAIN_NOT_SUPPORTED, "the will asks for RETAIN, but retained messages are "
                                                                  "off (broker.max_retained_messages: 0) "
                                                                  "[MQTT-3.2.2-13]")
-        if topic.startswith(b"$SYS/") or not (self.front.authority.open_publish or self.front.authority.may_publish(
-                client.identity, client.client_id, asked.topic)):
+        allowed: int | None = 0 if topic.startswith(b"$SYS/") else 1
+        if allowed and not self.front.authority.open_publish:
+            allowed = self.front.asking.decide(client.connection, client.identity, client.client_id, PUBLISH,
+                                               asked.topic)
+        if allowed is None:
+            raise Undecided
+        if allowed <= 0:
             raise AuthError(ReasonCode.NOT_AUTHORIZED, f"not authorized to publish the will to {asked.topic!r}")
         forwarded = [item for item in asked.properties if item[0] not in WILL_OWN]
         return Will(topic, asked.payload, asked.qos, asked.retain,

@@ -15,6 +15,7 @@ from fluxmq._core.mqtt.packets import Auth, Disconnect, PubAck, PubRec, SubAck, 
 from fluxmq._core.net.connection import Connection
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.wire.text import check_filter, split_share
+from fluxmq.edge.asking import PUBLISH, Asking
 from fluxmq.edge.mqtt.connect import Connecting
 from fluxmq.edge.mqtt.connection import Client, user_properties
 from fluxmq.edge.mqtt.options import FrontOptions
@@ -48,18 +49,21 @@ class Front:
 
     broker, authority: the node's. options: what the configuration says about clients. name: the listener's, for logs.
     version: 0, or the only version taken (3: 3.1 and 3.1.1, 5). guard: of failed logins; None: they lead to nothing.
-    on_log: (level, cause, text, fields). later: schedules a call after some seconds.
+    asking: the node's; None: one of its own. on_log: (level, cause, text, fields). later: schedules a call after some
+    seconds.
     """
 
     def __init__(self, broker: Broker, authority: Authority, options: FrontOptions, tally: Tally, name: str, *,
                  version: int = 0, username_from: str = "", path: str = "/mqtt", origins: tuple[str, ...] = (),
-                 guard: Guard | None = None, on_log: Callable[[str, str, str, dict[str, Any]], None],
+                 guard: Guard | None = None, asking: Asking | None = None,
+                 on_log: Callable[[str, str, str, dict[str, Any]], None],
                  log_connections: Callable[[], bool] = lambda: True,
                  later: Callable[[float, Callable[[], None]], Any]) -> None:
         self.broker = broker
         self.hub = broker.hub
         self.authority = authority
         self.guard = guard
+        self.asking = asking if asking is not None else Asking(authority, on_log)
         self.options = options
         self.tally = tally
         self.name = name
@@ -73,13 +77,13 @@ class Front:
 
     # ------------------------------------------------------------------ the handler's verbs
 
-    def on_packet(self, connection: Connection, first: int, body: bytes) -> None:
-        """A packet that is not hot."""
+    def on_packet(self, connection: Connection, first: int, body: bytes) -> bool:
+        """A packet that is not hot. True: nothing was done, it is to come again when what is asked is answered."""
         kind = first >> 4
         client: Client | None = connection.state
         if client is None:
             self.connecting.begin(connection, first, body)
-            return
+            return False
         if kind == PacketType.CONNECT:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNECT [MQTT-3.1.0-2]")
         if kind not in (PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE, PacketType.DISCONNECT, PacketType.AUTH) or (
@@ -98,9 +102,10 @@ class Front:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "only AUTH or DISCONNECT before authentication has ended "
                                                            "[MQTT-3.1.2-30]")
         elif kind == PacketType.SUBSCRIBE:
-            self.on_subscribe(client, cast(Subscribe, packet))
+            return self.on_subscribe(client, cast(Subscribe, packet))
         else:
             self.on_unsubscribe(client, cast(Unsubscribe, packet))
+        return False
 
     def on_http(self, connection: Connection, head: bytes) -> tuple[bool, bytes]:
         """The request of a WebSocket upgrade."""
@@ -138,6 +143,7 @@ class Front:
     def on_end(self, connection: Connection) -> None:
         """The connection has ended, one way or the other."""
         self.connections -= 1
+        self.asking.forget(connection)
         if connection.origin is not None:
             connection.origin.leave()
         client: Client | None = connection.state
@@ -180,11 +186,11 @@ class Front:
                 data = with_text
         connection.write_when_durable(data, self.hub.commits.mark)
 
-    def may_publish(self, connection: Connection, topic: bytes) -> bool:
-        """Asked by the hot path once per topic and generation of the permissions."""
+    def may_publish(self, connection: Connection, topic: bytes) -> int | None:
+        """Asked by the hot path once per topic and generation of the permissions. None: it is being asked."""
         client: Client = connection.state
-        allowed = self.authority.may_publish(client.identity, client.client_id, topic.decode())
-        if not allowed:
+        allowed = self.asking.decide(connection, client.identity, client.client_id, PUBLISH, topic.decode())
+        if allowed == 0:
             self.on_log("warning", f"acl {client.client_id}", "publish denied",
                         {"client_id": client.client_id, "user": client.identity, "topic": topic.decode()})
         return allowed
@@ -217,11 +223,26 @@ class Front:
 
     # ------------------------------------------------------------------ packets
 
-    def on_subscribe(self, client: Client, packet: Subscribe) -> None:
-        """SUBSCRIBE, MQTT 5.0 section 3.8: a reason code for each filter, in order [MQTT-3.8.4-6]."""
+    def on_subscribe(self, client: Client, packet: Subscribe) -> bool:
+        """SUBSCRIBE, MQTT 5.0 section 3.8: a reason code for each filter, in order [MQTT-3.8.4-6]. True: it asks."""
         for wanted in packet.subscriptions:
             _check_form(wanted.filter, client.version == 5)
-        self._in_shares(client, self._subscriptions(client, packet), len(packet.subscriptions))
+        decided: dict[str, int] = {}
+        if self.authority.asks and not self.authority.open_subscribe:
+            found = self.asking.decide_filters(client, (wanted.filter for wanted in packet.subscriptions))
+            if found is None:
+                return True
+            decided = found
+        self._in_shares(client, self._subscriptions(client, packet, decided), len(packet.subscriptions))
+        return False
+
+    def _may_subscribe(self, client: Client, filter_: str, decided: dict[str, int], generation: int) -> bool:
+        """decided: what was asked before, under that generation; a filter undecided by a reload since is refused."""
+        if self.authority.open_subscribe:
+            return True
+        if decided and generation == self.authority.generation:
+            return decided[filter_] > 0
+        return bool(self.authority.may_subscribe(client.identity, client.client_id, filter_))
 
     def _in_shares(self, client: Client, steps: Iterator[None], count: int) -> None:
         """Goes through what a client asked for with one packet: at once if it is little. Else nothing more is read of
@@ -244,21 +265,20 @@ class Front:
             waits = True
             connection.pause()
 
-    def _subscriptions(self, client: Client, packet: Subscribe) -> Iterator[None]:
+    def _subscriptions(self, client: Client, packet: Subscribe, decided: dict[str, int]) -> Iterator[None]:
         """A step for each filter, and then the answer; nothing more when the connection has ended meanwhile."""
         session = client.session
         assert session is not None
         v5 = client.version == 5
         identifier = cast(int, packet.get(Property.SUBSCRIPTION_IDENTIFIER, 0))
-        since = self.hub.commits.mark
+        since, generation = self.hub.commits.mark, self.authority.generation
         codes = []
         refused: list[str] = []
         wants_retained: list[tuple[bytes, int]] = []
         for wanted in packet.subscriptions:
             if client.session is not session:
                 return
-            if not self.authority.open_subscribe and not self.authority.may_subscribe(client.identity, client.client_id,
-                                                                                      wanted.filter):
+            if not self._may_subscribe(client, wanted.filter, decided, generation):
                 code: int = ReasonCode.NOT_AUTHORIZED
                 self.tally.subscribe_denied += 1
                 self.on_log("warning", f"acl {client.client_id}", "subscribe denied",

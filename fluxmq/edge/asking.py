@@ -1,0 +1,220 @@
+"""Permissions that somebody else decides, in his own time (decision 0008).
+
+    packet ─► decide() ─► the Authority knows          1 or 0, at once
+                     └─► it does not know (None)       the connection is paused, the packet stays in front of it
+                            └─► all answers are there, or the time is up: verdicts on `connection.asked`, the
+                                connection goes on, the same packet comes again, and decide() finds them
+
+One mechanism for all: publishes of the hot path, methods and packets of the cold half, wills. What was asked for a
+packet is forgotten when that packet has been handled; what lives longer is the hot path's own memory of topics.
+"""
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, Protocol
+
+from fluxmq._core.net.transport import Transport
+from fluxmq.engine.ports_access import Authority
+
+__all__ = ["ASKED_AT_ONCE_MAX", "NO_ANSWER", "PUBLISH", "SUBSCRIBE", "Asking", "Undecided"]
+
+PUBLISH, SUBSCRIBE = "publish", "subscribe"
+NO_ANSWER = -1  # a refusal that is not to be remembered: nobody has said no
+ASKED_AT_ONCE_MAX = 256  # questions about one packet that are under way; further ones follow when these are answered
+
+Question = tuple[str, str]  # PUBLISH or SUBSCRIBE, and the topic or filter
+
+
+class Undecided(Exception):
+    """Raised by a check of the cold half before it has done anything: the question is under way."""
+
+
+class Asker(Protocol):
+    """A client of any protocol."""
+
+    client_id: str
+    identity: str | None
+
+    @property
+    def connection(self) -> Transport:
+        """Its connection."""
+
+
+class Verdicts:
+    """What was answered about the packet in front of a connection, under one generation of the permissions."""
+
+    __slots__ = ("found", "generation")
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.found: dict[Question, int] = {}
+
+
+class _Pending:
+    """What one connection waits for. then: called when it is all there, instead of handling a packet again."""
+
+    __slots__ = ("client_id", "connection", "found", "generation", "identity", "tasks", "then", "timer")
+
+    def __init__(self, connection: Transport, identity: str | None, client_id: str, generation: int) -> None:
+        self.connection = connection
+        self.identity = identity
+        self.client_id = client_id
+        self.generation = generation
+        self.tasks: dict[Question, asyncio.Task[bool]] = {}  # those without an answer
+        self.found: dict[Question, int] = {}
+        self.then: Callable[[], None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Asking:
+    """Machine. authority: who is asked. limit_s: how long he may take (auth.ask_timeout). on_log: (level, cause, text,
+    fields)."""
+
+    def __init__(self, authority: Authority, on_log: Callable[[str, str, str, dict[str, Any]], None],
+                 limit_s: float = 5.0) -> None:
+        self.authority = authority
+        self.limit_s = limit_s
+        self.on_log = on_log
+        self.answers = {"allowed": 0, "refused": 0, "late": 0, "failed": 0}  # labels of fluxmq_decisions_total
+        self._pending: dict[Transport, _Pending] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Connections that wait for an answer."""
+        return len(self._pending)
+
+    def decide(self, connection: Transport, identity: str | None, client_id: str, action: str,
+               topic: str) -> int | None:
+        """1, 0 or NO_ANSWER; None: it is being asked, the connection is paused and goes on by itself."""
+        authority = self.authority
+        verdicts: Verdicts | None = connection.asked
+        if verdicts is not None and verdicts.generation == authority.generation:
+            found = verdicts.found.get((action, topic))
+            if found is not None:
+                return found
+        known = (authority.may_publish if action == PUBLISH else authority.may_subscribe)(identity, client_id, topic)
+        if known is None:
+            if connection.ended:
+                return NO_ANSWER
+            self._ask(connection, identity, client_id, (action, topic))
+        return known
+
+    def decide_filters(self, client: Asker, filters: Iterable[str]) -> dict[str, int] | None:
+        """Of each filter, as `decide`. None: some are being asked."""
+        decided: dict[str, int] = {}
+        asked = 0
+        for filter_ in filters:
+            if filter_ in decided:
+                continue
+            found = self.decide(client.connection, client.identity, client.client_id, SUBSCRIBE, filter_)
+            if found is not None:
+                decided[filter_] = found
+                continue
+            asked += 1
+            if asked == ASKED_AT_ONCE_MAX:
+                break
+        return None if asked else decided
+
+    def then(self, connection: Transport, what: Callable[[], None]) -> None:
+        """When what this connection waits for is there, that is done before its next packet."""
+        self._pending[connection].then = what
+
+    def forget(self, connection: Transport) -> None:
+        """The connection has ended: nobody waits for the answers any more."""
+        pending = self._pending.pop(connection, None)
+        if pending is not None:
+            self._end(pending)
+
+    async def decide_alone(self, identity: str | None, client_id: str, filter_: str) -> bool:
+        """Whether a subscription that stands is allowed; no connection waits for it."""
+        try:
+            async with asyncio.timeout(self.limit_s):
+                allowed = await self.authority.decide_subscribe(identity, client_id, filter_) is True
+        except TimeoutError:
+            self.answers["late"] += 1
+            self._tell(identity, client_id, (SUBSCRIBE, filter_), "late", f"did not answer within {self.limit_s:g} s")
+            return False
+        except Exception as error:
+            self.answers["failed"] += 1
+            self._tell(identity, client_id, (SUBSCRIBE, filter_), "failed", f"could not decide ({error!r})")
+            return False
+        self.answers["allowed" if allowed else "refused"] += 1
+        return allowed
+
+    # ------------------------------------------------------------------ questions under way
+
+    def _ask(self, connection: Transport, identity: str | None, client_id: str, question: Question) -> None:
+        loop = self._loop = self._loop or asyncio.get_running_loop()
+        pending = self._pending.get(connection)
+        if pending is None:
+            pending = _Pending(connection, identity, client_id, self.authority.generation)
+            pending.timer = loop.call_later(self.limit_s, self._late, pending)
+            self._pending[connection] = pending
+            connection.hub.awaited += 1  # the loop must come to its turn, or the answer waits for the end of a linger
+            connection.ask()
+        if question in pending.tasks:
+            return
+        action, topic = question
+        decide = self.authority.decide_publish if action == PUBLISH else self.authority.decide_subscribe
+        answer: Coroutine[Any, Any, bool] = decide(identity, client_id, topic)
+        task = pending.tasks[question] = loop.create_task(answer)
+        task.add_done_callback(partial(self._answered, pending, question))
+
+    def _answered(self, pending: _Pending, question: Question, task: asyncio.Task[bool]) -> None:
+        error: BaseException | None = None if not task.cancelled() else asyncio.CancelledError()
+        if error is None:
+            error = task.exception()
+        if pending.tasks.get(question) is not task:
+            return  # its time was up, or its connection has ended
+        del pending.tasks[question]
+        if error is not None:
+            self.answers["failed"] += 1
+            pending.found[question] = NO_ANSWER
+            self._tell(pending.identity, pending.client_id, question, "failed", f"could not decide ({error!r})")
+        else:
+            allowed = task.result() is True
+            self.answers["allowed" if allowed else "refused"] += 1
+            pending.found[question] = int(allowed)
+        if not pending.tasks:
+            self._finish(pending)
+
+    def _late(self, pending: _Pending) -> None:
+        """The time limit: what is not decided is refused, once."""
+        late = list(pending.tasks)
+        self.answers["late"] += len(late)
+        for question in late:
+            pending.found[question] = NO_ANSWER
+        self._tell(pending.identity, pending.client_id, late[0], "late",
+                   f"did not answer within {self.limit_s:g} s")
+        self._finish(pending)
+
+    def _tell(self, identity: str | None, client_id: str, question: Question, cause: str, what: str) -> None:
+        action, topic = question
+        self.on_log("warning", f"decision {cause}", f"{self.authority.name} {what}: {action} refused",
+                    {"client_id": client_id, "user": identity, "topic": topic})
+
+    def _finish(self, pending: _Pending) -> None:
+        connection = pending.connection
+        del self._pending[connection]
+        self._end(pending)
+        if pending.generation == self.authority.generation:     # else it is asked again under the new permissions
+            verdicts: Verdicts | None = connection.asked
+            if verdicts is None or verdicts.generation != pending.generation:
+                verdicts = connection.asked = Verdicts(pending.generation)
+            verdicts.found.update(pending.found)
+        if pending.then is not None:
+            pending.then()
+        if connection not in self._pending:
+            connection.answered()
+
+    @staticmethod
+    def _end(pending: _Pending) -> None:
+        pending.connection.hub.awaited -= 1
+        if pending.timer is not None:
+            pending.timer.cancel()
+        tasks, pending.tasks = pending.tasks, {}
+        for task in tasks.values():
+            task.cancel()
