@@ -80,10 +80,11 @@ class Asked(Authority):
                     answer.set_result(True)
 
 
-def decide(path: Path) -> None:
+def decide(path: Path, port: Any) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen()
+        port.send(None)
         conn, _ = listening.accept()
         left = 0
         while data := conn.recv(65536):
@@ -173,20 +174,24 @@ class Load:
 def broker() -> Iterator[tuple[str, int]]:
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        decider = context.Process(target=decide, args=(Path(folder) / "decider",), daemon=True)
         here, there = context.Pipe()
+        decider = context.Process(target=decide, args=(Path(folder) / "decider", there), daemon=True)
         serving = context.Process(target=serve, args=(Path(folder), there), daemon=True)
-        decider.start()
-        serving.start()
         try:
+            decider.start()
+            here.recv()
+            serving.start()
             yield here.recv()
         finally:
             for process in (serving, decider):
-                process.terminate()
-                process.join()
+                if process.pid is not None:
+                    process.terminate()
+                    process.join()
 
 
 def described(trips: list[float]) -> str:
+    if not trips:
+        return "not seen: too short"
     ranked = sorted(trips)
     return f"{statistics.median(ranked) * 1e6:.0f} µs, p99 {ranked[len(ranked) * 99 // 100] * 1e6:.0f} µs"
 
