@@ -11,6 +11,7 @@ import pytest
 from kit.client import Client
 from kit.journals import contents
 from kit.node import Node
+from kit.watch import wait_until
 from oracle.mqtt import Publish, Pubrec
 from oracle.stored import journal_record
 
@@ -60,6 +61,9 @@ def live_through(node: Node, whose: str) -> None:
     consumer.expect(Publish)
     consumer.drop()
     sender.drop()
+    # What they had in hand has gone back, and the journal has that.
+    wait_until(lambda: node.call(lambda server: not server.poller.connections))
+    wait_until(lambda: node.call(lambda server: server.store.journal.durable == server.store.journal.gathering - 1))
 
 
 def sessions_in(server: Any) -> dict[bytes, Any]:

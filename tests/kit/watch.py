@@ -10,7 +10,8 @@ from pathlib import Path
 
 from kit.broker import Broker
 
-__all__ = ["WAIT_SECONDS", "Memory", "a_handful", "metric", "metrics", "peak_bytes", "resident_bytes", "wait_until"]
+__all__ = ["WAIT_SECONDS", "Memory", "a_handful", "grown", "metric", "metrics", "peak_bytes", "resident_bytes",
+           "wait_until"]
 
 WAIT_SECONDS = 20.0         # generous: only a failing test waits for it
 _LINE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
@@ -41,6 +42,12 @@ def wait_until(what: Callable[[], object], seconds: float = WAIT_SECONDS) -> Non
     while not what():
         assert time.monotonic() < deadline, "it did not come true"
         time.sleep(0.02)
+
+
+def grown(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
+    """Of which live objects there are more than before. Fewer is no leak: a test that failed earlier in this process
+    keeps its objects until its traceback is forgotten."""
+    return {name: count - before[name] for name, count in now.items() if count > before[name]}
 
 
 def a_handful(found: list[str]) -> int:

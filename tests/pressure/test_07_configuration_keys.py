@@ -22,6 +22,8 @@ from kit.amqp import AmqpClient, capabilities
 from kit.broker import Broker, BrokerDied, add_user
 from kit.certs import issue, make_ca
 from kit.client import KEPT, TIMEOUT, Client, Unexpected
+from kit.deciding import HeldAuthority
+from kit.node import Node
 from kit.slowdisk import SlowDisk
 from kit.watch import Memory, metric, metrics, wait_until
 from kit.websocket import Refused, WebSocket
@@ -366,7 +368,7 @@ class Pair:
         self.started.append(broker)
         return broker.start()
 
-    def client(self, broker: Broker, client_id: str = "", version: int = 5, receive_buffer: int = 0,
+    def client(self, broker: Broker | Node, client_id: str = "", version: int = 5, receive_buffer: int = 0,
                **options: Any) -> Client:
         raw = socket.socket()
         if receive_buffer:
@@ -708,6 +710,21 @@ def acl_file(pair: Pair) -> None:
         pair.client(pair.start(value, auth__allow_anonymous=True)).subscribe("other", expect=[reason])
 
 
+def ask_timeout(pair: Pair) -> None:
+    for value, refused in (("100ms", True), ("1h", False)):
+        node = Node(pair.directory / value, {"auth.ask_timeout": value, "storage.type": "memory"}, HeldAuthority())
+        try:
+            client = pair.client(node)
+            client.send(Publish(topic="asked", qos=1, packet_id=1))
+            if refused:
+                client.expect(Puback, packet_id=1, reason=0x87)
+            else:
+                client.expect_nothing()
+            client.close()
+        finally:
+            node.stop()
+
+
 def admin_socket(pair: Pair) -> None:
     path = pair.directory / "a.sock"
     pair.start("off", storage__type="rocksdb")
@@ -901,6 +918,7 @@ HALVES = lambda count: (list(range(count)), list(range(count - 10, count)))     
 OTHERS: dict[str, Observe] = {
     "server.health_enabled": health_enabled,
     "server.admin_socket": admin_socket,
+    "auth.ask_timeout": ask_timeout,
     "queue_manager.auto_commit_interval": auto_commit_interval,
     "queue_manager.auto_create": auto_create,
     "queue_manager.cache_size": cache_size,
