@@ -11,8 +11,7 @@ from fluxmq._core.bridge.translate cimport read_wishes, to_amqp, to_mqtt, topic_
 from fluxmq._core.exchange.exchange cimport Exchanges, Route
 from fluxmq._core.hub.hub cimport TopicRelay
 from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT, pub_t
-from fluxmq._core.pubsub.routes cimport route_t
-from fluxmq._core.pubsub.trie cimport SUB_QUEUE
+from fluxmq._core.pubsub.routes cimport HOP_QUEUE, HOP_RELAY, route_t
 from fluxmq._core.queue.queue cimport Queue
 
 from fluxmq._core.amqp091.topics import address_of
@@ -26,8 +25,6 @@ cdef room_t way_back            # the same, of an MQTT client's
 cdef int hub_publish_amqp(Hub hub, const body_t* amqp, list taken, uint8_t* refused) except -1:
     cdef uint8_t[TOPIC_BYTES_MAX] topic
     cdef uint32_t length = topic_of(amqp.topic, amqp.topic_length, topic)
-    cdef uint32_t i
-    cdef bint queues_only = 1
     cdef bint retain = 0
     cdef wishes_t wishes
     cdef body_t timed
@@ -45,10 +42,7 @@ cdef int hub_publish_amqp(Hub hub, const body_t* amqp, list taken, uint8_t* refu
     retain = wishes.retain
     if route.count == 0 and not retain:
         return 0
-    for i in range(route.count):
-        if not route.hops[i].options & SUB_QUEUE:
-            queues_only = 0
-    if queues_only and not retain:
+    if not retain and route.kinds & ~(1 << HOP_QUEUE | 1 << HOP_RELAY) == 0:
         pub.body = amqp[0]
         pub.body.format = FORMAT_MQTT
         pub.body.topic = topic

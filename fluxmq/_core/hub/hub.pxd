@@ -1,6 +1,7 @@
 """The crossing of everything hot: publish, retain, release what waited for the disk.
 
-    publish(pub) ─► Routes.find(topic) ─► each hop: Session.deliver, ShareGroup.deliver or Queue.take
+    publish(pub) ─► Routes.find(topic) ─► each hop: Session.deliver, ShareGroup.deliver, Queue.take,
+                                          TopicRelay.relay or PeerHop.forward
                  ─► retained tree, when the retain flag is set
                  ─► Ledger: one MESSAGE record with every journalled target
 
@@ -13,7 +14,7 @@ from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.memory.message cimport msg_t, pub_t
 from fluxmq._core.memory.node cimport node_t
 from fluxmq._core.pubsub.retained cimport Retained, RetainedTree
-from fluxmq._core.pubsub.routes cimport Routes, route_t
+from fluxmq._core.pubsub.routes cimport Routes, hop_t, route_t
 from fluxmq._core.pubsub.session cimport Session
 from fluxmq._core.pubsub.trie cimport Trie
 from fluxmq._core.queue.queue cimport Queue
@@ -21,6 +22,14 @@ from fluxmq._core.queue.queue cimport Queue
 cdef class TopicRelay:
     """Whoever takes publishes of MQTT clients further: bindings of amq.topic to other exchanges."""
     cdef int relay(self, pub_t* pub) except -1
+
+cdef class PeerHop:
+    """Another node where somebody wants a topic: it forwards what it is given, once however many filters match."""
+    # pub.body and what it points to are good for this call: who keeps it makes it his own (pub_own). With QoS 1 and 2
+    # it gives what it took to the peer's commit line (Commits.give), so that the publisher's answer waits for that; QoS
+    # 0 has no ticket. Of a publish by AMQP the body is the translation, pub.amqp what was published. What it raises
+    # ends the publisher's connection: a peer that cannot take it gives the position up. It may change subscriptions.
+    cdef int forward(self, pub_t* pub) except -1
 
 cdef class Hub(Waiter):
     cdef readonly Ledger ledger
@@ -65,6 +74,7 @@ cdef class Hub(Waiter):
     cdef readonly dict queues                   # Queue -> its filters: what keeps them alive while the index knows them
     cdef uint64_t passing                       # publishes so far (pub_t.passing)
     cdef dict relays                            # TopicRelay -> filter -> bindings
+    cdef dict peers                             # PeerHop -> its filters
     cdef dict bindings                          # Queue -> filter -> [bindings that it is, those that it is wider than]
     cdef list letters                           # calls that publish, when nothing is being published any more
     cdef readonly list throttled                # connections not read because the disk is behind
@@ -74,6 +84,8 @@ cdef class Hub(Waiter):
     cdef int publish(self, pub_t* pub, route_t* route) except -1
     cdef uint64_t next_passing(self) noexcept
     cdef int deliver_all(self, pub_t* pub, route_t* route) except -1
+    cdef int deliver_hop(self, const hop_t* hop, pub_t* pub) except -1
+    cdef int deliver_rest(self, pub_t* pub, route_t* route, uint32_t begin) except -1
     cdef int retain(self, pub_t* pub) except -1
     cdef bint is_ahead(self) noexcept
     cdef bint is_behind(self) noexcept

@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. The hot crossing of one node, and the doors through which the cold verbs reach it. See hub/hub.pxd."""
+"""Machine. The hot crossing of one node, and the doors through which the cold verbs reach it. See hub/hub.pxd.
+It is one file because all of it works on the same few structures, and the doors are a few lines each."""
 cimport cython
 from cpython.ref cimport Py_DECREF, PyObject
 from libc.string cimport memcmp, memcpy, memset
@@ -19,14 +20,14 @@ from fluxmq._core.memory.message cimport (
 from fluxmq._core.memory.node cimport WORK_HOP, WORK_SUBSCRIPTION, stamp_clocks
 from fluxmq._core.mqtt.consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
 from fluxmq._core.pubsub.retained_replay cimport RetainedReplay
-from fluxmq._core.pubsub.routes cimport ShareGroup, hop_t
-from fluxmq._core.pubsub.trie cimport (
-    SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_QUEUE, SUB_RELAY, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE,
+from fluxmq._core.pubsub.routes cimport (
+    HOP_GROUP, HOP_PEER, HOP_QUEUE, HOP_RELAY, HOP_SESSION, ShareGroup, route_enter, route_leave,
 )
+from fluxmq._core.pubsub.trie cimport SUB_KIND_UNIT, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE
 from fluxmq._core.wire.primitives cimport varint_size
 from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
 
-__all__ = ["Hub", "TopicRelay"]
+__all__ = ["Hub", "PeerHop", "TopicRelay"]
 
 cdef enum:
     REPLAY_STEPS = 512              # nodes of the retained tree in one slice of one session's replay
@@ -37,6 +38,13 @@ cdef class TopicRelay:
     """Machine. A base class."""
 
     cdef int relay(self, pub_t* pub) except -1:
+        return 0
+
+
+cdef class PeerHop:
+    """Machine. A base class."""
+
+    cdef int forward(self, pub_t* pub) except -1:
         return 0
 
 
@@ -93,6 +101,7 @@ cdef class Hub(Waiter):
         self.queues = {}
         self.bindings = {}
         self.relays = {}
+        self.peers = {}
 
     # ---------------------------------------------------------------- clock and wake
 
@@ -154,13 +163,15 @@ cdef class Hub(Waiter):
         Afterwards pub.owned has been given back; the bytes that pub.body points to are the caller's again.
         """
         cdef bint own_blob = 0
-        self.node.work += 1 + WORK_HOP * <uint64_t>route.count
+        cdef uint32_t count = route.count
+        self.node.work += 1 + WORK_HOP * <uint64_t>count
         if pub.passing == 0:
             pub.passing = self.next_passing()
-        if pub.body.payload_length >= BLOB_BYTES_MIN and pub.body.blob == NULL and (route.count or pub.retain):
+        if pub.body.payload_length >= BLOB_BYTES_MIN and pub.body.blob == NULL and (count or pub.retain):
             pub.body.blob = blob_copy(pub.body.payload, pub.body.payload_length)
             pub.body.payload = pub.body.blob.data
             own_blob = 1
+        route_enter(route)
         try:
             self.deliver_all(pub, route)
             if pub.retain:
@@ -177,9 +188,10 @@ cdef class Hub(Waiter):
             if own_blob:
                 blob_drop(pub.body.blob)
                 pub.body.blob = NULL
-        if route.count == 0 and not of_broker(pub):
+            route_leave(route)
+        if count == 0 and not of_broker(pub):
             self.node.counters.unrouted += 1
-        return <int>route.count
+        return <int>count
 
     cdef int deliver_all(self, pub_t* pub, route_t* route) except -1:
         cdef uint32_t i
@@ -192,30 +204,20 @@ cdef class Hub(Waiter):
         cdef uint8_t* at
         cdef int64_t written
         cdef uint64_t copied = 0
-        cdef uint8_t reason
         cdef bint plain = pub.body.blob == NULL and not pub.retain
         if route.count == 1:
             hop = &route.hops[0]
-            if hop.options & SUB_GROUP:
-                return (<ShareGroup>hop.target).deliver(pub)
-            if hop.options & SUB_RELAY:
-                return (<TopicRelay>hop.target).relay(pub)
-            if hop.options & SUB_QUEUE:
-                pub.refused = <uint8_t>(<Queue>hop.target).take(pub, hop.options & SUB_WIDE)
-                return 0
-            return (<Session>hop.target).deliver(pub, hop.options, hop.ids)
+            if hop.kind == HOP_SESSION:
+                return (<Session>hop.target).deliver(pub, hop.options, hop.ids)
+            return self.deliver_hop(hop, pub)
         for i in range(route.count):
             hop = &route.hops[i]
-            if hop.options & SUB_GROUP:
-                (<ShareGroup>hop.target).deliver(pub)
-                continue
-            if hop.options & SUB_RELAY:
-                (<TopicRelay>hop.target).relay(pub)
-                continue
-            if hop.options & SUB_QUEUE:
-                reason = <uint8_t>(<Queue>hop.target).take(pub, hop.options & SUB_WIDE)
-                if reason:
-                    pub.refused = reason
+            if hop.kind != HOP_SESSION:
+                self.deliver_hop(hop, pub)
+                made = NULL             # it may have closed that link
+                if route.generation != (<Routes>route.routes).trie.generation:
+                    self.deliver_rest(pub, route, i + 1)
+                    break
                 continue
             session = <Session>hop.target
             link = session.link
@@ -239,6 +241,52 @@ cdef class Hub(Waiter):
             made = link.tail.data + link.tail.end - made_size
         self.node.counters.packets_sent[PUBLISH] += copied
         self.node.counters.messages_sent[0] += copied
+        return 0
+
+    cdef int deliver_hop(self, const hop_t* hop, pub_t* pub) except -1:
+        """One message to whatever a hop leads to: all but sessions and groups may publish, subscribe, end sessions."""
+        cdef Queue queue
+        cdef TopicRelay relay
+        cdef PeerHop peer
+        cdef uint8_t reason
+        if hop.kind == HOP_SESSION:
+            return (<Session>hop.target).deliver(pub, hop.options, hop.ids)
+        if hop.kind == HOP_GROUP:
+            return (<ShareGroup>hop.target).deliver(pub)
+        if hop.kind == HOP_QUEUE:
+            queue = <Queue>hop.target
+            reason = <uint8_t>queue.take(pub, hop.options & SUB_WIDE)
+            if reason:
+                pub.refused = reason
+        elif hop.kind == HOP_RELAY:
+            relay = <TopicRelay>hop.target
+            relay.relay(pub)
+        elif not pub.from_peer:
+            peer = <PeerHop>hop.target
+            peer.forward(pub)
+        return 0
+
+    cdef int deliver_rest(self, pub_t* pub, route_t* route, uint32_t begin) except -1:
+        """A hop has changed subscriptions: from `begin` on the message goes to those who still want it, as they want it
+        now; targets of others may be gone. Who came meanwhile does not get it."""
+        cdef Routes routes = <Routes>route.routes
+        cdef route_t* now = NULL
+        cdef const hop_t* hop
+        cdef uint32_t i
+        try:
+            for i in range(begin, route.count):
+                if now == NULL or now.generation != routes.trie.generation:
+                    if now != NULL:
+                        route_leave(now)
+                        now = NULL
+                    now = routes.find(route.topic, route.topic_length)
+                    route_enter(now)
+                hop = hop_to(now, route.hops[i].target)
+                if hop != NULL:
+                    self.deliver_hop(hop, pub)
+        finally:
+            if now != NULL:
+                route_leave(now)
         return 0
 
     cdef int retain(self, pub_t* pub) except -1:
@@ -279,11 +327,12 @@ cdef class Hub(Waiter):
         return 0
 
     def publish_message(self, bytes topic not None, bytes payload not None, int qos=0, bint retain=False,
-                        bytes properties=b"", int64_t expires_at=0, Session source=None) -> int:
+                        bytes properties=b"", int64_t expires_at=0, Session source=None, bint from_peer=False) -> int:
         """Publishes for the broker itself: wills, $SYS, the cold doors of other protocols.
 
         topic: a valid topic name, UTF-8. properties: MQTT 5 wire bytes that travel as they are (no expiry, alias or
-        subscription identifier). expires_at: steady clock, ms; 0 = never. Returns how many subscriptions matched.
+        subscription identifier). expires_at: steady clock, ms; 0 = never. from_peer: another node forwarded it, so that
+        it goes to no peer. Returns how many subscriptions matched.
         Raises UsageError for an invalid topic or QoS.
         """
         cdef pub_t pub
@@ -301,6 +350,7 @@ cdef class Hub(Waiter):
         pub.source = <void*>source if source is not None else NULL
         pub.qos = <uint8_t>qos
         pub.retain = retain
+        pub.from_peer = from_peer
         route = self.routes.find(pub.body.topic, pub.body.topic_length)
         matched = self.publish(&pub, route)
         self.touch()
@@ -328,7 +378,8 @@ cdef class Hub(Waiter):
 
     def add_group(self, ShareGroup group not None):
         """Puts a share group into the index; whoever adds it keeps it alive until remove_group."""
-        self.trie.add(<const uint8_t*><const char*>group.filter, len(group.filter), <void*>group, 0, SUB_GROUP)
+        self.trie.add(<const uint8_t*><const char*>group.filter, len(group.filter), <void*>group, 0,
+                      HOP_GROUP * SUB_KIND_UNIT)
 
     def remove_group(self, ShareGroup group not None):
         self.trie.remove(<const uint8_t*><const char*>group.filter, len(group.filter), <void*>group)
@@ -393,7 +444,8 @@ cdef class Hub(Waiter):
         cdef const uint8_t* at = <const uint8_t*><const char*>filter
         cdef bint exact = counts[0] != 0 or filter in self.queues.get(queue, ())
         if exact or counts[1]:
-            self.trie.add(at, len(filter), <void*>queue, 0, SUB_QUEUE if exact else SUB_QUEUE | SUB_WIDE)
+            self.trie.add(at, len(filter), <void*>queue, 0,
+                          HOP_QUEUE * SUB_KIND_UNIT | (0 if exact else SUB_WIDE))
         else:
             self.trie.remove(at, len(filter), <void*>queue)
         return 0
@@ -408,7 +460,8 @@ cdef class Hub(Waiter):
             return
         filter = found[0]
         counts[filter] = counts.get(filter, 0) + 1
-        self.trie.add(<const uint8_t*><const char*>filter, len(filter), <void*>relay, 0, SUB_QUEUE | SUB_RELAY)
+        self.trie.add(<const uint8_t*><const char*>filter, len(filter), <void*>relay, 0,
+                      HOP_RELAY * SUB_KIND_UNIT)
 
     def unbind_relay(self, TopicRelay relay not None, bytes binding_key not None):
         """The end of one bind_relay."""
@@ -422,6 +475,26 @@ cdef class Hub(Waiter):
         if counts[filter] == 0:
             del counts[filter]
             self.trie.remove(<const uint8_t*><const char*>filter, len(filter), <void*>relay)
+
+    def add_peer(self, PeerHop peer not None, bytes filter not None) -> bool:
+        """Somebody on another node wants what matches a filter (valid, without `$share/…/`): what is published here
+        goes to the peer too. True: it is new. The hub keeps the peer until its last filter is removed."""
+        cdef set filters = self.peers.setdefault(peer, set())
+        filters.add(filter)
+        return self.trie.add(<const uint8_t*><const char*>filter, len(filter), <void*>peer, 0,
+                             HOP_PEER * SUB_KIND_UNIT) == 1
+
+    def remove_peer(self, PeerHop peer not None, bytes filter=None) -> bool:
+        """Nobody there wants it any more; None: nothing at all. True: something was there."""
+        cdef set filters = self.peers.get(peer, set())
+        cdef bytes each
+        cdef list gone = list(filters) if filter is None else [filter] if filter in filters else []
+        for each in gone:
+            filters.remove(each)
+            self.trie.remove(<const uint8_t*><const char*>each, len(each), <void*>peer)
+        if not filters:
+            self.peers.pop(peer, None)
+        return len(gone) != 0
 
     def spend(self, uint64_t units):
         """The cold half has done work that cannot be seen from the packet that asked for it (memory/node.pxd)."""
@@ -676,6 +749,20 @@ cdef class Hub(Waiter):
         result["held"] = self.commits.waiting
         result["records"] = self.ledger.records
         return result
+
+
+cdef const hop_t* hop_to(const route_t* route, const void* target) noexcept:
+    """The hop with this target, or NULL. Routes.fill puts them in the order of their targets."""
+    cdef uint32_t low = 0
+    cdef uint32_t high = route.count
+    cdef uint32_t middle
+    while low < high:
+        middle = (low + high) // 2
+        if <size_t>route.hops[middle].target < <size_t>target:
+            low = middle + 1
+        else:
+            high = middle
+    return &route.hops[low] if low < route.count and route.hops[low].target == target else NULL
 
 
 cdef uint32_t packet_size(pub_t* pub, bint v5) noexcept:

@@ -56,6 +56,7 @@ cdef struct pub_t:
     uint8_t qos
     uint8_t retain
     uint8_t refused         # a queue did not take it: the MQTT 5 reason code to answer with
+    uint8_t from_peer       # another node forwarded it: it goes to no peer again
 
 cdef struct ids_t:
     uint32_t refs

@@ -35,8 +35,8 @@ from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props
 from fluxmq._core.net.transport cimport (
     ASK, DONE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN, REFUSED,
 )
-from fluxmq._core.pubsub.routes cimport hop_t, route_drop
-from fluxmq._core.pubsub.trie cimport SUB_GROUP, SUB_NO_LOCAL, SUB_QUEUE
+from fluxmq._core.pubsub.routes cimport HOP_SESSION, hop_t, route_drop
+from fluxmq._core.pubsub.trie cimport SUB_NO_LOCAL
 from fluxmq._core.wire.primitives cimport Cursor, peek_u16, take_varint
 from fluxmq._core.wire.text cimport TEXT_BAD, TEXT_OK, topic_valid, utf8_valid
 
@@ -242,11 +242,11 @@ cdef class Connection(Transport):
         cdef uint32_t i, n
         cdef hop_t* hop
         cdef link_t* link
-        if route.count == 0 or route.generation != hub.trie.generation:
+        if route.kinds != 1 << HOP_SESSION or route.generation != hub.trie.generation:
             return 0
         for i in range(route.count):
             hop = &route.hops[i]
-            if hop.options & (SUB_GROUP | SUB_QUEUE | SUB_NO_LOCAL) or hop.ids != NULL:
+            if hop.options & SUB_NO_LOCAL or hop.ids != NULL:
                 return 0
             link = (<Session>hop.target).link
             if (link == NULL or (link.version == 5) != (self.link.version == 5) or link.aliases != NULL
@@ -373,7 +373,7 @@ cdef class Connection(Transport):
         pub.body.format = FORMAT_MQTT
         pub.source = <void*>self.session
         pub.owned = pub.amqp = NULL
-        pub.passing = pub.refused = 0
+        pub.passing = pub.refused = pub.from_peer = 0
         pub.qos = qos
         pub.retain = first & 1
         if qos:

@@ -1,9 +1,12 @@
 """Where a topic goes: the cache of match results, and share groups.
 
-A route is the match of one topic, already merged: one hop per session whatever number of its filters matched, with the
-highest QoS [MQTT-3.3.4-2] and all subscription identifiers [MQTT-3.3.4-3]; one hop per share group. It holds as long as
-the trie's generation stands; a stale one is made again on its next use. Sets of four, the least recently used gives
-way: a flood of new topics costs a match each and never more memory than `entries`.
+A route is the match of one topic, already merged: one hop per target whatever number of its filters matched, for a
+session with the highest QoS [MQTT-3.3.4-2] and all subscription identifiers [MQTT-3.3.4-3]. It holds as long as the
+trie's generation stands; a stale one is made again on its next use. Sets of four, the least recently used gives way: a
+flood of new topics costs a match each and never more memory than `entries`.
+
+What a hop leads to may publish or subscribe itself while a route is walked. So who walks one holds it (route_enter):
+`find` then puts another into the cache, and what is walked stays as it is.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -11,10 +14,18 @@ from fluxmq._core.memory.message cimport ids_t, pub_t
 from fluxmq._core.pubsub.session cimport Session
 from fluxmq._core.pubsub.trie cimport Trie, subs_t
 
+cdef enum:                  # what a hop leads to: hop_t.kind. Hub.deliver_hop is the one place that switches on it
+    HOP_SESSION = 0         # Session
+    HOP_GROUP = 1           # ShareGroup
+    HOP_QUEUE = 2           # Queue
+    HOP_RELAY = 3           # TopicRelay: bindings between exchanges
+    HOP_PEER = 4            # PeerHop: another node
+
 cdef struct hop_t:
-    void* target            # Session, or ShareGroup with SUB_GROUP; alive while the generation stands
+    void* target            # as the kind says; alive while the generation stands
     ids_t* ids              # counted, or NULL
-    uint8_t options         # SUB_*
+    uint8_t options         # SUB_*, without the kind
+    uint8_t kind            # HOP_*
 
 cdef struct route_t:
     uint64_t hash
@@ -22,10 +33,13 @@ cdef struct route_t:
     uint64_t used           # tick of the last use
     hop_t* hops
     uint8_t* topic          # behind this struct
-    uint32_t refs           # the cache's and one for each publisher that remembers it
+    void* routes            # borrowed: the Routes that made it
+    uint32_t refs           # the cache's, one for each publisher that remembers it and for each walk
+    uint32_t walks          # under way: invariant: while there are any, nothing here changes but counts
     uint32_t count
     uint32_t capacity
     uint16_t topic_length
+    uint8_t kinds           # 1 << HOP_* of each hop
 
 cdef struct member_t:
     ids_t* ids
@@ -53,6 +67,22 @@ cdef class Routes:
     cdef readonly uint64_t misses
 
     cdef route_t* find(self, const uint8_t* topic, size_t length) except NULL
+    cdef route_t* make(self, const uint8_t* topic, size_t length, uint64_t hash) except NULL
     cdef int fill(self, route_t* route) except -1
 
 cdef void route_drop(route_t* route) noexcept
+
+
+# Between these two the route and its hops stay as they are. A hop's target is alive as long as the trie's generation is
+# still the route's.
+cdef inline void route_enter(route_t* route) noexcept:
+    route.refs += 1
+    route.walks += 1
+
+
+cdef inline void route_leave(route_t* route) noexcept:
+    route.walks -= 1
+    if route.refs == 1:
+        route_drop(route)       # nobody else knows it any more
+    else:
+        route.refs -= 1

@@ -7,7 +7,7 @@ from libc.string cimport memcmp, memcpy
 from fluxmq._core.debug cimport check, count_live
 from fluxmq._core.memory.message cimport ids_drop, ids_hold, ids_new, live
 from fluxmq._core.pubsub.trie cimport (
-    SUB_GROUP, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_QUEUE, SUB_RELAY, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE, sub_t, subs_free,
+    SUB_KIND_MASK, SUB_KIND_UNIT, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE, sub_t, subs_free,
 )
 from fluxmq._core.wire.hash cimport hash_bytes
 
@@ -34,6 +34,7 @@ cdef void clear_hops(route_t* route) noexcept:
     for i in range(route.count):
         ids_drop(route.hops[i].ids)
     route.count = 0
+    route.kinds = 0
 
 
 cdef void route_drop(route_t* route) noexcept:
@@ -82,33 +83,45 @@ cdef class Routes:
         cdef route_t** ways = self.sets + (h & self.sets_mask) * WAYS
         cdef route_t* route
         cdef int i
-        cdef int oldest = 0
+        cdef int place = 0              # of a new one
         if length > KEPT_TOPIC_BYTES_MAX:
             ways = self.long_topics
         self.tick += 1
         for i in range(WAYS):
             route = ways[i]
             if route == NULL:
-                oldest = i
+                place = i
                 break
             if route.hash == h and route.topic_length == length and memcmp(route.topic, topic, length) == 0:
                 route.used = self.tick
-                if route.generation != self.trie.generation:
+                if route.generation == self.trie.generation:
+                    self.hits += 1
+                    return route
+                if route.walks == 0:
                     self.misses += 1
                     self.fill(route)
-                else:
-                    self.hits += 1
-                return route
-            if route.used < ways[oldest].used:
-                oldest = i
+                    return route
+                place = i               # somebody walks it as it was: another takes its place
+                break
+            if route.used < ways[place].used:
+                place = i
         self.misses += 1
-        route = <route_t*>calloc(1, sizeof(route_t) + length)
+        route = self.make(topic, length, h)
+        if ways[place] != NULL:
+            route_drop(ways[place])
+        ways[place] = route
+        return route
+
+    cdef route_t* make(self, const uint8_t* topic, size_t length, uint64_t hash) except NULL:
+        """A new one, with one reference."""
+        cdef route_t* route = <route_t*>calloc(1, sizeof(route_t) + length)
         if route == NULL:
             raise MemoryError()
         count_live(live.routes, 1)
-        route.hash = h
+        route.hash = hash
         route.refs = 1
         route.used = self.tick
+        route.routes = <void*>self
         route.topic = <uint8_t*>route + sizeof(route_t)
         route.topic_length = <uint16_t>length
         memcpy(route.topic, topic, length)
@@ -117,9 +130,6 @@ cdef class Routes:
         except BaseException:
             route_drop(route)
             raise
-        if ways[oldest] != NULL:
-            route_drop(ways[oldest])
-        ways[oldest] = route
         return route
 
     cdef int fill(self, route_t* route) except -1:
@@ -130,6 +140,7 @@ cdef class Routes:
         cdef uint32_t n = 0
         cdef size_t i
         cdef sub_t* sub
+        check(route.walks == 0)
         clear_hops(route)
         found.count = 0
         self.trie.match(route.topic, route.topic_length, found)
@@ -143,7 +154,7 @@ cdef class Routes:
             qsort(found.items, found.count, sizeof(sub_t), by_target)
         for i in range(found.count):
             sub = &found.items[i]
-            if hop != NULL and hop.target == sub.target and not sub.options & SUB_GROUP:
+            if hop != NULL and hop.target == sub.target and hop.kind != HOP_GROUP:
                 hop.options = merged(hop.options, sub.options)
             else:
                 if n:
@@ -152,8 +163,10 @@ cdef class Routes:
                 hop = &route.hops[route.count]
                 route.count += 1
                 hop.target = sub.target
-                hop.options = sub.options
+                hop.options = sub.options & ~SUB_KIND_MASK
+                hop.kind = (sub.options & SUB_KIND_MASK) // SUB_KIND_UNIT
                 hop.ids = NULL
+                route.kinds |= 1 << hop.kind
             if sub.identifier and n < IDENTIFIERS_MAX:
                 identifiers[n] = sub.identifier
                 n += 1
@@ -168,7 +181,7 @@ cdef uint8_t merged(uint8_t a, uint8_t b) noexcept:
     cdef uint8_t qos = a & SUB_QOS_MASK
     if (b & SUB_QOS_MASK) > qos:
         qos = b & SUB_QOS_MASK
-    return qos | (a & b & (SUB_NO_LOCAL | SUB_WIDE)) | ((a | b) & (SUB_RETAIN_AS_PUBLISHED | SUB_QUEUE | SUB_RELAY))
+    return qos | (a & b & (SUB_NO_LOCAL | SUB_WIDE)) | ((a | b) & SUB_RETAIN_AS_PUBLISHED)
 
 
 # Its end needs the list of sessions.
@@ -256,4 +269,4 @@ cdef class ShareGroup:
             return 0
         self.turn = chosen + 1
         session = <Session>self.sessions[chosen]
-        return session.deliver(pub, self.members[chosen].options & ~SUB_GROUP, self.members[chosen].ids)
+        return session.deliver(pub, self.members[chosen].options, self.members[chosen].ids)

@@ -20,10 +20,9 @@ cdef enum:
     SUB_QOS_MASK = 0x03
     SUB_NO_LOCAL = 0x04
     SUB_RETAIN_AS_PUBLISHED = 0x08
-    SUB_GROUP = 0x80            # target is a share group, not a session
-    SUB_QUEUE = 0x40            # target is a queue
-    SUB_RELAY = 0x10            # with SUB_QUEUE: target is no queue but a TopicRelay
-    SUB_WIDE = 0x20             # of a queue: the filter matches more than the binding that it stands for
+    SUB_KIND_MASK = 0x70        # what the target is (routes.pxd, HOP_*), times SUB_KIND_UNIT
+    SUB_KIND_UNIT = 0x10
+    SUB_WIDE = 0x80             # of a queue: the filter matches more than the binding that it stands for
 
 cdef struct sub_t:
     void* target                # borrowed; whoever adds it removes it before it dies; never looked into, may be NULL
