@@ -151,6 +151,18 @@ def test_what_is_refused_is_answered_with_0x80(world: World) -> None:
     assert client.expect(Pubrec, packet_id=second).reason == 0x80
 
 
+def test_a_refusal_is_not_behind_what_is_younger(world: World) -> None:
+    """[MQTT-4.6.0-2]: the younger one waits for a peer that stands still."""
+    client = world.mqtt()
+    first, second = send(client, "far/a", 1), send(client, "both", 1)
+    client.expect_quiet()
+    world.give_up(world.far)
+    assert client.expect(Puback, packet_id=first).reason == 0x80
+    client.expect_quiet()
+    world.commit(world.other)
+    assert client.expect(Puback, packet_id=second).reason == 0x80
+
+
 def test_mqtt_3_1_1_which_has_no_word_for_it_is_closed(world: World) -> None:
     client = world.mqtt(4)
     send(client, "far/a", 1)

@@ -673,7 +673,11 @@ cdef class Connection(Transport):
         self.link.inbound -= 1
         if self.link.version != 5:
             return Transport.on_given_up(self, line, position, packet_type, packet_id, why)
-        return self.refuse_publish(1 if packet_type == PUBACK else 2, packet_id, REASON_UNSPECIFIED_ERROR, why)
+        self.waited = True
+        try:
+            return self.refuse_publish(1 if packet_type == PUBACK else 2, packet_id, REASON_UNSPECIFIED_ERROR, why)
+        finally:
+            self.waited = False
 
     cdef int on_ack(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1:
         cdef uint16_t packet_id

@@ -56,6 +56,7 @@ cdef class Transport(Waiter):
     cdef uint32_t interest              # epoll events asked for
     cdef readonly uint8_t phase
     cdef readonly uint8_t paused        # PAUSE_* bits, 0 = it is read
+    cdef bint waited                    # what is being refused has waited for its turn, which is now
     cdef bint resumed                   # in Hub.resumed: it goes on in a later round
     cdef readonly bint greedy           # it used up its share the last time
     cdef uint64_t served                # node.turn of the round in which that was

@@ -152,7 +152,7 @@ cdef class Transport(Waiter):
     def write_when_durable(self, bytes data not None, uint64_t since):
         """As write, but behind all that was recorded or given to commit lines since a mark (Commits.mark then), and
         behind its elders. If that is given up the connection ends: on_given_up."""
-        if (not must_wait(self.hub.commits, self.link, since)
+        if (self.waited or not must_wait(self.hub.commits, self.link, since)
                 or not self.hub.commits.hold(HELD_BYTES, self.link, data, 0, 0, 0, since)):
             self.write(data)
             return
