@@ -30,7 +30,7 @@ CORE = ["wire", "mqtt", "amqp091", "disk", "memory", "pubsub", "queue", "exchang
         "record", "testing"]
 PACKAGES = [
     "fluxmq", "fluxmq._core", *(f"fluxmq._core.{name}" for name in CORE), "fluxmq.model",
-     "fluxmq.engine", "fluxmq.storage", "fluxmq.access",
+     "fluxmq.engine", "fluxmq.storage", "fluxmq.cluster", "fluxmq.access",
     "fluxmq.edge", "fluxmq.edge.amqp091", "fluxmq.edge.mqtt", "fluxmq.admin", "fluxmq.record", "fluxmq.app",
     "fluxmq.client", "fluxmq.bench", "fluxmq.bench.load", "fluxmq.bench.gate", "fluxmq.bench.micro", "fluxmq.spark",
     "fluxmq.spark.examples",

@@ -15,6 +15,7 @@ from fluxmq._core.queue.due import DueHeap
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import pump_queues
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.queues import QueueManager
 from fluxmq.model.queues import QueueSpec
 
@@ -27,7 +28,7 @@ def made(groups: int = 0) -> tuple[Hub, QueueManager, Queue, list[PyMember]]:
     """A queue, and of each group a member that takes everything."""
     hub = Hub(None)
     hub.set_clock(1_000_000, 1)
-    manager = QueueManager(hub)
+    manager = QueueManager(hub, cluster=solo())
     queue = manager.declare(QueueSpec(name="q"))[0]
     members = []
     for number in range(groups):

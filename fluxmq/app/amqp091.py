@@ -53,7 +53,7 @@ class Amqp091:
         server, config = self._server, self._server.config.amqp091
         assert server.store is not None
         self.exchanges = ExchangeManager(server.hub, [name.encode() for name in config.virtual_hosts],
-                                         seed=secrets.randbits(64))
+                                         seed=secrets.randbits(64), cluster=server.cluster)
         self.queues = AmqpQueues(server.queue_manager, secrets.token_bytes, self._route)
         self.queues.dead.on_published = self._dead_letter
         server.keeper.exchanges = ExchangeKeeper(self.exchanges, server.queue_manager)

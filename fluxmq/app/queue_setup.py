@@ -25,7 +25,7 @@ __all__ = ["declare", "initialize", "tick"]
 def initialize(server: Server) -> SegmentStore | None:
     """Builds what queues need. Returns the segment files, None where nothing is on disk."""
     config = server.config
-    manager = QueueManager(server.hub, config.queue_manager.auto_create, server.note)
+    manager = QueueManager(server.hub, config.queue_manager.auto_create, server.note, cluster=server.cluster)
     segments = None
     assert server.store is not None
     if server.store.path is not None:

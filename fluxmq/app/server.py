@@ -1,6 +1,6 @@
 """The composition root: what `fluxmq run` builds, starts and stops, in that order, in one readable file.
 
-    initialize   store ─► hub ─► broker ─► authority ─► listeners (bound, not yet read) ─► health
+    initialize   store ─► hub ─► cluster, broker ─► authority ─► listeners (bound, not yet read) ─► health
     start        state from disk, health, event loop readers, timers, admin socket, the start message
     stop         no new connections, goodbyes, last sync
 """
@@ -43,6 +43,7 @@ from fluxmq.app.listeners import open_listeners
 from fluxmq.app.logs import Notes, configure
 from fluxmq.app.reviewing import Reviewing
 from fluxmq.app.snapshot import Snapshots
+from fluxmq.cluster.solo import solo
 from fluxmq.edge.asking import Asking
 from fluxmq.edge.listening import SocketListener
 from fluxmq.edge.mqtt.clients import MqttClients
@@ -50,6 +51,7 @@ from fluxmq.edge.mqtt.tally import Tally
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.ports import StateStore
+from fluxmq.engine.ports_cluster import Cluster
 from fluxmq.engine.ports_queues import QueuesPort
 from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_limited import LimitedConsumers
@@ -105,9 +107,10 @@ async def _main(config: Config) -> int:
 
 
 class Server:
-    """One node. authority: who decides, where a program has a broker inside; None: the configured files."""
+    """One node. authority: who decides, where a program has a broker inside; None: the configured files. cluster: the
+    nodes beside it; None: it is by itself."""
 
-    def __init__(self, config: Config, authority: Authority | None = None) -> None:
+    def __init__(self, config: Config, authority: Authority | None = None, cluster: Cluster | None = None) -> None:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.stopped = asyncio.Event()
@@ -120,6 +123,7 @@ class Server:
         self.queues: QueuesPort | None = None
         self.admin: AdminSocket | None = None
         self.store: StateStore | None = None
+        self.cluster = cluster if cluster is not None else solo()
         self.heap = HeapKeeper()
         self.segments: SegmentStore | None = None
         self.queue_manager: QueueManager
@@ -153,7 +157,7 @@ class Server:
         self.hub = Hub(self.store.journal, config.broker.route_cache_entries, secrets.randbits(64))
         set_limits(self.hub, config)
         self.poller = Poller(self.hub)
-        self.broker = Broker(self.hub, session_limits(config), self.note)
+        self.broker = Broker(self.hub, session_limits(config), self.note, cluster=self.cluster)
         self.keeper = Keeper(self.broker, self.store, config.storage.journal_file_size, LoopDriver(self.loop))
         self.segments = queue_setup.initialize(self)
         self.authority = self._authority = self._authority or Authority(

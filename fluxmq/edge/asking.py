@@ -5,7 +5,8 @@
                             └─► all answers are there, or the time is up: verdicts on `connection.asked`, the
                                 connection goes on, the same packet comes again, and decide() finds them
 
-One mechanism for all: publishes of the hot path, methods and packets of the cold half, wills. What was asked for a
+One mechanism for all: publishes of the hot path, methods and packets of the cold half, wills; and a CONNECT whose
+session may be another node's waits in the same way, without a limit but that of the connection. What was asked for a
 packet is forgotten when that packet has been handled; what lives longer is the hot path's own memory of topics.
 """
 from __future__ import annotations
@@ -15,16 +16,18 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Protocol
 
+from fluxmq._core.errors import ProtocolError
 from fluxmq._core.net.transport import Transport
 from fluxmq.engine.ports_access import Authority
+from fluxmq.model.mqtt import ReasonCode
 
 __all__ = ["ASKED_AT_ONCE_MAX", "NO_ANSWER", "PUBLISH", "SUBSCRIBE", "Asking", "Undecided"]
 
-PUBLISH, SUBSCRIBE = "publish", "subscribe"
+PUBLISH, SUBSCRIBE, CLAIM = "publish", "subscribe", "claim"
 NO_ANSWER = -1  # a refusal that is not to be remembered: nobody has said no
 ASKED_AT_ONCE_MAX = 256  # questions about one packet that are under way; further ones follow when these are answered
 
-Question = tuple[str, str]  # PUBLISH or SUBSCRIBE, and the topic or filter
+Question = tuple[str, str]  # PUBLISH or SUBSCRIBE, and the topic or filter; CLAIM, and the client identifier
 
 
 class Undecided(Exception):
@@ -62,7 +65,7 @@ class _Pending:
         self.identity = identity
         self.client_id = client_id
         self.generation = generation
-        self.tasks: dict[Question, asyncio.Task[bool]] = {}  # those without an answer
+        self.tasks: dict[Question, asyncio.Task[Any]] = {}  # those without an answer
         self.found: dict[Question, int] = {}
         self.then: Callable[[], None] | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -118,6 +121,13 @@ class Asking:
                 break
         return None if asked else decided
 
+    def claim(self, connection: Transport, client_id: str, taking: Coroutine[Any, Any, object]) -> None:
+        """A session is being taken for who connects. When it is, what `then` is given is done; else the connection is
+        refused."""
+        pending = self._wait(connection, None, client_id, None)
+        task = pending.tasks[CLAIM, client_id] = asyncio.ensure_future(taking)
+        task.add_done_callback(partial(self._claimed, pending))
+
     def then(self, connection: Transport, what: Callable[[], None]) -> None:
         """When what this connection waits for is there, that is done before its next packet."""
         self._pending[connection].then = what
@@ -148,13 +158,7 @@ class Asking:
 
     def _ask(self, connection: Transport, identity: str | None, client_id: str, question: Question) -> None:
         loop = self._loop = self._loop or asyncio.get_running_loop()
-        pending = self._pending.get(connection)
-        if pending is None:
-            pending = _Pending(connection, identity, client_id, self.authority.generation)
-            pending.timer = loop.call_later(self.limit_s, self._late, pending)
-            self._pending[connection] = pending
-            connection.hub.awaited += 1  # the loop must come to its turn, or the answer waits for the end of a linger
-            connection.ask()
+        pending = self._pending.get(connection) or self._wait(connection, identity, client_id, self.limit_s)
         if question in pending.tasks:
             return
         action, topic = question
@@ -162,6 +166,28 @@ class Asking:
         answer: Coroutine[Any, Any, bool] = decide(identity, client_id, topic)
         task = pending.tasks[question] = loop.create_task(answer)
         task.add_done_callback(partial(self._answered, pending, question))
+
+    def _wait(self, connection: Transport, identity: str | None, client_id: str, limit_s: float | None) -> _Pending:
+        pending = self._pending[connection] = _Pending(connection, identity, client_id, self.authority.generation)
+        if limit_s is not None:
+            pending.timer = asyncio.get_running_loop().call_later(limit_s, self._late, pending)
+        connection.hub.awaited += 1  # the loop must come to its turn, or the answer waits for the end of a linger
+        connection.ask()
+        return pending
+
+    def _claimed(self, pending: _Pending, task: asyncio.Task[object]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if pending.tasks.pop((CLAIM, pending.client_id), None) is None:
+            return  # its connection has ended
+        connection = pending.connection
+        if error is not None:
+            if not isinstance(error, ProtocolError):
+                self.on_log("error", "claim failed", f"a session could not be taken ({error!r})",
+                            {"client_id": pending.client_id})
+                error = ProtocolError(ReasonCode.SERVER_UNAVAILABLE, "the session could not be taken")
+            refusal = error
+            pending.then = lambda: connection.fail(refusal)
+        self._finish(pending)
 
     def _answered(self, pending: _Pending, question: Question, task: asyncio.Task[bool]) -> None:
         error: BaseException | None = None if not task.cancelled() else asyncio.CancelledError()

@@ -18,6 +18,7 @@ from fluxmq._core.queue.heads import PULL_STALLED, pull, purge_ready, ready_of
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq.engine.amqp_dead import DeadLetterer, Route
 from fluxmq.engine.exchanges import no_queue
+from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queues import QueueManager, QueueState
 from fluxmq.model.amqp import AmqpRefused, ReplyCode, shown
 from fluxmq.model.amqp_queues import (
@@ -31,6 +32,7 @@ from fluxmq.model.amqp_queues import (
     split_name,
     where,
 )
+from fluxmq.model.queues import QueueSpec
 
 __all__ = ["AmqpQueues", "QueueDeclared"]
 
@@ -128,7 +130,7 @@ class AmqpQueues:
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, "queue name is longer than 255 bytes")
         # The values are judged as they came; what is kept of them means the same.
         terms = read_arguments(msgspec.structs.replace(said, arguments=dict(arguments or {})))
-        queue = self.manager.make(spec_of(said, terms), said)
+        queue = self._make(spec_of(said, terms), said)
         state = self.manager.states[queue]
         if exclusive:
             self._own(state, exclusive_owner)
@@ -140,11 +142,17 @@ class AmqpQueues:
         """A queue for direct replies: nobody has declared it, one consumer has it, with whom it goes."""
         name = REPLY_PREFIX + urlsafe_b64encode(self._random(RANDOM_BYTES)).rstrip(b"=")
         said = Declared(vhost, name, False, True, True, {})
-        queue = self.manager.make(spec_of(said, read_arguments(said)), said)
+        queue = self._make(spec_of(said, read_arguments(said)), said)
         state = self.manager.states[queue]
         self._own(state, owner)
         self._group(queue)
         return self._told(state, name)
+
+    def _make(self, spec: QueueSpec, said: Declared) -> Queue:
+        try:
+            return self.manager.make(spec, said)
+        except QueueRefused as refused:  # as RabbitMQ answers for a queue whose home node is down
+            raise AmqpRefused(ReplyCode.NOT_FOUND, refused.text) from None
 
     def _own(self, state: QueueState, owner: object) -> None:
         state.owner = owner

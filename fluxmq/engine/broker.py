@@ -1,4 +1,5 @@
-"""The broker without I/O: the cold verbs. connect, subscribe, unsubscribe, disconnect, wills, expiry, takeover.
+"""The broker without I/O: the cold verbs. connect, subscribe, unsubscribe, disconnect, wills, expiry, takeover. It is
+one file because all of them are steps of a session's life.
 
 The hot verbs (publish, deliver, acknowledge) are compiled and live in fluxmq/_core/hub/hub.pyx; this object configures
 them. Time comes from Hub.steady_ms (fluxmq/_core/memory/node.pxd); `tick` is called about four times a second.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import heapq
 import struct
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,6 +23,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.pubsub.routes import ShareGroup
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.wire.text import check_filter, split_share
+from fluxmq.engine.ports_cluster import Cluster, OwnedElsewhere, Unclaimed
 from fluxmq.engine.queue_consumers import QueueConsumers, is_queue_filter
 from fluxmq.engine.session_limits import Limits
 from fluxmq.engine.sessions import EXPIRY_NEVER, ClientConnection, Consume, Link, SessionState, Subscription, Will
@@ -40,12 +43,13 @@ class Broker:
     """The cold half of one namespace.
 
     hub: the hot half. limits: see Limits. on_log: called with (level, cause, text, fields) for what an operator
-    should see.
+    should see. cluster: the nodes beside this one.
     """
 
     def __init__(self, hub: Hub, limits: Limits | None = None,
-                 on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None) -> None:
+                 on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None, *, cluster: Cluster) -> None:
         self.hub = hub
+        self.directory, self.peers, _ = cluster
         self.limits = limits or Limits()
         self.sessions: dict[bytes, Session] = {}
         self.groups: dict[tuple[bytes, bytes], ShareGroup] = {}
@@ -70,14 +74,21 @@ class Broker:
 
         expiry_s: 0 ends with the connection, EXPIRY_NEVER is kept until cleaned; already capped by `cap_expiry`.
         The edge attaches it (Connection.accept) when CONNACK has been written.
-        Raises ProtocolError(0x97) when there are `sessions_max` already, or no room for the will (`state_bytes_max`).
+        Raises ProtocolError(0x97) when there are `sessions_max` already, or no room for the will (`state_bytes_max`);
+        OwnedElsewhere when another node serves the session; Unclaimed when that must be asked first, before anything
+        was done.
         MQTT 5.0 sections 3.1.2.4, 3.1.4, 4.1; MQTT 3.1.1 section 3.1.2.4.
         """
-        session = self.sessions.get(name)
         if will is not None and self.state_bytes + will.size > self.limits.state_bytes_max:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"no room for its will: topic filters and wills of all "
                                                            f"sessions have {self.state_bytes} bytes "
                                                            f"(session.max_state_bytes)")
+        owner = self.directory.claim_session(self.hub.namespace, name, clean_start)
+        if owner is None:
+            raise Unclaimed(partial(self.directory.take_session, self.hub.namespace, name, clean_start))
+        if owner.node != self.directory.node:
+            raise OwnedElsewhere(owner, self.peers.reference(owner.node))
+        session = self.sessions.get(name)
         if session is not None and session.data.connection is not None:
             former = session.data.connection
             self.disconnect(session, former, publish_will=True, taken_over=True, clean=clean_start)
@@ -86,14 +97,15 @@ class Broker:
         if session is not None and session.data.restored and session.data.expiry_s == 0:
             # It ended with its connection, when the broker died; only its will waited for the client, who is back.
             self._set_will(session.data, None)
-            self.end_session(session)
+            self.end_session(session, replaced=True)
             session = None
         if session is not None and clean_start:
-            self.end_session(session)
+            self.end_session(session, replaced=True)
             session = None
         present = session is not None
         if session is None:
             if len(self.sessions) >= self.limits.sessions_max:
+                self.directory.release_session(self.hub.namespace, name)
                 raise ProtocolError(ReasonCode.QUOTA_EXCEEDED,
                                     f"there are {len(self.sessions)} sessions (session.max_sessions)")
             session = self._new_session(name, recorded=expiry_s > 0 or will is not None, kept=expiry_s > 0)
@@ -162,7 +174,7 @@ class Broker:
         if not publish_will:
             self._set_will(state, None)
         if state.expiry_s == 0:
-            self.end_session(session)
+            self.end_session(session, replaced=taken_over)
             return
         if state.will is not None:
             if state.will.delay_s == 0 or clean:
@@ -174,8 +186,9 @@ class Broker:
             self._after(session, state.expiry_s * 1000, self._expired)
         self._record(session, RECORD_LINK, Link(False, state.since_ms, state.expiry_s, state.will is not None))
 
-    def end_session(self, session: Session) -> None:
-        """Forgets a session and everything in it; publishes a will that still waits, [MQTT-3.1.2-8]."""
+    def end_session(self, session: Session, *, replaced: bool = False) -> None:
+        """Forgets a session and everything in it; publishes a will that still waits, [MQTT-3.1.2-8]. replaced: its
+        client has connected again, and its name stays this node's."""
         state: SessionState = session.data
         state.epoch += 1
         self.publish_will(session)
@@ -183,6 +196,8 @@ class Broker:
             self._drop_subscription(session, filter_)
         if self.sessions.get(session.name) is session:
             del self.sessions[session.name]
+            if not replaced:
+                self.directory.release_session(session.namespace, session.name)
         if session.number and self.hub.durable:
             session.journalled = False
             self.hub.ledger.write(RECORD_SESSION_END, struct.pack(">Q", session.number))
@@ -310,9 +325,10 @@ class Broker:
             if group is None:
                 group = self.groups[share] = ShareGroup(*share)
                 self.hub.add_group(group)
-            group.join(session, options, identifier)
-        else:
-            self.hub.subscribe(session, filter_, options, identifier)
+            if group.join(session, options, identifier):
+                self.directory.announce(session.namespace, share[1], share[0])
+        elif self.hub.subscribe(session, filter_, options, identifier):
+            self.directory.announce(session.namespace, filter_)
 
     def unroute(self, session: Session, filter_: bytes) -> None:
         if is_queue_filter(filter_):
@@ -321,13 +337,32 @@ class Broker:
             return
         share = split_share(filter_)
         if not share:
-            self.hub.unsubscribe(session, filter_)
+            if self.hub.unsubscribe(session, filter_):
+                self.directory.withdraw(session.namespace, filter_)
             return
         group = self.groups[share]
-        group.leave(session)
+        left = group.leave(session)
         if not len(group):
             self.hub.remove_group(group)
             del self.groups[share]
+        if left:
+            self.directory.withdraw(session.namespace, share[1], share[0])
+
+    # ------------------------------------------------------------------ other nodes
+
+    def learn(self, node: str, filter_: bytes, wanted: bool) -> None:
+        """For the Directory: somebody on another node wants what matches a filter, or nobody there does any more. Said
+        again, it changes nothing. Raises UsageError for a node that is not there."""
+        hop = self.peers.hop(node)
+        if wanted:
+            self.hub.add_peer(hop, filter_)
+        else:
+            self.hub.remove_peer(hop, filter_)
+
+    def forget_node(self, node: str) -> None:
+        """For the Directory, before the node is no more: nothing is forwarded to it from now on. What its hop was given
+        before is decided by whoever has its line."""
+        self.hub.remove_peer(self.peers.hop(node))
 
     # ------------------------------------------------------------------ time
 

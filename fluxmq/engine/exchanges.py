@@ -14,11 +14,13 @@ from typing import Protocol
 
 import msgspec
 
+from fluxmq._core.amqp091.topics import filter_of
 from fluxmq._core.exchange.exchange import TYPES, Binding, Destination, Exchange, Exchanges, QueueEnd
 from fluxmq._core.exchange.headers import KIND_NAMES, read_headers, sorted_table
 from fluxmq._core.hub.amqp091_bridge import ExchangeRelay
 from fluxmq._core.hub.hub import Hub
 from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind, ExchangeRecord, view_key
+from fluxmq.engine.ports_cluster import Cluster
 from fluxmq.engine.queue_records import record
 from fluxmq.model.amqp import AmqpRefused, ReplyCode, shown
 
@@ -82,8 +84,10 @@ class ExchangeManager:
     remembers. seed: secret, for hashes.
     """
 
-    def __init__(self, hub: Hub, vhosts: Iterable[bytes] = (), *, entries: int = 4096, seed: int = 0) -> None:
+    def __init__(self, hub: Hub, vhosts: Iterable[bytes] = (), *, entries: int = 4096, seed: int = 0,
+                 cluster: Cluster) -> None:
         self.hub = hub
+        self.directory = cluster.directory
         self.vhosts: dict[bytes, Exchanges] = {}
         self.closed: set[bytes] = set()  # something is left of them on disk, and the configuration has them no more
         self.number_last = 0
@@ -117,6 +121,9 @@ class ExchangeManager:
             (self.hub.bind_relay if there else self.hub.unbind_relay)(relay, binding.key)
         elif end.queue in self.hub.queues:  # a queue that ends took its filters along
             (self.hub.bind_queue if there else self.hub.unbind_queue)(end.queue, binding.key)
+        found = filter_of(binding.key)
+        if found is not None:
+            (self.directory.announce if there else self.directory.withdraw)(self.hub.namespace, found[0])
 
     def open_vhost(self, name: bytes) -> Exchanges:
         """For who connects. Raises AmqpRefused: 530."""

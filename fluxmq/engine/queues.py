@@ -1,4 +1,5 @@
-"""The cold verbs of queues: declare, delete, groups, positions, dead letters. Without I/O, without time.
+"""The cold verbs of queues: declare, delete, groups, positions, dead letters. Without I/O, without time. It is one file
+because all of them work on the same tables.
 
 The hot verbs (append, claim, settle) are compiled (_core/queue/); this object makes and configures what they work
 on, and is told by callbacks of what they cannot decide. On disk: queue_store.py. What becomes due: queue_clock.py.
@@ -6,7 +7,7 @@ on, and is told by callbacks of what they cannot decide. On disk: queue_store.py
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fluxmq._core.bridge.queue_session import TopicFilter
@@ -17,6 +18,7 @@ from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_CLASSIC, QUEUE_EPHEMERAL, QUEUE_STREAM, Queue
 from fluxmq._core.queue.stats import QueueSums
+from fluxmq.engine.ports_cluster import Cluster
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_contract import SILENT, Contract, backoff_ms, terms
 from fluxmq.engine.queue_dead import DeadNames, dead_letter_queue
@@ -37,12 +39,14 @@ FIXED = ("type", "partitions", "max_priority")  # what cannot change while messa
 class QueueManager:
     """Machine. All queues of one hub.
 
-    auto_create: "" or the type of queue that a publish or subscription to an unknown name makes. on_log: as Broker's.
+    auto_create: "" or the type of queue that a publish or subscription to an unknown name makes. on_log, cluster: as
+    Broker's.
     """
 
     def __init__(self, hub: Hub, auto_create: str = "",
-                 on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None) -> None:
+                 on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None, *, cluster: Cluster) -> None:
         self.hub = hub
+        self.directory, _, self.replicator = cluster
         self.auto = auto_create
         self.queues: dict[bytes, QueueState] = {}
         self.durables = 0  # of these, how many are durable
@@ -88,7 +92,12 @@ class QueueManager:
         if state is not None:
             return state.queue
         whose = self.dead_names.find(name, self.queues)
-        return dead_letter_queue(self, whose) if whose is not None else self.auto_create(name)
+        if whose is None:
+            return self.auto_create(name)
+        try:
+            return dead_letter_queue(self, whose)
+        except QueueRefused:
+            return None
 
     def auto_create(self, name: bytes) -> Queue | None:
         """Makes a queue that somebody uses and nobody declared, where the configuration says so."""
@@ -97,8 +106,13 @@ class QueueManager:
         text = name.decode("utf-8", "replace")
         if not self.auto or name_problem(text):
             return None
+        try:
+            queue = self.declare(QueueSpec(name=text, type=self.auto))[0]  # type: ignore[arg-type]
+        except QueueRefused as refused:
+            self.log("warning", f"auto_create {refused.kind}", f"queue not made: {refused.text}", {"queue": text})
+            return None
         self.log("info", "", "queue made for whoever used it", {"queue": text, "type": self.auto})
-        return self.declare(QueueSpec(name=text, type=self.auto))[0]  # type: ignore[arg-type]
+        return queue
 
     def declare(self, spec: QueueSpec, line: Line | None = None) -> tuple[Queue, str]:
         """Makes a queue, or changes the one of that name: (queue, "created" | "unchanged" | "changed"). line: see make.
@@ -125,6 +139,7 @@ class QueueManager:
 
     def change(self, state: QueueState, spec: QueueSpec) -> None:
         """Its limits and patterns are those of `spec` from now on; in what is FIXED it is the same."""
+        former = state.spec.topics
         if state.queue.following:
             state.spec = spec
         else:
@@ -134,11 +149,18 @@ class QueueManager:
         configure(self, state)
         if not state.queue.following:
             self.hub.add_queue(state.queue, filters_of(spec))
+            self._tell_topics(former, spec.topics)
             state.queue.notify()
 
     def make(self, spec: QueueSpec, declared: Declared | None = None, line: Line | None = None) -> Queue:
-        """line: where what becomes of it is committed; None: the journal."""
+        """line: where what becomes of it is committed; None: where the Replicator says. Raises QueueRefused:
+        unavailable, when another node has it, or nobody can say."""
         volatile = spec.type == "ephemeral"
+        owner = self.directory.claim_queue(self.hub.namespace, spec.raw)
+        if owner.node != self.directory.node:
+            raise QueueRefused("unavailable", f"queue {spec.shown} belongs to node {owner.node}")
+        if line is None:
+            line = self.replicator.line_of_queue(self.hub.namespace, spec.raw, not volatile)
         number = self.number(line)
         logs = [Log(self.hub.ledger, self.number(line), lane=lane, volatile=volatile, line=line)
                 for _ in range(spec.partitions) for lane in range(spec.lanes)]
@@ -172,8 +194,16 @@ class QueueManager:
             self.dead_names.add(state)
         configure(self, state)
         self.hub.add_queue(queue, filters_of(spec))
+        self._tell_topics((), spec.topics)
         queue.notify()
         self.on_queue(queue, True)
+
+    def _tell_topics(self, former: Iterable[str], topics: Iterable[str]) -> None:
+        """What a queue captures is wanted here, on whatever node it is published; its own address is no topic."""
+        for topic in set(topics).difference(former):
+            self.directory.announce(self.hub.namespace, topic.encode())
+        for topic in set(former).difference(topics):
+            self.directory.withdraw(self.hub.namespace, topic.encode())
 
     def delete(self, name: bytes) -> int:
         """The queue is no more, with its groups and messages. Returns how many messages it had."""
@@ -213,6 +243,8 @@ class QueueManager:
             self.dead_names.remove(state)
         self.changed.discard(state)
         self.hub.remove_queue(state.queue)
+        self._tell_topics(state.spec.topics, ())
+        self.directory.release_queue(self.hub.namespace, state.queue.name)
         self.on_queue(state.queue, False)
         groups, logs, delays = [*state.groups.values()], [*state.queue.logs], state.queue.delays
         if delays is not None:

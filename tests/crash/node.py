@@ -37,6 +37,7 @@ from fluxmq._core.net.poller import Poller
 from fluxmq._core.testing.probes import gathered, session_state
 from fluxmq.access.authority import Authority
 from fluxmq.app.driver import LoopDriver
+from fluxmq.cluster.solo import solo
 from fluxmq.edge.mqtt.front import Front
 from fluxmq.edge.mqtt.options import FrontOptions
 from fluxmq.edge.mqtt.tally import Tally
@@ -130,7 +131,7 @@ class Node:
         self.journal = self.store.journal
         self.hub = Hub(self.journal, 64, identity)
         self.poller = Poller(self.hub, 1)
-        self.broker = Broker(self.hub, Limits(queue_max=queue_max))
+        self.broker = Broker(self.hub, Limits(queue_max=queue_max), cluster=solo())
         self.keeper = Keeper(self.broker, self.store, 1 << 40, LoopDriver())
         self.authority = Authority(None, None, True)
         self.problems: list[str] = []

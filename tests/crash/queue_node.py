@@ -19,6 +19,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import gathered, pump_queues
 from fluxmq.app.driver import LoopDriver
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.exchange_store import ExchangeKeeper
@@ -104,14 +105,14 @@ class QueueNode:
         self.confirmed = self.recovered = self.journal.gathering - 1
         self.hub = Hub(self.journal, 64, identity)
         self.hub.set_clock(*clock)
-        self.manager = QueueManager(self.hub)
-        self.keeper = Keeper(Broker(self.hub), self.store, 1 << 40, LoopDriver())
+        self.manager = QueueManager(self.hub, cluster=solo())
+        self.keeper = Keeper(Broker(self.hub, cluster=solo()), self.store, 1 << 40, LoopDriver())
         self.clock = QueueClock(self.manager, 0, self.keeper.clock.stamp_of_age)
         self.segments = SegmentStore(directory, segment_bytes=1500, ops=self.film)
         self.failed: list[FluxError] = []
         self.queues = self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, LoopDriver(), self.failed.append,
                                                        small_bytes=SMALL[identity % len(SMALL)])
-        self.exchanges = ExchangeManager(self.hub, [b"v"], seed=identity)
+        self.exchanges = ExchangeManager(self.hub, [b"v"], seed=identity, cluster=solo())
         self.keeper.exchanges = ExchangeKeeper(self.exchanges, self.manager)
         self.keeper.recover()
         self._read = self.manager.on_stalled

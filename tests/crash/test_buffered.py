@@ -17,6 +17,7 @@ from kit.python import TESTS, environment
 
 from fluxmq._core.hub.hub import Hub
 from fluxmq.app.driver import LoopDriver
+from fluxmq.cluster.solo import solo
 from fluxmq.engine import durability
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
@@ -35,7 +36,7 @@ class Connection:
 def opened(directory: Path, identity: int) -> tuple[RocksStore, Broker, Keeper]:
     store = RocksStore(directory, identity=identity, durability="buffered", interval=3600.0)
     store.start()
-    broker = Broker(Hub(store.journal))
+    broker = Broker(Hub(store.journal), cluster=solo())
     return store, broker, Keeper(broker, store, 1 << 20, LoopDriver())
 
 

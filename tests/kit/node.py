@@ -12,6 +12,7 @@ from typing import TypeVar
 from fluxmq.access.authority import Authority
 from fluxmq.app.config import load
 from fluxmq.app.server import Server
+from fluxmq.engine.ports_cluster import Cluster
 
 __all__ = ["Node"]
 
@@ -20,10 +21,11 @@ T = TypeVar("T")
 
 
 class Node:
-    """directory: where data goes. settings: `key.path` → value, as for `fluxmq run --set`. authority: as Server's."""
+    """directory: where data goes. settings: `key.path` → value, as for `fluxmq run --set`. authority, cluster: as
+    Server's."""
 
     def __init__(self, directory: Path, settings: dict[str, object] | None = None,
-                 authority: Authority | None = None) -> None:
+                 authority: Authority | None = None, cluster: Cluster | None = None) -> None:
         given = {"server.mqtt.tcp.plain.addr": "127.0.0.1:0", "server.mqtt.websocket.plain.addr": "",
                  "server.amqp091.plain.addr": "", "server.health_enabled": "false",
                  "storage.dir": directory / "data", "broker.sys_interval": "0"} | (settings or {})
@@ -31,6 +33,7 @@ class Node:
         self.config, _ = load(sets=[f"{name}={value}" for name, value in given.items()])
         self.server: Server
         self._authority = authority
+        self._cluster = cluster
         self._loop: asyncio.AbstractEventLoop
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
@@ -39,7 +42,7 @@ class Node:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.server = Server(self.config, self._authority)
+        self.server = Server(self.config, self._authority, self._cluster)
         try:
             self.server.initialize()
             await self.server.start()

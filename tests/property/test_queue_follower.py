@@ -14,6 +14,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import claims_of, pump_queues
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.queue_line import QueueLine
 from fluxmq.engine.queue_snapshot import digest, snapshot
 from fluxmq.engine.queues import QueueManager, QueueState
@@ -27,7 +28,7 @@ class FollowedMachine(QueueMachine):
         self.line = self.hub.commits.open_line("group 7")
         self.there = Hub(None)
         self.there.set_clock(START_MS, 0)
-        self.here = QueueManager(self.there)
+        self.here = QueueManager(self.there, cluster=solo())
         # Queues of that node's own, whose numbers are those of the leader's queue, logs and groups.
         self.own = [self.here.declare(QueueSpec(name=f"own{n}", partitions=4))[0] for n in range(4)]
         for queue in self.own:

@@ -31,6 +31,7 @@ from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import claims_of, pump_queues
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_positions import NOTHING
 from fluxmq.engine.queue_properties import users_of
@@ -73,7 +74,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.now, self.mono = START_MS, 0
         self.wall = self.now
         self.hub.set_clock(self.wall, self.mono)
-        self.manager = QueueManager(self.hub)
+        self.manager = QueueManager(self.hub, cluster=solo())
         self.clock = QueueClock(self.manager)
         self.manager.on_stalled = self.read
         self.manager.on_missing = self.read_due

@@ -18,11 +18,11 @@ INNER = {"_core", "model"}
 MAY: dict[str, set[str]] = {
     "_core": set(), "model": {"_core"}, "client": {"_core"},
     "engine": INNER,
-    "storage": {*INNER, "engine"}, "access": {*INNER, "engine"},
+    "storage": {*INNER, "engine"}, "cluster": {*INNER, "engine"}, "access": {*INNER, "engine"},
     "edge": {*INNER, "engine"}, "admin": {*INNER, "engine"}, "record": {*INNER, "engine"},
     "spark": {*INNER, "record", "client"},
-    "bench": {*INNER, "engine", "storage", "record", "client", "spark"},
-    "app": {*INNER, "engine", "storage", "access", "edge", "admin", "record", "bench", "spark"},
+    "bench": {*INNER, "engine", "storage", "cluster", "record", "client", "spark"},
+    "app": {*INNER, "engine", "storage", "cluster", "access", "edge", "admin", "record", "bench", "spark"},
 }
 # Packages of the core: each imports those in front of it. Beside them stand those that import what is named.
 CORE = ("wire", "mqtt", "amqp091", "disk", "memory", "pubsub", "queue", "exchange", "bridge", "hub", "net")

@@ -15,6 +15,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import pump_queues
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.amqp_dead import Route
 from fluxmq.engine.amqp_queues import AmqpQueues, QueueDeclared
 from fluxmq.engine.queue_admin import QueueAdmin
@@ -47,7 +48,7 @@ class World:
         self.hub = Hub(None)
         self.wall_ms, self.mono_ms = START_MS, 1000
         self.hub.set_clock(self.wall_ms, self.mono_ms)
-        self.manager = QueueManager(self.hub)
+        self.manager = QueueManager(self.hub, cluster=solo())
         self.clock = QueueClock(self.manager)
         self.admin = QueueAdmin(self.manager)
         self.amqp = AmqpQueues(self.manager, bytes_in_order(), route)

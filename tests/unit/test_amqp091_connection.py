@@ -20,6 +20,7 @@ from fluxmq._core.net.amqp091_channel import Channel, ChannelMember
 from fluxmq._core.net.amqp091_connection import PROTOCOL_HEADER, AmqpConnection, Bodies
 from fluxmq._core.net.poller import Poller
 from fluxmq._core.queue.queue import Queue
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.queues import QueueManager
 from fluxmq.model.queues import QueueSpec
 
@@ -87,7 +88,7 @@ class Bench:
         self.hub.open_publish = True
         self.hub.buffer_high, self.hub.buffer_low = 1 << 20, 1 << 18
         self.poller = Poller(self.hub, 0)
-        self.manager = QueueManager(self.hub)
+        self.manager = QueueManager(self.hub, cluster=solo())
         self.exchanges = Exchanges()
         self.exchanges.declare(b"", b"direct")
         self.exchanges.declare(b"fan", b"fanout")

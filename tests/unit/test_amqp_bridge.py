@@ -19,6 +19,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.queue.log import Log, Record
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import ReaderProbe, pump_queues, session_state
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.ports_queues import QueueMessage
 from fluxmq.engine.queue_admin import QueueAdmin
 from fluxmq.engine.queue_clock import QueueClock
@@ -34,7 +35,7 @@ class World:
     def __init__(self, *specs: QueueSpec) -> None:
         self.hub = Hub(None)
         self.hub.set_clock(START_MS, 1000)
-        self.manager = QueueManager(self.hub)
+        self.manager = QueueManager(self.hub, cluster=solo())
         self.admin = QueueAdmin(self.manager)
         for spec in specs:
             self.manager.declare(spec)

@@ -7,6 +7,7 @@ from typing import Any
 
 from fluxmq._core.hub.hub import Hub
 from fluxmq.app.driver import LoopDriver
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.broker import STALE_TIMERS_MAX, Broker, Limits
 from fluxmq.engine.durability import Keeper
 from fluxmq.storage.store import RocksStore
@@ -28,7 +29,7 @@ def test_a_message_that_dies_during_a_checkpoint_stays_in_the_view(tmp_path: Pat
     def opened() -> tuple[RocksStore, Broker, Keeper]:
         store = RocksStore(tmp_path, identity=1)
         store.start()
-        broker = Broker(Hub(store.journal), Limits(queue_max=1))
+        broker = Broker(Hub(store.journal), Limits(queue_max=1), cluster=solo())
         return store, broker, Keeper(broker, store, 1 << 20, LoopDriver())
 
     async def scenario() -> None:
@@ -77,7 +78,7 @@ def test_no_checkpoint_begins_while_the_node_stops(tmp_path: Path) -> None:
         store.start()
         store.gate, journal = asyncio.Event(), store.journal
         assert journal is not None
-        broker = Broker(Hub(journal))
+        broker = Broker(Hub(journal), cluster=solo())
         keeper = Keeper(broker, store, 1, LoopDriver())       # a byte is enough
 
         async def durable() -> None:
@@ -102,7 +103,7 @@ def test_no_checkpoint_begins_while_the_node_stops(tmp_path: Path) -> None:
 
 
 def test_timers_of_earlier_lives_do_not_pile_up() -> None:
-    broker = Broker(Hub(None))
+    broker = Broker(Hub(None), cluster=solo())
     for _ in range(10 * STALE_TIMERS_MAX):
         connection = Connection()
         connect(broker, connection)

@@ -11,6 +11,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import pump_queues
 from fluxmq.app.driver import LoopDriver
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_reads import READ_RETRIES_S, SHORTAGE_RETRY_S, QueueReader
 from fluxmq.engine.queues import QueueManager
@@ -38,7 +39,7 @@ class Segments:
 
 def read(segments: Segments) -> tuple[Queue, QueueReader, list[float], list[StorageError]]:
     """Somebody wants a message that is on disk only."""
-    manager = QueueManager(Hub(None))
+    manager = QueueManager(Hub(None), cluster=solo())
     queue = manager.declare(QueueSpec(name="q"))[0]
     queue.logs[0].append_message(b"t", b"x")
     stopped: list[StorageError] = []

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.pubsub.session import Session
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.broker import STALE_TIMERS_MAX, Broker, Limits
 from fluxmq.engine.sessions import EXPIRY_NEVER, Will
 
@@ -34,7 +35,7 @@ class World:
         self.hub = Hub(None, 64, 1)
         self.now_ms = START_MS
         self.hub.set_clock(self.now_ms, 0)
-        self.broker = Broker(self.hub, Limits(**limits))  # type: ignore[arg-type]
+        self.broker = Broker(self.hub, Limits(**limits), cluster=solo())  # type: ignore[arg-type]
         self.watch, link = self.connect("watch", EXPIRY_NEVER)
         self.broker.subscribe(self.watch, b"will/#", 1, 0)
         self.broker.disconnect(self.watch, link, publish_will=True)

@@ -12,6 +12,7 @@ from oracle.exchange import table
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.hub.hub import Hub
 from fluxmq.app.driver import LoopDriver
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.exchange_store import ExchangeKeeper
@@ -29,10 +30,10 @@ class Node:
         self.store = RocksStore(directory, identity=1)
         self.store.start()
         self.hub = Hub(self.store.journal)
-        self.queues = QueueManager(self.hub)
-        self.keeper = Keeper(Broker(self.hub), self.store, 1 << 30, LoopDriver())
+        self.queues = QueueManager(self.hub, cluster=solo())
+        self.keeper = Keeper(Broker(self.hub, cluster=solo()), self.store, 1 << 30, LoopDriver())
         self.keeper.queues = QueueKeeper(self.queues, None, 0, LoopDriver(), self._fail)
-        self.exchanges = ExchangeManager(self.hub, vhosts)
+        self.exchanges = ExchangeManager(self.hub, vhosts, cluster=solo())
         self.keeper.exchanges = ExchangeKeeper(self.exchanges, self.queues)
         self.found = self.keeper.recover()
 

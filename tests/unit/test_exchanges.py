@@ -9,6 +9,7 @@ from oracle.exchange import table
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.hub import Hub
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.exchange_store import ExchangeKeeper
 from fluxmq.engine.exchanges import PREDECLARED, ExchangeManager, internal_exchange
 from fluxmq.engine.queues import QueueManager
@@ -24,7 +25,7 @@ class Queue:
 
 
 def made(*vhosts: bytes) -> ExchangeManager:
-    return ExchangeManager(Hub(None), vhosts, seed=7)
+    return ExchangeManager(Hub(None), vhosts, seed=7, cluster=solo())
 
 
 def text_of(call: Any, *args: Any, **named: Any) -> str:
@@ -245,7 +246,7 @@ def test_codes_close_what_they_must() -> None:
 
 def test_queues_are_known_from_when_they_are_made_until_they_are_deleted() -> None:
     hub = Hub(None)
-    queues, manager = QueueManager(hub), ExchangeManager(hub)
+    queues, manager = QueueManager(hub, cluster=solo()), ExchangeManager(hub, cluster=solo())
     before = queues.declare(QueueSpec(name="before"))[0]
     ExchangeKeeper(manager, queues)
     after = queues.declare(QueueSpec(name="after"))[0]
@@ -262,7 +263,7 @@ def test_queues_are_known_from_when_they_are_made_until_they_are_deleted() -> No
 
 def test_what_mqtt_clients_publish_reaches_queues_bound_to_amq_topic() -> None:
     hub = Hub(None)
-    queues, manager = QueueManager(hub), ExchangeManager(hub, [b"v"])
+    queues, manager = QueueManager(hub, cluster=solo()), ExchangeManager(hub, [b"v"], cluster=solo())
     ExchangeKeeper(manager, queues)
     for vhost in (b"/", b"v"):
         queues.declare(QueueSpec(name=internal_name(vhost, b"q").decode()))

@@ -17,6 +17,7 @@ from fluxmq._core.errors import ShortageError, StorageError, UsageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.testing.probes import pump_queues
 from fluxmq.app.driver import LoopDriver
+from fluxmq.cluster.solo import solo
 from fluxmq.engine import durability
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
@@ -78,9 +79,9 @@ class Node:
         assert self.store.journal is not None
         self.journal = self.store.journal
         self.hub = Hub(self.journal)
-        self.broker = Broker(self.hub)
+        self.broker = Broker(self.hub, cluster=solo())
         self.keeper = Keeper(self.broker, self.store, 1, LoopDriver())
-        self.manager = QueueManager(self.hub)
+        self.manager = QueueManager(self.hub, cluster=solo())
         self.disk = Disk()
         self.segments = SegmentStore(directory, segment_bytes=1500, ops=self.disk)
         self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, LoopDriver(), lambda error: None,

@@ -8,6 +8,7 @@ from fluxmq._core.queue.export import Export
 from fluxmq._core.queue.log import Log
 from fluxmq._core.testing.probes import pump_queues
 from fluxmq.app.driver import LoopDriver
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.queue_store import QueueKeeper
 from fluxmq.engine.queues import QueueManager
 from fluxmq.model.queues import QueueSpec
@@ -34,7 +35,7 @@ def turn(hub: Hub, count: int = 1) -> None:
 
 def test_the_least_recently_read_gives_way_and_what_was_just_read_in_does_not() -> None:
     hub = Hub(None)
-    keeper = QueueKeeper(QueueManager(hub), None, 0, LoopDriver(), lambda error: None)
+    keeper = QueueKeeper(QueueManager(hub, cluster=solo()), None, 0, LoopDriver(), lambda error: None)
     first, blocks = flushed(hub, keeper, "first")
     second, _ = flushed(hub, keeper, "second")
     third, _ = flushed(hub, keeper, "third")
@@ -59,7 +60,7 @@ def test_the_least_recently_read_gives_way_and_what_was_just_read_in_does_not() 
 
 def test_what_gives_way_is_found_without_a_look_at_what_stays() -> None:
     hub = Hub(None)
-    keeper = QueueKeeper(QueueManager(hub), None, 0, LoopDriver(), lambda error: None)
+    keeper = QueueKeeper(QueueManager(hub, cluster=solo()), None, 0, LoopDriver(), lambda error: None)
     logs = [flushed(hub, keeper, f"q{number}")[0] for number in range(1000)]
     assert hub.ledger.cached_bytes == sum(log.cached for log in logs)
     turn(hub, 3)
@@ -74,7 +75,7 @@ def test_what_gives_way_is_found_without_a_look_at_what_stays() -> None:
 
 def test_what_somebody_holds_does_not_count_until_he_lets_go() -> None:
     hub = Hub(None)
-    keeper = QueueKeeper(QueueManager(hub), None, 0, LoopDriver(), lambda error: None)
+    keeper = QueueKeeper(QueueManager(hub, cluster=solo()), None, 0, LoopDriver(), lambda error: None)
     log = keeper.manager.declare(QueueSpec(name="q"))[0].logs[0]
     log.append_message(b"t", b"x" * 100)
     holder = Export(log, 1 << 60)

@@ -11,6 +11,7 @@ from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import pump_queues
+from fluxmq.cluster.solo import solo
 from fluxmq.engine import queue_clock
 from fluxmq.engine.clock import CLOCK_KEY, STEPS_MAX, SteadyClock
 from fluxmq.engine.queue_clock import QueueClock
@@ -27,7 +28,7 @@ class Node:
         self.hub = Hub(None)
         self.wall, self.mono = 1_700_000_000_000, 50_000
         self.hub.set_clock(self.wall, self.mono)
-        self.manager = QueueManager(self.hub)
+        self.manager = QueueManager(self.hub, cluster=solo())
         self.steady = SteadyClock(self.hub, lambda level, cause, text, fields: None)
         self.clock = QueueClock(self.manager, 0, self.steady.stamp_of_age)
 

@@ -21,6 +21,7 @@ from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import pump_queues
 from fluxmq.app.driver import LoopDriver
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.ports_queues import Publish, QueueRefused
 from fluxmq.engine.queue_admin import QueueAdmin
 from fluxmq.engine.queue_clock import QueueClock
@@ -86,7 +87,8 @@ class World:
         self.wall_ms, self.mono_ms = START_MS, 1000
         self.hub.set_clock(self.wall_ms, self.mono_ms)
         self.log: list[str] = []
-        self.manager = QueueManager(self.hub, on_log=lambda level, cause, text, fields: self.log.append(text))
+        self.manager = QueueManager(self.hub, on_log=lambda level, cause, text, fields: self.log.append(text),
+                                    cluster=solo())
         self.clock = QueueClock(self.manager)
         self.admin = QueueAdmin(self.manager)
         for spec in specs:
@@ -443,7 +445,7 @@ class FakeLedger:
 def test_queues_refuse_while_there_is_no_reserve(tmp_path: Path) -> None:
     real = Journal(tmp_path, identity=1)
     hub, reserve = Hub(real), FakeReserve()
-    manager, ledger = QueueManager(hub), FakeLedger(hub)
+    manager, ledger = QueueManager(hub, cluster=solo()), FakeLedger(hub)
     journal = ledger.journal
     clock = SimpleNamespace(ledger=ledger, mono_ms=0)
     seen = SimpleNamespace(hub=clock, durables=0)
@@ -480,7 +482,7 @@ def test_a_stop_waits_for_what_is_being_reserved(tmp_path: Path) -> None:
     """A thread that outlives the broker would find its directory gone, or another broker's, and tell nobody of it."""
     real = Journal(tmp_path, identity=1)
     hub = Hub(real)
-    manager = QueueManager(hub)
+    manager = QueueManager(hub, cluster=solo())
     manager.declare(read_spec({"name": "q"}))
     begun, end, accidents = threading.Event(), threading.Event(), []
 

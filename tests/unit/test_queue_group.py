@@ -16,6 +16,7 @@ from fluxmq._core.queue.state import RECORD_OFFSETS_MAX, export_state, replay, r
 from fluxmq._core.queue.stats import queue_counts
 from fluxmq._core.testing.probes import claims_of, pump_queues
 from fluxmq.app.queue_text import as_groups
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.queue_admin import QueueAdmin
 from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queue_positions import NOTHING
@@ -32,7 +33,7 @@ class Bench:
     def __init__(self, **spec: object) -> None:
         self.hub = Hub(None)
         self.hub.set_clock(1_000_000, 0)
-        self.manager = QueueManager(self.hub)
+        self.manager = QueueManager(self.hub, cluster=solo())
         self.clock = QueueClock(self.manager)
         self.queue: Queue = self.manager.declare(QueueSpec(name="q", **spec))[0]  # type: ignore[arg-type]
         self.state = self.manager.queues[b"q"]

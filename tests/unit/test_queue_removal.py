@@ -13,6 +13,7 @@ from fluxmq._core.errors import StorageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.testing.probes import pump_queues
 from fluxmq.app.driver import LoopDriver
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.queue_store import QueueKeeper
@@ -53,10 +54,10 @@ class Node:
         self.hub = Hub(self.journal)
         self.notes: list[tuple[str, str, dict[str, Any]]] = []
         self.manager = QueueManager(self.hub, "", lambda level, cause, text, fields: self.notes.append(
-            (level, text, fields)))
+            (level, text, fields)), cluster=solo())
         self.ops = Watched()
         self.segments = SegmentStore(directory, segment_bytes=1500, compression="none", ops=self.ops)
-        self.keeper = Keeper(Broker(self.hub), self.store, 1 << 40, LoopDriver())
+        self.keeper = Keeper(Broker(self.hub, cluster=solo()), self.store, 1 << 40, LoopDriver())
         self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, LoopDriver(), lambda error: None,
                                          small_bytes=0)
         self.found = self.keeper.recover()

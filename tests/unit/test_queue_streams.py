@@ -8,6 +8,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log
 from fluxmq._core.testing.probes import ReaderProbe, pump_queues
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_clock import QueueClock
 from fluxmq.engine.queues import QueueManager
@@ -21,7 +22,7 @@ class Stream:
 
     def __init__(self, count: int = 10, **retention: float) -> None:
         self.hub = Hub(None)
-        self.manager = QueueManager(self.hub)
+        self.manager = QueueManager(self.hub, cluster=solo())
         self.clock = QueueClock(self.manager)
         self.time(0)
         self.queue = self.manager.declare(QueueSpec(

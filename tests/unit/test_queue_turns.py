@@ -10,6 +10,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.net.poller import Poller
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.state import RECORD_OFFSETS_MAX
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.queue_records import RecordKind
 from fluxmq.engine.queues import QueueManager
 from fluxmq.model.queues import QueueSpec
@@ -22,7 +23,7 @@ def test_a_batch_that_is_handed_over_in_the_middle_of_a_turn(tmp_path: Path) -> 
     with writing(tmp_path) as journal:
         hub = Hub(journal, 64)
         hub.set_clock(1_000_000, 1_000)
-        poller, manager = Poller(hub, 0), QueueManager(hub)
+        poller, manager = Poller(hub, 0), QueueManager(hub, cluster=solo())
         one, other = (manager.declare(QueueSpec(name=name))[0] for name in ("one", "other"))
         group = manager.group(one, b"default")
         given: list[tuple[int, int]] = []
@@ -51,7 +52,7 @@ def test_a_batch_that_is_too_large_already_takes_nothing_new(tmp_path: Path) -> 
     with writing(tmp_path) as journal:
         hub = Hub(journal, 64)
         hub.ledger.batch_bytes_max = 100_000
-        poller, manager = Poller(hub, 0), QueueManager(hub)
+        poller, manager = Poller(hub, 0), QueueManager(hub, cluster=solo())
         queues = [manager.declare(QueueSpec(name=f"q{number}"))[0] for number in range(10)]
         refused = [queue.publish(b"$queue/x", bytes(30_000)) for queue in queues]
         assert refused[:3] == [0, 0, 0] and refused[5:] == [QUOTA_EXCEEDED] * 5
@@ -73,7 +74,7 @@ def test_a_record_is_about_no_more_messages_than_a_start_takes(tmp_path: Path) -
         hub = Hub(journal, 64)
         hub.set_clock(1_000_000, 1_000)
         hub.ledger.limit_claims(count, count)
-        poller, manager = Poller(hub, 0), QueueManager(hub)
+        poller, manager = Poller(hub, 0), QueueManager(hub, cluster=solo())
         queue = manager.declare(QueueSpec(name="q"))[0]
         group = manager.group(queue, b"default")
         given: list[tuple[int, int]] = []

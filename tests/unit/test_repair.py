@@ -16,6 +16,7 @@ from fluxmq._core.errors import CorruptError, StorageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.testing.probes import pump_queues
 from fluxmq.app.driver import LoopDriver
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.broker import Broker, Limits
 from fluxmq.engine.durability import Keeper
 from fluxmq.engine.queue_store import QueueKeeper
@@ -44,8 +45,8 @@ class Node:
         assert self.store.journal is not None
         self.journal = self.store.journal
         self.hub = Hub(self.journal)
-        self.broker = Broker(self.hub, Limits(queue_max=1000))
-        self.manager = QueueManager(self.hub, "")
+        self.broker = Broker(self.hub, Limits(queue_max=1000), cluster=solo())
+        self.manager = QueueManager(self.hub, "", cluster=solo())
         self.segments = SegmentStore(directory)
         self.keeper = Keeper(self.broker, self.store, 1 << 40, LoopDriver())
         self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, LoopDriver(), lambda error: None,

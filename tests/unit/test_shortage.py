@@ -13,6 +13,7 @@ from kit.journals import Ops, writing
 
 from fluxmq._core.disk.journal import JOURNAL_FULL, SHORTAGES
 from fluxmq._core.hub.hub import Hub
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.queue_space import QueueSpace
 from fluxmq.engine.queues import QueueManager
 from fluxmq.model.queues import QueueSpec
@@ -71,7 +72,7 @@ def test_a_reserve_that_cannot_be_had_refuses_nothing(tmp_path: Path, monkeypatc
     (tmp_path / "journal").mkdir()
     with writing(tmp_path / "journal") as journal:
         hub = Hub(journal)
-        manager = QueueManager(hub)
+        manager = QueueManager(hub, cluster=solo())
         manager.declare(QueueSpec(name="q"))
         notes: list[str] = []
         space = QueueSpace(manager, Reserve(tmp_path, SIZE), AtOnce(), lambda level, cause, text, fields: notes.append(

@@ -26,6 +26,7 @@ from unit.test_repair import Connection, Node
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.queue.state import RECORD_OFFSETS_MAX
 from fluxmq.app.log_commands import log
+from fluxmq.cluster.solo import solo
 from fluxmq.engine.clock import CLOCK_KEY
 from fluxmq.engine.exchange_store import ExchangeKeeper
 from fluxmq.engine.exchanges import ExchangeManager
@@ -43,7 +44,7 @@ class Broker(Node):
     """With exchanges, whose rows are the state's too."""
 
     def before(self) -> None:
-        self.exchanges = ExchangeManager(self.hub, (b"/",))
+        self.exchanges = ExchangeManager(self.hub, (b"/",), cluster=solo())
         self.keeper.exchanges = ExchangeKeeper(self.exchanges, self.manager)
 
 

@@ -19,7 +19,8 @@ from fluxmq._core.mqtt.packets import Auth, ConnAck, Connect
 from fluxmq._core.mqtt.props import encode_properties
 from fluxmq._core.wire.text import check_topic
 from fluxmq.edge.asking import PUBLISH, Undecided
-from fluxmq.edge.mqtt.connection import REASON_STRING_MAX, Client, user_properties
+from fluxmq.edge.mqtt.connection import REASON_STRING_MAX, Client, user_properties, without_length
+from fluxmq.engine.ports_cluster import OwnedElsewhere, Unclaimed
 from fluxmq.engine.queue_consumers import is_order
 from fluxmq.engine.sessions import EXPIRY_NEVER, Will
 from fluxmq.model import limits
@@ -42,6 +43,7 @@ RETURN_CODE_311 = {
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: 2,
     ReasonCode.SERVER_UNAVAILABLE: 3,
     ReasonCode.SERVER_BUSY: 3,
+    ReasonCode.USE_ANOTHER_SERVER: 3,
     ReasonCode.QUOTA_EXCEEDED: 3,
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: 4,
     ReasonCode.NOT_AUTHORIZED: 5,
@@ -52,14 +54,6 @@ RETURN_CODE_311 = {
 }
 # Properties of a will that travel with the message; the others are the broker's (MQTT 5.0 section 3.1.3.2).
 WILL_OWN = (Property.WILL_DELAY_INTERVAL, Property.MESSAGE_EXPIRY_INTERVAL)
-
-
-def _without_length(properties: bytes) -> bytes:
-    """Property bytes without the Variable Byte Integer in front."""
-    at = 0
-    while properties[at] & 0x80:
-        at += 1
-    return properties[at + 1:]
 
 
 class Connecting:
@@ -239,10 +233,16 @@ class Connecting:
     # ------------------------------------------------------------------ CONNACK
 
     def finish(self, client: Client, auth_data: bytes = b"") -> None:
-        """The client is who it says: session, disk, CONNACK; now, or when somebody has said whether its will may be."""
+        """The client is who it says: session, disk, CONNACK; now, or when somebody has said whether its will may be and
+        its session is this node's."""
         try:
             self._finish(client, auth_data)
-        except Undecided:
+        except OwnedElsewhere as elsewhere:
+            client.reference = elsewhere.reference
+            raise
+        except (Undecided, Unclaimed) as question:
+            if isinstance(question, Unclaimed):
+                self.front.asking.claim(client.connection, client.client_id, question.take())
             self.front.asking.then(client.connection, lambda: self._finish_later(client, auth_data))
 
     def _finish_later(self, client: Client, auth_data: bytes) -> None:
@@ -345,7 +345,7 @@ class Connecting:
             raise AuthError(ReasonCode.NOT_AUTHORIZED, f"not authorized to publish the will to {asked.topic!r}")
         forwarded = [item for item in asked.properties if item[0] not in WILL_OWN]
         return Will(topic, asked.payload, asked.qos, asked.retain,
-                    _without_length(encode_properties(forwarded)),
+                    without_length(encode_properties(forwarded)),
                     cast(int, asked.get(Property.WILL_DELAY_INTERVAL, 0)),
                     cast("int | None", asked.get(Property.MESSAGE_EXPIRY_INTERVAL)))
 
@@ -387,8 +387,10 @@ class Connecting:
         """CONNACK with an error, where the protocol has one for it [MQTT-3.1.4-2]; the caller closes."""
         if connection.version == 5:
             most = client.packet_size_max if client is not None else PACKET_SIZE_UNLIMITED
-            properties: list[Any] = [(Property.REASON_STRING, text[:REASON_STRING_MAX])]
-            for answer in (ConnAck(reason_code=reason, properties=properties), ConnAck(reason_code=reason)):
+            where: list[Any] = [(Property.SERVER_REFERENCE, client.reference)] if client and client.reference else []
+            said: list[Any] = [(Property.REASON_STRING, text[:REASON_STRING_MAX])]
+            for properties in (where + said, where, []):
+                answer = ConnAck(reason_code=reason, properties=properties)
                 data = encode_packet(answer, 5)
                 if len(data) <= most:
                     connection.write(data)

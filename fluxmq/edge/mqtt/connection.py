@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fluxmq._core.pubsub.session import Session
     from fluxmq.engine.ports_access import Exchange
 
-__all__ = ["Client", "disconnect_bytes", "user_properties"]
+__all__ = ["Client", "disconnect_bytes", "user_properties", "without_length"]
 
 REASON_STRING_MAX = 256  # characters of our own making: enough for a sentence
 
@@ -38,12 +38,20 @@ def user_properties(properties: Iterable[tuple[int, Any]]) -> int:
     return sum(1 for identifier, _ in properties if identifier == Property.USER_PROPERTY)
 
 
+def without_length(properties: bytes) -> bytes:
+    """Property bytes without the Variable Byte Integer in front."""
+    at = 0
+    while properties[at] & 0x80:
+        at += 1
+    return properties[at + 1:]
+
+
 class Client:
     """State of one connection, from CONNECT to its end."""
 
     __slots__ = ("clean_start", "client_id", "connection", "ended_by", "exchange", "expiry_override", "identity",
                  "method", "name", "packet", "packet_size_max", "present", "problem_information", "publish_will",
-                 "session", "taken", "version")
+                 "reference", "session", "taken", "version")
 
     def __init__(self, connection: Connection, packet: Connect) -> None:
         self.connection = connection
@@ -60,6 +68,7 @@ class Client:
         self.expiry_override: int | None = None
         self.packet_size_max = 0xFFFFFFFF
         self.ended_by = "lost"  # label of fluxmq_disconnections_total
+        self.reference = ""  # where its session is, when it is not here
         self.taken = False  # CONNACK with success was written
         self.clean_start: bool = packet.clean_start
         self.present = False  # CONNACK said that there was a session

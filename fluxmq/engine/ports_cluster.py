@@ -1,0 +1,153 @@
+"""What the engine asks of the nodes beside it, as Protocols: `Directory`, `Peers`, `Replicator`.
+
+    who owns a session or a queue, who wants a topic      Directory
+    who else is there, and the way to each                Peers
+    which commit line a queue's records belong to         Replicator
+
+A node by itself has `fluxmq.cluster.solo`, which answers all of it at once and for itself. The engine does not know
+whether there are others.
+
+All is called on the loop's thread. What is not a coroutine returns at once and may be called in the middle of a turn;
+it calls nothing of the engine before it returns. Names are bytes as clients gave them: of a namespace (the name of a
+virtual host), a client identifier, a queue within its namespace.
+
+Three ways in which something takes time:
+
+    the answer is None     nothing was done. The verb raises Unclaimed, its packet waits (decision 0008), the coroutine
+                           beside the method is awaited, and the verb is done from its beginning
+    a ticket               what was asked for holds here at once; that the others know it is a position of a commit
+                           line, given (Line.give) before the method returns. The verb's answer waits for it like
+                           for everything since its mark (decision 0006), and is refused when it is given up
+    a hop                  a message for another node: PeerHop.forward (_core/hub/hub.pxd), with a ticket
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, Protocol
+
+from fluxmq._core.errors import ProtocolError
+from fluxmq._core.hub.hub import PeerHop
+from fluxmq._core.memory.commits import Line
+from fluxmq.model.mqtt import ReasonCode
+
+__all__ = ["Cluster", "Directory", "OwnedElsewhere", "Owner", "Peers", "Replicator", "Unclaimed"]
+
+
+class Owner(NamedTuple):
+    """Who serves a session or a queue. epoch: grows with every change of owner, never twice the same for one name; what
+    is sent about it to another node carries it, and with an older one is refused."""
+
+    node: str
+    epoch: int
+
+
+class Unclaimed(Exception):
+    """Who owns a session is not known yet. Nothing was done: await take(), which is take_session, then do it again."""
+
+    def __init__(self, take: Callable[[], Coroutine[Any, Any, Owner]]) -> None:
+        super().__init__()
+        self.take = take
+
+
+class OwnedElsewhere(ProtocolError):
+    """Another node serves the session and keeps it. reference: where a client finds that node (Server Reference, MQTT
+    5.0 section 4.13), "" when nobody knows."""
+
+    def __init__(self, owner: Owner, reference: str) -> None:
+        super().__init__(ReasonCode.USE_ANOTHER_SERVER, f"the session is served by node {owner.node}")
+        self.owner = owner
+        self.reference = reference
+
+
+class Directory(Protocol):
+    """Who owns what, and who wants what. One per node.
+
+    Interest is counted here: the engine says of each subscription that it is there, and of the same that it is gone;
+    how many there are of a filter, and what of that the others must be told, is the Directory's business. What it
+    learns of other nodes it tells the engine (Broker.learn, Broker.forget_node).
+    """
+
+    @property
+    def node(self) -> str:
+        """The name of this node among the others; "" where it has none. Never changes."""
+
+    def claim_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner | None:
+        """A client has connected here. Called for each CONNECT before anything is done for it, also of a session that
+        this node has; clean_start: what a former owner has of it is thrown away, not handed over.
+
+        An Owner of this node: it is this node's from now on, until release_session or until the engine is told that it
+        was taken (Broker.disconnect by the takeover); whatever a former owner handed over is in the engine already. An
+        Owner of another node: that one keeps it, and the client is sent there. None: others must be asked.
+
+        Asked again for what this node owns, it answers the same Owner; that is not another claim.
+        """
+
+    async def take_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner:
+        """As claim_session, after asking: freeze, transfer, transaction. Where it answers this node, claim_session does
+        so too until the end of the turn. Where the former owner does not answer, it returns when that one's lease has
+        ended; this takes no longer than the caller's patience, for he cancels it. Cancelled, the session is where it
+        was, or this node's: the next claim finds out.
+
+        Raises ProtocolError with the reason code for CONNACK (0x88, 0x89, 0x97); anything else is 0x88.
+        """
+
+    def release_session(self, namespace: bytes, client_id: bytes) -> None:
+        """The session has ended here: nobody owns it. Called once for each that ends, whether or not it was claimed in
+        this life of the process; who does not own it does nothing."""
+
+    def claim_queue(self, namespace: bytes, name: bytes) -> Owner:
+        """A queue of this name is about to be made here. Called before it has numbers or records.
+
+        An Owner of this node: it is made now. Of another: it is not, and who declares it is refused (QueueRefused,
+        unavailable, with the node's name). That this node's claim stands may be a ticket of this call.
+
+        Raises QueueRefused(unavailable) when nobody can say.
+        """
+
+    def release_queue(self, namespace: bytes, name: bytes) -> None:
+        """The queue was deleted here; the name is free. As release_session."""
+
+    def announce(self, namespace: bytes, filter_: bytes, group: bytes = b"") -> None:
+        """Somebody here wants what matches a topic filter: a session, a queue that captures or is bound to topics, an
+        exchange. filter_: valid, without `$share/…/`. group: the share group of which a member joined; b"": none.
+
+        Called once for each subscription that is new, after it is in the index, so that nothing that a peer forwards
+        because of it finds nobody. A SUBSCRIBE to what is subscribed to already is none. It may give a ticket: SUBACK,
+        bind-ok and consume-ok leave when every peer that counts knows. Raises nothing: what cannot be announced is
+        given up on that line.
+        """
+
+    def withdraw(self, namespace: bytes, filter_: bytes, group: bytes = b"") -> None:
+        """The end of one announce, after it is out of the index. Nobody waits for it."""
+
+
+class Peers(Protocol):
+    """The other nodes, by name."""
+
+    def hop(self, node: str) -> PeerHop:
+        """The way to another node: the same object for the same node as long as that has not been forgotten
+        (Broker.forget_node). What it is given in a turn leaves as one batch at the turn's end, in order; a message that
+        it cannot take has its ticket given up. Raises UsageError for a node that is not there, and for this one."""
+
+    def reference(self, node: str) -> str:
+        """Where clients reach a node, as they are told in a Server Reference; "": unknown."""
+
+
+class Replicator(Protocol):
+    """Who must hold a record before it counts."""
+
+    def line_of_queue(self, namespace: bytes, name: bytes, durable: bool) -> Line | None:
+        """The commit line to which everything about a new queue is given: the journal (None), or one that this node has
+        opened (Commits.open_line) and leads. Called once, when the queue is made, after claim_queue; the queue keeps
+        the line. Numbers of the queue, its logs and groups are unique within it.
+
+        Raises QueueRefused(unavailable) when a queue that must be replicated cannot be now.
+        """
+
+
+class Cluster(NamedTuple):
+    """The three together: what the engine is given."""
+
+    directory: Directory
+    peers: Peers
+    replicator: Replicator
