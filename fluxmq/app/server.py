@@ -41,6 +41,7 @@ from fluxmq.app.heap import HeapKeeper, settle_heap
 from fluxmq.app.hub_limits import session_limits, set_limits
 from fluxmq.app.listeners import open_listeners
 from fluxmq.app.logs import Notes, configure
+from fluxmq.app.loop_epoll import watch_loop
 from fluxmq.app.reviewing import Reviewing
 from fluxmq.app.snapshot import Snapshots
 from fluxmq.cluster.solo import solo
@@ -107,8 +108,7 @@ async def _main(config: Config) -> int:
 
 
 class Server:
-    """One node. authority: who decides, where a program has a broker inside; None: the configured files. cluster: the
-    nodes beside it; None: it is by itself."""
+    """One node. authority: who decides; None: the configured files. cluster: the nodes beside it; None: none."""
 
     def __init__(self, config: Config, authority: Authority | None = None, cluster: Cluster | None = None) -> None:
         self.config = config
@@ -208,6 +208,7 @@ class Server:
             await self.supervisor.start()
         self.hub.wake = self._wake
         self.loop.add_reader(self.poller.fileno(), self._turn)
+        watch_loop(self.poller, self.loop, lambda: self._turn(self.poller.linger))
         self._started = True
         self._tick()
         await self._start_admin()
@@ -234,9 +235,9 @@ class Server:
     def _wake(self) -> None:
         self.loop.call_soon(self._turn)
 
-    def _turn(self) -> None:
+    def _turn(self, do: Callable[[], None] | None = None) -> None:
         try:
-            self.poller.turn()
+            (do or self.poller.turn)()
         except StorageError as error:
             self.fail(error)
 

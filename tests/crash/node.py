@@ -70,7 +70,7 @@ class Peer:
         self.owed: list[Packet] = []
         self.received: list[Packet] = []
         fd = theirs.detach()
-        connection = Connection(node.hub, fd, node.poller.fileno(), node.front, None, False)
+        connection = Connection(node.hub, fd, node.poller.epoll, node.front, None, False)
         node.front.connections += 1
         node.poller.adopt(connection)
         self.send(Connect(client_id=name, **connect))

@@ -34,7 +34,8 @@ OF_CORE = {"net": {"edge", "record", "app"}, "client": {"client", "spark", "benc
            "record": {"record", "spark", "bench"}, "testing": {"bench"}}
 # spark-submit starts a file, which calls the command line; a benchmark asks a broker by its admin socket, another has
 # one inside.
-ENTRIES = {"spark": {"job.py": {"app"}}, "bench": {"bench_source.py": {"app"}, "bench_asking.py": {"app", "access"}}}
+ENTRIES = {"spark": {"job.py": {"app"}}, "bench": {"bench_source.py": {"app"}, "bench_asking.py": {"app", "access"},
+                     "bench_linger.py": {"app"}}}
 EDGES = {"edge.mqtt", "edge.amqp091"}
 # The way in: the version, and `python -m fluxmq`.
 TOP = {"__init__.py": set[str](), "__main__.py": {"app"}}

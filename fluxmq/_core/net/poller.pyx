@@ -6,6 +6,13 @@ sockets, and an idle connection costs the loop nothing. While messages keep comi
 next ones itself, for `linger_ms` in all, because a trip through the event loop costs as much as several messages.
 Whatever involves the cold half (a CONNECT, a task) ends the turn at once. docs/decisions/0001-nested-epoll.md.
 
+What the loop has to do for others (a peer's stream, an HTTP client, a thread that calls) ends it too: a lingering turn
+waits for its sockets or for the loop's own epoll, and not at all while callbacks of the loop wait. The loop's epoll
+must not tell of the sockets then, so what the loop watches is a gate, which is shut while a turn lingers. And it
+lingers in a call of its own, behind everything that was called with it. docs/decisions/0009-lingering-ends.md.
+
+    loop's epoll ∋ gate ∋ epoll ∋ sockets        `either` ∋ epoll, loop's epoll
+
 One of ring 0's socket handles: it waits, accepts and stamps the clock; what is done with the bytes is decided by
 Connection and Hub.
 """
@@ -18,6 +25,7 @@ from posix.time cimport CLOCK_BOOTTIME, CLOCK_MONOTONIC, CLOCK_REALTIME, clock_g
 from posix.unistd cimport close
 
 from fluxmq._core.disk.journal cimport JOURNAL_FAILED
+from fluxmq._core.errors import UsageError
 from fluxmq._core.memory.link cimport link_drop, link_t
 from fluxmq._core.memory.node cimport WORK_ACCEPT, WORK_ROUND, WORK_SHARE_MAX, WORK_SHARE_MIN, node_t, stamp_clocks
 from fluxmq._core.memory.tap cimport Tap
@@ -38,6 +46,7 @@ cdef extern from "<sys/epoll.h>" nogil:
     int EPOLL_CLOEXEC
     int EPOLL_CTL_ADD
     int EPOLL_CTL_DEL
+    int EPOLL_CTL_MOD
     uint32_t EPOLLIN
 
 cdef extern from "<sys/timerfd.h>" nogil:
@@ -64,7 +73,8 @@ cdef extern from "<netinet/in.h>" nogil:
 cdef extern from "<netinet/tcp.h>" nogil:
     int TCP_NODELAY
 
-cdef char timer_mark          # its address, in an event, stands for the timer
+# Their addresses, in an event, stand for the timer, and for the event loop's epoll.
+cdef char timer_mark, loop_mark
 
 cdef enum:
     EVENTS_MAX = 512
@@ -82,8 +92,7 @@ cdef class Poller:
     """Handle. hub: the node's. linger_ms: see above; 0 = never."""
 
     def __cinit__(self, Hub hub not None, int linger_ms=10):
-        cdef epoll_event event
-        self.epoll = -1
+        self.epoll = self.gate = self.either = self.loop = -1
         self.hub = hub
         self.connections = {}
         self.listeners = {}
@@ -91,31 +100,56 @@ cdef class Poller:
         self.journal_fd = -1
         self.timer = -1
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
-        if self.epoll < 0:
+        self.gate = epoll_create1(EPOLL_CLOEXEC)
+        if self.epoll < 0 or self.gate < 0:
             raise OSError(errno, "epoll_create1")
+        self.watch(self.gate, EPOLL_CTL_ADD, self.epoll, EPOLLIN, NULL)
         if hub.ledger.journal is not None:
             self.journal_fd = hub.ledger.journal.event_fd
-            event.events = EPOLLIN
-            event.data.ptr = NULL       # nothing else has no object
-            if epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.journal_fd, &event) < 0:
-                raise OSError(errno, "epoll_ctl")
+            self.watch(self.epoll, EPOLL_CTL_ADD, self.journal_fd, EPOLLIN, NULL)       # nothing else has no object
         self.timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
         if self.timer < 0:
             raise OSError(errno, "timerfd_create")
-        event.events = EPOLLIN
-        event.data.ptr = <void*>&timer_mark
-        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.timer, &event) < 0:
-            raise OSError(errno, "epoll_ctl")
+        self.watch(self.epoll, EPOLL_CTL_ADD, self.timer, EPOLLIN, <void*>&timer_mark)
         self.stamp()
+
+    cdef int watch(self, int epoll, int op, int fd, uint32_t events, void* mark) except -1:
+        cdef epoll_event event
+        event.events = events
+        event.data.ptr = mark
+        if epoll_ctl(epoll, op, fd, &event) < 0:
+            raise OSError(errno, "epoll_ctl")
+        return 0
 
     def __dealloc__(self):
         if self.timer >= 0:
             close(self.timer)
         if self.epoll >= 0:
             close(self.epoll)
+        if self.gate >= 0:
+            close(self.gate)
+        if self.either >= 0:
+            close(self.either)
 
     def fileno(self) -> int:
-        return self.epoll
+        """What the event loop watches. Sockets are in `epoll`."""
+        return self.gate
+
+    def watch_loop(self, int fd, callbacks not None, ask not None):
+        """Lets turns linger. fd: the epoll in which the event loop waits, and which has fileno() in it; open as long as
+        turn() is called. callbacks: those of the loop that wait to be called, of which only the length is looked at.
+        ask: called to have linger() called soon, behind what waits by then. Without watch_loop no turn lingers, for
+        nobody could say that the loop has something to do."""
+        if self.either >= 0:
+            raise UsageError("the loop is watched already")
+        self.loop = fd
+        self.callbacks = callbacks
+        self.ask = ask
+        self.either = epoll_create1(EPOLL_CLOEXEC)
+        if self.either < 0:
+            raise OSError(errno, "epoll_create1")
+        self.watch(self.either, EPOLL_CTL_ADD, self.epoll, 0, NULL)
+        self.watch(self.either, EPOLL_CTL_ADD, fd, 0, <void*>&loop_mark)
 
     cdef void stamp(self) noexcept:
         cdef timespec wall, boot, mono
@@ -129,11 +163,7 @@ cdef class Poller:
         """fd: a listening, non-blocking socket, the caller's to close. listener: accepted(fd, address) -> Connection |
         None, where address is the IP address of the other end, 4 or 16 bytes, b"" where there is none; and
         accept_failed(errno), after which the descriptor is left alone until add_listener is called again."""
-        cdef epoll_event event
-        event.events = EPOLLIN
-        event.data.ptr = <void*><PyObject*>listener
-        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, fd, &event) < 0:
-            raise OSError(errno, "epoll_ctl")
+        self.watch(self.epoll, EPOLL_CTL_ADD, fd, EPOLLIN, <void*><PyObject*>listener)
         self.listeners[fd] = listener
 
     def remove_listener(self, int fd):
@@ -159,27 +189,77 @@ cdef class Poller:
     def turn(self):
         """Handles whatever is ready. The event loop calls it when fileno() is readable, the edge after work outside of
         a turn (Hub.wake). Raises StorageError when the journal has failed."""
-        cdef int found
+        cdef bint lingers = False
         self.hub.in_turn = True
         self.hub.woken = False
         self.hub.cold = False
         try:
-            if self.round(0) == 0 or self.linger_ms == 0 or self.hub.awaited:
-                return
-            if self.linger_off:
-                self.linger_off -= 1
+            if self.round() and self.may_linger():
+                if self.linger_off:
+                    self.linger_off -= 1
+                else:
+                    lingers = True
+                    self.turn_to(True)      # or the loop would call turn() before linger()
+                    self.ask()
+        finally:
+            self.hub.in_turn = False
+            if not lingers:
+                self.end()
+
+    def linger(self):
+        """Further rounds, until the time is up, somebody else has something to do, or nothing comes. The loop calls it
+        when turn() has asked for it. As turn()."""
+        cdef int found = 0
+        if not self.shut:
+            return
+        self.hub.in_turn = True
+        self.loop_has_work = False
+        try:
+            if not self.may_linger():
                 return
             self.set_timer()
-            found = 0
-            while not self.hub.cold and not self.time_is_up and not self.hub.awaited and self.round(
-                    0 if self.hub.has_work() else -1):
+            while not self.time_is_up and self.may_linger():
+                self.wait_for_either(0 if self.hub.has_work() else -1)
+                if self.loop_has_work or not self.round():
+                    break
                 found += 1
-            if found < LINGER_ROUNDS_MIN and not self.hub.cold:
+            if found < LINGER_ROUNDS_MIN and not self.hub.cold and not self.loop_has_work:
                 self.linger_off = LINGER_OFF_TURNS      # too quiet for it
         finally:
             self.hub.in_turn = False
-            if self.hub.has_work() or self.hub.ledger.news or self.hub.letters:
-                self.hub.touch()            # resumed by the last flush, or not done: their turn comes after the others'
+            self.turn_to(False)
+            self.end()
+
+    cdef bint may_linger(self) except -1:
+        """Whether nobody else is known to wait for the loop."""
+        return (self.either >= 0 and self.linger_ms != 0 and not self.hub.cold and self.hub.awaited == 0
+                and len(self.callbacks) == 0)
+
+    cdef int end(self) except -1:
+        if self.hub.has_work() or self.hub.ledger.news or self.hub.letters:
+            self.hub.touch()            # resumed by the last flush, or not done: their turn comes after the others'
+        return 0
+
+    cdef int turn_to(self, bint lingering) except -1:
+        """Who is told of the sockets: `either`, or the loop. Nothing is taken out and put back, for then the kernel
+        would look at every socket (decision 0009)."""
+        cdef uint32_t here = EPOLLIN if lingering else 0
+        self.shut = lingering
+        self.watch(self.gate, EPOLL_CTL_MOD, self.epoll, EPOLLIN - here, NULL)
+        self.watch(self.either, EPOLL_CTL_MOD, self.epoll, here, NULL)
+        return self.watch(self.either, EPOLL_CTL_MOD, self.loop, here, <void*>&loop_mark)
+
+    cdef int wait_for_either(self, int timeout_ms) except -1:
+        cdef epoll_event[2] events
+        cdef int n, i
+        with nogil:
+            n = epoll_wait(self.either, events, 2, timeout_ms)
+        if n < 0 and errno != EINTR:
+            raise OSError(errno, "epoll_wait")
+        for i in range(n):
+            if events[i].data.ptr == <void*>&loop_mark:
+                self.loop_has_work = True
+        return 0
 
     cdef void set_timer(self) noexcept:
         """The end of lingering is an event among the others: a timeout in each wait would program the processor's timer
@@ -191,7 +271,7 @@ cdef class Poller:
         self.time_is_up = False
         timerfd_settime(self.timer, 0, &when, NULL)
 
-    cdef int round(self, int timeout_ms) except -1:
+    cdef int round(self) except -1:
         """Returns how many descriptors were ready, the timer apart, and how many connections went on."""
         cdef epoll_event[EVENTS_MAX] events
         cdef int n
@@ -199,11 +279,7 @@ cdef class Poller:
         cdef int quiet = 0
         cdef uint64_t ticks
         cdef object target
-        if timeout_ms:
-            with nogil:
-                n = epoll_wait(self.epoll, events, EVENTS_MAX, timeout_ms)
-        else:
-            n = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
+        n = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
         if n < 0:
             if errno != EINTR:
                 raise OSError(errno, "epoll_wait")
