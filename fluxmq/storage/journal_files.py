@@ -29,7 +29,8 @@ from fluxmq._core.disk.journal_format import (
     synced_at,
 )
 from fluxmq._core.errors import CorruptError, StorageError
-from fluxmq.storage.reading import close_quietly, read_at, read_whole, write_again
+from fluxmq.storage.files import SYSTEM, FileOps
+from fluxmq.storage.reading import close_quietly, read_head, read_whole, write_again
 
 __all__ = ["JournalFile", "Recovery", "check", "read_batches", "recover"]
 
@@ -76,8 +77,8 @@ class _Damage(Exception):
         self.text = text
 
 
-def _numbers(directory: Path) -> list[int]:
-    found = [file_number(entry) for entry in os.listdir(directory)]
+def _numbers(directory: Path, ops: FileOps) -> list[int]:
+    found = [file_number(entry) for entry in ops.names(directory)]
     return sorted(number for number in found if number is not None)
 
 
@@ -142,7 +143,7 @@ def _too_old(where: Path, after: int, first: int) -> CorruptError:
         f"lost (`storage.recover_on_startup: true` does it at a start)")
 
 
-def recover(directory: str | os.PathLike[str], *, after: int = 0) -> Recovery:
+def recover(directory: str | os.PathLike[str], *, after: int = 0, ops: FileOps = SYSTEM) -> Recovery:
     """Check every journal file in `directory`, repair what a crash may leave, and say what there is.
 
     after: batches up to this one are not needed. The caller holds the lock on the directory; nothing else may write
@@ -154,23 +155,23 @@ def recover(directory: str | os.PathLike[str], *, after: int = 0) -> Recovery:
     where = Path(directory)
     result = Recovery(where)
     try:
-        numbers = _numbers(where)
+        numbers = _numbers(where, ops)
         result.next_file = max(numbers, default=0) + 1
         if not numbers and after > 0:
             raise _no_files(where, after)
-        heads = _heads(where, numbers)
-        kept = _check_all(where, numbers, heads, after, result)
+        heads = _heads(where, numbers, ops)
+        kept = _check_all(where, numbers, heads, after, result, ops)
         for file in kept:
             path = where / file_name(file.number)
             # An empty file goes, unless there is no other: between this and the next one's name on the disk the
             # directory must never look as if somebody had taken the journal away.
             if file.last < file.first and (result.files or file is not kept[-1]):
-                path.unlink()
+                ops.unlink(path)
                 continue
             if file is kept[-1]:
-                _make_firm(path, file)
+                _make_firm(path, file, ops)
             result.files.append(file)
-        _sync_directory(where)
+        ops.sync_directory(where)
     except OSError as error:
         raise StorageError(f"cannot read the journal in {where}: {error}") from error
     result.batches = sum(file.last - file.first + 1 for file in result.files)
@@ -179,35 +180,30 @@ def recover(directory: str | os.PathLike[str], *, after: int = 0) -> Recovery:
     return result
 
 
-def check(directory: str | os.PathLike[str], after: int | None = None) -> Recovery:
+def check(directory: str | os.PathLike[str], after: int | None = None, ops: FileOps = SYSTEM) -> Recovery:
     """What recover() would find; nothing is changed. after: None where the state cannot say where the journal must
     begin. Raises CorruptError, OSError.
     """
     where = Path(directory)
     result = Recovery(where)
-    numbers = _numbers(where)
+    numbers = _numbers(where, ops)
     if not numbers and after:
         raise _no_files(where, after)
-    heads = _heads(where, numbers)
+    heads = _heads(where, numbers, ops)
     if after is None:
         first = heads[numbers[0]] if numbers else 1
         after = first - 1 if isinstance(first, int) else 0
-    result.files = [file for file in _check_all(where, numbers, heads, after, result) if file.last >= file.first]
+    result.files = [file for file in _check_all(where, numbers, heads, after, result, ops) if file.last >= file.first]
     if result.files:
         result.first, result.last = result.files[0].first, result.files[-1].last
     return result
 
 
-def _heads(where: Path, numbers: list[int]) -> dict[int, int | CorruptError]:
+def _heads(where: Path, numbers: list[int], ops: FileOps) -> dict[int, int | CorruptError]:
     """First batch of each file, or why it cannot be told."""
     heads: dict[int, int | CorruptError] = {}
     for number in numbers:
-        path = where / file_name(number)
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            data = read_at(fd, path, 0, min(FILE_HEADER_SIZE, os.fstat(fd).st_size))
-        finally:
-            close_quietly(fd)
+        data = read_head(where / file_name(number), FILE_HEADER_SIZE, ops)
         try:
             heads[number] = _header(data, number)[0]
         except CorruptError as error:
@@ -216,7 +212,7 @@ def _heads(where: Path, numbers: list[int]) -> dict[int, int | CorruptError]:
 
 
 def _check_all(where: Path, numbers: list[int], heads: dict[int, int | CorruptError], after: int,
-               result: Recovery) -> list[JournalFile]:
+               result: Recovery, ops: FileOps) -> list[JournalFile]:
     kept: list[JournalFile] = []
     reached = after
     for index, number in enumerate(numbers):
@@ -229,7 +225,7 @@ def _check_all(where: Path, numbers: list[int], heads: dict[int, int | CorruptEr
                 raise _Damage(f"it begins with batch {head}, but the batches from {reached + 1} on, which the state "
                               f"needs, are in no file before it: a journal file is missing")
             last_due = following - 1 if isinstance(following, int) else None
-            file, clean = _scan(read_whole(where / file_name(number)), number, last_due)
+            file, clean = _scan(read_whole(where / file_name(number), ops), number, last_due)
             short = last_due is not None and file.last < last_due
             if short and last_due is not None and last_due > after:
                 raise _Damage(f"batch {file.last + 1} at offset {file.end} does not hold, though the next file begins "
@@ -244,30 +240,23 @@ def _check_all(where: Path, numbers: list[int], heads: dict[int, int | CorruptEr
     return kept
 
 
-def _make_firm(path: Path, kept: JournalFile) -> None:
+def _make_firm(path: Path, kept: JournalFile, ops: FileOps) -> None:
     """Cut the last file at its end, write again what nothing in it shows to be on the medium, and sync it: after a
     kill, what was just read may never have reached the medium, and after a failed sync a further one does not bring it
     (reading.py). The file that is begun next will be taken as a proof that it is there."""
-    data = read_whole(path)
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    data = read_whole(path, ops)
+    fd = ops.open(path, False)
     try:
-        if os.fstat(fd).st_size > kept.end:
-            os.ftruncate(fd, kept.end)
-        write_again(fd, data, kept.firm, kept.end)
-        os.fsync(fd)
+        if ops.size(fd) > kept.end:
+            ops.truncate(fd, kept.end)
+        write_again(fd, data, kept.firm, kept.end, ops)
+        ops.fsync(fd)
     finally:
-        close_quietly(fd)
+        close_quietly(fd, ops)
 
 
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        close_quietly(fd)
-
-
-def read_batches(directory: str | os.PathLike[str], after: int = 0) -> Iterator[tuple[int, bytes]]:
+def read_batches(directory: str | os.PathLike[str], after: int = 0,
+                 ops: FileOps = SYSTEM) -> Iterator[tuple[int, bytes]]:
     """(number, records) of every batch above `after`, in order; records for `_core.journal_format.iter_records`.
 
     For directories that recover() has gone through: it ends at the first batch of the last file that does not hold.
@@ -275,8 +264,8 @@ def read_batches(directory: str | os.PathLike[str], after: int = 0) -> Iterator[
     Raises CorruptError where a file before the last one does not hold.
     """
     where = Path(directory)
-    numbers = _numbers(where)
-    heads = _heads(where, numbers)
+    numbers = _numbers(where, ops)
+    heads = _heads(where, numbers, ops)
     for index, number in enumerate(numbers):
         head = heads[number]
         if isinstance(head, CorruptError):
@@ -285,7 +274,7 @@ def read_batches(directory: str | os.PathLike[str], after: int = 0) -> Iterator[
         last_due = following - 1 if isinstance(following, int) else None
         if last_due is not None and last_due <= after:
             continue
-        data = read_whole(where / file_name(number))
+        data = read_whole(where / file_name(number), ops)
         first, file_id = _header(data, number)
         at, due = FILE_HEADER_SIZE, first
         while last_due is None or due <= last_due:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 from pathlib import Path
+
+from fluxmq.storage.files import SYSTEM, FileOps
 
 __all__ = ["close_quietly", "read_at", "read_head", "read_whole", "write_again"]
 
@@ -18,34 +19,34 @@ __all__ = ["close_quietly", "read_at", "read_head", "read_whole", "write_again"]
 _PIECE_BYTES = 1024 * 1024
 
 
-def read_whole(path: Path) -> memoryview:
+def read_whole(path: Path, ops: FileOps = SYSTEM) -> memoryview:
     """All of a file, in memory that goes back to the system with the last reference. Raises OSError with the file's
     name, and the offset in its text."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = ops.open_to_read(path)
     try:
-        return read_at(fd, path, 0, os.fstat(fd).st_size)
+        return read_at(fd, path, 0, ops.size(fd), ops)
     finally:
-        close_quietly(fd)
+        close_quietly(fd, ops)
 
 
-def read_head(path: Path, size: int) -> memoryview:
+def read_head(path: Path, size: int, ops: FileOps = SYSTEM) -> memoryview:
     """The first bytes of a file, so many if it has as many: one read may give a part of them, and what is missing must
     not look as if it had never been written. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = ops.open_to_read(path)
     try:
-        return read_at(fd, path, 0, min(size, os.fstat(fd).st_size))
+        return read_at(fd, path, 0, min(size, ops.size(fd)), ops)
     finally:
-        close_quietly(fd)
+        close_quietly(fd, ops)
 
 
-def close_quietly(fd: int) -> None:
+def close_quietly(fd: int, ops: FileOps = SYSTEM) -> None:
     """The descriptor is gone, whatever close() says: Linux lets go of it first. An error of writing, which a close may
     report, is one that a sync reports too; and what was not synced is nobody's promise."""
     with contextlib.suppress(OSError):
-        os.close(fd)
+        ops.close(fd)
 
 
-def read_at(fd: int, path: Path, at: int, size: int) -> memoryview:
+def read_at(fd: int, path: Path, at: int, size: int, ops: FileOps = SYSTEM) -> memoryview:
     """`size` bytes from offset `at`. Raises OSError; also where the file ends before: a short read is no end."""
     if not size:
         return memoryview(b"")
@@ -53,7 +54,7 @@ def read_at(fd: int, path: Path, at: int, size: int) -> memoryview:
     done = 0
     while done < size:
         try:
-            got = os.preadv(fd, [data[done:done + _PIECE_BYTES]], at + done)
+            got = ops.read_into(fd, data[done:done + _PIECE_BYTES], at + done)
         except OSError as error:
             raise OSError(error.errno, f"{error.strerror} at offset {at + done}", str(path)) from error
         if not got:
@@ -62,8 +63,7 @@ def read_at(fd: int, path: Path, at: int, size: int) -> memoryview:
     return data.toreadonly()
 
 
-def write_again(fd: int, data: memoryview, start: int, end: int) -> None:
+def write_again(fd: int, data: memoryview, start: int, end: int, ops: FileOps = SYSTEM) -> None:
     """The bytes [start, end) of the file, `data`, as they were read: the next sync brings them to the medium, whatever
     became of one that somebody else has made. fd is open for writing. Raises OSError."""
-    while start < end:
-        start += os.pwrite(fd, data[start:min(end, start + _PIECE_BYTES)], start)
+    ops.pwrite(fd, data[start:end], start)

@@ -1,4 +1,4 @@
-"""One segment file: what it holds, read from its footer or, where it has none, from its batches; and its system calls.
+"""One segment file: what it holds, read from its footer or, where it has none, from its batches.
 
 The format is drawn in `_core/disk/segment_format.pyx`. The policy, like that of `journal_files.py`:
 
@@ -12,11 +12,7 @@ The format is drawn in `_core/disk/segment_format.pyx`. The policy, like that of
 """
 from __future__ import annotations
 
-import ctypes
 import errno
-import os
-import platform
-import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +36,7 @@ from fluxmq._core.disk.segment_format import (
     walk,
 )
 from fluxmq._core.errors import CorruptError
+from fluxmq.storage.files import SYSTEM, FileOps
 from fluxmq.storage.reading import close_quietly, read_whole
 
 __all__ = ["Block", "Damage", "FileOps", "SegmentFile", "files_of", "never_synced", "no_space",
@@ -48,7 +45,6 @@ __all__ = ["Block", "Damage", "FileOps", "SegmentFile", "files_of", "never_synce
 # (first, last, count, time_min, time_max, due_min, due_max, messages), as an Export gives it.
 Block = tuple[int, int, int, int, int, int, int, bytes]
 
-_libc = ctypes.CDLL(None, use_errno=True)
 _local = threading.local()
 
 
@@ -66,60 +62,6 @@ class Damage(Exception):
         """Of the file with the messages from offset `first` up to `behind`."""
         return cls(f"the file with the messages from offset {first} to {behind - 1}, which had been synced, is missing",
                    0, True)
-
-
-class FileOps:
-    """The system calls that change something. Tests put their own disk here. All raise OSError."""
-
-    # Since Linux 5.8 syncfs reports errors of writing back, for whoever held a descriptor when they happened.
-    syncfs_reports = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2]) >= (5, 8)
-
-    def open(self, path: Path, create: bool) -> int:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return os.open(path, flags, 0o640)
-
-    def pwrite(self, fd: int, data: bytes, at: int) -> None:
-        """All of `data`."""
-        view = memoryview(data)
-        while view:
-            done = os.pwrite(fd, view, at)
-            if not done:  # no regular file does this; taken for "no space", so that it cannot spin
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            view, at = view[done:], at + done
-
-    def truncate(self, fd: int, size: int) -> None:
-        os.ftruncate(fd, size)
-
-    def fdatasync(self, fd: int) -> None:
-        os.fdatasync(fd)
-
-    def syncfs(self, fd: int) -> None:
-        """Everything on the file system of this open file or directory."""
-        if _libc.syncfs(fd) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-
-    def mkdir(self, path: Path) -> None:
-        path.mkdir()
-
-    def rmdir(self, path: Path) -> None:
-        path.rmdir()
-
-    def unlink(self, path: Path) -> None:
-        path.unlink()
-
-    def link(self, source: Path, target: Path) -> None:
-        os.link(source, target)
-
-    def rename(self, source: Path, target: Path) -> None:
-        source.rename(target)
-
-    def sync_directory(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            close_quietly(fd)
 
 
 @dataclass(slots=True, eq=False)
@@ -154,16 +96,16 @@ class SegmentFile:
         self.reach = max(self.reach, self.last + 1 if len(index) else self.first)
 
 
-def read_at(fd: int, size: int, at: int) -> bytes:
+def read_at(fd: int, size: int, at: int, ops: FileOps = SYSTEM) -> bytes:
     """So many bytes, less only at the end of the file: the system may give a part. Raises OSError."""
-    parts = []
-    while size:
-        part = os.pread(fd, size, at)
-        if not part:
+    data = memoryview(bytearray(max(0, size)))
+    done = 0
+    while done < size:
+        got = ops.read_into(fd, data[done:], at + done)
+        if not got:
             break
-        parts.append(part)
-        size, at = size - len(part), at + len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        done += got
+    return bytes(data[:done])
 
 
 def read_header(data: bytes | memoryview, path: Path, log: int, first: int) -> SegmentFile:
@@ -183,15 +125,18 @@ def never_synced(data: bytes | memoryview) -> bool:
     return len(data) < HEADER_SIZE or not any(data[:HEADER_SIZE])
 
 
-def read_file(file: SegmentFile, following: int | None) -> int:
+def read_file(file: SegmentFile, following: int | None, ops: FileOps = SYSTEM) -> int:
     """Fill in what `file` holds. following: what the next file says it follows; None: this is the last of its log.
 
     Returns how many bytes behind `file.end` are to be cut off: in the last file what a crash left, in others a footer
     that does not hold. Raises Damage.
     """
-    with file.path.open("rb", buffering=0) as raw:
-        size = os.fstat(raw.fileno()).st_size
-        trailer = decode_trailer(read_at(raw.fileno(), TRAILER_SIZE, max(0, size - TRAILER_SIZE)), size, file.file_id)
+    fd = ops.open_to_read(file.path)
+    try:
+        size = ops.size(fd)
+        trailer = decode_trailer(read_at(fd, TRAILER_SIZE, max(0, size - TRAILER_SIZE), ops), size, file.file_id)
+    finally:
+        close_quietly(fd, ops)
     file.size = size
     if trailer is not None:
         file.end, file.reach, file.last, file.messages, file.raw, file.time_max, file.due_max = trailer
@@ -200,7 +145,7 @@ def read_file(file: SegmentFile, following: int | None) -> int:
             raise Damage(f"it reaches offset {file.reach}, but the next file follows one that reaches {following}: a "
                          f"file between them is missing", file.end)
         return 0
-    data = read_whole(file.path)
+    data = read_whole(file.path, ops)
     index, synced = walk(data, file.file_id)
     if following is None:
         index.cut(index.first_bad(data, file.file_id, synced))
@@ -219,24 +164,27 @@ def read_file(file: SegmentFile, following: int | None) -> int:
     return size - file.end
 
 
-def rebuilt_index(file: SegmentFile) -> SegmentIndex:
+def rebuilt_index(file: SegmentFile, ops: FileOps = SYSTEM) -> SegmentIndex:
     """The index of a sealed file: from its footer, or from its batches where that does not hold. Raises Damage."""
     if file.size > file.end:
-        with file.path.open("rb", buffering=0) as raw:
-            data = read_at(raw.fileno(), file.size - TRAILER_SIZE - file.end, file.end)
+        fd = ops.open_to_read(file.path)
+        try:
+            data = read_at(fd, file.size - TRAILER_SIZE - file.end, file.end, ops)
+        finally:
+            close_quietly(fd, ops)
         found = decode_index(data, file.end, file.file_id) if len(data) >= INDEX_HEADER_SIZE else None
         if found is not None and found[0].messages == file.messages:
             return found[0]
-    index, _ = walk(read_whole(file.path), file.file_id)
+    index, _ = walk(read_whole(file.path, ops), file.file_id)
     if index.end != file.end or index.messages != file.messages:
         raise Damage(f"the batch at offset {index.end} does not hold, though the footer says that batches reach "
                      f"{file.end}", index.end)
     return index
 
 
-def files_of(directory: Path) -> list[Path]:
+def files_of(directory: Path, ops: FileOps = SYSTEM) -> list[Path]:
     """The segment files of a log's directory, in order."""
-    return sorted(path for path in directory.iterdir() if path.suffix == ".seg" and len(path.stem) == 16)
+    return sorted(directory / name for name in ops.names(directory) if name.endswith(".seg") and len(name) == 20)
 
 
 def unpack(data: bytes | memoryview, at: int, file: SegmentFile, base: int = 0) -> tuple[Block, int]:

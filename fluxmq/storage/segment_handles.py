@@ -59,7 +59,7 @@ class Handles:
                 handle.uses -= 1
                 gone = handle.uses == 0 and self._open.get(file.path) is not handle
             if gone:
-                close_quietly(handle.fd)
+                close_quietly(handle.fd, self._ops)
 
     def forget(self, file: SegmentFile) -> None:
         """The file is about to be removed: its descriptor goes when nobody reads from it any more."""
@@ -70,7 +70,7 @@ class Handles:
             del self._open[file.path]
             idle = handle.uses == 0
         if idle:
-            close_quietly(handle.fd)
+            close_quietly(handle.fd, self._ops)
 
     def close(self) -> None:
         """All of them; nobody uses any."""
@@ -78,7 +78,7 @@ class Handles:
             handles = list(self._open.values())
             self._open.clear()
         for handle in handles:
-            close_quietly(handle.fd)
+            close_quietly(handle.fd, self._ops)
 
     def _idle(self) -> list[_Handle]:
         """Take out what is over the bound and not in use."""
@@ -96,4 +96,4 @@ class Handles:
         finally:
             if handle.file.sealed:
                 handle.file.index = None      # read again with its next reader
-            close_quietly(handle.fd)
+            close_quietly(handle.fd, self._ops)

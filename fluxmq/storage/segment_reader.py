@@ -21,6 +21,7 @@ from fluxmq._core.errors import ShortageError, StorageError
 from fluxmq.storage.reading import read_whole
 from fluxmq.storage.segment_files import (
     Damage,
+    FileOps,
     SegmentFile,
     no_space,
     read_at,
@@ -37,8 +38,9 @@ __all__ = ["SegmentReader"]
 class SegmentReader:
     """The reading half of `SegmentStore`."""
 
-    def __init__(self, base: Path, handles: Handles) -> None:
+    def __init__(self, base: Path, ops: FileOps, handles: Handles) -> None:
         self._base = base
+        self._ops = ops
         self._handles = handles
         self._logs: dict[int, Log] = {}
 
@@ -86,7 +88,7 @@ class SegmentReader:
         if at >= count:
             return None
         stop, begin, end = index.span(at, max_bytes)
-        data = read_at(fd, end - begin, begin)
+        data = read_at(fd, end - begin, begin, self._ops)
         blocks: list[bytes] = []
         here = 0
         for each in range(at, stop):
@@ -99,8 +101,8 @@ class SegmentReader:
 
     def _load_index(self, file: SegmentFile, fd: int) -> SegmentIndex:
         length = file.size - TRAILER_SIZE - file.end
-        found = decode_index(read_at(fd, length, file.end), file.end, file.file_id) if length > 0 else None
-        index = found[0] if found is not None and found[0].messages == file.messages else rebuilt_index(file)
+        found = decode_index(read_at(fd, length, file.end, self._ops), file.end, file.file_id) if length > 0 else None
+        index = found[0] if found is not None and found[0].messages == file.messages else rebuilt_index(file, self._ops)
         file.index = index
         return index
 
@@ -119,7 +121,7 @@ class SegmentReader:
                     if at >= len(index):
                         continue
                     _, begin, end = index.span(at, 0)
-                    block, _ = unpack(read_at(fd, end - begin, begin), 0, file, begin)
+                    block, _ = unpack(read_at(fd, end - begin, begin, self._ops), 0, file, begin)
             except FileNotFoundError:
                 continue            # trimmed meanwhile
             except OSError as error:
@@ -203,10 +205,11 @@ class SegmentReader:
             return bytes(known)
         with self._handles.use(file) as fd:
             length = file.size - TRAILER_SIZE - file.end
-            found = decode_index(read_at(fd, length, file.end), file.end, file.file_id) if file.sealed and length > 0 \
-                else None
+            found = None
+            if file.sealed and length > 0:
+                found = decode_index(read_at(fd, length, file.end, self._ops), file.end, file.file_id)
             if found is not None and found[1] is not None:
                 return found[1]
             index = file.index or self._load_index(file, fd)
-        data = read_whole(file.path)
+        data = read_whole(file.path, self._ops)
         return unpacked(file, index, data)

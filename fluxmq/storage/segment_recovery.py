@@ -6,7 +6,6 @@ once by `fluxmq log verify`).
 """
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from fluxmq._core.disk.segment_format import HEADER_SIZE, file_first, log_name, log_number
 from fluxmq._core.errors import CorruptError
+from fluxmq.storage.files import SYSTEM
 from fluxmq.storage.reading import close_quietly, read_head, read_whole, write_again
 from fluxmq.storage.segment_files import (
     Damage,
@@ -84,21 +84,21 @@ def refusal(base: Path, path: Path, damage: Damage) -> CorruptError:
                         f"which keeps every batch that is whole, sets a damaged file aside and says what is lost")
 
 
-def logs_in(queues: Path, suffix: str = "") -> list[tuple[int, Path]]:
+def logs_in(queues: Path, suffix: str = "", ops: FileOps = SYSTEM) -> list[tuple[int, Path]]:
     """(number, directory) of every log. suffix: also of those whose directories have it behind their number."""
-    if not queues.is_dir():
+    if not ops.is_directory(queues):
         return []
-    found = [(log_number(entry.name.removesuffix(suffix)), queues / entry.name) for entry in os.scandir(queues)
-             if entry.is_dir()]
+    found = [(log_number(name.removesuffix(suffix)), queues / name) for name in ops.names(queues)
+             if ops.is_directory(queues / name)]
     return sorted((number, path) for number, path in found if number is not None)
 
 
-def known_logs(queues: Path, expect: Mapping[int, range]) -> list[tuple[int, Path]]:
+def known_logs(queues: Path, expect: Mapping[int, range], ops: FileOps = SYSTEM) -> list[tuple[int, Path]]:
     """(number, directory) of every log, also of those expected that have no directory, not even one put aside."""
-    found = dict(logs_in(queues))
+    found = dict(logs_in(queues, ops=ops))
     for number in expect:
         path = queues / log_name(number)
-        if number not in found and not path.with_name(path.name + UNKNOWN).is_dir():
+        if number not in found and not ops.is_directory(path.with_name(path.name + UNKNOWN)):
             found[number] = path
     return sorted(found.items())
 
@@ -128,16 +128,16 @@ def not_all(reach: int, expect: range, at: int) -> Damage:
                   at)
 
 
-def heads_of(number: int, directory: Path) -> list[tuple[Path, SegmentFile | Damage]]:
+def heads_of(number: int, directory: Path, ops: FileOps = SYSTEM) -> list[tuple[Path, SegmentFile | Damage]]:
     """Every file of a log with what its header says; none where there is no directory."""
     heads: list[tuple[Path, SegmentFile | Damage]] = []
-    if not directory.is_dir():
+    if not ops.is_directory(directory):
         return heads
-    for path in files_of(directory):
+    for path in files_of(directory, ops):
         first = file_first(path.name)
         if first is None:
             continue
-        data = read_head(path, HEADER_SIZE)
+        data = read_head(path, HEADER_SIZE, ops)
         try:
             heads.append((path, read_header(data, path, number, first)))
         except Damage as damage:
@@ -153,7 +153,7 @@ def open_logs(base: Path, ops: FileOps, expect: Mapping[int, range], recover: bo
     on_damage: is told of one that is damaged, which is left as it is; None: the first one is raised. Raises
     CorruptError, OSError."""
     logs = {}
-    for number, path in known_logs(base / "queues", expect):
+    for number, path in known_logs(base / "queues", expect, ops):
         if recover:
             # here, because what repairs builds upon this module
             from fluxmq.storage.segment_repair import repair_log
@@ -174,7 +174,7 @@ def open_logs(base: Path, ops: FileOps, expect: Mapping[int, range], recover: bo
 
 def open_log(number: int, path: Path, ops: FileOps, expect: range | None, report: SegmentRecovery) -> Log:
     """One log. Raises Damage, whose second argument is the file, or the directory."""
-    heads = heads_of(number, path)
+    heads = heads_of(number, path, ops)
     log = Log(number, path, made=True)
     begun = None
     if heads and isinstance(heads[-1][1], Damage) and heads[-1][1].offset < 0:
@@ -187,7 +187,7 @@ def open_log(number: int, path: Path, ops: FileOps, expect: range | None, report
         files.append(head)
     for at, file in enumerate(files):
         try:
-            surplus.append(read_file(file, files[at + 1].follows if at + 1 < len(files) else None))
+            surplus.append(read_file(file, files[at + 1].follows if at + 1 < len(files) else None, ops))
         except Damage as damage:
             raise _in(file.path, damage) from None
     reach = reach_of(files[-1]) if files else 0
@@ -198,7 +198,7 @@ def open_log(number: int, path: Path, ops: FileOps, expect: range | None, report
         raise _in(path if missing.missing else files[-1].path, missing)
     if begun is not None:
         report.truncated.append(f"{begun}: begun when power went, and removed")
-        report.truncated_bytes += begun.stat().st_size
+        report.truncated_bytes += len(read_head(begun, HEADER_SIZE, ops))
         ops.unlink(begun)
     for at, file in enumerate(files):
         if at + 1 < len(files) and file.index is not None:
@@ -231,12 +231,12 @@ def _in(path: Path, damage: Damage) -> Damage:
 
 def _write_again(ops: FileOps, file: SegmentFile) -> None:
     """What nobody knows to be on the medium; the next checkpoint syncs it, before the view relies on it."""
-    data = read_whole(file.path)
+    data = read_whole(file.path, ops)
     fd = ops.open(file.path, False)
     try:
-        write_again(fd, data, file.synced, file.end)
+        write_again(fd, data, file.synced, file.end, ops)
     finally:
-        close_quietly(fd)
+        close_quietly(fd, ops)
 
 
 def _cut(ops: FileOps, file: SegmentFile) -> None:
@@ -246,7 +246,7 @@ def _cut(ops: FileOps, file: SegmentFile) -> None:
         ops.truncate(fd, file.end)
         ops.fdatasync(fd)
     finally:
-        close_quietly(fd)
+        close_quietly(fd, ops)
     file.size = file.synced = file.end
 
 
@@ -254,7 +254,7 @@ def seal_on_disk(ops: FileOps, file: SegmentFile) -> bool:
     """Write the footer of a file whose batches have just been walked. False: there is no room for it; the file can be
     read all the same. Raises Damage, OSError."""
     assert file.index is not None
-    data = read_whole(file.path)
+    data = read_whole(file.path, ops)
     footer = file.index.footer(unpacked(file, file.index, data), file.reach, file.file_id)
     fd = ops.open(file.path, False)
     try:
@@ -268,6 +268,6 @@ def seal_on_disk(ops: FileOps, file: SegmentFile) -> bool:
         file.size = file.end
         return False
     finally:
-        close_quietly(fd)
+        close_quietly(fd, ops)
     file.size = file.synced = file.end + len(footer)
     return True

@@ -7,7 +7,6 @@ messages are settled meanwhile.
 from __future__ import annotations
 
 import errno
-import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -61,8 +60,7 @@ class SegmentWriter(SegmentReader):
     """The writing half of `SegmentStore`. base: `storage.dir`."""
 
     def __init__(self, base: Path, ops: FileOps, segment_bytes: int, compress: bool, open_files_max: int) -> None:
-        super().__init__(base, Handles(ops, open_files_max, self._before_close))
-        self._ops = ops
+        super().__init__(base, ops, Handles(ops, open_files_max, self._before_close))
         self._path = base / "queues"
         self._segment_bytes = segment_bytes
         self._compress = compress
@@ -215,17 +213,17 @@ class SegmentWriter(SegmentReader):
                 self._fail(f"{file.path} cannot be cut back: {error}", error)
         self._handles.forget(file)
         kept = SegmentFile(file.path, file.log, file.first, file.follows, file.file_id, size=end, synced=end)
-        data = read_whole(file.path)
+        data = read_whole(file.path, self._ops)
         kept.take(walk(data, file.file_id)[0])
         return kept
 
     def _begin(self, log: Log, first: int) -> SegmentFile:
         if not log.made:
-            if not log.path.exists():
+            if not self._ops.exists(log.path):
                 self._ops.mkdir(log.path)
             self._root_dirty = log.made = True
         file = SegmentFile(log.path / file_name(first), log.number, first, log.next,
-                           int.from_bytes(os.urandom(8), "little"), index=SegmentIndex(), pairs=bytearray())
+                           self._ops.new_id(), index=SegmentIndex(), pairs=bytearray())
         file.reach = first
         try:
             with self._handles.use(file, create=True) as fd:
@@ -233,7 +231,7 @@ class SegmentWriter(SegmentReader):
         except FileExistsError:
             raise  # whose ever it is, it is not ours to remove
         except OSError as error:
-            if file.path.exists():
+            if self._ops.exists(file.path):
                 self._handles.forget(file)
                 try:
                     self._ops.unlink(file.path)
@@ -250,7 +248,7 @@ class SegmentWriter(SegmentReader):
         Synced before too: else a loss of power could leave the footer, which vouches for the batches, without them."""
         if file.pairs is None:
             assert file.index is not None
-            data = read_whole(file.path)
+            data = read_whole(file.path, self._ops)
             file.pairs = bytearray(unpacked(file, file.index, data))
         self._sync_file(file)
         assert file.index is not None

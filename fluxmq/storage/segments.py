@@ -66,10 +66,10 @@ class SegmentStore(SegmentWriter):
             raise UsageError("the segments are open already")
         self.recovery = SegmentRecovery()
         try:
-            if not self._path.exists():
+            if not self._ops.exists(self._path):
                 self._ops.mkdir(self._path)
                 self._ops.sync_directory(self._base)
-            self._root_fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._root_fd = self._ops.open_to_read(self._path)
             for number in ended:
                 self.remove(number)
             self._logs = open_logs(self._base, self._ops, expect or {}, self._recover, self.recovery,
@@ -93,7 +93,7 @@ class SegmentStore(SegmentWriter):
         self._handles.close()
         self._logs = {}
         if self._root_fd >= 0:
-            close_quietly(self._root_fd)
+            close_quietly(self._root_fd, self._ops)
             self._root_fd = -1
 
     @property
@@ -152,16 +152,16 @@ class SegmentStore(SegmentWriter):
             self._damaged.pop(number, None)
         path = self._path / log_name(number)
         try:
-            if log is None and not path.exists():
+            if log is None and not self._ops.exists(path):
                 return
             log = log or Log(number, path)
             with log.lock:
                 for file in log.files:
                     self._handles.forget(file)
                 log.files = []
-                if path.exists():
-                    for left in sorted(path.iterdir()):
-                        self._ops.unlink(left)
+                if self._ops.exists(path):
+                    for left in sorted(self._ops.names(path)):
+                        self._ops.unlink(path / left)
                     self._ops.rmdir(path)
                 self._root_dirty = True
         except OSError as error:
@@ -173,7 +173,7 @@ class SegmentStore(SegmentWriter):
         with self._mutex:
             log = self._logs.pop(number, None) or Log(number, self._path / log_name(number))
             self._damaged.pop(number, None)
-        if not log.path.exists():
+        if not self._ops.exists(log.path):
             return None
         target = log.path.with_name(log.path.name + UNKNOWN)
         try:
@@ -188,7 +188,7 @@ class SegmentStore(SegmentWriter):
     def aside(self) -> dict[int, Path]:
         """What set_aside() has put there, now or earlier, by log. Raises StorageError."""
         try:
-            names = [name for name in os.listdir(self._path) if name.endswith(UNKNOWN)]
+            names = [name for name in self._ops.names(self._path) if name.endswith(UNKNOWN)]
         except OSError as error:
             raise StorageError(f"cannot read {self._path}: {error}") from error
         found = ((log_number(name.removesuffix(UNKNOWN)), self._path / name) for name in names)

@@ -18,12 +18,13 @@ import asyncio
 import fcntl
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fluxmq._core.disk.journal import Journal
 from fluxmq._core.errors import CorruptError, StorageError, UsageError
+from fluxmq.storage.files import SYSTEM, FileOps
 from fluxmq.storage.journal_files import Recovery, read_batches, recover
 from fluxmq.storage.reading import close_quietly
 from fluxmq.storage.view import View
@@ -41,12 +42,13 @@ class RocksStore:
     stale bytes of earlier ones). durability: "fsync" or "buffered". interval: seconds between syncs when buffered.
     file_bytes: of a journal file when the next is begun.
     recover_on_startup: repair what is damaged (storage/repair.py) instead of refusing to start.
-    file_ops: for tests, see Journal.
+    file_ops: for tests, see Journal. ops: for tests, see files.py.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, identity: int, durability: str = "fsync",
                  interval: float = 1.0, file_bytes: int = 64 << 20, recover_on_startup: bool = False,
-                 file_ops: int = 0) -> None:
+                 file_ops: int = 0,
+                 ops: FileOps = SYSTEM) -> None:
         self._path = Path(directory)
         self._identity = identity
         self._durability = durability
@@ -54,6 +56,7 @@ class RocksStore:
         self._file_bytes = file_bytes
         self._recover_on_startup = recover_on_startup
         self._file_ops = file_ops
+        self._ops = ops
         self._lock_fd = -1
         self._view: View | None = None
         self._journal: Journal | None = None
@@ -94,7 +97,7 @@ class RocksStore:
             self._view = self._open_view()
             self._applied = self._view.open()
             journal_path = self._path / "journal"
-            self.recovery = found = recover(journal_path, after=self._applied)
+            self.recovery = found = recover(journal_path, after=self._applied, ops=self._ops)
             # In buffered mode a loss of power may leave the view ahead of the journal. No number is used twice.
             self._replay_upto = max(found.last, self._applied)
             self._journal = Journal(
@@ -102,8 +105,7 @@ class RocksStore:
                 files=[(file.number, file.first, file.last, file.size) for file in found.files],
                 mode=self._durability, interval=self._interval, file_bytes_max=self._file_bytes,
                 recycle_bytes_max=2 * self._file_bytes, file_ops=self._file_ops)
-            self._writer = threading.Thread(target=self._journal.run, name="fluxmq-journal", daemon=True)
-            self._writer.start()
+            self._writer = self._start_writer(self._journal)
         except BaseException:
             self.close()
             raise
@@ -117,7 +119,7 @@ class RocksStore:
         self._opened()
         path, last = self._path / "journal", 0
         try:
-            for last, records in read_batches(path, self._applied if after is None else after):
+            for last, records in read_batches(path, self._applied if after is None else after, self._ops):
                 if last > self._replay_upto:
                     return
                 yield last, records
@@ -142,13 +144,15 @@ class RocksStore:
         view.make_writable()
         self.checkpointing = True
         # Gathered there, too: of a hundred thousand keys that takes longer than others should wait.
-        work = asyncio.get_running_loop().run_in_executor(
-            None, lambda: self._write_view(puts, deletes, upto))
+        await self._in_thread(lambda: self._write_view(puts, deletes, upto))
+
+    async def _in_thread(self, step: Callable[[], None]) -> None:
+        work = asyncio.get_running_loop().run_in_executor(None, step)
         # A cancelled caller must not let close() run beside the executor's thread.
         work.add_done_callback(self._checkpoint_ended)
         await asyncio.shield(work)
 
-    def _checkpoint_ended(self, _work: asyncio.Future[None]) -> None:
+    def _checkpoint_ended(self, _work: object) -> None:
         self.checkpointing = False
 
     def _write_view(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], upto: int) -> None:
@@ -182,6 +186,11 @@ class RocksStore:
         if self._view is None:
             raise UsageError("the store is not open: call start() first")
         return self._view
+
+    def _start_writer(self, journal: Journal) -> threading.Thread | None:
+        writer = threading.Thread(target=journal.run, name="fluxmq-journal", daemon=True)
+        writer.start()
+        return writer
 
     def _open_view(self) -> View:
         return View(self._path)

@@ -84,7 +84,8 @@ class Ops:
     """System calls for a Journal, each through a Python function that may answer minus errno instead."""
 
     class _Struct(ctypes.Structure):
-        _fields_ = [(name, ctypes.c_void_p) for name in ("pwrite", "fdatasync", "fsync", "ftruncate")]
+        _fields_ = [(name, ctypes.c_void_p) for name in (
+            "pwrite", "fdatasync", "fsync", "ftruncate", "open", "rename", "unlink", "close", "size", "monotonic")]
 
     def __init__(self) -> None:
         on_fd = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int)

@@ -628,7 +628,7 @@ def test_reading_back_what_was_cut_is_told_like_the_write(tmp_path: Path, monkey
     store.write(1, blocks_of(plain(range(9, 20))))
     failing = [errno.EIO, errno.EMFILE]
 
-    def read_whole(path: Path) -> memoryview:
+    def read_whole(path: Path, _ops: object = None) -> memoryview:
         if failing:
             code = failing.pop()
             raise OSError(code, os.strerror(code), str(path))

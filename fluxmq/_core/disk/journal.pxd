@@ -6,13 +6,19 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from fluxmq._core.disk.journal_system cimport pthread_cond_t, pthread_mutex_t
 
 
-# The system calls the writer makes, so that tests can put a lying disk in their place. Each answers what the call of
-# its name answers, or minus errno instead of -1.
+# The system calls the journal makes, so that tests can put a lying disk in their place, or one that is no disk. Each
+# answers what the call of its name answers, or minus errno instead of -1. NULL stands for the system's own.
 cdef struct journal_file_ops:
     int64_t (*pwrite)(int fd, const void* data, size_t length, int64_t at) noexcept nogil
     int64_t (*fdatasync)(int fd) noexcept nogil
     int64_t (*fsync)(int fd) noexcept nogil
     int64_t (*ftruncate)(int fd, int64_t length) noexcept nogil
+    int64_t (*open)(int directory, const char* name, int flags, unsigned int mode) noexcept nogil
+    int64_t (*rename)(int directory, const char* old, const char* new) noexcept nogil
+    int64_t (*unlink)(int directory, const char* name) noexcept nogil
+    int64_t (*close)(int fd) noexcept nogil
+    int64_t (*size)(int fd) noexcept nogil
+    int64_t (*monotonic)() noexcept nogil           # nanoseconds; never an error
 
 
 cdef enum:
@@ -92,7 +98,7 @@ cdef class Journal:
     cdef uint64_t identity
     cdef uint64_t file_bytes_max
     cdef uint64_t recycle_bytes_max
-    cdef const journal_file_ops* ops
+    cdef journal_file_ops ops
     cdef str directory
 
     # Room for ONE record body of `length` bytes in the gathering batch. The caller fills exactly that many before its
@@ -109,7 +115,7 @@ cdef class Journal:
 
     cdef int hand_over(self) noexcept nogil
     cdef int serve(self, bint closing) noexcept nogil
-    cdef bint step(self) noexcept nogil
+    cdef bint step(self, bint waits) noexcept nogil
     cdef void wait_until(self, int64_t deadline) noexcept nogil
     cdef void settle(self, int error) noexcept nogil
     cdef void notify(self) noexcept nogil
@@ -127,3 +133,4 @@ cdef class Journal:
     cdef int remove_old(self, old_file* file, uint32_t slot) noexcept nogil
     cdef uint64_t counted(self, const uint64_t* counter) noexcept
     cdef object failure(self)
+    cdef void close_files(self) noexcept

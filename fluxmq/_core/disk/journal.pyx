@@ -54,11 +54,11 @@ from fluxmq._core.disk.journal_format cimport (
     seal_batch,
 )
 from fluxmq._core.disk.journal_system cimport (
-    EFD_CLOEXEC, EFD_NONBLOCK, O_CLOEXEC, O_CREAT, O_RDWR, O_TRUNC, close_fd, eventfd, fluxmq_cond_init,
-    fluxmq_cond_wait_until, fluxmq_fdatasync, fluxmq_fsync, fluxmq_ftruncate, fluxmq_monotonic, fluxmq_pwrite,
-    fluxmq_size, openat, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal,
-    pthread_cond_wait, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, read_fd,
-    renameat, unlinkat, write_fd,
+    AT_FDCWD, EFD_CLOEXEC, EFD_NONBLOCK, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_RDONLY, O_RDWR, O_TRUNC, close_fd, eventfd,
+    fluxmq_close, fluxmq_cond_init, fluxmq_cond_wait_until, fluxmq_fdatasync, fluxmq_fsync, fluxmq_ftruncate,
+    fluxmq_monotonic, fluxmq_open, fluxmq_pwrite, fluxmq_rename, fluxmq_size, fluxmq_unlink, pthread_cond_broadcast,
+    pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_wait, pthread_mutex_destroy,
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, read_fd, write_fd,
 )
 
 # Retired files that wait to be written again. Under a full load a checkpoint retires several at once, and a file that
@@ -80,11 +80,20 @@ cdef uint8_t ZEROS[AHEAD_BYTES]         # never written: one page of memory
 cdef int64_t SECOND = 1_000_000_000
 cdef int64_t RETRY_INTERVAL = 500_000_000
 
-cdef journal_file_ops DEFAULT_OPS
-DEFAULT_OPS.pwrite = fluxmq_pwrite
-DEFAULT_OPS.fdatasync = fluxmq_fdatasync
-DEFAULT_OPS.fsync = fluxmq_fsync
-DEFAULT_OPS.ftruncate = fluxmq_ftruncate
+cdef journal_file_ops ops_of(const journal_file_ops* given) noexcept:
+    """The system's calls, but for those that are given."""
+    cdef journal_file_ops ops
+    ops.pwrite = given.pwrite if given and given.pwrite else fluxmq_pwrite
+    ops.fdatasync = given.fdatasync if given and given.fdatasync else fluxmq_fdatasync
+    ops.fsync = given.fsync if given and given.fsync else fluxmq_fsync
+    ops.ftruncate = given.ftruncate if given and given.ftruncate else fluxmq_ftruncate
+    ops.open = given.open if given and given.open else fluxmq_open
+    ops.rename = given.rename if given and given.rename else fluxmq_rename
+    ops.unlink = given.unlink if given and given.unlink else fluxmq_unlink
+    ops.close = given.close if given and given.close else fluxmq_close
+    ops.size = given.size if given and given.size else fluxmq_size
+    ops.monotonic = given.monotonic if given and given.monotonic else fluxmq_monotonic
+    return ops
 
 # What is short, by errno.
 SHORTAGES = {ENOSPC: "the disk is full", EDQUOT: "the disk quota is used up",
@@ -168,24 +177,25 @@ cdef class Journal:
         self.interval = <int64_t>(interval * SECOND)
         self.file_bytes_max = file_bytes_max
         self.recycle_bytes_max = recycle_bytes_max
-        self.ops = <const journal_file_ops*>file_ops if file_ops else &DEFAULT_OPS
+        self.ops = ops_of(<const journal_file_ops*>file_ops)
         self.gathering = first_batch
         self.durable = self.written = self.synced = first_batch - 1
         for number, first, last, size in files:
             if self.remember_old(number, first, last, size) != 0:
                 raise MemoryError
-        try:
-            self.directory_fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as refused:
-            raise StorageError(f"cannot open the journal's directory {self.directory}: {refused.strerror}") from None
+        cdef bytes path = os.fsencode(self.directory)
+        cdef int64_t opened = self.ops.open(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)
+        if opened < 0:
+            raise StorageError(f"cannot open the journal's directory {self.directory}: {os.strerror(-opened)}")
+        self.directory_fd = <int>opened
         self.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         if self.event_fd < 0:
             raise StorageError(f"cannot make an eventfd: {os.strerror(errno)}")
         # What a crash left half made, or retired and not yet used again.
         cdef uint32_t slot
         for slot in range(SPARES_MAX):
-            unlinkat(self.directory_fd, SPARE_NAMES[slot], 0)
-        unlinkat(self.directory_fd, NEXT_NAME, 0)
+            self.ops.unlink(self.directory_fd, SPARE_NAMES[slot])
+        self.ops.unlink(self.directory_fd, NEXT_NAME)
         cdef int error = self.open_file(first_file, first_batch, NEXT_NAME)
         if error:
             raise StorageError(f"cannot make a journal file in {self.directory}: "
@@ -196,9 +206,7 @@ cdef class Journal:
 
     def __dealloc__(self):
         # An accident unless close() was called; run() holds a reference, so nobody is in here any more.
-        for fd in (self.file_fd, self.directory_fd, self.event_fd):
-            if fd >= 0:
-                close_fd(fd)
+        self.close_files()
         free(self.gather.data)
         free(self.writing.data)
         free(self.old)
@@ -433,12 +441,12 @@ cdef class Journal:
     cdef int remove_old(self, old_file* file, uint32_t slot) noexcept nogil:
         cdef char name[NAME_BYTES]
         name_of(name, file.number)
-        cdef int answer = -1
+        cdef int64_t answer = -1
         if slot < SPARES_MAX:
-            answer = renameat(self.directory_fd, name, self.directory_fd, SPARE_NAMES[slot])
+            answer = self.ops.rename(self.directory_fd, name, SPARE_NAMES[slot])
         if answer != 0:
-            answer = unlinkat(self.directory_fd, name, 0)
-        return 0 if answer == 0 or errno == ENOENT else errno
+            answer = self.ops.unlink(self.directory_fd, name)
+        return 0 if answer == 0 or answer == -ENOENT else <int>-answer
 
     cdef bint drop_spares(self) noexcept nogil:
         """Gives back the space of retired files, which nobody needs. False: there was none. The writer may look for one
@@ -451,7 +459,7 @@ cdef class Journal:
         pthread_mutex_unlock(&self.lock)
         for slot in range(SPARES_MAX):
             if had >> slot & 1:
-                unlinkat(self.directory_fd, SPARE_NAMES[slot], 0)
+                self.ops.unlink(self.directory_fd, SPARE_NAMES[slot])
         return had != 0
 
     # ---------------------------------------------------------------- the writer's thread
@@ -489,15 +497,33 @@ cdef class Journal:
         self.status = self.state
         self.durable = self.written
         drained = not self.pending and self.gather.records == 0
-        for fd in (self.file_fd, self.directory_fd, self.event_fd):
-            close_fd(fd)
-        self.file_fd = self.directory_fd = -1
-        self.event_fd = -1
+        self.close_files()
         if self.status == JOURNAL_FAILED:
             raise self.failure()
         if not drained:
             raise StorageError(f"the journal in {self.directory} closed with {self.backlog()} bytes not written "
                                f"({self.status_text}); none of it had been acknowledged")
+
+    cdef void close_files(self) noexcept:
+        if self.file_fd >= 0:
+            self.ops.close(self.file_fd)
+        if self.directory_fd >= 0:
+            self.ops.close(self.directory_fd)
+        if self.event_fd >= 0:
+            close_fd(self.event_fd)
+        self.file_fd = self.directory_fd = self.event_fd = -1
+
+    def work(self) -> bool:
+        """Does one thing of those that run() would do now, and waits for nothing: for whoever drives the writer by hand,
+        in place of a thread that runs run(). False: there is nothing to do.
+
+        While `status` is JOURNAL_FULL each call tries once more; run() leaves half a second between two tries.
+        """
+        cdef bint did
+        pthread_mutex_lock(&self.lock)
+        did = self.step(False)
+        pthread_mutex_unlock(&self.lock)
+        return did
 
     cdef int serve(self, bint closing) noexcept nogil:
         pthread_mutex_lock(&self.lock)
@@ -509,20 +535,21 @@ cdef class Journal:
             pthread_mutex_unlock(&self.lock)
             return -1
         self.running = True
-        while self.step():
+        while self.step(True):
             pass
         self.running = False
         pthread_cond_broadcast(&self.gone)
         pthread_mutex_unlock(&self.lock)
         return 0
 
-    cdef bint step(self) noexcept nogil:
-        """One thing of those that are to be done, under the lock, which is let go meanwhile. False: no more of it."""
+    cdef bint step(self, bint waits) noexcept nogil:
+        """One thing of those that are to be done, under the lock, which is let go meanwhile. False: no more of it, or,
+        where it may not wait, nothing now."""
         cdef int error
         cdef bint due
         if self.state == JOURNAL_FAILED:
             return False
-        due = self.unsynced and (self.stopping or fluxmq_monotonic() >= self.sync_due)
+        due = self.unsynced and (self.stopping or self.ops.monotonic() >= self.sync_due)
         if due:
             pthread_mutex_unlock(&self.lock)
             error = self.sync_file()
@@ -552,6 +579,8 @@ cdef class Journal:
         elif self.stopping:
             # The loop thread is in close(), so what it gathered is ours to take.
             return self.hand_over() == 1
+        elif not waits:
+            return False
         elif self.unsynced:
             self.wait_until(self.sync_due)
         else:
@@ -562,9 +591,9 @@ cdef class Journal:
             pthread_mutex_lock(&self.lock)
             if due:
                 return True     # there is space now
-            if self.stopping:
+            if self.stopping or not waits:
                 return False
-            self.wait_until(fluxmq_monotonic() + RETRY_INTERVAL)
+            self.wait_until(self.ops.monotonic() + RETRY_INTERVAL)
         return True
 
     cdef void wait_until(self, int64_t deadline) noexcept nogil:
@@ -627,7 +656,7 @@ cdef class Journal:
         if not self.buffered:
             return self.sync_file()
         if self.sync_due == 0:
-            self.sync_due = fluxmq_monotonic() + self.interval
+            self.sync_due = self.ops.monotonic() + self.interval
         return 0
 
     cdef void write_ahead(self, uint64_t at) noexcept nogil:
@@ -643,13 +672,13 @@ cdef class Journal:
 
     cdef int sync_file(self) noexcept nogil:
         """fdatasync of the current file. Every error is final, whatever its name: see the top of this file."""
-        cdef int64_t began = fluxmq_monotonic()
+        cdef int64_t began = self.ops.monotonic()
         cdef int error = self.sync_data(self.file_fd)
         if error:
             return error
         pthread_mutex_lock(&self.lock)
         self.count_syncs += 1
-        self.count_sync_ns += <uint64_t>(fluxmq_monotonic() - began)
+        self.count_sync_ns += <uint64_t>(self.ops.monotonic() - began)
         self.synced = self.written if self.buffered else self.writing_number
         self.unsynced = False
         self.sync_due = 0
@@ -683,13 +712,14 @@ cdef class Journal:
         cdef size_t length = FILE_HEADER_BYTES
         cdef int error = 0
         cdef int flags = O_RDWR | O_CLOEXEC | (O_CREAT | O_TRUNC if made == NEXT_NAME else 0)
-        cdef int fd = openat(self.directory_fd, made, flags, 0o640)
-        while fd < 0 and errno == EINTR:
-            fd = openat(self.directory_fd, made, flags, 0o640)
-        if fd < 0:
+        cdef int64_t answer = self.ops.open(self.directory_fd, made, flags, 0o640)
+        while answer == -EINTR:
+            answer = self.ops.open(self.directory_fd, made, flags, 0o640)
+        if answer < 0:
             self.error_call = b"open"
-            return errno
-        cdef int64_t physical = fluxmq_size(fd)
+            return <int>-answer
+        cdef int fd = <int>answer
+        cdef int64_t physical = self.ops.size(fd)
         if physical > FILE_HEADER_BYTES:
             length += BATCH_HEADER_BYTES
         memset(head, 0, sizeof(head))
@@ -698,16 +728,17 @@ cdef class Journal:
         if error == 0:
             error = self.sync_data(fd)
         name_of(name, number)
-        if error == 0 and renameat(self.directory_fd, made, self.directory_fd, name) != 0:
-            self.error_call = b"rename"
-            error = errno
+        if error == 0:
+            error = <int>-self.ops.rename(self.directory_fd, made, name)
+            if error:
+                self.error_call = b"rename"
         if error == 0:
             error = self.sync_directory()
         if error:
-            close_fd(fd)
+            self.ops.close(fd)
             return error
         if self.file_fd >= 0:
-            close_fd(self.file_fd)
+            self.ops.close(self.file_fd)
         self.file_fd = fd
         self.file_seed = crc_seed(file_id)
         self.file_physical = <uint64_t>physical if physical > <int64_t>length else length

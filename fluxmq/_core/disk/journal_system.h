@@ -1,4 +1,4 @@
-/* The system calls of the journal's writer, for journal.pyx: the four of journal_file_ops with errno in the answer (so
+/* The system calls of the journal's writer, for journal.pyx: those of journal_file_ops with errno in the answer (so
  * that an answer cannot be separated from its reason between threads), and waiting on the monotonic clock, which Cython
  * has no declarations for.
  */
@@ -26,6 +26,20 @@ static int64_t fluxmq_ftruncate(int fd, int64_t length)
 {
     return ftruncate(fd, (off_t)length) < 0 ? -(int64_t)errno : 0;
 }
+static int64_t fluxmq_open(int directory, const char *name, int flags, unsigned int mode)
+{
+    int fd = openat(directory, name, flags, (mode_t)mode);
+    return fd < 0 ? -(int64_t)errno : fd;
+}
+static int64_t fluxmq_rename(int directory, const char *old, const char *new_name)
+{
+    return renameat(directory, old, directory, new_name) < 0 ? -(int64_t)errno : 0;
+}
+static int64_t fluxmq_unlink(int directory, const char *name)
+{
+    return unlinkat(directory, name, 0) < 0 ? -(int64_t)errno : 0;
+}
+static int64_t fluxmq_close(int fd) { return close(fd) < 0 ? -(int64_t)errno : 0; }
 static int64_t fluxmq_monotonic(void)
 {
     struct timespec now;

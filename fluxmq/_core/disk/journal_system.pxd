@@ -14,6 +14,10 @@ cdef extern from "disk/journal_system.h" nogil:
     int64_t fluxmq_fdatasync(int fd) noexcept
     int64_t fluxmq_fsync(int fd) noexcept
     int64_t fluxmq_ftruncate(int fd, int64_t length) noexcept
+    int64_t fluxmq_open(int directory, const char* name, int flags, unsigned int mode) noexcept
+    int64_t fluxmq_rename(int directory, const char* old, const char* new) noexcept
+    int64_t fluxmq_unlink(int directory, const char* name) noexcept
+    int64_t fluxmq_close(int fd) noexcept
     int64_t fluxmq_monotonic() noexcept
     int fluxmq_cond_init(pthread_cond_t* cond) noexcept
     void fluxmq_cond_wait_until(pthread_cond_t* cond, pthread_mutex_t* lock, int64_t deadline) noexcept
@@ -30,16 +34,16 @@ cdef extern from "disk/journal_system.h" nogil:
     int pthread_cond_broadcast(pthread_cond_t* cond) noexcept
 
     int eventfd(unsigned int start, int flags) noexcept
-    int openat(int directory, const char* name, int flags, unsigned int mode) noexcept
-    int renameat(int from_directory, const char* old, int to_directory, const char* new) noexcept
-    int unlinkat(int directory, const char* name, int flags) noexcept
     int close_fd "close"(int fd) noexcept
     ssize_t read_fd "read"(int fd, void* into, size_t length) noexcept
     ssize_t write_fd "write"(int fd, const void* data, size_t length) noexcept
     enum:
+        AT_FDCWD
         EFD_CLOEXEC
         EFD_NONBLOCK
         O_CLOEXEC
         O_CREAT
+        O_DIRECTORY
+        O_RDONLY
         O_RDWR
         O_TRUNC

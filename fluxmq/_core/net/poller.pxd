@@ -22,15 +22,17 @@ cdef class Poller:
     cdef public int linger_ms           # how long a busy turn waits for more before the event loop gets its turn
     cdef int linger_off                 # turns that do not wait, because waiting was in vain
     cdef int64_t now_ns
+    cdef object clocks                  # None: the system's, and epoll; else see Poller
     cdef Tap recording                  # None: nobody records
 
     cdef int watch(self, int epoll, int op, int fd, uint32_t events, void* mark) except -1
     cdef int turn_to(self, bint lingering) except -1
     cdef int wait_for_either(self, int timeout_ms) except -1
     cdef bint may_linger(self) except -1
-    cdef int end(self) except -1
     cdef void set_timer(self) noexcept
     cdef int round(self) except -1
+    cdef int leave_turn(self) except -1
+    cdef int begin_round(self, int ready) except -1
     cdef int flush_dirty(self) except -1
     cdef int accept_from(self, int fd, object listener) except -1
     cdef int end_turn(self) except -1
@@ -38,4 +40,4 @@ cdef class Poller:
     cdef int go_on(self) except -1
     cdef int journal_turn(self) except -1
     cdef int resume_throttled(self) except -1
-    cdef void stamp(self) noexcept
+    cdef int stamp(self) except -1

@@ -24,6 +24,8 @@ from libc.string cimport memset
 from posix.time cimport CLOCK_BOOTTIME, CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport close
 
+from fluxmq._core.errors import UsageError
+
 from fluxmq._core.disk.journal cimport JOURNAL_FAILED
 from fluxmq._core.errors import UsageError
 from fluxmq._core.memory.link cimport link_drop, link_t
@@ -89,9 +91,12 @@ cdef inline int64_t milliseconds(const timespec* at) noexcept:
 
 @cython.final
 cdef class Poller:
-    """Handle. hub: the node's. linger_ms: see above; 0 = never."""
+    """Handle. hub: the node's. linger_ms: see above; 0 = never.
 
-    def __cinit__(self, Hub hub not None, int linger_ms=10):
+    clocks: where time is simulated: called for (wall, steady, monotonic) milliseconds. Then there is no epoll: play()
+    is told what is ready, and connections are made with their bytes' ways behind `tls`, no descriptor and no epoll."""
+
+    def __cinit__(self, Hub hub not None, int linger_ms=10, object clocks=None):
         self.epoll = self.gate = self.either = self.loop = -1
         self.hub = hub
         self.connections = {}
@@ -99,6 +104,10 @@ cdef class Poller:
         self.linger_ms = linger_ms
         self.journal_fd = -1
         self.timer = -1
+        self.clocks = clocks
+        if clocks is not None:
+            self.stamp()
+            return
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         self.gate = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll < 0 or self.gate < 0:
@@ -151,13 +160,19 @@ cdef class Poller:
         self.watch(self.either, EPOLL_CTL_ADD, self.epoll, 0, NULL)
         self.watch(self.either, EPOLL_CTL_ADD, fd, 0, <void*>&loop_mark)
 
-    cdef void stamp(self) noexcept:
+    cdef int stamp(self) except -1:
         cdef timespec wall, boot, mono
+        if self.clocks is not None:
+            wall_ms, steady_ms, mono_ms = self.clocks()
+            self.now_ns = <int64_t>mono_ms * 1000000
+            stamp_clocks(self.hub.node, wall_ms, steady_ms, mono_ms)
+            return 0
         clock_gettime(CLOCK_REALTIME, &wall)
         clock_gettime(CLOCK_BOOTTIME, &boot)
         clock_gettime(CLOCK_MONOTONIC, &mono)
         self.now_ns = <int64_t>mono.tv_sec * 1000000000 + mono.tv_nsec
         stamp_clocks(self.hub.node, milliseconds(&wall), milliseconds(&boot), milliseconds(&mono))
+        return 0
 
     def add_listener(self, int fd, listener):
         """fd: a listening, non-blocking socket, the caller's to close. listener: accepted(fd, address) -> Connection |
@@ -202,9 +217,10 @@ cdef class Poller:
                     self.turn_to(True)      # or the loop would call turn() before linger()
                     self.ask()
         finally:
-            self.hub.in_turn = False
-            if not lingers:
-                self.end()
+            if lingers:
+                self.hub.in_turn = False
+            else:
+                self.leave_turn()
 
     def linger(self):
         """Further rounds, until the time is up, somebody else has something to do, or nothing comes. The loop calls it
@@ -226,19 +242,13 @@ cdef class Poller:
             if found < LINGER_ROUNDS_MIN and not self.hub.cold and not self.loop_has_work:
                 self.linger_off = LINGER_OFF_TURNS      # too quiet for it
         finally:
-            self.hub.in_turn = False
             self.turn_to(False)
-            self.end()
+            self.leave_turn()
 
     cdef bint may_linger(self) except -1:
         """Whether nobody else is known to wait for the loop."""
         return (self.either >= 0 and self.linger_ms != 0 and not self.hub.cold and self.hub.awaited == 0
                 and len(self.callbacks) == 0)
-
-    cdef int end(self) except -1:
-        if self.hub.has_work() or self.hub.ledger.news or self.hub.letters:
-            self.hub.touch()            # resumed by the last flush, or not done: their turn comes after the others'
-        return 0
 
     cdef int turn_to(self, bint lingering) except -1:
         """Who is told of the sockets: `either`, or the loop. Nothing is taken out and put back, for then the kernel
@@ -259,6 +269,31 @@ cdef class Poller:
         for i in range(n):
             if events[i].data.ptr == <void*>&loop_mark:
                 self.loop_has_work = True
+        return 0
+
+    def play(self, list ready not None, bint journal) -> int:
+        """A turn of one round where time is simulated. ready: [(connection, epoll events)]; journal: its writer has
+        something to say. Returns how many connections went on with what waited in them. Raises as turn()."""
+        cdef Transport connection
+        if self.clocks is None:
+            raise UsageError("play() is for a poller with clocks of its own")
+        self.hub.in_turn = True
+        self.hub.woken = False
+        self.hub.cold = False
+        try:
+            self.begin_round(<int>len(ready) + journal)
+            if journal:
+                self.journal_turn()
+            for connection, events in ready:
+                connection.on_event(events)
+            return self.end_turn()
+        finally:
+            self.leave_turn()
+
+    cdef int leave_turn(self) except -1:
+        self.hub.in_turn = False
+        if self.hub.has_work() or self.hub.ledger.news or self.hub.letters:
+            self.hub.touch()            # resumed by the last flush, or not done: their turn comes after the others'
         return 0
 
     cdef void set_timer(self) noexcept:
@@ -284,10 +319,7 @@ cdef class Poller:
             if errno != EINTR:
                 raise OSError(errno, "epoll_wait")
             n = 0
-        self.stamp()
-        self.hub.node.turn += 1
-        self.hub.node.counters.turns += 1
-        self.share(n)
+        self.begin_round(n)
         for i in range(n):
             if events[i].data.ptr == NULL:
                 self.journal_turn()
@@ -305,6 +337,12 @@ cdef class Poller:
                 self.hub.cold = True
                 self.accept_ready(target)
         return self.end_turn() + n - quiet
+
+    cdef int begin_round(self, int ready) except -1:
+        self.stamp()
+        self.hub.node.turn += 1
+        self.hub.node.counters.turns += 1
+        return self.share(ready)
 
     cdef int share(self, int ready) noexcept:
         """Divides a round among those who have something to do in it."""

@@ -77,7 +77,8 @@ cdef uint8_t* shared = <uint8_t*>malloc(READ_BYTES + 2 * CARRY_BYTES_MAX)
 cdef class Transport(Waiter):
     """Handle. Owns the socket `fd` from construction on.
 
-    hub: the node's. fd: a connected, non-blocking TCP socket. epoll: the poller's descriptor. handler: see above.
+    hub: the node's. fd: a connected, non-blocking TCP socket; a negative number that no other has, where `tls` is no
+    socket but something in memory that behaves like one (Poller.play). epoll: the poller's descriptor. handler: see above.
     tls: an ssl.SSLSocket over the same descriptor whose handshake is still to be done, or None. websocket: an
     upgrade comes first.
     """
@@ -426,7 +427,8 @@ cdef class Transport(Waiter):
         """Bytes read; 0: the peer closed; AGAIN: nothing now; BROKEN: the connection is gone."""
         cdef ssize_t got
         cdef size_t total = 0
-        if self.tls is None or self.phase == PHASE_DRAINING:       # draining: what comes is thrown away as it is
+        # draining: what comes is thrown away as it is
+        if self.tls is None or (self.phase == PHASE_DRAINING and self.fd >= 0):
             while True:
                 got = recv(self.fd, into, room, 0)
                 if got >= 0:
@@ -701,7 +703,8 @@ cdef class Transport(Waiter):
                     self.tls.unwrap()   # close_notify; that the peer's has not come yet is no error
                 except (OSError, ValueError):
                     pass                # gone already, or never grown up: the socket is closed next
-            shutdown(self.fd, SHUT_WR)
+            if self.fd >= 0:
+                shutdown(self.fd, SHUT_WR)
             self.want(EPOLLIN)
             return 0
         self.phase = PHASE_CLOSED

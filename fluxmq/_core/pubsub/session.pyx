@@ -80,6 +80,8 @@ cdef class Session:
         self.queue_bytes_max = 64 << 20
 
     def __dealloc__(self):
+        # Whoever is told of claims goes with it, where a whole node does, and may be empty by now.
+        self.claim_keeper = None
         self.clear()
 
     cpdef clear(self):
@@ -259,7 +261,7 @@ cdef class Session:
                 sent = slot.state != SLOT_HELD
                 slot.claim = NULL
                 self.slot_free(slot)
-                if claim != NULL:
+                if claim != NULL and self.claim_keeper is not None:
                     self.claim_keeper.on_lost(claim, sent)
         return 0
 
