@@ -1,0 +1,170 @@
+"""Time and the order of things in a simulated node: `SimDriver` is engine.ports_driver.Driver without loop or thread.
+
+A coroutine goes on when somebody calls `run_ready`, a timer fires when `advance` passes it, and a blocking step is done,
+all of it at once, when `run_thread` chooses it. So whoever calls these decides how everything interleaves.
+"""
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from itertools import count
+from typing import Any, TypeVar, cast
+
+from fluxmq.engine.ports_driver import Work
+
+__all__ = ["SimDriver", "SimWork"]
+
+T = TypeVar("T")
+
+
+class SimWork:
+    """Work. Awaiting it yields it to the driver, which goes on with whoever waits when it has ended."""
+
+    def __init__(self, driver: SimDriver) -> None:
+        self._driver = driver
+        self._done = False
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[Any], object]] = []
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        if not self._done:
+            yield self
+        return self.result()
+
+    def done(self) -> bool:
+        return self._done
+
+    def cancelled(self) -> bool:
+        return False
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def result(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def add_done_callback(self, call: Callable[[Any], object], /) -> None:
+        if self._done:
+            self._driver.soon(lambda: call(self))
+        else:
+            self._callbacks.append(call)
+
+    def end(self, result: Any, error: BaseException | None = None) -> None:
+        self._done, self._result, self._error = True, result, error
+        for call in self._callbacks:
+            self._driver.soon(lambda call=call: call(self))     # type: ignore[misc]
+        self._callbacks.clear()
+
+
+class _End:
+    """Awaited: until it is done, whatever it ended with."""
+
+    def __init__(self, work: SimWork) -> None:
+        self._work = work
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        if not self._work.done():
+            yield self._work
+
+
+class SimDriver:
+    """now_ms: the steady clock of the world."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._ready: deque[Callable[[], object]] = deque()
+        self._timers: list[tuple[int, int, Callable[[], object]]] = []
+        self._serials = count()
+        self.threads: list[tuple[SimWork, Callable[[], Any]]] = []      # begun, and not done yet
+        self._coroutines: dict[Coroutine[Any, Any, Any], None] = {}     # begun, and not ended
+        self.crashed: list[BaseException] = []      # what tasks ended with that nobody may be waiting for
+
+    # ── Driver ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def now(self) -> float:
+        return self._now_ms() / 1000
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Work[T]:
+        work = SimWork(self)
+        self._coroutines[coroutine] = None
+        self.soon(lambda: self._step(coroutine, work))
+        return cast("Work[T]", work)
+
+    def _step(self, coroutine: Coroutine[Any, Any, Any], work: SimWork) -> None:
+        try:
+            waited: SimWork = coroutine.send(None)
+        except StopIteration as stop:
+            self._coroutines.pop(coroutine, None)
+            work.end(stop.value)
+        except Exception as error:
+            self._coroutines.pop(coroutine, None)
+            self.crashed.append(error)
+            work.end(None, error)
+        else:
+            waited.add_done_callback(lambda _work: self._step(coroutine, work))
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        work = SimWork(self)
+        self.later(seconds, lambda: work.end(None))
+        return cast("Awaitable[None]", work)
+
+    def blocking(self, step: Callable[..., T], *what: Any) -> Work[T]:
+        work = SimWork(self)
+        self.threads.append((work, lambda: step(*what)))
+        return cast("Work[T]", work)
+
+    def result_of(self, work: Work[T]) -> Awaitable[T]:
+        return cast("Awaitable[T]", work)
+
+    def end_of(self, work: Work[Any]) -> Awaitable[object]:
+        return _End(cast(SimWork, work))
+
+    def drop(self) -> None:
+        """The process is gone; what was under way ends where it is."""
+        for coroutine in self._coroutines:
+            with contextlib.suppress(BaseException):
+                coroutine.close()
+        self._coroutines.clear()
+        self.threads.clear()
+        self._ready.clear()
+        self._timers.clear()
+
+    # ── the loop ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """In the next turn."""
+        self._ready.append(call)
+
+    def later(self, seconds: float, call: Callable[[], object]) -> None:
+        """As an event loop's call_later."""
+        if seconds <= 0:
+            self.soon(call)
+        else:
+            heapq.heappush(self._timers, (self._now_ms() + round(seconds * 1000), next(self._serials), call))
+
+    @property
+    def busy(self) -> bool:
+        """Something can go on without time passing."""
+        return bool(self._ready or self.threads)
+
+    def run_ready(self) -> None:
+        """Everything that is due now; what these begin is for the next call."""
+        while self._timers and self._timers[0][0] <= self._now_ms():
+            self._ready.append(heapq.heappop(self._timers)[2])
+        for _ in range(len(self._ready)):
+            self._ready.popleft()()
+
+    def run_thread(self, at: int = 0) -> None:
+        """One blocking step, from its beginning to its end."""
+        work, step = self.threads.pop(at)
+        try:
+            result = step()
+        except Exception as error:
+            work.end(None, error)
+        else:
+            work.end(result)

@@ -1,0 +1,321 @@
+"""A history: a world drawn from one seed, and what happens in it, step by step; at its end the verdict.
+
+    play(7)         # returns the World; raises Failed, with the trace
+"""
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+
+from fluxmq.model.queues import DeadLetters, QueueSpec, Retry
+from simulator.amqp_client import AmqpClient
+from simulator.ending import end
+from simulator.judge import Message, QueueBook, Wrong
+from simulator.mqtt_client import LEASE_MS, MqttClient
+from simulator.node import Options
+from simulator.topology import Topology
+from simulator.world import Refused, World
+
+__all__ = ["Failed", "History", "play"]
+
+TOPICS = ("t/a", "t/b", "t/c")      # t/c is captured into the queue `w`
+FILTERS = ("t/a", "t/+", "#", "t/b", "t/#")
+RETAINED = ("r/one", "r/two")
+# MQTT's namespaces: where there are any, clients are drawn over them here, as AMQP's are over virtual hosts.
+VIRTUAL_HOSTS = ("/", "v")
+STEPS = (14, 60)
+DISK_CALLS = ("pwrite", "fdatasync", "fsync", "fsync-directory", "open", "rename", "unlink", "ftruncate", "view",
+              "syncfs", "mkdir", "pread", "reserve")
+
+
+class Failed(AssertionError):
+    """A history that went wrong. kind: of Wrong, or the type of what was raised."""
+
+    def __init__(self, seed: int, kind: str, text: str, trace: list[str]) -> None:
+        super().__init__(f"seed {seed}: {text}")
+        self.seed, self.kind, self.trace = seed, kind, trace
+
+
+class History:
+    """Machine. seed: decides everything."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = chance = random.Random(seed)
+        self.world = World(chance, self._options())
+        books = self.world.books
+        for name, kind, dead, limited in (("w", "classic", "w.dlq", False), ("few", "classic", "few.dlq", True),
+                                          ("s", "stream", "", False), ("e", "ephemeral", "", False),
+                                          ("w.dlq", "classic", "", False), ("few.dlq", "classic", "", False)):
+            books.queue(QueueBook(name, kind, dead, limited)).made_at = 1
+        now_ms: Callable[[], int] = lambda: self.world.clock.mono_ms  # noqa: E731
+        self.world.mqtt = [MqttClient(f"c{at}", chance.choice((4, 5, 5)), books, chance, now_ms)
+                           for at in range(chance.randint(2, 4))]
+        self.world.amqp = [AmqpClient(f"a{at}", vhost, books, chance, now_ms)
+                           for at in range(chance.randint(0, 2)) for vhost in (chance.choice(VIRTUAL_HOSTS),)]
+        self.topologies = {vhost: Topology(vhost, self.world) for vhost in VIRTUAL_HOSTS}
+        self.produced: list[tuple[Message, str, list[tuple[str, str]]]] = []
+        self.drained_at = 0
+        self.calm = chance.random() < 0.15      # no crash but at its end
+        # What this history is mostly about: a few kinds of steps come often, the others as always.
+        self.weights = {step: weight * chance.choice((1, 1, 1, 4, 0 if weight < 3 else 1))
+                        for step, weight in self.STEPS.items()}
+
+    def _options(self) -> Options:
+        chance = self.chance
+        retry = Retry(initial_backoff=0.2, max_backoff=1.0, max_retries=0, visibility_timeout=chance.choice((0.0, LEASE_MS / 1000)))
+        return Options(
+            journal_bytes=chance.choice((2048, 4096, 16384)), checkpoint_bytes=chance.choice((1500, 6000, 1 << 30)),
+            segment_bytes=chance.choice((300, 1024, 4096)), small_bytes=chance.choice((0, 0, 200, 1 << 16)),
+            cache_bytes=chance.choice((0, 0, 1 << 20)), compression=chance.choice(("none", "none", "none", "zstd")),
+            durability="fsync", virtual_hosts=VIRTUAL_HOSTS, queues=[
+                QueueSpec(name="w", topics=("t/c",), capture="confirmed", retry=retry),
+                QueueSpec(name="few", retry=Retry(initial_backoff=0.2, max_backoff=1.0, max_retries=2, visibility_timeout=0.0)),
+                QueueSpec(name="s", type="stream"),
+                QueueSpec(name="e", type="ephemeral", dlq=DeadLetters(enabled=False))])
+
+    def play(self) -> None:
+        world = self.world
+        try:
+            world.start()
+            self._come()
+            for _ in range(self.chance.randint(*STEPS)):
+                if world.node is None:
+                    world.start()
+                    self._come()
+                self._step()
+                for _ in range(self.chance.choice((0, 1, 2, 3, 6, 10))):
+                    world.some()
+            end(self)
+        except Refused as refused:
+            world.tell(f"refused {refused}")
+
+    def _come(self) -> None:
+        """Most clients connect as soon as there is a broker, and most are there before anything else happens."""
+        for _ in list(self.world.clients):
+            if self.world.node is not None and self.chance.random() < 0.8:
+                self._connect()
+        if self.chance.random() < 0.7:
+            self.world.quiet(judge=False)
+        for client in self.world.amqp:
+            if client.open:
+                for _ in range(self.chance.choice((1, 2, 3))):
+                    self.topologies[client.vhost].declare_some(client)
+                if self.chance.random() < 0.7:
+                    self.world.quiet(judge=False)
+
+    # ── steps ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _step(self) -> None:
+        kinds = list(self.weights)
+        kind = self.chance.choices(kinds, list(self.weights.values()))[0]
+        self.world.tell(f"step {kind}")
+        getattr(self, f"_{kind}")()
+
+    STEPS = {"connect": 8, "publish": 14, "publish_queue": 14, "repeat": 4, "subscribe": 5, "consume": 9, "answer": 16,
+             "leave": 3, "amqp_setup": 6, "amqp_publish": 10, "amqp_consume": 5, "amqp_settle": 10, "time": 5,
+             "checkpoint": 7, "quiet": 5, "crash": 3, "crash_in_call": 4, "fault": 2, "full": 1, "stop": 2, "slow": 2,
+             "set_clock": 1}
+
+    def _some_mqtt(self) -> MqttClient | None:
+        found = [client for client in self.world.mqtt if client.open]
+        return self.chance.choice(found) if found else None
+
+    def _some_amqp(self) -> AmqpClient | None:
+        found = [client for client in self.world.amqp if client.open]
+        return self.chance.choice(found) if found else None
+
+    def _connect(self) -> None:
+        node, chance = self.world.node, self.chance
+        assert node is not None
+        away = [client for client in self.world.clients if client.pipe is None]
+        client = chance.choice(away or self.world.mqtt)     # nobody is away: one takes over
+        if isinstance(client, AmqpClient):
+            client.connect(node)
+        else:
+            client.connect(node, clean=chance.random() < 0.15, kept=chance.random() < 0.7)
+
+    def _publish(self) -> None:
+        client, chance = self._some_mqtt(), self.chance
+        if client is None:
+            return
+        for _ in range(chance.choice((1, 1, 2, 4))):
+            if chance.random() < 0.25:
+                topic = f"{chance.choice(RETAINED)}/{client.name}"
+                message = self.world.books.new(client.name, topic=topic, qos=chance.choice((0, 1, 2)), retain=True,
+                                               empty=chance.random() < 0.15)
+            else:
+                topic = chance.choice(TOPICS)
+                places = frozenset({"w"}) if topic == "t/c" else frozenset()
+                message = self.world.books.new(client.name, topic=topic, qos=chance.choice((0, 1, 1, 2)),
+                                               places=places)
+            message.unique = message.qos == 2 and client.kept
+            client.publish(message, topic)
+
+    def _publish_queue(self) -> None:
+        client, chance = self._some_mqtt(), self.chance
+        if client is None:
+            return
+        for _ in range(chance.choice((1, 1, 3, 6))):
+            queue = chance.choice(("w", "w", "few", "s", "e"))
+            user: list[tuple[str, str]] = []
+            message = self.world.books.new(client.name, topic=f"$queue/{queue}", qos=chance.choice((1, 1, 2)),
+                                           places=frozenset({queue}))
+            message.unique = message.qos == 2 and client.kept
+            if client.version == 5 and chance.random() < 0.3:
+                user += [("producer-id", client.name), ("producer-sequence", str(message.number))]
+                message.unique = True
+                self.produced.append((message, f"$queue/{queue}", user))
+            if client.version == 5 and queue in ("w", "few") and chance.random() < 0.2:
+                delay = chance.choice((100, 700, 3000))
+                user.append(("x-delay", str(delay)))
+                message.not_before_ms = self.world.clock.mono_ms + delay
+            client.publish(message, f"$queue/{queue}", user=user)
+
+    def _repeat(self) -> None:
+        """A producer that does not know whether it arrived publishes it again."""
+        client = self._some_mqtt()
+        if client is None or client.version != 5 or not self.produced:
+            return
+        message, topic, user = self.chance.choice(self.produced)
+        client.publish(message, topic, user=user)
+
+    def _subscribe(self) -> None:
+        client = self._some_mqtt()
+        if client is None:
+            return
+        known = list(client.session.subscriptions)
+        if known and self.chance.random() < 0.2:
+            client.unsubscribe(self.chance.choice(known))
+            return
+        pattern = self.chance.choice(FILTERS)
+        if pattern not in known and pattern not in client.session.asked:
+            client.subscribe(pattern, self.chance.choice((0, 1, 2, 2)))
+
+    def _consume(self) -> None:
+        client, chance = self._some_mqtt(), self.chance
+        if client is None:
+            return
+        queue = chance.choice(("w", "w", "few", "few", "s", "e", "w.dlq"))
+        if queue in client.groups:
+            return
+        if queue == "s":
+            if client.version == 5:
+                client.consume("s", "", 1, manual=False, offset="first")
+            return
+        group = "default" if client.version == 4 or queue.endswith(".dlq") else chance.choice(("default", "default", "g2"))
+        client.consume(queue, group, chance.choice((1, 1, 2)), manual=client.version == 5 and chance.random() < 0.35)
+
+    def _answer(self) -> None:
+        """Consumers deal with some of what they have in hand."""
+        chance = self.chance
+        for client in self.world.mqtt:
+            for held in [one for one in client.held if chance.random() < 0.5]:
+                if held.packet_id:
+                    client.answer(held, reason=0x80 if client.version == 5 and chance.random() < 0.2 else 0)
+                elif held.name:
+                    client.held.remove(held)
+                    verb = chance.choice(("$ack", "$ack", "$nack", "$reject"))
+                    client.order(verb, held, **({"delay": "100"} if verb == "$nack" and chance.random() < 0.5 else {}))
+
+    def _leave(self) -> None:
+        client = self._some_mqtt() if self.chance.random() < 0.7 else self._some_amqp()
+        if isinstance(client, MqttClient) and self.chance.random() < 0.4:
+            client.disconnect()
+        elif client is not None:
+            client.lose()
+
+    def _amqp_setup(self) -> None:
+        client = self._some_amqp()
+        if client is not None:
+            self.topologies[client.vhost].declare_some(client)
+
+    def _amqp_publish(self) -> None:
+        client = self._some_amqp()
+        if client is not None:
+            for _ in range(self.chance.choice((1, 1, 3))):
+                if client.open:
+                    self.topologies[client.vhost].publish(client)
+
+    def _amqp_consume(self) -> None:
+        client = self._some_amqp()
+        if client is not None:
+            self.topologies[client.vhost].consume(client)
+
+    def _amqp_settle(self) -> None:
+        for client in self.world.amqp:
+            for delivery in [one for one in client.held if self.chance.random() < 0.5]:
+                verb = self.chance.choice(("ack", "ack", "ack", "requeue", "reject"))
+                client.settle(delivery, verb)
+
+    def _time(self) -> None:
+        for _ in range(self.chance.choice((1, 2, 6))):
+            self.world.tick(250)
+
+    def _checkpoint(self) -> None:
+        node = self.world.node
+        assert node is not None
+        if node.failed is None and node.keeper.failed is None:
+            node.checkpoint()
+            for _ in range(self.chance.choice((0, 0, 5, 25))):
+                self.world.some()
+
+    def _quiet(self) -> None:
+        self.world.quiet()
+
+    def _crash(self) -> None:
+        if not self.calm:
+            self.world.crash(self.chance.choice(("kill", "power", "power")))
+
+    def _crash_in_call(self) -> None:
+        if not self.calm:
+            disk = self.world.disk
+            disk.die_at = disk.calls + self.chance.choice((1, 2, 3, 5, 8, 13, 21, 34))
+
+    def _fault(self) -> None:
+        if not self.calm:
+            self.world.disk.failing.append((self.chance.choice(DISK_CALLS), errno.EIO))
+
+    def _full(self) -> None:
+        """No space, for some time; whoever waits for it is helped."""
+        if self.calm:
+            return
+        disk, world = self.world.disk, self.world
+        disk.room = disk.used + disk.reserved + self.chance.choice((0, 50, 400))
+        for _ in range(self.chance.choice((10, 30))):
+            world.some()
+            if world.node is not None and self.chance.random() < 0.3:
+                self._step_of(("publish_queue", "answer", "checkpoint", "time", "amqp_publish"))
+        disk.room = 1 << 40
+        for _ in range(8):
+            world.tick(1000)
+
+    def _step_of(self, kinds: tuple[str, ...]) -> None:
+        getattr(self, f"_{self.chance.choice(kinds)}")()
+
+    def _stop(self) -> None:
+        if not self.calm:
+            self.world.stop()
+
+    def _slow(self) -> None:
+        """A client does not read for a while, or does again."""
+        client = self._some_mqtt() or self._some_amqp()
+        if client is not None and client.pipe is not None:
+            client.slow = not client.slow
+            client.pipe.room = 64 if client.slow else None
+
+    def _set_clock(self) -> None:
+        self.world.books.clock_set = True
+        self.world.clock.wall_ms += self.chance.choice((-3_600_000, -10_000, 10_000, 3_600_000))
+
+
+def play(seed: int) -> World:
+    """Plays one history. Raises Failed."""
+    history = History(seed)
+    try:
+        history.play()
+    except Wrong as wrong:
+        raise Failed(seed, wrong.kind, str(wrong), history.world.trace) from wrong
+    except Exception as error:
+        raise Failed(seed, type(error).__name__, repr(error), history.world.trace) from error
+    return history.world
