@@ -13,7 +13,8 @@ the view's copy of that session already holds its batch.
     5 MESSAGE      u64 message, i64 expires_at, u8 qos, u16 topic length, u32 properties length, u32 payload length,
                    u32 targets, topic, properties, payload, then per target:
                    u64 session, u64 sequence, u16 packet id (0 = waiting), u8 first byte, u8 n, n x u32 identifiers
-    6 SENT         u64 session, u64 sequence, u16 packet id      left the queue, is in flight under this id
+    6 SENT         u64 session, u64 sequence, u16 packet id      left the queue, is in flight under this id; sequence
+                                                                 0: ids up to this one may be in use
     7 SETTLED      u64 session, u64 sequence                     acknowledged, expired or evicted
     8 RELEASED     u64 session, u64 sequence                     PUBREC came: PUBREL from now on
     9 RECEIVED     u64 session, u16 packet id                    inbound QoS 2, [MQTT-4.3.3-10]
@@ -91,6 +92,8 @@ cdef class Ledger:
     cpdef int submit(self) except -1
     cpdef int poll(self) except -1
     cdef int close_batch(self) except -1
+    # An answer relies on what is recorded in this line already and may not be committed: it waits for it.
+    cdef int wait_for_earlier(self, Line line) except -1
     cdef int write_sequence(self, uint8_t kind, uint64_t session, uint64_t sequence) except -1
     cdef int write_sent(self, uint64_t session, uint64_t sequence, uint16_t packet_id) except -1
     cdef int write_packet_id(self, uint8_t kind, uint64_t session, uint16_t packet_id) except -1

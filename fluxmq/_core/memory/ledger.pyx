@@ -95,6 +95,16 @@ cdef class Ledger:
         cdef uint8_t* at = self.journal.reserve(RECORD_CLOCK, 16)
         put_u64(put_u64(at, <uint64_t>self.node.steady_ms), <uint64_t>(self.node.steady_ms + self.node.wall_lead))
 
+    cdef int wait_for_earlier(self, Line line) except -1:
+        """What is answered now relies on something that was recorded before, perhaps for somebody else's answer: it waits
+        as if it had recorded something itself. Raises StorageError."""
+        if line.number != 0:
+            self.commits.give(line)
+        elif self.journal is not None and self.journal.backlog():
+            self.write_clock()
+            self.commits.mark += 1
+        return 0
+
     cdef int write_sequence(self, uint8_t kind, uint64_t session, uint64_t sequence) except -1:
         cdef uint8_t* at = self.journal.reserve(kind, 16)
         put_u64(put_u64(at, session), sequence)

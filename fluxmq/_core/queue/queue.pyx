@@ -351,6 +351,7 @@ cdef class Queue(GroupOwner):
             if self.is_repeated(self, producer, asked.sequence):
                 self.counts.repeated += 1
                 self.stir()
+                self.ledger.wait_for_earlier(self.line)
                 return 0
         if not asked.forced and self.prompt:
             if not self.drop_head and self.is_over_ready(body):
