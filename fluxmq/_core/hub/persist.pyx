@@ -147,7 +147,9 @@ def export_session(Session session not None, bytes head not None) -> list:
     memcpy(at, <const char*>head, len(head))
     at += len(head)
     at = put_u64(at, session.sequence_last)
-    at = put_u16(at, session.packet_id_last)
+    # From the view on nobody knows which of those that may be in use were.
+    at = put_u16(at, session.packet_id_kept if session.keeps_packet_id(session.packet_id_last) else
+                 session.packet_id_last)
     at = put_u32(at, slots)
     for i in range(slots_end):
         slot = &session.slots[i]
@@ -326,7 +328,7 @@ cdef class Loader:
         for i in range(n):
             take_u16(&c, &packet_id)
             session.mark_received(packet_id, True)
-        session.packet_id_last = packet_id_last     # restored slots have moved it
+        session.packet_id_last = session.packet_id_kept = packet_id_last    # restored slots have moved it
         self.sessions[session.number] = session
 
     cdef int fill_entry(self, Session session, Cursor* c) except -1:
@@ -493,12 +495,15 @@ cdef class Loader:
 
     cdef int apply_sent(self, Session session, uint64_t sequence, uint16_t packet_id) except -1:
         cdef entry_t entry
+        if sequence == 0:               # Session.keep_packet_ids
+            session.packet_id_last = session.packet_id_kept = packet_id
+            return 0
         if not session.take_queued(sequence, &entry):
             return 0
         self.add_target(session, entry.msg, sequence, packet_id, entry.first, entry.ids)
         session.ledger.forget(entry.msg)
         ids_drop(entry.ids)
-        session.packet_id_last = packet_id
+        session.packet_id_last = (session.packet_id_kept if session.keeps_packet_id(packet_id) else packet_id)
         return 0
 
     cdef int apply_settled(self, Session session, uint64_t sequence) except -1:

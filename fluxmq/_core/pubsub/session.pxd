@@ -84,6 +84,7 @@ cdef class Session:
     cdef readonly uint64_t window_bytes # of messages in the window
     cdef readonly uint32_t window       # min(Receive Maximum, max_inflight_messages); invariant: PUBLISH only below it
     cdef uint16_t packet_id_last
+    cdef uint16_t packet_id_kept        # the disk knows that identifiers up to here may be in use (keep_packet_ids)
     cdef uint64_t sequence_last
     cdef uint16_t* resend               # packet ids to send again on this connection, in order
     cdef uint32_t resend_count
@@ -118,6 +119,8 @@ cdef class Session:
     cdef int deliver_claim(self, msg_t* msg, uint8_t first, ids_t* ids, void* claim,
                            ticket_t ticket) except -1
     cdef int drop_claims(self) except -1
+    cdef bint keeps_packet_id(self, uint16_t packet_id) noexcept
+    cdef int keep_packet_ids(self, uint16_t packet_id) except -1
     cdef int acknowledge_claim(self, slot_t* slot, uint8_t reason) except -1
     cdef void forget_claim(self, void* claim) noexcept
     cdef int deliver_retained(self, pub_t* pub, uint8_t qos, ids_t* ids) except -1

@@ -32,6 +32,7 @@ cdef enum:
     QUEUE_MIN = 16
     RECEIVED_BYTES = 8192       # one bit for each of 65 536 packet identifiers
     DUP = 0x08
+    PACKET_IDS_KEPT = 512       # of one record
 
 
 cdef class ClaimKeeper:
@@ -205,6 +206,19 @@ cdef class Session:
             return 1
         return self.send_slot(slot, 0)
 
+    cdef bint keeps_packet_id(self, uint16_t packet_id) noexcept:
+        return <uint16_t>(self.packet_id_kept - packet_id) < PACKET_IDS_KEPT
+
+    cdef int keep_packet_ids(self, uint16_t packet_id) except -1:
+        """What queues give is not recorded with its Packet Identifier, for after a crash it goes back to them. But the
+        client remembers those of QoS 2 until they are released, over connections, and would take another message under
+        such an identifier for a repetition [MQTT-4.3.3-10]. So the disk knows some that may be in use, and after a crash
+        none of these is the next. As a SENT of no message, which a former version passes over."""
+        self.packet_id_kept = <uint16_t>(packet_id + PACKET_IDS_KEPT - 1)
+        self.ledger.write_sent(self.number, 0, self.packet_id_kept)
+        self.dirty = 1
+        return 0
+
     cdef int hold(self, slot_t* slot) except -1:
         """It waits for the batch in which its record is going to be, and whatever comes behind it too."""
         cdef ticket_t ticket = self.ledger.commits.next_ticket(self.ledger.commits.local)
@@ -227,6 +241,10 @@ cdef class Session:
         slot.sequence = 0
         slot.claim = claim
         self.claimed += 1
+        if self.journalled and (first >> 1 & 3) == 2 and not self.keeps_packet_id(slot.packet_id):
+            self.keep_packet_ids(slot.packet_id)
+            if ticket.line == 0:
+                ticket = self.ledger.commits.next_ticket(self.ledger.commits.local)
         if ticket.position and ticket.line == 0:
             self.held_upto = max(ticket.position, self.held_upto)
         if ticket.position or self.held:
@@ -727,7 +745,7 @@ cdef class Session:
         slot.packet_id = packet_id
         self.slots_used += 1
         self.node.gauges.inflight += 1
-        self.packet_id_last = packet_id
+        self.packet_id_last = self.packet_id_kept if self.keeps_packet_id(packet_id) else packet_id
         return slot
 
     cdef bint take_queued(self, uint64_t sequence, entry_t* out) noexcept:
