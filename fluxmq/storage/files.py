@@ -1,6 +1,6 @@
 """The system calls of everything below `storage.dir` but the view: one small object, so that a test may put its own
-disk in the place of the machine's. (The journal's writer has a table of its own, _core/disk/journal.pxd, for it runs without
-the interpreter.)
+disk in the place of the machine's. The journal's writer has a table of its own (_core/disk/journal.pxd), for it runs
+without the interpreter.
 """
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ from oracle.amqp import (
     encode_method,
     plain,
 )
-
 from simulator.judge import Books, Group, Message, QueueBook
 from simulator.node import Node, Pipe
 

@@ -6,7 +6,7 @@
     disk.crash("power")         # what was not synced survives in part: sectors of each write, changes of each directory
 
 A crash may also come in the middle of a call (`die_at`): from then on every call of that life fails, without effect.
-RocksDB is not simulated: docs/internals/storage.md says that a checkpoint is all there or not at all, and `View` is that.
+RocksDB is not simulated: docs/internals/storage.md says that a checkpoint is all there or not at all; `View` is that.
 """
 from __future__ import annotations
 
@@ -501,8 +501,8 @@ def _size(fd: int) -> int:
 
 _I, _P, _C, _Z, _Q, _U = (ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64,
                           ctypes.c_uint)
-# Made once: a journal of a life that has ended may call them as long as the process lives. It closes its descriptors when
-# the interpreter may be gone, so that close() is the system's, for which these numbers are none.
+# Made once: a journal of a life that has ended may call them as long as the process lives. It closes its descriptors
+# when the interpreter may be gone, so that close() is the system's, for which these numbers are none.
 _kept: tuple[Any, ...] = (
     ctypes.CFUNCTYPE(_Q, _I, _P, _Z, _Q)(_pwrite),
     ctypes.CFUNCTYPE(_Q, _I)(lambda fd: _answer(lambda: _owner(fd).sync(fd, "fdatasync"))),

@@ -8,7 +8,6 @@ import errno
 import random
 from collections.abc import Callable
 
-from fluxmq.model.queues import DeadLetters, QueueSpec, Retry
 from simulator.amqp_client import AmqpClient
 from simulator.ending import end
 from simulator.judge import Message, QueueBook, Wrong
@@ -16,6 +15,8 @@ from simulator.mqtt_client import LEASE_MS, MqttClient
 from simulator.node import Options
 from simulator.topology import Topology
 from simulator.world import Refused, World
+
+from fluxmq.model.queues import DeadLetters, QueueSpec, Retry
 
 __all__ = ["Failed", "History", "play"]
 
@@ -63,14 +64,16 @@ class History:
 
     def _options(self) -> Options:
         chance = self.chance
-        retry = Retry(initial_backoff=0.2, max_backoff=1.0, max_retries=0, visibility_timeout=chance.choice((0.0, LEASE_MS / 1000)))
+        retry = Retry(initial_backoff=0.2, max_backoff=1.0, max_retries=0,
+                      visibility_timeout=chance.choice((0.0, LEASE_MS / 1000)))
+        few = Retry(initial_backoff=0.2, max_backoff=1.0, max_retries=2, visibility_timeout=0.0)
         return Options(
             journal_bytes=chance.choice((2048, 4096, 16384)), checkpoint_bytes=chance.choice((1500, 6000, 1 << 30)),
             segment_bytes=chance.choice((300, 1024, 4096)), small_bytes=chance.choice((0, 0, 200, 1 << 16)),
             cache_bytes=chance.choice((0, 0, 1 << 20)), compression=chance.choice(("none", "none", "none", "zstd")),
             durability="fsync", virtual_hosts=VIRTUAL_HOSTS, queues=[
                 QueueSpec(name="w", topics=("t/c",), capture="confirmed", retry=retry),
-                QueueSpec(name="few", retry=Retry(initial_backoff=0.2, max_backoff=1.0, max_retries=2, visibility_timeout=0.0)),
+                QueueSpec(name="few", retry=few),
                 QueueSpec(name="s", type="stream"),
                 QueueSpec(name="e", type="ephemeral", dlq=DeadLetters(enabled=False))])
 
@@ -203,7 +206,9 @@ class History:
             if client.version == 5:
                 client.consume("s", "", 1, manual=False, offset="first")
             return
-        group = "default" if client.version == 4 or queue.endswith(".dlq") else chance.choice(("default", "default", "g2"))
+        group = chance.choice(("default", "default", "g2"))
+        if client.version == 4 or queue.endswith(".dlq"):
+            group = "default"
         client.consume(queue, group, chance.choice((1, 1, 2)), manual=client.version == 5 and chance.random() < 0.35)
 
     def _answer(self) -> None:

@@ -69,8 +69,8 @@ class Group:
 
 
 class QueueBook:
-    """One queue. kind: classic, stream, ephemeral. dead: key of where its dead letters go. limited: it gives up what was
-    delivered too often. made_at: 0 until its maker was told."""
+    """One queue. kind: classic, stream, ephemeral. dead: key of where its dead letters go. limited: it gives up what
+    was delivered too often. made_at: 0 until its maker was told."""
 
     def __init__(self, key: str, kind: str = "classic", dead: str = "", limited: bool = False) -> None:
         self.key, self.kind, self.dead, self.limited = key, kind, dead, limited
@@ -101,8 +101,8 @@ class SessionBook:
 
 
 class Books:
-    """Everything of one history. losses_allowed: the start has reported that the end of a file did not hold, which was a
-    bit that had flipped: what was in it is as if it had never been, and nothing but what is invented is wrong."""
+    """Everything of one history. losses_allowed: the start has reported that the end of a file did not hold, which was
+    a bit that had flipped: what was in it is as if it had never been, and nothing but what is invented is wrong."""
 
     def __init__(self) -> None:
         self.now = 1
@@ -197,7 +197,8 @@ class Books:
             queue.copies[message] = set()
         most = 1 if message.unique else message.sends
         if name and len(queue.copies[message]) > most and key in message.places:
-            raise Wrong("twice", f"{message} is in {key} as {sorted(queue.copies[message])}, sent {message.sends} times")
+            raise Wrong("twice", f"{message}, sent {message.sends} times, is in {key} as "
+                                 f"{sorted(queue.copies[message])}")
         group.seen[message] += 1
         group.readers.add(where)
         if message in group.settling:       # it came too late for that delivery
@@ -278,7 +279,7 @@ class Books:
         if not message.acked or queue.key not in message.places:
             return False
         # A group that came later begins with what nobody has settled.
-        others = any(message in one.settling or message in one.firm or message in one.maybe for one in queue.groups.values())
+        others = any(message in each for one in queue.groups.values() for each in (one.settling, one.firm, one.maybe))
         return (0 < group.made_at < message.sent_at) or not others
 
     def _gone_elsewhere(self, queue: QueueBook, group: Group, message: Message) -> bool:

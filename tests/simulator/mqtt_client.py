@@ -28,14 +28,12 @@ from oracle.mqtt import (
     Unsubscribe,
     parse,
 )
-
 from simulator.judge import Books, Group, Message, SessionBook, Wrong
 from simulator.node import Node, Pipe
 
 __all__ = ["LEASE_MS", "Held", "MqttClient"]
 
 PREFIX = "$queue/"
-PACKET_IDS = False
 LEASE_MS = 2000     # visibility timeout of a queue that has one
 
 
@@ -85,14 +83,18 @@ class MqttClient:
         """kept: the session outlives the connection. A former connection of this client goes on until it ends."""
         self.lose()
         self.pipe = node.accept_mqtt()
-        self.kept, self.asked_clean = kept, clean
+        self.kept = kept
         self.session.kept = self.session.kept or kept
+        clean = clean if self.version == V5 else not kept
+        self.asked_clean = clean
+        if clean:
+            self._doubt()       # the broker may do it, and the client never hear of it
+            self.kept = kept
         if self.version == V5:
             packet = Connect(client_id=self.name, clean_start=clean, keep_alive=0,
                              properties={"session_expiry_interval": NEVER} if kept else {})
         else:
             packet = Connect(client_id=self.name, clean_start=not kept, keep_alive=0)
-            self.asked_clean = not kept
         self.send(packet)
 
     def lose(self) -> None:
@@ -112,8 +114,8 @@ class MqttClient:
             self._doubt()
 
     def _doubt(self) -> None:
-        """The session ends with its connection, when the broker finds out, or there is none; if it is still there when the
-        client comes back it is gone on with. Nothing of it is owed to the client."""
+        """The session ends with its connection, when the broker finds out, or there is none; if it is still there when
+        the client comes back it is gone on with. Nothing of it is owed to the client."""
         session = self.session
         session.known = session.kept = False
         for pattern, (_, since) in session.subscriptions.items():
@@ -323,13 +325,12 @@ class MqttClient:
             self.send(Puback(packet_id=number))
 
     def _repeated(self, packet: Publish) -> None:
-        """A QoS 2 packet that came before, and is answered once more [MQTT-4.3.3]. What it carries is not looked at by a
-        client, so it must be the same."""
+        """A QoS 2 packet that came before, and is answered once more [MQTT-4.3.3]. What it carries is not looked at by
+        a client, so it must be the same."""
         number = packet.packet_id or 0
         if self.inbound[number] != packet.payload:
-            if PACKET_IDS:
-                raise Wrong("packet id", f"{self.name} has not released packet {number}, which was "
-                                         f"{self.inbound[number]!r}, and gets {packet.payload!r} as this")
+            raise Wrong("packet id", f"{self.name} has not released packet {number}, which was "
+                                     f"{self.inbound[number]!r}, and gets {packet.payload!r} as this")
         self.held = [one for one in self.held if one.packet_id != number]
         self.send(Pubrec(packet_id=number))
 

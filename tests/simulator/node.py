@@ -17,6 +17,9 @@ from itertools import count
 from ssl import SSLWantReadError, SSLWantWriteError
 from typing import Any, cast
 
+from simulator.disk import ROOT, Disk, View, journal_calls
+from simulator.driver import SimDriver
+
 from fluxmq._core.disk.journal import JOURNAL_FAILED, Journal
 from fluxmq._core.errors import FluxError, StorageError
 from fluxmq._core.exchange.exchange import Exchanges
@@ -53,8 +56,6 @@ from fluxmq.engine.queues import QueueManager
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.segments import SegmentStore
 from fluxmq.storage.store import RocksStore
-from simulator.disk import ROOT, Disk, View, journal_calls
-from simulator.driver import SimDriver
 
 __all__ = ["Clock", "Node", "Options", "Pipe"]
 

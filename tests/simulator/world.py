@@ -10,12 +10,13 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from fluxmq._core.errors import CorruptError, StorageError
 from simulator.amqp_client import AmqpClient
 from simulator.disk import Dead, Disk
 from simulator.judge import Books, Message, Wrong
 from simulator.mqtt_client import MqttClient
 from simulator.node import Clock, Node, Options
+
+from fluxmq._core.errors import CorruptError, StorageError
 
 __all__ = ["Refused", "World"]
 
