@@ -1,8 +1,9 @@
-"""Checks of a debug build, nothing in any other; and counts of live objects. See debug.h."""
+"""Checks of every build (ensure), and of a debug build (check); and counts of live objects. See debug.h."""
 from libc.stdint cimport int64_t
 
 cdef extern from "debug.h" nogil:
     int FLUXMQ_DEBUG_BUILD
+    void ensure "fluxmq_ensure"(bint condition) noexcept
     void check "fluxmq_check"(bint condition) noexcept
     void count_live "fluxmq_count"(int64_t counter, int by) noexcept        # a macro: `counter` is the variable itself
 

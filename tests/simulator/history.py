@@ -26,7 +26,7 @@ RETAINED = ("r/one", "r/two")
 # MQTT's namespaces: where there are any, clients are drawn over them here, as AMQP's are over virtual hosts.
 VIRTUAL_HOSTS = ("/", "v")
 STEPS = (14, 60)
-DISK_CALLS = ("pwrite", "fdatasync", "fsync", "fsync-directory", "open", "rename", "unlink", "ftruncate", "view",
+DISK_CALLS = ("pwrite", "pwrite", "fdatasync", "fdatasync", "fdatasync", "fdatasync", "fdatasync", "view", "fsync", "fsync-directory", "open", "rename", "unlink", "ftruncate", "view",
               "syncfs", "mkdir", "pread", "reserve")
 
 
@@ -117,7 +117,7 @@ class History:
 
     STEPS = {"connect": 8, "publish": 14, "publish_queue": 14, "repeat": 4, "subscribe": 5, "consume": 9, "answer": 16,
              "leave": 3, "amqp_setup": 6, "amqp_publish": 10, "amqp_consume": 5, "amqp_settle": 10, "time": 5,
-             "checkpoint": 7, "quiet": 5, "crash": 3, "crash_in_call": 4, "fault": 2, "full": 1, "stop": 2, "slow": 2,
+             "checkpoint": 5, "race": 6, "quiet": 5, "crash": 3, "crash_in_call": 4, "fault": 4, "full": 1, "stop": 2, "slow": 2,
              "set_clock": 1}
 
     def _some_mqtt(self) -> MqttClient | None:
@@ -259,11 +259,36 @@ class History:
 
     def _checkpoint(self) -> None:
         node = self.world.node
-        assert node is not None
-        if node.failed is None and node.keeper.failed is None:
+        if node is not None and node.failed is None and node.keeper.failed is None:
             node.checkpoint()
             for _ in range(self.chance.choice((0, 0, 5, 25))):
                 self.world.some()
+
+    def _race(self) -> None:
+        """A checkpoint goes on between what clients do, while the journal's writer is slow; and then the power goes, often."""
+        world, chance = self.world, self.chance
+        assert world.node is not None
+        lives = world.lives
+        if world.node.failed is None and world.node.keeper.failed is None:
+            world.node.checkpoint()
+        for _ in range(chance.choice((4, 8, 16))):
+            node = world.node
+            if node is None or world.lives != lives:
+                return
+            draw = chance.random()
+            if draw < 0.35:
+                self._step_of(("publish", "publish_queue", "answer", "amqp_publish", "amqp_settle"))
+            elif draw < 0.65:
+                world.turn()
+            elif draw < 0.75:
+                world.write_journal()
+            elif draw < 0.9:
+                world.clock.advance(5)
+                world.run_ready()
+            else:
+                world.run_thread()
+        if not self.calm and chance.random() < 0.5:
+            self._step_of(("crash", "crash_in_call"))
 
     def _quiet(self) -> None:
         self.world.quiet()
@@ -280,12 +305,16 @@ class History:
     def _fault(self) -> None:
         if not self.calm:
             self.world.disk.failing.append((self.chance.choice(DISK_CALLS), errno.EIO))
+            for _ in range(self.chance.choice((0, 2, 4))):
+                self._step_of(("publish", "publish_queue", "checkpoint", "amqp_publish"))
+                self.world.some()
 
     def _full(self) -> None:
         """No space, for some time; whoever waits for it is helped."""
         if self.calm:
             return
         disk, world = self.world.disk, self.world
+        world.books.was_full = True
         disk.room = disk.used + disk.reserved + self.chance.choice((0, 50, 400))
         for _ in range(self.chance.choice((10, 30))):
             world.some()

@@ -60,6 +60,7 @@ class Group:
         self.made_at = 0
         self.asked = False
         self.seen: Counter[Message] = Counter()
+        self.counts: dict[Message, set[int]] = defaultdict(set)     # what deliveries said of it
         self.readers: set[str] = set()
         self.settling: set[Message] = set()     # a client said that it is done, or given up, and waits for no answer
         self.firm: set[Message] = set()         # and that is on disk
@@ -111,6 +112,7 @@ class Books:
         self.sessions: dict[str, SessionBook] = {}
         self.retained: dict[str, list[Message]] = defaultdict(list)
         self.losses_allowed = False
+        self.was_full = False       # the disk, for a while
         self.clock_set = False      # then a restart may take a delay for shorter or longer than it was
         self.tell: Callable[[str], None] = lambda line: None
         self.answered: list[Message] = []       # since the world last looked
@@ -164,9 +166,11 @@ class Books:
         if retain:
             return
         session.received[message] += 1
-        if qos == 2 and session.received[message] > 1 and not self.losses_allowed:
+        # What a queue captures may be refused for its sake when subscribers have it, and is then sent again.
+        refused = self.was_full and message.places
+        if qos == 2 and session.received[message] > 1 and not refused and not self.losses_allowed:
             raise Wrong("twice", f"{message} of QoS 2 came to {session.client} again")
-        if qos and session.received[message] == 1:
+        if qos and session.received[message] == 1 and message.sends == 1:
             stream = message.publisher, topic, message.qos
             if session.last.get(stream, -1) > message.number:
                 raise Wrong("order", f"{message} of {message.publisher} came to {session.client} behind "
@@ -214,9 +218,11 @@ class Books:
                                      f"m{self._ordered[stream]}")
             self._ordered[stream] = message.number
         if most == 1:
-            if count is not None and count < group.seen[message]:
+            # Each is one more than the one before, which this client may hear of later than another does.
+            if count is not None and name and count in group.counts[message]:
                 raise Wrong("count", f"{message} came from {key} for {group_name!r} the {group.seen[message]}. time, "
-                                     f"and the broker says {count}")
+                                     f"and the broker says {count}, as before")
+            group.counts[message].add(count or 0)
             if group.seen[message] > 1 and not again:
                 raise Wrong("count", f"{message} came from {key} again, and is not called redelivered")
         return message

@@ -86,10 +86,10 @@ class Topology:
         if exchange:
             ways = [(at, one[0]) for at, one in enumerate(BINDINGS) if leads(exchange, key, headers, one)]
             certain = {self.key(queue) for at, queue in ways if at in self.there}
-            perhaps = {self.key(queue) for at, queue in ways if at in self.asked}
+            perhaps = {self.key(queue) for _, queue in ways}     # it may be bound by the time it is read
         else:
             certain = {self.key(key)} & self.there
-            perhaps = {self.key(key)} & self.asked
+            perhaps = {self.key(key)}
         message = books.new(client.name, qos=1, places=frozenset(certain), perhaps=frozenset(perhaps), unique=True)
         client.publish(message, exchange, key, headers)
 

@@ -184,12 +184,28 @@ class World:
         if draw < 0.5:
             self.turn()
         elif draw < 0.75:
-            self._do(node.write_journal)
+            self.write_journal()
         elif draw < 0.9 and node.driver.threads:
-            self._do(lambda: node.driver.run_thread(self.chance.randrange(len(node.driver.threads))))
+            self.run_thread()
         else:
             self.clock.advance(self.chance.choice((1, 5, 20)))
-            self._do(node.driver.run_ready)
+            self.run_ready()
+
+    def write_journal(self) -> None:
+        """One step of the journal's writer."""
+        if self.node is not None:
+            self._do(self.node.write_journal)
+
+    def run_thread(self) -> None:
+        """One of the blocking steps that were begun, if there is any."""
+        if self.node is not None and self.node.driver.threads:
+            driver = self.node.driver
+            self._do(lambda: driver.run_thread(self.chance.randrange(len(driver.threads))))
+
+    def run_ready(self) -> None:
+        """What is due in the loop."""
+        if self.node is not None:
+            self._do(self.node.driver.run_ready)
 
     def tick(self, ms: int) -> None:
         """Time passes."""
@@ -214,7 +230,7 @@ class World:
             if len(self.disk.failed) == self._failed_before and not self.flipped and self.disk.room >= 1 << 40:
                 raise Wrong("failed", f"the broker ends for nothing: {node.failed}")
             self.tell(f"failed {type(node.failed).__name__}")
-            self.crash(self.chance.choice(("kill", "power")))
+            self.crash(self.chance.choice(("kill", "kill", "power")))
 
     def _answers_are_safe(self) -> None:
         """What a client has just been told would be there after a loss of power at this instant."""
@@ -253,8 +269,8 @@ class World:
                 self._do(node.driver.run_thread)
             if self.node is not node:
                 return
-            if round_ % 4 == 3 and node.keeper._task is not None and not node.keeper._task.done():
-                self.clock.advance(5)
+            if round_ % 4 == 3:
+                self.clock.advance(5)       # who looks again in a moment
             going = self._going(node)
             if not going:
                 break

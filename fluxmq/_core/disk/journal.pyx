@@ -40,6 +40,7 @@ from libc.string cimport memcpy, memmove, memset
 
 import os
 
+from fluxmq._core.debug cimport ensure
 from fluxmq._core.errors import StorageError, UsageError
 
 from fluxmq._core.disk.journal_format cimport (
@@ -287,6 +288,7 @@ cdef class Journal:
             raise UsageError("the journal is closed")
         read_fd(self.event_fd, &signals, 8)
         pthread_mutex_lock(&self.lock)
+        ensure(self.written >= self.durable and self.written < self.gathering)
         self.durable = self.written
         self.status = self.state
         self.file_bytes = self.current_bytes
@@ -637,6 +639,8 @@ cdef class Journal:
         cdef size_t length = self.writing.length
         cdef uint64_t at = self.current_bytes
         cdef int error
+        # Numbers without a hole, and room for the end mark, which is written behind the records.
+        ensure(self.writing_number == self.written + 1 and length + BATCH_HEADER_BYTES <= self.writing.room)
         seal_batch(self.writing.data, self.writing_number, self.synced, <uint32_t>(length - BATCH_HEADER_BYTES),
                    self.writing.records, self.file_seed)
         if at + length < self.file_physical:

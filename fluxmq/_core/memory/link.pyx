@@ -7,7 +7,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
-from fluxmq._core.debug cimport check, count_live
+from fluxmq._core.debug cimport count_live, ensure
 from fluxmq._core.memory.message cimport BLOB_BYTES_MIN, blob_drop, blob_hold, live
 from fluxmq._core.memory.tap cimport TAP_MQTT, TAP_OUT, tap_begin, tap_commit, tap_now, tap_t
 from fluxmq._core.wire.primitives cimport put_u16, put_u32, put_varint, varint_size
@@ -113,7 +113,7 @@ cdef link_t* link_new(node_t* node, int fd) except NULL:
 
 
 cdef void link_drop(link_t* link) noexcept:
-    check(link.refs > 0)
+    ensure(link.refs > 0)
     link.refs -= 1
     if link.refs == 0:
         count_live(live.links, -1)

@@ -3,7 +3,7 @@
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from fluxmq._core.debug cimport check, count_live
+from fluxmq._core.debug cimport count_live, ensure
 
 
 cdef blob_t* blob_new(uint32_t size) except NULL:
@@ -26,7 +26,7 @@ cdef blob_t* blob_copy(const uint8_t* data, uint32_t size) except NULL:
 cdef void blob_drop(blob_t* blob) noexcept:
     if blob == NULL:
         return
-    check(blob.refs > 0)
+    ensure(blob.refs > 0)
     blob.refs -= 1
     if blob.refs == 0:
         count_live(live.blobs, -1)
@@ -68,7 +68,7 @@ cdef msg_t* msg_new(const body_t* body, uint8_t qos) except NULL:
 
 
 cdef uint64_t msg_drop(msg_t* msg) noexcept:
-    check(msg.refs > 0)
+    ensure(msg.refs > 0)
     msg.refs -= 1
     if msg.refs:
         return 0
@@ -101,7 +101,7 @@ cdef ids_t* ids_new(const uint32_t* items, uint32_t count) except NULL:
 cdef void ids_drop(ids_t* ids) noexcept:
     if ids == NULL:
         return
-    check(ids.refs > 0)
+    ensure(ids.refs > 0)
     ids.refs -= 1
     if ids.refs == 0:
         count_live(live.identifiers, -1)

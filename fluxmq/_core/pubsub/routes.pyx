@@ -4,7 +4,7 @@ cimport cython
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy
 
-from fluxmq._core.debug cimport check, count_live
+from fluxmq._core.debug cimport count_live, ensure
 from fluxmq._core.memory.message cimport ids_drop, ids_hold, ids_new, live
 from fluxmq._core.pubsub.trie cimport (
     SUB_KIND_MASK, SUB_KIND_UNIT, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE, sub_t, subs_free,
@@ -38,7 +38,7 @@ cdef void clear_hops(route_t* route) noexcept:
 
 
 cdef void route_drop(route_t* route) noexcept:
-    check(route.refs > 0)
+    ensure(route.refs > 0)
     route.refs -= 1
     if route.refs == 0:
         count_live(live.routes, -1)
@@ -140,7 +140,7 @@ cdef class Routes:
         cdef uint32_t n = 0
         cdef size_t i
         cdef sub_t* sub
-        check(route.walks == 0)
+        ensure(route.walks == 0)
         clear_hops(route)
         found.count = 0
         self.trie.match(route.topic, route.topic_length, found)
