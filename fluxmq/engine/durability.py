@@ -278,6 +278,8 @@ class Keeper:
                 if self.driver.now() > self._patience_ends:
                     raise ShortageError("the disk did not write everything in time")
             await self.driver.sleep(DURABLE_POLL_S)
+        if journal.broken:  # what gathered was never handed over, however it looks from here
+            raise StorageError("the journal's writer has failed")
 
     async def _patiently(self, step: Callable[[], Awaitable[None]]) -> None:
         """Tries again for as long as something is short: acknowledgements wait then, but the node lives."""

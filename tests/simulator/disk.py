@@ -45,15 +45,26 @@ class File:
         self.data = bytearray()
         self.synced = b""
         self.unsynced: list[tuple[int, bytes | None]] = []
-        self.lost = False       # a sync failed: the dirty pages count as clean, and no later sync writes them
 
     def sync(self) -> None:
-        if self.unsynced or len(self.synced) != len(self.data):
-            self.synced = bytes(self.data)
+        if self.unsynced:
+            self.synced = bytes(self._with(self.unsynced))
             self.unsynced.clear()
 
+    def _with(self, changes: list[tuple[int, bytes | None]]) -> bytearray:
+        """What is on the medium, with these: what a failed sync has dropped is not among them, whatever reads give."""
+        found = bytearray(self.synced)
+        for at, data in changes:
+            if data is None:
+                del found[at:]
+                found.extend(bytes(at - len(found)))
+            else:
+                found.extend(bytes(max(0, at - len(found))))
+                found[at:at + len(data)] = data
+        return found
+
     def fail_sync(self) -> None:
-        """What was dirty stays readable and will never be written."""
+        """What was dirty counts as clean: it stays readable, and no later sync writes it."""
         self.unsynced.clear()
 
     def settle(self, chance: random.Random, kind: str) -> None:
@@ -111,6 +122,7 @@ class Disk:
         self.failing: list[tuple[str, int]] = []    # (call, errno): the next call of this name fails so, once
         self.failed: list[tuple[str, str]] = []     # what has failed so, with its file
         self.trace: Callable[[str], None] = lambda line: None
+        self.on_view: Callable[[dict[bytes, bytes]], None] = lambda rows: None      # before they are written
         self._fds: dict[int, tuple[int, File | Directory, str]] = {}
         self._ids = random.Random(chance.getrandbits(64))
         self.now_ns: Callable[[], int] = lambda: 0
@@ -545,7 +557,10 @@ class View:
 
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], upto: int) -> None:
         disk = self.disk
-        made = disk.view | dict(puts)
+        rows = dict(puts)
+        if not disk.dead:
+            disk.on_view(rows)
+        made = disk.view | rows
         for key in deletes:
             made.pop(key, None)
         try:

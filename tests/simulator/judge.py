@@ -219,7 +219,7 @@ class Books:
             self._ordered[stream] = message.number
         if most == 1:
             # Each is one more than the one before, which this client may hear of later than another does.
-            if count is not None and name and count in group.counts[message]:
+            if count is not None and name and key in message.places and count in group.counts[message]:
                 raise Wrong("count", f"{message} came from {key} for {group_name!r} the {group.seen[message]}. time, "
                                      f"and the broker says {count}, as before")
             group.counts[message].add(count or 0)

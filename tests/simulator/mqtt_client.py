@@ -249,8 +249,8 @@ class MqttClient:
             self._subscribed(packet)
         elif isinstance(packet, Unsuback):
             pattern = self.leaving.pop(packet.packet_id, "")
-            if pattern not in self.session.subscriptions:
-                self.session.asked.pop(pattern, None)
+            if pattern not in self.session.subscriptions and not self.kept:
+                self.session.asked.pop(pattern, None)     # else what was sent before may come again
         elif isinstance(packet, Publish):
             self._came(packet)
         elif isinstance(packet, Puback | Pubrec | Pubcomp):

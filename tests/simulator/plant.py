@@ -53,7 +53,7 @@ def plant(tree: Path, patch: Path, *, back: bool = False) -> None:
 def hunt(tree: Path, seed: int, histories: int) -> tuple[int, str]:
     """(the history in which it was found, what was wrong); 0: it was not."""
     ended = subprocess.run([sys.executable, "tests/simulator/play.py", str(seed), "--count", str(histories)], cwd=tree,
-                           check=False, capture_output=True, text=True)
+                           check=False, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(tree)})
     if ended.returncode == 0:
         return 0, ""
     found = FOUND.search(ended.stdout)

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-if __name__ == "__main__":      # this tree's, whatever is installed
-    sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent)]
+if __name__ == "__main__":
+    sys.path[0] = str(HERE.parent)
 
 from simulator.history import Failed, play  # noqa: E402
 

@@ -1,6 +1,7 @@
 """What histories have found, as short as it can be told: scripts for one simulated node."""
 from __future__ import annotations
 
+import errno
 import random
 
 import pytest
@@ -8,6 +9,7 @@ from oracle.mqtt import NEVER, Connect, Packet, Puback, Publish, Subscribe, pars
 from simulator.disk import Disk
 from simulator.node import Clock, Node, Options, Pipe
 
+from fluxmq._core.errors import StorageError
 from fluxmq.model.queues import QueueSpec
 
 
@@ -105,3 +107,21 @@ def test_an_identifier_that_a_client_has_not_released_is_not_given_again(script:
             assert script.node.keeper.checkpoints == 1
         script.crash()
         consumer = script.connect("consumer", quiet=False)
+
+
+def test_a_checkpoint_takes_nothing_over_that_a_broken_writer_never_got(script: Script) -> None:
+    """The writer has failed, and the loop has not heard of it yet."""
+    publisher = script.connect("publisher")
+    script.node.journal.rotate()
+    script.disk.failing.append(("rename", errno.EIO))
+    script.node.journal.work()
+    assert script.node.journal.broken
+    script.send(publisher, Publish(topic="$queue/q", payload=b"gathers", qos=1, packet_id=1))
+    checkpoint = script.node.driver.start(script.node.keeper.checkpoint())
+    for _ in range(20):
+        script.node.driver.run_ready()
+        script.clock.advance(5)
+        while script.node.driver.threads:
+            script.node.driver.run_thread()
+    assert isinstance(checkpoint.exception(), StorageError)
+    assert not script.disk.view

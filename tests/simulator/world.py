@@ -7,6 +7,7 @@ instant would take back.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = ["Refused", "World"]
 
 ROUNDS_MAX = 3000       # until nothing is under way any more; a broker that needs more of them hangs
 STARTS_MAX = 6
+IDENTITY = re.compile(rb"<m\d+>")
 
 
 class Refused(Exception):
@@ -39,6 +41,7 @@ class World:
         self.disk = Disk(random.Random(chance.getrandbits(64)))
         self.disk.trace = self.tell
         self.disk.now_ns = lambda: self.clock.mono_ms * 1_000_000
+        self.disk.on_view = self._view_is_behind
         self.books = Books()
         self.books.tell = self.tell
         self.mqtt: list[MqttClient] = []
@@ -46,6 +49,7 @@ class World:
         self.node: Node | None = None
         self.lives = 0
         self.flipped = ""
+        self.ahead = ""
         self._failed_before = 0     # how much of disk.failed belongs to former lives
 
     def tell(self, line: str) -> None:
@@ -218,6 +222,8 @@ class World:
         node = self.node
         if node is None:
             return
+        if self.ahead:
+            raise Wrong("ahead", self.ahead)
         if node.crashes:
             raise Wrong("crash", repr(node.crashes[0])) from node.crashes[0]
         for error in node.driver.crashed:
@@ -244,6 +250,18 @@ class World:
         for message in asked:
             if not any(message.payload in data for data in found):
                 raise Wrong("answered early", f"{message} was acknowledged, and a loss of power would take it")
+
+    def _view_is_behind(self, rows: dict[bytes, bytes]) -> None:
+        """A checkpoint knows of no message that a loss of power at this instant would take from the journal."""
+        if self.options.durability != "fsync":
+            return
+        named = {found for value in rows.values() for found in IDENTITY.findall(value)}
+        if named:
+            there = {found for data in [*self.disk.synced_bytes(), *self.disk.view.values()]
+                     for found in IDENTITY.findall(data)}
+            ahead = named - there
+            if ahead and not self.flipped:
+                self.ahead = f"the view is about to get {sorted(ahead)}, and the journal on the medium has not"
 
     def _must_be_on_disk(self, message: Message) -> bool:
         if self.options.compression != "none" or message.empty:

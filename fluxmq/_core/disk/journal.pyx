@@ -329,6 +329,16 @@ cdef class Journal:
         "buffered" mode it lags behind `durable`. From any thread."""
         return self.counted(&self.synced)
 
+    @property
+    def broken(self):
+        """The writer has failed for good, which `status` says only after the next poll(): what gathers is never handed to
+        it. From any thread."""
+        cdef bint broken
+        pthread_mutex_lock(&self.lock)
+        broken = self.state == JOURNAL_FAILED
+        pthread_mutex_unlock(&self.lock)
+        return broken
+
     def hurry_sync(self):
         """In "buffered" mode: what was written is synced now, or when the batch under way is written, instead of at
         the interval's end. Called again until `firm` has come far enough: a batch that is just being written may set
