@@ -1,7 +1,7 @@
 /* Checks of invariants, of two kinds.
 
-   fluxmq_ensure: in every build. One comparison of what is at hand already, in front of what would corrupt memory or the
-   journal if it did not hold: the process says where it stood, and ends (a restart recovers what was acknowledged).
+   fluxmq_ensure: in every build. One comparison of what is at hand already, in front of what would corrupt memory or
+   the journal if it did not hold: the process says where it stood, and ends (a restart recovers what was acknowledged).
 
    fluxmq_check: in a debug build only (FLUXMQ_DEBUG=1, see setup.py); elsewhere not even what is checked is evaluated.
 

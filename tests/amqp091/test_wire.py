@@ -457,6 +457,23 @@ def test_close_of_the_client_is_answered(login: Login) -> None:
     wire.call(0, "connection.close", reply_code=200, reply_text="bye")
 
 
+def test_consume_ok_comes_before_what_the_consumer_gets(login: Login, name: Callable[[str], str]) -> None:
+    """Also while the disk has something to write for others: py-amqp rejects what comes for a consumer that it does not
+    know yet."""
+    wire, durable = login(), name("d")
+    wire.call(1, "queue.declare", queue=durable, durable=True)
+    queue = wire.call(1, "queue.declare", exclusive=True)["queue"]
+    wire.publish(1, "", queue, b"waits")
+    for number in range(50):
+        wire.publish(1, "", durable, b"to the disk", {"delivery_mode": 2})
+        wire.send(1, "basic.consume", queue=queue, consumer_tag=f"c{number}")
+        assert wire.next(1)[0] == "basic.consume-ok"
+        wire.send(1, "basic.reject", delivery_tag=wire.expect_content(1).arguments["delivery_tag"], requeue=True)
+        wire.call(1, "basic.cancel", consumer_tag=f"c{number}")
+        while not wire.nothing_waits(1):
+            wire.send(1, "basic.reject", delivery_tag=wire.expect_content(1).arguments["delivery_tag"], requeue=True)
+
+
 def test_after_a_channel_error_frames_on_their_way_are_ignored(login: Login) -> None:
     """Until the client has answered with close-ok, what it still sends on that channel is dropped, not an error."""
     wire = login()

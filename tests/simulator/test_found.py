@@ -6,7 +6,9 @@ import random
 
 import pytest
 from oracle.mqtt import NEVER, Connect, Packet, Puback, Publish, Subscribe, parse
+from simulator.amqp_client import AmqpClient
 from simulator.disk import Disk
+from simulator.judge import Books, QueueBook
 from simulator.node import Clock, Node, Options, Pipe
 
 from fluxmq._core.errors import StorageError
@@ -125,3 +127,23 @@ def test_a_checkpoint_takes_nothing_over_that_a_broken_writer_never_got(script: 
             script.node.driver.run_thread()
     assert isinstance(checkpoint.exception(), StorageError)
     assert not script.disk.view
+
+
+def test_what_another_client_declares_is_there_when_it_is_on_disk(script: Script) -> None:
+    books, told = Books(), list[str]()
+    first, second = (AmqpClient(name, "/", books, random.Random(1), lambda: 0) for name in ("first", "second"))
+    for client in (first, second):
+        client.connect(script.node)
+        for _ in range(5):
+            script.write()
+            client.read()
+        assert client.open
+    for client in (first, second):
+        client.declare("q1", {}, QueueBook("/|q1"), lambda name=client.name: told.append(name))     # type: ignore[misc]
+        script.node.turn()
+        client.read()
+    assert told == []
+    script.write()
+    for client in (first, second):
+        client.read()
+    assert told == ["first", "second"]

@@ -331,8 +331,8 @@ cdef class Journal:
 
     @property
     def broken(self):
-        """The writer has failed for good, which `status` says only after the next poll(): what gathers is never handed to
-        it. From any thread."""
+        """The writer has failed for good, which `status` says only after the next poll(): what gathers is never handed
+        to it. From any thread."""
         cdef bint broken
         pthread_mutex_lock(&self.lock)
         broken = self.state == JOURNAL_FAILED
@@ -526,8 +526,8 @@ cdef class Journal:
         self.file_fd = self.directory_fd = self.event_fd = -1
 
     def work(self) -> bool:
-        """Does one thing of those that run() would do now, and waits for nothing: for whoever drives the writer by hand,
-        in place of a thread that runs run(). False: there is nothing to do.
+        """Does one thing of those that run() would do now, and waits for nothing: for whoever drives the writer by
+        hand, in place of a thread that runs run(). False: there is nothing to do.
 
         While `status` is JOURNAL_FULL each call tries once more; run() leaves half a second between two tries.
         """

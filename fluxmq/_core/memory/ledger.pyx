@@ -96,14 +96,20 @@ cdef class Ledger:
         put_u64(put_u64(at, <uint64_t>self.node.steady_ms), <uint64_t>(self.node.steady_ms + self.node.wall_lead))
 
     cdef int wait_for_earlier(self, Line line) except -1:
-        """What is answered now relies on something that was recorded before, perhaps for somebody else's answer: it waits
-        as if it had recorded something itself. Raises StorageError."""
+        """What is answered now relies on something that was recorded before, perhaps for somebody else's answer: it
+        waits as if it had recorded something itself. Raises StorageError."""
         if line.number != 0:
             self.commits.give(line)
         elif self.journal is not None and self.journal.backlog():
             self.write_clock()
             self.commits.mark += 1
         return 0
+
+    def rely_on_earlier(self, uint64_t since):
+        """For the cold half: where nothing was recorded since the mark, what is answered says that something is there,
+        which may be in no durable batch yet. The answer, by this mark, waits for it."""
+        if self.commits.mark == since:
+            self.wait_for_earlier(self.commits.local)
 
     cdef int write_sequence(self, uint8_t kind, uint64_t session, uint64_t sequence) except -1:
         cdef uint8_t* at = self.journal.reserve(kind, 16)

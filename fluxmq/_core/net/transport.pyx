@@ -78,7 +78,8 @@ cdef class Transport(Waiter):
     """Handle. Owns the socket `fd` from construction on.
 
     hub: the node's. fd: a connected, non-blocking TCP socket; a negative number that no other has, where `tls` is no
-    socket but something in memory that behaves like one (Poller.play). epoll: the poller's descriptor. handler: see above.
+    socket but something in memory that behaves like one (Poller.play). epoll: the poller's descriptor. handler: see
+    above.
     tls: an ssl.SSLSocket over the same descriptor whose handshake is still to be done, or None. websocket: an
     upgrade comes first.
     """

@@ -211,9 +211,9 @@ cdef class Session:
 
     cdef int keep_packet_ids(self, uint16_t packet_id) except -1:
         """What queues give is not recorded with its Packet Identifier, for after a crash it goes back to them. But the
-        client remembers those of QoS 2 until they are released, over connections, and would take another message under
-        such an identifier for a repetition [MQTT-4.3.3-10]. So the disk knows some that may be in use, and after a crash
-        none of these is the next. As a SENT of no message, which a former version passes over."""
+        client remembers those of QoS 2 until they are released, over connections, and would take another message
+        under such an identifier for a repetition [MQTT-4.3.3-10]. So the disk knows some that may be in use, and
+        after a crash none of these is the next. As a SENT of no message, which a former version passes over."""
         self.packet_id_kept = <uint16_t>(packet_id + PACKET_IDS_KEPT - 1)
         self.ledger.write_sent(self.number, 0, self.packet_id_kept)
         self.dirty = 1

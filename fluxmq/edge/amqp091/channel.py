@@ -179,6 +179,10 @@ class ChannelMethods:
     def answer(self, state: ChannelState, method: m.Method, since: int, *, no_wait: bool = False) -> None:
         """method: an answer; it leaves when what was recorded since the mark is committed."""
         if not no_wait:
+            # All is so already, and who recorded it may be waiting for the disk. Consume-Ok does not wait for that:
+            # deliveries would overtake it.
+            if not isinstance(method, m.BasicConsumeOk):
+                self.hub.ledger.rely_on_earlier(since)
             state.client.connection.write_when_durable(method.frame(state.channel.number), since)
 
     # ------------------------------------------------------------------ exchanges
