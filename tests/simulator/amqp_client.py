@@ -99,8 +99,8 @@ class AmqpClient:
             self.pipe.to_broker += encode_frame(METHOD, channel, encode_method(name, **arguments))
 
     def call(self, name: str, then: Callable[[dict[str, Any]], None], **arguments: Any) -> None:
-        """then: with the arguments of the answer. One call of a name at a time: what changes nothing is answered at once,
-        also behind one that waits for the disk, and an answer does not say to what."""
+        """then: with the arguments of the answer. One call of a name at a time: an answer does not say to what
+        it is."""
         if any(each[0] == f"{name}-ok" for each in self.calls):
             return
         self.calls.append((f"{name}-ok", then))

@@ -1,7 +1,7 @@
 """Time and the order of things in a simulated node: `SimDriver` is engine.ports_driver.Driver without loop or thread.
 
 A coroutine goes on when somebody calls `run_ready`, a timer fires when the clock has passed it by then, and a blocking
-step is done, all of it at once, when `run_thread` chooses it. So whoever calls these decides how everything interleaves.
+step is done, all of it at once, when `run_thread` chooses it. So who calls these decides how all of it interleaves.
 """
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ RETAINED = ("r/one", "r/two")
 # MQTT's namespaces: where there are any, clients are drawn over them here, as AMQP's are over virtual hosts.
 VIRTUAL_HOSTS = ("/", "v")
 STEPS = (14, 60)
-DISK_CALLS = ("pwrite", "pwrite", "fdatasync", "fdatasync", "fdatasync", "fdatasync", "fdatasync", "view", "fsync", "fsync-directory", "open", "rename", "unlink", "ftruncate", "view",
-              "syncfs", "mkdir", "pread", "reserve")
+DISK_CALLS = ("pwrite", "pwrite", *["fdatasync"] * 5, "fsync", "fsync-directory", "open", "rename", "unlink",
+              "ftruncate", *["view"] * 5, "syncfs", "mkdir", "pread", "reserve")
 
 
 class Failed(AssertionError):
@@ -117,7 +117,8 @@ class History:
 
     STEPS = {"connect": 8, "publish": 14, "publish_queue": 14, "repeat": 4, "subscribe": 5, "consume": 9, "answer": 16,
              "leave": 3, "amqp_setup": 6, "amqp_publish": 10, "amqp_consume": 5, "amqp_settle": 10, "time": 5,
-             "checkpoint": 5, "race": 6, "quiet": 5, "crash": 3, "crash_in_call": 4, "fault": 4, "full": 1, "stop": 2, "slow": 2,
+             "checkpoint": 4, "race": 12, "quiet": 5, "crash": 3, "crash_in_call": 4, "fault": 6, "full": 1,
+             "stop": 2, "slow": 2,
              "set_clock": 1}
 
     def _some_mqtt(self) -> MqttClient | None:
@@ -265,24 +266,24 @@ class History:
                 self.world.some()
 
     def _race(self) -> None:
-        """A checkpoint goes on between what clients do, while the journal's writer is slow; and then the power goes, often."""
+        """A checkpoint goes on between what clients do, while the journal's writer is slow; then power goes, often."""
         world, chance = self.world, self.chance
         assert world.node is not None
         lives = world.lives
         if world.node.failed is None and world.node.keeper.failed is None:
             world.node.checkpoint()
-        for _ in range(chance.choice((4, 8, 16))):
+        for _ in range(chance.choice((6, 12, 24))):
             node = world.node
             if node is None or world.lives != lives:
                 return
             draw = chance.random()
             if draw < 0.35:
                 self._step_of(("publish", "publish_queue", "answer", "amqp_publish", "amqp_settle"))
-            elif draw < 0.65:
+            elif draw < 0.55:
                 world.turn()
-            elif draw < 0.75:
+            elif draw < 0.61:
                 world.write_journal()
-            elif draw < 0.9:
+            elif draw < 0.82:
                 world.clock.advance(5)
                 world.run_ready()
             else:

@@ -208,9 +208,8 @@ class Books:
         if message in group.settling:       # it came too late for that delivery
             group.settling.discard(message)
             group.maybe.add(message)
-        # What several share may change hands before it leaves.
-        first = group.seen[message] == 1 and count in (None, 1) and not again and len(group.readers) == 1
-        if (first or queue.kind == "stream") and message.sends == 1 and not message.not_before_ms and (
+        # What others give back, or what changed hands before it left, has no place in the order of a reader.
+        if queue.kind == "stream" and message.sends == 1 and not message.not_before_ms and (
                 key in message.places):
             stream = where, key, message.publisher
             if self._ordered.get(stream, -1) > message.number:
@@ -223,7 +222,7 @@ class Books:
                 raise Wrong("count", f"{message} came from {key} for {group_name!r} the {group.seen[message]}. time, "
                                      f"and the broker says {count}, as before")
             group.counts[message].add(count or 0)
-            if group.seen[message] > 1 and not again:
+            if group.seen[message] > 1 and not again and key in message.places:
                 raise Wrong("count", f"{message} came from {key} again, and is not called redelivered")
         return message
 

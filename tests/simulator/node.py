@@ -17,7 +17,8 @@ from itertools import count
 from ssl import SSLWantReadError, SSLWantWriteError
 from typing import Any, cast
 
-from simulator.disk import ROOT, Disk, View, journal_calls
+from simulator.calls import ROOT, SimOps, View, journal_calls
+from simulator.disk import Disk
 from simulator.driver import SimDriver
 
 from fluxmq._core.disk.journal import JOURNAL_FAILED, Journal
@@ -147,11 +148,11 @@ class SimStore(RocksStore):
 
     def __init__(self, disk: Disk, driver: SimDriver, identity: int, options: Options) -> None:
         super().__init__(ROOT, identity=identity, durability=options.durability, file_bytes=options.journal_bytes,
-                         file_ops=journal_calls(disk), ops=disk.ops())
+                         file_ops=journal_calls(disk), ops=SimOps(disk))
         self.disk, self.driver = disk, driver
 
     def _lock(self) -> None:
-        ops = self.disk.ops()
+        ops = SimOps(self.disk)
         for name in ("journal", "state"):
             if not ops.exists(ROOT / name):
                 ops.mkdir(ROOT / name)
@@ -203,7 +204,7 @@ class Node:
         self.keeper = Keeper(self.broker, self.store, options.checkpoint_bytes, self.driver)
         self.manager = QueueManager(hub, "", self.note, cluster=cluster)
         self.segments = SegmentStore(ROOT, segment_bytes=options.segment_bytes, compression=options.compression,
-                                     ops=self.disk.ops())
+                                     ops=SimOps(self.disk))
         self.keeper.queues = QueueKeeper(self.manager, self.segments, options.cache_bytes, self.driver,
                                          small_bytes=options.small_bytes)
         self.broker.consumers = QueueConsumers(self.manager, self.note)

@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 DEFECTS = Path(__file__).resolve().parent / "defects"
 LEFT_OUT = shutil.ignore_patterns(".git", ".tox", ".venv", "node_modules", "__pycache__", ".*_cache", ".hypothesis",
                                   "fluxmq-data", "dist", "failures", "*.html")
+# With -c the working directory is where Python looks first: it plays the fluxmq of the tree it stands in.
+PLAY = "import runpy; runpy.run_path('tests/simulator/play.py', run_name='__main__')"
 COMPILED = (".pyx", ".pxd", ".h", ".c")
 FOUND = re.compile(r"^history (\d+), ([^;]*);", re.MULTILINE)
 
@@ -52,8 +54,8 @@ def plant(tree: Path, patch: Path, *, back: bool = False) -> None:
 
 def hunt(tree: Path, seed: int, histories: int) -> tuple[int, str]:
     """(the history in which it was found, what was wrong); 0: it was not."""
-    ended = subprocess.run([sys.executable, "tests/simulator/play.py", str(seed), "--count", str(histories)], cwd=tree,
-                           check=False, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(tree)})
+    ended = subprocess.run([sys.executable, "-c", PLAY, str(seed), "--count", str(histories)], cwd=tree, check=False,
+                           capture_output=True, text=True)
     if ended.returncode == 0:
         return 0, ""
     found = FOUND.search(ended.stdout)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 if __name__ == "__main__":
-    sys.path[0] = str(HERE.parent)
+    sys.path.insert(0, str(HERE.parent))
 
 from simulator.history import Failed, play  # noqa: E402
 

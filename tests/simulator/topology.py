@@ -61,7 +61,8 @@ class Topology:
             if chance.random() < 0.5:
                 exchange = chance.choice(list(EXCHANGES))
                 self.asked.add(exchange)
-                client.exchange(exchange, EXCHANGES[exchange], lambda name=exchange: self.there.add(name))  # type: ignore[misc]
+                client.exchange(exchange, EXCHANGES[exchange],
+                                lambda name=exchange: self.there.add(name))     # type: ignore[misc]
             bindings = [one for one in BINDINGS if one[1] in self.there and self.key(one[0]) in self.there]
             if bindings:
                 binding = chance.choice(bindings)

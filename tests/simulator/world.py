@@ -313,7 +313,7 @@ class World:
             return "a checkpoint"
         for client in self.clients:
             pipe = client.pipe
-            if pipe is not None and (pipe.to_broker or (pipe.to_client and not client.slow)):
+            if pipe is not None and not client.slow and (pipe.to_broker or pipe.to_client):  # who reads not is not read
                 return f"{client.name}: {len(pipe.to_broker)} bytes to the broker, {len(pipe.to_client)} from it"
         for connection, pipe in node.pipes.items():
             if pipe.room is None and connection.pending:
