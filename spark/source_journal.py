@@ -6,7 +6,7 @@ from __future__ import annotations
 import bisect
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from fluxmq.spark.source_columns import SourceError
 
 __all__ = ["Behind", "Group", "Stored", "StoredLog", "read_small", "read_state", "walk_journal"]
 
-SETTLE, QUEUE, QUEUE_END, GROUP, GROUP_END, CURSOR, TRIM = 22, 24, 25, 26, 27, 28, 29
+NAMESPACE, SETTLE, QUEUE, QUEUE_END, GROUP, GROUP_END, CURSOR, TRIM = 14, 22, 24, 25, 26, 27, 28, 29
 PAGE_BYTES = 8192
 PAGE_BITS = 16
 APPLIED_KEY = b"\x00applied"
@@ -47,14 +47,20 @@ class QueueRecord(msgspec.Struct, array_like=True):
     delay: int = 0
     delay_group: int = 0
     declared: Declared | None = None
+    namespace: int = 0
 
-    def told(self) -> QueueSpec:
-        """The queue in the words of `queues:`."""
+    def told(self, namespaces: Mapping[int, str]) -> QueueSpec:
+        """The queue in the words of `queues:`. namespaces: names by number. Raises CorruptError."""
+        if self.namespace not in namespaces:
+            raise CorruptError(f"namespace {self.namespace} has no name")
         if self.declared is not None:
-            return spec_of(self.declared, read_arguments(self.declared))
-        if self.spec is None:
+            spec = spec_of(self.declared, read_arguments(self.declared))
+        elif self.spec is not None:
+            spec = self.spec
+        else:
             raise CorruptError("the record of a queue does not say what the queue is")
-        return self.spec
+        # An earlier version wrote the name into what AMQP declared, and no number.
+        return msgspec.structs.replace(spec, namespace=namespaces[self.namespace]) if self.namespace else spec
 
 
 class Group:
@@ -93,13 +99,16 @@ class Stored:
     """Everything that view and journal say. batch: the last one of the journal that is in it."""
 
     batch: int = 0
+    namespaces: dict[int, str] = field(default_factory=lambda: {0: "/"})
     queues: dict[int, QueueRecord] = field(default_factory=dict)
     logs: dict[int, StoredLog] = field(default_factory=dict)
     groups: dict[int, tuple[int, dict[int, Group]]] = field(default_factory=dict)      # queue; by log
 
     def load(self, kind: bytes, number: int, value: bytes) -> None:
         """One value of the view."""
-        if kind == b"q":
+        if kind == b"n":
+            self._name(number, value)
+        elif kind == b"q":
             self.queues[number] = msgspec.msgpack.decode(value, type=QueueRecord)
         elif kind == b"l":
             first, following, _ = msgspec.msgpack.decode(value, type=tuple[int, int, int])
@@ -123,6 +132,8 @@ class Stored:
             _, log, first = struct.unpack(">QQQ", body)
             cursor = self._cursor(number, log)
             cursor.floor, cursor.spans = first, []         # all below is settled, nothing above is
+        elif kind == NAMESPACE:
+            self._name(number, body[8:])
         elif kind == QUEUE:
             self.queues[number] = msgspec.msgpack.decode(body[8:], type=QueueRecord)
         elif kind == QUEUE_END:
@@ -136,6 +147,11 @@ class Stored:
             first = int.from_bytes(body[8:16], "big")
             log_ = self.logs.setdefault(number, StoredLog(first, first))
             log_.first, log_.next = max(log_.first, first), max(log_.next, first)
+
+    def _name(self, number: int, record: bytes) -> None:
+        """As _core/memory/namespace.pyx writes it: u8 flags, u16 length, name; none has ended, and nothing is in it."""
+        if record[3:]:
+            self.namespaces[number] = record[3:].decode()
 
     def _cursor(self, group: int, log: int) -> Group:
         return self.groups.setdefault(group, (0, {}))[1].setdefault(log, Group(0))
@@ -242,7 +258,7 @@ def read_view(directory: Path, stored: Stored) -> None:
         if batch is None:
             batch = int.from_bytes(cast(bytes, view.get(APPLIED_KEY) or b""), "little")
         stored.batch = batch
-        for kind in (b"q", b"l", b"k", b"g"):
+        for kind in (b"n", b"q", b"l", b"k", b"g"):
             for key, value in cast("Iterator[tuple[bytes, bytes]]", view.items(from_key=kind)):
                 if key[:1] != kind:
                     break

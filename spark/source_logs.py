@@ -140,14 +140,15 @@ class LogsPlace:
         return {"directory": self.directory, "_stored": None}
 
     def names(self) -> list[str]:
-        return sorted(record.told().shown for record in self._state().queues.values())
+        stored = self._state()
+        return sorted(record.told(stored.namespaces).shown for record in stored.queues.values())
 
     def logs(self, queue: str, time_ms: int | None = None) -> QueueLogs:
         stored = self._state()
         number = self._find(stored, queue)
         record = stored.queues[number]
-        lanes = record.told().lanes
-        return QueueLogs(queue, record.told().type, [
+        lanes = record.told(stored.namespaces).lanes
+        return QueueLogs(queue, record.told(stored.namespaces).type, [
             self._log(stored, each, at // lanes, lane, time_ms) for at, (each, lane) in enumerate(record.logs)])
 
     def extra(self, queue: QueueLogs, log: QueueLog, start: int, end: int) -> dict[str, Any]:
@@ -226,10 +227,10 @@ class LogsPlace:
 
     def _find(self, stored: Stored, queue: str) -> int:
         for number, record in stored.queues.items():
-            if record.told().shown == queue:
+            if record.told(stored.namespaces).shown == queue:
                 return number
-        raise NoQueue(f"there is no queue {queue} in {self.directory}; there are: "
-                      f"{', '.join(sorted(one.told().shown for one in stored.queues.values())) or 'none'}")
+        there = sorted(record.told(stored.namespaces).shown for record in stored.queues.values())
+        raise NoQueue(f"there is no queue {queue} in {self.directory}; there are: {', '.join(there) or 'none'}")
 
     def _log(self, stored: Stored, number: int, partition: int, lane: int, time_ms: int | None) -> QueueLog:
         base = lane << LANE_BITS

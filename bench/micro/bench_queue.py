@@ -50,7 +50,7 @@ def test_append(benchmark: Any) -> None:
             queue.publish(b"$queue/q", PAYLOAD)
 
     def emptied() -> None:
-        manager.purge(manager.queues[b"q"])
+        manager.purge(manager.queues[b"/", b"q"])
 
     benchmark.pedantic(append, setup=emptied, rounds=5, warmup_rounds=1)
     assert queue.depth == MESSAGES

@@ -6,6 +6,7 @@
         user: [anna, bert]           # optional; "*" is every client with a user name
         client: "panel-*"            # optional; client identifiers, * and ? as in a shell
         anonymous: true              # optional, instead of user: clients without a user name only
+        namespace: shop              # optional, or a list; "*" is every namespace
         topics: ["plant/+/state"]    # %c client identifier, %u user name, %% a per cent sign
 
 The first rule that decides wins, and what no rule decides is denied. A rule that fits the client decides
@@ -13,6 +14,14 @@ The first rule that decides wins, and what no rule decides is denied. A rule tha
   - a subscription, if it allows, when one of its filters covers the requested filter;
   - a subscription, if it denies, when one of its filters overlaps the requested filter: so a denied topic cannot be
     read through a wildcard that happens to include it.
+
+A rule with `namespace` speaks of the topics that are there, of MQTT and AMQP (edge/amqp091/permissions.py) alike. One
+without speaks of "/", and of a topic of another namespace as `$vhost/<namespace>/<topic>`: so "#" is about "/" alone,
+and what was written for virtual hosts holds for them. A topic that is published to amq.topic there was and is also
+`$vhost/<namespace>/$exchange/amq.topic/<topic>`.
+
+A client may enter a namespace when it may publish or subscribe to `$vhost/<namespace>`: so says a rule that allows
+something in that `namespace`, or one without that covers this topic. One that denies "#" there keeps clients out.
 """
 import re
 from collections.abc import Iterable
@@ -26,8 +35,14 @@ VERBS = ("publish", "subscribe", "all")
 VIEWS_MAX = 4_096  # clients whose rules are kept ready; at some hundred bytes each
 
 _PLACEHOLDER = re.compile(r"%([%cu])")
-# One decision list: (allows, filter in levels), in the order of the file.
-_Decisions = list[tuple[bool, tuple[str, ...]]]
+_ROOT = "/"
+_ANY = "*"
+_ENTERED = "$vhost/"
+# What a decision is about: topics as they are in the namespace, topics as `$vhost/<namespace>/<topic>`, or whether to
+# enter one of the namespaces that stand in the place of levels.
+_INSIDE, _OUTSIDE, _ENTER = range(3)
+_Decision = tuple[bool, tuple[str, ...], int]  # allows, filter in levels, what about
+_Decisions = list[_Decision]  # in the order of the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +50,8 @@ class Rule:
     """Value. One rule, as written.
 
     verb: one of VERBS. users: empty for everybody, "*" for every user name. clients: globs, empty for all.
-    anonymous: only clients without a user name. topics: filters with placeholders, checked by the loader.
+    anonymous: only clients without a user name. topics: filters with placeholders, checked by the loader. namespaces:
+    empty where the rule names none.
     """
 
     allows: bool
@@ -44,6 +60,7 @@ class Rule:
     users: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
     anonymous: bool = False
+    namespaces: tuple[str, ...] = ()
 
     def fits(self, user: str | None, client_id: str) -> bool:
         """Whether the rule speaks of this client. user: None for a client without a user name."""
@@ -85,44 +102,71 @@ class Acl:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
-        self._views: dict[tuple[str | None, str], tuple[_Decisions, _Decisions]] = {}
+        self._views: dict[tuple[str | None, str, str], tuple[_Decisions, _Decisions]] = {}
 
-    def may_publish(self, user: str | None, client_id: str, topic: str) -> bool:
+    def may_publish(self, user: str | None, client_id: str, topic: str, namespace: str = _ROOT) -> bool:
         """topic: a topic name, without wildcards."""
-        levels = topic.split("/")
-        for allows, rule in self._view(user, client_id)[0]:
-            if levels_cover(rule, levels):
+        forms = _forms(topic, namespace)
+        for allows, rule, about in self._view(user, client_id, namespace)[0]:
+            if _enters(rule, topic) if about == _ENTER else any(levels_cover(rule, levels) for levels in forms[about]):
                 return allows
         return False
 
-    def may_subscribe(self, user: str | None, client_id: str, filter_: str) -> bool:
+    def may_subscribe(self, user: str | None, client_id: str, filter_: str, namespace: str = _ROOT) -> bool:
         """filter_: a valid topic filter, also behind `$share/group/`."""
         listened = shared_filter(filter_)
         if listened is None:
             return False
-        levels = listened.split("/")
-        for allows, rule in self._view(user, client_id)[1]:
-            if levels_cover(rule, levels) if allows else levels_overlap(rule, levels):
+        forms = _forms(listened, namespace)
+        for allows, rule, about in self._view(user, client_id, namespace)[1]:
+            decides = levels_cover if allows else levels_overlap
+            if _enters(rule, listened) if about == _ENTER else any(decides(rule, levels) for levels in forms[about]):
                 return allows
         return False
 
-    def _view(self, user: str | None, client_id: str) -> tuple[_Decisions, _Decisions]:
+    def _view(self, user: str | None, client_id: str, namespace: str) -> tuple[_Decisions, _Decisions]:
         """(publish, subscribe): what the rules come to for this client."""
-        view = self._views.get((user, client_id))
+        view = self._views.get((user, client_id, namespace))
         if view is None:
             view = ([], [])
             for rule in self.rules:
                 if not rule.fits(user, client_id):
                     continue
-                for levels in rule.filters(user, client_id):
+                for decision in _decisions(rule, user, client_id, namespace):
                     if rule.verb != "subscribe":
-                        view[0].append((rule.allows, levels))
+                        view[0].append(decision)
                     if rule.verb != "publish":
-                        view[1].append((rule.allows, levels))
+                        view[1].append(decision)
             if len(self._views) >= VIEWS_MAX:
                 self._views.clear()
-            self._views[user, client_id] = view
+            self._views[user, client_id, namespace] = view
         return view
+
+
+def _decisions(rule: Rule, user: str | None, client_id: str, namespace: str) -> Iterable[_Decision]:
+    """What a rule comes to for a client in a namespace."""
+    if namespace == _ROOT and rule.namespaces and (rule.allows or "#" in rule.topics):
+        yield rule.allows, rule.namespaces, _ENTER
+    if not rule.namespaces or namespace in rule.namespaces or _ANY in rule.namespaces:
+        about = _INSIDE if rule.namespaces or namespace == _ROOT else _OUTSIDE
+        for levels in rule.filters(user, client_id):
+            yield rule.allows, levels, about
+
+
+def _forms(topic: str, namespace: str) -> tuple[list[list[str]], list[list[str]]]:
+    """The levels of a topic or filter by which a decision knows it: _INSIDE, _OUTSIDE."""
+    if namespace == _ROOT:
+        return [topic.split("/")], []
+    outside = [f"{_ENTERED}{namespace}/{topic}".split("/")]
+    if not topic.startswith("$"):
+        outside.append(f"{_ENTERED}{namespace}/$exchange/amq.topic/{topic}".split("/"))
+    return [topic.split("/")], outside
+
+
+def _enters(namespaces: tuple[str, ...], topic: str) -> bool:
+    """Whether a topic of "/" stands for entering one of these."""
+    name = topic.removeprefix(_ENTERED)
+    return name != topic and (name in namespaces or _ANY in namespaces)
 
 
 def _glob_matches(glob: str, text: str) -> bool:

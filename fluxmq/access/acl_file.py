@@ -19,7 +19,7 @@ __all__ = ["load_acl", "parse_acl"]
 
 FORMAT_VERSION = "1"
 FILE_SIZE_BYTES_MAX = 16 << 20
-_RULE_KEYS = ("allow", "deny", "user", "client", "anonymous", "topics")
+_RULE_KEYS = ("allow", "deny", "user", "client", "anonymous", "namespace", "topics")
 _NULL_TAG = "tag:yaml.org,2002:null"
 
 
@@ -104,6 +104,7 @@ class _Reader:
             topics=self._list(keys["topics"], "topics", _topic_problem),
             users=self._list(keys["user"], "user") if "user" in keys else (),
             clients=self._list(keys["client"], "client") if "client" in keys else (),
+            namespaces=self._list(keys["namespace"], "namespace") if "namespace" in keys else (),
         )
 
     def _mapping(self, node: yaml.MappingNode, known: tuple[str, ...]) -> dict[str, yaml.Node]:

@@ -126,17 +126,23 @@ class Authority:
             raise AuthError(NOT_AUTHORIZED, "the user name is another than was authenticated")
         return identity
 
-    def may_publish(self, identity: str | None, client_id: str, topic: str) -> bool | None:
-        return self._acl is None or self._acl.may_publish(identity, client_id, topic)
+    def has_user(self, name: str) -> bool:
+        return name in self._users
 
-    def may_subscribe(self, identity: str | None, client_id: str, filter_: str) -> bool | None:
-        return self._acl is None or self._acl.may_subscribe(identity, client_id, filter_)
+    def namespace_of(self, identity: str | None) -> str:
+        return self._users.namespace(identity) if identity is not None else ""
 
-    async def decide_publish(self, identity: str | None, client_id: str, topic: str) -> bool:
-        return bool(self.may_publish(identity, client_id, topic))
+    def may_publish(self, identity: str | None, client_id: str, topic: str, namespace: str = "/") -> bool | None:
+        return self._acl is None or self._acl.may_publish(identity, client_id, topic, namespace)
 
-    async def decide_subscribe(self, identity: str | None, client_id: str, filter_: str) -> bool:
-        return bool(self.may_subscribe(identity, client_id, filter_))
+    def may_subscribe(self, identity: str | None, client_id: str, filter_: str, namespace: str = "/") -> bool | None:
+        return self._acl is None or self._acl.may_subscribe(identity, client_id, filter_, namespace)
+
+    async def decide_publish(self, identity: str | None, client_id: str, topic: str, namespace: str = "/") -> bool:
+        return bool(self.may_publish(identity, client_id, topic, namespace))
+
+    async def decide_subscribe(self, identity: str | None, client_id: str, filter_: str, namespace: str = "/") -> bool:
+        return bool(self.may_subscribe(identity, client_id, filter_, namespace))
 
     def reload(self) -> list[str]:
         """Read both files again. Empty when they hold from now on, else what is wrong: then both stay as they were.

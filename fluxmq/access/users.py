@@ -2,11 +2,12 @@
 
     fluxmq-users 1 <decoy key, 16 bytes in base64>
     # lines like this one, and empty ones, are kept as they are
-    <name> <argon2id hash> <SCRAM-SHA-256 verifier>
+    <name> <argon2id hash> <SCRAM-SHA-256 verifier> [namespace=<percent-encoded name>]
 
 One user per line, so that a change is one line of a diff. The number is the version of the format. Two secrets per
 user, because neither can be made from the other: the argon2id hash (`$argon2id$v=19$m=...`) checks a password that a
 CONNECT carries, the verifier (`SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey`) one that is only proved (scram.py).
+Who has a namespace may enter no other.
 The decoy key makes the salts of names that nobody has; it is stored so that such a salt is as lasting as a real one.
 
 Names are compared as they are; a name must be equal to its own SASLprep form, so that both roads find the same user.
@@ -21,13 +22,15 @@ import secrets
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import argon2
 
 from fluxmq._core.errors import ConfigError
 from fluxmq.access.scram import ITERATIONS_DEFAULT, SALT_SIZE_BYTES, ScramVerifier, saslprep
+from fluxmq.model.namespaces import namespace_problem
 
 __all__ = ["User", "Users", "add_user", "list_users", "remove_user"]
 
@@ -40,6 +43,7 @@ _HASHER = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1, 
 ARGON2_MEMORY_KIB_MAX = 1 << 20
 ARGON2_PASSES_MAX = 64
 ARGON2_LANES_MAX = 16
+_NAMESPACE = "namespace="
 
 _ARGON2 = re.compile(
     r"\$argon2id\$v=19\$m=(\d{1,9}),t=(\d{1,6}),p=(\d{1,6})\$([A-Za-z0-9+/]{11,88})\$([A-Za-z0-9+/]{16,128})")
@@ -47,15 +51,20 @@ _ARGON2 = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Value. One line of the file."""
+    """Value. One line of the file. namespace: "" for a user who is bound to none."""
 
     name: str
     password_hash: str = field(repr=False)
     scram: ScramVerifier = field(repr=False)
+    namespace: str = ""
 
     @classmethod
-    def make(cls, name: str, password: str, *, scram_iterations: int = ITERATIONS_DEFAULT) -> "User":
-        """Hash `password`, with fresh salts; about 50 ms. Raises ConfigError when name or password cannot be used."""
+    def make(cls, name: str, password: str, *, namespace: str = "",
+             scram_iterations: int = ITERATIONS_DEFAULT) -> "User":
+        """Hash `password`, with fresh salts; about 50 ms. Raises ConfigError when name, password or namespace cannot be
+        used."""
+        if namespace and (problem := namespace_problem(namespace)):
+            raise ConfigError("namespace", problem)
         problem = _name_problem(name)
         if problem:
             raise ConfigError("user name", problem)
@@ -65,10 +74,11 @@ class User:
             verifier = ScramVerifier.make(password, secrets.token_bytes(SALT_SIZE_BYTES), scram_iterations)
         except ValueError as error:
             raise ConfigError("password", str(error)) from None
-        return cls(name, _HASHER.hash(password), verifier)
+        return cls(name, _HASHER.hash(password), verifier, namespace)
 
     def __str__(self) -> str:
-        return f"{self.name} {self.password_hash} {self.scram}"
+        bound = f" {_NAMESPACE}{quote(self.namespace)}" if self.namespace else ""
+        return f"{self.name} {self.password_hash} {self.scram}{bound}"
 
 
 @dataclass(slots=True)
@@ -112,6 +122,11 @@ class Users:
     def names(self) -> list[str]:
         return list(self._users)
 
+    def namespace(self, name: str) -> str:
+        """The only namespace that this user may enter; "" for any."""
+        user = self._users.get(name)
+        return "" if user is None else user.namespace
+
     def scram(self, name: str) -> ScramVerifier | None:
         """What ScramServer looks up."""
         user = self._users.get(name)
@@ -123,19 +138,23 @@ class Users:
         return self._decoy_hash if user is None else user.password_hash
 
 
-def add_user(path: str | os.PathLike[str], name: str, password: str, *,
+def add_user(path: str | os.PathLike[str], name: str, password: str, *, namespace: str | None = None,
              scram_iterations: int = ITERATIONS_DEFAULT) -> None:
     """Add `name`, or give it a new password; the file is made if there is none, and replaced in one step.
 
-    Raises ConfigError when name or password cannot be used, or the file is damaged or cannot be written.
+    namespace: the only one that he may enter; "" for any, None leaves it as it is. Raises ConfigError when name,
+    password or namespace cannot be used, or the file is damaged or cannot be written.
     """
-    user = User.make(name, password, scram_iterations=scram_iterations)
+    user = User.make(name, password, namespace=namespace or "", scram_iterations=scram_iterations)
     with _locked(Path(path)) as file:
         if file.exists():
             document = _read(file)
         else:
             document = _Document(secrets.token_bytes(DECOY_KEY_SIZE_BYTES), [])
-        if any(old.name == name for old in document.users()):
+        former = next((old for old in document.users() if old.name == name), None)
+        if former is not None:
+            if namespace is None:
+                user = replace(user, namespace=former.namespace)
             document.lines = [user if isinstance(line, User) and line.name == name else line for line in document.lines]
         else:
             document.lines.append(user)
@@ -232,9 +251,15 @@ def _read_head(path: Path, head: str) -> bytes:
 
 def _read_user(line: str) -> User:
     fields = line.split()
-    if len(fields) != 3:
-        raise ValueError(f"{len(fields)} fields where name, argon2id hash and SCRAM verifier are expected")
-    name, password_hash, verifier = fields
+    if len(fields) != 3 and not (len(fields) == 4 and fields[3].startswith(_NAMESPACE)):
+        raise ValueError(f"{len(fields)} fields where name, argon2id hash and SCRAM verifier are expected, and perhaps "
+                         f"{_NAMESPACE}<name>")
+    name, password_hash, verifier = fields[:3]
+    namespace = ""
+    if len(fields) == 4:
+        namespace = unquote(fields[3].removeprefix(_NAMESPACE), errors="replace")
+        if problem := namespace_problem(namespace):
+            raise ValueError(f"the namespace {problem}")
     problem = _name_problem(name)
     if problem:
         raise ValueError(f"the user name {problem}")
@@ -248,7 +273,7 @@ def _read_user(line: str) -> User:
     # Four characters of base64 are three bytes; one left over is no byte at all.
     if len(found[4]) % 4 == 1 or len(found[5]) % 4 == 1:
         raise ValueError("the argon2id hash is cut short")
-    return User(name, password_hash, ScramVerifier.parse(verifier))
+    return User(name, password_hash, ScramVerifier.parse(verifier), namespace)
 
 
 @contextlib.contextmanager

@@ -1,14 +1,14 @@
-"""What the bodies of requests to the admin API must be."""
+"""What the bodies of requests to the admin API must be, and how a message stands in an answer."""
 import base64
 import binascii
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from fluxmq.engine.ports_queues import Publish, QueueRefused
+from fluxmq.engine.ports_queues import Publish, QueueMessage, QueueRefused
 from fluxmq.model import limits
 
-__all__ = ["Message", "Messages", "Replay", "Seek", "to_publish"]
+__all__ = ["Message", "Messages", "Replay", "Seek", "shown_message", "to_publish"]
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
@@ -51,3 +51,13 @@ def to_publish(message: Message) -> Publish:
         raise QueueRefused("invalid", f"expiry_s is 0 to {0xFFFFFFFF}, not {message.expiry_s}")
     return Publish(payload=payload, key=message.key, content_type=message.content_type, expiry_s=message.expiry_s,
                    user_properties=message.user_properties)
+
+
+def shown_message(message: QueueMessage) -> dict[str, Any]:
+    """A message for JSON: its payload as text where it is text."""
+    shown = msgspec.structs.asdict(message)
+    try:
+        shown["payload"], shown["encoding"] = message.payload.decode(), "utf-8"
+    except UnicodeDecodeError:
+        shown["payload"], shown["encoding"] = base64.b64encode(message.payload).decode(), "base64"
+    return shown

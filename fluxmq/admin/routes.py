@@ -1,6 +1,6 @@
 """Routes of the admin API over the engine's queues: what each takes, gives, and answers when it cannot.
 
-    GET    /api/v1/queues                             {"queues": [...]}
+    GET    /api/v1/queues?namespace=                  {"queues": [...]}
     GET    /api/v1/queues/Q                           one, in full
     PUT    /api/v1/queues/Q                           declare; body as an entry of `queues:`       201 made, 200 else
     DELETE /api/v1/queues/Q?if_unused=&if_empty=      {"deleted": true, "messages": n}
@@ -12,22 +12,26 @@
     GET    /api/v1/queues/Q/groups                    {"groups": [...]}
     POST   /api/v1/queues/Q/groups/G/seek             {"position": "first", "partition": n | null}
     DELETE /api/v1/queues/Q/groups/G
-    GET    /api/v1/clients?after=&count=              {"clients": [...], "connected": n, "next": id}   (clients.py)
-    GET    /api/v1/clients/C                          {"client": {...}, "subscriptions": [...]}
-    DELETE /api/v1/clients/C                          {"disconnected": true}: its connection, not its session
+    GET    /api/v1/clients?namespace=&after=&count=   {"clients": [...], "connected": n, "next": key}  (clients.py)
+    GET    /api/v1/clients/C?namespace=               {"client": {...}, "subscriptions": [...]}
+    DELETE /api/v1/clients/C?namespace=               {"disconnected": true}: its connection, not its session
+    GET    /api/v1/namespaces                         {"namespaces": [...]}                         (namespaces.py)
+    GET    /api/v1/namespaces/N                       one
+    POST   /api/v1/namespaces/N                       create                                         201 made, 200 else
+    DELETE /api/v1/namespaces/N                       with all that is in it: {"deleted": true, "sessions": n, ...}
     GET    /api/v1/bans                               {"bans": [...], "standing": n}                (bans.py)
     DELETE /api/v1/bans/ADDRESS?user=                 {"lifted": [...]}
-    GET    /api/v1/dlq                                {"dead_letters": [...]}, one entry per queue
+    GET    /api/v1/dlq?namespace=                     {"dead_letters": [...]}, one entry per queue
     GET    /api/v1/queues/Q/dlq?from=&count=          browse the dead letters of Q
     POST   /api/v1/queues/Q/dlq/replay                {"messages": [[partition, offset], ...]} or {"count": n}
     POST   /api/v1/queues/Q/dlq/purge                 {"purged": n}
     POST   /api/v1/record                             a stream; recorded while it is open (recordings.py)
 
-Names are one segment each, percent-encoded. What changes something is answered when the change is durable, as an MQTT
-client would be. What fails is {"error": word, "detail": sentence, "hint": what to do}.
+Names are one segment each, percent-encoded. A queue Q outside "/" is named as it is listed, <namespace>/<name>, or by
+its name with ?namespace=, by which nothing else can be meant. What changes something is answered when the change is
+durable, as an MQTT client would be. What fails is {"error": word, "detail": sentence, "hint": what to do}.
 """
 import asyncio
-import base64
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
@@ -36,14 +40,18 @@ import msgspec
 
 from fluxmq._core.errors import StorageError
 from fluxmq.admin.bans import lift_bans, list_bans
-from fluxmq.admin.bodies import Message, Messages, Replay, Seek, to_publish
+from fluxmq.admin.bodies import Message, Messages, Replay, Seek, shown_message, to_publish
 from fluxmq.admin.clients import disconnect_client, list_clients, show_client
 from fluxmq.admin.http import Answer, Request, Stream
+from fluxmq.admin.namespaces import create_namespace, delete_namespace, list_namespaces, show_namespace
 from fluxmq.admin.pages import PAGE_WORDS, accepts_pages, browse_page
 from fluxmq.admin.recordings import begin_recording
+from fluxmq.admin.words import number, truth
+from fluxmq.admin.words import partition as read_partition
 from fluxmq.engine.ports_clients import ClientsPort
 from fluxmq.engine.ports_guard import BansPort
-from fluxmq.engine.ports_queues import Browsed, QueueMessage, QueueRefused, QueuesPort
+from fluxmq.engine.ports_namespaces import NamespacesPort
+from fluxmq.engine.ports_queues import Browsed, QueueName, QueueRefused, QueuesPort
 from fluxmq.engine.ports_record import RecordPort, RecordRefused
 from fluxmq.model import limits
 
@@ -54,7 +62,6 @@ _LINES_TYPE = "application/x-ndjson"
 _STATUS = {"not_found": 404, "conflict": 409, "invalid": 400, "full": 507, "unavailable": 503}
 _WORDS = {400: "invalid", 404: "not_found", 405: "method", 413: "too_large", 431: "too_large", 503: "unavailable",
           504: "timeout"}
-_TRUTHS = {"": True, "1": True, "true": True, "0": False, "false": False}
 # Between two looks at what was not there: the disk's answer to a browse, the next message of a tail. A look costs
 # microseconds; whoever watches a tail does not see a tenth of a second.
 _LOADING_SECONDS = 0.01
@@ -77,21 +84,18 @@ _Verb = Callable[[_Call], Awaitable[Answer | Stream]]
 
 
 def _json(status: int, body: dict[str, Any], *headers: tuple[str, str]) -> Answer:
-    return Answer(status, _JSON_TYPE, msgspec.json.encode(body) + b"\n", headers)
-
-
-def _shown(message: QueueMessage) -> dict[str, Any]:
-    """A message for JSON: its payload as text where it is text."""
-    shown = msgspec.structs.asdict(message)
-    try:
-        shown["payload"], shown["encoding"] = message.payload.decode(), "utf-8"
-    except UnicodeDecodeError:
-        shown["payload"], shown["encoding"] = base64.b64encode(message.payload).decode(), "base64"
-    return shown
+    # a QueueName is text, too
+    return Answer(status, _JSON_TYPE, msgspec.json.encode(body, enc_hook=str) + b"\n", headers)
 
 
 def _invalid(text: str, hint: str = "") -> QueueRefused:
     return QueueRefused("invalid", text, hint)
+
+
+def _within(call: _Call, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of the namespace that is asked for; all, where none is."""
+    only = call.query.get("namespace")
+    return entries if only is None else [entry for entry in entries if entry["namespace"] == only]
 
 
 class AdminRoutes:
@@ -100,7 +104,7 @@ class AdminRoutes:
 
     def __init__(self, queues: QueuesPort, recordings: RecordPort | None = None, *,
                  tail_seconds: float = _TAIL_SECONDS, clients: Sequence[ClientsPort] = (),
-                 bans: BansPort | None = None,
+                 bans: BansPort | None = None, namespaces: NamespacesPort | None = None,
                  on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None) -> None:
         self._queues = queues
         self._on_log = on_log
@@ -108,7 +112,7 @@ class AdminRoutes:
         # path, None for a name; the verbs of it; the query that each takes
         self._routes: list[tuple[tuple[str | None, ...], dict[str, tuple[_Verb, frozenset[str]]]]] = []
         queue = ("queues", None)
-        self._route(("queues",), GET=(self._list, ""))
+        self._route(("queues",), GET=(self._list, "namespace"))
         self._route(queue, GET=(self._describe, ""), PUT=(self._declare, ""),
                     DELETE=(self._delete, "if_unused if_empty"))
         self._route((*queue, "purge"), POST=(self._purge, ""))
@@ -118,13 +122,19 @@ class AdminRoutes:
         self._route((*queue, "groups"), GET=(self._groups, ""))
         self._route((*queue, "groups", None), DELETE=(self._delete_group, ""))
         self._route((*queue, "groups", None, "seek"), POST=(self._seek, ""))
-        self._route(("clients",), GET=(lambda call: list_clients(clients, call.query), "after count"))
-        self._route(("clients", None), GET=(lambda call: show_client(clients, call.names[0]), ""),
-                    DELETE=(lambda call: disconnect_client(clients, call.names[0]), ""))
+        self._route(("clients",), GET=(lambda call: list_clients(clients, call.query), "namespace after count"))
+        self._route(("clients", None),
+                    GET=(lambda call: show_client(clients, call.names[0], **call.query), "namespace"),
+                    DELETE=(lambda call: disconnect_client(clients, call.names[0], **call.query), "namespace"))
+        if namespaces is not None:
+            self._route(("namespaces",), GET=(lambda call: list_namespaces(namespaces), ""))
+            self._route(("namespaces", None), GET=(lambda call: show_namespace(namespaces, call.names[0]), ""),
+                        POST=(lambda call: create_namespace(namespaces, call.names[0], self._durable), ""),
+                        DELETE=(lambda call: delete_namespace(namespaces, call.names[0], self._durable), ""))
         if bans is not None:
             self._route(("bans",), GET=(lambda call: list_bans(bans), ""))
             self._route(("bans", None), DELETE=(lambda call: lift_bans(bans, call.names[0], call.query), "user"))
-        self._route(("dlq",), GET=(self._dead_list, ""))
+        self._route(("dlq",), GET=(self._dead_list, "namespace"))
         self._route((*queue, "dlq"), GET=(self._dead_browse, "from count"))
         self._route((*queue, "dlq", "replay"), POST=(self._dead_replay, ""))
         self._route((*queue, "dlq", "purge"), POST=(self._dead_purge, ""))
@@ -132,8 +142,9 @@ class AdminRoutes:
             self._route(("record",), POST=(lambda call: begin_recording(recordings, call.body), ""))
 
     def _route(self, path: tuple[str | None, ...], **verbs: tuple[_Verb, str]) -> None:
-        self._routes.append((path, {method: (verb, frozenset(query.split())) for method, (verb, query)
-                                    in verbs.items()}))
+        every = {"namespace"} if path[:2] == ("queues", None) else set()
+        self._routes.append((path, {method: (verb, frozenset({*query.split(), *every}))
+                                    for method, (verb, query) in verbs.items()}))
 
     def refuse(self, status: int, text: str, hint: str = "") -> Answer:
         return _json(status, {"error": _WORDS.get(status, "internal" if status >= 500 else "invalid"), "detail": text,
@@ -150,7 +161,7 @@ class AdminRoutes:
         verbs, names = self._find(segments)
         if verbs is None:
             return self.refuse(404, "there is no such path",
-                               "the paths begin with /api/v1/queues, dlq, clients or bans")
+                               "the paths begin with /api/v1/queues, dlq, clients, namespaces or bans")
         found = verbs.get("GET" if request.method == "HEAD" and "tail" not in segments[-1:] else request.method)
         if found is None:
             allowed = ", ".join(verbs)
@@ -160,11 +171,13 @@ class AdminRoutes:
         if set(query) - words:
             return self.refuse(400, f"unknown in the query: {', '.join(sorted(set(query) - words))}",
                                f"there are: {', '.join(sorted(words))}" if words else "it takes no query")
+        if names and segments[2] == "queues" and "namespace" in query:
+            names[0] = QueueName(query.pop("namespace"), names[0])
         try:
             answer = await verb(_Call(names, query, request.body, accepts_pages(request.raw)))
             if self._on_log is not None and request.method not in ("GET", "HEAD") and segments[-1] != "messages":
                 self._on_log("info", "", "changed through the admin socket", {
-                    "request": f"{request.method} {path}", **query})
+                    "request": f"{request.method} {path}", **dict(pairs)})
             return answer
         except (QueueRefused, RecordRefused) as error:
             return _json(_STATUS[error.kind], {"error": error.kind, "detail": error.text, "hint": error.hint})
@@ -202,23 +215,28 @@ class AdminRoutes:
     # ------------------------------------------------------------------ queues
 
     async def _list(self, call: _Call) -> Answer:
-        return _json(200, {"queues": self._queues.list_queues()})
+        return _json(200, {"queues": _within(call, self._queues.list_queues())})
 
     async def _describe(self, call: _Call) -> Answer:
         return _json(200, self._queues.describe(call.names[0]))
 
     async def _declare(self, call: _Call) -> Answer:
-        name = call.names[0]
+        name = own = call.names[0]
         spec = msgspec.json.decode(call.body or b"{}", type=dict[str, Any])
-        if spec.setdefault("name", name) != name:
-            raise _invalid(f"the path names {name}, the body {spec['name']}", "leave the name out of the body")
+        if isinstance(name, QueueName):
+            own = name.own
+            if spec.setdefault("namespace", name.namespace) != name.namespace:
+                raise _invalid(f"the query names the namespace {name.namespace}, the body {spec['namespace']}",
+                               "leave one of them out")
+        if spec.setdefault("name", own) != own:
+            raise _invalid(f"the path names {own}, the body {spec['name']}", "leave the name out of the body")
         result = self._queues.declare(spec)
         await self._durable()
         return _json(201 if result == "created" else 200, {"name": name, "result": result})
 
     async def _delete(self, call: _Call) -> Answer:
-        messages = self._queues.delete(call.names[0], if_unused=_truth(call, "if_unused"),
-                                       if_empty=_truth(call, "if_empty"))
+        messages = self._queues.delete(call.names[0], if_unused=truth(call.query, "if_unused"),
+                                       if_empty=truth(call.query, "if_empty"))
         await self._durable()
         return _json(200, {"deleted": True, "messages": messages})
 
@@ -258,7 +276,7 @@ class AdminRoutes:
             return await browse_page(self._queues, call.names[0], call.query)
         if set(call.query) & {"to", "lane"}:
             raise _invalid("`to` and `lane` are for pages of messages", "see Accept in docs/queues.md")
-        partition = _partition(call)
+        partition = read_partition(call.query)
         return await self._browsed(call, lambda position, count: self._queues.browse(
             call.names[0], position, count, limits.ADMIN_BROWSE_BYTES_MAX, partition))
 
@@ -268,16 +286,16 @@ class AdminRoutes:
 
     async def _browsed(self, call: _Call, browse: Callable[[str, int], Browsed]) -> Answer:
         """A page: waits for the disk until there is a message or the end, and never for more than that."""
-        count = _number(call, "count", 10, 1, limits.ADMIN_MESSAGES_MAX)
+        count = number(call.query, "count", 10, 1, limits.ADMIN_MESSAGES_MAX)
         assert count is not None
         found = browse(call.query.get("from", "first"), count)
         while found.loading and not found.messages:
             await asyncio.sleep(_LOADING_SECONDS)
             found = browse(found.next, count)
-        return _json(200, {"messages": [_shown(message) for message in found.messages], "next": found.next})
+        return _json(200, {"messages": [shown_message(message) for message in found.messages], "next": found.next})
 
     async def _tail(self, call: _Call) -> Stream:
-        name, partition = call.names[0], _partition(call)
+        name, partition = call.names[0], read_partition(call.query)
 
         def browse(position: str) -> Browsed:
             return self._queues.browse(name, position, _STEP, limits.ADMIN_BROWSE_BYTES_MAX, partition)
@@ -289,7 +307,7 @@ class AdminRoutes:
         idle = 0
         while True:
             if found.messages:
-                yield b"".join(msgspec.json.encode(_shown(message)) + b"\n" for message in found.messages)
+                yield b"".join(msgspec.json.encode(shown_message(message)) + b"\n" for message in found.messages)
                 idle = 0
                 await asyncio.sleep(0)  # a backlog is read in turns with everything else
             else:
@@ -324,7 +342,7 @@ class AdminRoutes:
     # ------------------------------------------------------------------ dead letters
 
     async def _dead_list(self, call: _Call) -> Answer:
-        return _json(200, {"dead_letters": self._queues.dead_list()})
+        return _json(200, {"dead_letters": _within(call, self._queues.dead_list())})
 
     async def _dead_browse(self, call: _Call) -> Answer:
         return await self._browsed(call, lambda position, count: self._queues.dead_browse(
@@ -378,23 +396,3 @@ class AdminRoutes:
         purged = self._queues.dead_purge(call.names[0])
         await self._durable()
         return _json(200, {"purged": purged})
-
-
-def _truth(call: _Call, word: str) -> bool:
-    text = call.query.get(word, "false")
-    if text not in _TRUTHS:
-        raise _invalid(f"{word} is true or false, not {text!r}")
-    return _TRUTHS[text]
-
-
-def _number(call: _Call, word: str, default: int | None, least: int, most: int) -> int | None:
-    text = call.query.get(word)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= most):
-        raise _invalid(f"{word} is a number from {least} to {most}, not {text!r}")
-    return int(text)
-
-
-def _partition(call: _Call) -> int | None:
-    return _number(call, "partition", None, 0, 65535)

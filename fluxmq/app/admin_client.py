@@ -23,6 +23,7 @@ _ANSWER_SECONDS_MAX = 45.0
 _TAIL_SECONDS_MAX = 60.0
 # How much of an answer is read: the largest browse is 4 MiB of payload, a third more in base64, and its properties.
 _ANSWER_BYTES_MAX = 64 << 20
+_OF_NAMESPACES = ("queues", "dlq")  # what AdminClient.namespace is said of
 
 
 class AdminError(FluxError):
@@ -60,6 +61,7 @@ class AdminClient:
 
     def __init__(self, path: Path, option: str = "--socket") -> None:
         self.path, self.option = path, option       # option: of the command, that says where the socket is
+        self.namespace: str | None = None  # of queues that are asked for; None: their names say it
         self._connection = _Connection(path)
 
     def ask(self, method: str, *segments: str, query: dict[str, Any] | None = None, body: Any = None) -> Any:
@@ -124,6 +126,8 @@ class AdminClient:
             target = "/api/v1/" + "/".join(quote(segment, safe="") for segment in segments)
         except UnicodeEncodeError:  # bytes of the command line that are no text come as surrogates
             raise AdminError("names are UTF-8", "the shell's locale may say otherwise") from None
+        if self.namespace is not None and segments[0] in _OF_NAMESPACES:
+            query = {**(query or {}), "namespace": self.namespace}
         given = {word: _text(value) for word, value in (query or {}).items() if value is not None}
         if given:
             target += "?" + urlencode(given)

@@ -52,8 +52,7 @@ class Amqp091:
         """Builds what connections need; after queues, before anything is read from disk."""
         server, config = self._server, self._server.config.amqp091
         assert server.store is not None
-        self.exchanges = ExchangeManager(server.hub, [name.encode() for name in config.virtual_hosts],
-                                         seed=secrets.randbits(64), cluster=server.cluster)
+        self.exchanges = ExchangeManager(server.hub, seed=secrets.randbits(64), cluster=server.cluster)
         self.queues = AmqpQueues(server.queue_manager, secrets.token_bytes, self._route)
         self.queues.dead.on_published = self._dead_letter
         server.keeper.exchanges = ExchangeKeeper(self.exchanges, server.queue_manager)
@@ -65,11 +64,12 @@ class Amqp091:
                      payload: bytes, queues: list[Queue]) -> None:
         """To MQTT, where amq.topic leads; in the batch of its death, but not at once: a message may die while another
         is being published."""
-        exchanges = self.exchanges.vhosts.get(vhost)
+        hub = self._server.hub
+        exchanges, namespace = self.exchanges.vhosts.get(vhost), hub.namespaces.get(vhost)
         route = exchanges.lookup(exchange, key, headers) if exchanges is not None else None
-        if route is not None and route.mqtt:
-            hub = self._server.hub
-            hub.publish_later(lambda: publish_amqp(hub, exchange, key, payload, properties, taken=queues))
+        if route is not None and route.mqtt and namespace is not None:
+            hub.publish_later(lambda: publish_amqp(
+                hub, exchange, key, payload, properties, taken=queues, namespace=namespace))
 
     def _route(self, vhost: bytes, exchange: bytes, key: bytes, headers: bytes) -> list[Queue]:
         """Where a dead letter goes."""
@@ -78,10 +78,13 @@ class Amqp091:
         return route.queues if route is not None else []
 
     def find_virtual_host(self, name: str) -> Exchanges | None:
-        """None: it is not among amqp091.virtual_hosts."""
-        if name not in self._server.config.amqp091.virtual_hosts:   # "/" is always there, but not always for AMQP
+        """None: there is no such namespace, or it is not for AMQP."""
+        namespace = self._server.hub.namespaces.get(name.encode("utf-8", "surrogateescape"))
+        # "/" is always there, but not always for AMQP.
+        closed = name == "/" and name not in self._server.config.amqp091.virtual_hosts
+        if namespace is None or not namespace.open or closed:
             return None
-        return self.exchanges.open_vhost(name.encode())
+        return self.exchanges.add_vhost(namespace.name)
 
     def tick(self) -> None:
         """The clock has moved."""

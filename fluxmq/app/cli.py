@@ -19,6 +19,7 @@ from fluxmq.app import exit_codes
 from fluxmq.app.ban_cli import ban
 from fluxmq.app.client_cli import client
 from fluxmq.app.log_commands import log
+from fluxmq.app.namespace_cli import namespace
 from fluxmq.app.queue_cli import queue
 from fluxmq.app.record_cli import record
 
@@ -63,6 +64,7 @@ def cli() -> None:
 cli.add_command(ban)
 cli.add_command(client)
 cli.add_command(log)
+cli.add_command(namespace)
 cli.add_command(queue)
 cli.add_command(record)
 
@@ -153,7 +155,10 @@ def user() -> None:
 @click.argument("name")
 @_users_option
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input, one line.")
-def user_add(name: str, file: Path, password_stdin: bool) -> None:
+@click.option("--namespace", metavar="NAMESPACE", help=(
+    "The only namespace that the user may enter, and where its MQTT clients are; \"\": any. Without this option it "
+    "stays as it is."))
+def user_add(name: str, file: Path, password_stdin: bool, namespace: str | None) -> None:
     """Add the user NAME, or change its password. FILE is made when it is missing."""
     from fluxmq.access import users
 
@@ -170,7 +175,7 @@ def user_add(name: str, file: Path, password_stdin: bool) -> None:
             raise click.UsageError("nobody is there to type the password: give it on standard input, one line, with "
                                    "--password-stdin") from None
     with _file_errors(file):
-        users.add_user(str(file), name, password)
+        users.add_user(str(file), name, password, namespace=namespace)
     click.echo(f"{name} may log in; a running broker learns it by SIGHUP")
 
 

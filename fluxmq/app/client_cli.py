@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from fluxmq.app.queue_place import Place, asks
+from fluxmq.app.queue_place import Place, asks, namespace_option
 from fluxmq.app.queue_text import as_table, as_time, plain
 
 __all__ = ["client"]
 
 _PAGE = 1000
-_COLUMNS = {"client_id": "CLIENT", "protocol": "PROTOCOL", "peer": "PEER", "user": "USER", "virtual_host": "VHOST",
+_COLUMNS = {"client_id": "CLIENT", "protocol": "PROTOCOL", "peer": "PEER", "user": "USER", "virtual_host": "NAMESPACE",
             "since_ms": "CONNECTED SINCE", "channels": "CHANNELS", "subscriptions": "SUBSCRIPTIONS", "name": "NAME",
             "product": "PRODUCT"}
 
@@ -24,15 +24,17 @@ def client() -> None:
 
 @client.command("list")
 @click.option("-n", "--count", type=click.IntRange(0), default=_PAGE, show_default=True,
-              help="At most so many, in the order of their identifiers; 0: all.")
+              help="At most so many, by namespace and identifier; 0: all.")
+@click.option("--namespace", metavar="NAME", help="Only those in this namespace.")
 @asks
-def client_list(place: Place, count: int) -> None:
+def client_list(place: Place, count: int, namespace: str | None) -> None:
     """List the clients that are connected, of MQTT and of AMQP."""
     found: list[dict[str, Any]] = []
     answer: dict[str, Any] = {"next": ""}
     while answer["next"] is not None and (count == 0 or len(found) < count):
         step = min(_PAGE, count - len(found)) if count else _PAGE
-        answer = place.client.ask("GET", "clients", query={"after": answer["next"] or None, "count": step})
+        answer = place.client.ask("GET", "clients", query={
+            "namespace": namespace, "after": answer["next"] or None, "count": step})
         found += answer["clients"]
     more = answer["connected"] - len(found)
 
@@ -46,10 +48,11 @@ def client_list(place: Place, count: int) -> None:
 
 @client.command("show")
 @click.argument("client_id")
+@namespace_option
 @asks
-def client_show(place: Place, client_id: str) -> None:
+def client_show(place: Place, client_id: str, namespace: str) -> None:
     """Show one client that is connected, and what it is subscribed to."""
-    answer = place.client.ask("GET", "clients", client_id)
+    answer = place.client.ask("GET", "clients", client_id, query={"namespace": namespace})
     about, found = answer["client"], answer["subscriptions"]
 
     def text() -> str:
@@ -66,12 +69,13 @@ def client_show(place: Place, client_id: str) -> None:
 
 @client.command("kick")
 @click.argument("client_id")
+@namespace_option
 @asks
-def client_kick(place: Place, client_id: str) -> None:
+def client_kick(place: Place, client_id: str, namespace: str) -> None:
     """Disconnect a client.
 
     MQTT 5 clients are told 0x98, those of AMQP 320. A session stays as it would if the connection were lost, and the
     client may come back: to keep it out, take it from the users file.
     """
-    answer = place.client.ask("DELETE", "clients", client_id)
+    answer = place.client.ask("DELETE", "clients", client_id, query={"namespace": namespace})
     place.show(answer, lambda: f"{plain(client_id)} is disconnected")

@@ -16,7 +16,7 @@ from fluxmq.app.config_sources import Given, Problem, from_environment, from_set
 from fluxmq.model.config import Config
 from fluxmq.model.config_keys import KEYS, build
 from fluxmq.model.config_refused import refusal
-from fluxmq.model.queues import SpecError
+from fluxmq.model.entries import SpecError
 
 __all__ = ["DEFAULT", "InvalidConfig", "Provenance", "load"]
 

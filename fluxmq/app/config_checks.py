@@ -178,6 +178,19 @@ def _amqp(config: Config) -> Iterator[Finding]:
         yield ("amqp091.memory_high",), "must be 0B or at least 64MiB, or the broker would block all from its start"
 
 
+def _namespaces(config: Config) -> Iterator[Finding]:
+    known = config.namespace_names()
+    listed = ", ".join(sorted(known))
+    for at, spec in enumerate(config.queues):
+        if spec.namespace not in known:
+            yield (f"queues[{at}].namespace", "queues", "namespaces"), (
+                f"{spec.namespace!r} is no namespace: add it to namespaces, or use one of {listed}")
+    for path, slot in config.mqtt_listeners():
+        if slot.namespace not in known:
+            yield (f"{path}.namespace", "namespaces"), (
+                f"{slot.namespace!r} is no namespace: add it to namespaces, or use one of {listed}")
+
+
 def is_topic_choice(text: str) -> bool:
     """Whether it is a topic filter by which a recording may choose: of one subscriber, not of a shared subscription."""
     return check_filter(text.encode("utf-8", "surrogateescape")) == 1 and not text.startswith("$share/")
@@ -209,4 +222,4 @@ def _record(config: Config) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
-    _addresses, _tls, _websocket, _who_may_connect, _files, _numbers, _amqp, _exempt, _record)
+    _addresses, _tls, _websocket, _who_may_connect, _files, _numbers, _amqp, _namespaces, _exempt, _record)

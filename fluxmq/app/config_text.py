@@ -1,18 +1,29 @@
 """The configuration as text: `config show` (YAML with where each value comes from) and `config keys` (the schema)."""
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fluxmq._core.errors import ConfigError
 from fluxmq.app.config import DEFAULT, Provenance
 from fluxmq.app.config_sources import ENVIRONMENT_PREFIX, unknown_key
 from fluxmq.app.exit_codes import MEANINGS
 from fluxmq.model.config import Config
-from fluxmq.model.config_keys import KEYS, QUEUE_KEYS, QUEUE_SECTIONS, SECTIONS, Key, values
+from fluxmq.model.config_keys import (
+    KEYS,
+    NAMESPACE_KEYS,
+    NAMESPACE_SECTIONS,
+    QUEUE_KEYS,
+    QUEUE_SECTIONS,
+    SECTIONS,
+    Key,
+    values,
+)
 from fluxmq.model.config_refused import ALIASES, REFUSED
 from fluxmq.model.queues import REFUSED as QUEUE_REFUSED
 
 __all__ = ["explain", "keys_as_markdown", "keys_as_text", "show"]
 
 _COMMENT_COLUMN = 44
+# Keys of the entries of lists.
+_ENTRIES = {**NAMESPACE_KEYS, **QUEUE_KEYS}
 
 
 def show(config: Config, provenance: Provenance) -> str:
@@ -35,7 +46,7 @@ def show(config: Config, provenance: Provenance) -> str:
 
 def keys_as_text() -> str:
     """Every key in four lines."""
-    return "\n".join(_key_as_text(key) for key in [*KEYS.values(), *QUEUE_KEYS.values()])
+    return "\n".join(_key_as_text(key) for key in [*KEYS.values(), *_ENTRIES.values()])
 
 
 def _key_as_text(key: Key) -> str:
@@ -47,11 +58,11 @@ def explain(path: str) -> str:
 
     Raises ConfigError for what there is not, with the nearest that there is."""
     path = ALIASES.get(path, path)
-    key = KEYS.get(path) or QUEUE_KEYS.get(path)
+    key = KEYS.get(path) or _ENTRIES.get(path)
     if key is not None:
         named = f"    environment: {ENVIRONMENT_PREFIX}{path.replace('.', '__').upper()}\n" if path in KEYS else ""
         return _key_as_text(key) + named
-    below = [one for one in [*KEYS.values(), *QUEUE_KEYS.values()] if one.path.startswith((f"{path}.", f"{path}[]."))]
+    below = [one for one in [*KEYS.values(), *_ENTRIES.values()] if one.path.startswith((f"{path}.", f"{path}[]."))]
     if below:
         return "\n".join([*([f"{path}\n    {SECTIONS[path]}\n"] if path in SECTIONS else []),
                           *map(_key_as_text, below)])
@@ -87,6 +98,7 @@ def _markdown() -> Iterator[str]:
             for key in keys:
                 yield f"| {' | '.join(_row(key))} |"
         yield ""
+    yield from _namespaces()
     yield from _queues()
     yield "## Keys that are refused"
     yield ""
@@ -108,6 +120,39 @@ def _markdown() -> Iterator[str]:
         yield f"| {status} | {_cell(meaning)} |"
 
 
+def _namespaces() -> Iterator[str]:
+    """The keys of an entry of `namespaces`."""
+    yield "## An entry of namespaces"
+    yield ""
+    yield ("`namespaces` is a list; an entry is a name, or has these keys. What they are for: "
+           "[namespaces](namespaces.md).")
+    yield ""
+    yield "```yaml"
+    yield "namespaces:"
+    yield "  - shop"
+    yield "  - {name: plant, limits: {connections: 500, bytes: 1GiB, messages_per_second: 10000}}"
+    yield "```"
+    yield ""
+    yield from _entry("namespace", "namespaces[]", NAMESPACE_KEYS, NAMESPACE_SECTIONS)
+
+
+def _entry(what: str, prefix: str, keys: Mapping[str, Key], sections: Mapping[str, str]) -> Iterator[str]:
+    for section, text in sections.items():
+        name = section.removeprefix(prefix).lstrip(".")
+        if name:
+            yield f"### `{name}` of a {what}"
+            yield ""
+            yield text
+            yield ""
+        yield "| key | default | allowed | what it does |"
+        yield "|---|---|---|---|"
+        for key in keys.values():
+            if key.path.rpartition(".")[0] == section:
+                row = _row(key)
+                yield f"| {row[0]} | {row[1] if key.path != f'{prefix}.name' else 'none'} | {' | '.join(row[2:])} |"
+        yield ""
+
+
 def _queues() -> Iterator[str]:
     """The keys of an entry of `queues`."""
     yield "## An entry of queues"
@@ -116,20 +161,7 @@ def _queues() -> Iterator[str]:
            "admin socket too. What they are for: [queues and streams](../queues.md).")
     yield ""
     yield from _example()
-    for section, text in QUEUE_SECTIONS.items():
-        name = section.removeprefix("queues[]").lstrip(".")
-        if name:
-            yield f"### `{name}` of a queue"
-            yield ""
-            yield text
-            yield ""
-        yield "| key | default | allowed | what it does |"
-        yield "|---|---|---|---|"
-        for key in QUEUE_KEYS.values():
-            if key.path.rpartition(".")[0] == section:
-                row = _row(key)
-                yield f"| {row[0]} | {row[1] if key.path != 'queues[].name' else 'none'} | {' | '.join(row[2:])} |"
-        yield ""
+    yield from _entry("queue", "queues[]", QUEUE_KEYS, QUEUE_SECTIONS)
     yield "### Keys of a queue that are refused"
     yield ""
     yield "| key | why, and what to write instead |"

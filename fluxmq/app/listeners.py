@@ -67,7 +67,8 @@ def _mqtt(server: Server, path: str, slot: MqttSlot) -> Listener:
         topic_alias_max=broker.topic_alias_max, qos_max=broker.max_qos,
         retain_available=broker.max_retained_messages > 0, keep_alive_max_s=int(broker.server_keep_alive_max),
         topic_levels_max=broker.max_topic_levels, payload_bytes_max=broker.max_message_size,
-        response_information=broker.response_information, write_timeout_ms=int(slot.write_timeout * 1000))
+        response_information=broker.response_information, write_timeout_ms=int(slot.write_timeout * 1000),
+        namespace=slot.namespace)
     front = Front(server.broker, server.authority, options, server.tally, path.removeprefix("server."),
                   version={"auto": 0, "v3": 3, "v5": 5}[slot.protocol],
                   username_from=slot.username_from if isinstance(slot, TlsListener) else "",

@@ -11,7 +11,7 @@ import click
 from fluxmq.app.queue_place import (
     PAGE,
     Place,
-    asks,
+    asks_queues,
     confirm,
     pages,
     partition_option,
@@ -33,7 +33,7 @@ def queue() -> None:
 
 
 @queue.command("list")
-@asks
+@asks_queues
 def queue_list(place: Place) -> None:
     """List the queues."""
     answer = place.client.ask("GET", "queues")
@@ -47,7 +47,7 @@ def queue_list(place: Place) -> None:
 
 @queue.command("describe")
 @click.argument("name")
-@asks
+@asks_queues
 def queue_describe(place: Place, name: str) -> None:
     """Show everything about the queue NAME."""
     answer = place.client.ask("GET", "queues", name)
@@ -63,7 +63,7 @@ def queue_describe(place: Place, name: str) -> None:
 @click.option("--partitions", type=click.IntRange(1), help="How many partitions.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE",
               help="Any key of a queue's configuration, such as limits.message_ttl=1h. Repeatable.")
-@asks
+@asks_queues
 def queue_create(place: Place, name: str, type_: str, topics: tuple[str, ...], partitions: int | None,
                  sets: tuple[str, ...]) -> None:
     """Create the queue NAME, or change what may be changed of it. One that is already so is left as it is."""
@@ -104,7 +104,7 @@ def _value(text: str) -> Any:
 @click.option("--if-unused", is_flag=True, help="Only when nobody consumes.")
 @click.option("--if-empty", is_flag=True, help="Only when nothing is in it.")
 @yes_option
-@asks
+@asks_queues
 def queue_delete(place: Place, name: str, if_unused: bool, if_empty: bool, yes: bool) -> None:
     """Delete the queue NAME with its messages and groups."""
     confirm(yes or if_empty, f"Delete {plain(name)} with all that is in it?")
@@ -115,7 +115,7 @@ def queue_delete(place: Place, name: str, if_unused: bool, if_empty: bool, yes: 
 @queue.command("purge")
 @click.argument("name")
 @yes_option
-@asks
+@asks_queues
 def queue_purge(place: Place, name: str, yes: bool) -> None:
     """Empty the queue NAME, for all its groups."""
     confirm(yes, f"Throw away all messages in {plain(name)}?")
@@ -135,7 +135,7 @@ def queue_purge(place: Place, name: str, yes: bool) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until interrupted.")
 @click.option("--properties", is_flag=True, help="Show their properties too.")
 @partition_option
-@asks
+@asks_queues
 def queue_tail(place: Place, name: str, start: str | None, count: int | None, follow: bool, properties: bool,
                partition: int | None) -> None:
     """Print messages of the queue NAME. Nothing is consumed."""
@@ -163,7 +163,7 @@ def queue_tail(place: Place, name: str, start: str | None, count: int | None, fo
 @click.option("--delay", type=click.FloatRange(0), metavar="SECONDS", help="Not to be delivered before.")
 @click.option("--expiry", type=click.IntRange(0, 0xFFFFFFFF), metavar="SECONDS", help="Not to be delivered after.")
 @click.option("--content-type", default="", help="Content Type.")
-@asks
+@asks_queues
 def queue_publish(place: Place, name: str, message: str | None, key: str, pairs: tuple[str, ...],
                   partition_key: str | None, priority: int | None, delay: float | None, expiry: int | None,
                   content_type: str) -> None:
@@ -244,7 +244,7 @@ def _batches(lines: list[bytes]) -> Iterator[list[bytes]]:
 @queue.command("groups")
 @click.argument("name")
 @click.option("--delete", "gone", metavar="GROUP", help="Delete this group instead; its position is forgotten.")
-@asks
+@asks_queues
 def queue_groups(place: Place, name: str, gone: str | None) -> None:
     """List the consumer groups of the queue NAME."""
     if gone is not None:
@@ -260,7 +260,7 @@ def queue_groups(place: Place, name: str, gone: str | None) -> None:
 @click.argument("group")
 @click.argument("position")
 @partition_option
-@asks
+@asks_queues
 def queue_seek(place: Place, name: str, group: str, position: str, partition: int | None) -> None:
     """Let GROUP of the queue NAME go on at POSITION: first, last, next, N, -N (before the end) or timestamp:ISO8601."""
     answer = place.client.ask("POST", "queues", name, "groups", group, "seek",
@@ -277,7 +277,7 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@asks
+@asks_queues
 def dlq_list(place: Place) -> None:
     """List where dead letters are."""
     answer = place.client.ask("GET", "dlq")
@@ -291,7 +291,7 @@ def dlq_list(place: Place) -> None:
 @click.argument("name")
 @click.option("--from", "start", default="first", metavar="POSITION", help="Where to begin; default: the oldest.")
 @click.option("-n", "--count", type=click.IntRange(1), default=10, show_default=True, help="At most so many.")
-@asks
+@asks_queues
 def dlq_show(place: Place, name: str, start: str, count: int) -> None:
     """Print dead letters of the queue NAME with reason, origin and count. The first word names one for `replay`."""
     for message in pages(place, ("queues", name, "dlq"), read_position(start), count):
@@ -302,7 +302,7 @@ def dlq_show(place: Place, name: str, start: str, count: int) -> None:
 @click.argument("name")
 @click.argument("places", nargs=-1, metavar="[PARTITION:OFFSET]...")
 @click.option("--all", "everything", is_flag=True, help="All that are there now.")
-@asks
+@asks_queues
 def dlq_replay(place: Place, name: str, places: tuple[str, ...], everything: bool) -> None:
     """Put dead letters of the queue NAME back into it: those named, as `show` names them, or --all."""
     if bool(places) == everything:
@@ -326,7 +326,7 @@ def _replays(place: Place, name: str, places: tuple[str, ...], everything: bool)
     if everything:
         # no more than are there now: what dies again meanwhile must not go round for ever
         found = place.client.ask("GET", "dlq")["dead_letters"]
-        left = next((entry["messages"] for entry in found if entry["queue"] == name), 0)
+        left = next((entry["messages"] for entry in found if entry["queue"] == place.shown(name)), 0)
         if not left:
             place.client.ask("GET", "queues", name)  # which says so if there is no such queue
         while left > 0:
@@ -353,7 +353,7 @@ def _named(text: str) -> tuple[int, int]:
 @dlq.command("purge")
 @click.argument("name")
 @yes_option
-@asks
+@asks_queues
 def dlq_purge(place: Place, name: str, yes: bool) -> None:
     """Throw away the dead letters of the queue NAME."""
     confirm(yes, f"Throw away all dead letters of {plain(name)}?")

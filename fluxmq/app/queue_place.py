@@ -15,8 +15,8 @@ import click
 
 from fluxmq.app.queue_text import as_message
 
-__all__ = ["PAGE", "Place", "asks", "confirm", "pages", "partition_option", "print_message", "read_position",
-           "yes_option"]
+__all__ = ["PAGE", "Place", "asks", "asks_queues", "confirm", "namespace_option", "pages", "partition_option",
+           "print_message", "read_position", "yes_option"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -32,6 +32,11 @@ class Place:
 
         self.client = AdminClient(path)
         self.as_json = as_json
+
+    def shown(self, queue: str) -> str:
+        """A queue as the broker's answers name it."""
+        namespace = self.client.namespace
+        return queue if namespace in (None, "/") else f"{namespace}/{queue}"
 
     def show(self, answer: Any, text: Callable[[], str]) -> None:
         """The answer, as it came or as people read it."""
@@ -72,6 +77,18 @@ def asks(function: Callable[Concatenate[Place, _P], _T]) -> Callable[..., _T]:
     return command
 
 
+def asks_queues(function: Callable[Concatenate[Place, _P], _T]) -> Callable[..., _T]:
+    """As asks, for commands about queues, which are in a namespace."""
+    def command(place: Place, /, *arguments: Any, namespace: str | None, **options: Any) -> _T:
+        place.client.namespace = namespace
+        return function(place, *arguments, **options)
+
+    command.__name__, command.__doc__ = function.__name__, function.__doc__
+    command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+    return asks(click.option("--namespace", metavar="NAME", help=(
+        "Of this namespace. Without, a queue outside / is called NAMESPACE/NAME."))(command))
+
+
 def confirm(yes: bool, question: str) -> None:
     try:
         agreed = yes or click.confirm(question, err=True)
@@ -85,6 +102,8 @@ def confirm(yes: bool, question: str) -> None:
         raise AdminError("nothing was done")
 
 
+namespace_option = click.option("--namespace", default="/", metavar="NAME", show_default=True,
+                                help="The namespace that it is in; for AMQP its virtual host.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 partition_option = click.option("--partition", type=click.IntRange(0, 65535), help="Only this partition.")
 

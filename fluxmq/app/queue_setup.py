@@ -56,7 +56,7 @@ def declare(server: Server) -> None:
             server.queue_manager.declare(spec)
         except QueueRefused as refused:
             raise ConfigError(f"queues[{at}]", f"{refused.text}; {refused.hint}") from None
-        server.queue_manager.queues[spec.name.encode()].configured = True
+        server.queue_manager.queues[spec.address].configured = True
 
 
 def tick(server: Server) -> None:

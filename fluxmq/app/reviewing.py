@@ -44,5 +44,6 @@ class Reviewing:
     async def _judge(self, session: Session, filter_: bytes) -> None:
         if session.data is None or filter_ not in session.subscriptions:
             return
-        allowed = await self._asking.decide_alone(session.data.username, session.name.decode(), filter_.decode())
+        allowed = await self._asking.decide_alone(session.data.username, session.name.decode(), filter_.decode(),
+                                                  session.namespace.text)
         apply_verdict(self._broker, session, filter_, allowed)

@@ -1,4 +1,4 @@
-"""The composition root: what `fluxmq run` builds, starts and stops, in that order, in one readable file.
+"""The composition root: what `fluxmq run` builds, starts and stops, one file from top to bottom.
 
     initialize   store ─► hub ─► cluster, broker ─► authority ─► listeners (bound, not yet read) ─► health
     start        state from disk, health, event loop readers, timers, admin socket, the start message
@@ -29,7 +29,7 @@ from fluxmq.access.authority import Authority
 from fluxmq.admin.health import HealthServer
 from fluxmq.admin.metrics import Metrics
 from fluxmq.admin.socket import SOCKET_PATH_BYTES_MAX, AdminSocket
-from fluxmq.app import exit_codes, queue_setup, recovered
+from fluxmq.app import exit_codes, namespaces, queue_setup, recovered
 from fluxmq.app.admission import admission
 from fluxmq.app.amqp091 import Amqp091
 from fluxmq.app.certificates import Contexts, out_of_date
@@ -190,6 +190,7 @@ class Server:
         """Brings state back from disk and begins to serve."""
         found = self.keeper.recover()
         recovered.tell(self.log, self.store, self.segments)
+        namespaces.declare(self)
         queue_setup.declare(self)
         self.reviewing.begin()  # permissions may have changed while it was down
         for problem in out_of_date(self.contexts):
@@ -223,9 +224,9 @@ class Server:
             self.log.warning("no admin socket: its path is too long; give server.admin_socket a shorter one",
                              extra={"path": str(path)})
             return
-        self.admin = AdminSocket(path, self.queues, self.recorder,
-                                 clients=(MqttClients(self.broker), self.amqp091.clients), bans=self.guard,
-                                 on_log=self.note)
+        clients = MqttClients(self.broker), self.amqp091.clients
+        self.admin = AdminSocket(path, self.queues, self.recorder, clients=clients, bans=self.guard,
+                                 namespaces=namespaces.port(self, clients), on_log=self.note)
         try:
             await self.admin.start()
         except OSError as error:
@@ -254,6 +255,7 @@ class Server:
         try:
             for connection, why in self.poller.sweep():
                 connection.handler.on_late(connection, why)
+            self.poller.begin_slice()
             self.keeper.clock.tick()
             self.broker.tick()
             self.guard.tick()

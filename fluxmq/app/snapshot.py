@@ -2,13 +2,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from fluxmq import __version__
+from fluxmq._core.memory.namespace import Namespace
+from fluxmq.engine.amqp_admin import named
+from fluxmq.engine.namespaces import in_order
 from fluxmq.engine.queue_numbers import as_metrics, counts_of, group_lags, numbers_of, totals
+from fluxmq.model import limits
 from fluxmq.model.metrics import METRICS, QueueSnapshot, Snapshot
 
 if TYPE_CHECKING:
@@ -16,6 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Snapshots"]
 
+# What is counted for each namespace.
+_OF_NAMESPACE: dict[str, Callable[[Namespace], int]] = {
+    "connections": lambda one: one.connections, "sessions": lambda one: one.sessions, "queues": lambda one: one.queues,
+    "retained": lambda one: one.topics.retained_count, "retained_bytes": lambda one: one.topics.retained_bytes}
 DROPS = ("buffer_full", "queue_full", "expired", "too_large", "no_connection")
 
 
@@ -94,7 +102,15 @@ class Snapshots:
             "fluxmq_decisions_total": {(answer,): n for answer, n in server.asking.answers.items()},
             "fluxmq_connections_asking": server.asking.waiting,
             "fluxmq_acl_denied_total": {("publish",): c["publish_denied"], ("subscribe",): tally.subscribe_denied},
-        } | self._amqp091() | self._record() | self._queues()
+        } | self._amqp091() | self._record() | self._namespaces() | self._queues()
+
+    def _namespaces(self) -> dict[str, Any]:
+        """Of namespaces one by one: a bounded number."""
+        known = self.server.hub.namespaces
+        some = nsmallest(limits.NAMESPACE_METRICS_MAX, known.values(), key=in_order)
+        return {"fluxmq_namespaces": len(known)} | {
+            f"fluxmq_namespace_{name}": {(one.text,): read(one) for one in some}
+            for name, read in _OF_NAMESPACE.items()}
 
     def _record(self) -> dict[str, Any]:
         """Of recordings."""
@@ -132,11 +148,14 @@ class Snapshots:
         """Queues one by one: those asked for that are there; else as many as queue_manager.metrics_queues says, those
         of the configuration first, and of each as many groups."""
         manager, bound = self.server.queue_manager, self.server.config.queue_manager.metrics_queues
-        names = [name.encode() for name in asked] or [spec.raw for spec in self.server.config.queues]
-        chosen = {name: manager.queues[name] for name in names if name in manager.queues}
+        chosen = {}
+        for found in ([named(manager, name) for name in asked] or
+                      [manager.queues.get(spec.address) for spec in self.server.config.queues]):
+            if found is not None:
+                chosen[found.queue.address] = found
         if not asked:
-            for name in nsmallest(bound, manager.queues) if len(chosen) < bound else ():
-                chosen.setdefault(name, manager.queues[name])
+            for address in nsmallest(bound, manager.queues) if len(chosen) < bound else ():
+                chosen.setdefault(address, manager.queues[address])
         return [QueueSnapshot(state.spec.shown, as_metrics(counts_of(state), numbers_of(state)),
                               dict(islice(sorted(group_lags(state).items()), None if asked else bound)))
                 for state in islice(chosen.values(), None if asked else bound)]

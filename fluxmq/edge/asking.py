@@ -27,7 +27,9 @@ PUBLISH, SUBSCRIBE, CLAIM = "publish", "subscribe", "claim"
 NO_ANSWER = -1  # a refusal that is not to be remembered: nobody has said no
 ASKED_AT_ONCE_MAX = 256  # questions about one packet that are under way; further ones follow when these are answered
 
-Question = tuple[str, str]  # PUBLISH or SUBSCRIBE, and the topic or filter; CLAIM, and the client identifier
+# PUBLISH or SUBSCRIBE, the topic or filter, and the namespace that it is in; CLAIM, the client identifier, nothing.
+Question = tuple[str, str, str]
+ROOT = "/"
 
 
 class Undecided(Exception):
@@ -43,6 +45,10 @@ class Asker(Protocol):
     @property
     def connection(self) -> Transport:
         """Its connection."""
+
+    @property
+    def place_name(self) -> str:
+        """The namespace that it is in."""
 
 
 class Verdicts:
@@ -89,21 +95,38 @@ class Asking:
         """Connections that wait for an answer."""
         return len(self._pending)
 
-    def decide(self, connection: Transport, identity: str | None, client_id: str, action: str,
-               topic: str) -> int | None:
-        """1, 0 or NO_ANSWER; None: it is being asked, the connection is paused and goes on by itself."""
-        authority = self.authority
+    def decide(self, client: Asker, action: str, topic: str, namespace: str | None = None) -> int | None:
+        """1, 0 or NO_ANSWER; None: it is being asked, the connection is paused and goes on by itself. namespace: None:
+        that of the client."""
+        authority, connection = self.authority, client.connection
+        question = action, topic, client.place_name if namespace is None else namespace
         verdicts: Verdicts | None = connection.asked
         if verdicts is not None and verdicts.generation == authority.generation:
-            found = verdicts.found.get((action, topic))
+            found = verdicts.found.get(question)
             if found is not None:
                 return found
-        known = (authority.may_publish if action == PUBLISH else authority.may_subscribe)(identity, client_id, topic)
+        known = (authority.may_publish if action == PUBLISH else authority.may_subscribe)(
+            client.identity, client.client_id, *question[1:])
         if known is None:
             if connection.ended:
                 return NO_ANSWER
-            self._ask(connection, identity, client_id, (action, topic))
+            self._ask(client, question)
         return known
+
+    def may_enter(self, client: Asker, namespace: str) -> bool:
+        """Whether this client may be in a namespace: publish or subscribe to the topic `$vhost/<namespace>` says so, of
+        which a rule for `$vhost/<namespace>/#`, or one with that `namespace`, is one. "/" is open to all. Raises
+        Undecided; what it may do there is asked again for each thing."""
+        authority, topic = self.authority, f"$vhost/{namespace}"
+        if namespace == ROOT or authority.open_publish or authority.open_subscribe:
+            return True
+        for action in (PUBLISH, SUBSCRIBE):
+            decided = self.decide(client, action, topic, ROOT)
+            if decided is None:
+                raise Undecided
+            if decided > 0:
+                return True
+        return False
 
     def decide_filters(self, client: Asker, filters: Iterable[str]) -> dict[str, int] | None:
         """Of each filter, as `decide`. None: some are being asked."""
@@ -112,7 +135,7 @@ class Asking:
         for filter_ in filters:
             if filter_ in decided:
                 continue
-            found = self.decide(client.connection, client.identity, client.client_id, SUBSCRIBE, filter_)
+            found = self.decide(client, SUBSCRIBE, filter_)
             if found is not None:
                 decided[filter_] = found
                 continue
@@ -125,7 +148,7 @@ class Asking:
         """A session is being taken for who connects. When it is, what `then` is given is done; else the connection is
         refused."""
         pending = self._wait(connection, None, client_id, None)
-        task = pending.tasks[CLAIM, client_id] = asyncio.ensure_future(taking)
+        task = pending.tasks[CLAIM, client_id, ""] = asyncio.ensure_future(taking)
         task.add_done_callback(partial(self._claimed, pending))
 
     def then(self, connection: Transport, what: Callable[[], None]) -> None:
@@ -138,32 +161,33 @@ class Asking:
         if pending is not None:
             self._end(pending)
 
-    async def decide_alone(self, identity: str | None, client_id: str, filter_: str) -> bool:
+    async def decide_alone(self, identity: str | None, client_id: str, filter_: str, namespace: str) -> bool:
         """Whether a subscription that stands is allowed; no connection waits for it."""
+        question = SUBSCRIBE, filter_, namespace
         try:
             async with asyncio.timeout(self.limit_s):
-                allowed = await self.authority.decide_subscribe(identity, client_id, filter_) is True
+                allowed = await self.authority.decide_subscribe(identity, client_id, filter_, namespace) is True
         except TimeoutError:
             self.answers["late"] += 1
-            self._tell(identity, client_id, (SUBSCRIBE, filter_), "late", f"did not answer within {self.limit_s:g} s")
+            self._tell(identity, client_id, question, "late", f"did not answer within {self.limit_s:g} s")
             return False
         except Exception as error:
             self.answers["failed"] += 1
-            self._tell(identity, client_id, (SUBSCRIBE, filter_), "failed", f"could not decide ({error!r})")
+            self._tell(identity, client_id, question, "failed", f"could not decide ({error!r})")
             return False
         self.answers["allowed" if allowed else "refused"] += 1
         return allowed
 
     # ------------------------------------------------------------------ questions under way
 
-    def _ask(self, connection: Transport, identity: str | None, client_id: str, question: Question) -> None:
+    def _ask(self, client: Asker, question: Question) -> None:
+        connection, identity, client_id = client.connection, client.identity, client.client_id
         loop = self._loop = self._loop or asyncio.get_running_loop()
         pending = self._pending.get(connection) or self._wait(connection, identity, client_id, self.limit_s)
         if question in pending.tasks:
             return
-        action, topic = question
-        decide = self.authority.decide_publish if action == PUBLISH else self.authority.decide_subscribe
-        answer: Coroutine[Any, Any, bool] = decide(identity, client_id, topic)
+        decide = self.authority.decide_publish if question[0] == PUBLISH else self.authority.decide_subscribe
+        answer: Coroutine[Any, Any, bool] = decide(identity, client_id, *question[1:])
         task = pending.tasks[question] = loop.create_task(answer)
         task.add_done_callback(partial(self._answered, pending, question))
 
@@ -177,7 +201,7 @@ class Asking:
 
     def _claimed(self, pending: _Pending, task: asyncio.Task[object]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if pending.tasks.pop((CLAIM, pending.client_id), None) is None:
+        if pending.tasks.pop((CLAIM, pending.client_id, ""), None) is None:
             return  # its connection has ended
         connection = pending.connection
         if error is not None:
@@ -218,9 +242,10 @@ class Asking:
         self._finish(pending)
 
     def _tell(self, identity: str | None, client_id: str, question: Question, cause: str, what: str) -> None:
-        action, topic = question
+        action, topic, namespace = question
         self.on_log("warning", f"decision {cause}", f"{self.authority.name} {what}: {action} refused",
-                    {"client_id": client_id, "user": identity, "topic": topic})
+                    {"client_id": client_id, "user": identity, "topic": topic} | (
+                        {"namespace": namespace} if namespace != ROOT else {}))
 
     def _finish(self, pending: _Pending) -> None:
         connection = pending.connection

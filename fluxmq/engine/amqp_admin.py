@@ -3,6 +3,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fluxmq._core.memory.namespace import ROOT
+from fluxmq.engine.ports_queues import QueueName
+
 if TYPE_CHECKING:
     from fluxmq.engine.queues import QueueManager, QueueState
 
@@ -10,8 +13,11 @@ __all__ = ["declared_of", "named"]
 
 
 def named(manager: QueueManager, shown: str) -> QueueState | None:
-    """The queue that people call so: of another virtual host than "/" it is <virtual host>/<name>."""
-    state = manager.queues.get(shown.encode("utf-8", "surrogateescape"))
+    """The queue that people call so: of another namespace than "/" it is <namespace>/<name>."""
+    if isinstance(shown, QueueName):
+        return manager.queues.get((shown.namespace.encode("utf-8", "surrogateescape"),
+                                   shown.own.encode("utf-8", "surrogateescape")))
+    state = manager.queues.get((ROOT, shown.encode("utf-8", "surrogateescape")))
     if state is None and "/" in shown:
         state = next((one for one in manager.queues.values() if one.spec.shown == shown), None)
     return state

@@ -19,7 +19,7 @@ from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.queue_dead import note_dead_letter, note_death
 from fluxmq.model.amqp import text
-from fluxmq.model.amqp_queues import NAME_BYTES_MAX, internal_name, split_name
+from fluxmq.model.amqp_queues import NAME_BYTES_MAX
 
 if TYPE_CHECKING:
     from fluxmq.engine.queues import QueueManager, QueueState
@@ -41,12 +41,12 @@ class DeadLetterer:
     def __init__(self, manager: QueueManager, route: Route | None = None) -> None:
         self.manager = manager
         self.route = route or self._default
-        # (virtual host, exchange, routing key, headers, properties, payload, queues that have it); amq.topic of "/"
+        # (virtual host, exchange, routing key, headers, properties, payload, queues that have it); amq.topic
         # leads to MQTT clients as well
         self.on_published: Callable[[bytes, bytes, bytes, bytes, bytes, bytes, list[Queue]], None] | None = None
 
     def _default(self, vhost: bytes, exchange: bytes, key: bytes, headers: bytes) -> list[Queue]:
-        state = self.manager.queues.get(internal_name(vhost, key)) if not exchange else None
+        state = self.manager.queues.get((vhost, key)) if not exchange else None
         return [state.queue] if state is not None else []
 
     def bury(self, state: QueueState, log: Log, offset: int, reason: str) -> None:
@@ -66,7 +66,7 @@ class DeadLetterer:
     def _publish(self, state: QueueState, topic: bytes, properties: bytes, payload: bytes, format_: int,
                  reason: str) -> None:
         assert state.terms is not None and state.terms.dead_exchange is not None
-        vhost, name = split_name(state.queue.name)
+        vhost, name = state.queue.address
         if format_ != FORMAT_AMQP091:
             topic, properties = mqtt_to_amqp(topic, properties, QOS)
         exchange, key, told = topic[1:1 + topic[0]], topic[1 + topic[0]:], decode_properties(properties)
@@ -84,7 +84,7 @@ class DeadLetterer:
         found = {queue: None for one in keys for queue in self.route(vhost, target, one, table)}
         written = encode_properties(told | {"headers": headers})
         for queue in found:
-            if reason != "rejected" and is_cycle(text(split_name(queue.name)[1]), headers["x-death"]):
+            if reason != "rejected" and is_cycle(text(queue.name), headers["x-death"]):
                 continue
             if queue.append_message(bytes((len(target),)) + target + keys[0], payload, properties=written, qos=QOS,
                                     priority=told.get("priority", 0), format=FORMAT_AMQP091) == 0:

@@ -25,11 +25,9 @@ from fluxmq.model.amqp_queues import (
     NAME_BYTES_MAX,
     Declared,
     difference,
-    internal_name,
     kept_arguments,
     read_arguments,
     spec_of,
-    split_name,
     where,
 )
 from fluxmq.model.queues import QueueSpec
@@ -80,15 +78,15 @@ class AmqpQueues:
 
     def get(self, vhost: bytes, name: bytes) -> Queue | None:
         """The queue, whoever's it is."""
-        state = self.manager.queues.get(internal_name(vhost, name))
+        state = self.manager.queues.get((vhost, name))
         return state.queue if state is not None else None
 
     def name_of(self, queue: Queue) -> tuple[bytes, bytes]:
         """(virtual host, name)."""
-        return split_name(queue.name)
+        return queue.address
 
     def _state(self, vhost: bytes, name: bytes, owner: object) -> QueueState:
-        state = self.manager.queues.get(internal_name(vhost, name))
+        state = self.manager.queues.get((vhost, name))
         if state is None:
             raise no_queue(vhost, name)
         if state.declared is not None and state.declared.exclusive and state.owner is not owner:
@@ -119,7 +117,7 @@ class AmqpQueues:
         if not name:
             name = self._generate(vhost)
             said = msgspec.structs.replace(said, name=name)
-        elif (known := self.manager.queues.get(internal_name(vhost, name))) is not None:
+        elif (known := self.manager.queues.get((vhost, name))) is not None:
             self._check_same(known, said, exclusive_owner)
             self.whole(known.queue)
             return self._told(known, name)
@@ -130,7 +128,13 @@ class AmqpQueues:
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, "queue name is longer than 255 bytes")
         # The values are judged as they came; what is kept of them means the same.
         terms = read_arguments(msgspec.structs.replace(said, arguments=dict(arguments or {})))
-        queue = self._make(spec_of(said, terms), said)
+        spec = spec_of(said, terms)
+        try:
+            self.manager.check_room(spec)
+        except QueueRefused as refused:  # in RabbitMQ's words
+            raise AmqpRefused(ReplyCode.PRECONDITION_FAILED,
+                              f"cannot declare queue '{shown(name)}': {refused.text}") from None
+        queue = self._make(spec, said)
         state = self.manager.states[queue]
         if exclusive:
             self._own(state, exclusive_owner)
@@ -162,7 +166,7 @@ class AmqpQueues:
     def _generate(self, vhost: bytes) -> bytes:
         while True:
             name = GENERATED + urlsafe_b64encode(self._random(RANDOM_BYTES)).rstrip(b"=")
-            if internal_name(vhost, name) not in self.manager.queues:
+            if (vhost, name) not in self.manager.queues:
                 return name
 
     def _check_same(self, state: QueueState, said: Declared, owner: object) -> None:
@@ -196,7 +200,7 @@ class AmqpQueues:
                if_empty: bool = False) -> int:
         """Returns how many messages were ready. One that is not there is deleted already. Raises AmqpRefused: 405,
         406."""
-        if internal_name(vhost, name) not in self.manager.queues:
+        if (vhost, name) not in self.manager.queues:
             return 0
         state = self._state(vhost, name, owner)
         state.queue.settle_news()
@@ -209,7 +213,7 @@ class AmqpQueues:
         if state.configured:
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED,
                               f"{where(vhost, name)} is in the configuration, and would be made again")
-        self.manager.delete(state.queue.name)
+        self.manager.delete(state.queue.address)
         self.manager.hub.spend(ready * DELETE_WORK)
         return ready
 
@@ -250,7 +254,7 @@ class AmqpQueues:
         """The member gets messages from now on, as one of the group that it names. Not of streams. Raises
         AmqpRefused: 403; 404, it is damaged; 405."""
         state = self.manager.states[queue]
-        vhost, name = split_name(queue.name)
+        vhost, name = queue.address
         if state.declared is not None and state.declared.exclusive and state.owner is not owner:
             raise locked(vhost, name)
         self.whole(queue)
@@ -294,7 +298,7 @@ class AmqpQueues:
         self.manager.left(queue, None)
         if (state.declared is not None and state.declared.auto_delete and state.had_consumer and queue.damage is None
                 and not any(group.members for group in state.groups.values())):
-            self.manager.delete(queue.name)
+            self.manager.delete(queue.address)
 
     def ask(self, queue: Queue, member: Member) -> int:
         """One message for basic.get: PULL_*. member: attached to the default group (`guest`). Raises AmqpRefused 404:
@@ -311,14 +315,14 @@ class AmqpQueues:
         """Raises AmqpRefused 404 of a damaged queue: RabbitMQ says that of one that is there and is down; 541 would end
         channels that have nothing to do with it."""
         if queue.damage is not None:
-            raise AmqpRefused(ReplyCode.NOT_FOUND, f"{where(*split_name(queue.name))} is stopped: a file of it is "
+            raise AmqpRefused(ReplyCode.NOT_FOUND, f"{where(*queue.address)} is stopped: a file of it is "
                                                    f"damaged, as the broker's log says. `fluxmq log repair` mends it")
 
     def guest(self, queue: Queue, member: Member) -> Group:
         """The member may ask (`ask`, queue_heads.pull_one). Raises AmqpRefused 540: of a stream nobody does."""
         if queue.kind == QUEUE_STREAM:
             raise AmqpRefused(ReplyCode.NOT_IMPLEMENTED,
-                              f"basic.get not supported by stream queues {where(*split_name(queue.name))}")
+                              f"basic.get not supported by stream queues {where(*queue.address)}")
         group = self._group(queue)
         group.attach(member)
         return group
@@ -329,7 +333,7 @@ class AmqpQueues:
         """Its exclusive queues are deleted, one at each step."""
         for queue in list(self._owned.get(id(owner), ())):
             if queue in self.manager.states:  # else it ended meanwhile, and another may have its name
-                self.manager.delete(queue.name)
+                self.manager.delete(queue.address)
             yield
 
     def _deleted(self, queue: Queue, members: list[Member]) -> None:

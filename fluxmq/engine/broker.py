@@ -20,6 +20,7 @@ import msgspec
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.hub import Hub
+from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.routes import ShareGroup
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.wire.text import check_filter, split_share
@@ -40,7 +41,7 @@ OPTIONS_MASK = 0x0F  # QoS, No Local, Retain As Published: the low bits of Subsc
 
 
 class Broker:
-    """The cold half of one namespace.
+    """The cold half of a node. A client is who it is within its namespace; methods that take None for one mean "/".
 
     hub: the hot half. limits: see Limits. on_log: called with (level, cause, text, fields) for what an operator
     should see. cluster: the nodes beside this one.
@@ -51,8 +52,8 @@ class Broker:
         self.hub = hub
         self.directory, self.peers, _ = cluster
         self.limits = limits or Limits()
-        self.sessions: dict[bytes, Session] = {}
-        self.groups: dict[tuple[bytes, bytes], ShareGroup] = {}
+        self.sessions: dict[tuple[bytes, bytes], Session] = {}  # by namespace and client identifier
+        self.groups: dict[tuple[Namespace, bytes, bytes], ShareGroup] = {}  # by namespace, name, filter
         self.session_number_last = 0
         self.started_ms = hub.mono_ms
         self.dirty: set[Session] = set()
@@ -69,31 +70,39 @@ class Broker:
     # ------------------------------------------------------------------ connect
 
     def connect(self, name: bytes, *, version: int, clean_start: bool, expiry_s: int, keep_alive_s: int,
-                will: Will | None, username: str | None, connection: ClientConnection) -> tuple[Session, bool]:
+                will: Will | None, username: str | None, connection: ClientConnection,
+                namespace: Namespace | None = None) -> tuple[Session, bool]:
         """Makes or finds the session of a client and takes it over. Returns (session, session present).
 
         expiry_s: 0 ends with the connection, EXPIRY_NEVER is kept until cleaned; already capped by `cap_expiry`.
         The edge attaches it (Connection.accept) when CONNACK has been written.
-        Raises ProtocolError(0x97) when there are `sessions_max` already, or no room for the will (`state_bytes_max`);
-        OwnedElsewhere when another node serves the session; Unclaimed when that must be asked first, before anything
-        was done.
+        Raises ProtocolError(0x97) when there are `sessions_max` already, no room for the will (`state_bytes_max`), or
+        the namespace has as many connections or sessions as it may; 0x87 when it has ended; OwnedElsewhere when
+        another node serves the session; Unclaimed when that must be asked first, before anything was done.
         MQTT 5.0 sections 3.1.2.4, 3.1.4, 4.1; MQTT 3.1.1 section 3.1.2.4.
         """
+        namespace = namespace or self.hub.root
+        address = namespace.name, name
+        if self.hub.namespaces.get(namespace.name) is not namespace:
+            # It ended while the client logged in: nothing may come into it any more, nor into one of the same name.
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, f"namespace {namespace.text} was deleted")
+        session = self.sessions.get(address)
+        self._check_limits(namespace, session)
         if will is not None and self.state_bytes + will.size > self.limits.state_bytes_max:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"no room for its will: topic filters and wills of all "
                                                            f"sessions have {self.state_bytes} bytes "
                                                            f"(session.max_state_bytes)")
-        owner = self.directory.claim_session(self.hub.namespace, name, clean_start)
+        owner = self.directory.claim_session(*address, clean_start)
         if owner is None:
-            raise Unclaimed(partial(self.directory.take_session, self.hub.namespace, name, clean_start))
+            raise Unclaimed(partial(self.directory.take_session, *address, clean_start))
         if owner.node != self.directory.node:
             raise OwnedElsewhere(owner, self.peers.reference(owner.node))
-        session = self.sessions.get(name)
+        session = self.sessions.get(address)
         if session is not None and session.data.connection is not None:
             former = session.data.connection
             self.disconnect(session, former, publish_will=True, taken_over=True, clean=clean_start)
             former.displaced(ReasonCode.SESSION_TAKEN_OVER)
-            session = self.sessions.get(name)
+            session = self.sessions.get(address)
         if session is not None and session.data.restored and session.data.expiry_s == 0:
             # It ended with its connection, when the broker died; only its will waited for the client, who is back.
             self._set_will(session.data, None)
@@ -105,10 +114,15 @@ class Broker:
         present = session is not None
         if session is None:
             if len(self.sessions) >= self.limits.sessions_max:
-                self.directory.release_session(self.hub.namespace, name)
+                self.directory.release_session(*address)
                 raise ProtocolError(ReasonCode.QUOTA_EXCEEDED,
                                     f"there are {len(self.sessions)} sessions (session.max_sessions)")
-            session = self._new_session(name, recorded=expiry_s > 0 or will is not None, kept=expiry_s > 0)
+            if namespace.sessions_max and namespace.sessions >= namespace.sessions_max:
+                namespace.refused_sessions += 1
+                self.directory.release_session(*address)
+                raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"namespace {namespace.text} has {namespace.sessions} "
+                                                               f"sessions, all that it may (limits.sessions)")
+            session = self._new_session(name, namespace, recorded=expiry_s > 0 or will is not None, kept=expiry_s > 0)
         state: SessionState = session.data
         state.epoch += 1
         state.restored = False
@@ -121,22 +135,40 @@ class Broker:
         state.username = username
         state.kept = state.kept or expiry_s > 0
         self.connected += 1
+        namespace.connections += 1
         self._record_head(session)
         return session, present
 
-    def _new_session(self, name: bytes, recorded: bool, kept: bool) -> Session:
+    @staticmethod
+    def _check_limits(namespace: Namespace, session: Session | None) -> None:
+        """Before anybody is displaced. Who takes his own connection's place, or comes back to a session, adds none."""
+        again = session is not None and session.data.connection is not None
+        if not again and namespace.connections_max and namespace.connections >= namespace.connections_max:
+            namespace.refused_connections += 1
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"namespace {namespace.text} has {namespace.connections} "
+                                                           f"connections, all that it may (limits.connections)")
+
+    def _new_session(self, name: bytes, namespace: Namespace, recorded: bool, kept: bool) -> Session:
         number = 0
         if recorded and self.hub.durable:
             self.session_number_last += 1
             number = self.session_number_last
-        session = self.hub.new_session(name, number)
+        session = self.hub.new_session(name, number, namespace)
         # A session that is only recorded for its will keeps no messages on disk.
         session.journalled = bool(number) and kept
         self._configure(session)
         session.data = SessionState(session)
         session.data.kept = kept
-        self.sessions[name] = session
+        self._add(session)
         return session
+
+    def _add(self, session: Session) -> None:
+        self.sessions[session.namespace.name, session.name] = session
+        session.namespace.sessions += 1
+
+    def session(self, name: bytes, namespace: Namespace | None = None) -> Session | None:
+        """The session of a client identifier."""
+        return self.sessions.get(((namespace or self.hub.root).name, name))
 
     def _configure(self, session: Session) -> None:
         session.queue_max = self.limits.queue_max
@@ -162,6 +194,7 @@ class Broker:
             return
         state.connection = None
         self.connected -= 1
+        session.namespace.connections -= 1
         if self.consumers is not None:
             self.consumers.detach(session)
         if self.stopping:
@@ -186,18 +219,23 @@ class Broker:
             self._after(session, state.expiry_s * 1000, self._expired)
         self._record(session, RECORD_LINK, Link(False, state.since_ms, state.expiry_s, state.will is not None))
 
-    def end_session(self, session: Session, *, replaced: bool = False) -> None:
+    def end_session(self, session: Session, *, replaced: bool = False, publish_will: bool = True) -> None:
         """Forgets a session and everything in it; publishes a will that still waits, [MQTT-3.1.2-8]. replaced: its
-        client has connected again, and its name stays this node's."""
+        client has connected again, and its name stays this node's. publish_will: false when its namespace goes, too."""
         state: SessionState = session.data
         state.epoch += 1
-        self.publish_will(session)
+        if publish_will:
+            self.publish_will(session)
+        else:
+            self._set_will(state, None)
         for filter_ in list(session.subscriptions):
             self._drop_subscription(session, filter_)
-        if self.sessions.get(session.name) is session:
-            del self.sessions[session.name]
+        address = session.namespace.name, session.name
+        if self.sessions.get(address) is session:
+            del self.sessions[address]
+            session.namespace.sessions -= 1
             if not replaced:
-                self.directory.release_session(session.namespace, session.name)
+                self.directory.release_session(*address)
         if session.number and self.hub.durable:
             session.journalled = False
             self.hub.ledger.write(RECORD_SESSION_END, struct.pack(">Q", session.number))
@@ -205,6 +243,14 @@ class Broker:
             self.dirty.discard(session)
         session.clear()
         session.data = None  # timers and connections of its life find nothing
+
+    def remove_session(self, session: Session) -> None:
+        """An administrator ends it: its client is disconnected, its will is not published."""
+        self._set_will(session.data, None)
+        if session.data.connection is not None:
+            session.data.connection.displaced(ReasonCode.ADMINISTRATIVE_ACTION)
+        if session.data is not None:
+            self.end_session(session)
 
     def publish_will(self, session: Session) -> None:
         """Publishes the will of a session once, if there is one."""
@@ -218,7 +264,7 @@ class Broker:
         retain = will.retain
         if will.topic.startswith(QUEUE_PREFIX):
             retain = False  # a queue keeps its messages itself
-            if self.consumers is not None and not self.consumers.make_for(will.topic):
+            if self.consumers is not None and not self.consumers.make_for(will.topic, session.namespace):
                 self.log("warning", "will to a queue", "a will is lost: there is no such queue",
                          {"client_id": session.name.decode(), "topic": will.topic.decode()})
         self.hub.publish_message(will.topic, will.payload, min(will.qos, self.hub.qos_max), retain,
@@ -252,7 +298,7 @@ class Broker:
         if plain.startswith(QUEUE_PREFIX):
             if self.consumers is None:
                 return ReasonCode.TOPIC_FILTER_INVALID, False
-            code = self.consumers.refusal(filter_, granted, consume or Consume())[0]
+            code = self.consumers.refusal(session.namespace, filter_, granted, consume or Consume())[0]
             if code:
                 return code, False
             consume = self.consumers.with_share(filter_, consume or Consume())
@@ -266,7 +312,7 @@ class Broker:
         self._add_subscription(session, filter_, options & OPTIONS_MASK, identifier)
         self._record(session, RECORD_SUBSCRIBE, Subscription(filter_, options & OPTIONS_MASK, identifier, consume))
         if consume is not None and self.consumers is not None:
-            self.consumers.agree(filter_, consume)
+            self.consumers.agree(session.namespace, filter_, consume)
             return granted, False
         handling = options >> 4 & 3
         return granted, share is None and handling != RETAIN_HANDLING_NEVER and not (
@@ -321,14 +367,15 @@ class Broker:
             return
         share = split_share(filter_)
         if share:
-            group = self.groups.get(share)
+            key = session.namespace, *share
+            group = self.groups.get(key)
             if group is None:
-                group = self.groups[share] = ShareGroup(*share)
-                self.hub.add_group(group)
+                group = self.groups[key] = ShareGroup(*share)
+                self.hub.add_group(group, session.namespace)
             if group.join(session, options, identifier):
-                self.directory.announce(session.namespace, share[1], share[0])
+                self.directory.announce(session.namespace.name, share[1], share[0])
         elif self.hub.subscribe(session, filter_, options, identifier):
-            self.directory.announce(session.namespace, filter_)
+            self.directory.announce(session.namespace.name, filter_)
 
     def unroute(self, session: Session, filter_: bytes) -> None:
         if is_queue_filter(filter_):
@@ -338,26 +385,27 @@ class Broker:
         share = split_share(filter_)
         if not share:
             if self.hub.unsubscribe(session, filter_):
-                self.directory.withdraw(session.namespace, filter_)
+                self.directory.withdraw(session.namespace.name, filter_)
             return
-        group = self.groups[share]
+        key = session.namespace, *share
+        group = self.groups[key]
         left = group.leave(session)
         if not len(group):
-            self.hub.remove_group(group)
-            del self.groups[share]
+            self.hub.remove_group(group, session.namespace)
+            del self.groups[key]
         if left:
-            self.directory.withdraw(session.namespace, share[1], share[0])
+            self.directory.withdraw(session.namespace.name, share[1], share[0])
 
     # ------------------------------------------------------------------ other nodes
 
-    def learn(self, node: str, filter_: bytes, wanted: bool) -> None:
+    def learn(self, node: str, namespace: bytes, filter_: bytes, wanted: bool) -> None:
         """For the Directory: somebody on another node wants what matches a filter, or nobody there does any more. Said
         again, it changes nothing. Raises UsageError for a node that is not there."""
         hop = self.peers.hop(node)
         if wanted:
-            self.hub.add_peer(hop, filter_)
-        else:
-            self.hub.remove_peer(hop, filter_)
+            self.hub.add_peer(hop, filter_, self.hub.add_namespace(namespace))
+        elif namespace in self.hub.namespaces:
+            self.hub.remove_peer(hop, filter_, self.hub.namespaces[namespace])
 
     def forget_node(self, node: str) -> None:
         """For the Directory, before the node is no more: nothing is forwarded to it from now on. What its hop was given
@@ -413,7 +461,7 @@ class Broker:
         published before a client returns reaches its session."""
         for session in sessions:
             state: SessionState = session.data
-            self.sessions[session.name] = session
+            self._add(session)
             self._configure(session)
             self.state_bytes += sum(map(len, session.subscriptions)) + (state.will.size if state.will else 0)
             for filter_, (options, identifier) in list(session.subscriptions.items()):

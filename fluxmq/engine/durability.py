@@ -25,7 +25,14 @@ import msgspec
 
 from fluxmq._core.disk.journal import JOURNAL_FAILED, JOURNAL_FULL, JOURNAL_OK, Journal
 from fluxmq._core.errors import CorruptError, ShortageError, StorageError
-from fluxmq._core.hub.persist import Loader, export_retained, export_session, message_key, session_key
+from fluxmq._core.hub.persist import (
+    Loader,
+    export_namespaces,
+    export_retained,
+    export_session,
+    message_key,
+    session_key,
+)
 from fluxmq._core.pubsub.session import Session
 from fluxmq.engine import stored
 from fluxmq.engine.broker import Broker
@@ -79,6 +86,7 @@ class Keeper:
         self._task: Work[None] | None = None
         self._log = logging.getLogger("fluxmq.storage")
         self._orphans: list[int] = []
+        self._stale: list[bytes] = []  # rows in the form of an earlier version
         self._replayed_bytes = 0  # of journal files that are not in the view yet
         self._relief_due_ms = 0
         self._patience_ends: float | None = None
@@ -122,7 +130,8 @@ class Keeper:
         # them before the checkpoint that would have said so. A session that was damaged cannot look like this, for
         # every read of the view is checked: load() would have raised, and there were no start.
         self._orphans = loader.orphans()
-        found = {"sessions": len(loader.sessions), "retained": len(self.broker.hub.retained),
+        self._stale = loader.stale_keys
+        found = {"sessions": len(loader.sessions), "retained": self.broker.hub.retained_count,
                  "queued": sum(session.queued for session in loader.sessions.values()),
                  "journal_batches": batches, "journal_records": loader.records}
         self.broker.ended += line.take_ended()
@@ -140,9 +149,10 @@ class Keeper:
         kind, rest = key[:1], key[1:]
         if kind == b"m":
             loader.add_message(int.from_bytes(rest, "big"), value)
-        elif kind == b"r":
-            size = int.from_bytes(rest[:2], "big")
-            loader.add_retained(rest[2 + size:], value)
+        elif kind in (b"t", b"r"):
+            loader.add_retained(key, value)
+        elif kind == b"n":
+            loader.add_namespace(rest, value)
         elif kind in (b"e", b"b") and self.exchanges is not None:
             self.exchanges.load(kind, int.from_bytes(rest, "big"), value)
         elif key == CLOCK_KEY:
@@ -243,17 +253,16 @@ class Keeper:
         work = [session for session in list(broker.sessions.values()) if session.number
                 and (session.dirty or session in broker.dirty)]
         broker.dirty.clear()
-        topics = hub.retained_dirty.copy()
-        hub.retained_dirty.clear()
-        puts: list[tuple[bytes, bytes]] = [self.clock.export()]
+        puts: list[tuple[bytes, bytes]] = [self.clock.export(), *export_namespaces(hub)]
+        retained, cleared = export_retained(hub)
+        stale, self._stale = self._stale, []
         for at in range(0, len(work), SLICE_SESSIONS):
             for session in work[at:at + SLICE_SESSIONS]:
                 if session.data is not None:
                     puts.extend(self._export(session))
             await self.driver.sleep(0)
-        more, gone = export_retained(hub, topics)
-        puts += more
-        deletes += gone
+        puts += retained
+        deletes += cleared + stale
         if self.exchanges is not None:
             bound, unbound = self.exchanges.export()
             puts += bound.items()

@@ -1,8 +1,8 @@
 """What is on disk of exchanges and bindings: records of the journal, which are the values of the view as well.
 
-    journal    32 EXCHANGE      u64 exchange, msgpack ExchangeRecord     33 EXCHANGE_END  u64 exchange
+    journal    32 EXCHANGE      u64 exchange, msgpack StoredExchange     33 EXCHANGE_END  u64 exchange
                34 BIND          u64 binding, msgpack BindingRecord       35 UNBIND        u64 binding
-    view       e<number> ExchangeRecord    b<number> BindingRecord
+    view       e<number> StoredExchange    b<number> BindingRecord
 
 Only durable exchanges are here, and bindings between what is durable. A binding names its ends by their numbers, which
 are never used twice: so the end of a queue (QUEUE_END) or of an exchange is the end of its bindings without a word
@@ -14,7 +14,7 @@ import enum
 
 import msgspec
 
-__all__ = ["BindingRecord", "ExchangeKind", "ExchangeRecord", "view_key"]
+__all__ = ["BindingRecord", "ExchangeKind", "ExchangeRecord", "StoredExchange", "view_key"]
 
 
 class ExchangeKind(enum.IntEnum):
@@ -27,9 +27,20 @@ class ExchangeKind(enum.IntEnum):
 
 
 class ExchangeRecord(msgspec.Struct, array_like=True, frozen=True):
-    """An exchange. arguments: a field table as it came, without its length."""
+    """An exchange. vhost: name of the virtual host. arguments: a field table as it came, without its length."""
 
     vhost: bytes
+    name: bytes
+    type: bytes
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: bytes = b""
+
+
+class StoredExchange(msgspec.Struct, array_like=True, frozen=True):
+    """An exchange on disk. namespace: its number in the journal; an earlier version wrote its name."""
+
+    namespace: int | bytes
     name: bytes
     type: bytes
     auto_delete: bool = False

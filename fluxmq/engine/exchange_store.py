@@ -9,11 +9,10 @@ from __future__ import annotations
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.exchange.exchange import Destination, Exchange
 from fluxmq._core.queue.queue import Queue
-from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind, ExchangeRecord, view_key
+from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind, ExchangeRecord, StoredExchange, view_key
 from fluxmq.engine.exchanges import ExchangeManager
 from fluxmq.engine.queues import QueueManager
 from fluxmq.engine.stored import binding_of, exchange_of
-from fluxmq.model.amqp_queues import split_name
 
 __all__ = ["ExchangeKeeper"]
 
@@ -24,17 +23,17 @@ class ExchangeKeeper:
     def __init__(self, manager: ExchangeManager, queues: QueueManager) -> None:
         self.manager = manager
         self.queues = queues
-        self._exchanges: dict[int, ExchangeRecord] = {}
+        self._exchanges: dict[int, StoredExchange] = {}
         self._bindings: dict[int, BindingRecord] = {}
-        for name, state in queues.queues.items():
-            manager.queue_made(*split_name(name), state.queue)
+        for state in queues.queues.values():
+            manager.queue_made(*state.queue.address, state.queue)
         queues.on_queue = self._on_queue
 
     def _on_queue(self, queue: Queue, there: bool) -> None:
         if there:
-            self.manager.queue_made(*split_name(queue.name), queue)
+            self.manager.queue_made(*queue.address, queue)
         else:
-            self.manager.queue_gone(*split_name(queue.name))
+            self.manager.queue_gone(*queue.address)
 
     # ------------------------------------------------------------------ recovery
 
@@ -48,7 +47,7 @@ class ExchangeKeeper:
             self._set(kind, number, body)
             self.manager.note(view_key(kind, number), body)
         elif kind in (ExchangeKind.EXCHANGE_END, ExchangeKind.UNBIND):
-            known: dict[int, ExchangeRecord] | dict[int, BindingRecord] = (
+            known: dict[int, StoredExchange] | dict[int, BindingRecord] = (
                 self._exchanges if kind == ExchangeKind.EXCHANGE_END else self._bindings)
             known.pop(number, None)
             self.manager.note(view_key(kind, number), None)
@@ -87,11 +86,17 @@ class ExchangeKeeper:
         self._bindings.clear()
         return {"exchanges": len(made), "bindings": bound} if made else {}
 
-    def _adopt(self, number: int, record: ExchangeRecord) -> Exchange | None:
-        """None: there is a newer one of this name."""
-        if record.vhost not in self.manager.vhosts:
-            self.manager.add_vhost(record.vhost)
-            self.manager.closed.add(record.vhost)
+    def _adopt(self, number: int, stored: StoredExchange) -> Exchange | None:
+        """None: there is a newer one of this name, or its namespace has ended."""
+        hub = self.manager.hub
+        # An earlier version wrote the name of the virtual host.
+        namespace = (hub.add_namespace(stored.namespace) if isinstance(stored.namespace, bytes) else
+                     hub.commits.local.namespace(stored.namespace))
+        if namespace is None:
+            return None
+        record = ExchangeRecord(namespace.name, stored.name, stored.type, stored.auto_delete, stored.internal,
+                                stored.arguments)
+        self.manager.add_vhost(namespace.name)
         known = self.manager.vhosts[record.vhost].exchanges.get(record.name)
         if known is None:
             return self.manager.adopt(record, True, number)

@@ -9,7 +9,6 @@ arguments are field tables as they came, without their length.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Protocol
 
 import msgspec
@@ -19,7 +18,7 @@ from fluxmq._core.exchange.exchange import TYPES, Binding, Destination, Exchange
 from fluxmq._core.exchange.headers import KIND_NAMES, read_headers, sorted_table
 from fluxmq._core.hub.amqp091_bridge import ExchangeRelay
 from fluxmq._core.hub.hub import Hub
-from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind, ExchangeRecord, view_key
+from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind, ExchangeRecord, StoredExchange, view_key
 from fluxmq.engine.ports_cluster import Cluster
 from fluxmq.engine.queue_records import record
 from fluxmq.model.amqp import AmqpRefused, ReplyCode, shown
@@ -31,7 +30,7 @@ DEFAULT_VHOST = b"/"
 # Of every virtual host. They are durable, and nobody deletes them.
 PREDECLARED = {b"": b"direct", b"amq.direct": b"direct", b"amq.fanout": b"fanout", b"amq.topic": b"topic",
                b"amq.headers": b"headers", b"amq.match": b"headers"}
-MQTT_EXCHANGE = b"amq.topic"  # of "/": its other half are MQTT topics
+MQTT_EXCHANGE = b"amq.topic"  # its other half are the MQTT topics of the namespace
 RESERVED = b"amq."
 ALTERNATE = b"alternate-exchange"
 X_MATCH = ("all", "any", "all-with-x", "any-with-x")
@@ -80,42 +79,38 @@ def _not_default(*names: bytes) -> None:
 class ExchangeManager:
     """Machine. The exchanges of one node.
 
-    vhosts: names of the virtual hosts that the configuration has beside "/". entries: routes that each of them
-    remembers. seed: secret, for hashes.
+    A virtual host is a namespace of the hub. entries: routes that each of them remembers. seed: secret, for hashes.
     """
 
-    def __init__(self, hub: Hub, vhosts: Iterable[bytes] = (), *, entries: int = 4096, seed: int = 0,
-                 cluster: Cluster) -> None:
+    def __init__(self, hub: Hub, *, entries: int = 4096, seed: int = 0, cluster: Cluster) -> None:
         self.hub = hub
         self.directory = cluster.directory
-        self.vhosts: dict[bytes, Exchanges] = {}
-        self.closed: set[bytes] = set()  # something is left of them on disk, and the configuration has them no more
+        self.vhosts: dict[bytes, Exchanges] = {}  # by name: those that somebody has used
+        self._relays: dict[bytes, ExchangeRelay] = {}  # of each virtual host
         self.number_last = 0
         # What the view must hear of, by its keys. A key is in one of them.
         self.puts: dict[bytes, bytes] = {}
         self.deletes: set[bytes] = set()
         self._entries, self._seed = entries, seed
-        for name in (DEFAULT_VHOST, *vhosts):
-            self.add_vhost(name)
+        self.add_vhost(DEFAULT_VHOST)
 
     # ------------------------------------------------------------------ virtual hosts and queues
 
     def add_vhost(self, name: bytes) -> Exchanges:
-        """A virtual host with the exchanges that each has; as it is, if it is there."""
-        known = self.vhosts.get(name)
-        if known is not None:
-            return known
+        """A virtual host with the exchanges that each has; as it is, if it is there. Its namespace is."""
+        known, namespace = self.vhosts.get(name), self.hub.namespaces[name]
+        if known is not None and self._relays[name].namespace is namespace:
+            return known  # else it is that of a namespace which ended before this one got its name
         made = self.vhosts[name] = Exchanges(self._entries, self._seed)
         for exchange, type_ in PREDECLARED.items():
-            it = made.declare(exchange, type_, durable=True, mqtt=(name, exchange) == (DEFAULT_VHOST, MQTT_EXCHANGE))
+            it = made.declare(exchange, type_, durable=True, mqtt=exchange == MQTT_EXCHANGE)
             it.data = ExchangeRecord(name, exchange, type_)
-        if name == DEFAULT_VHOST:
-            relay = ExchangeRelay(self.hub, made)
-            made.on_mqtt = lambda binding, there: self._topics(relay, binding, there)
+        relay = self._relays[name] = ExchangeRelay(self.hub, made, namespace)
+        made.on_mqtt = lambda binding, there: self._topics(relay, binding, there)
         return made
 
     def _topics(self, relay: ExchangeRelay, binding: Binding, there: bool) -> None:
-        """amq.topic of "/" has a binding, or has it no more: what MQTT clients publish goes there too."""
+        """An amq.topic has a binding, or has it no more: what MQTT clients publish goes there too."""
         end = binding.destination
         if not isinstance(end, QueueEnd):
             (self.hub.bind_relay if there else self.hub.unbind_relay)(relay, binding.key)
@@ -123,21 +118,34 @@ class ExchangeManager:
             (self.hub.bind_queue if there else self.hub.unbind_queue)(end.queue, binding.key)
         found = filter_of(binding.key)
         if found is not None:
-            (self.directory.announce if there else self.directory.withdraw)(self.hub.namespace, found[0])
+            (self.directory.announce if there else self.directory.withdraw)(
+                relay.namespace.name, found[0])
 
     def open_vhost(self, name: bytes) -> Exchanges:
         """For who connects. Raises AmqpRefused: 530."""
-        found = self.vhosts.get(name)
-        if found is None or name in self.closed:
+        namespace = self.hub.namespaces.get(name)
+        if namespace is None or not namespace.open:
             raise AmqpRefused(ReplyCode.NOT_ALLOWED, f"vhost {shown(name)} not found")
-        return found
+        return self.add_vhost(name)
+
+    def end_vhost(self, name: bytes) -> None:
+        """The virtual host and all of its exchanges are no more; its queues have ended before."""
+        exchanges = self.vhosts.pop(name, None)
+        if exchanges is None:
+            return
+        for exchange in exchanges.exchanges.values():
+            if exchange.number:
+                self._record(ExchangeKind.EXCHANGE_END, exchange.number, None)
+            for binding in exchange.outbound:
+                if binding.number:
+                    self.note(view_key(ExchangeKind.BIND, binding.number), None)
+        self._relays.pop(name, None)
+        for known in list(exchanges.exchanges):
+            exchanges.delete(known)  # topics that its bindings wanted are wanted no more
 
     def queue_made(self, vhost: bytes, name: bytes, queue: BoundQueue) -> None:
         """From now on the default exchange leads to it."""
-        exchanges = self.vhosts.get(vhost)
-        if exchanges is None:
-            exchanges = self.add_vhost(vhost)
-            self.closed.add(vhost)
+        exchanges = self.add_vhost(vhost)
         known = exchanges.queues.get(name)
         if known is not None:
             if known.queue is queue:
@@ -177,7 +185,7 @@ class ExchangeManager:
         number = self._number() if durable else 0
         made = self.adopt(said, durable, number)
         if durable:
-            self._record(ExchangeKind.EXCHANGE, number, msgspec.msgpack.encode(said))
+            self._record(ExchangeKind.EXCHANGE, number, self._stored(said))
         return made
 
     def adopt(self, said: ExchangeRecord, durable: bool, number: int) -> Exchange:
@@ -275,8 +283,13 @@ class ExchangeManager:
         assert isinstance(end, Exchange)
         if not end.number:
             end.number = self._number()
-            self._record(ExchangeKind.EXCHANGE, end.number, msgspec.msgpack.encode(end.data))
+            self._record(ExchangeKind.EXCHANGE, end.number, self._stored(end.data))
         return end.number
+
+    def _stored(self, said: ExchangeRecord) -> bytes:
+        namespace = self.hub.namespaces[said.vhost].number
+        return msgspec.msgpack.encode(StoredExchange(namespace, said.name, said.type, said.auto_delete, said.internal,
+                                                     said.arguments))
 
     def _record(self, kind: ExchangeKind, number: int, value: bytes | None) -> None:
         if self.hub.ledger.journal is not None:

@@ -89,17 +89,24 @@ class Authority(Protocol):
         so far; None when there is none. Raises AuthError(0x87) when it, or the certificate, names somebody else.
         """
 
-    def may_publish(self, identity: str | None, client_id: str, topic: str) -> bool | None:
-        """Whether a publish to this topic name is allowed; None: that takes time, decide_publish will say."""
+    def has_user(self, name: str) -> bool:
+        """Whether somebody has this name, colons included: then it is not `<namespace>:<user>`."""
 
-    def may_subscribe(self, identity: str | None, client_id: str, filter_: str) -> bool | None:
+    def namespace_of(self, identity: str | None) -> str:
+        """The only namespace that this one may enter; "" where nothing binds him to one."""
+
+    def may_publish(self, identity: str | None, client_id: str, topic: str, namespace: str = "/") -> bool | None:
+        """Whether a publish to this topic name is allowed, in a namespace; None: that takes time, decide_publish will
+        say. Publish or subscribe to `$vhost/<namespace>` in "/" is asked of a client that wants to enter one."""
+
+    def may_subscribe(self, identity: str | None, client_id: str, filter_: str, namespace: str = "/") -> bool | None:
         """Whether a subscription to this valid filter, `$share/group/filter` included, is allowed; None: that takes
         time, decide_subscribe will say."""
 
-    async def decide_publish(self, identity: str | None, client_id: str, topic: str) -> bool:
+    async def decide_publish(self, identity: str | None, client_id: str, topic: str, namespace: str = "/") -> bool:
         """As may_publish, after asking. It is cancelled when its time is up or nobody waits any more; what it raises
         is a refusal that is not remembered. Who wants an answer to be known to other connections, or to further
         questions that are not about a publish, remembers it himself for may_publish."""
 
-    async def decide_subscribe(self, identity: str | None, client_id: str, filter_: str) -> bool:
+    async def decide_subscribe(self, identity: str | None, client_id: str, filter_: str, namespace: str = "/") -> bool:
         """As may_subscribe, in the same way."""

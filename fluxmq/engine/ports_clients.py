@@ -12,9 +12,9 @@ __all__ = ["ClientInfo", "ClientsPort"]
 class ClientInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One client that is connected.
 
-    user: None = anonymous. name: what it calls its connection, or "". properties: what it said about itself; any value
-    that a field table has. channels: of AMQP. subscriptions: of MQTT; of AMQP consumers. heartbeat_s: or keep alive.
-    since_ms: when it was let in, wall clock. blocked: it was told not to publish.
+    virtual_host: its namespace. user: None = anonymous. name: what it calls its connection, or "". properties: what it
+    said about itself; any value that a field table has. channels: of AMQP. subscriptions: of MQTT; of AMQP consumers.
+    heartbeat_s: or keep alive. since_ms: when it was let in, wall clock. blocked: it was told not to publish.
     """
 
     client_id: str
@@ -34,17 +34,17 @@ class ClientInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientsPort(Protocol):
-    """Who is connected."""
+    """Who is connected. A client is named by its namespace and its identifier: two namespaces may have equal ones."""
 
-    def ids(self) -> Iterable[str]:
-        """Client identifiers of those that were let in, in any order."""
+    def ids(self) -> Iterable[tuple[str, str]]:
+        """(namespace, client identifier) of those that were let in, in any order."""
 
-    def info(self, client_id: str) -> ClientInfo | None:
+    def info(self, namespace: str, client_id: str) -> ClientInfo | None:
         """One of them; None: it is gone."""
 
-    def subscriptions(self, client_id: str) -> Iterable[Mapping[str, Any]]:
+    def subscriptions(self, namespace: str, client_id: str) -> Iterable[Mapping[str, Any]]:
         """What it is subscribed to, in any order: of MQTT filter, qos, no_local, retain_as_published, identifier; of
         AMQP queue, consumer_tag, channel, no_ack. Nothing when it is gone."""
 
-    def disconnect(self, client_id: str) -> bool:
+    def disconnect(self, namespace: str, client_id: str) -> bool:
         """Ends its connection, as an administrator's act; its will is published. False: it is gone already."""

@@ -1,9 +1,10 @@
 """What the admin ring asks of the queues, as a Protocol: `QueuesPort`. `engine/queues.QueueManager` is one.
 
-Everything here is of the default namespace, happens on the loop's thread and returns at once: nothing waits for the
-disk. What must be read from disk first is said so (`loading`), and the caller asks again; what must be on disk before
-it is told to anybody waits by `when_durable`. Names of queues and groups are text as a user wrote it; positions are
-text as in `$queue` subscriptions: first, last, next, N, -N, offset=N, timestamp=<ms or ISO 8601>.
+Everything here happens on the loop's thread and returns at once: nothing waits for the disk. What must be read from
+disk first is said so (`loading`), and the caller asks again; what must be on disk before it is told to anybody waits by
+`when_durable`. Names of queues and groups are text as a user wrote it: of a queue outside "/" <namespace>/<name>, or a
+QueueName; positions are text as in `$queue` subscriptions: first, last, next, N, -N, offset=N, timestamp=<ms or ISO
+8601>.
 
 What is described comes as plain dicts that go out as JSON as they are, so a key may be added without a change here.
 """
@@ -16,7 +17,8 @@ import msgspec
 
 from fluxmq._core.errors import FluxError
 
-__all__ = ["Browsed", "Moved", "Page", "Publish", "QueueMessage", "QueueRefused", "QueuesPort"]
+__all__ = ["Browsed", "Moved", "Page", "Publish", "QueueMessage", "QueueName", "QueueRefused",
+           "QueuesPort"]
 
 Refusal = Literal["not_found", "conflict", "invalid", "full", "unavailable"]
 
@@ -38,6 +40,22 @@ class QueueRefused(FluxError):
 
     def __reduce__(self) -> tuple[type, tuple[Refusal, str, str]]:
         return type(self), (self.kind, self.text, self.hint)
+
+
+class QueueName(str):
+    """What people call a queue, and the namespace and name that are meant: a name may have a '/' of its own, so that
+    two queues can be called the same.
+
+    namespace, own: as a user wrote them.
+    """
+
+    namespace: str
+    own: str
+
+    def __new__(cls, namespace: str, own: str) -> QueueName:
+        made = super().__new__(cls, own if namespace == "/" else f"{namespace}/{own}")
+        made.namespace, made.own = namespace, own
+        return made
 
 
 class QueueMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,8 +124,9 @@ class QueuesPort(Protocol):
     """The queues of a node. All but the first two methods raise QueueRefused, and StorageError when the disk fails."""
 
     def list_queues(self) -> list[dict[str, Any]]:
-        """Each queue in short, by name: name, type (classic | stream | ephemeral), partitions (how many), messages,
-        bytes, ready, unsettled and delayed (messages), groups and consumers (how many), dead_letters (how many)."""
+        """Each queue in short, those of "/" first, by name: name, namespace, type (classic | stream | ephemeral),
+        partitions (how many), messages, bytes, ready, unsettled and delayed (messages), groups and consumers (how
+        many), dead_letters (how many)."""
 
     def when_durable(self, then: Callable[[Exception | None], None]) -> None:
         """Calls `then` once: with None as soon as all that was changed before this call is as durable as the
@@ -162,7 +181,7 @@ class QueuesPort(Protocol):
         """conflict: it has members."""
 
     def dead_list(self) -> list[dict[str, Any]]:
-        """Each queue whose dead letters go somewhere: queue, dead_letter_queue, messages, bytes, oldest_ms,
+        """Each queue whose dead letters go somewhere: queue, namespace, dead_letter_queue, messages, bytes, oldest_ms,
         newest_ms."""
 
     def dead_browse(self, name: str, position: str, count: int, bytes_max: int) -> Browsed:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fluxmq._core.amqp091.edit import headers_of, properties_of, split_address
 from fluxmq._core.amqp091.topics import topic_of_address
 from fluxmq._core.errors import StorageError
+from fluxmq._core.memory.namespace import ROOT
 from fluxmq._core.mqtt.props import decode_properties
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Record
@@ -14,6 +15,7 @@ from fluxmq._core.queue.queue import QUEUE_STREAM
 from fluxmq.engine.amqp_admin import declared_of, named
 from fluxmq.engine.ports_queues import Browsed, Moved, Page, Publish, QueueMessage, QueueRefused, QueuesPort
 from fluxmq.engine.queue_contract import SILENT
+from fluxmq.engine.queue_dead import dead_letter_state
 from fluxmq.engine.queue_numbers import counts_of, numbers_of
 from fluxmq.engine.queue_pages import logs_of, page_of
 from fluxmq.engine.queue_properties import FORMAT_AMQP091, encode_users, with_length
@@ -51,14 +53,15 @@ class QueueAdmin:
     # ------------------------------------------------------------------ queues
 
     def list_queues(self) -> list[dict[str, Any]]:
-        """Those of "/" first, then of each other virtual host; internal names of these begin with NUL."""
-        return [self._short(self.manager.queues[name])
-                for name in sorted(self.manager.queues, key=lambda name: (name.startswith(b"\0"), name))]
+        """Those of "/" first, then of each other namespace."""
+        return [self._short(self.manager.queues[address])
+                for address in sorted(self.manager.queues, key=lambda address: (address[0] != ROOT, address))]
 
     def _short(self, state: QueueState) -> dict[str, Any]:
-        dead = self.manager.queues.get(state.spec.dead_letter_queue.encode())
-        return {"name": state.spec.shown, "type": state.spec.type, "partitions": state.queue.partitions,
-                **numbers_of(state), "state": "damaged" if state.queue.damage is not None else "running",
+        dead = dead_letter_state(self.manager, state.spec)
+        return {"name": state.spec.shown, "namespace": state.spec.namespace, "type": state.spec.type,
+                "partitions": state.queue.partitions, **numbers_of(state),
+                "state": "damaged" if state.queue.damage is not None else "running",
                 "damage": state.queue.damage or "", "dead_letters": dead.queue.waiting if dead is not None else 0}
 
     def when_durable(self, then: Callable[[Exception | None], None]) -> None:
@@ -104,7 +107,7 @@ class QueueAdmin:
         if state.configured:
             raise QueueRefused("conflict", f"queue {name} is in the configuration, and would be made again",
                                "take it out of `queues:` and restart, or purge it")
-        return self.manager.delete(state.queue.name)
+        return self.manager.delete(state.queue.address)
 
     def purge(self, name: str) -> int:
         return self.manager.purge(self._state(name))
@@ -254,24 +257,26 @@ class QueueAdmin:
         state = self._state(name)
         if not state.spec.dead_letter_queue:
             raise QueueRefused("not_found", f"queue {name} keeps no dead letters", "dlq.enabled says that it does")
-        return self.manager.queues.get(state.spec.dead_letter_queue.encode())
+        return dead_letter_state(self.manager, state.spec)
 
     def dead_list(self) -> list[dict[str, Any]]:
         found = []
         for state in self.manager.queues.values():
-            dead = self.manager.queues.get(state.spec.dead_letter_queue.encode())
+            dead = dead_letter_state(self.manager, state.spec)
             if dead is None:
                 continue
             ends = [record.time_ms for log in dead.queue.logs if log.next > log.first
                     for record in (log.at_or_above(log.first), log.get(log.next - 1)) if record is not None]
-            found.append({"queue": state.spec.name, "dead_letter_queue": dead.spec.name,
+            found.append({"queue": state.spec.shown, "namespace": state.spec.namespace,
+                          "dead_letter_queue": dead.spec.shown,
                           "messages": dead.queue.waiting, "bytes": sum(log.kept_bytes for log in dead.queue.logs),
                           "oldest_ms": min(ends, default=0), "newest_ms": max(ends, default=0)})
         return found
 
     def dead_browse(self, name: str, position: str, count: int, bytes_max: int) -> Browsed:
         dead = self._dead(name)
-        return Browsed([], position) if dead is None else self._browse(dead, position, count, bytes_max, None, name)
+        return Browsed([], position) if dead is None else self._browse(dead, position, count, bytes_max, None,
+                                                                             self._state(name).spec.name)
 
     def dead_replay(self, name: str, selected: Sequence[tuple[int, int]] | None, count: int) -> Moved:
         dead = self._dead(name)
@@ -281,11 +286,11 @@ class QueueAdmin:
         dead = self._dead(name)
         if dead is None:
             return 0
-        others = sorted(state.spec.name for state in self.manager.queues.values()
-                        if state.spec.dead_letter_queue == dead.spec.name and state.spec.name != name)
+        others = sorted(state.spec.shown for state in self.manager.queues.values()
+                        if dead_letter_state(self.manager, state.spec) is dead and state is not self._state(name))
         if others:
-            raise QueueRefused("conflict", f"the dead letters of {', '.join(others)} are in {dead.spec.name} too",
-                               f"fluxmq queue purge {dead.spec.name} throws away all of them")
+            raise QueueRefused("conflict", f"the dead letters of {', '.join(others)} are in {dead.spec.shown} too",
+                               f"fluxmq queue purge {dead.spec.shown} throws away all of them")
         waiting = dead.queue.waiting
         self.manager.purge(dead)
         return waiting

@@ -103,7 +103,7 @@ class QueueClock:
             if wait <= 0:
                 kind = "queue" if state.declared is not None else "ephemeral queue"
                 self.manager.log("info", "", f"{kind} deleted: nobody used it", {"queue": state.spec.shown})
-                self.manager.delete(queue.name)
+                self.manager.delete(queue.address)
                 return None
             waits.append(wait)
         if queue.expiry_ms:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from fluxmq._core.bridge.queue_session import SessionClaims, SessionMember, SessionReader
+from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.queue.queue import QUEUE_STREAM
 from fluxmq.engine.queue_contract import PROPERTIES, SILENT, backoff_problem
@@ -63,7 +64,7 @@ class QueueConsumers:
         self.manager = manager
         self._log = on_log
 
-    def refusal(self, filter_: bytes, qos: int, consume: Consume) -> tuple[int, str]:
+    def refusal(self, namespace: Namespace, filter_: bytes, qos: int, consume: Consume) -> tuple[int, str]:
         """Why such a subscription cannot be: the reason code of MQTT 5, and a sentence for the client; or (0, "").
 
         A queue that is not there is made where the configuration says so.
@@ -78,8 +79,11 @@ class QueueConsumers:
             return ReasonCode.TOPIC_FILTER_INVALID, "there is nothing to receive at this address of a queue"
         if share and consume.group not in (b"", share):
             return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "$share and consumer-group name different groups"
-        queue = self.manager.find(name)
+        queue = self.manager.find(name, namespace.name)
         if queue is None:
+            if self.manager.auto and namespace.queues_max and namespace.queues >= namespace.queues_max:
+                return ReasonCode.QUOTA_EXCEEDED, (f"namespace {namespace.text} has {namespace.queues} queues, all "
+                                                   f"that it may (limits.queues)")
             return ReasonCode.TOPIC_FILTER_INVALID, f"there is no queue {name.decode('utf-8', 'replace')}"
         if queue.damage is not None:
             return ReasonCode.UNSPECIFIED_ERROR, ("the queue is stopped: a file of it is damaged, as the broker's log "
@@ -108,20 +112,20 @@ class QueueConsumers:
         """What is asked for, with the group that `$share/<group>/…` names."""
         return msgspec.structs.replace(consume, group=_without_share(filter_)[0] or consume.group)
 
-    def agree(self, filter_: bytes, consume: Consume) -> None:
+    def agree(self, namespace: Namespace, filter_: bytes, consume: Consume) -> None:
         """A client has just subscribed so: what it said of retries holds for the group from now on.
 
         Not when a client is back whose session was kept: others may have said something since.
         """
         address = split_address(filter_)
-        queue = self.manager.find(address[0]) if address is not None else None
+        queue = self.manager.find(address[0], namespace.name) if address is not None else None
         if address is not None and queue is not None and consume.contract != SILENT:
             self.manager.agree(queue, consume.group or GROUP_DEFAULT, address[1], consume.contract)
 
-    def make_for(self, topic: bytes) -> bool:
+    def make_for(self, topic: bytes, namespace: Namespace) -> bool:
         """A publish to a queue that is not there: makes it where the configuration says so (`auto_create`)."""
         address = split_address(topic)
-        made = address is not None and self.manager.auto_create(address[0]) is not None
+        made = address is not None and self.manager.auto_create(address[0], namespace.name) is not None
         self.manager.refused_unknown += not made
         return made
 
@@ -130,7 +134,7 @@ class QueueConsumers:
         address = split_address(filter_)
         assert address is not None
         name, rest = address
-        queue = self.manager.find(name)
+        queue = self.manager.find(name, session.namespace.name)
         if queue is None:
             self._log("warning", f"queue {name!r}", "a subscription is suspended: its queue is gone",
                       {"client_id": session.name.decode(), "filter": filter_.decode()})
@@ -196,7 +200,7 @@ class QueueConsumers:
         address = split_address(topic)
         assert address is not None
         name, verb = address
-        state = self.manager.queues.get(name)
+        state = self.manager.queues.get((session.namespace.name, name))
         if state is None:
             return ReasonCode.TOPIC_NAME_INVALID, "there is no such queue"
         mine = [consumer for consumer in (session.data.consumers or {}).values() if consumer.queue is state.queue]

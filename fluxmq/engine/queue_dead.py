@@ -15,18 +15,25 @@ from fluxmq.model.queues import DEAD_LETTER_SUFFIX, DeadLetters, QueueSpec
 if TYPE_CHECKING:
     from fluxmq.engine.queues import QueueManager, QueueState
 
-__all__ = ["DeadNames", "bury", "dead_letter_queue", "make_room", "note_dead_letter", "note_death"]
+__all__ = ["DeadNames", "bury", "dead_letter_queue", "dead_letter_state", "make_room", "note_dead_letter", "note_death"]
 
 PREFIX = b"$queue/"
 
 
 def dead_letter_queue(manager: QueueManager, spec: QueueSpec) -> Queue:
     """Where the dead letters of such a queue go; made now if it is not there."""
-    state = manager.queues.get(spec.dead_letter_queue.encode())
+    state = dead_letter_state(manager, spec)
     if state is not None:
         return state.queue
-    # Dead letters have no limit, no dead letters of their own, and wait for whoever looks at them.
-    return manager.declare(QueueSpec(name=spec.dead_letter_queue, dlq=DeadLetters(enabled=False)))[0]
+    # Dead letters have no limit, no dead letters of their own, and wait for whoever looks at them. However many queues
+    # the namespace may have: without this one they would be lost.
+    return manager.make(QueueSpec(name=spec.dead_letter_queue, dlq=DeadLetters(enabled=False),
+                                  namespace=spec.namespace))
+
+
+def dead_letter_state(manager: QueueManager, spec: QueueSpec) -> QueueState | None:
+    """The same where it is there."""
+    return manager.queues.get((spec.address[0], spec.dead_letter_queue.encode("utf-8", "surrogateescape")))
 
 
 def note_death(manager: QueueManager, state: QueueState, reason: str) -> None:
@@ -94,22 +101,29 @@ class DeadNames:
     through all queues for one."""
 
     def __init__(self) -> None:
-        self._by_name: dict[str, dict[QueueState, None]] = {}  # whose dead letters go there
+        # By namespace and name: whose dead letters go there.
+        self._by_name: dict[tuple[bytes, bytes], dict[QueueState, None]] = {}
 
     def add(self, state: QueueState) -> None:
         if state.spec.dlq.enabled and state.spec.dlq.topic:
-            self._by_name.setdefault(state.spec.dlq.topic, {})[state] = None
+            self._by_name.setdefault(self._address(state.spec), {})[state] = None
 
     def remove(self, state: QueueState) -> None:
-        known = self._by_name.get(state.spec.dlq.topic)
+        known = self._by_name.get(self._address(state.spec))
         if known is not None:
             known.pop(state, None)
             if not known:
-                del self._by_name[state.spec.dlq.topic]
+                del self._by_name[self._address(state.spec)]
 
-    def find(self, name: bytes, queues: Mapping[bytes, QueueState]) -> QueueSpec | None:
-        """A queue whose dead letters go to the queue of this name; None: there is none."""
+    @staticmethod
+    def _address(spec: QueueSpec) -> tuple[bytes, bytes]:
+        return spec.address[0], spec.dlq.topic.encode("utf-8", "surrogateescape")
+
+    def find(self, address: tuple[bytes, bytes], queues: Mapping[tuple[bytes, bytes], QueueState]) -> QueueSpec | None:
+        """A queue whose dead letters go to the queue of this address; None: there is none."""
+        namespace, name = address
+        named = self._by_name.get(address)
+        state = next(iter(named)) if named else queues.get(
+            (namespace, name.removesuffix(DEAD_LETTER_SUFFIX.encode())))
         text = name.decode("utf-8", "surrogateescape")
-        named = self._by_name.get(text)
-        state = next(iter(named)) if named else queues.get(name.removesuffix(DEAD_LETTER_SUFFIX.encode()))
         return state.spec if state is not None and state.spec.dead_letter_queue == text else None

@@ -16,9 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from fluxmq._core.disk.journal_format import iter_records
 from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.memory.commits import Line
+from fluxmq._core.memory.namespace import ROOT, Namespace
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
@@ -34,6 +37,7 @@ from fluxmq.model.queues import QueueSpec
 
 __all__ = ["QueueLine"]
 
+RECORD_NAMESPACE = 14  # memory/ledger.pxd
 _OF_GROUPS = (RecordKind.CLAIM, RecordKind.SETTLE, RecordKind.RETURN, RecordKind.CURSOR)
 
 
@@ -59,10 +63,32 @@ class QueueLine:
 
     # ------------------------------------------------------------------ what there is
 
-    def adopt(self, number: int, record: QueueRecord, spec: QueueSpec) -> QueueState:
-        """A queue that a record, or a row of the view, says there is."""
+    def place(self, record: QueueRecord, spec: QueueSpec) -> tuple[Namespace | None, QueueSpec]:
+        """The namespace of a queue, None: it has ended; and its declaration there, which `record` gets too."""
+        hub, declared = self.manager.hub, record.declared
+        if record.namespace == 0 and declared is not None and declared.vhost != ROOT:
+            # As an earlier version wrote it, in the journal only.
+            namespace: Namespace | None = hub.add_namespace(declared.vhost)
+        else:
+            namespace = self.line.namespace(record.namespace)
+        if namespace is None or namespace is hub.root:
+            return namespace, spec
+        if declared is not None:
+            record.declared = msgspec.structs.replace(declared, vhost=namespace.name)
+        return namespace, msgspec.structs.replace(spec, namespace=namespace.text)
+
+    def adopt(self, number: int, record: QueueRecord, spec: QueueSpec) -> QueueState | None:
+        """A queue that a record, or a row of the view, says there is. None: its namespace has ended."""
+        namespace, spec = self.place(record, spec)
+        if namespace is None:
+            self.passed_over.update((*(one.number for one in record.logs), record.delay))
+            return None
+        return self._adopt(number, record, spec, namespace)
+
+    def _adopt(self, number: int, record: QueueRecord, spec: QueueSpec, namespace: Namespace) -> QueueState:
         logs = [self._log(one.number, one.lane) for one in record.logs]
-        queue = Queue(self.manager.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.max_priority + 1)
+        queue = Queue(self.manager.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.max_priority + 1,
+                      namespace)
         queue.following = self.following
         self.manager.is_taken(self.line, number)
         state = self.queues[number] = self.manager.adopt(spec, queue, record.declared)
@@ -97,7 +123,10 @@ class QueueLine:
         """The queue is as in a snapshot of its leader, whatever was known of it; records that were committed later
         follow. Raises CorruptError."""
         found = read_snapshot(raw)
+        self.manager.hub.learn_namespace(self.line, found.record.namespace, found.namespace)
         state = self.queues.get(found.number) or self.adopt(found.number, found.record, found.record.told())
+        if state is None:
+            raise CorruptError(f"the namespace of queue {found.number:016x} has ended")
         rebuild(self.manager, state, found)
         for number in [number for number, group in self.groups.items() if group.home is state.queue]:
             del self.groups[number]
@@ -122,6 +151,8 @@ class QueueLine:
             raise UsageError(f"line {self.line.name!r} is led here")
         moved: set[object] = set()
         for kind, body in iter_records(records):
+            if kind == RECORD_NAMESPACE:
+                self.manager.hub.learn_namespace(self.line, int.from_bytes(body[:8], "big"), body[8:])
             if RecordKind.APPEND <= kind <= RecordKind.TRIM:
                 if len(body) < 8:
                     raise CorruptError(f"a record of kind {kind} has {len(body)} bytes")
@@ -179,13 +210,17 @@ class QueueLine:
 
     def _replay_queue(self, number: int, record: QueueRecord, spec: QueueSpec) -> None:
         state = self.queues.get(number)
+        namespace, spec = self.place(record, spec)
+        if namespace is None:
+            self.passed_over.update((*(one.number for one in record.logs), record.delay))
+            return
         if state is None:
-            known = None if self.following else self.manager.queues.get(spec.raw)
+            known = None if self.following else self.manager.queues.get(spec.address)
             if known is not None and known.queue.number > number:
                 # The view knows one of this name that was made after this one's end.
                 self.passed_over.update((*(one.number for one in record.logs), record.delay))
                 return
-            state = self.adopt(number, record, spec)
+            state = self._adopt(number, record, spec, namespace)
         else:
             self.manager.change(state, spec)
             self._adopt_delays(state, record)
@@ -224,7 +259,7 @@ class QueueLine:
         """All that was applied is put to work: from now on this instance decides, and what it decides is recorded for
         the line. Raises UsageError, and nothing has changed, when a queue of such a name is there already."""
         for state in self.queues.values():
-            if state.queue.name in self.manager.queues:
+            if state.queue.address in self.manager.queues:
                 raise UsageError(f"there is a queue {state.spec.shown} already, which line {self.line.name!r} does not "
                                  f"commit")
         self.following = False

@@ -45,13 +45,15 @@ class LogRecord(msgspec.Struct, array_like=True, frozen=True):
 
 class QueueRecord(msgspec.Struct, array_like=True):
     """A queue. spec, or declared: in the words of `queues:`, or as AMQP did. logs: partition-major. delay: number of
-    its delay log and of the group that settles there; 0 = none."""
+    its delay log and of the group that settles there; 0 = none. namespace: its number in the line of the record; spec
+    and declared are written as if it were "/". An earlier version wrote the name into `declared`."""
 
     spec: QueueSpec | None
     logs: list[LogRecord]
     delay: Count = 0
     delay_group: Count = 0
     declared: Declared | None = None
+    namespace: Count = 0
 
     def told(self) -> QueueSpec:
         """The queue in the words of `queues:`. Raises CorruptError."""

@@ -21,12 +21,13 @@ __all__ = ["Snapshot", "derive", "digest", "read_snapshot", "rebuild", "snapshot
 class Snapshot(msgspec.Struct, array_like=True, frozen=True):
     """A queue at some moment, but for what segments have of it: what an instance begins with, before records.
 
-    groups: number, record, what it knew. logs: number, first offset, where its segments end, where it ends, messages
-    behind the segments.
+    namespace: `Namespace.record`. groups: number, record, what it knew. logs: number, first offset, where its segments
+    end, where it ends, messages behind the segments.
     """
 
     number: int
     record: QueueRecord
+    namespace: bytes
     producers: dict[bytes, tuple[int, int]]
     groups: list[tuple[int, GroupRecord, bytes]]
     delayed: bytes
@@ -43,7 +44,7 @@ def snapshot(manager: QueueManager, state: QueueState) -> bytes:
     for group in [*state.groups.values(), *([delays.group] if delays is not None else ())]:
         group.flush_records()
     return msgspec.msgpack.encode(Snapshot(
-        queue.number, manager.queue_record(state), dict(state.producers),
+        queue.number, manager.queue_record(state), queue.namespace.record, dict(state.producers),
         [(group.number, manager.group_record(state, group, pattern), state_of(group))
          for (_, pattern), group in state.groups.items()],
         state_of(delays.group) if delays is not None else b"",

@@ -10,9 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from fluxmq._core.bridge.queue_session import TopicFilter
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.commits import Line
+from fluxmq._core.memory.namespace import ROOT
 from fluxmq._core.queue.claim import Member
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log
@@ -48,7 +51,7 @@ class QueueManager:
         self.hub = hub
         self.directory, _, self.replicator = cluster
         self.auto = auto_create
-        self.queues: dict[bytes, QueueState] = {}
+        self.queues: dict[tuple[bytes, bytes], QueueState] = {}  # by namespace and name
         self.durables = 0  # of these, how many are durable
         self.dead_names = DeadNames()
         self.states: dict[Queue, QueueState] = {}
@@ -86,42 +89,45 @@ class QueueManager:
         if number > self.numbers[line.number]:
             self.numbers[line.number] = number
 
-    def find(self, name: bytes) -> Queue | None:
+    def find(self, name: bytes, namespace: bytes = ROOT) -> Queue | None:
         """The queue of this name; made now, if dead letters of some queue go there or the configuration says so."""
-        state = self.queues.get(name)
+        state = self.queues.get((namespace, name))
         if state is not None:
             return state.queue
-        whose = self.dead_names.find(name, self.queues)
+        whose = self.dead_names.find((namespace, name), self.queues)
         if whose is None:
-            return self.auto_create(name)
+            return self.auto_create(name, namespace)
         try:
             return dead_letter_queue(self, whose)
         except QueueRefused:
             return None
 
-    def auto_create(self, name: bytes) -> Queue | None:
+    def auto_create(self, name: bytes, namespace: bytes = ROOT) -> Queue | None:
         """Makes a queue that somebody uses and nobody declared, where the configuration says so."""
-        if (state := self.queues.get(name)) is not None:
+        if (state := self.queues.get((namespace, name))) is not None:
             return state.queue
         text = name.decode("utf-8", "replace")
         if not self.auto or name_problem(text):
             return None
+        spec = QueueSpec(name=text, type=self.auto, namespace=namespace.decode())  # type: ignore[arg-type]
         try:
-            queue = self.declare(QueueSpec(name=text, type=self.auto))[0]  # type: ignore[arg-type]
+            queue = self.declare(spec)[0]
         except QueueRefused as refused:
-            self.log("warning", f"auto_create {refused.kind}", f"queue not made: {refused.text}", {"queue": text})
+            self.log("warning", f"auto_create {refused.kind}", f"queue not made: {refused.text}", {"queue": spec.shown})
             return None
-        self.log("info", "", "queue made for whoever used it", {"queue": text, "type": self.auto})
+        self.log("info", "", "queue made for whoever used it", {"queue": spec.shown, "type": self.auto})
         return queue
 
     def declare(self, spec: QueueSpec, line: Line | None = None) -> tuple[Queue, str]:
         """Makes a queue, or changes the one of that name: (queue, "created" | "unchanged" | "changed"). line: see make.
 
-        Raises QueueRefused: conflict, for what cannot change.
+        Raises QueueRefused: conflict, for what cannot change; not_found: there is no such namespace; full: it has as
+        many queues as it may.
         """
-        name = spec.raw
-        state = self.queues.get(name)
+        state = self.queues.get(spec.address)
         if state is None:
+            if line is None:
+                self.check_room(spec)
             return self.make(spec, line=line), "created"
         if state.spec == spec:
             return state.queue, "unchanged"
@@ -149,22 +155,34 @@ class QueueManager:
         configure(self, state)
         if not state.queue.following:
             self.hub.add_queue(state.queue, filters_of(spec))
-            self._tell_topics(former, spec.topics)
+            self._tell_topics(state.queue.namespace.name, former, spec.topics)
             state.queue.notify()
+
+    def check_room(self, spec: QueueSpec) -> None:
+        """Raises QueueRefused: full, where the namespace of a new queue has as many as it may."""
+        namespace = self.hub.namespaces.get(spec.address[0])
+        if namespace is not None and namespace.queues_max and namespace.queues >= namespace.queues_max:
+            namespace.refused_queues += 1
+            raise QueueRefused("full", f"queue limit in vhost '{namespace.text}' ({namespace.queues_max}) is reached",
+                               "delete a queue, or raise limits.queues of the namespace")
 
     def make(self, spec: QueueSpec, declared: Declared | None = None, line: Line | None = None) -> Queue:
         """line: where what becomes of it is committed; None: where the Replicator says. Raises QueueRefused:
-        unavailable, when another node has it, or nobody can say."""
+        unavailable, when another node has it, or nobody can say; not_found, there is no such namespace."""
+        namespace = self.hub.namespaces.get(spec.address[0])
+        if namespace is None:
+            raise QueueRefused("not_found", f"there is no namespace {spec.namespace}",
+                               "fluxmq namespace list names those that are")
         volatile = spec.type == "ephemeral"
-        owner = self.directory.claim_queue(self.hub.namespace, spec.raw)
+        owner = self.directory.claim_queue(*spec.address)
         if owner.node != self.directory.node:
             raise QueueRefused("unavailable", f"queue {spec.shown} belongs to node {owner.node}")
         if line is None:
-            line = self.replicator.line_of_queue(self.hub.namespace, spec.raw, not volatile)
+            line = self.replicator.line_of_queue(*spec.address, not volatile)
         number = self.number(line)
         logs = [Log(self.hub.ledger, self.number(line), lane=lane, volatile=volatile, line=line)
                 for _ in range(spec.partitions) for lane in range(spec.lanes)]
-        queue = Queue(self.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.lanes)
+        queue = Queue(self.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.lanes, namespace)
         state = self.adopt(spec, queue, declared)
         self.record_queue(state)
         return queue
@@ -184,8 +202,9 @@ class QueueManager:
         state.idle_since_ms = now = self.hub.steady_ms
         # Streams that were made together are not all looked at in one tick.
         state.retention_due_ms = now + queue.number * 7919 % 5000
-        self.queues[queue.name] = state
+        self.queues[queue.address] = state
         self.states[queue] = state
+        queue.namespace.queues += 1
         self.durables += queue.durable
         self.kinds[spec.type] += 1
         if queue.kind == QUEUE_STREAM:
@@ -194,20 +213,20 @@ class QueueManager:
             self.dead_names.add(state)
         configure(self, state)
         self.hub.add_queue(queue, filters_of(spec))
-        self._tell_topics((), spec.topics)
+        self._tell_topics(state.queue.namespace.name, (), spec.topics)
         queue.notify()
         self.on_queue(queue, True)
 
-    def _tell_topics(self, former: Iterable[str], topics: Iterable[str]) -> None:
+    def _tell_topics(self, namespace: bytes, former: Iterable[str], topics: Iterable[str]) -> None:
         """What a queue captures is wanted here, on whatever node it is published; its own address is no topic."""
         for topic in set(topics).difference(former):
-            self.directory.announce(self.hub.namespace, topic.encode())
+            self.directory.announce(namespace, topic.encode())
         for topic in set(former).difference(topics):
-            self.directory.withdraw(self.hub.namespace, topic.encode())
+            self.directory.withdraw(namespace, topic.encode())
 
-    def delete(self, name: bytes) -> int:
+    def delete(self, address: tuple[bytes, bytes]) -> int:
         """The queue is no more, with its groups and messages. Returns how many messages it had."""
-        state = self.queues[name]
+        state = self.queues[address]
         queue = state.queue
         depth = queue.depth
         members = self.members_of(state)
@@ -234,8 +253,9 @@ class QueueManager:
 
     def forget(self, state: QueueState) -> None:
         """Nobody knows the queue any more, and the view will forget it."""
-        self.queues.pop(state.queue.name, None)
+        self.queues.pop(state.queue.address, None)
         if self.states.pop(state.queue, None) is not None:
+            state.queue.namespace.queues -= 1
             self.durables -= state.queue.durable
             self.kinds[state.spec.type] -= 1
             self.streams.pop(state, None)
@@ -243,8 +263,8 @@ class QueueManager:
             self.dead_names.remove(state)
         self.changed.discard(state)
         self.hub.remove_queue(state.queue)
-        self._tell_topics(state.spec.topics, ())
-        self.directory.release_queue(self.hub.namespace, state.queue.name)
+        self._tell_topics(state.queue.namespace.name, state.spec.topics, ())
+        self.directory.release_queue(*state.queue.address)
         self.on_queue(state.queue, False)
         groups, logs, delays = [*state.groups.values()], [*state.queue.logs], state.queue.delays
         if delays is not None:
@@ -300,9 +320,13 @@ class QueueManager:
     def queue_record(self, state: QueueState) -> QueueRecord:
         logs, delays = [LogRecord(log.number, log.first >> 56) for log in state.queue.logs], state.queue.delays
         numbers = (delays.log.number, delays.group.number) if delays is not None else (0, 0)
-        if state.declared is None:
-            return QueueRecord(state.spec, logs, *numbers)
-        return QueueRecord(None, logs, *numbers, state.declared)
+        spec, declared, namespace = state.spec, state.declared, 0
+        if state.queue.namespace is not self.hub.root:
+            # Names travel with the namespace's own record only.
+            namespace = self.hub.ledger.number_of(state.queue.namespace, state.queue.line)
+            spec = msgspec.structs.replace(spec, namespace="/")
+            declared = msgspec.structs.replace(declared, vhost=ROOT) if declared is not None else None
+        return QueueRecord(spec if declared is None else None, logs, *numbers, declared, namespace)
 
     # ------------------------------------------------------------------ groups
 

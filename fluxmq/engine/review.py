@@ -25,8 +25,8 @@ def review(broker: Broker, authority: Authority) -> list[tuple[Session, bytes]]:
         if session.data is None:
             continue
         for filter_ in session.subscriptions:
-            allowed = authority.open_subscribe or authority.may_subscribe(state.username, client_id,
-                                                                          filter_.decode())
+            allowed = authority.open_subscribe or authority.may_subscribe(
+                state.username, client_id, filter_.decode(), session.namespace.text)
             if allowed is None:
                 undecided.append((session, filter_))
             else:

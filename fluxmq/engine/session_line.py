@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from fluxmq._core.hub.persist import Loader
 from fluxmq._core.memory.commits import Line
+from fluxmq._core.memory.namespace import ROOT, Namespace
 from fluxmq._core.pubsub.session import Session
 from fluxmq.engine import stored
 from fluxmq.engine.broker import (
@@ -34,7 +35,7 @@ class SessionLine:
     def __init__(self, broker: Broker, line: Line, on_other: Callable[[int, int, bytes], None]) -> None:
         self.broker = broker
         self.line = line
-        self.loader = Loader(broker.hub, self._on_cold)
+        self.loader = Loader(broker.hub, self._on_cold, line)
         self.ended: list[int] = []  # sessions that are no more
         self._on_other = on_other
 
@@ -54,6 +55,9 @@ class SessionLine:
         """A session from the view; its messages were added to the loader before. Raises as apply."""
         copy = stored.session_of(self.loader.head_of(value))
         session = self._make(number, copy.head)
+        if session is None:
+            self.ended.append(number)
+            return
         for kept in copy.subscriptions:
             self._subscribe(session, kept)
         self.loader.fill_session(session, value)
@@ -61,21 +65,29 @@ class SessionLine:
     def one_per_client(self) -> None:
         """Of two sessions with the same name (a crash came before the record of the older one's end was durable) the
         newer stays."""
-        newest: dict[bytes, Session] = {}
+        newest: dict[tuple[Namespace, bytes], Session] = {}
         for number in sorted(self.sessions):
             session = self.sessions[number]
-            older = newest.get(session.name)
+            client = session.namespace, session.name
+            older = newest.get(client)
             if older is not None:
                 self._forget(self.sessions.pop(older.number))
-            newest[session.name] = session
+            newest[client] = session
 
     def _forget(self, session: Session) -> None:
         session.clear()
         session.data = None
         self.ended.append(session.number)
 
-    def _make(self, number: int, head: Head) -> Session:
-        session = self.broker.hub.new_session(head.name, number)
+    def _make(self, number: int, head: Head) -> Session | None:
+        """None: its namespace has ended."""
+        hub = self.broker.hub
+        # An earlier version wrote the name, and knew one only.
+        namespace = hub.add_namespace(head.namespace or ROOT) if isinstance(head.namespace, bytes) else (
+            self.line.namespace(head.namespace))
+        if namespace is None:
+            return None
+        session = hub.new_session(head.name, number, namespace)
         session.data = SessionState(session)
         if self.line.number == 0:
             self.broker.session_number_last = max(self.broker.session_number_last, number)
@@ -102,7 +114,8 @@ class SessionLine:
         if kind == RECORD_SESSION:
             head = stored.head_of(body)
             if session is None:
-                self.sessions[number] = self._make(number, head)
+                if (made := self._make(number, head)) is not None:
+                    self.sessions[number] = made
             else:
                 self._apply_head(session, head)
         elif session is None:

@@ -40,10 +40,11 @@ class Will(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Head(msgspec.Struct, array_like=True):
-    """A session as CONNECT made it. since_ms: steady clock at the last change of `connected`."""
+    """A session as CONNECT made it. namespace: its number in the line of the record; an earlier version wrote its name.
+    since_ms: steady clock at the last change of `connected`."""
 
     name: bytes
-    namespace: bytes
+    namespace: int | bytes
     version: int
     expiry_s: int
     connected: bool
@@ -122,5 +123,5 @@ class SessionState:
         """`connected` also while what the broker's death began is not over: the will that waits for the client's
         patience, the end of a session that does not outlive its connection."""
         connected = self.connection is not None or (self.restored and (self.will is not None or self.expiry_s == 0))
-        return Head(self.session.name, self.session.namespace, self.version, self.expiry_s, connected,
+        return Head(self.session.name, self.session.namespace.number, self.version, self.expiry_s, connected,
                     self.since_ms, self.keep_alive_s, self.kept, self.will, self.username)

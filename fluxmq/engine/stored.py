@@ -20,9 +20,10 @@ from fluxmq._core.errors import CorruptError, ProtocolError, UsageError
 from fluxmq._core.exchange.exchange import TYPES
 from fluxmq._core.exchange.headers import read_headers
 from fluxmq._core.hub.persist import Loader
+from fluxmq._core.memory.namespace import read_namespace
 from fluxmq._core.queue.state import RECORD_OFFSETS_MAX, cursors_of
 from fluxmq.engine.clock import CLOCK_KEY, RECORD_CLOCK
-from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind, ExchangeRecord
+from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind, StoredExchange
 from fluxmq.engine.queue_properties import log_properties, told_in
 from fluxmq.engine.queue_records import GroupRecord, LogMeta, QueueRecord, RecordKind
 from fluxmq.engine.sessions import Head, Link, Subscription
@@ -35,11 +36,12 @@ __all__ = ["KINDS_OF_ROWS", "WRONG_SHAPE", "SessionCopy", "binding_of", "copy_of
 # What decoding and applying raise for content of the wrong shape, besides CorruptError.
 WRONG_SHAPE = (msgspec.MsgspecError, ProtocolError, UsageError, LookupError, ValueError, TypeError, ArithmeticError,
                struct.error)
-KINDS_OF_ROWS = {b"m": "message", b"s": "session", b"q": "queue", b"g": "group", b"l": "log",
+KINDS_OF_ROWS = {b"n": "namespace", b"m": "message", b"s": "session", b"q": "queue", b"g": "group", b"l": "log",
                  b"d": "producers of queue", b"e": "exchange", b"b": "binding", b"k": "messages of log",
                  b"x": "removal of log"}
 
-_MESSAGE, _SESSION, _SESSION_END, _SUBSCRIBE, _UNSUBSCRIBE, _LINK, _RETAINED = 5, 1, 2, 3, 4, 12, 11
+_MESSAGE, _SESSION, _SESSION_END, _SUBSCRIBE, _UNSUBSCRIBE, _LINK, _RETAINED_NAMED = 5, 1, 2, 3, 4, 12, 11
+_NAMESPACE, _RETAINED = 14, 15
 _SHORT = {6: 18, 7: 16, 8: 16, 9: 10, 10: 10}  # SENT, SETTLED, RELEASED, RECEIVED, COMPLETED: the least of their bytes
 _GROUPS = {RecordKind.CLAIM: 30, RecordKind.SETTLE: 28, RecordKind.RETURN: 34, RecordKind.CURSOR: 24}
 _MESSAGE_HEAD = struct.Struct(">QBHII")     # expires_at, qos, lengths of topic, properties, payload
@@ -65,7 +67,7 @@ producers_of = msgspec.msgpack.Decoder(dict[bytes, tuple[int, bytes]]).decode
 _queue = msgspec.msgpack.Decoder(QueueRecord).decode
 _group = msgspec.msgpack.Decoder(GroupRecord).decode
 _copy = msgspec.msgpack.Decoder(tuple[GroupRecord, bytes]).decode
-_exchange = msgspec.msgpack.Decoder(ExchangeRecord).decode
+_exchange = msgspec.msgpack.Decoder(StoredExchange).decode
 _binding = msgspec.msgpack.Decoder(BindingRecord).decode
 
 
@@ -99,7 +101,7 @@ def _sound(record: GroupRecord) -> GroupRecord:
     return record
 
 
-def exchange_of(value: bytes) -> ExchangeRecord:
+def exchange_of(value: bytes) -> StoredExchange:
     """An exchange."""
     record = _exchange(value)
     if record.type not in TYPES:
@@ -149,7 +151,7 @@ def _why(error: Exception) -> str:
 
 def _row(key: bytes, value: bytes) -> None:
     kind = key[:1]
-    if kind in b"msqgldebk" and len(key) != 9:
+    if kind in b"msqgldebkn" and len(key) != 9:
         raise CorruptError(f"its key has {len(key)} bytes where 9 should be")
     if kind == b"m":
         _stored_message(value)
@@ -157,6 +159,12 @@ def _row(key: bytes, value: bytes) -> None:
         if len(key) < 3 or len(key) < 3 + int.from_bytes(key[1:3], "big"):
             raise CorruptError("its key is shorter than it says")
         _stored_message(value)
+    elif kind == b"t":
+        if len(key) < 10:
+            raise CorruptError("its key names no topic")
+        _stored_message(value)
+    elif kind == b"n":
+        read_namespace(value)
     elif kind == b"s":
         session_of(Loader.head_of(value))
         problem = session_that_holds(value)[1]
@@ -222,12 +230,18 @@ def _record(kind: int, body: bytes) -> None:
     if kind == _MESSAGE:
         _message_record(body)
     elif kind == _RETAINED:
+        *_, topic, properties, payload = _MESSAGE_HEAD.unpack_from(body, 8)
+        if len(body) < 8 + _MESSAGE_HEAD.size + topic + properties + payload:
+            raise CorruptError("a RETAINED record is shorter than it says")
+    elif kind == _RETAINED_NAMED:
         *_, topic, properties, payload = _MESSAGE_HEAD.unpack_from(body)
         [namespace] = struct.unpack_from(">H", body, _MESSAGE_HEAD.size)
         if len(body) < _MESSAGE_HEAD.size + 2 + namespace + topic + properties + payload:
             raise CorruptError("a RETAINED record is shorter than it says")
     elif len(body) < 8:
         raise CorruptError(f"a record of kind {kind} is shorter than its number")
+    elif kind == _NAMESPACE:
+        read_namespace(body[8:])
     elif kind in _SHORT:
         if len(body) < _SHORT[kind]:
             raise CorruptError(f"a record of kind {kind} is too short")
@@ -294,12 +308,14 @@ def names_in(value: bytes) -> list[str]:
 
 def shown(key: bytes) -> str:
     """A key as people read it."""
+    if key[:1] == b"t" and len(key) > 9:
+        return f"retained message {key[9:].decode('utf-8', 'replace')!r}"
     if key[:1] == b"r" and len(key) > 2:
         return f"retained message {key[3 + int.from_bytes(key[1:3], 'big'):].decode('utf-8', 'replace')!r}"
     if key[:1] in KINDS_OF_ROWS and len(key) >= 9:
         number = int.from_bytes(key[1:9], "big")
         name = KINDS_OF_ROWS[key[:1]]
-        return f"{name} {number}" if key[:1] in b"ms" else f"{name} {number:016x}"
+        return f"{name} {number}" if key[:1] in b"msn" else f"{name} {number:016x}"
     return "clock" if key == CLOCK_KEY else f"key {key!r}"
 
 

@@ -16,8 +16,8 @@ from fluxmq.model.amqp import AmqpRefused, ReplyCode
 from fluxmq.model.amqp import shown as text_of
 from fluxmq.model.queues import DeadLetters, QueueLimits, QueueSpec, Retention, Retry
 
-__all__ = ["AGE", "AGE_SECONDS", "ANY_KNOWN", "NAME_BYTES_MAX", "Declared", "QueueTerms", "difference", "internal_name",
-           "kept_arguments", "read_arguments", "spec_of", "split_name", "where"]
+__all__ = ["AGE", "AGE_SECONDS", "ANY_KNOWN", "NAME_BYTES_MAX", "Declared", "QueueTerms", "difference",
+           "kept_arguments", "read_arguments", "spec_of", "where"]
 
 NAME_BYTES_MAX = 255
 PRIORITY_MAX = 255
@@ -71,21 +71,6 @@ class QueueTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_TERMS = QueueTerms()
-
-
-def internal_name(vhost: bytes, name: bytes) -> bytes:
-    """What the engine calls a queue: its name in "/", elsewhere NUL, virtual host, NUL, name."""
-    if vhost == b"/" and not name.startswith(b"\0"):
-        return name
-    return b"\0" + vhost + b"\0" + name
-
-
-def split_name(internal: bytes) -> tuple[bytes, bytes]:
-    """(virtual host, name) of what the engine calls a queue."""
-    if not internal.startswith(b"\0"):
-        return b"/", internal
-    vhost, _, name = internal[1:].partition(b"\0")
-    return vhost, name
 
 
 def where(vhost: bytes, name: bytes) -> str:
@@ -333,18 +318,20 @@ _NO_DEAD_LETTERS = DeadLetters(enabled=False)
 
 def spec_of(declared: Declared, terms: QueueTerms) -> QueueSpec:
     """The queue in the words of `queues:`, as far as these go: the rest is in the terms."""
-    name = internal_name(declared.vhost, declared.name).decode("utf-8", "surrogateescape")
+    name, namespace = declared.name.decode("utf-8", "surrogateescape"), declared.vhost.decode()
     if terms is NO_TERMS:  # nearly all queues, and there may be a hundred thousand: they share what is the same
-        return QueueSpec(name=name, type="classic" if declared.durable and not declared.exclusive else "ephemeral",
+        return QueueSpec(name=name, namespace=namespace,
+                         type="classic" if declared.durable and not declared.exclusive else "ephemeral",
                          overflow="drop-head", expires_after=0.0, retry=_PLAIN_RETRY, dlq=_NO_DEAD_LETTERS)
     limit = QueueLimits(max_depth=min(max(terms.length_max, 0), DEPTH_MAX), max_bytes=min(max(terms.bytes_max, 0),
                         SIZE_MAX), message_ttl=max(terms.ttl_ms, 0) / 1000)
     if terms.kind == "stream":
-        return QueueSpec(name=name, type="stream", retention=Retention(
+        return QueueSpec(name=name, namespace=namespace, type="stream", retention=Retention(
             max_age=float(terms.age_s), max_length_bytes=limit.max_bytes), dlq=DeadLetters(enabled=False))
     durable = declared.durable and not declared.exclusive  # an exclusive queue has no owner after a restart
     return QueueSpec(
-        name=name, type="classic" if durable else "ephemeral", max_priority=terms.priority_max, limits=limit,
+        name=name, namespace=namespace, type="classic" if durable else "ephemeral", limits=limit,
+        max_priority=terms.priority_max,
         overflow="drop-head" if terms.overflow == "drop-head" else "reject-publish",
         expires_after=max(terms.expires_ms, 0) / 1000,
         retry=Retry(max_retries=min(max(terms.delivery_limit, 0), 65000), initial_backoff=0.0, max_backoff=0.0,

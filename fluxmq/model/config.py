@@ -32,6 +32,7 @@ from fluxmq.model.listeners import (
     V5Tcp,
     V5WebSocket,
 )
+from fluxmq.model.namespaces import NamespaceSpec
 from fluxmq.model.queues import QueueSpec
 from fluxmq.model.record import Record
 
@@ -169,7 +170,8 @@ class Amqp091(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What clients of AMQP 0-9-1 may do."""
 
     virtual_hosts: Annotated[tuple[str, ...], Meta(description=(
-        "The virtual hosts that a client may open, each with exchanges and queues of its own. MQTT lives in \"/\"."
+        "Namespaces that are there besides those of `namespaces`: for AMQP each is a virtual host. Without \"/\" among "
+        "them clients of AMQP may not open that one."
     ))] = ("/",)
     frame_max: Annotated[Bytes, Meta(ge=limits.AMQP_FRAME_BYTES_MIN, le=limits.AMQP_FRAME_BYTES_MAX, description=(
         "Largest frame offered to clients; they may choose a smaller one. Larger messages come in several frames."
@@ -285,9 +287,17 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     auth: Auth = Auth()
     queue_manager: QueueManager = QueueManager()
     record: Record = Record()
+    namespaces: Annotated[tuple[NamespaceSpec, ...], Meta(extra={"kind": "namespaces"}, description=(
+        "Namespaces that clients may connect to, and what limits each: for AMQP they are virtual hosts. \"/\" is "
+        "always there. One that is no longer named here keeps what it has, and nobody can connect to it; see "
+        "docs/guide/namespaces.md."))] = ()
     queues: Annotated[tuple[QueueSpec, ...], Meta(description=(
         "Queues that are made at start, or changed to what is said here; see docs/queues.md for their keys. One that "
         "is no longer named here stays: delete it with `fluxmq queue delete`."))] = ()
+
+    def namespace_names(self) -> tuple[str, ...]:
+        """Every namespace that the configuration names, once."""
+        return tuple(dict.fromkeys(("/", *(spec.name for spec in self.namespaces), *self.amqp091.virtual_hosts)))
 
     def listeners(self) -> Iterator[tuple[str, Listener]]:
         """The slots that are on, as ("server.mqtt.tcp.plain", slot), in the order of the schema."""

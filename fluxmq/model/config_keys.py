@@ -14,10 +14,13 @@ from msgspec import inspect
 from fluxmq.model.address import parse_address
 from fluxmq.model.config import Config
 from fluxmq.model.config_types import describe, description_of
-from fluxmq.model.queues import KIND_MAX, QueueSpec, read_specs, write_spec
+from fluxmq.model.entries import KIND_MAX
+from fluxmq.model.namespaces import NamespaceSpec, read_namespaces, write_namespace
+from fluxmq.model.queues import QueueSpec, read_specs, write_spec
 from fluxmq.model.units import format_duration, format_size, parse_duration, parse_size
 
-__all__ = ["KEYS", "QUEUE_KEYS", "QUEUE_SECTIONS", "SECTIONS", "Key", "build", "values"]
+__all__ = ["KEYS", "NAMESPACE_KEYS", "NAMESPACE_SECTIONS", "QUEUE_KEYS", "QUEUE_SECTIONS", "SECTIONS", "Key", "build",
+           "values"]
 
 _BARE = re.compile(r"[a-z][a-z0-9.]*", re.ASCII)
 
@@ -25,7 +28,8 @@ _BARE = re.compile(r"[a-z][a-z0-9.]*", re.ASCII)
 class Key(msgspec.Struct, frozen=True, kw_only=True):
     """One leaf of the schema.
 
-    path: dotted. kind: duration, size, address, boolean, integer, choice, text or list. allowed: half a sentence.
+    path: dotted. kind: duration, size, address, boolean, integer, choice, text, list, queues or
+    namespaces. allowed: half a sentence.
     default: as it stands in the struct. choices: of a choice, otherwise ().
     """
 
@@ -41,6 +45,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         """The value as it stands in the struct. Raises ValueError with what is wrong or, alone, what is allowed."""
         if self.kind == "queues":
             return read_specs(value)
+        if self.kind == "namespaces":
+            return read_namespaces(value)
         if self.kind == "duration":
             value = parse_duration(value)
         elif self.kind == "size":
@@ -68,6 +74,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
             return str(value)
         if self.kind == "queues":
             value = [write_spec(spec) for spec in value]
+        if self.kind == "namespaces":
+            value = [write_namespace(spec) for spec in value]
         return json.dumps(value, ensure_ascii=False)
 
 
@@ -100,6 +108,8 @@ def _read(default: msgspec.Struct, prefix: str) -> tuple[Mapping[str, Key], Mapp
 KEYS, SECTIONS = _read(Config(), "")
 # Of one entry of `queues`, as queues[].limits.max_depth. `name` has no default; "" stands for that.
 QUEUE_KEYS, QUEUE_SECTIONS = _read(QueueSpec(name=""), "queues[].")
+# The same of `namespaces`, as namespaces[].limits.queues.
+NAMESPACE_KEYS, NAMESPACE_SECTIONS = _read(NamespaceSpec(name=""), "namespaces[].")
 
 
 def values(config: Config) -> dict[str, Any]:

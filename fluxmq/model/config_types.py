@@ -8,6 +8,7 @@ from fluxmq.model.units import format_duration, format_size
 __all__ = ["describe", "description_of"]
 
 _OFF = ", or empty for off"
+_EXAMPLES = {"queues": "orders", "namespaces": "shop"}
 _ADDRESS = f"host:port, [ipv6]:port or :port{_OFF}"
 
 
@@ -46,7 +47,8 @@ def describe(info: inspect.Type, hint: Any) -> tuple[str, str, tuple[str, ...]]:
     if isinstance(info, inspect.UnionType):
         return "boolean", "true, false or null", ()
     if isinstance(info, inspect.VarTupleType) and isinstance(info.item_type, inspect.StructType):
-        return "queues", "a list of queues, such as [{name: orders}]", ()
+        what = kind or "queues"
+        return what, f"a list of {what}, such as [{{name: {_EXAMPLES[what]}}}]", ()
     if isinstance(info, inspect.VarTupleType):
         return "list", "a list of texts, such as [first, second]", ()
     assert isinstance(info, inspect.StrType)

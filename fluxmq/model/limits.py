@@ -33,6 +33,8 @@ __all__ = [
     "KNOWN_LOGINS_MAX",
     "LOG_CAUSES_MAX",
     "LOG_INTERVAL_SECONDS",
+    "NAMESPACE_BYTES_MAX",
+    "NAMESPACE_METRICS_MAX",
     "PACKET_BYTES_MAX",
     "PACKET_OVERHEAD_BYTES_MAX",
     "PAYLOAD_BYTES_MAX",
@@ -89,6 +91,12 @@ AMQP_FRAME_BYTES_MAX = 16 << 20
 AMQP_MEMORY_HIGH_BYTES_MIN = 64 << 20
 # One byte of length (AMQP 0-9-1, section 4.2.5.3): names of virtual hosts, queues and exchanges, reply texts.
 AMQP_SHORT_STRING_BYTES_MAX = 255
+
+# The same: each namespace can be a virtual host.
+NAMESPACE_BYTES_MAX = AMQP_SHORT_STRING_BYTES_MAX
+# Namespaces that /metrics shows one by one, five series each: "/" first, then by name. A series that comes and goes
+# with a tenant costs whoever stores it, so their number has a bound whatever an operator makes.
+NAMESPACE_METRICS_MAX = 100
 
 # 0xFFFFFFFE is the largest interval MQTT 5 can say that is not "for ever" (section 3.1.2.11.2): 136 years.
 INTERVAL_SECONDS_MAX = 4_294_967_294.0

@@ -1,11 +1,11 @@
 """The keys of a listener slot. One family of structs, so that a key that two slots share is described once.
 
-    Listener ── PlainTcp, V3Tcp, V5Tcp (protocol), PlainAmqp
+    Listener ── PlainTcp, V3Tcp, V5Tcp (protocol, namespace), PlainAmqp
      ├── TlsListener
-     │    ├── TlsTcp (protocol) ── MutualTlsTcp
-     │    ├── TlsWebSocket (protocol, path, allowed_origins) ── MutualTlsWebSocket
+     │    ├── TlsTcp (protocol, namespace) ── MutualTlsTcp
+     │    ├── TlsWebSocket (protocol, path, allowed_origins, namespace) ── MutualTlsWebSocket
      │    └── TlsAmqp ── MutualTlsAmqp
-     └── WebSocketListener (path, allowed_origins) ── PlainWebSocket, V3WebSocket, V5WebSocket (protocol)
+     └── WebSocketListener (path, allowed_origins, namespace) ── PlainWebSocket, V3WebSocket, V5WebSocket (protocol)
 
 `addr` "" is a slot that is off. The pinned slots of MQTT (v3, v5) answer a CONNECT of another version with "unsupported
 protocol version"; the others tell the versions apart by the CONNECT.
@@ -35,6 +35,9 @@ WebSocketPath = Annotated[str, Meta(pattern=r"^/[^?#\s]*$", description="Path of
 AllowedOrigins = Annotated[tuple[str, ...], Meta(description=(
     "Origins of web pages that may connect, as scheme://host[:port], or \"*\" for any. Empty: pages of the same host, "
     "and clients that send no Origin at all."))]
+Namespace = Annotated[str, Meta(min_length=1, description=(
+    "The namespace of clients that name none (<namespace>:<user>), and whose user is bound to none; one of "
+    "`namespaces`."))]
 _PROTOCOL = Meta(description="MQTT versions served: auto tells them apart by the CONNECT. Fixed on plain, v3 and v5.")
 _CLIENT_AUTH = Meta(description=(
     "Certificates of clients: none, request (checked when there is one), require. Empty: require when ca_file is "
@@ -95,24 +98,28 @@ class PlainTcp(Listener, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     addr: ListenAddress = "127.0.0.1:1883"
     protocol: Annotated[Literal["auto"], _PROTOCOL] = "auto"
+    namespace: Namespace = "/"
 
 
 class V3Tcp(Listener, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """3.1.1 only."""
 
     protocol: Annotated[Literal["v3"], _PROTOCOL] = "v3"
+    namespace: Namespace = "/"
 
 
 class V5Tcp(Listener, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """5.0 only."""
 
     protocol: Annotated[Literal["v5"], _PROTOCOL] = "v5"
+    namespace: Namespace = "/"
 
 
 class TlsTcp(TlsListener, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """TLS; clients may be asked for a certificate."""
 
     protocol: Annotated[Protocol, _PROTOCOL] = "auto"
+    namespace: Namespace = "/"
 
 
 class MutualTlsTcp(TlsTcp, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -126,6 +133,7 @@ class WebSocketListener(Listener, frozen=True, kw_only=True, forbid_unknown_fiel
 
     path: WebSocketPath = "/mqtt"
     allowed_origins: AllowedOrigins = ()
+    namespace: Namespace = "/"
 
 
 class PlainWebSocket(WebSocketListener, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -153,6 +161,7 @@ class TlsWebSocket(TlsListener, frozen=True, kw_only=True, forbid_unknown_fields
     protocol: Annotated[Protocol, _PROTOCOL] = "auto"
     path: WebSocketPath = "/mqtt"
     allowed_origins: AllowedOrigins = ()
+    namespace: Namespace = "/"
 
 
 class MutualTlsWebSocket(TlsWebSocket, frozen=True, kw_only=True, forbid_unknown_fields=True):

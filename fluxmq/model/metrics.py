@@ -2,7 +2,8 @@
 
 A snapshot maps a metric's name to a number, or, with labels, to a mapping of label values to numbers; a summary is a
 mapping with the keys ("sum",) and ("count",). A label's values are closed sets: a series exists from the start, at 0,
-and no client can invent one.
+and no client can invent one. Names of namespaces are the operator's, and limits.NAMESPACE_METRICS_MAX bounds their
+number on a page.
 """
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
@@ -22,7 +23,7 @@ class QueueSnapshot(NamedTuple):
 
 
 class Label(NamedTuple):
-    """values: all there are; () = one value that is not known beforehand, such as a version."""
+    """values: all there are; () = such as are not known beforehand: a version, the name of a namespace."""
 
     name: str
     values: tuple[str, ...]
@@ -71,6 +72,7 @@ _DROP = Label("reason", (
     "too_large",  # for the Maximum Packet Size of its receiver
     "no_connection"))  # QoS 0 for a session that is not connected
 
+_NAMESPACE = Label("namespace", ())
 _QUEUE = Label("queue", ())
 _QUEUE_STATE = Label("state", (
     "ready",  # to be handed out; of a stream, all
@@ -167,6 +169,13 @@ METRICS: tuple[Metric, ...] = (
                                                           "died."),
     Metric("fluxmq_record_lost_bytes_total", "counter", "Bytes of them.", "bytes"),
     Metric("fluxmq_record_writer_restarts_total", "counter", "Writers started anew because one had died."),
+    Metric("fluxmq_namespaces", "gauge", "Namespaces. Those below are of the first hundred, \"/\" and then by name."),
+    Metric("fluxmq_namespace_connections", "gauge", "Connections to a namespace, of MQTT and AMQP.",
+           labels=(_NAMESPACE,)),
+    Metric("fluxmq_namespace_sessions", "gauge", "Sessions of a namespace, connected or not.", labels=(_NAMESPACE,)),
+    Metric("fluxmq_namespace_queues", "gauge", "Queues and streams of a namespace.", labels=(_NAMESPACE,)),
+    Metric("fluxmq_namespace_retained", "gauge", "Retained messages of a namespace.", labels=(_NAMESPACE,)),
+    Metric("fluxmq_namespace_retained_bytes", "gauge", "Their payloads and topics.", "bytes", labels=(_NAMESPACE,)),
     Metric("fluxmq_queues", "gauge", "Queues and streams.",
            labels=(Label("type", ("classic", "stream", "ephemeral")),)),
     Metric("fluxmq_queues_damaged", "gauge", "Queues that are stopped because a file of theirs cannot be read."),

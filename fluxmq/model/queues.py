@@ -4,25 +4,21 @@ Durations are written as everywhere (90s, 250ms), sizes too (64KiB); inside they
 """
 from __future__ import annotations
 
-import difflib
-import functools
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
-import msgspec
-from msgspec import Meta, Struct, inspect
+from msgspec import Meta, Struct
 
 from fluxmq.model import limits
-from fluxmq.model.config_types import describe
+from fluxmq.model.entries import KIND_MAX, SpecError, read_struct, write_struct
 from fluxmq.model.listeners import Bytes, Seconds
-from fluxmq.model.units import format_duration, format_size, parse_duration, parse_size
+from fluxmq.model.units import format_duration
 
 __all__ = [
     "DEAD_LETTER_SUFFIX", "KIND_MAX", "NAME_BYTES_MAX", "REFUSED", "DeadLetters", "QueueLimits", "QueueSpec",
     "Retention", "Retry", "SpecError", "filter_problem", "name_problem", "read_spec", "read_specs", "write_spec",
 ]
 
-KIND_MAX = {"duration": limits.INTERVAL_SECONDS_MAX, "size": limits.SIZE_BYTES_MAX}
 MESSAGES_MAX = 10**15  # more than anybody has, and less than a lane has offsets
 DEAD_LETTER_SUFFIX = ".dlq"
 NAME_BYTES_MAX = 200  # an address is `$queue/<name>/…` within 65 535 bytes, and a name is read by people
@@ -35,18 +31,6 @@ REFUSED = {
     "ack_durability": "all queues share one journal: set storage.session_durability",
     "replication": "clusters are not in this version",
 }
-
-
-class SpecError(ValueError):
-    """path: of the key, such as limits.max_depth, or [3].type in a list. text: what is wrong, and what is allowed."""
-
-    def __init__(self, path: str, text: str) -> None:
-        super().__init__(f"{path}: {text}" if path else text)
-        self.path = path
-        self.text = text
-
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        return type(self), (self.path, self.text)
 
 
 class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -124,6 +108,9 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limits: QueueLimits = QueueLimits()
     retry: Retry = Retry()
     dlq: DeadLetters = DeadLetters()
+    namespace: Annotated[str, Meta(description=(
+        "The namespace that it is in, of `namespaces`: for AMQP a virtual host. Cannot be changed."),
+        extra={"allowed": "text, not empty"})] = "/"
 
     @property
     def raw(self) -> bytes:
@@ -132,9 +119,14 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def shown(self) -> str:
-        """The name as people read it: a queue of another virtual host than "/" as <virtual host>/<name>."""
+        """The name as people read it: a queue of another namespace than "/" as <namespace>/<name>."""
         text = self.raw.decode("utf-8", "replace")
-        return "/".join(text[1:].split("\0", 1)) if text.startswith("\0") else text
+        return text if self.namespace == "/" else f"{self.namespace}/{text}"
+
+    @property
+    def address(self) -> tuple[bytes, bytes]:
+        """(namespace, name) as the engine knows them."""
+        return self.namespace.encode(), self.raw
 
     @property
     def lanes(self) -> int:
@@ -183,7 +175,7 @@ def filter_problem(filter_: str, name: str) -> str:
 
 def read_spec(given: Mapping[str, Any], path: str = "") -> QueueSpec:
     """A queue as it was written. Raises SpecError."""
-    spec = _read(QueueSpec, given, path)
+    spec = read_struct(QueueSpec, given, path, what="queue", refused=REFUSED)
     assert isinstance(spec, QueueSpec)
     problem = name_problem(spec.name)
     if problem:
@@ -212,100 +204,14 @@ def read_specs(given: object) -> tuple[QueueSpec, ...]:
     if not isinstance(given, list | tuple):
         raise ValueError("")
     specs = [spec if isinstance(spec, QueueSpec) else read_spec(spec, f"[{at}].") for at, spec in enumerate(given)]
-    names: set[str] = set()
+    addresses: set[tuple[bytes, bytes]] = set()
     for at, spec in enumerate(specs):
-        if spec.name in names:
-            raise SpecError(f"[{at}].name", f"{spec.name!r} is named twice")
-        names.add(spec.name)
+        if spec.address in addresses:
+            raise SpecError(f"[{at}].name", f"{spec.shown!r} is named twice")
+        addresses.add(spec.address)
     return tuple(specs)
 
 
 def write_spec(spec: QueueSpec) -> dict[str, Any]:
     """As a user would write it: what differs from the defaults."""
-    plain = QueueSpec(name=spec.name)
-    found: dict[str, Any] = {"name": spec.name}
-    for key in QueueSpec.__struct_fields__:
-        value, default = getattr(spec, key), getattr(plain, key)
-        if value == default or key == "name":
-            continue
-        if isinstance(value, Struct):
-            value = {name: _written(type(value), name, getattr(value, name)) for name in value.__struct_fields__
-                     if getattr(value, name) != getattr(default, name)}
-        else:
-            value = _written(QueueSpec, key, value)
-        found[key] = value
-    return found
-
-
-def _written(cls: type[Struct], key: str, value: Any) -> Any:
-    info = _shape(cls)[0][key].type
-    extra: dict[str, Any] = {}
-    while isinstance(info, inspect.Metadata):
-        extra |= info.extra or {}
-        info = info.type
-    if extra.get("kind") == "duration":
-        return format_duration(value)
-    if extra.get("kind") == "size":
-        return format_size(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-@functools.cache
-def _shape(cls: type[Struct]) -> tuple[dict[str, inspect.Field], dict[str, Any]]:
-    """Fields and their types, by name. Kept: to find them out takes a millisecond, and queues may be thousands."""
-    info = inspect.type_info(cls)
-    assert isinstance(info, inspect.StructType)
-    return {field.name: field for field in info.fields}, get_type_hints(cls, include_extras=True)
-
-
-def _read(cls: type[Struct], given: object, path: str) -> Struct:
-    if not isinstance(given, Mapping):
-        raise SpecError(path.rstrip("."), f"a section is expected, with keys such as {_example(cls)}")
-    fields, hints = _shape(cls)
-    found: dict[str, Any] = {}
-    for key, value in given.items():
-        if key not in fields:
-            near = difflib.get_close_matches(str(key), fields, 1)
-            if cls is QueueSpec and key in REFUSED:
-                raise SpecError(f"{path}{key}", REFUSED[key])
-            raise SpecError(f"{path}{key}", "there is no such key" + (f"; did you mean {near[0]}?" if near else
-                                                                      f"; there are {', '.join(fields)}"))
-        found[key] = _leaf(hints[key], fields[key].type, value, f"{path}{key}")
-    if "name" in fields and "name" not in found:
-        raise SpecError(f"{path}name", "is needed: every queue has a name")
-    return cls(**found)
-
-
-def _example(cls: type[Struct]) -> str:
-    return ", ".join(cls.__struct_fields__[:3])
-
-
-def _leaf(hint: Any, info: inspect.Type, value: object, path: str) -> Any:
-    if isinstance(info, inspect.StructType):
-        return _read(info.cls, value, f"{path}.")
-    written = info
-    extra: dict[str, Any] = {}
-    while isinstance(info, inspect.Metadata):
-        extra |= info.extra or {}
-        info = info.type
-    try:
-        if extra.get("kind") == "duration":
-            value = parse_duration(value)
-        elif extra.get("kind") == "size":
-            value = parse_size(value)
-        if isinstance(info, inspect.VarTupleType) and isinstance(value, list):
-            value = tuple(value)
-        converted = msgspec.convert(value, hint)
-        if converted > KIND_MAX.get(extra.get("kind", ""), converted):
-            raise ValueError("too large")
-        return converted
-    except (ValueError, msgspec.ValidationError):
-        _, allowed, choices = describe(written, hint)
-        near = difflib.get_close_matches(str(value).lower(), choices, 1)
-        raise SpecError(path, f"{_shown(value)} cannot be used; allowed: {allowed}"
-                              + (f"; the nearest is {near[0]}" if near else "")) from None
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return write_struct(spec, QueueSpec(name=spec.name), "name")

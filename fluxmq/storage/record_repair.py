@@ -28,7 +28,7 @@ from fluxmq.storage.reading import read_whole
 __all__ = ["drop_records", "wrong_records"]
 
 _HEADER = 5  # of a record: kind u8, length u32
-_KINDS = {*range(1, 14), *range(20, 30), *range(32, 36)}
+_KINDS = {*range(1, 16), *range(20, 30), *range(32, 36)}
 
 
 def wrong_records(journal: Path, after: int) -> Iterator[tuple[int, int, str]]:

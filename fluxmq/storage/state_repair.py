@@ -8,6 +8,7 @@
     a session that names messages which are gone      goes on without them
     a row whose bytes hold and say nothing that can be true    goes, and what depends on it is treated as above; of a
                                   session and of a group what holds is kept (fluxmq/engine/stored.py)
+    a namespace that has no name any more             gets one, `recovered-<number>`
     a binding whose exchange is gone                  goes (the broker drops it at a start); it is said
 
 The groups of a queue whose own record is gone still name their logs, so such a queue gets its number and its groups
@@ -26,7 +27,7 @@ import msgspec
 from fluxmq._core.disk.journal_format import iter_records
 from fluxmq._core.disk.segment_format import file_first, log_name, log_number, messages_of
 from fluxmq._core.errors import CorruptError
-from fluxmq._core.hub.persist import Loader, session_entries, session_without
+from fluxmq._core.hub.persist import Loader, namespace_key, session_entries, session_without
 from fluxmq._core.queue.state import cursors_of
 from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind
 from fluxmq.engine.queue_delays import DELAY_GROUP
@@ -35,7 +36,9 @@ from fluxmq.engine.stored import (
     WRONG_SHAPE,
     binding_of,
     copy_of,
+    exchange_of,
     group_of,
+    head_of,
     meta_of,
     names_in,
     queue_of,
@@ -54,11 +57,13 @@ _LANE_BITS = 56
 _OFFSET_AT = 8  # in a message: drawn in _core/queue/log.pxd
 _NAMED_MAX = 20  # numbers in one line of a report
 
+_SESSION, _NAMESPACE, _RETAINED = 1, 14, 15
 _EMPTY_STATE = b"\1" + bytes(4)  # of a group: version, no cursors
 
 # What goes with a row of the state that does not hold, as long as nothing of it can be kept.
 _GOES = {b"m": "the message is lost", b"s": "the session is lost, what waited for its client and its subscriptions",
-         b"r": "it is lost", b"c": "deadlines go on from what the journal says of the clock",
+         b"n": "it gets another name, and keeps what it has",
+         b"t": "it is lost", b"r": "it is lost", b"c": "deadlines go on from what the journal says of the clock",
          b"q": "its name and what it was declared as are lost; its messages are kept",
          b"g": "the group is lost: what it had settled is delivered again to one that is made anew",
          b"l": "where the log begins and ends is found out anew from its files and its groups",
@@ -96,6 +101,8 @@ class _State:
     appended: dict[int, int] = field(default_factory=dict)   # log: its first offset in the journal
     lanes: dict[int, int] = field(default_factory=dict)     # of logs
     number_last: int = 0
+    namespaces: set[int] = field(default_factory=lambda: {0})   # that have a name, or have ended
+    used: set[int] = field(default_factory=set)             # namespaces that something is in
 
 
 def mend(items: Iterable[tuple[bytes, bytes]], base: Path, applied: int, damaged: bool) -> Mending:
@@ -109,6 +116,10 @@ def mend(items: Iterable[tuple[bytes, bytes]], base: Path, applied: int, damaged
     _journal(state, base / "journal", applied)
     directories = _directories(base / "queues")
     _queues(state, found, directories, damaged)
+    for number in sorted(state.used - state.namespaces):
+        name = f"recovered-{number}".encode()
+        found.puts.append((namespace_key(number), b"\1" + len(name).to_bytes(2, "big") + name))
+        found.lines.append(f"namespace {number} has lost its name: what it has is in {name.decode()} now")
     made = {key for key, _ in found.puts}
     found.deletes = [key for key in found.deletes if key not in made]
     orphans = sorted(state.messages - state.named)
@@ -131,6 +142,8 @@ def synced_of(items: Iterable[tuple[bytes, bytes]]) -> dict[int, range]:
 
 def _view(state: _State, found: Mending, key: bytes, value: bytes) -> None:
     kind, number = key[:1], int.from_bytes(key[1:9], "big")
+    if kind == b"t" and len(key) > 9:
+        state.used.add(number)
     if kind in b"qgldxebk":
         state.number_last = max(state.number_last, number)
     if kind != b"k" and (problem := row_problem(key, value)):
@@ -138,7 +151,10 @@ def _view(state: _State, found: Mending, key: bytes, value: bytes) -> None:
         return
     if kind == b"m":
         state.messages.add(number)
+    elif kind == b"n":
+        state.namespaces.add(number)
     elif kind == b"s":
+        _use(state, session_of(Loader.head_of(value)).head.namespace)
         wanted = {message for message, *_ in session_entries(value) if message}
         missing = wanted - state.messages
         state.named |= wanted
@@ -149,6 +165,7 @@ def _view(state: _State, found: Mending, key: bytes, value: bytes) -> None:
                                f"{_few(sorted(missing))}")
     elif kind == b"q":
         state.queues[number] = queue_of(value)[0]
+        state.used.add(state.queues[number].namespace)
     elif kind == b"g":
         record, copy = copy_of(value)
         state.groups[number] = record, cursors_of(copy)
@@ -161,6 +178,7 @@ def _view(state: _State, found: Mending, key: bytes, value: bytes) -> None:
         _small(state, found, key, value)
     elif kind == b"e":
         state.exchanges.add(number)
+        _use(state, exchange_of(value).namespace)
     elif kind == b"b":
         state.bindings[number] = binding_of(value)
 
@@ -266,15 +284,28 @@ def _journal(state: _State, journal: Path, applied: int) -> None:
                 state.lanes[number] = first >> _LANE_BITS
             elif kind == RecordKind.QUEUE:
                 state.queues[number] = queue_of(body[8:])[0]
+                state.used.add(state.queues[number].namespace)
             elif kind == RecordKind.QUEUE_END:
                 state.ended.add(number)
             elif kind == RecordKind.GROUP:
                 state.groups.setdefault(number, (group_of(body[8:]), []))
             elif kind == ExchangeKind.EXCHANGE:
                 state.exchanges.add(number)
+                _use(state, exchange_of(body[8:]).namespace)
+            elif kind == _SESSION:
+                _use(state, head_of(body[8:]).namespace)
+                continue
+            elif kind in (_NAMESPACE, _RETAINED):
+                (state.namespaces if kind == _NAMESPACE else state.used).add(number)
+                continue
             else:
                 continue
             state.number_last = max(state.number_last, number)
+
+
+def _use(state: _State, namespace: int | bytes) -> None:
+    if isinstance(namespace, int):  # an earlier version wrote a name
+        state.used.add(namespace)
 
 
 def _directories(queues: Path) -> dict[int, tuple[Path, int]]:

@@ -217,10 +217,10 @@ class Node:
     def state(self) -> State:
         """What a restart must bring back."""
         sessions = {}
-        for name, session in self.broker.sessions.items():
+        for (_, name), session in self.broker.sessions.items():
             if session.number and session.data.kept:
                 sessions[name] = session_state(session) | {"will": session.data.will, "expiry": session.data.expiry_s}
-        retained = {topic: (kept.payload, kept.qos) for topic, kept in self.hub.retained}
+        retained = {topic: (kept.payload, kept.qos) for topic, kept in self.hub.root.topics.retained}
         return {"sessions": sessions, "retained": retained}
 
     def _remember(self) -> None:

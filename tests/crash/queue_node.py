@@ -112,9 +112,11 @@ class QueueNode:
         self.failed: list[FluxError] = []
         self.queues = self.keeper.queues = QueueKeeper(self.manager, self.segments, 0, LoopDriver(), self.failed.append,
                                                        small_bytes=SMALL[identity % len(SMALL)])
-        self.exchanges = ExchangeManager(self.hub, [b"v"], seed=identity, cluster=solo())
+        self.exchanges = ExchangeManager(self.hub, seed=identity, cluster=solo())
         self.keeper.exchanges = ExchangeKeeper(self.exchanges, self.manager)
         self.keeper.recover()
+        for name in self.hub.namespaces:
+            self.exchanges.add_vhost(name)
         self._read = self.manager.on_stalled
         self.manager.on_stalled = self._on_stalled
         self.unread: set[int] = set()           # numbers of logs that a pump found to be on disk only

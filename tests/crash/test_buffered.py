@@ -50,7 +50,7 @@ async def checkpoint_between_slices(directory: Path) -> None:
         connection = Connection()
         broker.connect(name, version=5, clean_start=False, expiry_s=100, keep_alive_s=0, will=None, username=None,
                        connection=connection)
-        session = broker.sessions[name]
+        session = broker.sessions[b"/", name]
         broker.subscribe(session, b"t", 1, 0)
         broker.disconnect(session, connection, publish_will=False)
     taking = asyncio.ensure_future(keeper.checkpoint())
@@ -72,7 +72,7 @@ def test_what_a_checkpoint_exports_is_on_the_medium_before_the_view(tmp_path: Pa
     store, broker, keeper = opened(cut.restore(tmp_path / "after"), 2)
     try:
         keeper.recover()
-        assert [broker.sessions[name].queued for name in SESSIONS] in ([0, 0, 0], [1, 1, 1])
+        assert [broker.sessions[b"/", name].queued for name in SESSIONS] in ([0, 0, 0], [1, 1, 1])
     finally:
         store.close()
 

@@ -155,7 +155,7 @@ class ClockMachine(RuleBasedStateMachine):
     @rule(wait=waits)
     def publish_with_an_expiry(self, wait: int) -> None:
         payload = self.payload()
-        queue = self.node.manager.queues[b"expiring"].queue
+        queue = self.node.manager.queues[b"/", b"expiring"].queue
         self.expiring[payload] = self.now + wait * SECOND
         self.published[payload] = wait * SECOND
         expires_at = self.node.hub.steady_ms + wait * SECOND
@@ -164,7 +164,7 @@ class ClockMachine(RuleBasedStateMachine):
     @rule(wait=waits, point=st.booleans())
     def publish_with_a_delay(self, wait: int, point: bool) -> None:
         payload = self.payload()
-        queue = self.node.manager.queues[b"delayed"].queue
+        queue = self.node.manager.queues[b"/", b"delayed"].queue
         properties = (user_property(b"not-before", b"%d" % (self.wall + wait * SECOND)) if point else
                       user_property(b"x-delay", b"%d" % (wait * SECOND)))
         self.delayed[payload] = self.now + wait * SECOND
@@ -180,7 +180,7 @@ class ClockMachine(RuleBasedStateMachine):
 
     @rule()
     def append_to_the_stream(self) -> None:
-        stream = self.node.manager.queues[b"stream"].queue
+        stream = self.node.manager.queues[b"/", b"stream"].queue
         self.streamed.append(self.now)
         self.turn(lambda: stream.publish(b"$queue/stream", b"x"))
 
@@ -200,7 +200,7 @@ class ClockMachine(RuleBasedStateMachine):
             self.turn(lambda: self.node.keeper.broker.disconnect(self.session(name), client.link, publish_will=True))
 
     def session(self, name: str) -> Session:
-        return self.node.keeper.broker.sessions[name.encode()]
+        return self.node.keeper.broker.sessions[b"/", name.encode()]
 
     def payload(self) -> bytes:
         self.count += 1
@@ -210,7 +210,7 @@ class ClockMachine(RuleBasedStateMachine):
 
     def consume(self, name: bytes) -> list[bytes]:
         """Everything that is there now; it is settled."""
-        queue = self.node.manager.queues[name].queue
+        queue = self.node.manager.queues[b"/", name].queue
         taken: list[tuple[int, int]] = []
 
         def deliver(log: int, offset: int, count: int) -> bool:
@@ -252,7 +252,7 @@ class ClockMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_kept_is_what_is_not_over(self) -> None:
-        kept = {topic: value for topic, value in self.node.hub.retained if topic.startswith(b"kept/")}
+        kept = {topic: value for topic, value in self.node.hub.root.topics.retained if topic.startswith(b"kept/")}
         assert kept.keys() == {topic for topic, ends in self.retained.items() if ends > self.now}
         for topic, value in kept.items():
             assert value.expires_at - self.node.hub.steady_ms == self.retained[topic] - self.now
@@ -261,15 +261,15 @@ class ClockMachine(RuleBasedStateMachine):
     @invariant()
     def a_stream_keeps_what_is_not_too_old(self) -> None:
         """And, while the wall clock was set less than that ago, perhaps more."""
-        first = self.node.manager.queues[b"stream"].queue.logs[0].first
+        first = self.node.manager.queues[b"/", b"stream"].queue.logs[0].first
         assert all(at <= self.now - HOUR for at in self.streamed[:first])
 
     @invariant()
     def clients_have_their_time(self) -> None:
         self.wills |= {b"will/" + name.encode() for name, client in self.clients.items() if client.speaks(self.now)}
         self.clients = {name: client for name, client in self.clients.items() if not client.ends(self.now)}
-        assert {name.decode() for name in self.node.keeper.broker.sessions} == self.clients.keys()
-        assert {topic for topic, _ in self.node.hub.retained if topic.startswith(b"will/")} == self.wills
+        assert {name.decode() for _, name in self.node.keeper.broker.sessions} == self.clients.keys()
+        assert {topic for topic, _ in self.node.hub.root.topics.retained if topic.startswith(b"will/")} == self.wills
 
     def teardown(self) -> None:
         if hasattr(self, "node"):

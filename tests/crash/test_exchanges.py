@@ -21,7 +21,6 @@ from oracle.exchange import table
 from fluxmq._core.exchange.exchange import Binding
 from fluxmq.engine.exchanges import PREDECLARED
 from fluxmq.model.amqp import AmqpRefused
-from fluxmq.model.amqp_queues import internal_name
 from fluxmq.model.queues import QueueSpec
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -61,7 +60,7 @@ def state_of(node: QueueNode) -> State:
             bindings += [(host, *shown(binding)) for binding in one.outbound if one.durable
                          and binding.destination.durable]
     return (frozenset(exchanges), frozenset(bindings),
-            frozenset(name for name, state in node.manager.queues.items() if state.queue.durable))
+            frozenset(name for (_, name), state in node.manager.queues.items() if state.queue.durable))
 
 
 def shown(binding: Binding) -> tuple[Any, ...]:
@@ -79,6 +78,13 @@ class History:
         self.places = self.instants = 0
         self.node = QueueNode(self._place(), self.loop, View(), CLOCK, 1)
         self.snapshots: dict[int, State] = {0: state_of(self.node)}
+        self.add_vhost()
+
+    def add_vhost(self) -> None:
+        """The second one, if a crash took it away or nobody made it."""
+        number = self.node.in_turn(lambda: self.node.hub.add_namespace(b"v"))
+        self.node.exchanges.add_vhost(b"v")
+        self.snapshots[number] = state_of(self.node)
 
     def _place(self, make: bool = True) -> Path:
         self.places += 1
@@ -114,12 +120,12 @@ class History:
 
     def do_make(self, name: bytes) -> None:
         for host in (b"/", b"v"):
-            self.do(self.node.manager.declare, QueueSpec(name=internal_name(host, name).decode(),
+            self.do(self.node.manager.declare, QueueSpec(name=name.decode(), namespace=host.decode(),
                                                          type="ephemeral" if name == b"e" else "classic"))
 
     def do_end(self, name: bytes) -> None:
-        if name in self.node.manager.queues:
-            self.do(self.node.manager.delete, name)
+        if (b"/", name) in self.node.manager.queues:
+            self.do(self.node.manager.delete, (b"/", name))
 
     def do_bind(self, host: bytes, source: bytes, end: tuple[bool, bytes], key: bytes, arguments: bytes) -> None:
         self.do(self.node.exchanges.bind, host, source, end[1], key, arguments, to_exchange=end[0])
@@ -157,6 +163,7 @@ class History:
             self.revive(cut, self.chance.choice(("kill", "power", "torn")), False).stop()
         self.node = self.revive(cuts[int(which * len(cuts))], how, True)
         self.snapshots = {self.node.recovered: state_of(self.node)}
+        self.add_vhost()
 
     def revive(self, cut: Cut, how: str, filmed: bool) -> QueueNode:
         self.instants += 1

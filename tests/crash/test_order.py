@@ -26,7 +26,7 @@ from kit.tools import require_tool
 from oracle.mqtt import Publish
 from oracle.stored import records
 
-SESSION, SUBSCRIBE, MESSAGE, RELEASED, COMPLETED, RETAINED = 1, 3, 5, 8, 10, 11       # fluxmq/_core/memory/ledger.pxd
+SESSION, SUBSCRIBE, MESSAGE, RELEASED, COMPLETED, RETAINED = 1, 3, 5, 8, 10, 15       # fluxmq/_core/memory/ledger.pxd
 PUBACKS_MIN = 100
 Event = tuple[str, int, bytes]
 
@@ -124,9 +124,8 @@ class Judge:
                 topic, properties = struct.unpack_from(">HI", body, 17)
                 facts.append((MESSAGE, body[31 + topic + properties:][:8]))
             elif kind == RETAINED:
-                topic, properties = struct.unpack_from(">HI", body, 9)
-                at = 19 + 2 + int.from_bytes(body[19:21], "big") + topic + properties
-                facts.append((MESSAGE, body[at:at + 8]))
+                topic, properties = struct.unpack_from(">HI", body, 17)
+                facts.append((MESSAGE, body[27 + topic + properties:][:8]))
             elif kind == RELEASED:
                 facts.append((RELEASED, self.names[session]))
             elif kind == COMPLETED:

@@ -78,19 +78,20 @@ def test_ten_thousand_queues(tmp_path: Path, loop: asyncio.AbstractEventLoop) ->
     node.sync()
     assert records(tmp_path) == {RecordKind.QUEUE: QUEUES}
     assert sum(log.memory for state in manager.queues.values() for log in state.queue.logs) == 0
-    node.in_turn(lambda: [manager.queues[name].queue.append_message(b"$queue/" + name, name) for name in names])
+    node.in_turn(lambda: [manager.queues[b"/", name].queue.append_message(b"$queue/" + name, name) for name in names])
     node.sync()
     assert records(tmp_path) == {RecordKind.QUEUE: QUEUES, RecordKind.APPEND: QUEUES}
     assert all(state.queue.logs[0].memory <= CHUNK_BYTES_MIN for state in manager.queues.values())
 
     node = restart(node, 2)
     manager, counting = node.manager, Counting()
-    assert sorted(manager.queues) == sorted(names)
-    assert all(manager.queues[name].queue.logs[0].get(0).payload == name for name in names)  # type: ignore[union-attr]
+    assert sorted(name for _, name in manager.queues) == sorted(names)
+    firsts = [manager.queues[b"/", name].queue.logs[0].get(0) for name in names]
+    assert [first and first.payload for first in firsts] == names
 
     def consume() -> None:
         for name in names:
-            manager.group(manager.queues[name].queue, b"g").join(counting.member(name, 2))
+            manager.group(manager.queues[b"/", name].queue, b"g").join(counting.member(name, 2))
 
     node.in_turn(consume)
     node.sync()
@@ -100,7 +101,7 @@ def test_ten_thousand_queues(tmp_path: Path, loop: asyncio.AbstractEventLoop) ->
     # One queue is busy, the others are not: they cost nothing, not in the journal and not in a checkpoint.
     looked = node.queues.looked
     last = node.journal.durable
-    one = manager.queues[names[4711]].queue
+    one = manager.queues[b"/", names[4711]].queue
     node.in_turn(lambda: one.append_message(b"$queue/q4711", b"more"))
     node.sync()
     assert records(tmp_path, last) == {RecordKind.APPEND: 1, RecordKind.CLAIM: 1}
@@ -109,14 +110,14 @@ def test_ten_thousand_queues(tmp_path: Path, loop: asyncio.AbstractEventLoop) ->
 
     def settle() -> None:
         for name in names:
-            (group,) = manager.queues[name].groups.values()
-            assert group.settle_at(manager.queues[name].queue.logs[0].number, 0)
+            (group,) = manager.queues[b"/", name].groups.values()
+            assert group.settle_at(manager.queues[b"/", name].queue.logs[0].number, 0)
 
     node.in_turn(settle)
     node.sync()
     node = restart(node, 3)
     node.in_turn(lambda: None)
-    depths = {name: state.queue.depth for name, state in node.manager.queues.items()}
+    depths = {name: state.queue.depth for (_, name), state in node.manager.queues.items()}
     assert depths == {name: int(name == names[4711]) for name in names}
     node.stop()
 
@@ -142,7 +143,7 @@ def test_a_thousand_groups(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> N
     assert counting.got == {(name, offset): 1 for name in names for offset in range(5)}
 
     number = queue.logs[0].number
-    state = node.manager.queues[b"q"]
+    state = node.manager.queues[b"/", b"q"]
     slow = state.groups[b"g77", b""]
 
     def settle(first: int) -> None:
@@ -157,7 +158,7 @@ def test_a_thousand_groups(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> N
     node.sync()
 
     node = restart(node, 2)
-    state = node.manager.queues[b"q"]
+    state = node.manager.queues[b"/", b"q"]
     again = Counting()
 
     def rejoin() -> None:
@@ -186,11 +187,11 @@ def test_a_checkpoint_of_many_queues_lets_the_loop_turn(tmp_path: Path, loop: as
     node.in_turn(make)
     node.sync()
     made, slices, parts = node.queues.begin_export(node.journal.rotate()), [0], []
-    queues = [manager.queues[name].queue for name in names]
+    queues = [manager.queues[b"/", name].queue for name in names]
     assert all(queue.marked for queue in queues), "none was looked at yet"
 
     def meanwhile() -> None:
-        manager.delete(names[0])
+        manager.delete((b"/", names[0]))
         queues[1].append_message(b"$queue/" + names[1], b"more")
 
     node.in_turn(meanwhile)
@@ -219,7 +220,7 @@ def test_a_checkpoint_of_many_queues_that_ended_lets_the_loop_turn(tmp_path: Pat
     node.in_turn(lambda: [node.manager.declare(QueueSpec(name=name)) for name in names])
     node.begin_checkpoint()
     node.finish_checkpoint()
-    node.in_turn(lambda: [node.manager.delete(name.encode()) for name in names])
+    node.in_turn(lambda: [node.manager.delete((b"/", name.encode())) for name in names])
     made, more, parts = node.queues.begin_export(node.journal.rotate()), True, []
     while more:
         more = node.queues.export(made)
@@ -234,10 +235,10 @@ def test_a_group_that_ends_is_found_in_its_own_queue(tmp_path: Path, loop: async
     node = QueueNode(tmp_path, loop, View(), CLOCK, 1, False)
     for name in ("a", "b"):
         node.in_turn(lambda name=name: node.manager.group(node.manager.declare(QueueSpec(name=name))[0], b"g"))
-    node.in_turn(lambda: node.manager.drop_group(node.manager.queues[b"a"], (b"g", b"")))
+    node.in_turn(lambda: node.manager.drop_group(node.manager.queues[b"/", b"a"], (b"g", b"")))
     node.sync()
     node = restart(node, 2)
-    assert {name: len(state.groups) for name, state in node.manager.queues.items()} == {b"a": 0, b"b": 1}
+    assert {name: len(state.groups) for (_, name), state in node.manager.queues.items()} == {b"a": 0, b"b": 1}
     node.stop()
 
 
@@ -257,7 +258,7 @@ def test_a_stop_does_not_wait_for_a_checkpoint_of_many_queues(
         loop.run_until_complete(node.keeper.close(20.0))
         assert node.queues.looked == looked             # all but one are few enough
         node = restart(node, looked + 2)
-        depths = {name: state.queue.depth for name, state in node.manager.queues.items()}
+        depths = {name: state.queue.depth for (_, name), state in node.manager.queues.items()}
         assert depths == {name: 1 + (looked > 0 and name != names[0]) for name in names}
         node.in_turn(lambda: None)
         node.begin_checkpoint()

@@ -23,7 +23,7 @@ Known = tuple[list[tuple[int, int]], dict[bytes, list[int]]]
 
 
 def known(node: QueueNode) -> Known:
-    state = node.manager.queues.get(b"s")
+    state = node.manager.queues.get((b"/", b"s"))
     if state is None:
         return [], {}
     return ([(log.first, log.next) for log in state.queue.logs],
@@ -50,10 +50,10 @@ class Life:
     def put(self) -> None:
         for _ in range(self.chance.randint(1, 5)):
             self.count += 1
-            self.node.manager.queues[b"s"].queue.append_message(b"$queue/s", b"%d" % self.count + bytes(300))
+            self.node.manager.queues[b"/", b"s"].queue.append_message(b"$queue/s", b"%d" % self.count + bytes(300))
 
     def join(self, name: bytes) -> None:
-        queue = self.node.manager.queues[b"s"].queue
+        queue = self.node.manager.queues[b"/", b"s"].queue
         group = self.node.manager.group(queue, name)
         self.readers[name] = [ReaderProbe(log, self.node.manager.position(queue, log, "", group), room=4, group=group,
                                           manual=name == b"manual") for log in queue.logs]
@@ -119,7 +119,7 @@ def test_positions_at_every_instant(how: str) -> None:
 
 def check_messages(node: QueueNode) -> None:
     """Whoever reads from the first on gets all that is kept, in order."""
-    state = node.manager.queues.get(b"s")
+    state = node.manager.queues.get((b"/", b"s"))
     if state is None:
         return
     for log in state.queue.logs:

@@ -111,7 +111,7 @@ class Watcher:
 
     @property
     def state(self) -> QueueState:
-        return self.node.manager.queues[b"q"]
+        return self.node.manager.queues[b"/", b"q"]
 
     def groups(self) -> dict[str, Group]:
         return {name.decode(): group for (name, _), group in self.state.groups.items()}
@@ -148,7 +148,7 @@ class Watcher:
 
     def dead(self) -> list[tuple[bytes, str, int, int, str, int]]:
         """(payload, reason, log, offset, group, count) of all dead letters."""
-        dead, found, offset = self.node.manager.queues.get(b"q.dlq"), [], 0
+        dead, found, offset = self.node.manager.queues.get((b"/", b"q.dlq")), [], 0
         while dead is not None and (record := self.record(dead.queue.logs[0], offset)) is not None:
             told = {name: value.decode() for name, value in users_of(record.properties)}
             partition, _, text = told[b"x-death-message-id"].partition(":")
@@ -189,7 +189,7 @@ class Watcher:
 
     def check(self) -> None:
         """What was found is what is known."""
-        assert self.known.declared == (b"q" in self.node.manager.queues)
+        assert self.known.declared == ((b"/", b"q") in self.node.manager.queues)
         if not self.known.declared:
             return
         model, groups = self.model, self.groups()
@@ -463,7 +463,7 @@ class History(Watcher):
     def do_make_anew(self) -> None:
         """Deleted and declared again: nothing of the former one comes back, but its dead letters are still there."""
         def make() -> None:
-            self.node.manager.delete(b"q")
+            self.node.manager.delete((b"/", b"q"))
             former, self.known = self.known, Known(self.known.spec)
             self.model.now, self.model.mono, self.model.dead = former.model.now, former.model.mono, former.model.dead
             self.members.clear()

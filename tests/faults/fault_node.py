@@ -61,8 +61,8 @@ def obey(node: Any) -> None:
             node.queue_manager.declare(QueueSpec(name=name))
             order.unlink()
         elif verb == "delete":
-            if name.encode() in node.queue_manager.queues:
-                node.queue_manager.delete(name.encode())
+            if (b"/", name.encode()) in node.queue_manager.queues:
+                node.queue_manager.delete((b"/", name.encode()))
             order.unlink()
     _tick(node)
 

@@ -154,8 +154,8 @@ class LocalHost:
         self._in_turn(lambda server: server.queue_manager.declare(QueueSpec(name=queue)))
 
     def delete(self, queue: str) -> None:
-        self._in_turn(lambda server: server.queue_manager.delete(queue.encode())
-                      if queue.encode() in server.queue_manager.queues else None)
+        self._in_turn(lambda server: server.queue_manager.delete((b"/", queue.encode()))
+                      if (b"/", queue.encode()) in server.queue_manager.queues else None)
 
     def _in_turn(self, what: Callable[[Server], object]) -> None:
         async def turn() -> None:

@@ -68,7 +68,7 @@ def live_through(node: Node, whose: str) -> None:
 
 def sessions_in(server: Any) -> dict[bytes, Any]:
     return {name: (session.number, dict(session.subscriptions), session.queued, session.inflight)
-            for name, session in server.broker.sessions.items()}
+            for (_, name), session in server.broker.sessions.items()}
 
 
 def queues_in(server: Any) -> dict[str, str]:

@@ -578,7 +578,7 @@ def test_subscriptions_that_stand_are_asked_about_again(world: World) -> None:
         for topic, allowed in verdicts.items():
             world.decider.answer(asked[topic], allowed)
         world.wait_until(lambda server, resting=not verdicts["gone"]: (     # type: ignore[misc]
-            bool(server.broker.sessions[b"subscriber"].data.resting) is resting))
+            bool(server.broker.sessions[b"/", b"subscriber"].data.resting) is resting))
         for topic, allowed in verdicts.items():
             client.send(Publish(topic=topic, payload=b"2", qos=1, packet_id=1))
             world.takes("publish", topic, True)

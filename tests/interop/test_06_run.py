@@ -453,6 +453,11 @@ def test_metrics_are_right(run_broker: Callable[..., Run], tmp_path: Path) -> No
     assert moved.pop("fluxmq_bytes_sent_total") > 200
     assert moved.pop("fluxmq_queued_bytes") > 101                   # payloads, and topics
     assert moved.pop("fluxmq_retained_bytes") >= 4
+    # all of it is in one namespace
+    for part in ("connections", "sessions", "retained", "retained_bytes"):
+        total = {"retained": "retained_messages"}.get(part, part)
+        assert moved.pop(f'fluxmq_namespace_{part}{{namespace="/"}}') == after[f"fluxmq_{total}"] - before[
+            f"fluxmq_{total}"]
     for cached in ("hits", "misses"):
         moved.pop(f"fluxmq_route_cache_{cached}_total", None)
     assert moved == {

@@ -66,16 +66,17 @@ class SlowAuthority(Authority):
     def open_subscribe(self) -> bool:
         return False
 
-    def may_publish(self, identity: str | None, client_id: str, topic: str) -> bool | None:
+    def may_publish(self, identity: str | None, client_id: str, topic: str, namespace: str = "/") -> bool | None:
         return True if topic.startswith(OPEN) else None
 
-    def may_subscribe(self, identity: str | None, client_id: str, filter_: str) -> bool | None:
+    def may_subscribe(self, identity: str | None, client_id: str, filter_: str, namespace: str = "/") -> bool | None:
         return True if filter_.startswith(OPEN) else None
 
-    async def decide_publish(self, identity: str | None, client_id: str, topic: str) -> bool:
+    async def decide_publish(self, identity: str | None, client_id: str, topic: str, namespace: str = "/") -> bool:
         return await self.ask("publish", identity, client_id, topic)
 
-    async def decide_subscribe(self, identity: str | None, client_id: str, filter_: str) -> bool:
+    async def decide_subscribe(self, identity: str | None, client_id: str, filter_: str,
+                               namespace: str = "/") -> bool:
         return await self.ask("subscribe", identity, client_id, filter_)
 
     async def ask(self, action: str, identity: str | None, client_id: str, topic: str) -> bool:

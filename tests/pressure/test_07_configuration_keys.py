@@ -115,6 +115,8 @@ def tight(transport: str, slot: str) -> dict[str, object]:
         values |= {"path": "/other", "allowed_origins": "[http://friend.example]"}
     if slot in TLS:
         values |= {"min_version": "tls1.3", "username_from": "cn"}
+    if transport != "amqp091":
+        values |= {"namespace": "shop"}
     if slot == "tls":
         values |= {"client_auth": "request"} | ({"protocol": "v5"} if transport != "amqp091" else {})
     return values
@@ -124,9 +126,9 @@ def tight(transport: str, slot: str) -> dict[str, object]:
 def wide_and_tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Slots, Slots]]:
     directory = tmp_path_factory.mktemp("slots")
     acl = directory / "acl.yaml"
-    acl.write_text("version: 1\nrules:\n  - {allow: all, user: by common name, topics: ['cn/#']}\n"
-                   "  - {allow: all, user: by.alternative.name, topics: ['san/#']}\n"
-                   "  - {allow: all, topics: ['free/#', '$queue/#']}\n")
+    acl.write_text("version: 1\nrules:\n  - {allow: all, user: by common name, namespace: '*', topics: ['cn/#']}\n"
+                   "  - {allow: all, user: by.alternative.name, namespace: '*', topics: ['san/#']}\n"
+                   "  - {allow: all, namespace: '*', topics: ['free/#', '$queue/#']}\n")
 
     def wide(transport: str, slot: str) -> dict[str, object]:
         found: dict[str, object] = {}
@@ -134,8 +136,8 @@ def wide_and_tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[S
             found |= {"username_from": "san", "cipher_suites": "[ECDHE-ECDSA-AES128-GCM-SHA256]"}
         return found
 
-    pair = (Slots(directory / "wide", wide, {"auth.acl_file": acl}), Slots(directory / "tight", tight,
-                                                                        {"auth.acl_file": acl}))
+    pair = (Slots(directory / "wide", wide, {"auth.acl_file": acl}),
+            Slots(directory / "tight", tight, {"auth.acl_file": acl, "namespaces": "[shop]"}))
     yield pair
     for slots in pair:
         slots.broker.check()
@@ -273,6 +275,15 @@ def protocol(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
         assert connects(wide, transport, slot, version=4)
 
 
+def namespace(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
+    for slots, where in ((wide, "/"), (tight, "shop")):
+        before = metric(slots.broker, "fluxmq_namespace_connections", namespace=where)
+        client = slots.open(transport, slot, **own_path(slots, wide))
+        client.connect()
+        assert metric(slots.broker, "fluxmq_namespace_connections", namespace=where) == before + 1
+        client.disconnect()
+
+
 def path(wide: Slots, tight: Slots, transport: str, slot: str) -> None:
     assert connects(wide, transport, slot, path="/mqtt") and not connects(wide, transport, slot, path="/other")
     assert connects(tight, transport, slot, path="/other") and not connects(tight, transport, slot, path="/mqtt")
@@ -338,7 +349,7 @@ LISTENER: dict[str, Callable[[Slots, Slots, str, str], None]] = {
     "addr": addr, "max_connections": max_connections, "read_timeout": read_timeout, "write_timeout": write_timeout,
     "protocol": protocol, "path": path, "allowed_origins": allowed_origins, "cert_file": cert_file,
     "key_file": cert_file, "ca_file": ca_file, "client_auth": client_auth, "min_version": min_version,
-    "cipher_suites": cipher_suites, "username_from": username_from,
+    "cipher_suites": cipher_suites, "username_from": username_from, "namespace": namespace,
 }
 SLOT = re.compile(r"server\.(mqtt\.tcp|mqtt\.websocket|amqp091)\.(\w+)\.(\w+)")
 
@@ -743,6 +754,19 @@ def queues(pair: Pair) -> None:
         pair.client(pair.start(value)).subscribe("$queue/work", qos=1, expect=[reason])
 
 
+def namespaces(pair: Pair) -> None:
+    for value, reason in (("[]", 0), ("[shop]", 0x87), ("[shop, plant]", 0),
+                          ("[{name: plant, limits: {sessions: 1}}]", 0x97)):
+        broker = pair.start(value)
+        first = pair.client(broker, "a")
+        second = Client(broker.address)
+        pair.clients.append(second)
+        if reason == 0x97:
+            pair.client(broker, "a", username="plant:u")
+        second.connect("b", username="plant:u", expect=reason)
+        first.expect_quiet()
+
+
 def auto_commit_interval(pair: Pair) -> None:
     """A reader acknowledges its second message once the first is committed: the next commit is soon, or in an hour."""
     for value, soon in (("0s", True), ("1h", False)):
@@ -927,6 +951,7 @@ OTHERS: dict[str, Observe] = {
     "queue_manager.metrics_queues": metrics_queues,
     "queue_manager.segment_size": segment_size,
     "queue_manager.compression": compression,
+    "namespaces": namespaces,
     "queues": queues,
     "amqp091.virtual_hosts": virtual_hosts,
     "amqp091.frame_max": tuned(1, ("4KiB", "1MiB"), (4096, 1 << 20)),

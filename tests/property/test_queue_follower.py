@@ -3,6 +3,7 @@ numbers are the same: after every turn both know the same, and when the second o
 that was settled comes again. The first is driven as in test_queue_group.py."""
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -36,7 +37,12 @@ class FollowedMachine(QueueMachine):
                 self.here.group(queue, name)
         self.follower = self.new_follower()
         self.records: list[bytes] = []
-        queue = self.manager.declare(spec, self.line)[0]
+        # Each of the two nodes has given its namespaces other numbers.
+        for at in range(2):
+            self.hub.add_namespace(b"elsewhere %d" % at)
+        self.there.add_namespace(b"own")
+        self.hub.add_namespace(b"tenant")
+        queue = self.manager.declare(msgspec.structs.replace(spec, namespace="tenant"), self.line)[0]
         assert queue.number in self.here.numbers.values() or queue.number <= self.here.numbers[0]
         return queue
 
@@ -88,7 +94,8 @@ class FollowedMachine(QueueMachine):
             QueueLine(self.here, self.there.commits.local).apply(b"")
         self.there.set_clock(self.now, self.mono)
         self.follower.lead()
-        led = self.here.queues[b"q"]
+        led = self.here.queues[b"tenant", b"q"]
+        assert led.queue.namespace is self.there.namespaces[b"tenant"] and led.spec.namespace == "tenant"
         wanted = {name: {(log.number, offset) for log in self.queue.logs for offset in range(log.first, log.next)
                          if log.get(offset) is not None and not group.is_settled(log.number, offset)}
                   for name, group in self.groups.items()}

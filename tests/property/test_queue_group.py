@@ -82,7 +82,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue = self.declare(QueueSpec(
             name="q", partitions=partitions, max_priority=lanes - 1, limits=QueueLimits(max_depth=depth),
             retry=Retry(max_retries=retries), overflow="drop-head" if drop else "reject-publish"))
-        self.state = self.manager.queues[b"q"]
+        self.state = self.manager.states[self.queue]
         self.numbers = {log.number: at for at, log in enumerate(self.queue.logs)}
         self.model = QueueModel(partitions, lanes, retries + 1 if retries else 0)
         self.tell_time()
@@ -160,7 +160,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def new_dead(self, keep: bool = False) -> list[tuple[bytes, dict[str, str]]]:
         """Dead letters since the last look. keep: they are still new after this one."""
-        state = self.manager.queues.get(b"q.dlq")
+        state = self.manager.queues.get((self.queue.namespace.name, b"q.dlq"))
         found, offset = [], self.dead_next
         while state is not None and (record := state.queue.logs[0].at_or_above(offset)) is not None:
             offset = record.offset + 1

@@ -224,6 +224,14 @@ def dlq(key: str, *values: tuple[object, str]) -> Callable[[Bench], None]:
     return observe
 
 
+def namespace(bench: Bench) -> None:
+    bench.brokers += 1
+    bench.broker = bench.start({"name": "q", "namespace": "tenant"}, {"name": "q"}, **{
+        "server.admin_socket": str(bench.folder / f"s{bench.brokers}"), "amqp091.virtual_hosts": ["/", "tenant"]})
+    bench.client().publish("$queue/q", b"x", qos=1)
+    assert (bench.row("q")["messages"], bench.row("tenant/q")["messages"]) == (1, 0)
+
+
 KEYS: dict[str, Callable[[Bench], None]] = {
     "name": name, "type": type_, "topics": topics, "partitions": partitions, "max_priority": max_priority,
     "capture": capture, "overflow": overflow, "expires_after": expires_after,
@@ -242,6 +250,7 @@ KEYS: dict[str, Callable[[Bench], None]] = {
                                 {"initial_backoff": "100ms", "max_backoff": "1h", "multiplier": 100}),
     "retry.visibility_timeout": visibility_timeout,
     "dlq.enabled": dlq("enabled", (True, "q.dlq"), (False, "")),
+    "namespace": namespace,
     "dlq.topic": dlq("topic", ("", "q.dlq"), ("lost", "lost")),
 }
 

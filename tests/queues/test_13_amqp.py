@@ -42,7 +42,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def put(node: Node, queue: str, exchange: bytes, key: bytes, payload: bytes = b"x", properties: bytes = RAW) -> None:
     def append(server: Any) -> int:
-        found = server.queue_manager.queues[queue.encode()].queue
+        found = server.queue_manager.queues[b"/", queue.encode()].queue
         return int(found.append_message(address_of(exchange, key), payload, properties=properties, format=AMQP))
 
     assert node.call(append) == 0
@@ -53,7 +53,7 @@ def publish(node: Node, key: bytes, payload: bytes, properties: bytes = b"") -> 
 
 
 def bind(node: Node, queue: str, key: bytes) -> None:
-    node.call(lambda server: server.hub.bind_queue(server.queue_manager.queues[queue.encode()].queue, key))
+    node.call(lambda server: server.hub.bind_queue(server.queue_manager.queues[b"/", queue.encode()].queue, key))
 
 
 def published(packet: Publish) -> list[tuple[str, str]]:
@@ -147,7 +147,7 @@ def test_a_binding_makes_publishers_wait_for_the_disk_and_outlives_what_is_full(
     client.publish("a/b", b"1", 1, expect=0)
     assert node.call(lambda server: server.hub.ledger.records) == records + 1
     client.publish("a/b", b"2", 1, expect=0)
-    assert node.call(lambda server: server.queue_manager.queues[b"full"].queue.depth) == 1
+    assert node.call(lambda server: server.queue_manager.queues[b"/", b"full"].queue.depth) == 1
 
 
 def test_an_operator_sees_it_as_amqp_does_alive_and_dead(node: Node, connect: Connect, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_who_is_connected(start_broker: Start, tmp_path: Path, capsys: pytest.Ca
     amqp.send("basic.consume", 0, b"q", b"", False, False, False, False, [], channel=1)
     amqp.expect("basic.consume-ok", 1)
     answer = json.loads(run("--json"))
-    by_amqp, by_mqtt = answer["clients"]
+    by_mqtt, by_amqp = answer["clients"]  # "/" is first
     assert answer["connected"] == 2
     told = {"protocol": "AMQP 0-9-1", "user": "anna", "virtual_host": "shop", "channels": 2, "subscriptions": 1,
             "name": "billing\x1b[2J", "product": "made by hand", "listener": "amqp091.plain", "blocked": False}
@@ -58,12 +58,14 @@ def test_who_is_connected(start_broker: Start, tmp_path: Path, capsys: pytest.Ca
     assert shown["client"] == by_mqtt
     assert shown["subscriptions"] == [{"filter": name, "qos": 0, "no_local": False, "retain_as_published": False,
                                        "identifier": 0} for name in ("a/#", "b")]
-    of_amqp = json.loads(run(by_amqp["client_id"], "--json", command="show"))["subscriptions"]
+    of_shop = ("--namespace", "shop")
+    assert json.loads(run(*of_shop, "--json")) == {"clients": [by_amqp], "connected": 1}
+    of_amqp = json.loads(run(by_amqp["client_id"], *of_shop, "--json", command="show"))["subscriptions"]
     assert [(one["queue"], one["channel"], one["no_ack"]) for one in of_amqp] == [("q", 1, False)]
     assert "a/#" in run("sensor", command="show")
     assert run("sensor", command="kick") == "sensor is disconnected\n"
     mqtt.expect_closed(0x98)
-    run(by_amqp["client_id"], command="kick")
+    run(by_amqp["client_id"], *of_shop, command="kick")
     assert amqp.expect("connection.close", 0)[:2] == [320, b"CONNECTION_FORCED - disconnected by an administrator"]
     wait_until(lambda: run() == "nobody is connected\n")
     for reason in ("fluxmq_disconnections_total", "fluxmq_amqp_disconnections_total"):

@@ -214,8 +214,7 @@ class Node:
         authority = Authority(None, None, True)
         hub.open_publish, hub.access_generation = authority.open_publish, authority.generation
         asking = Asking(authority, self.note)
-        self.exchanges = ExchangeManager(hub, [name.encode() for name in options.virtual_hosts],
-                                         seed=chance.getrandbits(63), cluster=cluster)
+        self.exchanges = ExchangeManager(hub, seed=chance.getrandbits(63), cluster=cluster)
         self.amqp_queues = AmqpQueues(self.manager, chance.randbytes, self._route)
         self.amqp_queues.dead.on_published = self._dead_letter
         self.keeper.exchanges = ExchangeKeeper(self.exchanges, self.manager)
@@ -228,9 +227,11 @@ class Node:
                                     "amqp", find_virtual_host=self._virtual_host, on_log=self.note,
                                     log_connections=lambda: False)
         self.found = self.keeper.recover()
+        for name in options.virtual_hosts:
+            hub.add_namespace(name.encode())
         for spec in options.queues:
             self.manager.declare(spec)
-            self.manager.queues[spec.name.encode()].configured = True
+            self.manager.queues[spec.address].configured = True
         self.turn()
 
     def _wake(self) -> None:
@@ -255,7 +256,8 @@ class Node:
         exchanges = self.exchanges.vhosts.get(vhost)
         route = exchanges.lookup(exchange, key, headers) if exchanges is not None else None
         if route is not None and route.mqtt:
-            self.hub.publish_later(lambda: publish_amqp(self.hub, exchange, key, payload, properties, taken=queues))
+            self.hub.publish_later(lambda: publish_amqp(
+                self.hub, exchange, key, payload, properties, taken=queues, namespace=self.hub.namespaces[vhost]))
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────
 

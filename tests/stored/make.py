@@ -54,14 +54,14 @@ def fill(node: Node, part: str) -> None:
                       QueueAdmin(server.queue_manager).declare({"name": name, "type": kind}))
         away.subscribe("news/#", qos=2)
         away.drop()
-        wait_until(lambda: node.call(lambda server: not server.broker.sessions[b"away"].connected))
+        wait_until(lambda: node.call(lambda server: not server.broker.sessions[b"/", b"away"].connected))
     else:
         for number in range(3):     # of the first part; what is not acknowledged is in flight
             away.receive(payload=b"first %d" % number)
         sender.send(Publish(topic="news/b", payload=b"half", qos=2, packet_id=77))
         sender.expect(Pubrec, packet_id=77)
         away.drop()
-        wait_until(lambda: node.call(lambda server: not server.broker.sessions[b"away"].connected))
+        wait_until(lambda: node.call(lambda server: not server.broker.sessions[b"/", b"away"].connected))
     for number in range(5):
         sender.publish("news/a", b"%s %d" % (part.encode(), number), 1 + number % 2)
         sender.publish("$queue/orders", b"%s %d" % (part.encode(), number), 1)

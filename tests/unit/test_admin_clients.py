@@ -19,20 +19,23 @@ INFO = ClientInfo(client_id="", protocol="AMQP 0-9-1", listener="l", peer="127.0
 
 
 class Edge:
-    def __init__(self, ids: Iterable[str], **about: Any) -> None:
-        self.known = {one: msgspec.structs.replace(INFO, client_id=one, **about) for one in ids}
+    """namespace: of all its clients."""
 
-    def ids(self) -> Iterable[str]:
+    def __init__(self, ids: Iterable[str], namespace: str = "/", **about: Any) -> None:
+        self.known = {(namespace, one): msgspec.structs.replace(INFO, client_id=one, virtual_host=namespace, **about)
+                      for one in ids}
+
+    def ids(self) -> Iterable[tuple[str, str]]:
         return list(self.known)
 
-    def info(self, client_id: str) -> ClientInfo | None:
-        return self.known.get(client_id) if not client_id.startswith("gone") else None
+    def info(self, namespace: str, client_id: str) -> ClientInfo | None:
+        return self.known.get((namespace, client_id)) if not client_id.startswith("gone") else None
 
-    def subscriptions(self, client_id: str) -> Iterable[Mapping[str, Any]]:
+    def subscriptions(self, namespace: str, client_id: str) -> Iterable[Mapping[str, Any]]:
         return [{"filter": f"t/{number:04}"} for number in range(1500)]
 
-    def disconnect(self, client_id: str) -> bool:
-        return self.known.pop(client_id, None) is not None
+    def disconnect(self, namespace: str, client_id: str) -> bool:
+        return self.known.pop((namespace, client_id), None) is not None
 
 
 def ask(edges: list[Edge], **query: str) -> Any:
@@ -53,6 +56,45 @@ def test_pages_are_everybody_once(count: str) -> None:
             break
         query["after"] = page["next"]
     assert found == sorted(f"c{n}" for n in range(20))
+
+
+@pytest.mark.parametrize("count", ["1", "2", "1000"])
+def test_pages_of_namespaces_with_equal_and_with_odd_names(count: str) -> None:
+    names = ["a/b", "a", "/", "a%2Fb", "ä", "!", "%", "/a"]
+    ids = ["c", "b/c", "/", "%2F", "", " "]
+    edges = [Edge(ids, name) for name in names]
+    found, query = [], {"count": count}
+    while True:
+        page = ask(edges, **query)
+        found += [(one["virtual_host"], one["client_id"]) for one in page["clients"]]
+        if page["next"] is None:
+            break
+        query["after"] = page["next"]
+    others = sorted(set(names) - {"/"})
+    assert found == [(name, one) for name in ["/", *others] for one in sorted(ids)]
+
+
+def test_the_list_of_one_namespace() -> None:
+    page = ask([Edge(["a", "b"]), Edge(["a", "c"], "shop")], namespace="shop", count="1")
+    assert [(one["virtual_host"], one["client_id"]) for one in page["clients"]] == [("shop", "a")]
+    assert page["connected"] == 2
+    rest = ask([Edge(["a", "b"]), Edge(["a", "c"], "shop")], namespace="shop", after=page["next"])
+    assert [one["client_id"] for one in rest["clients"]] == ["c"] and rest["next"] is None
+    with pytest.raises(QueueRefused, match="after is"):
+        ask([], after="a")
+
+
+def test_equal_identifiers_of_two_namespaces_are_two_clients() -> None:
+    edges = [Edge(["a"]), Edge(["a", "b"], "shop")]
+    shown = json.loads(asyncio.run(show_client(edges, "a", "shop")).body)
+    assert shown["client"]["virtual_host"] == "shop"
+    asyncio.run(disconnect_client(edges, "a", "shop"))
+    assert [key for edge in edges for key in edge.ids()] == [("/", "a"), ("shop", "b")]
+    with pytest.raises(QueueRefused) as refused:
+        asyncio.run(disconnect_client(edges, "b"))
+    assert refused.value.hint == "one is in namespace shop: say which by --namespace"
+    with pytest.raises(QueueRefused, match="no client 'b' is connected in namespace other"):
+        asyncio.run(show_client(edges, "b", "other"))
 
 
 def test_who_goes_meanwhile_is_left_out() -> None:

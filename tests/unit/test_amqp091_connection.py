@@ -41,7 +41,7 @@ class Handler:
 
     def on_greeting(self, connection: AmqpConnection) -> None:
         connection.tune(4096, 10, 0)
-        connection.accept(self.exchanges, "/", True)
+        connection.accept(self.exchanges, "/")
 
     def on_method(self, connection: AmqpConnection, number: int, payload: bytes) -> None:
         try:

@@ -97,7 +97,7 @@ def test_a_consumer_whose_messages_are_gone_does_not_stop_a_commit(bench: Bench)
     bench.consume(one)
     bench.consume(other, b"d")
     bench.send(ack(0, True))
-    bench.manager.delete(b"q")
+    bench.manager.delete((b"/", b"q"))
     bench.send(publish("", "r", b"3"), COMMIT)
     assert other.waiting == 1
     assert not bench.handler.channel_errors

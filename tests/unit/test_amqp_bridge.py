@@ -41,7 +41,7 @@ class World:
             self.manager.declare(spec)
 
     def queue(self, name: str) -> Queue:
-        return self.manager.queues[name.encode()].queue
+        return self.manager.queues[b"/", name.encode()].queue
 
     def records(self, name: str) -> list[Record]:
         found = [log.get(offset) for log in self.queue(name).logs for offset in range(log.first, log.next)]
@@ -109,10 +109,10 @@ def test_a_header_retains_it_and_nothing_else_does() -> None:
     hub = Hub(None)
     publish_amqp(hub, b"amq.topic", b"a.b", b"1", encode_amqp({"headers": [(b"retain", "t", 1)]}))
     publish_amqp(hub, b"amq.topic", b"a.b", b"2", encode_amqp({"headers": [(b"x-mqtt-retain", "t", 0)]}))
-    assert len(hub.retained) == 0
+    assert len(hub.root.topics.retained) == 0
     publish_amqp(hub, b"amq.topic", b"a.b", b"3", encode_amqp(
         {"headers": [(b"x-mqtt-retain", "t", 1), (b"a", "S", b"b")], "delivery_mode": 2}))
-    kept = hub.retained.get(b"a/b")
+    kept = hub.root.topics.retained.get(b"a/b")
     assert kept is not None and (kept.payload, kept.qos) == (b"3", 1)
     assert decode_mqtt(kept.properties) == {"users": [(b"a", b"b")]}
 
@@ -120,7 +120,7 @@ def test_a_header_retains_it_and_nothing_else_does() -> None:
 def test_bindings_are_counted() -> None:
     world = World(spec("q"))
     hub, queue = world.hub, world.queue("q")
-    filters = hub.trie.filters
+    filters = hub.root.topics.trie.filters
     for key in (b"a.b", b"a.b", b"a.#.c", b"a.#.d", b"a.#"):
         hub.bind_queue(queue, key)
     hub.publish_message(b"a/b", b"1", 1)
@@ -133,7 +133,7 @@ def test_bindings_are_counted() -> None:
     assert [payload for _, _, payload in world.taken("q")] == [b"1", b"2", b"a/b", b"a/x/d"]
     for key in (b"a.b", b"a.#.c", b"a.#.d"):
         hub.unbind_queue(queue, key)
-    assert hub.trie.filters == filters
+    assert hub.root.topics.trie.filters == filters
     with pytest.raises(UsageError):
         hub.unbind_queue(queue, b"a.b")
     hub.publish_message(b"a/b", b"3", 1)
@@ -142,15 +142,15 @@ def test_bindings_are_counted() -> None:
 
 def test_a_queue_that_is_declared_otherwise_keeps_its_bindings_and_one_that_ends_has_none() -> None:
     world = World(spec("q", topics=["x/#"]))
-    filters = world.hub.trie.filters
+    filters = world.hub.root.topics.trie.filters
     world.hub.bind_queue(world.queue("q"), b"a.*")
     world.hub.bind_queue(world.queue("q"), b"x.#")
     world.manager.declare(spec("q", topics=["y"]))
     for topic in (b"a/b", b"x/y", b"y"):
         world.hub.publish_message(topic, b"1")
     assert [topic for _, topic, _ in world.taken("q")] == [b"a/b", b"x/y", b"y"]
-    world.manager.delete(b"q")
-    assert world.hub.trie.filters == filters - 2 and world.hub.publish_message(b"a/b", b"2") == 0
+    world.manager.delete((b"/", b"q"))
+    assert world.hub.root.topics.trie.filters == filters - 2 and world.hub.publish_message(b"a/b", b"2") == 0
 
 
 def test_a_full_queue_refuses_amqp_publishers_and_not_mqtts() -> None:
@@ -246,7 +246,7 @@ def test_dead_letters_keep_their_form_and_go_back_as_they_were() -> None:
     told = dict(headers_of(dead.properties))
     assert (told[b"x-death-reason"], told[b"x-death-queue"], told[b"x-death-topic"]) == (b"maxlen", b"q", b"eu/west")
     assert world.admin.dead_browse("q", "first", 10, 1000).messages[0].properties["routing-key"] == "eu.west"
-    world.manager.purge(world.manager.queues[b"q"])
+    world.manager.purge(world.manager.queues[b"/", b"q"])
     assert world.admin.dead_replay("q", None, 10).moved == 1
     back = world.records("q")[-1]
     assert (back.format, back.topic, back.payload, back.properties) == (AMQP, address, b"old", raw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Iterator
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +122,9 @@ class Wire:
     def tune(self, frame_max: int, channel_max: int, heartbeat_s: int) -> None:
         self.tuned = self.frame_max, _, self.heartbeat_s = frame_max, channel_max, heartbeat_s
 
-    def accept(self, exchanges: Any, vhost: str, mqtt_space: bool) -> None:
+    def accept(self, exchanges: Any, vhost: str, namespace: Any) -> None:
         assert vhost == self.state.vhost  # type: ignore[attr-defined]
-        self.accepted = exchanges, mqtt_space
+        self.accepted = exchanges, namespace
 
 
 class Channels:
@@ -157,10 +158,12 @@ class Node:
 
     def __init__(self, authority: Authority, username_from: str = "", **options: Any) -> None:
         self.lines: list[tuple[str, str, dict[str, Any]]] = []
+        self.hub = Hub(None)
+        self.hub.add_namespace(b"other")
         self.tally, self.channels = Tally(), Channels()
         self.clients = Clients(BodyTurns(Bodies(), lambda *said: None))
         self.front = Front(
-            Hub(None), Asking(authority, self.note), FrontOptions(**options), self.tally, self.clients, self.channels,
+            self.hub, Asking(authority, self.note), FrontOptions(**options), self.tally, self.clients, self.channels,
             "amqp091/plain",
             find_virtual_host={"/": "root", "other": "others"}.get,  # type: ignore[arg-type]
             username_from=username_from, on_log=self.note)
@@ -265,8 +268,9 @@ def test_the_whole_way(node: Node) -> None:
     assert node.tally.accepted == 0 and not node.clients.ids() and wire.deadline_ms
     wire.send(ConnectionOpen(virtual_host="/"))
     assert wire.received() == [ConnectionOpenOk()]
-    assert wire.accepted == ("root", True) and not wire.deadline_ms and wire.write_timeout_ms == 60_000
-    [info] = map(node.clients.info, node.clients.ids())
+    assert wire.accepted[0] == "root" and wire.accepted[1].name == b"/"
+    assert not wire.deadline_ms and wire.write_timeout_ms == 60_000
+    [info] = starmap(node.clients.info, node.clients.ids())
     assert info is not None
     assert info.client_id == "amqp091-127.0.0.1:9-1" and info.user is None and info.name == "till"
     assert info.properties == {"capabilities": {}, "connection_name": "till"} and info.virtual_host == "/"
@@ -281,8 +285,9 @@ def test_every_connection_has_a_number_of_its_own(node: Node) -> None:
     assert len({node.opened().state.client_id for _ in range(3)}) == 3
 
 
-def test_another_virtual_host_is_not_where_mqtt_is(node: Node) -> None:
-    assert node.opened(vhost="other").accepted == ("others", False)
+def test_another_virtual_host_is_a_namespace(node: Node) -> None:
+    exchanges, namespace = node.opened(vhost="other").accepted
+    assert exchanges == "others" and namespace.name == b"other"
 
 
 @pytest.mark.parametrize("vhost", ["", "nowhere", "/other"])
@@ -383,7 +388,7 @@ def test_whatever_a_client_says_about_itself(properties: dict[str, Any]) -> None
     wire.send(ConnectionStartOk(client_properties=properties, mechanism="PLAIN", response=GUEST))
     wire.send(ConnectionTuneOk())
     wire.send(ConnectionOpen(virtual_host="/"))
-    [info] = map(node.clients.info, node.clients.ids())
+    [info] = starmap(node.clients.info, node.clients.ids())
     assert info is not None
     assert info.properties == properties
 

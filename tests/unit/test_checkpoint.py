@@ -39,7 +39,7 @@ def test_a_message_that_dies_during_a_checkpoint_stays_in_the_view(tmp_path: Pat
         asyncio.get_running_loop().add_reader(journal.event_fd, journal.poll)
         connection = Connection()
         connect(broker, connection)
-        session = broker.sessions[b"c"]
+        session = broker.sessions[b"/", b"c"]
         broker.subscribe(session, b"t", 1, 0)
         broker.disconnect(session, connection, publish_will=False)
         hub.publish_message(b"t", b"first", 1)
@@ -58,7 +58,7 @@ def test_a_message_that_dies_during_a_checkpoint_stays_in_the_view(tmp_path: Pat
     store, broker, keeper = opened()
     try:
         assert keeper.recover()["queued"] == 1
-        assert broker.sessions[b"c"].queued == 1
+        assert broker.sessions[b"/", b"c"].queued == 1
     finally:
         store.close()
 
@@ -90,7 +90,7 @@ def test_no_checkpoint_begins_while_the_node_stops(tmp_path: Path) -> None:
         await durable()
         keeper.tick()
         await asyncio.sleep(0)
-        broker.subscribe(broker.sessions[b"c"], b"t", 1, 0)
+        broker.subscribe(broker.sessions[b"/", b"c"], b"t", 1, 0)
         await durable()
         closing = asyncio.ensure_future(keeper.close(20.0))
         await asyncio.sleep(0)
@@ -107,7 +107,7 @@ def test_timers_of_earlier_lives_do_not_pile_up() -> None:
     for _ in range(10 * STALE_TIMERS_MAX):
         connection = Connection()
         connect(broker, connection)
-        broker.disconnect(broker.sessions[b"c"], connection, publish_will=False)
+        broker.disconnect(broker.sessions[b"/", b"c"], connection, publish_will=False)
     assert len(broker._timers) <= 2 * STALE_TIMERS_MAX
     broker.hub.set_clock(broker.hub.now_ms + 100_000, 0)
     broker.tick()

@@ -14,7 +14,7 @@ from fluxmq import __version__
 from fluxmq._core.errors import CorruptError, FluxError
 from fluxmq.app import cli, exit_codes
 from fluxmq.model.config import Config
-from fluxmq.model.config_keys import KEYS, QUEUE_KEYS
+from fluxmq.model.config_keys import KEYS, NAMESPACE_KEYS, QUEUE_KEYS
 
 ELSEWHERE = Path(__file__).parent     # not the root: there the sources would be taken for the installed package
 
@@ -60,7 +60,7 @@ def users(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
     """In place of the users file: file to name to password."""
     files: dict[str, dict[str, str]] = {}
     module = ModuleType("fluxmq.access.users")
-    module.add_user = lambda path, name, password: files.setdefault(path, {}).update({name: password})
+    module.add_user = lambda path, name, password, namespace: files.setdefault(path, {}).update({name: password})
     module.remove_user = lambda path, name: files.get(path, {}).pop(name, None) is not None
     module.list_users = lambda path: sorted(files[path])
     monkeypatch.setitem(sys.modules, "fluxmq.access.users", module)
@@ -203,7 +203,8 @@ def test_a_question_that_nobody_answers_names_the_option(command: tuple[str, ...
 def test_keys_names_every_key() -> None:
     result = CliRunner().invoke(cli.cli, ["config", "keys"])
     assert result.exit_code == 0
-    assert [line for line in result.output.splitlines() if line and not line.startswith(" ")] == [*KEYS, *QUEUE_KEYS]
+    assert [line for line in result.output.splitlines() if line and not line.startswith(" ")] == [
+        *KEYS, *NAMESPACE_KEYS, *QUEUE_KEYS]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -274,7 +275,7 @@ def test_removing_a_user(users: dict[str, dict[str, str]]) -> None:
 
 def test_a_users_file_that_cannot_be_written_is_one_sentence(monkeypatch: pytest.MonkeyPatch,
                                                              users: dict[str, dict[str, str]]) -> None:
-    def denied(*_: str) -> None:
+    def denied(*_: str, **__: object) -> None:
         raise PermissionError(13, "Permission denied", "f")
 
     for name in ("add_user", "remove_user", "list_users"):

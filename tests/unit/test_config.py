@@ -20,6 +20,7 @@ from fluxmq.model.address import Address, parse_address
 from fluxmq.model.config import Config
 from fluxmq.model.config_keys import KEYS, SECTIONS, build, values
 from fluxmq.model.config_refused import ALIASES, REFUSED, REFUSED_VALUES, refusal
+from fluxmq.model.namespaces import read_namespaces
 from fluxmq.model.queues import read_specs
 from fluxmq.model.units import format_duration, format_size, parse_duration, parse_size
 
@@ -205,6 +206,8 @@ def _another(key, rng: random.Random) -> object:
         return next((choice for choice in key.choices if choice and choice != key.default), key.default)
     if key.kind == "list":
         return ("192.0.2.0/24" if key.path == "server.exempt_networks" else "other",) if key.default else ()
+    if key.kind == "namespaces":
+        return read_namespaces(["/other", {"name": "plant", "limits": {"bytes": "9MiB", "queues": 3}}])
     if key.kind == "queues":
         return read_specs([{"name": "q", "type": "stream", "retention": {"max_age": "90s", "max_length_bytes": "9KiB"}},
                            {"name": "w", "limits": {"max_depth": 7}, "topics": ["a/#"], "dlq": {"enabled": False}}])
@@ -227,7 +230,7 @@ def test_whatever_is_set_is_what_is_there_and_show_is_read_back(tmp_path: Path) 
     assert load(file)[0] == config
     assert yaml.safe_load(file.read_text()).keys() == {
         "server", "broker", "session", "amqp091", "log", "storage", "auth", "queue_manager", "record",
-        "queues"}
+        "namespaces", "queues"}
 
 
 def test_the_environment_says_the_same_as_flags() -> None:

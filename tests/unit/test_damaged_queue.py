@@ -78,7 +78,7 @@ def test_one_that_does_not_stops_the_queue(error: StorageError, reads: int) -> N
         assert refused.publish(b"$queue/x", b"", b"", 1, 0) == reason
     with pytest.raises(QueueRefused, match="q is stopped"):
         reader.read_for(queue)
-    manager.delete(b"q")
+    manager.delete((b"/", b"q"))
     assert not [one for one in manager.states if one.damage is not None]
 
 

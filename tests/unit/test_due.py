@@ -42,18 +42,21 @@ def at(server: Server, steady_ms: int, what: Callable[[], Any]) -> Any:
 
 def gone(node: Node, name: str) -> None:
     """The broker has seen that its connection ended."""
-    wait_until(lambda: node.call(lambda server: (
-        name.encode() not in server.broker.sessions or server.broker.sessions[name.encode()].data.connection is None)))
+    def is_away(server: Any) -> bool:
+        session = server.broker.session(name.encode())
+        return session is None or session.data.connection is None
+
+    wait_until(lambda: node.call(is_away))
 
 
 def after(node: Node, name: str, *waits_ms: int) -> list[tuple[int, bool]]:
     """So many ms after the connection's end, one after the other: wills published so far, and is the session there?"""
     def ask(server: Server) -> list[tuple[int, bool]]:
-        since, told = server.broker.sessions[name.encode()].data.since_ms, []
+        since, told = server.broker.sessions[b"/", name.encode()].data.since_ms, []
         assert since <= server.hub.steady_ms
         for wait in waits_ms:
             at(server, since + wait, server.broker.tick)
-            told.append((server.broker.wills_published, name.encode() in server.broker.sessions))
+            told.append((server.broker.wills_published, (b"/", name.encode()) in server.broker.sessions))
         return told
     return node.call(ask)
 
@@ -123,7 +126,7 @@ def test_a_retained_message_ends_when_its_expiry_has_passed(node: Node, expiry_s
     client.publish("kept", b"x", qos=1, retain=True, properties={"message_expiry_interval": expiry_s})
 
     def ask(server: Server) -> tuple[int, int, list[int]]:
-        [(_, kept)] = list(server.hub.retained)
+        [(_, kept)] = list(server.hub.root.topics.retained)
         ended = [at(server, kept.expires_at + step, server.hub.expire_retained) for step in (-1, 0)]
         return kept.expires_at, server.hub.steady_ms, ended
 

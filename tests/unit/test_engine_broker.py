@@ -73,7 +73,7 @@ class World:
         self.broker.tick()
 
     def has(self, name: str) -> bool:
-        return name.encode() in self.broker.sessions
+        return (b"/", name.encode()) in self.broker.sessions
 
     @property
     def wills(self) -> int:
@@ -247,7 +247,7 @@ def test_the_expiry_of_a_will_counts_from_its_publication() -> None:
     world = World()
     world.leave(*world.connect("a", 100, will=Will(b"kept", b"x", 0, True, delay_s=5, expiry_s=7)))
     world.after(5)
-    [(topic, kept)] = list(world.hub.retained)
+    [(topic, kept)] = list(world.hub.root.topics.retained)
     assert topic == b"kept" and kept.expires_at == world.now_ms + 7000
 
 
@@ -263,9 +263,9 @@ def test_retained_messages_expire() -> None:
     assert world.hub.expire_retained() == 0
     world.after(0.001)
     assert world.hub.expire_retained() == 1
-    assert [topic for topic, _ in world.hub.retained] == [b"r/2"]
+    assert [topic for topic, _ in world.hub.root.topics.retained] == [b"r/2"]
     world.hub.publish_message(b"r/2", b"", 0, True)
-    assert world.hub.retained_bytes == before and len(world.hub.retained) == 0
+    assert world.hub.retained_bytes == before and len(world.hub.root.topics.retained) == 0
 
 
 def test_a_retained_message_may_be_replaced_when_there_is_no_room_for_another() -> None:
@@ -275,7 +275,7 @@ def test_a_retained_message_may_be_replaced_when_there_is_no_room_for_another() 
     world.hub.publish_message(b"r", b"x" * 90, 0, True)
     world.hub.publish_message(b"s", b"y", 0, True)
     world.hub.publish_message(b"r", b"y" * 80, 0, True)
-    [(topic, kept)] = list(world.hub.retained)
+    [(topic, kept)] = list(world.hub.root.topics.retained)
     assert topic == b"r" and kept.payload == b"y" * 80
     assert world.hub.retained_bytes == 81 and world.hub.retained_refused == 1
 
@@ -308,7 +308,7 @@ def test_topic_filters_and_wills_are_bounded_in_bytes() -> None:
     assert broker.state_bytes == 100
     with pytest.raises(ProtocolError, match=r"session\.max_state_bytes") as caught:
         world.connect("b", 10, will=Will(b"t", b"", 0, False))
-    assert caught.value.reason == 0x97 and b"b" not in broker.sessions
+    assert caught.value.reason == 0x97 and (b"/", b"b") not in broker.sessions
     world.connect("b", 10)
     assert broker.unsubscribe(session, b"f" * 9) == 0 and broker.state_bytes == 91
     world.leave(session, link)          # its will is published

@@ -19,6 +19,7 @@ from fluxmq.engine.exchange_store import ExchangeKeeper
 from fluxmq.engine.exchanges import ExchangeManager
 from fluxmq.engine.queue_store import QueueKeeper
 from fluxmq.engine.queues import QueueManager
+from fluxmq.model.amqp import AmqpRefused
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.store import RocksStore
 
@@ -33,9 +34,12 @@ class Node:
         self.queues = QueueManager(self.hub, cluster=solo())
         self.keeper = Keeper(Broker(self.hub, cluster=solo()), self.store, 1 << 30, LoopDriver())
         self.keeper.queues = QueueKeeper(self.queues, None, 0, LoopDriver(), self._fail)
-        self.exchanges = ExchangeManager(self.hub, vhosts, cluster=solo())
+        self.exchanges = ExchangeManager(self.hub, cluster=solo())
         self.keeper.exchanges = ExchangeKeeper(self.exchanges, self.queues)
         self.found = self.keeper.recover()
+        for name in vhosts:
+            self.hub.add_namespace(name)
+            self.exchanges.add_vhost(name)
 
     @staticmethod
     def _fail(error: Exception) -> None:
@@ -70,8 +74,8 @@ def node(directory: Path, *vhosts: bytes) -> Iterator[Node]:
 
 
 def declare(it: Node) -> None:
-    for name in ("q", "\0v\0q"):
-        it.queues.declare(QueueSpec(name=name))
+    for vhost in ("/", "v"):
+        it.queues.declare(QueueSpec(name="q", namespace=vhost))
     it.queues.declare(QueueSpec(name="e", type="ephemeral"))
     for vhost in (b"/", b"v"):
         it.exchanges.declare(vhost, b"x", b"topic", durable=True, internal=True, arguments=ALTERNATE)
@@ -84,8 +88,8 @@ def declare(it: Node) -> None:
 
 def check(it: Node) -> None:
     assert (it.found["exchanges"], it.found["bindings"]) == (4, 4)
-    for vhost, name in ((b"/", b"q"), (b"v", b"\0v\0q")):
-        assert it.route(vhost, b"amq.fanout", b"a.b") == [name]
+    for vhost in (b"/", b"v"):
+        assert it.route(vhost, b"amq.fanout", b"a.b") == [b"q"]
         assert it.route(vhost, b"amq.fanout", b"b") == []
         assert it.exchanges.vhosts[vhost].lookup(b"t", b"") is None
         x = it.exchanges.vhosts[vhost].exchanges[b"x"]
@@ -102,7 +106,7 @@ def test_what_is_durable_is_there_again(tmp_path: Path, checkpoint: bool) -> Non
     for _ in range(2):
         with node(tmp_path, b"v") as it:
             check(it)
-            assert (b"e" in it.queues.queues) is False
+            assert ((b"/", b"e") in it.queues.queues) is False
             if checkpoint:
                 it.checkpoint()
 
@@ -112,14 +116,14 @@ def test_what_is_gone_stays_away(tmp_path: Path) -> None:
         declare(it)
         it.checkpoint()
         it.exchanges.unbind(b"v", b"x", b"q", b"a.#")
-        it.queues.delete(b"q")
+        it.queues.delete((b"/", b"q"))
         it.exchanges.delete(b"v", b"x")
     for _ in range(2):
         with node(tmp_path, b"v") as it:
             assert (it.found["exchanges"], it.found["bindings"]) == (3, 1)     # amq.fanout twice, x in "/"
             it.queues.declare(QueueSpec(name="q"))
             assert it.route(b"/", b"amq.fanout", b"a.b") == []
-            it.queues.delete(b"q")
+            it.queues.delete((b"/", b"q"))
             it.checkpoint()
     keys = [key[:1] for key, _ in stored(tmp_path)]
     assert (keys.count(b"e"), keys.count(b"b")) == (3, 1)
@@ -139,7 +143,9 @@ def test_a_virtual_host_that_is_not_configured_any_more_keeps_what_it_has(tmp_pa
         declare(it)
         it.checkpoint()
     with node(tmp_path) as it:
-        assert it.exchanges.closed == {b"v"}
+        assert not it.hub.namespaces[b"v"].open
+        with pytest.raises(AmqpRefused):
+            it.exchanges.open_vhost(b"v")
         it.checkpoint()
     with node(tmp_path, b"v") as it:
         check(it)

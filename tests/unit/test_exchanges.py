@@ -14,7 +14,6 @@ from fluxmq.engine.exchange_store import ExchangeKeeper
 from fluxmq.engine.exchanges import PREDECLARED, ExchangeManager, internal_exchange
 from fluxmq.engine.queues import QueueManager
 from fluxmq.model.amqp import AmqpRefused, ReplyCode
-from fluxmq.model.amqp_queues import internal_name, split_name
 from fluxmq.model.queues import QueueSpec
 
 
@@ -25,7 +24,11 @@ class Queue:
 
 
 def made(*vhosts: bytes) -> ExchangeManager:
-    return ExchangeManager(Hub(None), vhosts, seed=7, cluster=solo())
+    manager = ExchangeManager(Hub(None), seed=7, cluster=solo())
+    for name in vhosts:
+        manager.hub.add_namespace(name)
+        manager.add_vhost(name)
+    return manager
 
 
 def text_of(call: Any, *args: Any, **named: Any) -> str:
@@ -50,7 +53,7 @@ def test_every_virtual_host_has_its_exchanges() -> None:
     for vhost in (b"/", b"v"):
         exchanges = manager.open_vhost(vhost).exchanges
         assert set(exchanges) == set(PREDECLARED) and all(one.durable for one in exchanges.values())
-        assert [one.name for one in exchanges.values() if one.is_mqtt] == ([b"amq.topic"] if vhost == b"/" else [])
+        assert [one.name for one in exchanges.values() if one.is_mqtt] == [b"amq.topic"]
     assert text_of(manager.open_vhost, b"w") == "530 vhost w not found"
 
 
@@ -66,15 +69,10 @@ def test_virtual_hosts_do_not_see_each_other() -> None:
 
 def test_queues_of_a_virtual_host_that_is_no_more_are_kept_from_the_others() -> None:
     manager = made()
+    manager.hub.add_namespace(b"old").open = False
     manager.queue_made(b"old", b"q", Queue(1))
     assert text_of(manager.open_vhost, b"old") == "530 vhost old not found"
     assert queues_of(manager, b"", b"q") == []
-
-
-def test_names_of_queues_say_their_virtual_host() -> None:
-    for vhost, name in ((b"/", b"q"), (b"v", b"q"), (b"v", b""), (b"/", b"\0v\0q"), (b"/", b"a/b")):
-        assert split_name(internal_name(vhost, name)) == (vhost, name)
-    assert internal_name(b"/", b"q") == b"q" and internal_name(b"v", b"q") == b"\0v\0q"
 
 
 # ---------------------------------------------------------------- declare and delete
@@ -255,7 +253,7 @@ def test_queues_are_known_from_when_they_are_made_until_they_are_deleted() -> No
         route = lookup(b"", name)
         assert route is not None and route.queues == [queue]
     manager.bind(b"/", b"amq.fanout", b"after")
-    queues.delete(b"after")
+    queues.delete((b"/", b"after"))
     for exchange, key in ((b"", b"after"), (b"amq.fanout", b"")):
         route = lookup(exchange, key)
         assert route is not None and not route.routed
@@ -263,18 +261,21 @@ def test_queues_are_known_from_when_they_are_made_until_they_are_deleted() -> No
 
 def test_what_mqtt_clients_publish_reaches_queues_bound_to_amq_topic() -> None:
     hub = Hub(None)
-    queues, manager = QueueManager(hub, cluster=solo()), ExchangeManager(hub, [b"v"], cluster=solo())
+    queues, manager = QueueManager(hub, cluster=solo()), ExchangeManager(hub, cluster=solo())
     ExchangeKeeper(manager, queues)
+    namespace = hub.add_namespace(b"v")
     for vhost in (b"/", b"v"):
-        queues.declare(QueueSpec(name=internal_name(vhost, b"q").decode()))
+        queues.declare(QueueSpec(name="q", namespace=vhost.decode()))
         manager.bind(vhost, b"amq.topic", b"q", b"a.#.z")
-    queue, other = queues.queues[b"q"].queue, queues.queues[b"\0v\0q"].queue
+    queue, other = queues.queues[b"/", b"q"].queue, queues.queues[b"v", b"q"].queue
     for topic in (b"a/b/z", b"a/b", b"a.b.z"):
         hub.publish_message(topic, b"")
     assert (queue.depth, other.depth) == (1, 0)
+    hub.publish_message(b"a/b/z", b"", namespace=namespace)
+    assert (queue.depth, other.depth) == (1, 1)
     manager.unbind(b"/", b"amq.topic", b"q", b"a.#.z")
     hub.publish_message(b"a/z", b"")
     assert queue.depth == 1
     manager.bind(b"/", b"amq.topic", b"q", b"#")
-    queues.delete(b"q")
+    queues.delete((b"/", b"q"))
     hub.publish_message(b"a/z", b"")

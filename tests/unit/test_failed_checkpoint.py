@@ -99,12 +99,12 @@ class Node:
         if not round_:
             self.broker.connect(b"c", version=5, clean_start=False, expiry_s=1000, keep_alive_s=0, will=None,
                                 username=None, connection=object())
-            self.broker.subscribe(self.broker.sessions[b"c"], b"t", 1, 0)
+            self.broker.subscribe(self.broker.sessions[b"/", b"c"], b"t", 1, 0)
         self.broker.connect(b"brief%d" % round_, version=5, clean_start=False, expiry_s=1000, keep_alive_s=0, will=None,
                             username=None, connection=object())
         if round_:
-            self.broker.end_session(self.broker.sessions[b"brief%d" % (round_ - 1)])
-            self.manager.delete(b"brief%d" % (round_ - 1))
+            self.broker.end_session(self.broker.sessions[b"/", b"brief%d" % (round_ - 1)])
+            self.manager.delete((b"/", b"brief%d" % (round_ - 1)))
         for number in range(20):
             self.hub.publish_message(b"t", b"%d.%d" % (round_, number) * 20, 1)
             for name in (b"q", b"brief%d" % round_):
@@ -114,9 +114,9 @@ class Node:
         self.hub.publish_message(b"r", b"kept %d" % round_, 1, True)
 
     def state(self) -> dict[str, Any]:
-        return {"sessions": {name: session.queued for name, session in self.broker.sessions.items()},
-                "queues": {name: state.queue.depth for name, state in self.manager.queues.items()},
-                "retained": {topic: kept.payload for topic, kept in self.hub.retained}}
+        return {"sessions": {name: session.queued for (_, name), session in self.broker.sessions.items()},
+                "queues": {name: state.queue.depth for (_, name), state in self.manager.queues.items()},
+                "retained": {topic: kept.payload for topic, kept in self.hub.root.topics.retained}}
 
     def close(self) -> None:
         self.store.close()

@@ -103,7 +103,7 @@ def test_what_is_removed_gets_nothing_more() -> None:
     assert hub.publish_message(b"a/b", b"") == 1 and hub.publish_message(b"a/c", b"") == 0
     assert hub.remove_peer(peer) and not hub.remove_peer(peer)
     assert hub.publish_message(b"a/b", b"") == hub.publish_message(b"b", b"") == 0
-    assert len(peer.forwarded) == 1 and hub.trie.filters == 0
+    assert len(peer.forwarded) == 1 and hub.root.topics.trie.filters == 0
 
 
 def test_the_hub_keeps_it_alive() -> None:

@@ -70,7 +70,7 @@ def test_each_connect_asks_first_and_each_end_tells(world: World) -> None:
     world.connect()
     world.connect(clean_start=True)
     assert world.told() == [("claim", b"c")] * 2            # what replaces a session keeps its name here
-    session = world.broker.sessions[b"c"]
+    session = world.broker.sessions[b"/", b"c"]
     world.broker.disconnect(session, world.peer, publish_will=True)  # type: ignore[arg-type]
     assert world.told() == []
     world.broker.end_session(session)
@@ -98,7 +98,7 @@ def test_nothing_is_done_until_somebody_was_asked(world: World) -> None:
     world.directory.owners[b"c"] = None
     with pytest.raises(Unclaimed) as question:
         world.connect(clean_start=True)
-    assert world.broker.sessions == {b"c": session} and session.data.connection is not None
+    assert world.broker.sessions == {(b"/", b"c"): session} and session.data.connection is not None
 
     async def ask() -> Owner:
         asked = asyncio.ensure_future(question.value.take())
@@ -146,7 +146,7 @@ def test_what_queues_capture_is_announced(world: World) -> None:
     assert sorted(world.directory.interest()) == [("announce", b"a/#", b""), ("announce", b"b", b"")]
     world.queues.declare(QueueSpec(name="q", topics=["b", "c"]))
     assert world.directory.interest() == [("announce", b"c", b""), ("withdraw", b"a/#", b"")]
-    world.queues.delete(b"q")
+    world.queues.delete((b"/", b"q"))
     assert sorted(world.directory.interest()) == [("withdraw", b"b", b""), ("withdraw", b"c", b"")]
 
 
@@ -159,24 +159,24 @@ def test_bindings_of_amq_topic_are_announced(world: World) -> None:
     world.exchanges.bind(b"/", b"amq.topic", b"x", b"c.#", to_exchange=True)
     assert world.directory.interest() == [("announce", b"a/+", b""), ("announce", b"c/#", b"")]
     world.exchanges.unbind(b"/", b"amq.topic", b"x", b"c.#", to_exchange=True)
-    world.queues.delete(b"q")
+    world.queues.delete((b"/", b"q"))
     assert world.directory.interest() == [("withdraw", b"c/#", b""), ("withdraw", b"a/+", b"")]
 
 
 def test_what_other_nodes_want_is_forwarded_to_them(world: World) -> None:
     peer = world.nodes.peers.hops["there"] = PeerProbe(world.hub)
     for _ in range(2):
-        world.broker.learn("there", b"a/#", True)
-    world.broker.learn("there", b"b", True)
+        world.broker.learn("there", b"/", b"a/#", True)
+    world.broker.learn("there", b"/", b"b", True)
     world.hub.publish_message(b"a/b", b"x", 1)
-    world.broker.learn("there", b"a/#", False)
+    world.broker.learn("there", b"/", b"a/#", False)
     world.hub.publish_message(b"a/b", b"x", 1)
     world.hub.publish_message(b"b", b"x", 1)
     world.broker.forget_node("there")
     world.hub.publish_message(b"b", b"x", 1)
     assert [message[0] for message in peer.forwarded] == [b"a/b", b"b"]
     with pytest.raises(UsageError):
-        world.broker.learn("nowhere", b"a", True)
+        world.broker.learn("nowhere", b"/", b"a", True)
 
 
 # ---------------------------------------------------------------- queues
@@ -188,7 +188,7 @@ def test_a_queue_is_claimed_and_has_the_line_that_it_is_given(world: World) -> N
     assert (far.line, near.line.number) == (line, 0)
     assert world.nodes.replicator.asked == [(b"/", b"far", True), (b"/", b"near", False)]
     assert world.told() == [("claim queue", b"far"), ("claim queue", b"near")]
-    world.queues.delete(b"far")
+    world.queues.delete((b"/", b"far"))
     assert world.told() == [("release queue", b"far")]
 
 

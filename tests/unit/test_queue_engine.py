@@ -41,7 +41,7 @@ class Consumer:
     def __init__(self, world: World, queue: str, group: str = "g", room: int = 100, lease_s: float = 0,
                  exclusive: bool = False) -> None:
         self.world, self.name = world, queue
-        self.queue: Queue = world.manager.queues[queue.encode()].queue
+        self.queue: Queue = world.manager.queues[b"/", queue.encode()].queue
         self.group: Group = world.manager.group(self.queue, group.encode(), exclusive=exclusive)
         self.held: dict[bytes, tuple[int, int]] = {}
         self.got: list[tuple[bytes, int]] = []
@@ -313,18 +313,18 @@ def test_an_ephemeral_queue_is_gone_some_time_after_its_last_consumer() -> None:
     assert other.take() == [(b"x", 1)]
     other.leave()
     world.after(59)
-    assert b"e" in world.manager.queues
+    assert (b"/", b"e") in world.manager.queues
     world.after(2)
-    assert b"e" not in world.manager.queues
+    assert (b"/", b"e") not in world.manager.queues
     with pytest.raises(QueueRefused, match="there is no queue e"):
         world.put("e", b"y")
 
 
 def test_an_ephemeral_queue_of_the_configuration_stays() -> None:
     world = World({"name": "e", "type": "ephemeral", "expires_after": "1s"})
-    world.manager.queues[b"e"].configured = True
+    world.manager.queues[b"/", b"e"].configured = True
     world.after(1000)
-    assert b"e" in world.manager.queues
+    assert (b"/", b"e") in world.manager.queues
     with pytest.raises(QueueRefused, match="is in the configuration"):
         world.admin.delete("e", if_unused=False, if_empty=False)
 
@@ -340,7 +340,7 @@ def test_what_waits_for_a_while_waits_that_long_whatever_the_clock_says(jump_s: 
     assert consumer.take() == [(b"leased", 1), (b"refused", 1)]
     consumer.give_back(b"refused", 10)
     world.after(1, jump_s)
-    assert consumer.take() == [] and b"e" in world.manager.queues
+    assert consumer.take() == [] and (b"/", b"e") in world.manager.queues
     world.after(8)
     assert consumer.take() == []
     world.after(2)
@@ -350,9 +350,9 @@ def test_what_waits_for_a_while_waits_that_long_whatever_the_clock_says(jump_s: 
     assert consumer.take() == []
     world.after(2)
     assert consumer.take() == [(b"leased", 2)]
-    assert b"e" in world.manager.queues
+    assert (b"/", b"e") in world.manager.queues
     world.after(30)
-    assert b"e" not in world.manager.queues
+    assert (b"/", b"e") not in world.manager.queues
 
 
 @pytest.mark.parametrize("jump_s", [DAY_S, -DAY_S])
@@ -458,7 +458,7 @@ def test_queues_refuse_while_there_is_no_reserve(tmp_path: Path) -> None:
         return space.full
 
     def publish(queue: bytes) -> int:
-        return manager.queues[queue].queue.publish(b"$queue/" + queue, b"x")
+        return manager.queues[b"/", queue].queue.publish(b"$queue/" + queue, b"x")
 
     journal.status = JOURNAL_FULL
     assert not ticks() and not reserve.held, "a node without queues keeps nothing and refuses nothing"
@@ -472,7 +472,7 @@ def test_queues_refuse_while_there_is_no_reserve(tmp_path: Path) -> None:
     assert (publish(b"q"), publish(b"e")) == (QUOTA_EXCEEDED, 0)
     journal.status = JOURNAL_OK                         # on what the reserve gave: still nothing new
     assert ticks() and publish(b"q") == QUOTA_EXCEEDED
-    assert manager.queues[b"q"].queue.append_message(b"$queue/q", b"dead letter") == 0
+    assert manager.queues[b"/", b"q"].queue.append_message(b"$queue/q", b"dead letter") == 0
     reserve.there = True
     assert not ticks() and reserve.held and publish(b"q") == 0
     real.close()

@@ -36,7 +36,7 @@ class Bench:
         self.manager = QueueManager(self.hub, cluster=solo())
         self.clock = QueueClock(self.manager)
         self.queue: Queue = self.manager.declare(QueueSpec(name="q", **spec))[0]  # type: ignore[arg-type]
-        self.state = self.manager.queues[b"q"]
+        self.state = self.manager.queues[b"/", b"q"]
         self.got: Got = []
 
     def put(self, count: int = 1, **asked: object) -> None:
@@ -64,7 +64,7 @@ class Bench:
         return got
 
     def dead(self) -> list[dict[bytes, bytes]]:
-        log, found = self.manager.queues[b"q.dlq"].queue.logs[0], []
+        log, found = self.manager.queues[b"/", b"q.dlq"].queue.logs[0], []
         for offset in range(log.first, log.next):
             record = log.get(offset)
             assert record is not None
@@ -253,7 +253,7 @@ def test_drop_head_loses_no_dead_letter_that_is_on_disk_only() -> None:
     bench.manager.on_stalled = asked.append
     bench.put(1)
     assert asked == [bench.queue] and log.wanted == 0
-    assert bench.queue.depth == 4 and b"q.dlq" not in bench.manager.queues
+    assert bench.queue.depth == 4 and (b"/", b"q.dlq") not in bench.manager.queues
     log.load(0, 3, blocks)
     bench.put(1)
     assert log.wanted == NOTHING and bench.queue.depth == 3
@@ -269,10 +269,10 @@ def test_what_is_settled_gives_way_without_a_dead_letter() -> None:
     number = bench.queue.logs[0].number
     group.settle_at(number, 0)
     bench.put(1)                            # in the turn in which it was settled
-    assert bench.queue.waiting == 3 and b"q.dlq" not in bench.manager.queues
+    assert bench.queue.waiting == 3 and (b"/", b"q.dlq") not in bench.manager.queues
     group.settle_at(number, 2)              # behind one that is in hand
     bench.put(1)
-    assert bench.queue.waiting == 3 and b"q.dlq" not in bench.manager.queues
+    assert bench.queue.waiting == 3 and (b"/", b"q.dlq") not in bench.manager.queues
     bench.put(1)
     assert [told[b"x-death-message-id"] for told in bench.dead()] == [b"0:1"]
 
@@ -323,7 +323,7 @@ def test_a_message_that_must_be_read_first_is_not_rejected_into_nothing(held: bo
     assert group.reject_at(log.number, 0, "no")
     assert claims_of(group)[log.number, 0][0] == "dying" and member.held == 0
     assert bench.pump() == [] and group.stalled and log.wanted == 0
-    assert b"q.dlq" not in bench.manager.queues
+    assert (b"/", b"q.dlq") not in bench.manager.queues
     log.load(0, 1, blocks)
     bench.queue.notify()
     assert bench.pump() == []
@@ -398,7 +398,7 @@ def test_the_last_failed_delivery_makes_a_dead_letter_at_once(how: str) -> None:
             group.tick()
         member = bench.join(group, "m", 1000, lease_ms=1000)
         assert bench.pump() == [("m", 0)]
-        assert b"q.dlq" not in bench.manager.queues
+        assert (b"/", b"q.dlq") not in bench.manager.queues
         fail()
         assert not group.members and not group.guests
     assert [one[b"x-death-reason"] for one in bench.dead()] == [b"max_retries"]
@@ -476,7 +476,7 @@ def test_all_claims_of_a_node_are_bounded_and_counted() -> None:
     group.settle_upto(bench.queue.logs[0].number, 100)
     bench.pump()
     assert counters()["claims"] == group.claims
-    bench.manager.delete(b"q")
+    bench.manager.delete((b"/", b"q"))
     assert counters()["claims"] == counters()["limited"] == 0
 
 

@@ -87,7 +87,8 @@ def test_the_file_says_which_entry_and_where(text: str, said: str, tmp_path: Pat
 
 def test_every_key_can_be_written_and_read_again() -> None:
     given: dict[str, Any] = {
-        "name": "q", "type": "classic", "topics": ["a/+", "$queue/q/#", "#"], "partitions": 3, "max_priority": 2,
+        "name": "q", "namespace": "tenant", "type": "classic", "topics": ["a/+", "$queue/q/#", "#"], "partitions": 3,
+        "max_priority": 2,
         "capture": "confirmed", "overflow": "drop-head", "expires_after": "2m",
         "limits": {"max_message_size": "1KiB", "max_depth": 5, "max_bytes": "1MiB", "message_ttl": "1h"},
         "retry": {"max_retries": 3, "initial_backoff": "1s500ms", "max_backoff": "1m", "multiplier": 3,

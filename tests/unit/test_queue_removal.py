@@ -118,7 +118,7 @@ def test_a_deleted_queue_leaves_no_trace(tmp_path: Path) -> None:
     log = node.make("q")
     node.checkpoint()
     assert (tmp_path / "queues" / log_name(log)).is_dir() and key(b"l", log) in node.view
-    node.manager.delete(b"q")
+    node.manager.delete((b"/", b"q"))
     node.checkpoint()
     assert not [*(tmp_path / "queues").iterdir()]
     assert node.view == [key(b"x", log)], "the names may still come back"
@@ -134,7 +134,7 @@ def test_an_interrupted_removal_is_finished(tmp_path: Path, monkeypatch: pytest.
     node = Node(tmp_path)
     log = node.make("q", 10, 50_000)
     node.checkpoint()
-    node.manager.delete(b"q")
+    node.manager.delete((b"/", b"q"))
 
     def broken(path: Path) -> None:
         raise OSError(5, "EIO")
@@ -163,7 +163,7 @@ def test_what_ended_within_the_journal_goes(tmp_path: Path) -> None:
     node.store.checkpoint = broken  # type: ignore[method-assign]
     with pytest.raises(StorageError, match="EIO"):
         node.checkpoint()  # segments have it, the view has not
-    node.manager.delete(b"q")
+    node.manager.delete((b"/", b"q"))
     asyncio.run(node.durable())
     node = node.again()
     assert not node.notes and (tmp_path / "queues" / log_name(log)).is_dir()
@@ -176,7 +176,7 @@ def test_messages_that_nobody_knows_are_kept_aside_and_reported(tmp_path: Path) 
     node = Node(tmp_path)
     lost, kept = node.make("lost"), node.make("kept")
     node.checkpoint()
-    queue = node.manager.queues[b"lost"].queue.number
+    queue = node.manager.queues[b"/", b"lost"].queue.number
     node.forget(*(key(kind, number) for kind, number in ((b"q", queue), (b"d", queue), (b"l", lost))))
     node = node.again()
     aside = tmp_path / "queues" / f"{log_name(lost)}.unknown"
@@ -186,7 +186,7 @@ def test_messages_that_nobody_knows_are_kept_aside_and_reported(tmp_path: Path) 
     assert level == "error" and str(aside) in text and "fluxmq log dump" in text and fields["messages"] == 20
     assert node.ops.calls[-1] == ("sync", "queues")
     node.make("another")
-    node.manager.delete(b"kept")
+    node.manager.delete((b"/", b"kept"))
     node.checkpoint()
     node.checkpoint()
     node = node.again()
@@ -202,7 +202,7 @@ def test_a_number_that_is_kept_aside_is_not_used_again(tmp_path: Path) -> None:
     node.make("kept")
     lost = node.make("lost")
     node.checkpoint()
-    queue = node.manager.queues[b"lost"].queue.number
+    queue = node.manager.queues[b"/", b"lost"].queue.number
     node.forget(*(key(kind, number) for kind, number in ((b"q", queue), (b"d", queue), (b"l", lost))))
     for _ in range(2):
         node = node.again()

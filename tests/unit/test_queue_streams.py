@@ -27,7 +27,7 @@ class Stream:
         self.time(0)
         self.queue = self.manager.declare(QueueSpec(
             name="s", type="stream", retention=Retention(**retention)))[0]  # type: ignore[arg-type]
-        self.state = self.manager.queues[b"s"]
+        self.state = self.manager.queues[b"/", b"s"]
         self.log: Log = self.queue.logs[0]
         for second in range(count):
             self.time(second)

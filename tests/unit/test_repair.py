@@ -112,7 +112,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name = b"client-%d" % number
         node.broker.connect(name, version=5, clean_start=False, expiry_s=1 << 20, keep_alive_s=0, will=None,
                             username=None, connection=connection)
-        session = node.broker.sessions[name]
+        session = node.broker.sessions[b"/", name]
         node.broker.subscribe(session, b"s/%d" % number, 1, 0)
         node.broker.disconnect(session, connection, publish_will=False)
         for _ in range(QUEUED):
@@ -233,7 +233,7 @@ def test_a_bad_batch_in_the_last_file_of_a_log(tmp_path: Path, at: int) -> None:
     flip(path, at % path.stat().st_size)
     assert [report for report in verify(tmp_path, synced_offsets(tmp_path)) if report.problems]
     stopped = Node(tmp_path, 2)
-    assert "fluxmq log repair" in str(stopped.manager.queues[b"q"].queue.damage)
+    assert "fluxmq log repair" in str(stopped.manager.queues[b"/", b"q"].queue.damage)
     stopped.close()
     report = repair(tmp_path)
     assert len(report.given_up) == 1 and not report.cut_off

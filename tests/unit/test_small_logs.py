@@ -167,7 +167,7 @@ def test_a_deleted_queue_leaves_nothing(node: Small) -> None:
     node.checkpoint()
     node = node.again()
     assert node.kinds == "k"
-    node.manager.delete(b"q")
+    node.manager.delete((b"/", b"q"))
     node.checkpoint()
     assert node.kinds == ""
 

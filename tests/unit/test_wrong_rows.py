@@ -37,24 +37,26 @@ from fluxmq.storage.repair import repair
 from fluxmq.storage.view import open_view, read_all
 from fluxmq.storage.view_repair import write
 
-KINDS = {*KINDS_OF_ROWS, b"r", CLOCK_KEY} - {b"x"}      # the value of `x` is empty and nobody looks at it
+KINDS = {*KINDS_OF_ROWS, b"t", CLOCK_KEY} - {b"x"}      # the value of `x` is empty and nobody looks at it
 
 
 class Broker(Node):
     """With exchanges, whose rows are the state's too."""
 
     def before(self) -> None:
-        self.exchanges = ExchangeManager(self.hub, (b"/",), cluster=solo())
+        self.exchanges = ExchangeManager(self.hub, cluster=solo())
         self.keeper.exchanges = ExchangeKeeper(self.exchanges, self.manager)
 
 
 def fill(node: Broker, part: str) -> None:
     connection = Connection()
+    node.hub.add_namespace(f"{part}-tenant".encode())
+    node.manager.declare(QueueSpec(name="theirs", namespace=f"{part}-tenant"))
     for who in ("one", "two"):
         name = f"{part}-{who}".encode()
         node.broker.connect(name, version=5, clean_start=False, expiry_s=1 << 20, keep_alive_s=0, will=None,
                             username=None, connection=connection)
-        session = node.broker.sessions[name]
+        session = node.broker.sessions[b"/", name]
         node.broker.subscribe(session, b"s/" + name, 1, 0)
         node.broker.disconnect(session, connection, publish_will=False)
         node.hub.publish_message(b"s/" + name, b"waits", 1)
@@ -87,7 +89,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("rows")
     node = Broker(directory, small=1 << 20)
     fill(node, "view")
-    state = node.manager.queues[b"view-classic"]
+    state = node.manager.queues[b"/", b"view-classic"]
     state.note_produced(b"p", (7, 1))
     node.manager.changed.add(state)
     node.checkpoint()
@@ -169,7 +171,7 @@ def mended(directory: Path, name: str) -> None:
     node = start(directory, 3)
     try:
         left = {*node.manager.queues, *node.broker.sessions}
-        assert len(left) >= 7      # of four queues and four sessions
+        assert len(left) >= 9      # of six queues and four sessions
     finally:
         node.close()
 
@@ -215,7 +217,7 @@ def replaced(path: Path, number: int, which: int, body: bytes) -> None:
     path.write_bytes(b"".join(pieces))
 
 
-SHAPED = (1, 3, 5, 11, 12, 13, 20, 22, 24, 26, 32, 34)      # kinds that `fill` writes and that have a content
+SHAPED = (1, 3, 5, 12, 13, 14, 15, 20, 22, 24, 26, 32, 34)      # kinds that `fill` writes and that have a content
 
 
 @pytest.mark.parametrize("how", WRONG)
@@ -224,7 +226,7 @@ def test_a_record_of_the_wrong_shape(directory: Path, kind: int, how: str) -> No
     path = journal(directory)
     number, which, body = next((batch.number, at, body) for batch in batches_of_journal(path.read_bytes())
                                for at, (each, body) in enumerate(batch.records) if each == kind)
-    head = b"" if kind in (5, 11) else body[:8]
+    head = b"" if kind == 5 else body[:8]
     wrong = head + WRONG[how](body[len(head):])
     if wrong == body:
         pytest.skip("that is the record as it is")

@@ -11,7 +11,9 @@ from fluxmq._core.bridge.translate cimport read_wishes, to_amqp, to_mqtt, topic_
 from fluxmq._core.exchange.exchange cimport Exchanges, Route
 from fluxmq._core.hub.hub cimport TopicRelay
 from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT, pub_t
+from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.pubsub.routes cimport HOP_QUEUE, HOP_RELAY, route_t
+from fluxmq._core.pubsub.topics cimport Topics
 from fluxmq._core.queue.queue cimport Queue
 
 from fluxmq._core.amqp091.topics import address_of
@@ -22,7 +24,8 @@ cdef room_t room                # of the translation, for one publish
 cdef room_t way_back            # the same, of an MQTT client's
 
 
-cdef int hub_publish_amqp(Hub hub, const body_t* amqp, list taken, uint8_t* refused) except -1:
+cdef int hub_publish_amqp(Hub hub, Namespace namespace, const body_t* amqp, list taken,
+                          uint8_t* refused) except -1:
     cdef uint8_t[TOPIC_BYTES_MAX] topic
     cdef uint32_t length = topic_of(amqp.topic, amqp.topic_length, topic)
     cdef bint retain = 0
@@ -35,8 +38,9 @@ cdef int hub_publish_amqp(Hub hub, const body_t* amqp, list taken, uint8_t* refu
     refused[0] = 0
     if length == 0 or topic[0] == 36:
         return 0
-    route = hub.routes.find(topic, length)
+    route = (<Topics>namespace.topics).routes.find(topic, length)
     memset(&pub, 0, sizeof(pub))
+    pub.topics = <void*>namespace.topics
     read_wishes(amqp, &wishes)
     pub.qos = wishes.qos
     retain = wishes.retain
@@ -68,13 +72,14 @@ cdef int hub_publish_amqp(Hub hub, const body_t* amqp, list taken, uint8_t* refu
 cdef class ExchangeRelay(TopicRelay):
     """Machine. From the topics of MQTT to the exchanges that are bound to amq.topic, and on to their queues.
 
-    exchanges: of virtual host "/". Queues keep the message as the MQTT client sent it.
+    exchanges: of the same namespace. Queues keep the message as the MQTT client sent it.
     """
     cdef Hub hub
     cdef Exchanges exchanges
 
-    def __init__(self, Hub hub not None, Exchanges exchanges not None):
+    def __init__(self, Hub hub not None, Exchanges exchanges not None, Namespace namespace not None):
         self.hub = hub
+        self.namespace = namespace
         self.exchanges = exchanges
 
     cdef int relay(self, pub_t* pub) except -1:
@@ -100,10 +105,11 @@ cdef class ExchangeRelay(TopicRelay):
 
 
 def publish_amqp(Hub hub not None, bytes exchange not None, bytes routing_key not None, bytes payload not None,
-                 bytes properties=b"", int64_t expires_at=0, list taken=None) -> tuple[int, int]:
+                 bytes properties=b"", int64_t expires_at=0, list taken=None,
+                 Namespace namespace=None) -> tuple[int, int]:
     """hub_publish_amqp for the cold half: (how many matched, 0 or the reason code of a refusal).
 
-    properties: of the content header, flags in front. expires_at: steady clock, ms; 0 = never.
+    properties: of the content header, flags in front. expires_at: steady clock, ms; 0 = never. namespace: None is "/".
     """
     cdef bytes address = address_of(exchange, routing_key)
     cdef uint8_t refused = 0
@@ -117,6 +123,6 @@ def publish_amqp(Hub hub not None, bytes exchange not None, bytes routing_key no
     body.payload = <const uint8_t*><const char*>payload
     body.payload_length = <uint32_t>len(payload)
     body.expires_at = expires_at
-    matched = hub_publish_amqp(hub, &body, taken, &refused)
+    matched = hub_publish_amqp(hub, hub.root if namespace is None else namespace, &body, taken, &refused)
     hub.wake_up()
     return matched, refused

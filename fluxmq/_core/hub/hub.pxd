@@ -11,16 +11,18 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fluxmq._core.memory.commits cimport Commits, Waiter, held_t
 from fluxmq._core.memory.ledger cimport Ledger
-from fluxmq._core.memory.message cimport msg_t, pub_t
+from fluxmq._core.memory.message cimport body_t, msg_t, pub_t
+from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.node cimport node_t
-from fluxmq._core.pubsub.retained cimport Retained, RetainedTree
-from fluxmq._core.pubsub.routes cimport Routes, hop_t, route_t
+from fluxmq._core.pubsub.retained cimport Retained
+from fluxmq._core.pubsub.routes cimport hop_t, route_t
 from fluxmq._core.pubsub.session cimport Session
-from fluxmq._core.pubsub.trie cimport Trie
+from fluxmq._core.pubsub.topics cimport Topics
 from fluxmq._core.queue.queue cimport Queue
 
 cdef class TopicRelay:
     """Whoever takes publishes of MQTT clients further: bindings of amq.topic to other exchanges."""
+    cdef readonly Namespace namespace
     cdef int relay(self, pub_t* pub) except -1
 
 cdef class PeerHop:
@@ -34,14 +36,14 @@ cdef class PeerHop:
 cdef class Hub(Waiter):
     cdef readonly Ledger ledger
     cdef readonly Commits commits               # the ledger's: what answers wait for
-    cdef readonly Trie trie
-    cdef readonly Routes routes
-    cdef readonly RetainedTree retained
+    cdef readonly dict namespaces               # name -> Namespace
+    cdef readonly Namespace root                # "/"
+    cdef readonly set namespaces_dirty          # numbers in the journal that the view must hear of
+    cdef uint32_t route_entries                 # of each namespace
+    cdef uint64_t seed
+    cdef readonly uint64_t retained_count       # of all namespaces, without what is the broker's own
     cdef readonly uint64_t retained_bytes
-    cdef uint64_t retained_expiring             # how many of them have an expiry: none, and no sweep has to look
-    cdef uint64_t retained_volatile             # how many of them are the broker's own ($SYS): not bounded, not on disk
     cdef node_t* node
-    cdef public bytes namespace
     # limits, set once from the configuration
     cdef public uint8_t qos_max
     cdef public uint32_t topic_levels_max
@@ -74,12 +76,12 @@ cdef class Hub(Waiter):
     cdef readonly dict queues                   # Queue -> its filters: what keeps them alive while the index knows them
     cdef uint64_t passing                       # publishes so far (pub_t.passing)
     cdef dict relays                            # TopicRelay -> filter -> bindings
-    cdef dict peers                             # PeerHop -> its filters
+    cdef dict peers                             # PeerHop -> its set of (Namespace, filter)
     cdef dict bindings                          # Queue -> filter -> [bindings that it is, those that it is wider than]
     cdef list letters                           # calls that publish, when nothing is being published any more
     cdef readonly list throttled                # connections not read because the disk is behind
     cdef readonly uint64_t retained_refused
-    cdef readonly set retained_dirty            # topics whose retained message changed since the last checkpoint
+    cdef list ended_topics                      # Topics of namespaces that ended: what they retained is to be forgotten
 
     cdef int publish(self, pub_t* pub, route_t* route) except -1
     cdef uint64_t next_passing(self) noexcept
@@ -87,6 +89,11 @@ cdef class Hub(Waiter):
     cdef int deliver_hop(self, const hop_t* hop, pub_t* pub) except -1
     cdef int deliver_rest(self, pub_t* pub, route_t* route, uint32_t begin) except -1
     cdef int retain(self, pub_t* pub) except -1
+    cdef bint namespace_is_full(self, pub_t* pub)
+    cdef bint lacks_room(self, const body_t* body, Retained former) noexcept
+    cdef Namespace make_namespace(self, bytes name)
+    cdef int forget_namespace(self, Namespace namespace) except -1
+    cdef int count_retained(self, Topics topics, Retained kept, int64_t sign) except -1
     cdef bint is_ahead(self) noexcept
     cdef bint is_behind(self) noexcept
     cdef bint has_work(self) noexcept

@@ -6,7 +6,8 @@ from cpython.ref cimport Py_DECREF, PyObject
 from libc.string cimport memcmp, memcpy, memset
 
 from fluxmq._core.amqp091.topics import filter_of
-from fluxmq._core.errors import UsageError
+from fluxmq._core.errors import CorruptError, UsageError
+from fluxmq._core.memory.namespace import ENDED, read_namespace
 from fluxmq._core.disk.journal cimport Journal
 from fluxmq._core.memory.commits cimport (
     HELD_ACK, HELD_BYTES, HELD_CALL, HELD_SEND, HELD_TOLD, Commits, Line, Waiter, held_t, ticket_t,
@@ -15,15 +16,21 @@ from fluxmq._core.memory.link cimport (
     link_ack, link_commit, link_drop, link_mark, link_publish, link_room, link_t, link_write,
 )
 from fluxmq._core.memory.message cimport (
-    BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, ids_drop, ids_new, ids_t, msg_drop, msg_hold, msg_new, pub_own,
+    BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, body_t, ids_drop, ids_new, ids_t, msg_drop, msg_hold, msg_new,
+    pub_own,
 )
+from fluxmq._core.memory.ledger cimport RECORD_NAMESPACE
+from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.node cimport WORK_HOP, WORK_SUBSCRIPTION, stamp_clocks
 from fluxmq._core.mqtt.consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
 from fluxmq._core.pubsub.retained_replay cimport RetainedReplay
 from fluxmq._core.pubsub.routes cimport (
-    HOP_GROUP, HOP_PEER, HOP_QUEUE, HOP_RELAY, HOP_SESSION, ShareGroup, route_enter, route_leave,
+    HOP_GROUP, HOP_PEER, HOP_QUEUE, HOP_RELAY, HOP_SESSION, Routes, ShareGroup, route_enter, route_leave,
 )
-from fluxmq._core.pubsub.trie cimport SUB_KIND_UNIT, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE
+from fluxmq._core.pubsub.topics cimport Topics
+from fluxmq._core.pubsub.trie cimport (
+    SUB_KIND_UNIT, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE, Trie,
+)
 from fluxmq._core.wire.primitives cimport varint_size
 from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
 
@@ -37,6 +44,9 @@ cdef enum:
 cdef class TopicRelay:
     """Machine. A base class."""
 
+    def __cinit__(self, *_):
+        self.namespace = None
+
     cdef int relay(self, pub_t* pub) except -1:
         return 0
 
@@ -48,35 +58,37 @@ cdef class PeerHop:
         return 0
 
 
+cdef inline Trie trie_of(Namespace namespace) noexcept:
+    return (<Topics>namespace.topics).trie
+
+
 cdef bint of_broker(const pub_t* pub) noexcept:
     """What the broker says of itself ($SYS): no client published it, so no count of what clients publish has it."""
     return pub.source == NULL and pub.body.topic_length >= 5 and memcmp(pub.body.topic, <const char*>b"$SYS/", 5) == 0
-
-
-cdef inline uint64_t counted_bytes(Retained kept) noexcept:
-    """Towards Hub.retained_bytes_max; what the broker says of itself ($SYS) is not counted."""
-    return 0 if kept.volatile else body_bytes(&kept.msg.body)
 
 
 # Connections and sessions point into its ledger until they are freed, also when the collector frees them all at once.
 @cython.no_gc_clear
 @cython.final
 cdef class Hub(Waiter):
-    """Machine. One per node and namespace.
+    """Machine. One per node.
 
-    journal: where durable changes go, or None. route_entries: size of the match cache. seed: secret, for the hashes.
+    journal: where durable changes go, or None. route_entries: size of the match cache of a namespace. seed: secret, for
+    the hashes.
     """
 
-    def __cinit__(self, Journal journal, uint32_t route_entries=65536, uint64_t seed=0, bytes namespace=b"/"):
+    def __cinit__(self, Journal journal, uint32_t route_entries=65536, uint64_t seed=0):
         from fluxmq._core.memory.ledger import Ledger as ledger_class
         self.ledger = ledger_class(journal)
         self.commits = self.ledger.commits
         self.commits.owner = <void*>self
         self.node = &self.ledger.node
-        self.trie = Trie(seed)
-        self.routes = Routes(self.trie, route_entries, seed)
-        self.retained = RetainedTree()
-        self.namespace = namespace
+        self.route_entries = route_entries
+        self.seed = seed
+        self.root = self.commits.root
+        self.root.topics = Topics(self.root, route_entries, seed)
+        self.namespaces = {self.root.name: self.root}
+        self.namespaces_dirty = set()
         self.qos_max = 2
         self.topic_levels_max = 32
         self.payload_bytes_max = 1 << 20
@@ -92,7 +104,6 @@ cdef class Hub(Waiter):
         self.backlog_max = 64 << 20
         self.journal_ahead_max = <uint64_t>1 << 63
         self.open_publish = True
-        self.retained_dirty = set()
         self.resumed = []
         self.closed = []
         self.due = []
@@ -101,6 +112,7 @@ cdef class Hub(Waiter):
         self.queues = {}
         self.bindings = {}
         self.relays = {}
+        self.ended_topics = []
         self.peers = {}
 
     # ---------------------------------------------------------------- clock and wake
@@ -289,51 +301,81 @@ cdef class Hub(Waiter):
                 route_leave(now)
         return 0
 
+    cdef int count_retained(self, Topics topics, Retained kept, int64_t sign) except -1:
+        """sign: 1, it is in the tree now; -1, it is no more. What the broker says of itself ($SYS) has no bounds."""
+        cdef uint64_t size = body_bytes(&kept.msg.body)
+        topics.retained_expiring += sign * (kept.msg.body.expires_at != 0)
+        if kept.volatile:
+            topics.retained_volatile += sign
+            return 0
+        topics.retained_bytes += sign * size
+        topics.namespace.bytes += sign * <int64_t>size
+        self.retained_bytes += sign * size
+        self.retained_count += sign
+        return 0
+
     cdef int retain(self, pub_t* pub) except -1:
         """Keeps, replaces or clears the retained message of a topic, [MQTT-3.3.1-5] [MQTT-3.3.1-6]."""
         cdef bytes topic = (<const char*>pub.body.topic)[:pub.body.topic_length]
         cdef bint volatile = of_broker(pub)
+        cdef Topics topics = <Topics>pub.topics
         cdef Retained former
         cdef Retained kept = None
-        cdef uint64_t freed = 0
         if pub.body.payload_length == 0:
-            former = self.retained.pop(topic)
+            former = topics.retained.pop(topic)
             if former is None:
                 return 0
         else:
-            former = self.retained.get(topic)
-            if former is not None:
-                freed = counted_bytes(former)
-            if (former is None and <uint64_t>len(self.retained) - self.retained_volatile >= self.retained_max
-                    or self.retained_bytes + body_bytes(&pub.body) - freed > self.retained_bytes_max) and not volatile:
+            former = topics.retained.get(topic)
+            if not volatile and (self.lacks_room(&pub.body, former) or self.namespace_is_full(pub)):
                 self.retained_refused += 1
                 return 0
             kept = Retained.__new__(Retained)
             kept.node = self.node
             kept.volatile = volatile
             kept.msg = msg_new(&pub.body, pub.qos)
-            self.retained_volatile += volatile
-            self.retained_expiring += pub.body.expires_at != 0
-            self.retained.set(topic, kept)
-            self.retained_bytes += counted_bytes(kept)
+            topics.retained.set(topic, kept)
+            self.count_retained(topics, kept, 1)
         if former is not None:
-            self.retained_bytes -= counted_bytes(former)
-            self.retained_volatile -= former.volatile
-            self.retained_expiring -= former.msg.body.expires_at != 0
+            self.count_retained(topics, former, -1)
             volatile = volatile or former.volatile and kept is None
         if not volatile and self.ledger.active():
-            self.ledger.write_retained(&pub.body, pub.qos, self.namespace)
-            self.retained_dirty.add(topic)
+            self.ledger.write_retained(&pub.body, pub.qos, topics.namespace)
+            topics.retained_dirty.add(topic)
         return 0
 
+    cdef bint lacks_room(self, const body_t* body, Retained former) noexcept:
+        """Whether more would be retained than may be with this in the place of the former; None: as a new one."""
+        cdef bint counted = former is not None and not former.volatile
+        cdef uint64_t freed = body_bytes(&former.msg.body) if counted else 0
+        return (not counted and self.retained_count >= self.retained_max
+                or self.retained_bytes + body_bytes(body) - freed > self.retained_bytes_max)
+
+    cdef bint namespace_is_full(self, pub_t* pub):
+        """Whether what its namespace keeps would be more than may be with this retained: in the place of the former."""
+        cdef Topics topics = <Topics>pub.topics
+        cdef Retained former
+        cdef int64_t size
+        if topics.namespace.bytes_max == 0 or pub.body.payload_length == 0:
+            return 0
+        size = <int64_t>body_bytes(&pub.body)
+        former = topics.retained.get((<const char*>pub.body.topic)[:pub.body.topic_length])
+        if former is not None and not former.volatile:
+            size -= <int64_t>body_bytes(&former.msg.body)
+        if topics.namespace.bytes + size <= <int64_t>topics.namespace.bytes_max:
+            return 0
+        topics.namespace.refused_bytes += 1
+        return 1
+
     def publish_message(self, bytes topic not None, bytes payload not None, int qos=0, bint retain=False,
-                        bytes properties=b"", int64_t expires_at=0, Session source=None, bint from_peer=False) -> int:
+                        bytes properties=b"", int64_t expires_at=0, Session source=None,
+                        Namespace namespace=None, bint from_peer=False) -> int:
         """Publishes for the broker itself: wills, $SYS, the cold doors of other protocols.
 
         topic: a valid topic name, UTF-8. properties: MQTT 5 wire bytes that travel as they are (no expiry, alias or
-        subscription identifier). expires_at: steady clock, ms; 0 = never. from_peer: another node forwarded it, so that
-        it goes to no peer. Returns how many subscriptions matched.
-        Raises UsageError for an invalid topic or QoS.
+        subscription identifier). expires_at: steady clock, ms; 0 = never. namespace: None is the source's, and without
+        one "/". from_peer: another node forwarded it, so that it goes to no peer. Returns how many subscriptions
+        matched. Raises UsageError for an invalid topic or QoS.
         """
         cdef pub_t pub
         cdef route_t* route
@@ -347,42 +389,148 @@ cdef class Hub(Waiter):
         pub.body.properties = <const uint8_t*><const char*>properties
         pub.body.properties_length = <uint32_t>len(properties)
         pub.body.expires_at = expires_at
+        if namespace is None:
+            namespace = source.namespace if source is not None else self.root
+        pub.topics = <void*>namespace.topics
         pub.source = <void*>source if source is not None else NULL
         pub.qos = <uint8_t>qos
         pub.retain = retain
         pub.from_peer = from_peer
-        route = self.routes.find(pub.body.topic, pub.body.topic_length)
+        route = (<Topics>pub.topics).routes.find(pub.body.topic, pub.body.topic_length)
         matched = self.publish(&pub, route)
         self.touch()
         return matched
 
+    # ---------------------------------------------------------------- namespaces
+
+    def add_namespace(self, bytes name not None, bint kept=False) -> Namespace:
+        """The namespace of this name, made and recorded if it is not there, and open. name: UTF-8, at most 255 bytes.
+        kept: an operator makes it."""
+        cdef Namespace made = self.namespaces.get(name)
+        if made is not None:
+            if kept and not made.kept:
+                made.kept = True
+                self.namespaces_dirty.add(made.number)
+                if self.ledger.active():
+                    self.ledger.write(RECORD_NAMESPACE, made.number.to_bytes(8, "big") + made.record)
+        else:
+            made = self.make_namespace(name)
+            made.kept = kept
+            made.number = <uint32_t>self.ledger.namespace_number(self.commits.local, made)
+            self.namespaces_dirty.add(made.number)
+        made.open = True
+        return made
+
+    cdef Namespace make_namespace(self, bytes name):
+        cdef Namespace made = Namespace(name)
+        made.topics = Topics(made, self.route_entries, self.seed)
+        self.namespaces[name] = made
+        return made
+
+    def end_namespace(self, Namespace namespace not None):
+        """It is no more, and recorded so. What it had has ended before: its sessions, groups, queues and exchanges are
+        their owners' to end. What it retained goes with it."""
+        self.forget_namespace(namespace)
+        self.commits.local.name_namespace(namespace.number, None)
+        self.namespaces_dirty.add(namespace.number)
+        if self.ledger.active():
+            self.ledger.write(RECORD_NAMESPACE, namespace.number.to_bytes(8, "big") + ENDED)
+
+    cdef int forget_namespace(self, Namespace namespace) except -1:
+        """Nobody finds it any more, and the view will forget what it retained."""
+        cdef Topics topics = <Topics>namespace.topics
+        cdef Retained kept
+        for topic, value in list(topics.retained):
+            kept = <Retained>value
+            self.count_retained(topics, kept, -1)
+            topics.retained.pop(topic)
+            topics.retained_dirty.add(topic)
+        self.ended_topics.append(topics)
+        del self.namespaces[namespace.name]
+        return 0
+
+    def learn_namespace(self, Line line not None, uint64_t number, bytes said not None):
+        """A record or a row of the view says what a number means in a line (Namespace.record). Of the journal: the node
+        has it then, or has it no more. Nothing is recorded there, and unless an operator made it, it is not open until
+        the configuration says so. Raises CorruptError."""
+        cdef Namespace known
+        cdef bytes name
+        name, kept = read_namespace(said)
+        if name is None:
+            known = line.namespaces.get(number)
+            if known is not None and line.number == 0:
+                self.forget_namespace(known)
+            line.name_namespace(number, None)
+        elif number in line.namespaces:             # it is known, or it has ended later
+            known = line.namespaces[number]
+            if known is not None and known.name != name:
+                raise CorruptError(f"namespace {number} has two names: {known.text!r} and "
+                                   f"{name.decode('utf-8', 'replace')!r}")
+        else:
+            known = self.namespaces.get(name)
+            if known is None:
+                known = self.make_namespace(name) if line.number == 0 else self.add_namespace(name)
+            if line.number == 0:
+                known.number = <uint32_t>number
+                known.open = False
+            line.name_namespace(number, known)
+        if line.number == 0:
+            self.namespaces_dirty.add(number)
+            known = line.namespaces[number]
+            if known is not None and kept:
+                known.kept = known.open = True
+
+    def take_namespaces(self) -> dict:
+        """number -> Namespace.record, or ENDED, of those that changed since the last call: for a
+        checkpoint."""
+        cdef Line line = self.commits.local
+        changed, self.namespaces_dirty = self.namespaces_dirty, set()
+        found = {number: line.namespaces[number] for number in changed}
+        return {number: ENDED if known is None else known.record for number, known in found.items()}
+
+    def take_retained(self) -> list:
+        """[(Topics, topics)] whose retained messages changed since the last call: for a checkpoint."""
+        cdef Topics topics
+        cdef list found = []
+        spaces = [namespace.topics for namespace in self.namespaces.values()] + self.ended_topics
+        self.ended_topics = []
+        for topics in spaces:
+            if topics.retained_dirty:
+                found.append((topics, topics.retained_dirty))
+                topics.retained_dirty = set()
+        return found
+
     # ---------------------------------------------------------------- sessions and subscriptions
 
-    def new_session(self, bytes name not None, uint64_t number) -> Session:
-        """A session of this hub. number: 0 for one that is never journalled."""
-        return Session(name, self.namespace, number, self.ledger)
+    def new_session(self, bytes name not None, uint64_t number, Namespace namespace=None) -> Session:
+        """A session of this hub. number: 0 for one that is never journalled. namespace: None is "/"."""
+        return Session(name, self.root if namespace is None else namespace, number, self.ledger)
 
     def subscribe(self, Session session not None, bytes filter not None, int options, uint32_t identifier) -> bool:
         """options: SUB_* bits. Replaces a subscription to the same filter, [MQTT-3.8.4-3]. True: it is new."""
         self.node.work += WORK_SUBSCRIPTION
         if session.replay is not None:
             (<RetainedReplay>session.replay).change(filter, <uint8_t>options & SUB_QOS_MASK, identifier)
-        return self.trie.add(<const uint8_t*><const char*>filter, len(filter), <void*>session, identifier,
-                             <uint8_t>options & 0x0F) == 1
+        return trie_of(session.namespace).add(<const uint8_t*><const char*>filter, len(filter), <void*>session,
+                                              identifier, <uint8_t>options & 0x0F) == 1
 
     def unsubscribe(self, Session session not None, bytes filter not None) -> bool:
         self.node.work += WORK_SUBSCRIPTION
         if session.replay is not None:
             (<RetainedReplay>session.replay).forget(filter)
-        return self.trie.remove(<const uint8_t*><const char*>filter, len(filter), <void*>session) == 1
+        return trie_of(session.namespace).remove(<const uint8_t*><const char*>filter, len(filter),
+                                                 <void*>session) == 1
 
-    def add_group(self, ShareGroup group not None):
-        """Puts a share group into the index; whoever adds it keeps it alive until remove_group."""
-        self.trie.add(<const uint8_t*><const char*>group.filter, len(group.filter), <void*>group, 0,
-                      HOP_GROUP * SUB_KIND_UNIT)
+    def add_group(self, ShareGroup group not None, Namespace namespace=None):
+        """Puts a share group into the index; whoever adds it keeps it alive until remove_group. namespace: None is
+        "/"."""
+        trie_of(self.root if namespace is None else namespace).add(
+            <const uint8_t*><const char*>group.filter, len(group.filter), <void*>group, 0,
+            HOP_GROUP * SUB_KIND_UNIT)
 
-    def remove_group(self, ShareGroup group not None):
-        self.trie.remove(<const uint8_t*><const char*>group.filter, len(group.filter), <void*>group)
+    def remove_group(self, ShareGroup group not None, Namespace namespace=None):
+        trie_of(self.root if namespace is None else namespace).remove(
+            <const uint8_t*><const char*>group.filter, len(group.filter), <void*>group)
 
     def add_queue(self, Queue queue not None, filters):
         """Puts a queue into the index under its filters (bytes, valid): what matches any of them is appended, once.
@@ -444,10 +592,10 @@ cdef class Hub(Waiter):
         cdef const uint8_t* at = <const uint8_t*><const char*>filter
         cdef bint exact = counts[0] != 0 or filter in self.queues.get(queue, ())
         if exact or counts[1]:
-            self.trie.add(at, len(filter), <void*>queue, 0,
-                          HOP_QUEUE * SUB_KIND_UNIT | (0 if exact else SUB_WIDE))
+            trie_of(queue.namespace).add(at, len(filter), <void*>queue, 0,
+                                         HOP_QUEUE * SUB_KIND_UNIT | (0 if exact else SUB_WIDE))
         else:
-            self.trie.remove(at, len(filter), <void*>queue)
+            trie_of(queue.namespace).remove(at, len(filter), <void*>queue)
         return 0
 
     def bind_relay(self, TopicRelay relay not None, bytes binding_key not None):
@@ -460,8 +608,8 @@ cdef class Hub(Waiter):
             return
         filter = found[0]
         counts[filter] = counts.get(filter, 0) + 1
-        self.trie.add(<const uint8_t*><const char*>filter, len(filter), <void*>relay, 0,
-                      HOP_RELAY * SUB_KIND_UNIT)
+        trie_of(relay.namespace).add(<const uint8_t*><const char*>filter, len(filter), <void*>relay, 0,
+                                     HOP_RELAY * SUB_KIND_UNIT)
 
     def unbind_relay(self, TopicRelay relay not None, bytes binding_key not None):
         """The end of one bind_relay."""
@@ -474,24 +622,29 @@ cdef class Hub(Waiter):
         counts[filter] -= 1
         if counts[filter] == 0:
             del counts[filter]
-            self.trie.remove(<const uint8_t*><const char*>filter, len(filter), <void*>relay)
+            trie_of(relay.namespace).remove(<const uint8_t*><const char*>filter, len(filter), <void*>relay)
 
-    def add_peer(self, PeerHop peer not None, bytes filter not None) -> bool:
+    def add_peer(self, PeerHop peer not None, bytes filter not None, Namespace namespace=None) -> bool:
         """Somebody on another node wants what matches a filter (valid, without `$share/…/`): what is published here
-        goes to the peer too. True: it is new. The hub keeps the peer until its last filter is removed."""
+        goes to the peer too. namespace: None is "/". True: it is new. The hub keeps the peer until its last filter is
+        removed."""
         cdef set filters = self.peers.setdefault(peer, set())
-        filters.add(filter)
-        return self.trie.add(<const uint8_t*><const char*>filter, len(filter), <void*>peer, 0,
-                             HOP_PEER * SUB_KIND_UNIT) == 1
+        if namespace is None:
+            namespace = self.root
+        filters.add((namespace, filter))
+        return trie_of(namespace).add(<const uint8_t*><const char*>filter, len(filter), <void*>peer, 0,
+                                      HOP_PEER * SUB_KIND_UNIT) == 1
 
-    def remove_peer(self, PeerHop peer not None, bytes filter=None) -> bool:
-        """Nobody there wants it any more; None: nothing at all. True: something was there."""
+    def remove_peer(self, PeerHop peer not None, bytes filter=None, Namespace namespace=None) -> bool:
+        """Nobody there wants it any more; filter None: nothing at all. True: something was there."""
         cdef set filters = self.peers.get(peer, set())
         cdef bytes each
-        cdef list gone = list(filters) if filter is None else [filter] if filter in filters else []
-        for each in gone:
-            filters.remove(each)
-            self.trie.remove(<const uint8_t*><const char*>each, len(each), <void*>peer)
+        cdef tuple wanted = (self.root if namespace is None else namespace, filter)
+        cdef list gone = list(filters) if filter is None else [wanted] if wanted in filters else []
+        for one in gone:
+            filters.remove(one)
+            each = one[1]
+            trie_of(<Namespace?>one[0]).remove(<const uint8_t*><const char*>each, len(each), <void*>peer)
         if not filters:
             self.peers.pop(peer, None)
         return len(gone) != 0
@@ -544,7 +697,8 @@ cdef class Hub(Waiter):
         slices, as it takes them (pubsub/retained_replay.pxd)."""
         cdef RetainedReplay replay
         if session.replay is None:
-            session.replay = RetainedReplay(self.retained, self.ledger, self.due)
+            session.replay = RetainedReplay(
+                (<Topics>session.namespace.topics).retained, self.ledger, self.due)
         replay = <RetainedReplay>session.replay
         replay.add(filter, <uint8_t>options & SUB_QOS_MASK, identifier)
         replay.on_room(session)
@@ -582,32 +736,35 @@ cdef class Hub(Waiter):
         self.due[:0] = waiting[served:]     # they come before who has had a slice
         return served
 
-    def put_retained(self, bytes topic not None, Retained kept):
+    def put_retained(self, Topics topics not None, bytes topic not None, Retained kept):
         """At start, from disk: keeps a message, or clears the topic (None). Nothing is recorded."""
-        cdef Retained former = self.retained.pop(topic)
+        cdef Retained former = topics.retained.pop(topic)
         if former is not None:
-            self.retained_bytes -= counted_bytes(former)
-            self.retained_expiring -= former.msg.body.expires_at != 0
+            self.count_retained(topics, former, -1)
         if kept is not None:
             kept.node = self.node
-            self.retained_expiring += kept.msg.body.expires_at != 0
-            self.retained.set(topic, kept)
-            self.retained_bytes += counted_bytes(kept)
+            topics.retained.set(topic, kept)
+            self.count_retained(topics, kept, 1)
 
     def expire_retained(self) -> int:
         """Forgets retained messages whose expiry has passed; returns how many."""
+        cdef Namespace namespace
+        cdef Topics topics
         cdef Retained kept
-        if self.retained_expiring == 0:
-            return 0
-        expired = [topic for topic, value in self.retained
-                   if 0 < (<Retained>value).msg.body.expires_at <= self.node.steady_ms]
-        for topic in expired:
-            kept = self.retained.pop(topic)
-            self.retained_expiring -= 1
-            self.retained_bytes -= counted_bytes(kept)
-            # No record: the message carries its own end, replay drops it by the clock.
-            self.retained_dirty.add(topic)
-        return len(expired)
+        cdef int count = 0
+        for namespace in self.namespaces.values():
+            topics = <Topics>namespace.topics
+            if topics.retained_expiring == 0:
+                continue
+            expired = [topic for topic, value in topics.retained
+                       if 0 < (<Retained>value).msg.body.expires_at <= self.node.steady_ms]
+            for topic in expired:
+                kept = topics.retained.pop(topic)
+                self.count_retained(topics, kept, -1)
+                # No record: the message carries its own end, replay drops it by the clock.
+                topics.retained_dirty.add(topic)
+            count += len(expired)
+        return count
 
     # ---------------------------------------------------------------- the disk
 
@@ -657,6 +814,8 @@ cdef class Hub(Waiter):
     def __dealloc__(self):
         if self.commits is not None:
             self.commits.owner = NULL
+        for namespace in (self.namespaces or {}).values():
+            namespace.topics = None         # each has the other: nobody would free them before the collector comes
 
     cdef int on_committed(self, uint32_t line, uint64_t position) except -1:
         """Another line than the journal has decided something: a turn lets go what waited for it."""
@@ -737,13 +896,18 @@ cdef class Hub(Waiter):
 
     def counters(self) -> dict:
         """Every counter and gauge of the node, by the name of its field in memory/node.pxd."""
+        cdef Topics topics
         result = dict(self.node.counters)
         result.update(self.node.gauges)
-        result["route_hits"] = self.routes.hits
-        result["route_misses"] = self.routes.misses
-        result["filters"] = self.trie.filters
-        result["subscriptions"] = self.trie.subscriptions
-        result["retained"] = len(self.retained) - self.retained_volatile
+        for name in ("route_hits", "route_misses", "filters", "subscriptions"):
+            result[name] = 0
+        for namespace in self.namespaces.values():
+            topics = <Topics>namespace.topics
+            result["route_hits"] += topics.routes.hits
+            result["route_misses"] += topics.routes.misses
+            result["filters"] += topics.trie.filters
+            result["subscriptions"] += topics.trie.subscriptions
+        result["retained"] = self.retained_count
         result["retained_bytes"] = self.retained_bytes
         result["retained_refused"] = self.retained_refused
         result["held"] = self.commits.waiting

@@ -4,7 +4,9 @@ View keys (the values are drawn in hub/persist.pyx):
 
     's' u64 session     the session: its head (msgpack, engine/sessions.py), subscriptions, window, line, inbound QoS 2
     'm' u64 message     one message that a stored session still needs
-    'r' u16 length, namespace, topic     one retained message
+    'n' u64 namespace   u8 flags (1: kept, 2: it has ended, and no other one gets its number), u16 length, name
+    't' u64 namespace, topic     one retained message
+    'r' u16 length, namespace, topic     the same of an earlier version: read, and written as 't'
 
 Replay meets states that may have seen a record already (a checkpoint is taken while the state moves on), so each record
 is applied in a way that a second application changes nothing: a target only when its sequence is new to the session,
@@ -13,12 +15,15 @@ everything else by saying what is now.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.hub.hub cimport Hub
+from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.memory.message cimport ids_t, msg_t
 from fluxmq._core.pubsub.session cimport Session, slot_t
 from fluxmq._core.wire.primitives cimport Cursor
 
 cdef class Loader:
     cdef readonly Hub hub
+    cdef readonly Line line             # of which the records are
+    cdef readonly list stale_keys       # of an earlier version's rows, which the next checkpoint takes away
     cdef readonly dict sessions         # number -> Session
     cdef dict messages                  # number -> MessageHold
     cdef readonly uint64_t message_last
@@ -28,7 +33,7 @@ cdef class Loader:
     cdef int fill_entry(self, Session session, Cursor* c) except -1
     cdef int apply(self, uint8_t kind, const uint8_t* at, const uint8_t* end) except -1
     cdef int apply_message(self, const uint8_t* at, const uint8_t* end) except -1
-    cdef int apply_retained(self, const uint8_t* at, const uint8_t* end) except -1
+    cdef int apply_retained(self, const uint8_t* at, const uint8_t* end, bint named) except -1
     cdef int add_target(self, Session session, msg_t* msg, uint64_t sequence, uint16_t packet_id, uint8_t first,
                         ids_t* ids) except -1
     cdef int apply_sent(self, Session session, uint64_t sequence, uint16_t packet_id) except -1

@@ -17,19 +17,24 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 from fluxmq._core.errors import CorruptError
+from fluxmq._core.memory.namespace import ROOT
 from fluxmq._core.disk.journal_format cimport journal_next_record
 from fluxmq._core.memory.ledger cimport (
-    RECORD_CLOCK, RECORD_COMPLETED, RECORD_LINK, RECORD_MESSAGE, RECORD_RECEIVED, RECORD_RELEASED, RECORD_RETAINED,
-    RECORD_SENT, RECORD_SESSION, RECORD_SESSION_END, RECORD_SETTLED, RECORD_SUBSCRIBE, RECORD_UNSUBSCRIBE,
+    RECORD_CLOCK, RECORD_COMPLETED, RECORD_LINK, RECORD_MESSAGE, RECORD_NAMESPACE, RECORD_RECEIVED, RECORD_RELEASED,
+    RECORD_RETAINED, RECORD_RETAINED_NAMED, RECORD_SENT, RECORD_SESSION, RECORD_SESSION_END, RECORD_SETTLED,
+    RECORD_SUBSCRIBE, RECORD_UNSUBSCRIBE,
 )
 from fluxmq._core.memory.message cimport (
     BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, body_t, ids_drop, ids_new, msg_drop, msg_hold, msg_new,
 )
+from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.pubsub.retained cimport Retained
 from fluxmq._core.pubsub.session cimport SLOT_RELEASE_HELD, SLOT_WAITING, entry_t
+from fluxmq._core.pubsub.topics cimport Topics
 from fluxmq._core.wire.primitives cimport Cursor, put_u8, put_u16, put_u32, take_bytes16, take_u8, take_u16, take_u32
 
-__all__ = ["Loader", "MessageHold", "export_retained", "export_session", "message_key", "retained_key", "session_key",
+__all__ = ["Loader", "MessageHold", "export_namespaces", "export_retained", "export_session", "message_key",
+           "namespace_key", "retained_key", "session_key",
            "session_entries", "session_without"]
 
 cdef enum:
@@ -110,8 +115,12 @@ def message_key(uint64_t number) -> bytes:
     return b"m" + number.to_bytes(8, "big")
 
 
-def retained_key(bytes namespace not None, bytes topic not None) -> bytes:
-    return b"r" + len(namespace).to_bytes(2, "big") + namespace + topic
+def namespace_key(uint64_t number) -> bytes:
+    return b"n" + number.to_bytes(8, "big")
+
+
+def retained_key(uint64_t namespace, bytes topic not None) -> bytes:
+    return b"t" + namespace.to_bytes(8, "big") + topic
 
 
 def export_session(Session session not None, bytes head not None) -> list:
@@ -199,17 +208,24 @@ def session_without(bytes value not None, missing not None) -> bytes:
     return b"".join([*parts, value[at:]])
 
 
-def export_retained(Hub hub not None, topics) -> tuple:
-    """(puts, deletes) for the view, for retained messages of these topics."""
+def export_retained(Hub hub not None) -> tuple:
+    """(puts, deletes) for the view, of retained messages that changed since the last call."""
     cdef Retained kept
+    cdef Topics space
     puts, deletes = [], []
-    for topic in topics:
-        kept = hub.retained.get(topic)
-        if kept is None:
-            deletes.append(retained_key(hub.namespace, topic))
-        elif not kept.volatile:
-            puts.append((retained_key(hub.namespace, topic), message_value(&kept.msg.body, kept.msg.qos)))
+    for space, topics in hub.take_retained():
+        for topic in topics:
+            kept = space.retained.get(topic)
+            if kept is None:
+                deletes.append(retained_key(space.namespace.number, topic))
+            elif not kept.volatile:
+                puts.append((retained_key(space.namespace.number, topic), message_value(&kept.msg.body, kept.msg.qos)))
     return puts, deletes
+
+
+def export_namespaces(Hub hub not None) -> list:
+    """[(key, value)] for the view, of namespaces that were made or ended since the last call."""
+    return [(namespace_key(number), said) for number, said in hub.take_namespaces().items()]
 
 
 # -------------------------------------------------------------------- load
@@ -262,12 +278,14 @@ cdef ids_t* read_ids(Cursor* c, uint8_t n) except? NULL:
 cdef class Loader:
     """Machine. Rebuilds sessions and retained messages at start: first the view's values, then the journal's batches.
 
-    hub: fresh. on_cold: called with (kind, session number, body) for the records that the cold half wrote; for SESSION
-    it must make the Session and put it into `sessions`.
+    hub: fresh. line: of which the records are. on_cold: called with (kind, session number, body) for the records that
+    the cold half wrote; for SESSION it must make the Session and put it into `sessions`.
     """
 
-    def __init__(self, Hub hub not None, on_cold):
+    def __init__(self, Hub hub not None, on_cold, Line line=None):
         self.hub = hub
+        self.line = hub.commits.local if line is None else line
+        self.stale_keys = []
         self.on_cold = on_cold
         self.sessions = {}
         self.messages = {}
@@ -284,16 +302,35 @@ cdef class Loader:
         self.messages[number] = hold
         self.message_last = max(self.message_last, number)
 
-    def add_retained(self, bytes topic not None, bytes value not None):
+    def add_namespace(self, bytes rest not None, bytes value not None):
+        """rest: of the key, behind its first byte."""
+        if len(rest) != 8:
+            raise CorruptError("the key of a namespace is not as long as a number")
+        self.hub.learn_namespace(self.line, int.from_bytes(rest, "big"), value)
+
+    def add_retained(self, bytes key not None, bytes value not None):
+        """key: as the view has it."""
         cdef Cursor c
+        cdef Namespace namespace
+        cdef bytes topic
         cdef uint8_t version
         cdef Retained kept = Retained.__new__(Retained)
         c.at = <const uint8_t*><const char*>value
         c.end = c.at + len(value)
         if not take_u8(&c, &version) or version != VALUE_VERSION:
-            raise CorruptError(f"the retained message of {topic!r} has a format of another version")
+            raise CorruptError("a retained message has a format of another version")
         kept.msg = read_message(&c, 0, 0)
-        self.hub.put_retained(topic, kept)
+        if key[:1] == b"t":
+            namespace, topic = self.line.namespace(int.from_bytes(key[1:9], "big")), key[9:]
+        else:
+            size = int.from_bytes(key[1:3], "big")
+            namespace, topic = self.hub.add_namespace(key[3:3 + size] or ROOT), key[3 + size:]
+            self.stale_keys.append(key)
+        if namespace is None:
+            return              # it ended when the view was written
+        self.hub.put_retained(<Topics>namespace.topics, topic, kept)
+        if key[:1] != b"t":
+            (<Topics>namespace.topics).retained_dirty.add(topic)
 
     @staticmethod
     def head_of(bytes value not None) -> bytes:
@@ -380,8 +417,8 @@ cdef class Loader:
         cdef slot_t* slot
         if kind == RECORD_MESSAGE:
             return self.apply_message(at, end)
-        if kind == RECORD_RETAINED:
-            return self.apply_retained(at, end)
+        if kind == RECORD_RETAINED or kind == RECORD_RETAINED_NAMED:
+            return self.apply_retained(at, end, kind == RECORD_RETAINED_NAMED)
         c.at = at
         c.end = end
         if not take_u64(&c, &number):
@@ -391,6 +428,9 @@ cdef class Loader:
             return 0
         if kind == RECORD_CLOCK or 20 <= kind <= 29 or 32 <= kind <= 35:    # their numbers are their own
             self.on_cold(kind, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
+            return 0
+        if kind == RECORD_NAMESPACE:
+            self.hub.learn_namespace(self.line, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
             return 0
         session = self.sessions.get(number)
         if session is None:
@@ -453,25 +493,33 @@ cdef class Loader:
             ids_drop(ids)
         return 0
 
-    cdef int apply_retained(self, const uint8_t* at, const uint8_t* end) except -1:
+    cdef int apply_retained(self, const uint8_t* at, const uint8_t* end, bint named) except -1:
+        """named: a record of an earlier version, which has the namespace's name."""
         cdef Cursor c
         cdef body_t body
+        cdef uint64_t number = 0
         cdef uint64_t expires_at
-        cdef uint16_t topic_length, namespace_length
+        cdef uint16_t topic_length, name_length
         cdef uint8_t qos
-        cdef const uint8_t* namespace
+        cdef const uint8_t* name
+        cdef Namespace namespace
         cdef Retained kept = Retained.__new__(Retained)
         memset(&body, 0, sizeof(body))
         c.at = at
         c.end = end
-        if not (take_u64(&c, &expires_at) and take_u8(&c, &qos) and take_u16(&c, &topic_length)
-                and take_u32(&c, &body.properties_length) and take_u32(&c, &body.payload_length)
-                and take_bytes16(&c, &namespace, &namespace_length)):
+        if not ((named or take_u64(&c, &number)) and take_u64(&c, &expires_at) and take_u8(&c, &qos)
+                and take_u16(&c, &topic_length) and take_u32(&c, &body.properties_length)
+                and take_u32(&c, &body.payload_length) and (not named or take_bytes16(&c, &name, &name_length))):
             raise CorruptError("a RETAINED record is shorter than its header")
+        if named:
+            namespace = self.hub.add_namespace(PyBytes_FromStringAndSize(<const char*>name, name_length) or ROOT)
+        else:
+            namespace = self.line.namespace(number)
         kept.msg = read_body(&c, &body, expires_at, qos, topic_length, 0, 0)
         topic = kept.topic
-        self.hub.put_retained(topic, kept if kept.msg.body.payload_length else None)
-        self.hub.retained_dirty.add(topic)
+        if namespace is not None:
+            self.hub.put_retained(<Topics>namespace.topics, topic, kept if kept.msg.body.payload_length else None)
+            (<Topics>namespace.topics).retained_dirty.add(topic)
         return 0
 
     cdef int add_target(self, Session session, msg_t* msg, uint64_t sequence, uint16_t packet_id, uint8_t first,

@@ -19,6 +19,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.disk.journal cimport Journal
 from fluxmq._core.memory.link cimport link_t, order_t
+from fluxmq._core.memory.namespace cimport Namespace
 
 cdef enum:
     HELD_ACK = 1            # link: write the acknowledgement
@@ -79,6 +80,8 @@ cdef class Line:
     cdef uint64_t decided               # committed or given up, all up to here
     cdef list given_up                  # (first, last, why) that waits may still ask for
     cdef bint moved                     # in Commits.moved
+    cdef readonly dict namespaces       # number in records -> Namespace, None: of one that has ended; 0 is "/"
+    cdef readonly dict namespace_numbers    # and back
     cdef held_t* held                   # ring, released from the front
     cdef size_t held_head
     cdef size_t held_count
@@ -99,6 +102,7 @@ cdef class Commits:
     cdef readonly uint64_t tickets      # of other lines than the journal, so far
     cdef readonly size_t waiting        # answers, deliveries and calls that were not let go yet
     cdef readonly Line local            # line 0
+    cdef readonly Namespace root        # "/"
     cdef bint alone                     # there is no other line
     cdef list lines
     cdef list moved                     # other lines that may have decided something since take() looked

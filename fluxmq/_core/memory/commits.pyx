@@ -13,8 +13,10 @@ from fluxmq._core.debug cimport count_live
 from fluxmq._core.disk.journal_format cimport BATCH_BYTES_MAX, RECORD_HEADER_BYTES, put_u32
 from fluxmq._core.memory.link cimport link_drop
 from fluxmq._core.memory.message cimport live
+from fluxmq._core.memory.namespace cimport Namespace
 
-from fluxmq._core.errors import StorageError, UsageError
+from fluxmq._core.errors import CorruptError, StorageError, UsageError
+from fluxmq._core.memory.namespace import ROOT
 
 __all__ = ["Commits", "Line", "Waiter"]
 
@@ -95,6 +97,23 @@ cdef class Line:
         self.gather_length = end
         self.given = True               # also what nobody waits for goes with the next submit
         return at + RECORD_HEADER_BYTES
+
+    def namespace(self, uint64_t number) -> Namespace | None:
+        """Whose number this is in records of the line; None: that of one that has ended. Raises CorruptError for a
+        number that no record gave."""
+        try:
+            return self.namespaces[number]
+        except KeyError:
+            raise CorruptError(f"namespace {number} has no name in line {self.name!r}") from None
+
+    def name_namespace(self, uint64_t number, Namespace namespace):
+        """Records name the namespace so from now on; None: it has ended, and its number is nobody's for ever."""
+        former = self.namespaces.get(number)
+        if former is not None:
+            self.namespace_numbers.pop(former, None)
+        self.namespaces[number] = namespace
+        if namespace is not None:
+            self.namespace_numbers[namespace] = number
 
     cdef uint64_t gathering(self) noexcept:
         return self.journal.gathering if self.journal is not None else self.at
@@ -212,6 +231,7 @@ cdef class Commits:
         self.lines = []
         self.moved = []
         self.alone = True
+        self.root = Namespace(ROOT)
         self.local = self.open_line("journal")
         self.local.journal = journal
 
@@ -235,6 +255,8 @@ cdef class Commits:
         line.name = name
         line.commits = <void*>self
         line.at = 1
+        line.namespaces = {0: self.root}
+        line.namespace_numbers = {self.root: 0}
         self.lines.append(line)
         self.alone = line.number == 0
         return line

@@ -19,16 +19,21 @@ the view's copy of that session already holds its batch.
     8 RELEASED     u64 session, u64 sequence                     PUBREC came: PUBREL from now on
     9 RECEIVED     u64 session, u16 packet id                    inbound QoS 2, [MQTT-4.3.3-10]
    10 COMPLETED    u64 session, u16 packet id                    PUBREL came
-   11 RETAINED     i64 expires_at, u8 qos, u16 topic length, u32 properties length, u32 payload length,
-                   namespace (u16 length), topic, properties, payload; an empty payload clears
+   11 RETAINED     of an earlier version: as 15, but with the namespace's name (u16 length) behind the lengths
    12 LINK         u64 session, msgpack: connected, steady ms, expiry interval s, whether a will waits
    13 CLOCK        i64 steady ms, i64 wall ms                   of the turn that ends here (memory/node.pxd)
+   14 NAMESPACE    u64 namespace, u8 flags, u16 length, name    1: an operator made it; 2: it has ended, and has no name
+   15 RETAINED     u64 namespace, i64 expires_at, u8 qos, u16 topic length, u32 properties length,
+                   u32 payload length, topic, properties, payload; an empty payload clears
+
+A namespace is named by its number in the table of the record's line (memory/commits.pxd).
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.disk.journal cimport Journal
 from fluxmq._core.memory.commits cimport Commits, Line
 from fluxmq._core.memory.message cimport body_t, ids_t, msg_t
+from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.node cimport node_t
 
 cdef enum:
@@ -42,9 +47,11 @@ cdef enum:
     RECORD_RELEASED = 8
     RECORD_RECEIVED = 9
     RECORD_COMPLETED = 10
-    RECORD_RETAINED = 11
+    RECORD_RETAINED_NAMED = 11
     RECORD_LINK = 12
     RECORD_CLOCK = 13
+    RECORD_NAMESPACE = 14
+    RECORD_RETAINED = 15
 
 cdef struct cache_t:            # chunks of logs that segments have too (queue/cache.pyx)
     void* coldest               # chunk_t*; what that is, queue/log.pxd says, which needs this file
@@ -98,7 +105,9 @@ cdef class Ledger:
     cdef int write_sent(self, uint64_t session, uint64_t sequence, uint16_t packet_id) except -1
     cdef int write_packet_id(self, uint8_t kind, uint64_t session, uint16_t packet_id) except -1
     cdef int write_message(self, msg_t* msg) except -1
-    cdef int write_retained(self, const body_t* body, uint8_t qos, bytes namespace) except -1
+    cdef int write_retained(self, const body_t* body, uint8_t qos, Namespace namespace) except -1
+    # By which records of this line name the namespace. The first use of one in a line that is not the journal says so.
+    cdef uint64_t namespace_number(self, Line line, Namespace namespace) except? 0xFFFFFFFF
     cdef int add_target(self, uint64_t session, uint64_t sequence, uint16_t packet_id, uint8_t first,
                         ids_t* ids) except -1
     cdef void drop_target(self, uint64_t session, uint64_t sequence) noexcept

@@ -7,7 +7,7 @@ from libc.string cimport memcpy, memmove
 from fluxmq._core.disk.journal_format cimport BATCH_BYTES_MAX
 from fluxmq._core.memory.message cimport msg_drop
 from fluxmq._core.memory.node cimport WORK_SHARE_MAX
-from fluxmq._core.wire.primitives cimport put_bytes16, put_u8, put_u16, put_u32
+from fluxmq._core.wire.primitives cimport put_u8, put_u16, put_u32
 
 __all__ = ["Ledger"]
 
@@ -197,18 +197,32 @@ cdef class Ledger:
         self.commits.mark += 1
         return 0
 
-    cdef int write_retained(self, const body_t* body, uint8_t qos, bytes namespace) except -1:
-        cdef uint16_t n = <uint16_t>len(namespace)
-        cdef uint8_t* at = self.journal.reserve(RECORD_RETAINED, <uint32_t>(21 + n + body_size(body)))
+    cdef int write_retained(self, const body_t* body, uint8_t qos, Namespace namespace) except -1:
+        cdef uint8_t* at = self.journal.reserve(RECORD_RETAINED, <uint32_t>(27 + body_size(body)))
+        at = put_u64(at, namespace.number)
         at = put_u64(at, <uint64_t>body.expires_at)
         at = put_u8(at, qos)
         at = put_u16(at, <uint16_t>body.topic_length)
         at = put_u32(at, body.properties_length)
         at = put_u32(at, body.payload_length)
-        at = put_bytes16(at, <const char*>namespace, n)
         put_body(at, body)
         self.commits.mark += 1
         return 0
+
+    cdef uint64_t namespace_number(self, Line line, Namespace namespace) except? 0xFFFFFFFF:
+        cdef uint64_t number
+        found = line.namespace_numbers.get(namespace)
+        if found is not None:
+            return found
+        number = <uint64_t>max(line.namespaces) + 1
+        line.name_namespace(number, namespace)
+        if self.keeps(line):
+            self.write(RECORD_NAMESPACE, number.to_bytes(8, "big") + namespace.record, line)
+        return number
+
+    def number_of(self, Namespace namespace not None, Line line=None) -> int:
+        """By which records of a line (None: the journal) name the namespace; told to the line now if it is new."""
+        return self.namespace_number(self.commits.local if line is None else line, namespace)
 
     def write(self, int kind, bytes body not None, Line line=None):
         """Appends one record made by a cold path. kind: RECORD_*; body: its bytes after the kind; line: where to, None

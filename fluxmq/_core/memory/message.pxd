@@ -49,6 +49,7 @@ cdef struct msg_t:
 cdef struct pub_t:
     body_t body
     void* source            # the publishing Session (No Local, [MQTT-3.8.3-3]); NULL: the broker itself
+    void* topics            # Topics of the namespace that it is published in
     msg_t* owned            # made by pub_own on first need; the publisher drops its reference at the end
     const body_t* amqp      # as an AMQP 0-9-1 client published it: what queues keep. body is its translation, or, where
                             # only queues will see it, but the topic and the payload. NULL: it came by MQTT

@@ -12,6 +12,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from fluxmq._core.amqp091.properties cimport amqp_properties_t
 from fluxmq._core.exchange.exchange cimport Exchanges, Route
 from fluxmq._core.memory.message cimport body_t
+from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.net.amqp091_channel cimport Channel
 from fluxmq._core.net.transport cimport Transport
 
@@ -59,7 +60,7 @@ cdef class AmqpConnection(Transport):
     cdef readonly int heartbeat_s
     cdef readonly bint greeted          # its protocol header was ours
     cdef readonly Exchanges exchanges   # of its virtual host; None until Connection.Open
-    cdef readonly bint mqtt_space       # amq.topic is where MQTT topics are
+    cdef readonly Namespace namespace   # the same
     cdef readonly dict channels         # number -> Channel
     cdef readonly bint published        # it has begun to: it is not only a consumer
     cdef readonly str vhost

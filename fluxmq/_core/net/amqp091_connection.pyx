@@ -36,6 +36,7 @@ from fluxmq._core.hub.amqp091_bridge cimport hub_publish_amqp
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.memory.link cimport link_write
 from fluxmq._core.memory.message cimport FORMAT_AMQP091, blob_drop, blob_t
+from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.node cimport WORK_ASK, WORK_COLD, WORK_CONNECT, WORK_HOP, WORK_ROUTE
 from fluxmq._core.memory.tap cimport TAP_AMQP091
 from fluxmq._core.net.amqp091_channel cimport SETTLE_MORE
@@ -161,12 +162,13 @@ cdef class AmqpConnection(Transport):
         self.channel_max = channel_max
         self.heartbeat_s = heartbeat_s
 
-    def accept(self, Exchanges exchanges not None, str vhost not None, bint mqtt_space):
-        """Connection.Open was answered: channels may be opened. vhost: the virtual host's name, for texts."""
+    def accept(self, Exchanges exchanges not None, str vhost not None, Namespace namespace=None):
+        """Connection.Open was answered: channels may be opened. vhost: the virtual host's name, for texts. namespace:
+        the same; None: "/"."""
         if self.phase == PHASE_CONNECT:
             self.vhost = vhost
             self.exchanges = exchanges
-            self.mqtt_space = mqtt_space
+            self.namespace = self.hub.root if namespace is None else namespace
             self.phase = PHASE_OPEN
 
     def close_after(self, bytes data not None):
@@ -548,7 +550,8 @@ cdef class AmqpConnection(Transport):
         cdef uint8_t[ADDRESS_BYTES_MAX] address
         cdef bint refused = 0
         cdef int routed
-        if body.topic[0] == 0 and self.mqtt_space:      # an answer to an MQTT client, whose topic reply_to was
+        self.spend(self.namespace, 1)
+        if body.topic[0] == 0:      # an answer to an MQTT client, whose topic reply_to was
             moved = body[0]
             moved.topic = address
             moved.topic_length = reply_route(body.topic + 1, body.topic_length - 1, address)
@@ -639,7 +642,7 @@ cdef class AmqpConnection(Transport):
         """It came to amq.topic: to MQTT clients, and queues that capture its topic. queues: those that have it. Whether
         it went anywhere."""
         cdef uint8_t reason = 0
-        cdef int matched = hub_publish_amqp(self.hub, body, queues, &reason)
+        cdef int matched = hub_publish_amqp(self.hub, self.namespace, body, queues, &reason)
         refused[0] = refused[0] or reason != 0
         return matched != 0
 
@@ -685,7 +688,7 @@ cdef class AmqpConnection(Transport):
         for topic, properties, _, _ in publishes:
             addresses = [topic]
             body.topic = <const uint8_t*><const char*><bytes>topic
-            if body.topic[0] == 0 and self.mqtt_space:      # as publish()
+            if body.topic[0] == 0:      # as publish()
                 n = reply_route(body.topic + 1, <uint32_t>len(topic) - 1, moved)
                 if n:
                     addresses = [(<const char*>moved)[:n]]

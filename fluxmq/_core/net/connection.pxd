@@ -6,9 +6,11 @@ from fluxmq._core.memory.message cimport blob_t, pub_t
 from fluxmq._core.net.transport cimport Transport
 from fluxmq._core.pubsub.routes cimport route_t
 from fluxmq._core.pubsub.session cimport Session
+from fluxmq._core.pubsub.topics cimport Topics
 
 cdef class Connection(Transport):
     cdef readonly Session session       # from CONNACK on
+    cdef Topics topics                  # of its namespace
     # the publisher's memory of its last topic
     cdef route_t* last_route            # counted
     cdef uint8_t* last_properties       # wire bytes of the last properties found good that travel as they are; owned

@@ -54,7 +54,7 @@ cdef enum:
 
 # By what Queue.take says. PUBACK and PUBREC have no code for a message that is too large (MQTT 5.0 section 3.4.2.1).
 QUEUE_REFUSALS = {
-    REASON_QUOTA_EXCEEDED: (REASON_QUOTA_EXCEEDED, "the queue is full"),
+    REASON_QUOTA_EXCEEDED: (REASON_QUOTA_EXCEEDED, "the queue is full, or its namespace"),
     REASON_UNSPECIFIED_ERROR: (REASON_UNSPECIFIED_ERROR,
                                "the queue is stopped: a file of it is damaged, as the broker's log says"),
     REASON_PACKET_TOO_LARGE: (REASON_QUOTA_EXCEEDED,
@@ -166,6 +166,7 @@ cdef class Connection(Transport):
         if self.phase >= PHASE_DRAINING:
             return
         self.session = session
+        self.topics = <Topics>session.namespace.topics
         self.phase = PHASE_OPEN
         self.link.packet_size_max = packet_size_max
         self.link.inbound = session.received_count
@@ -195,6 +196,8 @@ cdef class Connection(Transport):
                 passed = self.pass_on(at, end)
                 if passed:
                     at += passed
+                    if self.paused:
+                        break
                     if hub.node.work >= self.work_end and at < end:
                         self.defer(0)
                         break
@@ -242,7 +245,7 @@ cdef class Connection(Transport):
         cdef uint32_t i, n
         cdef hop_t* hop
         cdef link_t* link
-        if route.kinds != 1 << HOP_SESSION or route.generation != hub.trie.generation:
+        if route.kinds != 1 << HOP_SESSION or route.generation != self.topics.trie.generation:
             return 0
         for i in range(route.count):
             hop = &route.hops[i]
@@ -262,12 +265,13 @@ cdef class Connection(Transport):
                 raise MemoryError()
         # Next to nothing per message: what it costs is bytes, 256 of them a unit for each copy.
         hub.node.work += n // 2 + <uint64_t>route.count * (1 + <uint64_t>(end - begin) // 256)
-        hub.routes.hits += n
+        self.topics.routes.hits += n
         hub.node.counters.packets_received[PUBLISH] += n
         hub.node.counters.messages_received[0] += n
         hub.node.counters.passed_on += n
         hub.node.counters.packets_sent[PUBLISH] += <uint64_t>n * route.count
         hub.node.counters.messages_sent[0] += <uint64_t>n * route.count
+        self.spend(self.topics.namespace, n)
         return end - begin
 
     cdef uint32_t run_of(self, const uint8_t* at, const uint8_t* end, const route_t* route,
@@ -366,14 +370,13 @@ cdef class Connection(Transport):
         pub.body.topic_length = peek_u16(at)
         pub.body.topic = at + 2
         at += 2 + pub.body.topic_length
-        pub.body.properties_length = 0
         pub.body.properties = at
-        pub.body.expires_at = 0
+        pub.body.properties_length = pub.body.expires_at = pub.passing = pub.refused = pub.from_peer = 0
         pub.body.blob = blob
         pub.body.format = FORMAT_MQTT
         pub.source = <void*>self.session
+        pub.topics = <void*>self.topics
         pub.owned = pub.amqp = NULL
-        pub.passing = pub.refused = pub.from_peer = 0
         pub.qos = qos
         pub.retain = first & 1
         if qos:
@@ -400,11 +403,11 @@ cdef class Connection(Transport):
         if (route == NULL or route.topic_length != pub.body.topic_length
                 or memcmp(route.topic, pub.body.topic, route.topic_length) != 0):
             route = self.route_of(&pub)
-        elif route.generation != hub.trie.generation:
+        elif route.generation != self.topics.trie.generation:
             hub.node.work += WORK_ROUTE
-            route = self.remember(hub.routes.find(pub.body.topic, pub.body.topic_length))
+            route = self.remember(self.topics.routes.find(pub.body.topic, pub.body.topic_length))
         else:
-            hub.routes.hits += 1
+            self.topics.routes.hits += 1
         if not hub.open_publish or route.topic[0] == 36 or self.learning:
             allowed = self.permit(&pub, route, packet_id)
             if allowed != DONE:
@@ -415,6 +418,7 @@ cdef class Connection(Transport):
             route = self.queue_route(&pub, route, packet_id)
             if route == NULL:
                 return 0
+        self.spend(self.topics.namespace, 1)
         since = hub.commits.mark
         if qos == 0:
             hub.node.counters.messages_received[0] += 1
@@ -435,6 +439,9 @@ cdef class Connection(Transport):
         cdef uint8_t qos = pub.qos
         cdef uint64_t since = hub.commits.mark
         cdef int matched
+        if pub.retain and self.link.version == 5 and hub.namespace_is_full(pub):
+            return self.refuse_publish(qos, packet_id, REASON_QUOTA_EXCEEDED,
+                                       f"namespace {self.topics.namespace.text} keeps as much as it may (limits.bytes)")
         self.link.inbound += 1
         hub.node.counters.messages_received[qos] += 1
         if qos == 2:
@@ -486,7 +493,7 @@ cdef class Connection(Transport):
             topic = (<const char*>route.topic)[:route.topic_length]
             self.hub.node.work += WORK_COLD
             if self.handler.on_queue_unknown(self, topic):
-                route = self.remember(self.hub.routes.find(pub.body.topic, pub.body.topic_length))
+                route = self.remember(self.topics.routes.find(pub.body.topic, pub.body.topic_length))
             if route.count == 0:
                 self.refuse_publish(pub.qos, packet_id, REASON_TOPIC_NAME_INVALID, "there is no such queue")
                 return NULL
@@ -588,7 +595,7 @@ cdef class Connection(Transport):
                                                                f"{self.hub.topic_levels_max} levels (max_topic_levels)")
             raise ProtocolError(REASON_PROTOCOL_ERROR, "the topic name is empty [MQTT-4.7.3-1] or has a wildcard "
                                                        "[MQTT-3.3.2-2]")
-        return self.remember(self.hub.routes.find(pub.body.topic, pub.body.topic_length))
+        return self.remember(self.topics.routes.find(pub.body.topic, pub.body.topic_length))
 
     cdef route_t* remember(self, route_t* route) noexcept:
         if route != self.last_route:

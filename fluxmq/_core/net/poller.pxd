@@ -23,6 +23,7 @@ cdef class Poller:
     cdef int linger_off                 # turns that do not wait, because waiting was in vain
     cdef int64_t now_ns
     cdef object clocks                  # None: the system's, and epoll; else see Poller
+    cdef int64_t slice_ms               # when the last slice of time began, monotonic; 0: none has
     cdef Tap recording                  # None: nobody records
 
     cdef int watch(self, int epoll, int op, int fd, uint32_t events, void* mark) except -1

@@ -32,7 +32,8 @@ from fluxmq._core.memory.link cimport link_drop, link_t
 from fluxmq._core.memory.node cimport WORK_ACCEPT, WORK_ROUND, WORK_SHARE_MAX, WORK_SHARE_MIN, node_t, stamp_clocks
 from fluxmq._core.memory.tap cimport Tap
 from fluxmq._core.net.peer cimport PEER_BYTES, peer_ip, sockaddr
-from fluxmq._core.net.transport cimport PAUSE_DISK, Transport
+from fluxmq._core.memory.namespace cimport Namespace
+from fluxmq._core.net.transport cimport PAUSE_DISK, PAUSE_RATE, Transport
 
 __all__ = ["Poller"]
 
@@ -467,6 +468,21 @@ cdef class Poller:
             for connection in waiting:
                 connection.resume_from(PAUSE_DISK)
         return 0
+
+    def begin_slice(self):
+        """A slice of time begins, for what a namespace may publish in a second: who was not read because of that is
+        read again. By Hub.mono_ms; called a few times a second."""
+        cdef Namespace namespace
+        cdef Transport connection
+        cdef int64_t now = self.hub.node.mono_ms
+        cdef int64_t elapsed = min(now - self.slice_ms, <int64_t>1000) if self.slice_ms else 0
+        self.slice_ms = now
+        for namespace in self.hub.namespaces.values():
+            namespace.begin_slice(<uint64_t>max(elapsed, <int64_t>0))
+            if namespace.waiting and namespace.budget > 0:
+                waiting, namespace.waiting = namespace.waiting, []
+                for connection in waiting:
+                    connection.resume_from(PAUSE_RATE)
 
     def sweep(self) -> list:
         """Looks at every connection's clock. Returns [(connection, why)] of who must end, see Connection.tick."""

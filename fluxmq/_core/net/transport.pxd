@@ -21,6 +21,7 @@ from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.memory.commits cimport Waiter
 from fluxmq._core.memory.link cimport link_t
 from fluxmq._core.memory.message cimport blob_t
+from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.net.websocket cimport ws_t
 
 cdef enum:
@@ -36,6 +37,7 @@ cdef enum:
     PAUSE_DISK = 2          # it writes faster than the disk takes; in Hub.throttled
     PAUSE_ANSWERS = 4       # it sends and does not read: answers for it pile up, or too many of them wait for the disk
     PAUSE_ASK = 8           # somebody is asked whether the packet in front may be done; until answered()
+    PAUSE_RATE = 16         # its namespace publishes more than it may; in Namespace.waiting
 
 cdef enum:                  # what handling a packet or a frame answers
     DONE = 0
@@ -120,6 +122,11 @@ cdef class Transport(Waiter):
     cdef void release_input(self) noexcept
     cdef int finish(self) except -1
     cdef int throttle(self) except -1
+    cdef int hold_back(self, Namespace namespace) except -1
+    # It has published so many messages.
+    cdef inline int spend(self, Namespace namespace, int64_t messages) except -1:
+        namespace.budget -= messages
+        return self.hold_back(namespace) if namespace.budget <= 0 else 0
     cdef int on_given_up(self, uint32_t line, uint64_t position, uint8_t packet_type, uint16_t packet_id,
                          str why) except -1
 

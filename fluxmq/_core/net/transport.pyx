@@ -170,6 +170,15 @@ cdef class Transport(Waiter):
             hub.throttled.append(self)
         return 0
 
+    cdef int hold_back(self, Namespace namespace) except -1:
+        """Its namespace has published what it may in this slice of time: nothing more is read of the connection until
+        the next one, which Poller.begin_slice begins."""
+        if not self.paused & PAUSE_RATE:
+            self.pause_for(PAUSE_RATE)
+            namespace.held_back += 1
+            namespace.waiting.append(self)
+        return 0
+
     cdef int on_given_up(self, uint32_t line, uint64_t position, uint8_t packet_type, uint16_t packet_id,
                          str why) except -1:
         """What an answer waited for was given up, so it cannot be given."""

@@ -18,6 +18,7 @@ from fluxmq._core.memory.commits cimport ticket_t
 from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.memory.link cimport link_t
 from fluxmq._core.memory.message cimport ids_t, msg_t, pub_t
+from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.node cimport node_t
 
 cdef enum:
@@ -63,7 +64,7 @@ cdef class Replay:
 cdef class Session:
     # who
     cdef readonly bytes name            # client identifier, UTF-8
-    cdef readonly bytes namespace
+    cdef readonly Namespace namespace
     cdef readonly uint64_t number       # its name in journal and view; 0 until it is journalled
     cdef public bint journalled         # its changes are recorded
     cdef public bint dirty              # hot verbs changed it since the view's copy was made

@@ -3,6 +3,7 @@ from typing import Any, Self, final
 from typing_extensions import disjoint_base
 
 from fluxmq._core.memory.ledger import Ledger
+from fluxmq._core.memory.namespace import Namespace
 
 __all__ = ["ClaimKeeper", "Replay", "Session"]
 
@@ -22,11 +23,11 @@ class Session:
     queue_bytes_max: int
     queue_rejects: bool
     claim_keeper: ClaimKeeper | None
-    def __new__(cls, name: bytes, namespace: bytes, number: int, ledger: Ledger) -> Self: ...
+    def __new__(cls, name: bytes, namespace: Namespace, number: int, ledger: Ledger) -> Self: ...
     @property
     def name(self) -> bytes: ...
     @property
-    def namespace(self) -> bytes: ...
+    def namespace(self) -> Namespace: ...
     @property
     def number(self) -> int: ...
     @property

@@ -16,6 +16,7 @@ from fluxmq._core.memory.ledger cimport (
 )
 from fluxmq._core.memory.link cimport link_ack, link_drop, link_hold, link_publish
 from fluxmq._core.memory.message cimport body_bytes, ids_drop, ids_hold, msg_hold, pub_own
+from fluxmq._core.memory.namespace cimport Namespace, lacks_room
 from fluxmq._core.mqtt.consts cimport PUBLISH, PUBREL, REASON_PACKET_IDENTIFIER_NOT_FOUND, REASON_PROTOCOL_ERROR
 from fluxmq._core.pubsub.trie cimport SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED
 
@@ -68,7 +69,7 @@ cdef class Session:
     name: client identifier (UTF-8). namespace: where it lives. number: its name on disk, 0 for one that is not kept.
     """
 
-    def __cinit__(self, bytes name not None, bytes namespace not None, uint64_t number, Ledger ledger not None):
+    def __cinit__(self, bytes name not None, Namespace namespace not None, uint64_t number, Ledger ledger not None):
         self.name = name
         self.namespace = namespace
         self.number = number
@@ -312,13 +313,20 @@ cdef class Session:
 
     cdef int enqueue(self, msg_t* msg, uint8_t first, ids_t* ids, uint64_t sequence) except -1:
         cdef size_t size = body_bytes(&msg.body)
-        while self.queued >= self.queue_max or (self.queued and self.queued_bytes + size > self.queue_bytes_max):
+        cdef Namespace namespace = self.namespace
+        cdef bint lacks = lacks_room(namespace, size)
+        while (lacks or self.queued >= self.queue_max
+               or (self.queued and self.queued_bytes + size > self.queue_bytes_max)):
             self.dropped += 1
             self.node.counters.dropped_queue_full += 1
+            namespace.refused_bytes += lacks
             self.lose()
-            if self.queue_rejects:
+            # Of what others of its namespace keep, no message that this one gives up makes room.
+            if self.queue_rejects or (lacks and (not self.queued or namespace.bytes + <int64_t>size > <int64_t>(
+                    namespace.bytes_max + self.queued_bytes))):
                 return 0
             self.drop_oldest()
+            lacks = lacks_room(namespace, size)
         self.push(msg, first, ids, sequence)
         if self.journalled:
             self.ledger.add_target(self.number, sequence, 0, first, ids)
@@ -351,6 +359,7 @@ cdef class Session:
         entry.sequence = sequence
         self.queued += 1
         self.queued_bytes += size
+        self.namespace.bytes += <int64_t>size
         self.node.gauges.queued += 1
         self.node.gauges.queued_bytes += size
         return 0
@@ -365,6 +374,7 @@ cdef class Session:
         size = body_bytes(&out.msg.body)
         self.queued -= 1
         self.queued_bytes -= size
+        self.namespace.bytes -= <int64_t>size
         self.node.gauges.queued -= 1
         self.node.gauges.queued_bytes -= size
         return 1

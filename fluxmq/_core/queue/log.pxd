@@ -15,6 +15,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from fluxmq._core.memory.commits cimport Line, ticket_t
 from fluxmq._core.memory.ledger cimport Ledger, cache_t
+from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.spans cimport spans_t
 from fluxmq._core.memory.message cimport body_t
 from fluxmq._core.queue.sizes cimport Sizes
@@ -74,6 +75,7 @@ cdef class Log:
     cdef readonly uint64_t flushed      # offsets below are in segments, or gone
     cdef readonly uint64_t unflushed_bytes      # of messages in memory that no segment has
     cdef readonly uint64_t kept_bytes   # of messages kept: those that no segment has yet, and those that segments hold
+    cdef Namespace namespace            # which counts them, too; None: it is no queue's yet
     cdef readonly bint uncertain        # of kept_bytes a part was guessed: restore_sizes() puts it right
     cdef readonly uint64_t memory       # bytes of all chunks
     cdef readonly uint64_t messages_in  # appended since start, and their bytes: for metrics
@@ -108,6 +110,9 @@ cdef class Log:
     cdef uint64_t committed_end(self) noexcept
     # The record after this one in its chunk, or NULL.
     cdef const record_t* following(self, chunk_t* chunk, const record_t* record) noexcept
+    cdef void keep(self, int64_t bytes) noexcept
+    # It is a queue's, which is there.
+    cdef void count_for(self, Namespace namespace) noexcept
     cdef chunk_t* tail_for(self, uint32_t size) except NULL
     cdef int insert(self, uint32_t at, chunk_t* chunk) except -1
     cdef void take_out(self, uint32_t at) noexcept

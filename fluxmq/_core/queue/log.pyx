@@ -8,6 +8,8 @@
 
 Chunks are in ascending order and never overlap. What is not flushed is always here; what is flushed is here while there
 is room (evict). A gap is filled by load(), which the storage ring calls when `wanted` names an offset in it.
+
+It is one file because all of its verbs keep the same invariants of the same chunks.
 """
 cimport cython
 from libc.stdlib cimport free, malloc, realloc
@@ -210,6 +212,8 @@ cdef class Log:
             self.let_go(self.chunks[i])
         free(self.chunks)
         free(self.spans.items)
+        if self.namespace is not None:
+            self.namespace.bytes -= <int64_t>self.kept_bytes
 
     # ---------------------------------------------------------------- append
 
@@ -314,7 +318,7 @@ cdef class Log:
             chunk.batch = self.ledger.batch()
         self.next = record.offset + 1
         self.unflushed_bytes += record.size
-        self.kept_bytes += record.size
+        self.keep(record.size)
 
     def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
                        int priority=0, int64_t expires_at=0, int64_t not_before=0, int format=0) -> int:
@@ -464,9 +468,9 @@ cdef class Log:
             chunk = self.chunks[i]
             if chunk.state == CHUNK_SEALED:
                 at = chunk_search(chunk, self.first)
-                self.kept_bytes -= chunk_bytes(chunk, at, chunk.count)
+                self.keep(-<int64_t>chunk_bytes(chunk, at, chunk.count))
                 chunk.state = CHUNK_FLUSHED
-                self.kept_bytes += chunk_bytes(chunk, at, chunk.count)
+                self.keep(<int64_t>chunk_bytes(chunk, at, chunk.count))
                 self.sizes.add(chunk.covers, chunk_bytes(chunk, at, chunk.count))
                 self.flushed = chunk.covers
                 self.unflushed_bytes -= chunk.used
@@ -539,6 +543,17 @@ cdef class Log:
 
     # ---------------------------------------------------------------- how much is kept
 
+    cdef void keep(self, int64_t bytes) noexcept:
+        """So much more is kept, or less."""
+        self.kept_bytes += <uint64_t>bytes
+        if self.namespace is not None:
+            self.namespace.bytes += bytes
+
+    cdef void count_for(self, Namespace namespace) noexcept:
+        if self.namespace is None:
+            self.namespace = namespace
+            namespace.bytes += <int64_t>self.kept_bytes
+
     cdef uint64_t bytes_between(self, uint64_t start, uint64_t end, bint* whole) noexcept:
         """Of what is kept and in memory. whole: so is all of it."""
         cdef uint64_t total = 0
@@ -564,7 +579,7 @@ cdef class Log:
         cdef bint whole = 1
         cdef span_t* span = self.sizes.front()
         while span != NULL and span.end <= first:
-            self.kept_bytes -= span.bytes
+            self.keep(-<int64_t>span.bytes)
             start = max(start, span.end)
             self.uncertain = 0
             self.sizes.pop()
@@ -577,9 +592,9 @@ cdef class Log:
                 self.uncertain = 1
             gone = min(gone, span.bytes)
             span.bytes -= gone
-            self.kept_bytes -= gone
+            self.keep(-<int64_t>gone)
         if first > self.flushed:
-            self.kept_bytes -= self.bytes_between(max(start, self.flushed), first, &whole)
+            self.keep(-<int64_t>self.bytes_between(max(start, self.flushed), first, &whole))
 
     def restore_sizes(self, uint64_t first, uint64_t end, list spans not None) -> bool:
         """What segments hold from `first` up to `end`: (offset behind, bytes) of stretches in order. At recovery, and
@@ -590,10 +605,10 @@ cdef class Log:
             return False
         for behind, size in spans:
             sizes.add(behind, size)
-            self.kept_bytes += <uint64_t>size
+            self.keep(<int64_t>size)
         while span != NULL:
             if span.end <= end:
-                self.kept_bytes -= span.bytes
+                self.keep(-<int64_t>span.bytes)
             else:
                 sizes.add(span.end, span.bytes)
             self.sizes.pop()

@@ -7,6 +7,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.memory.message cimport body_t, pub_t
+from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.queue.asked cimport asked_t
 from fluxmq._core.queue.claim cimport GroupOwner, queue_counts_t
 from fluxmq._core.queue.cursor cimport Cursor
@@ -27,6 +28,8 @@ cdef class LogNeeds(Needed):
 cdef class Queue(GroupOwner):
     cdef readonly uint64_t number
     cdef readonly bytes name
+    cdef readonly Namespace namespace
+    cdef readonly tuple address             # (name of the namespace, name): its key in the engine's tables
     cdef readonly uint8_t kind              # QUEUE_*
     cdef readonly bint durable              # what it holds and what becomes of it is recorded
     cdef readonly list logs                 # Log, partition-major: logs[partition * lanes + lane]
@@ -95,6 +98,7 @@ cdef class Queue(GroupOwner):
     cdef uint64_t unsettled(self)
     cdef bint is_address(self, const body_t* body) noexcept
     cdef bint is_full(self, const body_t* body)
+    cdef bint namespace_is_full(self, const body_t* body) except -1
     cdef int note_ready(self, body_t* kept) except -1
     cdef int overflowed(self, const body_t* body) except -1
     cdef bint is_over_ready(self, const body_t* body) except -1

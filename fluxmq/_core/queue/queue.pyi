@@ -3,6 +3,7 @@ from typing import Any, Self, final
 
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.ledger import Ledger
+from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.queue.claim import GroupOwner
 from fluxmq._core.queue.delay import Delays
 from fluxmq._core.queue.group import Group
@@ -43,13 +44,20 @@ class Queue(GroupOwner):
     marked: bool
     wake: Callable[[], Any] | None
     damage: str | None
-    def __new__(cls, ledger: Ledger, number: int, name: bytes, kind: int, logs: list[Log], lanes: int = 1) -> Self: ...
+    def __new__(
+        cls, ledger: Ledger, number: int, name: bytes, kind: int, logs: list[Log], lanes: int = 1,
+        namespace: Namespace | None = None,
+    ) -> Self: ...
     @property
     def line(self) -> Line: ...
     @property
     def number(self) -> int: ...
     @property
     def name(self) -> bytes: ...
+    @property
+    def namespace(self) -> Namespace: ...
+    @property
+    def address(self) -> tuple[bytes, bytes]: ...
     @property
     def kind(self) -> int: ...
     @property

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Machine. Takes publishes into logs, hands news to groups. See queue/queue.pxd, docs/internals/queues.md.
 
-What a publisher asks is in queue/asked.pxd.
+What a publisher asks is in queue/asked.pxd. It is one file because taking, pumping and limits share their state.
 """
 cimport cython
 from libc.stdlib cimport calloc, free
@@ -9,7 +9,8 @@ from libc.string cimport memcmp, memset
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.amqp091.topics cimport levels_match
-from fluxmq._core.memory.message cimport FORMAT_AMQP091
+from fluxmq._core.memory.message cimport FORMAT_AMQP091, body_bytes
+from fluxmq._core.memory.namespace cimport lacks_room
 from fluxmq._core.mqtt.consts cimport REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED, REASON_UNSPECIFIED_ERROR
 from fluxmq._core.queue.asked cimport asked_t, read_asked
 from fluxmq._core.queue.claim cimport busy_lane
@@ -86,17 +87,22 @@ cdef class Queue(GroupOwner):
     """Machine. One per declared queue.
 
     ledger: the node's, or one without a journal for a queue that is only in memory. number, name: see queue/queue.pxd.
+    namespace: None is "/".
     kind: QUEUE_*. logs: partition-major, `lanes` of them to a partition.
     """
 
     def __cinit__(self, Ledger ledger not None, uint64_t number, bytes name not None, int kind, list logs not None,
-                  uint32_t lanes=1):
+                  uint32_t lanes=1, Namespace namespace=None):
         if lanes == 0 or not logs or len(logs) % lanes:
             raise UsageError("a queue has at least one partition, and as many lanes in each")
         self.ledger = ledger
         self.line = (<Log>logs[0]).line
         self.number = number
         self.name = name
+        self.namespace = ledger.commits.root if namespace is None else namespace
+        self.address = (self.namespace.name, name)
+        for log in logs:
+            (<Log>log).count_for(self.namespace)
         self.kind = <uint8_t>kind
         self.durable = ledger.keeps(self.line) and kind != QUEUE_EPHEMERAL
         self.logs = logs
@@ -353,6 +359,10 @@ cdef class Queue(GroupOwner):
                 self.stir()
                 self.ledger.wait_for_earlier(self.line)
                 return 0
+        if not asked.forced and self.namespace.bytes_max and self.namespace_is_full(body):
+            self.refused(&self.counts.refused_full)
+            self.namespace.refused_bytes += 1
+            return REASON_QUOTA_EXCEEDED
         if not asked.forced and self.prompt:
             if not self.drop_head and self.is_over_ready(body):
                 self.refused(&self.counts.refused_full)
@@ -412,6 +422,13 @@ cdef class Queue(GroupOwner):
     cdef bint is_full(self, const body_t* body):
         return ((self.messages_max != 0 and self.kept() >= self.messages_max and self.unsettled() >= self.messages_max)
                 or (self.bytes_max != 0 and self.kept_bytes() + body.payload_length > self.bytes_max))
+
+    cdef bint namespace_is_full(self, const body_t* body) except -1:
+        """Whether its namespace may keep no such message more, when what every group has settled is gone."""
+        cdef size_t size = body_bytes(body)
+        if lacks_room(self.namespace, size) and self.news and self.kind != QUEUE_STREAM:
+            self.trim_settled()
+        return lacks_room(self.namespace, size)
 
     cdef bint is_over_ready(self, const body_t* body) except -1:
         """Whether one more would be more than may be ready, when all who wait have got what they can take."""

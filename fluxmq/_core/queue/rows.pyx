@@ -20,6 +20,7 @@ from fluxmq._core.errors import CorruptError, UsageError
 __all__ = ["Rows", "appends_of", "scan_batch"]
 
 cdef enum:
+    RECORD_NAMESPACE = 14       # memory/ledger.pxd
     RECORD_APPEND = 20          # kinds of journal records, docs/internals/queues.md
     RECORD_SETTLE = 22
     RECORD_QUEUE = 24
@@ -462,7 +463,7 @@ def appends_of(const uint8_t[::1] batch not None, uint64_t log, uint64_t first, 
 
 
 def scan_batch(const uint8_t[::1] batch not None, dict tally not None):
-    """What a journal batch says of queues besides messages: [(kind, body)] of kinds 22 and 24 to 29, in order. Its
+    """What a journal batch says of queues besides messages: [(kind, body)] of kinds 14, 22 and 24 to 29, in order. Its
     messages are added to `tally`: {log: [first offset, last offset, bytes]}. Raises CorruptError."""
     cdef const uint8_t* at
     cdef const uint8_t* stop
@@ -485,7 +486,7 @@ def scan_batch(const uint8_t[::1] batch not None, dict tally not None):
             return found
         if state < 0:
             raise CorruptError("a journal batch does not divide into records")
-        if kind == RECORD_SETTLE or RECORD_QUEUE <= kind <= RECORD_TRIM:
+        if kind == RECORD_NAMESPACE or kind == RECORD_SETTLE or RECORD_QUEUE <= kind <= RECORD_TRIM:
             found.append((kind, (<const char*>body)[:length]))
         elif kind == RECORD_APPEND and length >= 8 + HEAD:
             number = 0

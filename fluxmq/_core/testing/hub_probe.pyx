@@ -9,6 +9,7 @@ from fluxmq._core.memory.link cimport chunk_t, link_drop, link_new, link_sent, l
 from fluxmq._core.memory.message cimport pub_t
 from fluxmq._core.pubsub.routes cimport route_t
 from fluxmq._core.pubsub.session cimport Session
+from fluxmq._core.pubsub.topics cimport Topics
 
 
 @cython.final
@@ -37,12 +38,13 @@ cdef class HubProbe:
 
     def route(self, list topics, int rounds) -> int:
         """Looks every topic up `rounds` times; returns how many hops were found in all."""
+        cdef Topics root = <Topics>self.hub.root.topics
         cdef bytes topic
         cdef uint64_t found = 0
         cdef int i
         for i in range(rounds):
             for topic in topics:
-                found += self.hub.routes.find(<const uint8_t*><const char*>topic, len(topic)).count
+                found += root.routes.find(<const uint8_t*><const char*>topic, len(topic)).count
         return found
 
     def publish(self, bytes topic not None, bytes payload not None, int qos, int rounds) -> int:
@@ -59,7 +61,8 @@ cdef class HubProbe:
             pub.body.payload = <const uint8_t*><const char*>payload
             pub.body.payload_length = <uint32_t>len(payload)
             pub.qos = <uint8_t>qos
-            route = self.hub.routes.find(pub.body.topic, pub.body.topic_length)
+            pub.topics = <void*>self.hub.root.topics
+            route = (<Topics>pub.topics).routes.find(pub.body.topic, pub.body.topic_length)
             self.hub.publish(&pub, route)
             if i & 31 == 31 or i == rounds - 1:
                 sent += self.drain(qos)

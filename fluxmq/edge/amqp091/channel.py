@@ -2,6 +2,7 @@
 
 What is hot (Basic.Publish, Ack, Nack, Reject, Deliver) is in _core/net/amqp091_connection and amqp091_channel. What a
 method asks of exchanges and queues is decided in the engine; here it is taken apart, and answered when it is on disk.
+It is one file because it is one table: each method of the protocol and what it does.
 """
 from __future__ import annotations
 

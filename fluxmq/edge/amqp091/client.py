@@ -14,6 +14,7 @@ from fluxmq.model.amqp import ReplyCode
 
 if TYPE_CHECKING:
     from fluxmq._core.amqp091.methods import Method
+    from fluxmq._core.memory.namespace import Namespace
     from fluxmq._core.net.amqp091_connection import AmqpConnection
 
 __all__ = ["HOLD_BODY", "HOLD_CHANNEL", "HOLD_GET", "HOLD_LOGIN", "HOLD_MEMORY", "Client"]
@@ -36,8 +37,8 @@ class Client:
     """
 
     __slots__ = ("blocked", "capabilities", "client_id", "closing", "connection", "ended_by", "expects", "holds",
-                 "identity", "listener", "mechanism", "name", "number", "open", "peer", "properties", "since_ms",
-                 "vhost")
+                 "identity", "listener", "mechanism", "name", "namespace", "number", "open", "peer", "properties",
+                 "since_ms", "vhost")
 
     def __init__(self, connection: AmqpConnection, serial: int, listener: str, expects: type[Method]) -> None:
         self.connection = connection
@@ -53,6 +54,7 @@ class Client:
         self.properties = b""
         self.capabilities: frozenset[str] = frozenset()
         self.vhost = ""
+        self.namespace: Namespace | None = None  # the virtual host's
         self.open = False  # connection.open-ok was written
         self.since_ms = 0  # then, on the wall
         self.blocked = False  # connection.blocked was written
@@ -92,6 +94,11 @@ class Client:
         self.ended_by = ended_by
         self.say_goodbye(ReplyCode.CONNECTION_FORCED, text)
         self.connection.end()
+
+    @property
+    def place_name(self) -> str:
+        """The namespace that it is in: its virtual host."""
+        return self.vhost or "/"
 
     def tell_accepted(self, flags: int = 0) -> None:
         """For a recording: who this is."""

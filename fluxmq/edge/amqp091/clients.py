@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from fluxmq._core.amqp091.methods import ConnectionBlocked, ConnectionUnblocked
 from fluxmq.edge.amqp091.client import HOLD_MEMORY
 from fluxmq.engine.ports_clients import ClientInfo, ClientsPort
-from fluxmq.model.amqp_queues import split_name
 
 if TYPE_CHECKING:
     from fluxmq.edge.amqp091.bodies import BodyTurns
@@ -36,26 +35,30 @@ class Clients:
         self.open: dict[str, Client] = {}
         self._reason = ""
 
-    def ids(self) -> Iterable[str]:
+    def ids(self) -> Iterable[tuple[str, str]]:
         """See ClientsPort."""
-        return list(self.open)
+        return [(client.vhost, client_id) for client_id, client in self.open.items()]
 
-    def info(self, client_id: str) -> ClientInfo | None:
-        """See ClientsPort."""
+    def _find(self, namespace: str, client_id: str) -> Client | None:
         client = self.open.get(client_id)
+        return client if client is not None and client.vhost == namespace else None
+
+    def info(self, namespace: str, client_id: str) -> ClientInfo | None:
+        """See ClientsPort."""
+        client = self._find(namespace, client_id)
         return client.info() if client is not None else None
 
-    def subscriptions(self, client_id: str) -> Iterable[Mapping[str, Any]]:
+    def subscriptions(self, namespace: str, client_id: str) -> Iterable[Mapping[str, Any]]:
         """See ClientsPort."""
-        client = self.open.get(client_id)
+        client = self._find(namespace, client_id)
         return [] if client is None else [
-            {"queue": split_name(member.queue.name)[1].decode("utf-8", "replace"),
+            {"queue": member.queue.name.decode("utf-8", "replace"),
              "consumer_tag": (member.tag or b"").decode("utf-8", "replace"), "channel": number, "no_ack": member.no_ack}
             for number, channel in client.connection.channels.items() for member in channel.consumers]
 
-    def disconnect(self, client_id: str) -> bool:
+    def disconnect(self, namespace: str, client_id: str) -> bool:
         """See ClientsPort."""
-        client = self.open.get(client_id)
+        client = self._find(namespace, client_id)
         if client is None:
             return False
         client.displaced("disconnected by an administrator", "administrator")

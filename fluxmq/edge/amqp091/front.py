@@ -227,6 +227,7 @@ class Front:
         if client is None or not client.open:
             return
         client.open = False
+        connection.namespace.connections -= 1
         self.clients.open.pop(client.client_id, None)
         self.clients.turns.forget(client)
         self.tally.disconnections[client.ended_by] += 1

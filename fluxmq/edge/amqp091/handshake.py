@@ -39,7 +39,6 @@ __all__ = ["Handshake", "server_properties"]
 Proved = Callable[[Client, "str | None"], None]
 Refused = Callable[[Client, Claim, AuthError], None]
 WRONG = 0x86  # reason of an AuthError: user name or password is wrong
-DEFAULT_VIRTUAL_HOST = "/"
 NAME_LENGTH_MAX = 255  # characters of connection_name that logs and lists show; all of it is among the properties
 # What this broker does beyond the specification, by the names that RabbitMQ gave it: clients ask for some of them.
 CAPABILITIES = (
@@ -219,6 +218,13 @@ class Handshake:
         if not front.permissions.may_open(client, name):
             raise ProtocolError(ReplyCode.NOT_ALLOWED, f"access to vhost '{name}' refused for user "
                                                        f"'{client.identity or ''}'")
+        namespace = front.hub.namespaces[name.encode()]
+        if namespace.connections_max and namespace.connections >= namespace.connections_max:
+            namespace.refused_connections += 1
+            raise ProtocolError(ReplyCode.NOT_ALLOWED, f"access to vhost '{name}' refused for user "
+                                                       f"'{client.identity or ''}': vhost connection limit "
+                                                       f"({namespace.connections_max}) is reached")
+        namespace.connections += 1
         client.expects = None
         client.vhost = name
         client.open = True
@@ -228,7 +234,7 @@ class Handshake:
         connection.write_timeout_ms = front.options.write_timeout_ms
         connection.write(ConnectionOpenOk().frame(0))
         connection.deadline_ms = 0
-        connection.accept(exchanges, name, name == DEFAULT_VIRTUAL_HOST)
+        connection.accept(exchanges, name, namespace)
         if front.hub.recording:
             client.tell_accepted()
         if front.log_connections():

@@ -1,18 +1,19 @@
 """What the access list says about AMQP: exchanges and queues as topics, asked of the same Authority as for MQTT.
 
     Basic.Publish to the default exchange       publish to `$queue/<routing key>`
-    Basic.Publish to amq.topic of "/"           publish to the topic that the routing key is
+    Basic.Publish to amq.topic                  publish to the topic that the routing key is
     Basic.Publish to any other exchange         publish to `$exchange/<exchange>/<routing key as topic>`
     Basic.Consume, Basic.Get, purge             subscribe to `$queue/<queue>`
-    bind, unbind                                subscribe to what is bound: the filter that the key is (amq.topic of
-                                                "/"), or `$exchange/<source>/<key as filter>`
+    bind, unbind                                subscribe to what is bound: the filter that the key is (amq.topic), or
+                                                `$exchange/<source>/<key as filter>`
     declare, delete of a queue                  subscribe to `$queue/<queue>`
     declare, delete of an exchange; messages    publish to `$exchange/<exchange>`
     go there by themselves (alternate, dead
     letters, bound to another exchange)
 
-In a virtual host other than "/" all of these begin with `$vhost/<virtual host>/`, and to open it takes publish or
-subscribe to `$vhost/<virtual host>` itself, which a rule for `$vhost/<virtual host>/#` gives, too. "/" is open to all.
+All of these are asked in the namespace that the virtual host is, as what MQTT clients do there is; how rules name a
+namespace says access/acl.py. To open a virtual host is to enter its namespace (Asking.may_enter); who is bound to one
+by the users file opens no other.
 """
 from __future__ import annotations
 
@@ -45,49 +46,43 @@ class Permissions:
         self.authority = asking.authority
 
     @staticmethod
-    def _prefix(vhost: str) -> str:
-        return "" if vhost == "/" else f"$vhost/{vhost}/"
-
-    @staticmethod
     def _key(key: str, *, pattern: bool) -> str:
         return key.translate(AS_FILTER if pattern else AS_TOPIC)
 
     def _may(self, client: Client, action: str, topic: str) -> bool:
         if self.authority.open_publish if action == PUBLISH else self.authority.open_subscribe:
             return True
-        decided = self.asking.decide(client.connection, client.identity, client.client_id, action, topic)
+        decided = self.asking.decide(client, action, topic)
         if decided is None:
             raise Undecided
         return decided > 0
 
     def may_open(self, client: Client, vhost: str) -> bool:
         """Whether this client may open the virtual host; what it may do there is asked again for each thing."""
-        authority, topic = self.authority, f"$vhost/{vhost}"
-        return (vhost == "/" or authority.open_publish or authority.open_subscribe
-                or self._may(client, PUBLISH, topic) or self._may(client, SUBSCRIBE, topic))
+        bound = self.authority.namespace_of(client.identity)
+        return (not bound or bound == vhost) and self.asking.may_enter(client, vhost)
 
-    def exchange_topic(self, vhost: str, exchange: str, key: str, *, pattern: bool = False) -> str:
+    def exchange_topic(self, exchange: str, key: str, *, pattern: bool = False) -> str:
         if exchange == "" and not pattern:
-            return f"{self._prefix(vhost)}$queue/{key}"
-        if exchange == MQTT_EXCHANGE and vhost == "/":
+            return f"$queue/{key}"
+        if exchange == MQTT_EXCHANGE:
             return self._key(key, pattern=pattern)
-        return f"{self._prefix(vhost)}$exchange/{exchange}/{self._key(key, pattern=pattern)}"
+        return f"$exchange/{exchange}/{self._key(key, pattern=pattern)}"
 
     def decide_publish(self, client: Client, exchange: str, key: str) -> int | None:
         """As Asking.decide, for the hot path, which has the content wait where it is."""
         if self.authority.open_publish:
             return 1
-        return self.asking.decide(client.connection, client.identity, client.client_id, PUBLISH,
-                                  self.exchange_topic(client.vhost, exchange, key))
+        return self.asking.decide(client, PUBLISH, self.exchange_topic(exchange, key))
 
     def may_publish(self, client: Client, exchange: str, key: str) -> bool:
-        return self._may(client, PUBLISH, self.exchange_topic(client.vhost, exchange, key))
+        return self._may(client, PUBLISH, self.exchange_topic(exchange, key))
 
     def may_bind(self, client: Client, source: str, key: str) -> bool:
-        return self._may(client, SUBSCRIBE, self.exchange_topic(client.vhost, source, key, pattern=True))
+        return self._may(client, SUBSCRIBE, self.exchange_topic(source, key, pattern=True))
 
     def may_use_queue(self, client: Client, queue: str) -> bool:
-        return self._may(client, SUBSCRIBE, f"{self._prefix(client.vhost)}$queue/{queue}")
+        return self._may(client, SUBSCRIBE, f"$queue/{queue}")
 
     def may_use_exchange(self, client: Client, exchange: str) -> bool:
-        return self._may(client, PUBLISH, f"{self._prefix(client.vhost)}$exchange/{exchange}")
+        return self._may(client, PUBLISH, f"$exchange/{exchange}")

@@ -1,4 +1,5 @@
-"""Every MQTT client of a node that is connected, for the list of the admin ring."""
+"""Every MQTT client of a node that is connected, for the list of the admin ring. One of another namespace than "/" is
+called <namespace>/<client identifier>, as a queue is."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -24,44 +25,44 @@ class MqttClients:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def ids(self) -> Iterable[str]:
+    def ids(self) -> Iterable[tuple[str, str]]:
         """See ClientsPort."""
-        return [name.decode() for name, session in self._broker.sessions.items()
+        return [(namespace.decode(), name.decode()) for (namespace, name), session in self._broker.sessions.items()
                 if session.data is not None and session.data.connection is not None]
 
-    def info(self, client_id: str) -> ClientInfo | None:
+    def info(self, namespace: str, client_id: str) -> ClientInfo | None:
         """See ClientsPort."""
-        session, client = self._find(client_id)
+        session, client = self._find(namespace, client_id)
         if session is None or client is None:
             return None
         front = client.connection.handler
         return ClientInfo(
             client_id=client_id, protocol=PROTOCOLS.get(client.version, "MQTT"),
             listener=front.name if isinstance(front, Front) else "", peer=client.connection.peer,
-            user=client.identity, mechanism=client.method or "", virtual_host="/", name="",
+            user=client.identity, mechanism=client.method or "", virtual_host=namespace, name="",
             properties={}, channels=0, subscriptions=len(session.subscriptions),
             heartbeat_s=client.connection.keep_alive_ms // 1500,
             since_ms=self._broker.hub.wall_of(session.data.since_ms), blocked=False)
 
-    def subscriptions(self, client_id: str) -> Iterable[Mapping[str, Any]]:
+    def subscriptions(self, namespace: str, client_id: str) -> Iterable[Mapping[str, Any]]:
         """See ClientsPort."""
-        session, _ = self._find(client_id)
+        session, _ = self._find(namespace, client_id)
         return [] if session is None else [
             {"filter": filter_.decode(), "qos": options & 3, "no_local": bool(options & 4),
              "retain_as_published": bool(options & 8), "identifier": identifier}
             for filter_, (options, identifier) in session.subscriptions.items()]
 
-    def disconnect(self, client_id: str) -> bool:
+    def disconnect(self, namespace: str, client_id: str) -> bool:
         """See ClientsPort. DISCONNECT 0x98 of MQTT 5.0, section 3.14.2.1."""
-        _, client = self._find(client_id)
+        _, client = self._find(namespace, client_id)
         if client is None:
             return False
         client.displaced(ReasonCode.ADMINISTRATIVE_ACTION)
         return True
 
-    def _find(self, client_id: str) -> tuple[Session | None, Client | None]:
+    def _find(self, namespace: str, client_id: str) -> tuple[Session | None, Client | None]:
         """The session of a client that is connected, and the client."""
-        session = self._broker.sessions.get(client_id.encode())
+        session = self._broker.sessions.get((namespace.encode(), client_id.encode()))
         client = session.data.connection if session is not None and session.data is not None else None
         return (session, client) if isinstance(client, Client) else (None, None)
 

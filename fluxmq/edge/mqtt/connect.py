@@ -4,7 +4,7 @@
                                                └─► AUTH … AUTH (MQTT 5 enhanced authentication) ─┘
 
 The connection is paused while anything takes time, so what a client sends ahead of CONNACK waits its turn
-[MQTT-3.1.4-6].
+[MQTT-3.1.4-6]. It is one file because it is the steps of one packet, in their order.
 """
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from fluxmq._core.mqtt.props import encode_properties
 from fluxmq._core.wire.text import check_topic
 from fluxmq.edge.asking import PUBLISH, Undecided
 from fluxmq.edge.mqtt.connection import REASON_STRING_MAX, Client, user_properties, without_length
+from fluxmq.edge.mqtt.namespaces import find_namespace, split_user_name
 from fluxmq.engine.ports_cluster import OwnedElsewhere, Unclaimed
 from fluxmq.engine.queue_consumers import is_order
 from fluxmq.engine.sessions import EXPIRY_NEVER, Will
@@ -98,6 +99,7 @@ class Connecting:
             raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
                                 "a session that is kept needs a client identifier [MQTT-3.1.3-8]")
         client.problem_information = bool(packet.get(Property.REQUEST_PROBLEM_INFORMATION, 1))
+        client.named, client.username = split_user_name(self.front, packet.username)
         client.method = cast("str | None", packet.get(Property.AUTHENTICATION_METHOD))
         if client.method is not None:
             self._begin_exchange(client)
@@ -105,14 +107,14 @@ class Connecting:
         authority = self.front.authority
         certificate = connection.certificate if self.username_from else None
         if packet.password is not None:
-            self._refuse_banned(client, packet.username)
-        if authority.needs_wait(packet.username, packet.password, certificate, self.username_from):
+            self._refuse_banned(client, client.username)
+        if authority.needs_wait(client.username, packet.password, certificate, self.username_from):
             connection.pause()
             task = asyncio.get_running_loop().create_task(self._authenticate(client, certificate))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
-        client.identity = authority.authenticate_now(packet.client_id, packet.username, packet.password, certificate,
+        client.identity = authority.authenticate_now(packet.client_id, client.username, packet.password, certificate,
                                                      self.username_from)
         self.finish(client)
 
@@ -122,14 +124,14 @@ class Connecting:
         later = False
         try:
             client.identity = await self.front.authority.authenticate(
-                packet.client_id, packet.username, packet.password, certificate, self.username_from,
+                packet.client_id, client.username, packet.password, certificate, self.username_from,
                 connection.origin.key if connection.origin is not None else b"")
-            self._refuse_banned(client, packet.username)
+            self._refuse_banned(client, client.username)
             if client.packet is not None and not connection.ended:
                 self.finish(client)
         except ProtocolError as error:
             if error.reason == ReasonCode.BAD_USER_NAME_OR_PASSWORD:
-                later = self._refuse_login(client, packet.username, error)
+                later = self._refuse_login(client, client.username, error)
             else:
                 connection.fail(error)
         except Exception as error:
@@ -198,7 +200,7 @@ class Connecting:
             self._send_auth(client, reply, ReasonCode.CONTINUE_AUTHENTICATION)
             return
         exchange, client.exchange = client.exchange, None
-        claimed = client.packet.username if client.packet is not None else client.identity
+        claimed = client.username if client.packet is not None else client.identity
         certificate = client.connection.certificate if self.username_from else None
         client.identity = self.front.authority.finish_exchange(exchange, claimed, certificate, self.username_from)
         if client.packet is not None:
@@ -264,6 +266,7 @@ class Connecting:
         if not client.client_id:
             client.client_id = f"fluxmq-{secrets.token_hex(12)}"
         client.name = client.client_id.encode()
+        namespace = client.namespace = find_namespace(self.front, client)
         will = self._will(client)
         wanted = cast(int, packet.get(Property.SESSION_EXPIRY_INTERVAL, 0)) if v5 else (
             0 if packet.clean_start else EXPIRY_NEVER)
@@ -274,7 +277,7 @@ class Connecting:
         since = self.front.hub.commits.mark
         session, present = self.front.broker.connect(
             client.name, version=client.version, clean_start=packet.clean_start, expiry_s=expiry_s,
-            keep_alive_s=keep_alive, will=will, username=client.identity, connection=client)
+            keep_alive_s=keep_alive, will=will, username=client.identity, connection=client, namespace=namespace)
         client.session = session
         client.present = present
         client.packet = None
@@ -313,7 +316,7 @@ class Connecting:
             self.front.on_log("info", "", "connected", {
                 "client_id": client.client_id, "peer": connection.peer, "listener": self.front.name,
                 "version": {3: "3.1", 4: "3.1.1", 5: "5.0"}[client.version], "user": client.identity,
-                "present": present})
+                "present": present} | client.place())
 
     def _will(self, client: Client) -> Will | None:
         assert client.packet is not None
@@ -337,8 +340,7 @@ class Connecting:
                                                                  "[MQTT-3.2.2-13]")
         allowed: int | None = 0 if topic.startswith(b"$SYS/") else 1
         if allowed and not self.front.authority.open_publish:
-            allowed = self.front.asking.decide(client.connection, client.identity, client.client_id, PUBLISH,
-                                               asked.topic)
+            allowed = self.front.asking.decide(client, PUBLISH, asked.topic)
         if allowed is None:
             raise Undecided
         if allowed <= 0:

@@ -13,6 +13,7 @@ from fluxmq.edge.telling import PRESENT, tell_accepted
 from fluxmq.model.mqtt import Property, ReasonCode
 
 if TYPE_CHECKING:
+    from fluxmq._core.memory.namespace import Namespace
     from fluxmq._core.mqtt.packets import Connect
     from fluxmq._core.net.connection import Connection
     from fluxmq._core.pubsub.session import Session
@@ -50,8 +51,8 @@ class Client:
     """State of one connection, from CONNECT to its end."""
 
     __slots__ = ("clean_start", "client_id", "connection", "ended_by", "exchange", "expiry_override", "identity",
-                 "method", "name", "packet", "packet_size_max", "present", "problem_information", "publish_will",
-                 "reference", "session", "taken", "version")
+                 "method", "name", "named", "namespace", "packet", "packet_size_max", "present", "problem_information",
+                 "publish_will", "reference", "session", "taken", "username", "version")
 
     def __init__(self, connection: Connection, packet: Connect) -> None:
         self.connection = connection
@@ -59,7 +60,10 @@ class Client:
         self.version: int = packet.protocol_level
         self.client_id: str = packet.client_id
         self.name: bytes = b""
+        self.named = ""  # the namespace in front of the user name, and the name without it
+        self.username: str | None = packet.username
         self.identity: str | None = None
+        self.namespace: Namespace | None = None  # from there on where it is let in
         self.session: Session | None = None
         self.exchange: Exchange | None = None
         self.method: str | None = None
@@ -72,6 +76,19 @@ class Client:
         self.taken = False  # CONNACK with success was written
         self.clean_start: bool = packet.clean_start
         self.present = False  # CONNACK said that there was a session
+
+    @property
+    def place_name(self) -> str:
+        """The name of its namespace; "/" before it is in one."""
+        return self.namespace.text if self.namespace is not None else "/"
+
+    def place(self) -> dict[str, str]:
+        """For the log: its namespace, where that is not the default."""
+        return {"namespace": self.place_name} if self.place_name != "/" else {}
+
+    def who(self) -> dict[str, Any]:
+        """For the log: what permissions are about."""
+        return {"client_id": self.client_id, "user": self.identity} | self.place()
 
     def tell_accepted(self, flags: int = 0) -> None:
         """For a recording: who this is; of one that was there before (PRESENT), also what it is subscribed to."""

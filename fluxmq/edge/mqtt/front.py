@@ -2,6 +2,8 @@
 
     CONNECT, AUTH      edge/mqtt/connect.py
     SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, protocol errors, ends, clocks    here
+
+It is one file because the handler of a connection is one object.
 """
 from __future__ import annotations
 
@@ -120,9 +122,8 @@ class Front:
         """The peer broke the protocol: tell it where it can be told, and the log."""
         client: Client | None = connection.state
         connection.end_code = reason
-        fields = {"listener": self.name, "peer": connection.peer, "reason": f"0x{reason:02x}"}
-        if client is not None:
-            fields["client_id"] = client.client_id
+        fields = {"listener": self.name, "peer": connection.peer, "reason": f"0x{reason:02x}"} | (
+            {"client_id": client.client_id} | client.place() if client is not None else {})
         self.on_log("warning", f"protocol {reason}", text, fields)
         if client is not None and connection.open:
             client.ended_by = ENDED_BY.get(ReasonCode(reason), "protocol_error")
@@ -133,7 +134,7 @@ class Front:
             self.connecting.refuse(connection, client, reason, text)
 
     def on_crash(self, connection: Connection, error: BaseException) -> None:
-        client: Client | None = connection.state
+        client = connection.state
         self.on_log("error", f"crash {type(error).__name__}", f"internal error, connection closed: {error!r}",
                     {"listener": self.name, "client_id": client.client_id if client else "", "error": error})
         if client is not None:
@@ -160,7 +161,7 @@ class Front:
             self.broker.disconnect(session, client, publish_will=client.publish_will, expiry_s=client.expiry_override)
             if self.log_connections():
                 self.on_log("info", "", "disconnected", {"client_id": client.client_id, "why": client.ended_by,
-                                                          "dropped": connection.dropped})
+                                                          "dropped": connection.dropped} | client.place())
         client.session = None
         client.packet = None
 
@@ -189,10 +190,10 @@ class Front:
     def may_publish(self, connection: Connection, topic: bytes) -> int | None:
         """Asked by the hot path once per topic and generation of the permissions. None: it is being asked."""
         client: Client = connection.state
-        allowed = self.asking.decide(connection, client.identity, client.client_id, PUBLISH, topic.decode())
+        allowed = self.asking.decide(client, PUBLISH, topic.decode())
         if allowed == 0:
             self.on_log("warning", f"acl {client.client_id}", "publish denied",
-                        {"client_id": client.client_id, "user": client.identity, "topic": topic.decode()})
+                        client.who() | {"topic": topic.decode()})
         return allowed
 
     def tell_present(self, connection: Connection) -> None:
@@ -242,7 +243,7 @@ class Front:
             return True
         if decided and generation == self.authority.generation:
             return decided[filter_] > 0
-        return bool(self.authority.may_subscribe(client.identity, client.client_id, filter_))
+        return bool(self.authority.may_subscribe(client.identity, client.client_id, filter_, client.place_name))
 
     def _in_shares(self, client: Client, steps: Iterator[None], count: int) -> None:
         """Goes through what a client asked for with one packet: at once if it is little. Else nothing more is read of
@@ -282,7 +283,7 @@ class Front:
                 code: int = ReasonCode.NOT_AUTHORIZED
                 self.tally.subscribe_denied += 1
                 self.on_log("warning", f"acl {client.client_id}", "subscribe denied",
-                            {"client_id": client.client_id, "user": client.identity, "filter": wanted.filter})
+                            client.who() | {"filter": wanted.filter})
             else:
                 options = (wanted.qos | wanted.no_local << 2 | wanted.retain_as_published << 3
                            | wanted.retain_handling << 4)
@@ -332,7 +333,8 @@ class Front:
         code, retained = self.broker.subscribe(client.session, filter_, options, identifier, consume)
         why = ""
         if code >= 0x80 and consume is not None and self.broker.consumers is not None:
-            why = self.broker.consumers.refusal(filter_, min(options & 3, self.hub.qos_max), consume)[1]
+            why = self.broker.consumers.refusal(client.session.namespace, filter_, min(options & 3, self.hub.qos_max),
+                                                consume)[1]
         return code, retained, why
 
     def on_queue_order(self, connection: Connection, topic: bytes, properties: bytes) -> tuple[int, str]:
@@ -344,11 +346,11 @@ class Front:
 
     def on_queue_unknown(self, connection: Connection, topic: bytes) -> bool:
         """Nothing takes this topic below `$queue/`: whether now something does."""
-        if self.broker.consumers is None:
+        client: Client = connection.state
+        if self.broker.consumers is None or client.session is None:
             return False
-        made = self.broker.consumers.make_for(topic)
+        made = self.broker.consumers.make_for(topic, client.session.namespace)
         if not made:
-            client: Client = connection.state
             self.on_log("warning", f"queue {client.client_id}", "publish refused: there is no such queue",
                         {"client_id": client.client_id, "topic": topic.decode()})
         return made

@@ -5,7 +5,8 @@ __all__ = ["FrontOptions"]
 
 
 class FrontOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """packet_bytes_max: largest packet taken, bytes. keep_alive_max_s: 0 = any. Times named ms: milliseconds."""
+    """packet_bytes_max: largest packet taken, bytes. keep_alive_max_s: 0 = any. namespace: of clients of which nothing
+    else says it (edge/mqtt/namespaces.py). Times named ms: milliseconds."""
 
     packet_bytes_max: int = (1 << 20) + 65536
     receive_max: int = 1024
@@ -18,3 +19,4 @@ class FrontOptions(msgspec.Struct, frozen=True, kw_only=True):
     payload_bytes_max: int = 1 << 20
     response_information: str = ""
     write_timeout_ms: int = 60_000
+    namespace: str = "/"

@@ -1,0 +1,15 @@
+from fluxmq._core.memory.namespace import Namespace
+from fluxmq._core.pubsub.retained import RetainedTree
+from fluxmq._core.pubsub.routes import Routes
+from fluxmq._core.pubsub.trie import Trie
+
+class Topics:
+    namespace: Namespace
+    trie: Trie
+    routes: Routes
+    retained: RetainedTree
+    retained_bytes: int
+    retained_dirty: set[bytes]
+    def __init__(self, namespace: Namespace, route_entries: int, seed: int) -> None: ...
+    @property
+    def retained_count(self) -> int: ...

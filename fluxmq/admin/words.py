@@ -1,0 +1,33 @@
+"""Words of a query, read: a truth, a number, a partition. Each raises QueueRefused, invalid, for what it is not."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fluxmq.engine.ports_queues import QueueRefused
+
+__all__ = ["number", "partition", "truth"]
+
+_TRUTHS = {"": True, "1": True, "true": True, "0": False, "false": False}
+
+
+def truth(query: Mapping[str, str], word: str) -> bool:
+    """False where it is not said."""
+    text = query.get(word, "false")
+    if text not in _TRUTHS:
+        raise QueueRefused("invalid", f"{word} is true or false, not {text!r}")
+    return _TRUTHS[text]
+
+
+def number(query: Mapping[str, str], word: str, default: int | None, least: int, most: int) -> int | None:
+    """From least to most; default where it is not said."""
+    text = query.get(word)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= most):
+        raise QueueRefused("invalid", f"{word} is a number from {least} to {most}, not {text!r}")
+    return int(text)
+
+
+def partition(query: Mapping[str, str]) -> int | None:
+    """None: of all."""
+    return number(query, "partition", None, 0, 65535)

@@ -1,0 +1,52 @@
+"""Which namespace an MQTT client is in. The first that says so counts; what connects stays there until it ends.
+
+    <namespace>:<user> as user name     the name in front of the first colon, unless all of it is the name of a user
+    the user's entry in the users file  who is bound to a namespace may enter no other
+    the listener                        server.mqtt.….namespace
+    "/"                                 the default of the listener
+
+RabbitMQ divides at the last colon, for its users have none in their names. Here namespaces have none, and users may:
+a name with one colon means the same to both.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fluxmq._core.errors import AuthError
+from fluxmq.model.mqtt import ReasonCode
+
+if TYPE_CHECKING:
+    from fluxmq._core.memory.namespace import Namespace
+    from fluxmq.edge.mqtt.connection import Client
+    from fluxmq.edge.mqtt.front import Front
+
+__all__ = ["find_namespace", "split_user_name"]
+
+
+def split_user_name(front: Front, username: str | None) -> tuple[str, str | None]:
+    """The namespace that a user name of CONNECT names, "" for none, and the user that is to prove who he is.
+
+    On a node that has no namespace but "/" a colon is nothing special, as before there were namespaces.
+    """
+    if username is None or ":" not in username or len(front.hub.namespaces) == 1 or front.authority.has_user(username):
+        return "", username
+    name, _, user = username.partition(":")
+    return (name, user or None) if name else ("", username)
+
+
+def find_namespace(front: Front, client: Client) -> Namespace:
+    """Where this client is, who has proved who he is. Raises AuthError(0x87) when it may not be there, and Undecided
+    while that is being asked."""
+    bound = front.authority.namespace_of(client.identity)
+    name = client.named or bound or front.options.namespace
+    if bound and name != bound:
+        raise AuthError(ReasonCode.NOT_AUTHORIZED, f"user {client.identity!r} may only enter namespace {bound!r}, to "
+                                                   f"which the users file binds him, and asked for {name!r}")
+    namespace = front.hub.namespaces.get(name.encode())
+    if namespace is None or not namespace.open:
+        raise AuthError(ReasonCode.NOT_AUTHORIZED, f"there is no namespace {name!r}: add it to `namespaces` in the "
+                                                   f"configuration, or make it with `fluxmq namespace create`")
+    if not front.asking.may_enter(client, name):
+        raise AuthError(ReasonCode.NOT_AUTHORIZED, f"user {client.identity or ''!r} may not enter namespace {name!r}: "
+                                                   f"no rule of the access list lets him")
+    return namespace

@@ -1,0 +1,126 @@
+"""An entry of a list of the configuration, read from what a user wrote and written back: of `queues` and `namespaces`.
+
+Durations are written as everywhere (90s, 250ms), sizes too (64KiB); inside they are float seconds and int bytes.
+"""
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Mapping
+from typing import Any, get_type_hints
+
+import msgspec
+from msgspec import Struct, inspect
+
+from fluxmq.model import limits
+from fluxmq.model.config_types import describe
+from fluxmq.model.units import format_duration, format_size, parse_duration, parse_size
+
+__all__ = ["KIND_MAX", "SpecError", "read_struct", "write_struct"]
+
+KIND_MAX = {"duration": limits.INTERVAL_SECONDS_MAX, "size": limits.SIZE_BYTES_MAX}
+
+
+class SpecError(ValueError):
+    """path: of the key, such as limits.max_depth, or [3].type in a list. text: what is wrong, and what is allowed."""
+
+    def __init__(self, path: str, text: str) -> None:
+        super().__init__(f"{path}: {text}" if path else text)
+        self.path = path
+        self.text = text
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return type(self), (self.path, self.text)
+
+
+def _written(cls: type[Struct], key: str, value: Any) -> Any:
+    info = _shape(cls)[0][key].type
+    extra: dict[str, Any] = {}
+    while isinstance(info, inspect.Metadata):
+        extra |= info.extra or {}
+        info = info.type
+    if extra.get("kind") == "duration":
+        return format_duration(value)
+    if extra.get("kind") == "size":
+        return format_size(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+@functools.cache
+def _shape(cls: type[Struct]) -> tuple[dict[str, inspect.Field], dict[str, Any]]:
+    """Fields and their types, by name. Kept: to find them out takes a millisecond, and queues may be thousands."""
+    info = inspect.type_info(cls)
+    assert isinstance(info, inspect.StructType)
+    return {field.name: field for field in info.fields}, get_type_hints(cls, include_extras=True)
+
+
+def read_struct(cls: type[Struct], given: object, path: str, *, what: str,
+                refused: Mapping[str, str] | None = None) -> Struct:
+    """An entry, or a section of one. path: where it stands, with a dot behind it. what: its name, for texts. refused:
+    keys of other versions, and what to write instead. Raises SpecError."""
+    if not isinstance(given, Mapping):
+        raise SpecError(path.rstrip("."), f"a section is expected, with keys such as {_example(cls)}")
+    fields, hints = _shape(cls)
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in fields:
+            near = difflib.get_close_matches(str(key), fields, 1)
+            if key in (refused or ()):
+                raise SpecError(f"{path}{key}", (refused or {})[key])
+            raise SpecError(f"{path}{key}", "there is no such key" + (f"; did you mean {near[0]}?" if near else
+                                                                      f"; there are {', '.join(fields)}"))
+        found[key] = _leaf(hints[key], fields[key].type, value, f"{path}{key}", what)
+    if "name" in fields and "name" not in found:
+        raise SpecError(f"{path}name", f"is needed: every {what} has a name")
+    return cls(**found)
+
+
+def write_struct(spec: Struct, plain: Struct, *always: str) -> dict[str, Any]:
+    """As a user would write it: what differs from `plain`, and the keys that are always there."""
+    found: dict[str, Any] = {key: getattr(spec, key) for key in always}
+    for key in type(spec).__struct_fields__:
+        value, default = getattr(spec, key), getattr(plain, key)
+        if value == default or key in always:
+            continue
+        if isinstance(value, Struct):
+            value = {name: _written(type(value), name, getattr(value, name)) for name in value.__struct_fields__
+                     if getattr(value, name) != getattr(default, name)}
+        else:
+            value = _written(type(spec), key, value)
+        found[key] = value
+    return found
+
+
+def _example(cls: type[Struct]) -> str:
+    return ", ".join(cls.__struct_fields__[:3])
+
+
+def _leaf(hint: Any, info: inspect.Type, value: object, path: str, what: str) -> Any:
+    if isinstance(info, inspect.StructType):
+        return read_struct(info.cls, value, f"{path}.", what=what)
+    written = info
+    extra: dict[str, Any] = {}
+    while isinstance(info, inspect.Metadata):
+        extra |= info.extra or {}
+        info = info.type
+    try:
+        if extra.get("kind") == "duration":
+            value = parse_duration(value)
+        elif extra.get("kind") == "size":
+            value = parse_size(value)
+        if isinstance(info, inspect.VarTupleType) and isinstance(value, list):
+            value = tuple(value)
+        converted = msgspec.convert(value, hint)
+        if converted > KIND_MAX.get(extra.get("kind", ""), converted):
+            raise ValueError("too large")
+        return converted
+    except (ValueError, msgspec.ValidationError):
+        _, allowed, choices = describe(written, hint)
+        near = difflib.get_close_matches(str(value).lower(), choices, 1)
+        raise SpecError(path, f"{_shown(value)} cannot be used; allowed: {allowed}"
+                              + (f"; the nearest is {near[0]}" if near else "")) from None
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
