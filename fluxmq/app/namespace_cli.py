@@ -63,7 +63,13 @@ def namespace_show(place: Place, name: str) -> None:
 
     def text() -> str:
         row = _row(answer)
-        return "".join(f"{title.lower():<16}{plain(row[key])}\n" for key, title in _COLUMNS.items())
+        lines = [f"{title.lower():<20}{plain(row[key])}" for key, title in _COLUMNS.items()]
+        lines.append(f"{'bytes kept':<20}{answer['bytes']}")
+        for key, most in answer["limits"].items():
+            refused = answer["refused"][key]
+            times = f", reached {refused} times since the start" if refused else ""
+            lines.append(f"{'limit ' + key.replace('_', ' '):<28}{most or 'none'}{times}")
+        return "\n".join(lines) + "\n"
 
     place.show(answer, text)
 
