@@ -63,8 +63,8 @@ def namespace_show(place: Place, name: str) -> None:
 
     def text() -> str:
         row = _row(answer)
-        lines = [f"{title.lower():<20}{plain(row[key])}" for key, title in _COLUMNS.items()]
-        lines.append(f"{'bytes kept':<20}{answer['bytes']}")
+        lines = [f"{title.lower():<28}{plain(row[key])}" for key, title in _COLUMNS.items()]
+        lines.append(f"{'bytes kept':<28}{answer['bytes']}")
         for key, most in answer["limits"].items():
             refused = answer["refused"][key]
             times = f", reached {refused} times since the start" if refused else ""

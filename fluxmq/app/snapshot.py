@@ -23,7 +23,9 @@ __all__ = ["Snapshots"]
 # What is counted for each namespace.
 _OF_NAMESPACE: dict[str, Callable[[Namespace], int]] = {
     "connections": lambda one: one.connections, "sessions": lambda one: one.sessions, "queues": lambda one: one.queues,
-    "retained": lambda one: one.topics.retained_count, "retained_bytes": lambda one: one.topics.retained_bytes}
+    "retained": lambda one: one.topics.retained_count, "retained_bytes": lambda one: one.topics.retained_bytes,
+    "kept_bytes": lambda one: one.bytes, "refused_total": lambda one: (
+        one.refused_connections + one.refused_sessions + one.refused_queues + one.refused_bytes + one.held_back)}
 DROPS = ("buffer_full", "queue_full", "expired", "too_large", "no_connection")
 
 

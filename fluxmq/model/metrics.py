@@ -176,6 +176,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("fluxmq_namespace_queues", "gauge", "Queues and streams of a namespace.", labels=(_NAMESPACE,)),
     Metric("fluxmq_namespace_retained", "gauge", "Retained messages of a namespace.", labels=(_NAMESPACE,)),
     Metric("fluxmq_namespace_retained_bytes", "gauge", "Their payloads and topics.", "bytes", labels=(_NAMESPACE,)),
+    Metric("fluxmq_namespace_kept_bytes", "gauge", "What limits.bytes of a namespace counts: retained messages, what "
+           "waits in its sessions and queues.", "bytes", labels=(_NAMESPACE,)),
+    Metric("fluxmq_namespace_refused_total", "counter", "How often a limit of a namespace refused or held back "
+           "something.", labels=(_NAMESPACE,)),
     Metric("fluxmq_queues", "gauge", "Queues and streams.",
            labels=(Label("type", ("classic", "stream", "ephemeral")),)),
     Metric("fluxmq_queues_damaged", "gauge", "Queues that are stopped because a file of theirs cannot be read."),

@@ -458,6 +458,8 @@ def test_metrics_are_right(run_broker: Callable[..., Run], tmp_path: Path) -> No
         total = {"retained": "retained_messages"}.get(part, part)
         assert moved.pop(f'fluxmq_namespace_{part}{{namespace="/"}}') == after[f"fluxmq_{total}"] - before[
             f"fluxmq_{total}"]
+    assert moved.pop('fluxmq_namespace_kept_bytes{namespace="/"}') == sum(
+        after[name] - before[name] for name in ("fluxmq_queued_bytes", "fluxmq_retained_bytes"))
     for cached in ("hits", "misses"):
         moved.pop(f"fluxmq_route_cache_{cached}_total", None)
     assert moved == {
