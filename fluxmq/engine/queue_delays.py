@@ -22,6 +22,7 @@ def adopt_delays(manager: QueueManager, state: QueueState, log: Log, group_numbe
     group = Group(manager.hub.ledger, group_number, DELAY_GROUP, volatile=not state.queue.durable,
                   line=state.queue.line)
     group.home = state.queue
+    log.count_for(state.queue.namespace)
     delays = state.queue.delays = Delays(log, group)
     return delays
 

@@ -3,15 +3,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.amqp import AmqpClient
 from kit.client import KEPT, Client
 from kit.node import Node
-from oracle.mqtt import Connack, Connect, Publish
+from kit.scram import ScramClient
+from oracle.mqtt import Auth, Connack, Connect, Publish
+from prometheus_client.parser import text_string_to_metric_families
 
-from fluxmq.access.users import add_user
+from fluxmq.access.users import Users, add_user
+from fluxmq.admin.metrics import Metrics
 from fluxmq.app.server import Server
+from fluxmq.model import limits
 
 NAMESPACES = "[shop, plant]"
 Start = Callable[..., Node]
@@ -103,8 +108,6 @@ def test_by_users_file(start: Start, tmp_path: Path) -> None:
 
 
 def test_a_new_password_leaves_the_namespace(tmp_path: Path) -> None:
-    from fluxmq.access.users import Users
-
     file = users(tmp_path, anna="my shop", bert="")
     users(tmp_path, anna=None)
     assert Users.load(file).namespace("anna") == "my shop" and Users.load(file).namespace("bert") == ""
@@ -226,3 +229,90 @@ def test_connections_are_counted(start: Start) -> None:
     taken.disconnect()
     amqp.disconnect()
     assert node.call(count) == (0, 1)
+
+
+SCRAM = "SCRAM-SHA-256"
+
+
+def test_a_user_who_proves_himself_anew_stays_where_he_is(start: Start, tmp_path: Path) -> None:
+    """Also when the users file binds him to another namespace meanwhile."""
+    node = start(auth__users_file=users(tmp_path, anna="", bert="plant"))
+
+    def prove(client: Client, user: str, reason: int, **connect: Any) -> None:
+        scram = ScramClient(user, "x")
+        said = {"authentication_method": SCRAM, "authentication_data": scram.first()}
+        client.send(Connect(client_id=user, properties=said, **connect) if connect else Auth(reason=0x19,
+                                                                                            properties=said))
+        challenge = client.answer(Auth, reason=0x18).prop("authentication_data")
+        client.send(Auth(reason=0x18, properties={
+            "authentication_method": SCRAM, "authentication_data": scram.final(challenge)}))
+        client.answer(Connack if connect else Auth, reason=reason)
+
+    client = Client(node.address)
+    prove(client, "anna", 0, username="shop:anna")
+    assert where(node, "anna") == ["shop"]
+    other = Client(node.address)
+    prove(other, "bert", 0, clean_start=True)
+    assert where(node, "bert") == ["plant"]
+    prove(Client(node.address), "bert", 0x87, username="shop:bert")
+    add_user(tmp_path / "users", "anna", "x", namespace="plant", scram_iterations=4096)
+    node.call(Server.reload)
+    prove(client, "anna", 0)
+    assert where(node, "anna") == ["shop"]
+    client.subscribe("t")
+    client.publish("t", b"x")
+    assert client.receive().payload == b"x"
+
+
+def test_a_reload_reviews_subscriptions_by_their_namespace(start: Start, tmp_path: Path) -> None:
+    acl = "version: 1\nrules:\n  - {allow: all, namespace: [%s], topics: ['#']}\n  - {allow: all, topics: ['#']}\n"
+    (tmp_path / "acl").write_text(acl % "shop, plant")
+    node = start(auth__acl_file=tmp_path / "acl")
+    clients = {}
+    for name in ("/", "shop", "plant"):
+        clients[name] = Client(node.address)
+        clients[name].connect("c", username=f"{name}:u")
+        clients[name].subscribe("t")
+    for allowed in ("plant", "shop, plant"):
+        (tmp_path / "acl").write_text(acl % allowed)
+        node.call(Server.reload)
+        for name, client in clients.items():
+            may = name == "/" or name in allowed
+            client.publish("t", name.encode(), 1, expect=0 if may else 0x87)
+            if may:
+                client.receive("t", name.encode())
+            client.expect_quiet()
+
+
+def test_metrics_and_logs_name_it(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    node = start()
+    client, root = Client(node.address), Client(node.address)
+    with caplog.at_level("INFO"):
+        client.connect("a", username="shop:u", **KEPT)
+        root.connect("a")
+        client.publish("t", b"x", 1, retain=True)
+        page = node.call(lambda server: Metrics(server.snapshots.metrics, strict=True,
+                                                namespaces=server.snapshots.namespace_metrics).render()).decode()
+        client.disconnect()
+        root.disconnect()
+        node.call(lambda server: server.notes.flush())
+    found = {(sample.name, sample.labels["namespace"]): sample.value
+             for family in text_string_to_metric_families(page) for sample in family.samples
+             if "namespace" in sample.labels and "limit" not in sample.labels}
+    assert {name: found[f"fluxmq_namespace_{name}", "shop"] for name in ("connections", "sessions", "retained")} == {
+        "connections": 1, "sessions": 1, "retained": 1}
+    assert found["fluxmq_namespace_bytes", "shop"] > 0 == found["fluxmq_namespace_bytes", "plant"]
+    assert 'fluxmq_namespace_refused_total{namespace="plant",limit="messages_per_second"} 0' in page
+    said = [(record.message, record.__dict__.get("namespace")) for record in caplog.records
+            if record.message in ("connected", "disconnected")]
+    assert sorted(said, key=str) == sorted([(what, where_) for what in ("connected", "disconnected")
+                                            for where_ in ("shop", None)], key=str)
+
+
+def test_few_namespaces_have_labels(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "METRICS_NAMESPACES_MAX", 4)
+    node = start()
+    for number in range(9):
+        node.call(lambda server, name=b"n%d" % number: server.hub.add_namespace(name))  # type: ignore[misc]
+    shown = node.call(lambda server: [one.name for one in server.snapshots.namespace_metrics()])
+    assert shown == ["/", "shop", "plant", "n0"]

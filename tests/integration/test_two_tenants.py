@@ -36,6 +36,7 @@ from oracle.mqtt import (
 )
 
 from fluxmq.app.admin_client import AdminClient, AdminError
+from fluxmq.app.server import Server
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.queues import QueueManager
 from fluxmq.engine.session_line import SessionLine
@@ -336,6 +337,20 @@ class Tenant:
         self.noted.append(("crash", self.look(), self.rest()))
 
 
+def miscounted(server: Server) -> list[str]:
+    """The namespaces whose count of bytes is not the sum of what is there."""
+    found = []
+    for namespace in server.hub.namespaces.values():
+        queues = [queue for queue in server.queue_manager.states if queue.namespace is namespace]
+        kept = namespace.topics.retained_bytes + sum(
+            session.queued_bytes for session in server.broker.sessions.values() if session.namespace is namespace)
+        kept += sum(log.kept_bytes for queue in queues for log in (
+            *queue.logs, *([queue.delays.log] if queue.delays is not None else [])))
+        if namespace.bytes != kept:
+            found.append(f"{namespace.text}: {namespace.bytes} for {kept}")
+    return found
+
+
 def play(directory: Path, histories: dict[str, list[Operation]], chance: random.Random, crash_at: Sequence[int],
          process: bool) -> dict[str, list[Any]]:
     """What each tenant notes. crash_at: when each has done so many operations, which it waits for, there is a crash."""
@@ -359,6 +374,8 @@ def play(directory: Path, histories: dict[str, list[Operation]], chance: random.
                     tenant.came_back()
         for tenant in tenants.values():
             tenant.do(("look", ()))
+        if world.node is not None:
+            assert world.node.call(miscounted) == []
         return {tag: tenant.noted for tag, tenant in tenants.items()}
     finally:
         for tenant in tenants.values():

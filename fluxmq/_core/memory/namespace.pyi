@@ -1,11 +1,14 @@
 import builtins
-from typing import Any, Final
+from typing import Any, Final, Self, final
+
+__all__ = ["ENDED", "ROOT", "Namespace", "read_namespace"]
 
 ENDED: bytes
 ROOT: Final = b"/"
 
 def read_namespace(record: bytes) -> tuple[bytes | None, bool]: ...
 
+@final
 class Namespace:
     topics: Any
     open: bool
@@ -37,7 +40,7 @@ class Namespace:
     @property
     def held_back(self) -> int: ...
     def limit_rate(self, rate_max: int) -> None: ...
-    def __init__(self, name: builtins.bytes) -> None: ...
+    def __new__(cls, name: builtins.bytes) -> Self: ...
     @property
     def text(self) -> str: ...
     @property

@@ -112,7 +112,7 @@ cdef class Log:
     cdef const record_t* following(self, chunk_t* chunk, const record_t* record) noexcept
     cdef void keep(self, int64_t bytes) noexcept
     # It is a queue's, which is there.
-    cdef void count_for(self, Namespace namespace) noexcept
+    cpdef count_for(self, Namespace namespace)
     cdef chunk_t* tail_for(self, uint32_t size) except NULL
     cdef int insert(self, uint32_t at, chunk_t* chunk) except -1
     cdef void take_out(self, uint32_t at) noexcept

@@ -549,7 +549,7 @@ cdef class Log:
         if self.namespace is not None:
             self.namespace.bytes += bytes
 
-    cdef void count_for(self, Namespace namespace) noexcept:
+    cpdef count_for(self, Namespace namespace):
         if self.namespace is None:
             self.namespace = namespace
             namespace.bytes += <int64_t>self.kept_bytes

@@ -76,6 +76,8 @@ class Client:
     def fields(self) -> dict[str, Any]:
         """For the log."""
         found = {"client_id": self.client_id, "listener": self.listener}
+        if self.place_name != "/":
+            found["namespace"] = self.vhost
         return found | {"connection_name": self.name} if self.name else found
 
     def say_goodbye(self, code: int, text: str) -> None:
