@@ -4,6 +4,8 @@ one file because all of them are steps of a session's life.
 The hot verbs (publish, deliver, acknowledge) are compiled and live in fluxmq/_core/hub/hub.pyx; this object configures
 them. Time comes from Hub.steady_ms (fluxmq/_core/memory/node.pxd); `tick` is called about four times a second.
 
+It is one file because the verbs share what a session is: its timers, its place in the index, its counts, its records.
+
     connect ──► attached by the edge when CONNACK has left ──► disconnect ──► (expiry) ──► end
                                       │                             ▲
                                       └── takeover by the same client identifier

@@ -3,6 +3,7 @@ because all of them work on the same tables.
 
 The hot verbs (append, claim, settle) are compiled (_core/queue/); this object makes and configures what they work
 on, and is told by callbacks of what they cannot decide. On disk: queue_store.py. What becomes due: queue_clock.py.
+It is one file because every verb changes the same tables: of queues, of their groups, of what the view must hear.
 """
 from __future__ import annotations
 

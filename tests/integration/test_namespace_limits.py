@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from integration.test_namespaces import enter, open_vhost
 from kit.amqp import AmqpClient
+from kit.amqp_wire import Wire
 from kit.client import KEPT, Client
 from kit.node import Node
 from oracle.mqtt import Connack, Connect, Publish
@@ -191,3 +192,25 @@ def test_messages_per_second(start: Start) -> None:
         seen.expect(Publish, payload=b"%d" % number)
     assert about(node)["refused"]["messages_per_second"] > 0
     assert about(node, "plant")["refused"]["messages_per_second"] == 0
+
+
+def test_messages_per_second_of_amqp(start: Start) -> None:
+    """Each is confirmed, late; a consumer on a connection of its own goes on."""
+    node = start(messages_per_second=40)
+    wire = Wire(node.listens("amqp091.plain")).login(vhost="shop")
+    wire.open_channel()
+    wire.call(1, "queue.declare", queue="q")
+    wire.call(1, "confirm.select")
+    reader = Wire(node.listens("amqp091.plain")).login(vhost="shop")
+    reader.open_channel()
+    reader.call(1, "basic.consume", queue="q", no_ack=True)
+    for number in range(50):
+        wire.publish(1, "", "q", b"%d" % number)
+    found = [reader.expect_content(1).body for _ in range(50)]
+    assert found == [b"%d" % number for number in range(50)]
+    confirmed = 0
+    while confirmed < 50:
+        name, arguments = wire.next(1)
+        assert name == "basic.ack"
+        confirmed = arguments["delivery_tag"]  # type: ignore[index]
+    assert about(node)["refused"]["messages_per_second"] > 0
