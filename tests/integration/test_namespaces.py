@@ -1,12 +1,15 @@
 """How a client comes into a namespace, in both protocols, and what it may do there."""
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kit.amqp import AmqpClient
+from kit.certs import issue, make_ca
 from kit.client import KEPT, Client
 from kit.node import Node
 from kit.scram import ScramClient
@@ -114,6 +117,27 @@ def test_a_new_password_leaves_the_namespace(tmp_path: Path) -> None:
     assert "namespace=my%20shop" in file.read_text()
     users(tmp_path, anna="")
     assert Users.load(file).namespace("anna") == Users.load(file).namespace("nobody") == ""
+
+
+def test_by_user_name_with_a_certificate(start: Start, tmp_path: Path) -> None:
+    """The certificate says who it is, the user name where."""
+    authority = make_ca(tmp_path / "ca")
+    certificate, key = issue(authority, "localhost", dns=["localhost"])
+    mtls = "server__mqtt__tcp__mtls__"
+    node = start(**{f"{mtls}addr": "127.0.0.1:0", f"{mtls}cert_file": certificate, f"{mtls}key_file": key,
+                    f"{mtls}ca_file": authority.cert_file, f"{mtls}username_from": "cn"})
+    context = ssl.create_default_context(cafile=str(authority.cert_file))
+    context.check_hostname = False
+    context.load_cert_chain(*issue(authority, "anna"))
+    for name, reason in (("shop:", 0), ("plant:anna", 0), ("shop:bert", 0x87), (None, 0), ("anna", 0)):
+        raw = socket.create_connection(node.listens("mqtt.tcp.mtls"))
+        client = Client(context.wrap_socket(raw, server_hostname="127.0.0.1"))
+        client.connect("c", username=name, expect=reason)
+        if not reason:
+            entered = name.partition(":")[0] if name and ":" in name else "/"
+            assert node.call(lambda server: [(session.namespace.text, session.data.username) for session
+                                             in server.broker.sessions.values()]) == [(entered, "anna")]
+            client.disconnect()
 
 
 ACL = """version: 1
