@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["end"]
 
+NAMES = ("q1", "q2", "dead")     # of queues that AMQP declares
 ROUNDS = 14         # of draining, with time between them for what waits
 ROUND_MS = 1500
 
@@ -56,8 +57,10 @@ def _drain(history: History) -> None:
     books, node = world.books, world.node
     assert node is not None
     now_ms = lambda: world.clock.mono_ms  # noqa: E731
-    groups = {name for key, queue in books.queues.items() if "|" not in key for name in queue.groups} | {"default"}
-    drains = {name: MqttClient(f"drain-{name}", 5, books, history.chance, now_ms) for name in sorted(groups)}
+    drained = [(queue, name) for queue in books.queues.values() if queue.name not in NAMES
+               for name in ([""] if queue.kind == "stream" else sorted(queue.groups.keys() | {"default"}))]
+    drains = {each: MqttClient(f"drain-{each[1]}", 5, books, history.chance, now_ms, each[0])
+              for each in sorted({(queue.namespace, name or "default") for queue, name in drained})}
     world.mqtt += drains.values()
     for client in drains.values():
         client.connect(node, clean=True, kept=False)
@@ -66,16 +69,11 @@ def _drain(history: History) -> None:
     for each in hosts.values():
         each.connect(node)
     world.quiet(judge=False)
-    for key, queue in books.queues.items():
-        if "|" in key:
-            continue
-        for name in sorted(queue.groups.keys() | {"default"}) if queue.kind != "stream" else [""]:
-            if key == "s":
-                drains["default"].consume("s", "", 1, manual=False, offset="first")
-            else:
-                drains[name].consume(key, name, 1, manual=False)
+    for queue, name in drained:
+        drains[queue.namespace, name or "default"].consume(queue.name, name, 1, manual=False,
+                                                           offset="" if name else "first")
     for vhost, topology in history.topologies.items():
-        for queue_name in ("q1", "q2", "dead"):
+        for queue_name in NAMES:
             if topology.key(queue_name) in topology.there:
                 hosts[vhost].exists(queue_name)
                 hosts[vhost].consume(queue_name, 0)
@@ -117,10 +115,14 @@ def _settle_all(history: History) -> bool:
 def _retained(history: History) -> None:
     world = history.world
     assert world.node is not None
-    reader = MqttClient("reader", 5, world.books, history.chance, lambda: world.clock.mono_ms)
-    world.mqtt.append(reader)
-    reader.connect(world.node, clean=True, kept=False)
+    readers = [MqttClient("reader", 5, world.books, history.chance, lambda: world.clock.mono_ms, vhost)
+               for vhost in history.topologies]
+    world.mqtt += readers
+    for reader in readers:
+        reader.connect(world.node, clean=True, kept=False)
     world.quiet(judge=False)
-    reader.subscribe("r/#", 1)
+    for reader in readers:
+        reader.subscribe("r/#", 1)
     world.quiet(judge=False)
-    world.books.verdict_of_retained(reader.retained)
+    for reader in readers:
+        world.books.verdict_of_retained(reader.namespace, reader.retained)

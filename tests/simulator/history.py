@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
+from typing import Any
 
 from simulator.amqp_client import AmqpClient
 from simulator.ending import end
@@ -23,8 +24,10 @@ __all__ = ["Failed", "History", "play"]
 TOPICS = ("t/a", "t/b", "t/c")      # t/c is captured into the queue `w`
 FILTERS = ("t/a", "t/+", "#", "t/b", "t/#")
 RETAINED = ("r/one", "r/two")
-# MQTT's namespaces: where there are any, clients are drawn over them here, as AMQP's are over virtual hosts.
+# Namespaces, which are AMQP's virtual hosts; queues that are configured are in each, by the same names.
 VIRTUAL_HOSTS = ("/", "v")
+QUEUES = (("w", "classic", "w.dlq", False), ("few", "classic", "few.dlq", True), ("s", "stream", "", False),
+          ("e", "ephemeral", "", False), ("w.dlq", "classic", "", False), ("few.dlq", "classic", "", False))
 STEPS = (14, 60)
 DISK_CALLS = ("pwrite", "pwrite", *["fdatasync"] * 5, "fsync", "fsync-directory", "open", "rename", "unlink",
               "ftruncate", *["view"] * 5, "syncfs", "mkdir", "pread", "reserve")
@@ -45,15 +48,16 @@ class History:
         self.chance = chance = random.Random(seed)
         self.world = World(chance, self._options())
         books = self.world.books
-        for name, kind, dead, limited in (("w", "classic", "w.dlq", False), ("few", "classic", "few.dlq", True),
-                                          ("s", "stream", "", False), ("e", "ephemeral", "", False),
-                                          ("w.dlq", "classic", "", False), ("few.dlq", "classic", "", False)):
-            books.queue(QueueBook(name, kind, dead, limited)).made_at = 1
+        for vhost in VIRTUAL_HOSTS:
+            for name, kind, dead, limited in QUEUES:
+                books.queue(QueueBook(f"{vhost}|{name}", kind, dead and f"{vhost}|{dead}", limited)).made_at = 1
         now_ms: Callable[[], int] = lambda: self.world.clock.mono_ms  # noqa: E731
-        self.world.mqtt = [MqttClient(f"c{at}", chance.choice((4, 5, 5)), books, chance, now_ms)
-                           for at in range(chance.randint(2, 4))]
+        # Half of the histories have the same clients in each namespace, the others all of them in one.
+        where = chance.choice((VIRTUAL_HOSTS, VIRTUAL_HOSTS, VIRTUAL_HOSTS[:1], VIRTUAL_HOSTS[1:]))
+        self.world.mqtt = [MqttClient(f"c{at}", chance.choice((4, 5, 5)), books, chance, now_ms, vhost)
+                           for at in range(chance.randint(2, 4) if len(where) == 1 else 2) for vhost in where]
         self.world.amqp = [AmqpClient(f"a{at}", vhost, books, chance, now_ms)
-                           for at in range(chance.randint(0, 2)) for vhost in (chance.choice(VIRTUAL_HOSTS),)]
+                           for at in range(chance.randint(0, 2)) for vhost in (chance.choice(where),)]
         self.topologies = {vhost: Topology(vhost, self.world) for vhost in VIRTUAL_HOSTS}
         self.produced: list[tuple[Message, str, list[tuple[str, str]]]] = []
         self.drained_at = 0
@@ -71,11 +75,11 @@ class History:
             journal_bytes=chance.choice((2048, 4096, 16384)), checkpoint_bytes=chance.choice((1500, 6000, 1 << 30)),
             segment_bytes=chance.choice((300, 1024, 4096)), small_bytes=chance.choice((0, 0, 200, 1 << 16)),
             cache_bytes=chance.choice((0, 0, 1 << 20)), compression=chance.choice(("none", "none", "none", "zstd")),
-            durability="fsync", virtual_hosts=VIRTUAL_HOSTS, queues=[
-                QueueSpec(name="w", topics=("t/c",), capture="confirmed", retry=retry),
-                QueueSpec(name="few", retry=few),
-                QueueSpec(name="s", type="stream"),
-                QueueSpec(name="e", type="ephemeral", dlq=DeadLetters(enabled=False))])
+            durability="fsync", virtual_hosts=VIRTUAL_HOSTS, queues=[spec for vhost in VIRTUAL_HOSTS for spec in (
+                QueueSpec(name="w", namespace=vhost, topics=("t/c",), capture="confirmed", retry=retry),
+                QueueSpec(name="few", namespace=vhost, retry=few),
+                QueueSpec(name="s", namespace=vhost, type="stream"),
+                QueueSpec(name="e", namespace=vhost, type="ephemeral", dlq=DeadLetters(enabled=False)))])
 
     def play(self) -> None:
         world = self.world
@@ -139,20 +143,22 @@ class History:
         else:
             client.connect(node, clean=chance.random() < 0.15, kept=chance.random() < 0.7)
 
+    def _new(self, client: MqttClient, **what: Any) -> Message:
+        return self.world.books.new(client.name, namespace=client.namespace, **what)
+
     def _publish(self) -> None:
         client, chance = self._some_mqtt(), self.chance
         if client is None:
             return
         for _ in range(chance.choice((1, 1, 2, 4))):
             if chance.random() < 0.25:
-                topic = f"{chance.choice(RETAINED)}/{client.name}"
-                message = self.world.books.new(client.name, topic=topic, qos=chance.choice((0, 1, 2)), retain=True,
-                                               empty=chance.random() < 0.15)
+                topic = f"{chance.choice(RETAINED)}/{client.client_id}"
+                message = self._new(client, topic=topic, qos=chance.choice((0, 1, 2)), retain=True,
+                                    empty=chance.random() < 0.15)
             else:
                 topic = chance.choice(TOPICS)
-                places = frozenset({"w"}) if topic == "t/c" else frozenset()
-                message = self.world.books.new(client.name, topic=topic, qos=chance.choice((0, 1, 1, 2)),
-                                               places=places)
+                places = frozenset({client.queue("w").key} if topic == "t/c" else ())
+                message = self._new(client, topic=topic, qos=chance.choice((0, 1, 1, 2)), places=places)
             message.unique = message.qos == 2 and client.kept
             client.publish(message, topic)
 
@@ -163,11 +169,12 @@ class History:
         for _ in range(chance.choice((1, 1, 3, 6))):
             queue = chance.choice(("w", "w", "few", "s", "e"))
             user: list[tuple[str, str]] = []
-            message = self.world.books.new(client.name, topic=f"$queue/{queue}", qos=chance.choice((1, 1, 2)),
-                                           places=frozenset({queue}))
+            message = self._new(client, topic=f"$queue/{queue}", qos=chance.choice((1, 1, 2)),
+                                places=frozenset({client.queue(queue).key}))
             message.unique = message.qos == 2 and client.kept
             if client.version == 5 and chance.random() < 0.3:
-                user += [("producer-id", client.name), ("producer-sequence", str(message.number))]
+                client.sequence += 1
+                user += [("producer-id", client.client_id), ("producer-sequence", str(client.sequence))]
                 message.unique = True
                 self.produced.append((message, f"$queue/{queue}", user))
             if client.version == 5 and queue in ("w", "few") and chance.random() < 0.2:
@@ -179,9 +186,10 @@ class History:
     def _repeat(self) -> None:
         """A producer that does not know whether it arrived publishes it again."""
         client = self._some_mqtt()
-        if client is None or client.version != 5 or not self.produced:
+        known = [one for one in self.produced if client is not None and one[0].namespace == client.namespace]
+        if client is None or client.version != 5 or not known:
             return
-        message, topic, user = self.chance.choice(self.produced)
+        message, topic, user = self.chance.choice(known)
         client.publish(message, topic, user=user)
 
     def _subscribe(self) -> None:

@@ -34,6 +34,7 @@ class Message:
     number: int
     publisher: str
     sent_at: int
+    namespace: str = "/"
     topic: str = ""
     qos: int = 0
     retain: bool = False
@@ -70,11 +71,12 @@ class Group:
 
 
 class QueueBook:
-    """One queue. kind: classic, stream, ephemeral. dead: key of where its dead letters go. limited: it gives up what
+    """One queue. key: <namespace>|<name>. kind: classic, stream, ephemeral. dead: key of where its dead letters go. limited: it gives up what
     was delivered too often. made_at: 0 until its maker was told."""
 
     def __init__(self, key: str, kind: str = "classic", dead: str = "", limited: bool = False) -> None:
         self.key, self.kind, self.dead, self.limited = key, kind, dead, limited
+        self.namespace, _, self.name = key.partition("|")
         self.made_at = 0
         self.groups: dict[str, Group] = defaultdict(Group)
         self.copies: dict[Message, set[str]] = defaultdict(set)
@@ -87,6 +89,7 @@ class SessionBook:
     """What one MQTT session must get. subscriptions: filter → (qos, since). kept: it outlives its connection."""
 
     client: str
+    namespace: str
     kept: bool = False
     known: bool = False         # the client was told that there is one
     subscriptions: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -110,7 +113,7 @@ class Books:
         self.messages: list[Message] = []
         self.queues: dict[str, QueueBook] = {}
         self.sessions: dict[str, SessionBook] = {}
-        self.retained: dict[str, list[Message]] = defaultdict(list)
+        self.retained: dict[tuple[str, str], list[Message]] = defaultdict(list)
         self.losses_allowed = False
         self.was_full = False       # the disk, for a while
         self.clock_set = False      # then a restart may take a delay for shorter or longer than it was
@@ -131,7 +134,7 @@ class Books:
         made = Message(len(self.messages), publisher, self.tick(), **what)     # type: ignore[arg-type]
         self.messages.append(made)
         if made.retain:
-            self.retained[made.topic].append(made)
+            self.retained[made.namespace, made.topic].append(made)
         return made
 
     def acked(self, message: Message) -> None:
@@ -142,22 +145,28 @@ class Books:
         self.answered.append(message)
         if message.topic and not message.topic.startswith("$") and not message.empty:
             for session in self.sessions.values():
+                if session.namespace != message.namespace:
+                    continue
                 qos, since = effective(session.subscriptions, message)
                 if qos and since < message.sent_at:
                     session.required.add(message)
 
-    def find(self, payload: bytes, where: str) -> Message:
+    def find(self, payload: bytes, where: str, namespace: str) -> Message:
+        """The message of this payload, which has come in a namespace."""
         if payload[:2] == b"<m" and payload[-1:] == b">" and payload[2:-1].isdigit():
             number = int(payload[2:-1])
             if number < len(self.messages) and self.messages[number].sends:
-                return self.messages[number]
+                found = self.messages[number]
+                if found.namespace != namespace:
+                    raise Wrong("foreign", f"{found} of namespace {found.namespace!r} came from {where} in {namespace!r}")
+                return found
         raise Wrong("invented", f"{payload[:40]!r} came from {where}, and nobody sent it")
 
     # ── MQTT sessions ────────────────────────────────────────────────────────────────────────────────────
 
     def came(self, session: SessionBook, payload: bytes, topic: str, qos: int, retain: bool) -> None:
         """A PUBLISH of an ordinary topic that is no repetition of the same packet."""
-        message = self.find(payload, f"{topic} for {session.client}")
+        message = self.find(payload, f"{topic} for {session.client}", session.namespace)
         self.tell(f"{session.client} has {message} on {topic} qos {qos}")
         if message.topic != topic:
             raise Wrong("wrong topic", f"{message} was sent to {message.topic} and came on {topic}")
@@ -183,7 +192,8 @@ class Books:
                   now_ms: int, where: str) -> Message:
         """A consumer of the group got it. count: what the broker says how often it was handed out, this time included;
         again: whether it says that it was handed out before. name: of this copy, "" where the protocol has none."""
-        message, queue = self.find(payload, f"queue {key}"), self.queues[key]
+        queue = self.queues[key]
+        message = self.find(payload, f"queue {key}", queue.namespace)
         self.tell(f"{where} has {message} of {key} for {group_name!r}, count {count}, {name}")
         group = queue.groups[group_name]
         if key not in message.places | message.perhaps and not self._may_be_dead(message, key):
@@ -297,14 +307,14 @@ class Books:
         if missing:
             raise Wrong("dead letter", f"{sorted_(missing)} of {queue.key} were rejected, and are not in {dead.key}")
 
-    def verdict_of_retained(self, found: dict[str, bytes]) -> None:
+    def verdict_of_retained(self, namespace: str, found: dict[str, bytes]) -> None:
         """found: what a new subscriber got, by topic."""
-        for topic, sent in self.retained.items():
+        for topic, sent in [(each[1], sent) for each, sent in self.retained.items() if each[0] == namespace]:
             last = max((at for at, one in enumerate(sent) if one.acked), default=-1)
             allowed = {one.payload for one in sent[max(last, 0):] if one.sends} | ({b""} if last < 0 else set())
             allowed |= {one.payload for one in sent if one.sends > 1}   # published again, behind a later one
             if found.get(topic, b"") not in allowed and not self.losses_allowed:
-                raise Wrong("retained", f"{topic} has {found.get(topic, b'')!r}, and not one of {sorted(allowed)}")
+                raise Wrong("retained", f"{topic} of {namespace!r} has {found.get(topic, b'')!r}, and not one of {sorted(allowed)}")
 
 
 def matches(pattern: str, topic: str) -> bool:

@@ -28,7 +28,7 @@ from oracle.mqtt import (
     Unsubscribe,
     parse,
 )
-from simulator.judge import Books, Group, Message, SessionBook, Wrong
+from simulator.judge import Books, Group, Message, QueueBook, SessionBook, Wrong
 from simulator.node import Node, Pipe
 
 __all__ = ["LEASE_MS", "Held", "MqttClient"]
@@ -52,12 +52,17 @@ class Held:
 
 
 class MqttClient:
-    """name: its client identifier, and that of its publishes' order. clock: the world's monotonic milliseconds."""
+    """client_id: its client identifier, which another namespace may have as well. name: by which books know it, and
+    the order of its publishes. now_ms: the world's monotonic milliseconds."""
 
-    def __init__(self, name: str, version: int, books: Books, chance: random.Random, now_ms: Callable[[], int]) -> None:
-        self.name, self.version, self.books, self.chance, self.now_ms = name, version, books, chance, now_ms
-        self.session = SessionBook(name)
-        books.sessions[name] = self.session
+    def __init__(self, client_id: str, version: int, books: Books, chance: random.Random, now_ms: Callable[[], int],
+                 namespace: str = "/") -> None:
+        self.client_id, self.namespace, self.version = client_id, namespace, version
+        self.books, self.chance, self.now_ms = books, chance, now_ms
+        self.name = client_id if namespace == "/" else f"{namespace}|{client_id}"
+        self.session = SessionBook(self.name, namespace)
+        books.sessions[self.name] = self.session
+        self.user_name = None if namespace == "/" else f"{namespace}:guest"
         self.pipe: Pipe | None = None
         self.open = False
         self.kept = False
@@ -74,6 +79,7 @@ class MqttClient:
         self.held: list[Held] = []
         self.settled: list[tuple[Group, Message]] = []      # in this connection
         self.retained: dict[str, bytes] = {}
+        self.sequence = 0           # of what it publishes as a producer
         self._packet_id = 0
         self._read = b""
 
@@ -91,10 +97,10 @@ class MqttClient:
             self._doubt()       # the broker may do it, and the client never hear of it
             self.kept = kept
         if self.version == V5:
-            packet = Connect(client_id=self.name, clean_start=clean, keep_alive=0,
+            packet = Connect(client_id=self.client_id, clean_start=clean, keep_alive=0, username=self.user_name,
                              properties={"session_expiry_interval": NEVER} if kept else {})
         else:
-            packet = Connect(client_id=self.name, clean_start=not kept, keep_alive=0)
+            packet = Connect(client_id=self.client_id, clean_start=not kept, keep_alive=0, username=self.user_name)
         self.send(packet)
 
     def lose(self) -> None:
@@ -144,6 +150,10 @@ class MqttClient:
 
     # ── what it asks for ─────────────────────────────────────────────────────────────────────────────────
 
+    def queue(self, name: str) -> QueueBook:
+        """The queue that this client calls so."""
+        return self.books.queues[f"{self.namespace}|{name}"]
+
     def packet_id(self) -> int:
         while True:
             self._packet_id = self._packet_id % 65535 + 1
@@ -161,7 +171,7 @@ class MqttClient:
         self.asking[number] = queue, "queue", qos, group
         self.groups[queue] = group
         self.began[queue] = self.books.tick()
-        self.books.queues[queue].groups[group].asked = True
+        self.queue(queue).groups[group].asked = True
         asked: list[tuple[str, str]] = [("consumer-group", group)] if group else []
         if manual:
             self.manual.add(queue)
@@ -196,7 +206,7 @@ class MqttClient:
         number = self.packet_id()
         packet = Publish(topic=f"{PREFIX}{held.queue}/{verb}", qos=1, packet_id=number, properties={
             "user_property": [("message-id", held.name), *extra.items()]})
-        group = self.books.queues[held.queue].groups[held.group]
+        group = self.queue(held.queue).groups[held.group]
         if verb != "$nack":
             self._settles(group, held)
         if verb == "$reject":
@@ -209,8 +219,8 @@ class MqttClient:
         """The acknowledgement of a delivery. reason: not 0 gives it back."""
         self.held.remove(held)
         manual = held.queue in self.manual
-        if not reason and not manual and self.books.queues[held.queue].kind != "stream":
-            self._settles(self.books.queues[held.queue].groups[held.group], held)
+        if not reason and not manual and self.queue(held.queue).kind != "stream":
+            self._settles(self.queue(held.queue).groups[held.group], held)
         kind = Puback if held.qos == 1 else Pubrec
         self.send(kind(packet_id=held.packet_id, reason=reason if self.version == V5 else 0))
         if manual:
@@ -299,7 +309,7 @@ class MqttClient:
             self.session.subscriptions.setdefault(pattern, (qos, now))
             self.session.asked.pop(pattern, None)
         else:
-            made = self.books.queues[pattern].groups[group]
+            made = self.queue(pattern).groups[group]
             made.made_at = made.made_at or self.books.tick()
 
     def _came(self, packet: Publish) -> None:
@@ -314,7 +324,7 @@ class MqttClient:
         if packet.retain and not packet.payload:
             raise Wrong("retained", f"an empty retained message on {topic}")
         if packet.retain:
-            self.books.find(packet.payload, topic)
+            self.books.find(packet.payload, topic, self.namespace)
             self.retained[topic] = packet.payload
         if packet.payload:
             self.books.came(self.session, packet.payload, topic, packet.qos, packet.retain)
@@ -339,23 +349,23 @@ class MqttClient:
         number = packet.packet_id or 0
         group = told.get("group-id", self.groups.get(queue, ""))
         if packet.qos == 2 and number in self.inbound:
-            self.books.queues[queue].groups[group].maybe.add(self.books.find(packet.payload, queue))
+            self.queue(queue).groups[group].maybe.add(self.books.find(packet.payload, queue, self.namespace))
             self._repeated(packet)
             return
         v5 = self.version == V5
         if not packet.dup:
             message = self.books.delivered(
-                queue, group, packet.payload, count=int(told["delivery-count"]) if "delivery-count" in told else None,
-                again=not v5 or told.get("redelivered") == "true" or self.books.queues[queue].kind == "stream",
+                self.queue(queue).key, group, packet.payload, count=int(told["delivery-count"]) if "delivery-count" in told else None,
+                again=not v5 or told.get("redelivered") == "true" or self.queue(queue).kind == "stream",
                 name=told.get("message-id", ""), now_ms=self.now_ms(),
                 where=f"{self.name}.{self.began.get(queue, 0)}")
         else:
-            message = self.books.find(packet.payload, queue)
+            message = self.books.find(packet.payload, queue, self.namespace)
             self.held = [one for one in self.held if one.packet_id != number]
         if packet.qos == 2:
             self.inbound[number] = packet.payload
         self.held.append(Held(queue, group, message, number, packet.qos, told.get("message-id", ""), self.now_ms(),
-                              self.books.queues[queue].groups[group].seen[message]))
+                              self.queue(queue).groups[group].seen[message]))
 
     def _answered(self, packet: Any) -> None:
         number = packet.packet_id
@@ -382,7 +392,7 @@ class MqttClient:
             self.books.acked(message)
 
     def _ordered(self, verb: str, held: Held, reason: int) -> None:
-        group = self.books.queues[held.queue].groups[held.group]
+        group = self.queue(held.queue).groups[held.group]
         if reason >= 0x80:      # somebody else has it by now
             group.settling.discard(held.message)
             return

@@ -108,15 +108,10 @@ class World:
             if queue.damage is not None:
                 if not self.flipped and len(self.disk.failed) == self._failed_before:
                     raise Wrong("damage", f"a queue is stopped for nothing: {queue.damage}")
-                self.stopped(state.spec.raw)
+                self.stopped(f"{state.spec.namespace}|{state.spec.name}")
 
-    def stopped(self, name: bytes) -> None:
+    def stopped(self, key: str) -> None:
         """A queue is damaged: what it had may be gone until it is repaired."""
-        key = name.decode("utf-8", "replace")
-        if key.startswith("\0"):
-            key = "|".join(key[1:].split("\0", 1))
-        elif key not in self.books.queues:
-            key = f"/|{key}"
         if key in self.books.queues:
             self.books.queues[key].stopped = True
         self.books.losses_allowed = True        # its dead letters and whoever is behind it
