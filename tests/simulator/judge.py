@@ -71,8 +71,8 @@ class Group:
 
 
 class QueueBook:
-    """One queue. key: <namespace>|<name>. kind: classic, stream, ephemeral. dead: key of where its dead letters go. limited: it gives up what
-    was delivered too often. made_at: 0 until its maker was told."""
+    """One queue. key: <namespace>|<name>. kind: classic, stream, ephemeral. dead: key of where its dead letters go.
+    limited: it gives up what was delivered too often. made_at: 0 until its maker was told."""
 
     def __init__(self, key: str, kind: str = "classic", dead: str = "", limited: bool = False) -> None:
         self.key, self.kind, self.dead, self.limited = key, kind, dead, limited
@@ -158,7 +158,7 @@ class Books:
             if number < len(self.messages) and self.messages[number].sends:
                 found = self.messages[number]
                 if found.namespace != namespace:
-                    raise Wrong("foreign", f"{found} of namespace {found.namespace!r} came from {where} in {namespace!r}")
+                    raise Wrong("foreign", f"{found} of {found.namespace!r} came from {where} in {namespace!r}")
                 return found
         raise Wrong("invented", f"{payload[:40]!r} came from {where}, and nobody sent it")
 
@@ -314,7 +314,8 @@ class Books:
             allowed = {one.payload for one in sent[max(last, 0):] if one.sends} | ({b""} if last < 0 else set())
             allowed |= {one.payload for one in sent if one.sends > 1}   # published again, behind a later one
             if found.get(topic, b"") not in allowed and not self.losses_allowed:
-                raise Wrong("retained", f"{topic} of {namespace!r} has {found.get(topic, b'')!r}, and not one of {sorted(allowed)}")
+                raise Wrong("retained", f"{topic} of {namespace!r} has {found.get(topic, b'')!r}, and not one of "
+                                        f"{sorted(allowed)}")
 
 
 def matches(pattern: str, topic: str) -> bool:

@@ -355,7 +355,8 @@ class MqttClient:
         v5 = self.version == V5
         if not packet.dup:
             message = self.books.delivered(
-                self.queue(queue).key, group, packet.payload, count=int(told["delivery-count"]) if "delivery-count" in told else None,
+                self.queue(queue).key, group, packet.payload,
+                count=int(told["delivery-count"]) if "delivery-count" in told else None,
                 again=not v5 or told.get("redelivered") == "true" or self.queue(queue).kind == "stream",
                 name=told.get("message-id", ""), now_ms=self.now_ms(),
                 where=f"{self.name}.{self.began.get(queue, 0)}")

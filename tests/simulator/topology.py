@@ -91,7 +91,8 @@ class Topology:
         else:
             certain = {self.key(key)} & self.there
             perhaps = {self.key(key)}
-        message = books.new(client.name, namespace=self.vhost, qos=1, places=frozenset(certain), perhaps=frozenset(perhaps), unique=True)
+        message = books.new(client.name, namespace=self.vhost, qos=1, places=frozenset(certain),
+                            perhaps=frozenset(perhaps), unique=True)
         client.publish(message, exchange, key, headers)
 
     def consume(self, client: AmqpClient) -> None:
