@@ -105,8 +105,9 @@ class Broker:
             self.disconnect(session, former, publish_will=True, taken_over=True, clean=clean_start)
             former.displaced(ReasonCode.SESSION_TAKEN_OVER)
             session = self.sessions.get(address)
-        if session is not None and session.data.restored and session.data.expiry_s == 0:
-            # It ended with its connection, when the broker died; only its will waited for the client, who is back.
+        if session is not None and session.data.expiry_s == 0:
+            # It ended with its connection, when the broker did; only its will waited for the client, who is back. Who
+            # went on with it would keep a session of which no message is on disk.
             self._set_will(session.data, None)
             self.end_session(session, replaced=True)
             session = None

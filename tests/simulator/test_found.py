@@ -5,7 +5,7 @@ import errno
 import random
 
 import pytest
-from oracle.mqtt import NEVER, Connect, Packet, Puback, Publish, Subscribe, parse
+from oracle.mqtt import NEVER, Connack, Connect, Packet, Puback, Publish, Subscribe, Will, parse
 from simulator.amqp_client import AmqpClient
 from simulator.disk import Disk
 from simulator.judge import Books, QueueBook
@@ -147,3 +147,23 @@ def test_what_another_client_declares_is_there_when_it_is_on_disk(script: Script
     for client in (first, second):
         client.read()
     assert told == ["first", "second"]
+
+
+def test_a_session_that_was_stored_for_its_will_only_is_not_gone_on_with(script: Script) -> None:
+    """It ended when the broker was stopped. As a kept session it would have messages, and none of them on disk."""
+    pipe = script.node.accept_mqtt()
+    script.send(pipe, Connect(client_id="c", keep_alive=0, will=Will(topic="gone", payload=b"x")))
+    script.write()
+    script.node.stop()
+    script.crash()
+    pipe = script.connect("c", quiet=False)
+    assert [one.session_present for one in received(pipe) if isinstance(one, Connack)] == [False]
+    script.send(pipe, Subscribe(packet_id=1, filters=[("t", 1)]))
+    script.write()
+    pipe.client_closed = True
+    script.write()
+    script.send(script.connect("publisher"), Publish(topic="t", payload=b"kept", qos=1, packet_id=1))
+    script.write()
+    script.crash()
+    pipe = script.connect("c", quiet=False)
+    assert [one.payload for one in received(pipe) if isinstance(one, Publish)] == [b"kept"]
