@@ -133,7 +133,7 @@ class AmqpClient:
                   arguments=arguments)
 
     def publish(self, message: Message, exchange: str, key: str, headers: dict[str, Any] | None = None) -> None:
-        message.sends += 1
+        message.sent(self.now_ms())
         self.books.tell(f"{self.name} publishes {message}")
         self._tags += 1
         self.unconfirmed[self._tags] = message

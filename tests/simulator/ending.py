@@ -57,6 +57,7 @@ def _drain(history: History) -> None:
     books, node = world.books, world.node
     assert node is not None
     now_ms = lambda: world.clock.mono_ms  # noqa: E731
+    books.draining = True
     drained = [(queue, name) for queue in books.queues.values() if queue.name not in NAMES
                for name in ([""] if queue.kind == "stream" else sorted(queue.groups.keys() | {"default"}))]
     drains = {each: MqttClient(f"drain-{each[1]}", 5, books, history.chance, now_ms, each[0])

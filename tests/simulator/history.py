@@ -7,13 +7,13 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
-from typing import Any
 
 from simulator.amqp_client import AmqpClient
 from simulator.ending import end
-from simulator.judge import Message, QueueBook, Wrong
+from simulator.judge import Message, QueueBook, ShareBook, Wrong
 from simulator.mqtt_client import LEASE_MS, MqttClient
 from simulator.node import Options
+from simulator.publishing import Publishing
 from simulator.topology import Topology
 from simulator.world import Refused, World
 
@@ -21,9 +21,8 @@ from fluxmq.model.queues import DeadLetters, QueueSpec, Retry
 
 __all__ = ["Failed", "History", "play"]
 
-TOPICS = ("t/a", "t/b", "t/c")      # t/c is captured into the queue `w`
-FILTERS = ("t/a", "t/+", "#", "t/b", "t/#")
-RETAINED = ("r/one", "r/two")
+FILTERS = ("t/a", "t/+", "+/+", "t/b", "t/#", "r/#")
+SHARES = ("$share/one/g/x/a", "$share/two/g/y/+")
 # Namespaces, which are AMQP's virtual hosts; queues that are configured are in each, by the same names.
 VIRTUAL_HOSTS = ("/", "v")
 QUEUES = (("w", "classic", "w.dlq", False), ("few", "classic", "few.dlq", True), ("s", "stream", "", False),
@@ -41,16 +40,21 @@ class Failed(AssertionError):
         self.seed, self.kind, self.trace = seed, kind, trace
 
 
-class History:
+class History(Publishing):
     """Machine. seed: decides everything."""
 
     def __init__(self, seed: int) -> None:
         self.chance = chance = random.Random(seed)
+        self.partitions = chance.choice((1, 1, 3))      # of the stream, and of `few`
+        self.priority_max = chance.choice((0, 0, 3))    # of `w`
         self.world = World(chance, self._options())
         books = self.world.books
         for vhost in VIRTUAL_HOSTS:
             for name, kind, dead, limited in QUEUES:
                 books.queue(QueueBook(f"{vhost}|{name}", kind, dead and f"{vhost}|{dead}", limited)).made_at = 1
+            books.queues[f"{vhost}|s"].partitions = self.partitions
+            for pattern in SHARES:
+                books.shares[vhost, pattern] = ShareBook(vhost, pattern)
         now_ms: Callable[[], int] = lambda: self.world.clock.mono_ms  # noqa: E731
         # Half of the histories have the same clients in each namespace, the others all of them in one.
         where = chance.choice((VIRTUAL_HOSTS, VIRTUAL_HOSTS, VIRTUAL_HOSTS[:1], VIRTUAL_HOSTS[1:]))
@@ -76,9 +80,10 @@ class History:
             segment_bytes=chance.choice((300, 1024, 4096)), small_bytes=chance.choice((0, 0, 200, 1 << 16)),
             cache_bytes=chance.choice((0, 0, 1 << 20)), compression=chance.choice(("none", "none", "none", "zstd")),
             durability="fsync", virtual_hosts=VIRTUAL_HOSTS, queues=[spec for vhost in VIRTUAL_HOSTS for spec in (
-                QueueSpec(name="w", namespace=vhost, topics=("t/c",), capture="confirmed", retry=retry),
-                QueueSpec(name="few", namespace=vhost, retry=few),
-                QueueSpec(name="s", namespace=vhost, type="stream"),
+                QueueSpec(name="w", namespace=vhost, max_priority=self.priority_max, topics=("t/c",),
+                          capture="confirmed", retry=retry),
+                QueueSpec(name="few", namespace=vhost, partitions=self.partitions, retry=few),
+                QueueSpec(name="s", namespace=vhost, partitions=self.partitions, type="stream"),
                 QueueSpec(name="e", namespace=vhost, type="ephemeral", dlq=DeadLetters(enabled=False)))])
 
     def play(self) -> None:
@@ -141,66 +146,24 @@ class History:
         if isinstance(client, AmqpClient):
             client.connect(node)
         else:
-            client.connect(node, clean=chance.random() < 0.15, kept=chance.random() < 0.7)
-
-    def _new(self, client: MqttClient, **what: Any) -> Message:
-        return self.world.books.new(client.name, namespace=client.namespace, **what)
-
-    def _publish(self) -> None:
-        client, chance = self._some_mqtt(), self.chance
-        if client is None:
-            return
-        for _ in range(chance.choice((1, 1, 2, 4))):
-            if chance.random() < 0.25:
-                topic = f"{chance.choice(RETAINED)}/{client.client_id}"
-                message = self._new(client, topic=topic, qos=chance.choice((0, 1, 2)), retain=True,
-                                    empty=chance.random() < 0.15)
-            else:
-                topic = chance.choice(TOPICS)
-                places = frozenset({client.queue("w").key} if topic == "t/c" else ())
-                message = self._new(client, topic=topic, qos=chance.choice((0, 1, 1, 2)), places=places)
-            message.unique = message.qos == 2 and client.kept
-            client.publish(message, topic)
-
-    def _publish_queue(self) -> None:
-        client, chance = self._some_mqtt(), self.chance
-        if client is None:
-            return
-        for _ in range(chance.choice((1, 1, 3, 6))):
-            queue = chance.choice(("w", "w", "few", "s", "e"))
-            user: list[tuple[str, str]] = []
-            message = self._new(client, topic=f"$queue/{queue}", qos=chance.choice((1, 1, 2)),
-                                places=frozenset({client.queue(queue).key}))
-            message.unique = message.qos == 2 and client.kept
-            if client.version == 5 and chance.random() < 0.3:
-                client.sequence += 1
-                user += [("producer-id", client.client_id), ("producer-sequence", str(client.sequence))]
-                message.unique = True
-                self.produced.append((message, f"$queue/{queue}", user))
-            if client.version == 5 and queue in ("w", "few") and chance.random() < 0.2:
-                delay = chance.choice((100, 700, 3000))
-                user.append(("x-delay", str(delay)))
-                message.not_before_ms = self.world.clock.mono_ms + delay
-            client.publish(message, f"$queue/{queue}", user=user)
-
-    def _repeat(self) -> None:
-        """A producer that does not know whether it arrived publishes it again."""
-        client = self._some_mqtt()
-        known = [one for one in self.produced if client is not None and one[0].namespace == client.namespace]
-        if client is None or client.version != 5 or not known:
-            return
-        message, topic, user = self.chance.choice(known)
-        client.publish(message, topic, user=user)
+            client.connect(node, clean=chance.random() < 0.15, kept=chance.random() < 0.7,
+                           will=self._will(client))
 
     def _subscribe(self) -> None:
         client = self._some_mqtt()
         if client is None:
             return
+        if self.chance.random() < 0.3:      # whoever is there
+            pattern = self.chance.choice(SHARES)
+            for each in self.world.mqtt:
+                if each.open and pattern not in each.session.subscriptions and pattern not in each.session.asked:
+                    each.subscribe(pattern, self.chance.choice((1, 2)))
+            return
         known = list(client.session.subscriptions)
         if known and self.chance.random() < 0.2:
             client.unsubscribe(self.chance.choice(known))
             return
-        pattern = self.chance.choice(FILTERS)
+        pattern = self.chance.choice(FILTERS if self.chance.random() < 0.6 else SHARES)
         if pattern not in known and pattern not in client.session.asked:
             client.subscribe(pattern, self.chance.choice((0, 1, 2, 2)))
 
@@ -238,6 +201,10 @@ class History:
             client.disconnect()
         elif client is not None:
             client.lose()
+        if self.chance.random() < 0.4:
+            self.world.quiet(judge=False)
+            self.world.tick(1500)
+            self.world.quiet()
 
     def _amqp_setup(self) -> None:
         client = self._some_amqp()
@@ -345,6 +312,8 @@ class History:
         client = self._some_mqtt() or self._some_amqp()
         if client is not None and client.pipe is not None:
             client.slow = not client.slow
+            if isinstance(client, MqttClient):
+                client.was_slow = True
             client.pipe.room = 64 if client.slow else None
 
     def _set_clock(self) -> None:

@@ -9,99 +9,15 @@ have happened or not; what it was told has happened, whatever crashed since.
 """
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
 from oracle.topics import matches as naive
+from simulator.records import Group, Message, QueueBook, SessionBook, ShareBook, Wrong
 
-__all__ = ["Books", "Group", "Message", "QueueBook", "SessionBook", "Wrong"]
+__all__ = ["Books", "Group", "Message", "QueueBook", "SessionBook", "ShareBook", "Wrong"]
 
-
-class Wrong(AssertionError):
-    """What must not be. kind: a word by which findings are told apart."""
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(f"{kind}: {text}")
-        self.kind = kind
-
-
-@dataclass(eq=False)
-class Message:
-    """One identity. places: queues that must have it once it is acknowledged; perhaps: those that may have it as well.
-    sends: how often it left. unique: it may be taken once, however often it was sent."""
-
-    number: int
-    publisher: str
-    sent_at: int
-    namespace: str = "/"
-    topic: str = ""
-    qos: int = 0
-    retain: bool = False
-    empty: bool = False
-    places: frozenset[str] = frozenset()
-    perhaps: frozenset[str] = frozenset()
-    sends: int = 0
-    unique: bool = False
-    not_before_ms: int = 0
-    acked: bool = False
-
-    @property
-    def payload(self) -> bytes:
-        return b"" if self.empty else b"<m%d>" % self.number
-
-    def __repr__(self) -> str:
-        return f"m{self.number}"
-
-
-class Group:
-    """One group of a queue. made_at: when its first consumer was told that it is one; 0: nobody was."""
-
-    def __init__(self) -> None:
-        self.made_at = 0
-        self.asked = False
-        self.seen: Counter[Message] = Counter()
-        self.counts: dict[Message, set[int]] = defaultdict(set)     # what deliveries said of it
-        self.readers: set[str] = set()
-        self.settling: set[Message] = set()     # a client said that it is done, or given up, and waits for no answer
-        self.firm: set[Message] = set()         # and that is on disk
-        self.maybe: set[Message] = set()        # the same, but its client or the broker was gone before it was so
-        self.rejecting: set[Message] = set()    # of these: given up, so that it may be a dead letter
-        self.dead: set[Message] = set()         # of `rejecting`: it must be one as soon as it is firm
-
-
-class QueueBook:
-    """One queue. key: <namespace>|<name>. kind: classic, stream, ephemeral. dead: key of where its dead letters go.
-    limited: it gives up what was delivered too often. made_at: 0 until its maker was told."""
-
-    def __init__(self, key: str, kind: str = "classic", dead: str = "", limited: bool = False) -> None:
-        self.key, self.kind, self.dead, self.limited = key, kind, dead, limited
-        self.namespace, _, self.name = key.partition("|")
-        self.made_at = 0
-        self.groups: dict[str, Group] = defaultdict(Group)
-        self.copies: dict[Message, set[str]] = defaultdict(set)
-        self.stopped = False        # a file of it is damaged, and the broker has said so
-        self.only_groups = True     # of AMQP there is one, which is there as long as the queue
-
-
-@dataclass(eq=False)
-class SessionBook:
-    """What one MQTT session must get. subscriptions: filter → (qos, since). kept: it outlives its connection."""
-
-    client: str
-    namespace: str
-    kept: bool = False
-    known: bool = False         # the client was told that there is one
-    subscriptions: dict[str, tuple[int, int]] = field(default_factory=dict)
-    asked: dict[str, int] = field(default_factory=dict)
-    required: set[Message] = field(default_factory=set)
-    received: Counter[Message] = field(default_factory=Counter)
-    last: dict[tuple[str, str, int], int] = field(default_factory=dict)
-
-    def forget(self) -> None:
-        self.known = False
-        for each in (self.subscriptions, self.asked, self.required, self.received, self.last):
-            each.clear()
+LATE_MS = 5000      # that a message may be on its way, behind a batch that waits for the disk
 
 
 class Books:
@@ -113,6 +29,11 @@ class Books:
         self.messages: list[Message] = []
         self.queues: dict[str, QueueBook] = {}
         self.sessions: dict[str, SessionBook] = {}
+        self.shares: dict[tuple[str, str], ShareBook] = {}
+        self.now_ms: Callable[[], int] = lambda: 0
+        self.draining = False       # nobody publishes any more
+        self.reads = 0              # blocking steps since then, of which some read messages
+        self._lowest: dict[tuple[str, str, str], int] = {}      # reader, queue, group → priority of the last fresh one
         self.retained: dict[tuple[str, str], list[Message]] = defaultdict(list)
         self.losses_allowed = False
         self.was_full = False       # the disk, for a while
@@ -150,6 +71,36 @@ class Books:
                 qos, since = effective(session.subscriptions, message)
                 if qos and since < message.sent_at:
                     session.required.add(message)
+            for share in self.shares.values():
+                if share.namespace == message.namespace and matches(share.filter, message.topic):
+                    self._share_owes(share, message)
+
+    def _share_owes(self, share: ShareBook, message: Message) -> None:
+        """It must come to a member, if each that it may have been meant for is there for good."""
+        sessions = [one for one in self.sessions.values() if one.namespace == share.namespace]
+        members = [one for one in sessions if share.pattern in one.subscriptions]
+        if members and not any(share.pattern in one.asked for one in sessions) and (
+                message.sent_at > share.disturbed_at) and all(
+                one.kept and one.subscriptions[share.pattern][0] and one.subscriptions[share.pattern][1] <
+                message.sent_at for one in members):
+            share.required.add(message)
+
+    def disturb(self, session: SessionBook) -> None:
+        """Who has a part in shared subscriptions leaves one of them, or its session ends, perhaps."""
+        for pattern in [*session.subscriptions, *session.asked]:
+            if pattern.startswith("$share/"):
+                share = self.shares[session.namespace, pattern]
+                share.disturbed_at = self.tick()
+                share.required.clear()
+
+    def expired(self, message: Message) -> bool:
+        """Whether it may be gone."""
+        return message.lifetime_s > 0 and (self.clock_set or self.now_ms() >= message.expires_ms)
+
+    def too_late(self, message: Message) -> bool:
+        """Whether it should have been gone when it was sent to whoever has it now."""
+        return not (self.clock_set or self.was_full or self.losses_allowed) and \
+            self.now_ms() > message.expires_ms + LATE_MS
 
     def find(self, payload: bytes, where: str, namespace: str) -> Message:
         """The message of this payload, which has come in a namespace."""
@@ -170,7 +121,10 @@ class Books:
         self.tell(f"{session.client} has {message} on {topic} qos {qos}")
         if message.topic != topic:
             raise Wrong("wrong topic", f"{message} was sent to {message.topic} and came on {topic}")
-        if not any(matches(each, topic) for each in [*session.subscriptions, *session.asked]):
+        if message.withheld and not self.losses_allowed:
+            raise Wrong("will", f"{message} came to {session.client}, and its connection is there or was ended")
+        self._came_by_share(session, message)
+        if not any(matches(plain_filter(each), topic) for each in [*session.subscriptions, *session.asked]):
             raise Wrong("not subscribed", f"{message} on {topic} came to {session.client}")
         if retain:
             return
@@ -185,6 +139,14 @@ class Books:
                 raise Wrong("order", f"{message} of {message.publisher} came to {session.client} behind "
                                      f"m{session.last[stream]}")
             session.last[stream] = message.number
+
+    def _came_by_share(self, session: SessionBook, message: Message) -> None:
+        for share in self.shares.values():
+            if share.namespace == session.namespace and matches(share.filter, message.topic):
+                former = share.got.setdefault(message, session.client)
+                if former != session.client and message.tries == 1 and not self.losses_allowed:
+                    raise Wrong("twice", f"{message} came to {session.client} by {share.pattern}, and had come to "
+                                         f"{former}")
 
     # ── queues ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -201,10 +163,18 @@ class Books:
         if self.losses_allowed:
             group.seen[message] += 1
             return message
-        if message in group.firm and (message.unique or message.sends == 1):
+        # What expired in two groups is two dead letters.
+        once = (message.unique or message.sends == 1) and (key in message.places or not message.lifetime_s)
+        if message in group.firm and once:
             raise Wrong("settled again", f"{message} came from {key} for {group_name!r} though it was settled")
         if now_ms < message.not_before_ms and not self.clock_set and key in message.places:
             raise Wrong("early", f"{message} came from {key} {message.not_before_ms - now_ms} ms too early")
+        partition = name.partition(":")[0]
+        if partition and message.partition_key and key in message.places and queue.partition_of.setdefault(
+                message.partition_key, partition) != partition:
+            raise Wrong("partition", f"{message} of {message.partition_key!r} came from {partition} of {key}, and one "
+                                     f"before from {queue.partition_of[message.partition_key]}")
+        self._by_priority(queue, group_name, message, count, where)
         if name:
             queue.copies[message].add(name)
         elif message not in queue.copies:
@@ -220,8 +190,8 @@ class Books:
             group.maybe.add(message)
         # What others give back, or what changed hands before it left, has no place in the order of a reader.
         if queue.kind == "stream" and message.sends == 1 and not message.not_before_ms and (
-                key in message.places):
-            stream = where, key, message.publisher
+                key in message.places) and (queue.partitions == 1 or message.partition_key):
+            stream = where, key, f"{message.publisher} {message.partition_key if queue.partitions > 1 else ''}"
             if self._ordered.get(stream, -1) > message.number:
                 raise Wrong("order", f"{message} of {message.publisher} came from {key} to {where} behind "
                                      f"m{self._ordered[stream]}")
@@ -236,10 +206,22 @@ class Books:
                 raise Wrong("count", f"{message} came from {key} again, and is not called redelivered")
         return message
 
+    def _by_priority(self, queue: QueueBook, group: str, message: Message, count: int | None, where: str) -> None:
+        """When nobody publishes any more, what a reader gets for the first time is of falling priorities. What
+        has to be read from disk first does not hold up what is in memory."""
+        if not self.draining or self.reads or count != 1 or queue.key not in message.places or message.not_before_ms:
+            return
+        address = where, queue.key, group
+        if message.priority > self._lowest.get(address, 255):
+            raise Wrong("priority", f"{message} of priority {message.priority} came from {queue.key} to {where} behind "
+                                    f"one of {self._lowest[address]}")
+        self._lowest[address] = message.priority
+
     def _may_be_dead(self, message: Message, key: str) -> bool:
         """Whether its way to these dead letters is one that it may have gone."""
         return any(queue.dead == key and queue.key in message.places | message.perhaps
-                   and (queue.limited or any(message in group.rejecting for group in queue.groups.values()))
+                   and (queue.limited or message.lifetime_s or any(
+                       message in group.rejecting for group in queue.groups.values()))
                    for queue in self.queues.values())
 
     def restarted(self) -> None:
@@ -270,9 +252,16 @@ class Books:
 
     def quiet(self, connected: Iterable[str]) -> None:
         """Nothing is under way: who is connected has got everything."""
-        for client in connected:
+        there = set(connected)
+        for share in self.shares.values():
+            members = {name for name, one in self.sessions.items()
+                       if one.namespace == share.namespace and share.pattern in one.subscriptions}
+            missing = [one for one in share.required if one not in share.got and not self.expired(one)]
+            if missing and members <= there and not self.losses_allowed:
+                raise Wrong("lost", f"{sorted_(missing)} came to no member of {share.pattern} of {share.namespace!r}")
+        for client in sorted(there):
             session = self.sessions[client]
-            missing = [one for one in session.required if not session.received[one]]
+            missing = [one for one in session.required if not session.received[one] and not self.expired(one)]
             if missing and not self.losses_allowed:
                 raise Wrong("lost", f"{sorted_(missing)} never came to {client}")
 
@@ -289,9 +278,8 @@ class Books:
                 if queue.dead and not self.losses_allowed and not self.queues[queue.dead].stopped:
                     self._dead_are_there(queue, group)
 
-    @staticmethod
-    def _must_have(queue: QueueBook, group: Group, message: Message) -> bool:
-        if not message.acked or queue.key not in message.places:
+    def _must_have(self, queue: QueueBook, group: Group, message: Message) -> bool:
+        if not message.acked or self.expired(message) or queue.key not in message.places:
             return False
         # A group that came later begins with what nobody has settled.
         others = any(message in each for one in queue.groups.values() for each in (one.settling, one.firm, one.maybe))
@@ -312,6 +300,7 @@ class Books:
         for topic, sent in [(each[1], sent) for each, sent in self.retained.items() if each[0] == namespace]:
             last = max((at for at, one in enumerate(sent) if one.acked), default=-1)
             allowed = {one.payload for one in sent[max(last, 0):] if one.sends} | ({b""} if last < 0 else set())
+            allowed |= {b"" for one in sent if self.expired(one)}
             allowed |= {one.payload for one in sent if one.sends > 1}   # published again, behind a later one
             if found.get(topic, b"") not in allowed and not self.losses_allowed:
                 raise Wrong("retained", f"{topic} of {namespace!r} has {found.get(topic, b'')!r}, and not one of "
@@ -320,6 +309,11 @@ class Books:
 
 def matches(pattern: str, topic: str) -> bool:
     return naive(pattern.encode(), topic.encode())
+
+
+def plain_filter(pattern: str) -> str:
+    """Without what makes it a shared one."""
+    return pattern.split("/", 2)[2] if pattern.startswith("$share/") else pattern
 
 
 def effective(subscriptions: dict[str, tuple[int, int]], message: Message) -> tuple[int, int]:

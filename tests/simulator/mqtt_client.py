@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from oracle.mqtt import (
@@ -29,29 +28,15 @@ from oracle.mqtt import (
     parse,
 )
 from simulator.judge import Books, Group, Message, QueueBook, SessionBook, Wrong
+from simulator.mqtt_queues import LEASE_MS, PREFIX, Held, QueueSide
 from simulator.node import Node, Pipe
+from simulator.wills import WillBook
 
 __all__ = ["LEASE_MS", "Held", "MqttClient"]
 
-PREFIX = "$queue/"
-LEASE_MS = 2000     # visibility timeout of a queue that has one
 
 
-@dataclass(eq=False)
-class Held:
-    """A message of a queue in this client's hands. packet_id 0: it was acknowledged, and is settled by hand."""
-
-    queue: str
-    group: str
-    message: Message
-    packet_id: int
-    qos: int
-    name: str
-    came_ms: int
-    serial: int         # which delivery of it in its group this was
-
-
-class MqttClient:
+class MqttClient(QueueSide):
     """client_id: its client identifier, which another namespace may have as well. name: by which books know it, and
     the order of its publishes. now_ms: the world's monotonic milliseconds."""
 
@@ -66,7 +51,8 @@ class MqttClient:
         self.pipe: Pipe | None = None
         self.open = False
         self.kept = False
-        self.slow = False
+        self.slow = self.was_slow = False       # was: in this connection
+        self.will: WillBook | None = None
         self.asked_clean = False
         self.unanswered: dict[int, tuple[Message | None, Publish, str]] = {}    # our publishes, and "rel" behind PUBREC
         self.orders: dict[int, tuple[str, Held]] = {}               # $ack and its kin, by packet
@@ -85,10 +71,16 @@ class MqttClient:
 
     # ── connection ───────────────────────────────────────────────────────────────────────────────────────
 
-    def connect(self, node: Node, *, clean: bool, kept: bool) -> None:
+    def connect(self, node: Node, *, clean: bool, kept: bool, will: WillBook | None = None) -> None:
         """kept: the session outlives the connection. A former connection of this client goes on until it ends."""
         self.lose()
+        self.was_slow = False
+        if self.will is not None:
+            self.will.void()        # it may come, or is not needed any more
         self.pipe = node.accept_mqtt()
+        self.will = will
+        if will is not None:
+            will.begin(self.pipe)
         self.kept = kept
         self.session.kept = self.session.kept or kept
         clean = clean if self.version == V5 else not kept
@@ -98,15 +90,19 @@ class MqttClient:
             self.kept = kept
         if self.version == V5:
             packet = Connect(client_id=self.client_id, clean_start=clean, keep_alive=0, username=self.user_name,
+                             will=will and will.packet(self.version),
                              properties={"session_expiry_interval": NEVER} if kept else {})
         else:
-            packet = Connect(client_id=self.client_id, clean_start=not kept, keep_alive=0, username=self.user_name)
+            packet = Connect(client_id=self.client_id, clean_start=not kept, keep_alive=0, username=self.user_name,
+                             will=will and will.packet(self.version))
         self.send(packet)
 
-    def lose(self) -> None:
-        """The connection is gone, as far as this client is concerned."""
-        if self.pipe is not None:
+    def lose(self, *, close: bool = True) -> None:
+        """The connection is gone, as far as this client is concerned. close: for the broker, too."""
+        if self.pipe is not None and close:
             self.pipe.client_closed = True
+            if self.will is not None:
+                self.will.lost(self.now_ms(), told=self.open)
         self.pipe, self.open, self._read = None, False, b""
         self.held.clear()
         self.orders.clear()
@@ -124,6 +120,7 @@ class MqttClient:
         the client comes back it is gone on with. Nothing of it is owed to the client."""
         session = self.session
         session.known = session.kept = False
+        self.books.disturb(session)
         for pattern, (_, since) in session.subscriptions.items():
             session.asked.setdefault(pattern, since)
         session.subscriptions.clear()
@@ -132,6 +129,7 @@ class MqttClient:
 
     def _forget(self) -> None:
         """There is a new session; what was not answered in the one before is not sent again."""
+        self.books.disturb(self.session)
         self.session.forget()
         self.session.kept = False
         self.unanswered.clear()
@@ -141,7 +139,13 @@ class MqttClient:
 
     def disconnect(self) -> None:
         self.send(Disconnect())
-        self.lose()
+        if self.will is None or self.pipe is None:
+            self.lose()
+            return
+        # An end that comes before what was sent has left would be taken for a loss.
+        self.will.withdraw()
+        self.pipe.room = None
+        self.lose(close=False)
 
     def send(self, packet: Packet) -> None:
         self.books.tell(f"{self.name} sends {packet!r}")
@@ -166,75 +170,26 @@ class MqttClient:
         self.session.asked[pattern] = self.books.tick()
         self.send(Subscribe(packet_id=number, filters=[(pattern, qos)]))
 
-    def consume(self, queue: str, group: str, qos: int, *, manual: bool, offset: str = "") -> None:
-        number = self.packet_id()
-        self.asking[number] = queue, "queue", qos, group
-        self.groups[queue] = group
-        self.began[queue] = self.books.tick()
-        self.queue(queue).groups[group].asked = True
-        asked: list[tuple[str, str]] = [("consumer-group", group)] if group else []
-        if manual:
-            self.manual.add(queue)
-            asked.append(("ack", "manual"))
-        else:
-            self.manual.discard(queue)
-        if offset:
-            asked.append(("offset", offset))
-        self.send(Subscribe(packet_id=number, filters=[(PREFIX + queue, qos)],
-                            properties={"user_property": asked} if self.version == V5 else {}))
-
     def unsubscribe(self, pattern: str) -> None:
         number = self.packet_id()
         self.leaving[number] = pattern
+        self.books.disturb(self.session)
         self.session.subscriptions.pop(pattern, None)
         self.session.asked.setdefault(pattern, self.books.now)      # what is under way may still come
         self.session.required = {one for one in self.session.required if self.session.received[one]}
         self.send(Unsubscribe(packet_id=number, filters=[pattern]))
 
     def publish(self, message: Message, topic: str, *, user: list[tuple[str, str]] | None = None) -> None:
-        message.sends += 1
-        properties = {"user_property": user} if user and self.version == V5 else {}
+        properties: dict[str, Any] = {"user_property": user} if user and self.version == V5 else {}
+        if message.lifetime_s:
+            properties["message_expiry_interval"] = message.lifetime_s
+        message.sent(self.now_ms())
         packet = Publish(topic=topic, payload=message.payload, qos=message.qos, retain=message.retain,
                          properties=properties)
         if message.qos:
             packet.packet_id = self.packet_id()
             self.unanswered[packet.packet_id] = message, packet, ""
         self.send(packet)
-
-    def order(self, verb: str, held: Held, **extra: str) -> None:
-        """$ack, $nack or $reject of what was acknowledged before."""
-        number = self.packet_id()
-        packet = Publish(topic=f"{PREFIX}{held.queue}/{verb}", qos=1, packet_id=number, properties={
-            "user_property": [("message-id", held.name), *extra.items()]})
-        group = self.queue(held.queue).groups[held.group]
-        if verb != "$nack":
-            self._settles(group, held)
-        if verb == "$reject":
-            group.rejecting.add(held.message)
-        self.orders[number] = verb, held
-        self.unanswered[number] = None, packet, "order"
-        self.send(packet)
-
-    def answer(self, held: Held, *, reason: int = 0) -> None:
-        """The acknowledgement of a delivery. reason: not 0 gives it back."""
-        self.held.remove(held)
-        manual = held.queue in self.manual
-        if not reason and not manual and self.queue(held.queue).kind != "stream":
-            self._settles(self.queue(held.queue).groups[held.group], held)
-        kind = Puback if held.qos == 1 else Pubrec
-        self.send(kind(packet_id=held.packet_id, reason=reason if self.version == V5 else 0))
-        if manual:
-            held.packet_id = 0
-            self.held.append(held)
-
-    def _settles(self, group: Group, held: Held) -> None:
-        """It has said so, and it counts if the message is still its own by then."""
-        message = held.message
-        if group.seen[message] != held.serial or self.now_ms() - held.came_ms > LEASE_MS // 2:
-            group.maybe.add(message)
-        elif message not in group.firm:
-            group.settling.add(message)
-            self.settled.append((group, message))
 
     # ── what comes ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -294,7 +249,7 @@ class MqttClient:
                 self.send(Pubrel(packet_id=number))
             else:
                 assert message is not None
-                message.sends += message.qos == 1
+                message.sent(self.now_ms(), message.qos == 1)
                 publish.dup = True
                 self.send(publish)
 
@@ -327,12 +282,21 @@ class MqttClient:
             self.books.find(packet.payload, topic, self.namespace)
             self.retained[topic] = packet.payload
         if packet.payload:
+            self.look_at_expiry(packet, self.books.find(packet.payload, topic, self.namespace), first=True)
             self.books.came(self.session, packet.payload, topic, packet.qos, packet.retain)
         if packet.qos == 2:
             self.inbound[number] = packet.payload
             self.send(Pubrec(packet_id=number))
         elif packet.qos:
             self.send(Puback(packet_id=number))
+
+    def look_at_expiry(self, packet: Publish, message: Message, *, first: bool) -> None:
+        """first: it cannot have been on its way to this client for long."""
+        left = dict(packet.properties).get("message_expiry_interval")
+        if self.version == V5 and message.lifetime_s and (left is None or not 0 <= left <= message.lifetime_s):
+            raise Wrong("expiry", f"{message} of {message.lifetime_s} s came to {self.name} with {left}")
+        if message.lifetime_s and first and not packet.dup and not self.was_slow and self.books.too_late(message):
+            raise Wrong("expired", f"{message} came to {self.name} {self.now_ms() - message.expires_ms} ms too late")
 
     def _repeated(self, packet: Publish) -> None:
         """A QoS 2 packet that came before, and is answered once more [MQTT-4.3.3]. What it carries is not looked at by
@@ -343,30 +307,6 @@ class MqttClient:
                                      f"{self.inbound[number]!r}, and gets {packet.payload!r} as this")
         self.held = [one for one in self.held if one.packet_id != number]
         self.send(Pubrec(packet_id=number))
-
-    def _from_queue(self, packet: Publish, queue: str) -> None:
-        told = dict(packet.props("user_property"))
-        number = packet.packet_id or 0
-        group = told.get("group-id", self.groups.get(queue, ""))
-        if packet.qos == 2 and number in self.inbound:
-            self.queue(queue).groups[group].maybe.add(self.books.find(packet.payload, queue, self.namespace))
-            self._repeated(packet)
-            return
-        v5 = self.version == V5
-        if not packet.dup:
-            message = self.books.delivered(
-                self.queue(queue).key, group, packet.payload,
-                count=int(told["delivery-count"]) if "delivery-count" in told else None,
-                again=not v5 or told.get("redelivered") == "true" or self.queue(queue).kind == "stream",
-                name=told.get("message-id", ""), now_ms=self.now_ms(),
-                where=f"{self.name}.{self.began.get(queue, 0)}")
-        else:
-            message = self.books.find(packet.payload, queue, self.namespace)
-            self.held = [one for one in self.held if one.packet_id != number]
-        if packet.qos == 2:
-            self.inbound[number] = packet.payload
-        self.held.append(Held(queue, group, message, number, packet.qos, told.get("message-id", ""), self.now_ms(),
-                              self.queue(queue).groups[group].seen[message]))
 
     def _answered(self, packet: Any) -> None:
         number = packet.packet_id
@@ -391,14 +331,3 @@ class MqttClient:
         if isinstance(packet, Puback) and packet.reason < 0x80:
             assert message is not None
             self.books.acked(message)
-
-    def _ordered(self, verb: str, held: Held, reason: int) -> None:
-        group = self.queue(held.queue).groups[held.group]
-        if reason >= 0x80:      # somebody else has it by now
-            group.settling.discard(held.message)
-            return
-        if verb != "$nack":
-            group.settling.discard(held.message)
-            group.firm.add(held.message)
-        if verb == "$reject":
-            group.dead.add(held.message)

@@ -44,6 +44,8 @@ class World:
         self.disk.on_view = self._view_is_behind
         self.books = Books()
         self.books.tell = self.tell
+        self.books.now_ms = lambda: self.clock.mono_ms
+        self._ticked_ms = 0
         self.mqtt: list[MqttClient] = []
         self.amqp: list[AmqpClient] = []
         self.node: Node | None = None
@@ -129,6 +131,8 @@ class World:
                 client.read()
             client.slow = False
             client.lose()
+            if isinstance(client, MqttClient) and client.will is not None:
+                client.will.void()
         self.books.answered.clear()
         self.books.restarted()
         if self.node is not None:
@@ -157,6 +161,9 @@ class World:
         if self.node is None:
             return
         self._do(self.node.turn)
+        for one in self.mqtt:
+            if one.will is not None:
+                one.will.look()
         for client in self.clients:
             if client.pipe is not None and (all_read or self.chance.random() < 0.9):
                 self._read(client)
@@ -199,6 +206,7 @@ class World:
         """One of the blocking steps that were begun, if there is any."""
         if self.node is not None and self.node.driver.threads:
             driver = self.node.driver
+            self.books.reads += self.books.draining
             self._do(lambda: driver.run_thread(self.chance.randrange(len(driver.threads))))
 
     def run_ready(self) -> None:
@@ -211,6 +219,7 @@ class World:
         self.clock.advance(ms)
         if self.node is not None:
             self._do(self.node.tick)
+            self._ticked_ms = self.clock.mono_ms
 
     def check(self) -> None:
         """After each step of the broker."""
@@ -259,14 +268,15 @@ class World:
                 self.ahead = f"the view is about to get {sorted(ahead)}, and the journal on the medium has not"
 
     def _must_be_on_disk(self, message: Message) -> bool:
-        if self.options.compression != "none" or message.empty:
+        if self.options.compression != "none" or message.empty or self.books.expired(message):
             return False
         queues = [self.books.queues[key] for key in message.places if self.books.queues[key].kind != "ephemeral"]
         if any(not group.seen[message] for queue in queues for group in queue.groups.values()) or any(
                 not queue.groups for queue in queues):
             return True
         return any(message in session.required and session.kept and not session.received[message]
-                   for session in self.books.sessions.values())
+                   for session in self.books.sessions.values()) or any(
+                       message in share.required and message not in share.got for share in self.books.shares.values())
 
     def quiet(self, *, judge: bool = True) -> None:
         """Until nothing is under way any more; then what was settled is, and who is connected has got everything."""
@@ -279,6 +289,7 @@ class World:
                 return
             self._do(node.write_journal)
             if self.node is node and node.driver.threads:
+                self.books.reads += self.books.draining
                 self._do(node.driver.run_thread)
             if self.node is not node:
                 return
@@ -296,6 +307,9 @@ class World:
             self.tell("quiet")
             if self.options.durability == "fsync":
                 self.books.firm()
+                for client in self.mqtt:
+                    if client.will is not None and client.will.quiet(self._ticked_ms):
+                        self.books.acked(client.will.message)
             self.books.quiet(client.name for client in self.mqtt if client.open)
 
     def _going(self, node: Node) -> str:
