@@ -124,11 +124,10 @@ class History(Publishing):
         self.world.tell(f"step {kind}")
         getattr(self, f"_{kind}")()
 
-    STEPS = {"connect": 8, "publish": 14, "publish_queue": 14, "repeat": 4, "subscribe": 5, "consume": 9, "answer": 16,
-             "leave": 3, "amqp_setup": 6, "amqp_publish": 10, "amqp_consume": 5, "amqp_settle": 10, "time": 5,
-             "checkpoint": 4, "race": 12, "quiet": 5, "crash": 3, "crash_in_call": 4, "fault": 6, "full": 1,
-             "stop": 2, "slow": 2,
-             "set_clock": 1}
+    STEPS = {"connect": 8, "publish": 14, "publish_queue": 14, "repeat": 4, "subscribe": 5, "consume": 9,
+             "answer": 16, "leave": 3, "amqp_setup": 6, "amqp_publish": 10, "amqp_consume": 5, "amqp_settle": 10,
+             "time": 5, "checkpoint": 4, "race": 14, "failed_checkpoint": 5, "quiet": 5, "crash": 3,
+             "crash_in_call": 4, "fault": 6, "full": 1, "stop": 2, "slow": 2, "set_clock": 1}
 
     def _some_mqtt(self) -> MqttClient | None:
         found = [client for client in self.world.mqtt if client.open]
@@ -245,9 +244,15 @@ class History(Publishing):
         world, chance = self.world, self.chance
         assert world.node is not None
         lives = world.lives
-        if world.node.failed is None and world.node.keeper.failed is None:
+        writes = chance.choice((1, 2, 3, 99))       # after so many steps the writer stands still
+        if chance.random() < 0.6:       # a batch is under way, and another one gathers
+            for _ in range(chance.choice((2, 3))):
+                self._step_of(("publish", "publish_queue", "publish_queue", "answer"))
+                world.turn()
+        if world.node is not None and world.node.failed is None and world.node.keeper.failed is None:
             world.node.checkpoint()
-        for _ in range(chance.choice((6, 12, 24))):
+            world.run_ready()
+        for _ in range(chance.choice((8, 16, 28))):
             node = world.node
             if node is None or world.lives != lives:
                 return
@@ -256,14 +261,40 @@ class History(Publishing):
                 self._step_of(("publish", "publish_queue", "answer", "amqp_publish", "amqp_settle"))
             elif draw < 0.55:
                 world.turn()
-            elif draw < 0.61:
-                world.write_journal()
+            elif draw < 0.63:
+                if writes:
+                    world.write_journal()
+                writes -= writes > 0
             elif draw < 0.82:
                 world.clock.advance(5)
                 world.run_ready()
             else:
                 world.run_thread()
         if not self.calm and chance.random() < 0.5:
+            self._step_of(("crash", "crash_in_call"))
+
+    def _failed_checkpoint(self) -> None:
+        """The disk makes one fail while clients go on, and another follows if the broker begins one; then a crash."""
+        world, chance = self.world, self.chance
+        if self.calm:
+            return
+        lives = world.lives
+        for attempt in range(2):
+            node = world.node
+            if node is None or world.lives != lives or node.failed is not None or node.keeper.failed is not None:
+                break
+            if attempt == 0:
+                world.disk.failing.append((chance.choice(("view", "view", "syncfs", "fsync")), errno.EIO))
+            node.checkpoint()
+            for _ in range(chance.choice((10, 20))):
+                if world.node is node and chance.random() < 0.3:
+                    self._step_of(("publish", "publish_queue", "answer", "amqp_publish", "amqp_settle"))
+                world.some()
+                world.clock.advance(5)
+                world.run_ready()
+                world.run_thread()
+        world.disk.failing.clear()
+        if chance.random() < 0.6:
             self._step_of(("crash", "crash_in_call"))
 
     def _quiet(self) -> None:
