@@ -263,7 +263,9 @@ class World:
         if named:
             there = {found for data in [*self.disk.synced_bytes(), *self.disk.view.values()]
                      for found in IDENTITY.findall(data)}
-            ahead = named - there
+            # What was acknowledged was on the medium. One group may have settled it, so that it has left the disk, and
+            # one that came later still has it in hand: the view may name it again.
+            ahead = named - there - {one.payload for one in self.books.messages if one.acked}
             if ahead and not self.flipped:
                 self.ahead = f"the view is about to get {sorted(ahead)}, and the journal on the medium has not"
 
