@@ -64,7 +64,7 @@ class Disk(FileOps):
         self.chance = random.Random(seed)
         self.paths: dict[int, Path] = {}                    # descriptor to path
         self.contents: dict[int, bytes] = {}                # inode to what is on the medium
-        self.names: dict[Path, dict[str, int]] = {}         # directory to its names on the medium; -1: a directory
+        self.entries: dict[Path, dict[str, int]] = {}       # directory to its names on the medium; -1: a directory
         for directory in [live, *(path for path in live.rglob("*") if path.is_dir())]:
             self._keep_names(directory)
             for path in directory.iterdir():
@@ -72,7 +72,8 @@ class Disk(FileOps):
                     self.contents[path.stat().st_ino] = path.read_bytes()
 
     def _keep_names(self, directory: Path) -> None:
-        self.names[directory] = {path.name: -1 if path.is_dir() else path.stat().st_ino for path in directory.iterdir()}
+        self.entries[directory] = {path.name: -1 if path.is_dir() else path.stat().st_ino
+                                   for path in directory.iterdir()}
 
     def _call(self) -> None:
         if self.calls == self.stop_at:
@@ -114,7 +115,7 @@ class Disk(FileOps):
     def mkdir(self, path: Path) -> None:
         self._call()
         super().mkdir(path)
-        self.names[path] = {}
+        self.entries[path] = {}
 
     def rmdir(self, path: Path) -> None:
         self._call()
@@ -147,7 +148,7 @@ class Disk(FileOps):
 
     def _restore(self, source: Path, target: Path, live: dict[int, bytes], torn: random.Random | None) -> None:
         target.mkdir()
-        names = {name: (inode, name if inode == -1 else "") for name, inode in self.names.get(source, {}).items()}
+        names = {name: (inode, name if inode == -1 else "") for name, inode in self.entries.get(source, {}).items()}
         if torn is not None and source.exists():
             now = {path.name: (-1, path.name) if path.is_dir() else (path.stat().st_ino, "")
                    for path in sorted(source.iterdir())}
