@@ -33,6 +33,8 @@ cdef class Cursor:
     cdef bint is_settled(self, uint64_t offset) noexcept
     cdef claim_t* find(self, uint64_t offset) noexcept
     cdef int mark(self, uint64_t offset) except -1
+    # What is from `next` up to here is kept nowhere: everybody was done with it.
+    cdef int pass_over(self, uint64_t upto) except -1
     cdef void advance(self) noexcept
     cdef uint64_t reach(self) noexcept
     cdef bint is_settled_bit(self, uint64_t offset) noexcept

@@ -57,6 +57,12 @@ cdef class Cursor:
             return 0
         return self.pages[page][(offset & 0xFFFF) >> 3] >> (offset & 7) & 1
 
+    cdef int pass_over(self, uint64_t upto) except -1:
+        while self.next < upto:
+            self.mark(self.next)
+            self.next = max(self.next + 1, self.floor)
+        return 0
+
     cdef int mark(self, uint64_t offset) except -1:
         """The message is settled."""
         cdef uint64_t page

@@ -472,7 +472,8 @@ cdef class Group:
             found = NULL
             if offset >= cursor.log.first:
                 found = cursor.log.find(offset, chunk)
-                if found == NULL and cursor.log.wanted != NOTHING_WANTED:
+                # What is wanted further on is wanted because this one is kept nowhere.
+                if found == NULL and cursor.log.wanted != NOTHING_WANTED and cursor.log.wanted <= offset:
                     self.stalled = True
                     stop[0] = 1
                     return NULL
@@ -503,12 +504,12 @@ cdef class Group:
             found = cursor.log.find(cursor.next, chunk)
             if found == NULL:
                 if cursor.log.wanted != NOTHING_WANTED:
+                    # Else two readings of a small cache would drive each other out: of this gap, and of what is behind.
+                    cursor.pass_over(cursor.log.wanted)
                     self.stalled = True
                     stop[0] = 1
                 return NULL
-            while cursor.next < found.offset:           # kept nowhere: everybody was done with it
-                cursor.mark(cursor.next)
-                cursor.next = max(cursor.next + 1, cursor.floor)
+            cursor.pass_over(found.offset)
             self.ready_bytes -= found.payload_length
             if is_over(found, &self.ledger.node, self.prompt):
                 cursor.next = found.offset + 1

@@ -101,7 +101,7 @@ cdef const record_t* head_of(Group group, Cursor cursor, uint16_t* deliveries) e
         found = NULL
         if offset >= cursor.log.first:
             found = cursor.log.find(offset, &chunk)
-            if found == NULL and cursor.log.wanted != NOTHING_WANTED:
+            if found == NULL and cursor.log.wanted != NOTHING_WANTED and cursor.log.wanted <= offset:
                 group.stalled = True
                 return NULL
         if found != NULL and found.offset == offset:
@@ -114,11 +114,11 @@ cdef const record_t* head_of(Group group, Cursor cursor, uint16_t* deliveries) e
             continue
         found = cursor.log.find(cursor.next, &chunk)
         if found == NULL:
-            group.stalled = group.stalled or cursor.log.wanted != NOTHING_WANTED
+            if cursor.log.wanted != NOTHING_WANTED:
+                cursor.pass_over(cursor.log.wanted)
+                group.stalled = True
             return NULL
-        while cursor.next < found.offset:               # the same
-            cursor.mark(cursor.next)
-            cursor.next = max(cursor.next + 1, cursor.floor)
+        cursor.pass_over(found.offset)
         return found
     return NULL
 
