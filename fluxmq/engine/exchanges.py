@@ -142,6 +142,7 @@ class ExchangeManager:
         self._relays.pop(name, None)
         for known in list(exchanges.exchanges):
             exchanges.delete(known)  # topics that its bindings wanted are wanted no more
+        exchanges.let_go()  # remembered routes, which the collector does not see, keep the queues and what they lead to
 
     def queue_made(self, vhost: bytes, name: bytes, queue: BoundQueue) -> None:
         """From now on the default exchange leads to it."""

@@ -217,6 +217,11 @@ class Disk:
         self._fds.pop(fd, None)
         OWNERS.pop(fd, None)
 
+    def forget_descriptors(self) -> None:
+        """Of every life: the table of all disks would keep this one, and with it the whole history."""
+        for fd in [fd for fd, owner in OWNERS.items() if owner is self]:
+            self.close(fd)
+
     # ── the calls ────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self, path: str, create: bool, exclusive: bool = True, truncate: bool = False) -> int:

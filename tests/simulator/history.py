@@ -95,7 +95,8 @@ class History(Publishing):
                 if world.node is None:
                     world.start()
                     self._come()
-                self._step()
+                if world.node is not None:      # it may die while they come
+                    self._step()
                 for _ in range(self.chance.choice((0, 1, 2, 3, 6, 10))):
                     world.some()
             end(self)
@@ -362,4 +363,6 @@ def play(seed: int) -> World:
         raise Failed(seed, wrong.kind, str(wrong), history.world.trace) from wrong
     except Exception as error:
         raise Failed(seed, type(error).__name__, repr(error), history.world.trace) from error
+    finally:
+        history.world.disk.forget_descriptors()
     return history.world

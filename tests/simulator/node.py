@@ -246,6 +246,15 @@ class Node:
     def _virtual_host(self, name: str) -> Exchanges | None:
         return self.exchanges.open_vhost(name.encode()) if name in self.options.virtual_hosts else None
 
+    def forget_routes(self) -> None:
+        """It is dead. The collector of garbage does not see the routes that exchanges remember, which lead to all else:
+        a node would stay in memory for every life of every history."""
+        for exchanges in self.exchanges.vhosts.values():
+            exchanges.on_mqtt = None
+            for name in list(exchanges.exchanges):
+                exchanges.delete(name)
+            exchanges.let_go()
+
     def _route(self, vhost: bytes, exchange: bytes, key: bytes, headers: bytes) -> list[Queue]:
         exchanges = self.exchanges.vhosts.get(vhost)
         route = exchanges.lookup(exchange, key, headers) if exchanges is not None else None

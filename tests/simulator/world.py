@@ -138,6 +138,7 @@ class World:
         if self.node is not None:
             self.disk.dead = True
             self.node.driver.drop()
+            self.node.forget_routes()
         self.node = None
         self.disk.crash(kind)
 
