@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import random
 from collections.abc import Callable
 
@@ -356,7 +357,9 @@ class History(Publishing):
 
 def play(seed: int) -> World:
     """Plays one history. Raises Failed."""
-    history = History(seed)
+    history, log = History(seed), logging.getLogger("fluxmq")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)      # a history is told by its trace
     try:
         history.play()
     except Wrong as wrong:
@@ -364,5 +367,6 @@ def play(seed: int) -> World:
     except Exception as error:
         raise Failed(seed, type(error).__name__, repr(error), history.world.trace) from error
     finally:
+        log.setLevel(level)
         history.world.disk.forget_descriptors()
     return history.world

@@ -8,7 +8,6 @@ down to the calls of the disk.
 """
 from __future__ import annotations
 
-import logging
 import random
 import threading
 from collections.abc import Callable
@@ -62,7 +61,6 @@ __all__ = ["Clock", "Node", "Options", "Pipe"]
 
 EPOLLIN, EPOLLOUT = 1, 4
 _numbers = count(2)
-logging.getLogger("fluxmq").setLevel(logging.CRITICAL + 1)     # a history is told by its trace
 
 
 class Clock:

@@ -59,6 +59,7 @@ class Wire:
     eof = False
     origin: Any = None
     asked: Any = None
+    namespace: Any = None
 
     def __init__(self, front: Front, certificate: dict[str, Any] | None = None) -> None:
         self.handler, self.certificate = front, certificate
@@ -125,6 +126,7 @@ class Wire:
     def accept(self, exchanges: Any, vhost: str, namespace: Any) -> None:
         assert vhost == self.state.vhost  # type: ignore[attr-defined]
         self.accepted = exchanges, namespace
+        self.namespace = namespace
 
 
 class Channels:
