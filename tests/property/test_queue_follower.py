@@ -104,7 +104,8 @@ class FollowedMachine(QueueMachine):
         assert all(queue.depth == 0 for queue in self.own)
 
     def is_handed_out(self, led: QueueState, name: str, unsettled: set[tuple[int, int]]) -> None:
-        """Whoever comes has all that the first instance had not settled, but what has expired or must wait."""
+        """Whoever comes has all that the first instance had not settled, but what has expired or must wait. What else
+        comes was delayed, and is due: where messages have expired there is room for it now."""
         got: set[tuple[int, int]] = set()
         group, logs = led.groups[name.encode(), b""], {log.number: log for log in led.queue.logs}
 
@@ -117,7 +118,12 @@ class FollowedMachine(QueueMachine):
         led.queue.notify()
         while pump_queues(self.there):
             pass
-        assert got <= unsettled
+        ends = {log.number: log.next for log in self.queue.logs}
+        due = {one.payload for one in self.delayed if one.due <= self.now}
+        late = {(log, offset) for log, offset in got if offset >= ends[log]}
+        assert got - late <= unsettled
+        moved = [logs[log].get(offset) for log, offset in late]
+        assert {record.payload for record in moved if record is not None} <= due
         claims = claims_of(group)
         for log, offset in unsettled - got:
             assert group.is_settled(log, offset) or offset < logs[log].first or claims[log, offset][0] != "ready"
