@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pickle
+import weakref
 from typing import Any
 
 import pytest
@@ -55,6 +56,18 @@ def test_every_virtual_host_has_its_exchanges() -> None:
         assert set(exchanges) == set(PREDECLARED) and all(one.durable for one in exchanges.values())
         assert [one.name for one in exchanges.values() if one.is_mqtt] == [b"amq.topic"]
     assert text_of(manager.open_vhost, b"w") == "530 vhost w not found"
+
+
+def test_a_virtual_host_that_ends_keeps_no_queue() -> None:
+    """Also while somebody still holds its exchanges: the routes that they remember go."""
+    manager, queue = made(b"v"), Queue(1)
+    exchanges, known = manager.vhosts[b"v"], weakref.ref(queue)
+    manager.queue_made(b"v", b"q", queue)       # type: ignore[arg-type]
+    assert queues_of(manager, b"", b"q", vhost=b"v") == [1]
+    manager.queue_gone(b"v", b"q")
+    manager.end_vhost(b"v")
+    del queue
+    assert known() is None and not exchanges.exchanges
 
 
 def test_virtual_hosts_do_not_see_each_other() -> None:
