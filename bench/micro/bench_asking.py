@@ -59,10 +59,10 @@ class Asked(Authority):
     def open_publish(self) -> bool:
         return False
 
-    def may_publish(self, identity: str | None, client_id: str, topic: str) -> bool | None:
+    def may_publish(self, identity: str | None, client_id: str, topic: str, namespace: str = "/") -> bool | None:
         return None
 
-    async def decide_publish(self, identity: str | None, client_id: str, topic: str) -> bool:
+    async def decide_publish(self, identity: str | None, client_id: str, topic: str, namespace: str = "/") -> bool:
         async with self._connecting:
             if self._writer is None:
                 reader, self._writer = await asyncio.open_unix_connection(self._path)
