@@ -48,7 +48,8 @@ def snapshot(manager: QueueManager, state: QueueState) -> bytes:
         [(group.number, manager.group_record(state, group, pattern), state_of(group))
          for (_, pattern), group in state.groups.items()],
         state_of(delays.group) if delays is not None else b"",
-        [(log.number, log.first, log.flushed, log.next, unflushed(log, queue.needs(log))) for log in _all_logs(queue)]))
+        # Also what every group has settled, as long as it is in memory: a group that is made later begins there.
+        [(log.number, log.first, log.flushed, log.next, unflushed(log, None)) for log in _all_logs(queue)]))
 
 
 _snapshot = msgspec.msgpack.Decoder(Snapshot).decode
