@@ -29,6 +29,7 @@ from fluxmq._core.wire.text import check_filter, split_share
 from fluxmq.engine.ports_cluster import Cluster, OwnedElsewhere, Unclaimed
 from fluxmq.engine.queue_consumers import QueueConsumers, is_queue_filter
 from fluxmq.engine.session_limits import Limits
+from fluxmq.engine.session_table import SessionTable
 from fluxmq.engine.sessions import EXPIRY_NEVER, ClientConnection, Consume, Link, SessionState, Subscription, Will
 from fluxmq.model.mqtt import ReasonCode
 
@@ -54,7 +55,7 @@ class Broker:
         self.hub = hub
         self.directory, self.peers, _ = cluster
         self.limits = limits or Limits()
-        self.sessions: dict[tuple[bytes, bytes], Session] = {}  # by namespace and client identifier
+        self.sessions = SessionTable()
         self.groups: dict[tuple[Namespace, bytes, bytes], ShareGroup] = {}  # by namespace, name, filter
         self.session_number_last = 0
         self.started_ms = hub.mono_ms

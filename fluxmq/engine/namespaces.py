@@ -118,7 +118,7 @@ class NamespaceAdmin:
         """Those of MQTT, with their connections. A will would be published into what is no more, or into what somebody
         makes under the same name."""
         broker = self._broker
-        for session in [session for session in broker.sessions.values() if session.namespace is namespace]:
+        for session in broker.sessions.of_namespace(namespace.name):
             connection = session.data.connection
             if connection is not None:
                 broker.disconnect(session, connection, publish_will=False)

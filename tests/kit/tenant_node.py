@@ -33,7 +33,7 @@ class TenantBroker(broker.Broker):
 
     def connect(self, name: bytes, *, connection: Any, namespace: Namespace | None = None,
                 **rest: Any) -> tuple[Session, bool]:
-        tenant, _, user = (connection.packet.username or "").rpartition(":")
+        tenant, _, user = (connection.login.packet.username or "").rpartition(":")
         if user:
             namespace = self.hub.namespaces[tenant.encode()]
         return super().connect(name, connection=connection, namespace=namespace, **rest)

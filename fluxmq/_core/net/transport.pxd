@@ -56,23 +56,25 @@ cdef class Transport(Waiter):
     cdef readonly int fd                # -1 once closed
     cdef int epoll
     cdef uint32_t interest              # epoll events asked for
+    cdef uint32_t deferred              # epoll events that it will look at when it goes on
+    # One byte each, for there are many connections: bint is an int.
     cdef readonly uint8_t phase
     cdef readonly uint8_t paused        # PAUSE_* bits, 0 = it is read
-    cdef bint waited                    # what is being refused has waited for its turn, which is now
-    cdef bint resumed                   # in Hub.resumed: it goes on in a later round
+    cdef uint8_t waited                 # what is being refused has waited for its turn, which is now
+    cdef uint8_t resumed                # in Hub.resumed: it goes on in a later round
+    cdef uint8_t reported               # the edge heard that it ended
+    cdef uint8_t closing                # WebSocket: its Close came while it was paused, behind what waits in carry
     cdef readonly bint greedy           # it used up its share the last time
-    cdef uint64_t served                # node.turn of the round in which that was
-    cdef uint64_t work_end              # value of node.work at which its share is used up
-    cdef uint32_t deferred              # epoll events that it will look at when it goes on
-    cdef bint reported                  # the edge heard that it ended
     cdef readonly bint eof              # the peer closed its side
+    cdef uint64_t served                # node.turn of the round in which it was last greedy
+    cdef uint64_t work_end              # value of node.work at which its share is used up
     # recording, see tap_read
     cdef const uint8_t* untapped        # what was parsed before it is recorded; NULL: nothing is being parsed for one
     cdef const uint8_t* parsed          # end of the packet that is being handled
     cdef int64_t read_ns                # when its bytes were read
     cdef public str end_why             # what the edge says about the end; "": nothing yet
     cdef public int end_code            # the reason or reply code that went with it
-    cdef bint closing                   # WebSocket: its Close came while it was paused, behind what waits in carry
+    cdef uint32_t read_room             # bytes of one recv: fewer where a read is more than a share
     # input
     cdef uint8_t* carry                 # start of an incomplete packet, or whatever waits
     cdef size_t carry_start             # offset of the first byte that counts
@@ -80,7 +82,6 @@ cdef class Transport(Waiter):
     cdef size_t carry_room
     cdef uint8_t* input                 # while go_on parses it: what was carry, if nobody else has it yet
     cdef size_t input_room
-    cdef uint32_t read_room             # bytes of one recv: fewer where a read is more than a share
     cdef blob_t* big                    # an incomplete packet too large for the shared buffer, received in place
     cdef size_t big_have                # all of it: it waits to be handled again
     cdef uint32_t big_recorded          # the recording that has it already; 0: none

@@ -95,10 +95,11 @@ cdef class Session:
     cdef uint32_t queue_mask
     cdef uint32_t queue_head
     cdef readonly uint32_t queued
-    cdef readonly uint64_t queued_bytes
     cdef public uint32_t queue_max
-    cdef public uint64_t queue_bytes_max
     cdef public bint queue_rejects      # full: the new one goes, not the oldest
+    cdef readonly uint32_t received_count   # inbound QoS 2
+    cdef readonly uint64_t queued_bytes
+    cdef public uint64_t queue_bytes_max
     cdef readonly uint64_t dropped
     cdef uint64_t lost                  # dropped, QoS 0 too, since the log last said so; in Ledger.losing while not 0
     # messages that belong to queues: in the window like others, on disk never; docs/internals/queues.md
@@ -107,11 +108,10 @@ cdef class Session:
     cdef uint32_t forget_at             # where forget_claim looks first
     # what is retained goes into the window beside the line: neither keeps the other from it
     cdef Replay replay                  # None: all was sent
-    cdef bint sharing                   # the replay waits for the window too: the line leaves it every second place
+    cdef uint8_t sharing                # the replay waits for the window too: the line leaves it every second place
     cdef uint8_t odd                    # whose turn it is where one place is free
     # inbound QoS 2
     cdef uint8_t* received              # bitmap of packet ids, 8 KiB, made on first use
-    cdef readonly uint32_t received_count
 
     cpdef clear(self)
     cdef int lose(self) except -1

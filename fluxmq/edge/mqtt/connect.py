@@ -19,7 +19,7 @@ from fluxmq._core.mqtt.packets import Auth, ConnAck, Connect
 from fluxmq._core.mqtt.props import encode_properties
 from fluxmq._core.wire.text import check_topic
 from fluxmq.edge.asking import PUBLISH, Undecided
-from fluxmq.edge.mqtt.connection import REASON_STRING_MAX, Client, user_properties, without_length
+from fluxmq.edge.mqtt.connection import REASON_STRING_MAX, Client, Login, user_properties, without_length
 from fluxmq.edge.mqtt.namespaces import find_namespace, split_user_name
 from fluxmq.engine.ports_cluster import OwnedElsewhere, Unclaimed
 from fluxmq.engine.queue_consumers import is_order
@@ -82,6 +82,7 @@ class Connecting:
             raise ProtocolError(ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
                                 f"this listener takes only MQTT {'5' if self.version == 5 else '3.x'}")
         client = Client(connection, packet)
+        login = cast(Login, client.login)
         connection.state = client
         client.packet_size_max = cast(int, packet.get(Property.MAXIMUM_PACKET_SIZE, PACKET_SIZE_UNLIMITED))
         if len(packet.client_id.encode()) > limits.CLIENT_ID_BYTES_MAX:
@@ -99,7 +100,7 @@ class Connecting:
             raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
                                 "a session that is kept needs a client identifier [MQTT-3.1.3-8]")
         client.problem_information = bool(packet.get(Property.REQUEST_PROBLEM_INFORMATION, 1))
-        client.named, client.username = split_user_name(self.front, packet.username)
+        login.namespace, login.username = split_user_name(self.front, packet.username)
         client.method = cast("str | None", packet.get(Property.AUTHENTICATION_METHOD))
         if client.method is not None:
             self._begin_exchange(client)
@@ -107,31 +108,30 @@ class Connecting:
         authority = self.front.authority
         certificate = connection.certificate if self.username_from else None
         if packet.password is not None:
-            self._refuse_banned(client, client.username)
-        if authority.needs_wait(client.username, packet.password, certificate, self.username_from):
+            self._refuse_banned(client, login.username)
+        if authority.needs_wait(login.username, packet.password, certificate, self.username_from):
             connection.pause()
-            task = asyncio.get_running_loop().create_task(self._authenticate(client, certificate))
+            task = asyncio.get_running_loop().create_task(self._authenticate(client, login, certificate))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
-        client.identity = authority.authenticate_now(packet.client_id, client.username, packet.password, certificate,
+        client.identity = authority.authenticate_now(packet.client_id, login.username, packet.password, certificate,
                                                      self.username_from)
         self.finish(client)
 
-    async def _authenticate(self, client: Client, certificate: dict[str, Any] | None) -> None:
-        connection, packet = client.connection, client.packet
-        assert packet is not None
+    async def _authenticate(self, client: Client, login: Login, certificate: dict[str, Any] | None) -> None:
+        connection, packet = client.connection, login.packet
         later = False
         try:
             client.identity = await self.front.authority.authenticate(
-                packet.client_id, client.username, packet.password, certificate, self.username_from,
+                packet.client_id, login.username, packet.password, certificate, self.username_from,
                 connection.origin.key if connection.origin is not None else b"")
-            self._refuse_banned(client, client.username)
-            if client.packet is not None and not connection.ended:
+            self._refuse_banned(client, login.username)
+            if client.login is not None and not connection.ended:
                 self.finish(client)
         except ProtocolError as error:
             if error.reason == ReasonCode.BAD_USER_NAME_OR_PASSWORD:
-                later = self._refuse_login(client, client.username, error)
+                later = self._refuse_login(client, login.username, error)
             else:
                 connection.fail(error)
         except Exception as error:
@@ -147,7 +147,7 @@ class Connecting:
         guard, origin = self.front.guard, client.connection.origin
         if guard is not None and origin is not None and (banned := guard.refusal(origin.key, username or "")):
             # DISCONNECT, which ends a re-authentication, has no 0x8A (MQTT 5.0 section 3.14.2.1).
-            raise banned if client.packet is not None else AuthError(ReasonCode.NOT_AUTHORIZED, banned.text)
+            raise banned if client.login is not None else AuthError(ReasonCode.NOT_AUTHORIZED, banned.text)
 
     def _refuse_login(self, client: Client, username: str | None, error: ProtocolError) -> bool:
         """A password or a proof was wrong: ends the connection, now or later. Returns whether later; it is paused, or
@@ -174,12 +174,12 @@ class Connecting:
 
     def _begin_exchange(self, client: Client) -> None:
         """MQTT 5.0 section 4.12: CONNECT named a method."""
-        assert client.packet is not None and client.method is not None
+        assert client.login is not None and client.method is not None
         client.exchange = self.front.authority.begin_exchange(client.method)
         if client.exchange is None:
             raise AuthError(ReasonCode.BAD_AUTHENTICATION_METHOD,
                             f"authentication method {client.method!r} is not supported [MQTT-4.12.0-1]")
-        data = client.packet.get(Property.AUTHENTICATION_DATA)
+        data = client.login.packet.get(Property.AUTHENTICATION_DATA)
         if data is None:
             self._send_auth(client, b"", ReasonCode.CONTINUE_AUTHENTICATION)
         else:
@@ -200,10 +200,10 @@ class Connecting:
             self._send_auth(client, reply, ReasonCode.CONTINUE_AUTHENTICATION)
             return
         exchange, client.exchange = client.exchange, None
-        claimed = client.username if client.packet is not None else client.identity
+        claimed = client.login.username if client.login is not None else client.identity
         certificate = client.connection.certificate if self.username_from else None
         client.identity = self.front.authority.finish_exchange(exchange, claimed, certificate, self.username_from)
-        if client.packet is not None:
+        if client.login is not None:
             self.finish(client, reply)
         else:
             self._send_auth(client, reply, ReasonCode.SUCCESS)
@@ -224,7 +224,7 @@ class Connecting:
         if packet.get(Property.AUTHENTICATION_METHOD) != client.method:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH with another method than CONNECT [MQTT-4.12.0-5]")
         data = cast(bytes, packet.get(Property.AUTHENTICATION_DATA, b""))
-        if packet.reason_code == ReasonCode.RE_AUTHENTICATE and client.packet is None:
+        if packet.reason_code == ReasonCode.RE_AUTHENTICATE and client.login is None:
             client.exchange = self.front.authority.begin_exchange(client.method)
         elif packet.reason_code != ReasonCode.CONTINUE_AUTHENTICATION:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"AUTH with reason 0x{packet.reason_code:02x} here")
@@ -240,7 +240,7 @@ class Connecting:
         try:
             self._finish(client, auth_data)
         except OwnedElsewhere as elsewhere:
-            client.reference = elsewhere.reference
+            cast(Login, client.login).reference = elsewhere.reference
             raise
         except (Undecided, Unclaimed) as question:
             if isinstance(question, Unclaimed):
@@ -249,7 +249,7 @@ class Connecting:
 
     def _finish_later(self, client: Client, auth_data: bytes) -> None:
         try:
-            if client.packet is not None and not client.connection.ended:
+            if client.login is not None and not client.connection.ended:
                 self.finish(client, auth_data)
         except ProtocolError as error:
             client.connection.fail(error)
@@ -257,8 +257,8 @@ class Connecting:
             client.connection.crash(error)
 
     def _finish(self, client: Client, auth_data: bytes) -> None:
-        connection, packet, options = client.connection, client.packet, self.front.options
-        assert packet is not None
+        assert client.login is not None
+        connection, packet, options = client.connection, client.login.packet, self.front.options
         if client.identity is not None and connection.origin is not None and self.front.guard is not None:
             self.front.guard.succeeded(connection.origin.key, client.identity)
         v5 = client.version == 5
@@ -280,7 +280,7 @@ class Connecting:
             keep_alive_s=keep_alive, will=will, username=client.identity, connection=client, namespace=namespace)
         client.session = session
         client.present = present
-        client.packet = None
+        client.login = None
         if v5:
             answer = self._connack_v5(client, packet, present, assigned, expiry_s if expiry_s != wanted else None,
                                       keep_alive if keep_alive != packet.keep_alive else None, auth_data)
@@ -319,8 +319,8 @@ class Connecting:
                 "present": present} | client.place())
 
     def _will(self, client: Client) -> Will | None:
-        assert client.packet is not None
-        asked = client.packet.will
+        assert client.login is not None
+        asked = client.login.packet.will
         if asked is None:
             return None
         options = self.front.options
@@ -389,7 +389,8 @@ class Connecting:
         """CONNACK with an error, where the protocol has one for it [MQTT-3.1.4-2]; the caller closes."""
         if connection.version == 5:
             most = client.packet_size_max if client is not None else PACKET_SIZE_UNLIMITED
-            where: list[Any] = [(Property.SERVER_REFERENCE, client.reference)] if client and client.reference else []
+            reference = client.login.reference if client is not None and client.login is not None else ""
+            where: list[Any] = [(Property.SERVER_REFERENCE, reference)] if reference else []
             said: list[Any] = [(Property.REASON_STRING, text[:REASON_STRING_MAX])]
             for properties in (where + said, where, []):
                 answer = ConnAck(reason_code=reason, properties=properties)

@@ -47,21 +47,35 @@ def without_length(properties: bytes) -> bytes:
     return properties[at + 1:]
 
 
+class Login:
+    """What is known of a client until its CONNACK.
+
+    namespace: what its user name says, "" for nothing; username: the rest of that name. reference: the node that has
+    its session, "" while that is this one.
+    """
+
+    __slots__ = ("namespace", "packet", "reference", "username")
+
+    def __init__(self, packet: Connect) -> None:
+        self.packet = packet
+        self.namespace = ""
+        self.username: str | None = packet.username
+        self.reference = ""
+
+
 class Client:
     """State of one connection, from CONNECT to its end."""
 
     __slots__ = ("clean_start", "client_id", "connection", "ended_by", "exchange", "expiry_override", "identity",
-                 "method", "name", "named", "namespace", "packet", "packet_size_max", "present", "problem_information",
-                 "publish_will", "reference", "session", "taken", "username", "version")
+                 "login", "method", "name", "namespace", "packet_size_max", "present", "problem_information",
+                 "publish_will", "session", "taken", "version")
 
     def __init__(self, connection: Connection, packet: Connect) -> None:
         self.connection = connection
-        self.packet: Connect | None = packet  # until CONNACK
+        self.login: Login | None = Login(packet)  # until CONNACK
         self.version: int = packet.protocol_level
         self.client_id: str = packet.client_id
         self.name: bytes = b""
-        self.named = ""  # the namespace in front of the user name, and the name without it
-        self.username: str | None = packet.username
         self.identity: str | None = None
         self.namespace: Namespace | None = None  # from there on where it is let in
         self.session: Session | None = None
@@ -72,7 +86,6 @@ class Client:
         self.expiry_override: int | None = None
         self.packet_size_max = 0xFFFFFFFF
         self.ended_by = "lost"  # label of fluxmq_disconnections_total
-        self.reference = ""  # where its session is, when it is not here
         self.taken = False  # CONNACK with success was written
         self.clean_start: bool = packet.clean_start
         self.present = False  # CONNACK said that there was a session

@@ -163,7 +163,7 @@ class Front:
                 self.on_log("info", "", "disconnected", {"client_id": client.client_id, "why": client.ended_by,
                                                           "dropped": connection.dropped} | client.place())
         client.session = None
-        client.packet = None
+        client.login = None
 
     def on_given_up(self, connection: Connection, why: str) -> None:
         """What an answer waited for was given up, so that it cannot be given: the client connects again, and asks again

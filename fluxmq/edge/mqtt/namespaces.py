@@ -38,7 +38,7 @@ def find_namespace(front: Front, client: Client) -> Namespace:
     """Where this client is, who has proved who he is. Raises AuthError(0x87) when it may not be there, and Undecided
     while that is being asked."""
     bound = front.authority.namespace_of(client.identity)
-    name = client.named or bound or front.options.namespace
+    name = (client.login.namespace if client.login is not None else "") or bound or front.options.namespace
     if bound and name != bound:
         raise AuthError(ReasonCode.NOT_AUTHORIZED, f"user {client.identity!r} may only enter namespace {bound!r}, to "
                                                    f"which the users file binds him, and asked for {name!r}")
