@@ -301,7 +301,7 @@ class AmqpQueues:
             self.manager.delete(queue.address)
 
     def ask(self, queue: Queue, member: Member) -> int:
-        """One message for basic.get: PULL_*. member: attached to the default group (`guest`). Raises AmqpRefused 404:
+        """One message for basic.get: PULL_*. member: in the default group (`add_puller`). Raises AmqpRefused 404:
         the queue is damaged."""
         self.whole(queue)
         self.manager.states[queue].idle_since_ms = self.manager.hub.steady_ms
@@ -318,8 +318,8 @@ class AmqpQueues:
             raise AmqpRefused(ReplyCode.NOT_FOUND, f"{where(*queue.address)} is stopped: a file of it is "
                                                    f"damaged, as the broker's log says. `fluxmq log repair` mends it")
 
-    def guest(self, queue: Queue, member: Member) -> Group:
-        """The member may ask (`ask`, queue_heads.pull_one). Raises AmqpRefused 540: of a stream nobody does."""
+    def add_puller(self, queue: Queue, member: Member) -> Group:
+        """The member may pull (`ask`). Raises AmqpRefused 540: of a stream nobody does."""
         if queue.kind == QUEUE_STREAM:
             raise AmqpRefused(ReplyCode.NOT_IMPLEMENTED,
                               f"basic.get not supported by stream queues {where(*queue.address)}")

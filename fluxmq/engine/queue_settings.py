@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.queue.log import Log
-from fluxmq._core.queue.queue import QUEUE_CLASSIC, QUEUE_STREAM, Queue
+from fluxmq._core.queue.queue import POLICY_AMQP091, QUEUE_CLASSIC, QUEUE_STREAM, Queue
 from fluxmq.engine.queue_contract import deliveries_max
 from fluxmq.engine.queue_dead import bury, make_room
 from fluxmq.engine.queue_delays import first_delayed, more_is_due
@@ -104,8 +104,7 @@ def _configure(asked: Asked, queue: Queue, spec: QueueSpec, terms: QueueTerms | 
     queue.is_repeated = asked.is_repeated
     queue.on_produced = asked.produced
     if terms is not None and queue.kind != QUEUE_STREAM:
-        # What counts is what is ready, and what is too much or too old goes when the queue is pumped.
-        queue.prompt = True
+        queue.set_policy(POLICY_AMQP091)
         queue.ready_max = terms.length_max
         queue.ready_bytes_max = terms.bytes_max
         queue.drop_head = terms.overflow == "drop-head"
@@ -131,6 +130,6 @@ def configure_group(manager: QueueManager, state: QueueState, group: Group) -> N
         group.buries = bool(state.spec.dead_letter_queue)
         group.deliveries_max = deliveries_max(manager.retry_terms(state, group))
     else:
-        group.prompt = True
+        group.set_policy(POLICY_AMQP091)
         group.buries = terms.dead_exchange is not None
         group.deliveries_max = max(terms.delivery_limit + 1, 0) if terms is not NO_TERMS else 0

@@ -74,7 +74,7 @@ def rebuild(manager: QueueManager, state: QueueState, found: Snapshot,
     if found.number != queue.number or {one[0] for one in found.logs} != logs.keys():
         raise CorruptError(f"the snapshot is of queue {found.number:016x}, not of {queue.number:016x}, or of "
                            f"other logs")
-    members = {group: (list(group.members), list(group.guests)) for group in state.groups.values()}
+    members = {group: (list(group.members), list(group.pullers)) for group in state.groups.values()}
     for group in state.groups.values():
         group.disband()
     for number, first, flushed, end, messages in found.logs:
@@ -88,11 +88,11 @@ def rebuild(manager: QueueManager, state: QueueState, found: Snapshot,
     manager.note_changed(state)
     if not queue.following:
         derive(manager, state, due_pairs)
-    for group, (joined, guests) in members.items():
+    for group, (joined, pullers) in members.items():
         if group in state.groups.values():
             for member in joined:
                 group.join(member)
-            for member in guests:
+            for member in pullers:
                 group.attach(member)
 
 

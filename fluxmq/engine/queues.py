@@ -249,7 +249,7 @@ class QueueManager:
         """Who reads it, and who asks it."""
         members: list[Member] = list(state.queue.readers)  # type: ignore[arg-type]
         for group in state.groups.values():
-            members += group.members + group.guests
+            members += group.members + group.pullers
         return members
 
     def forget(self, state: QueueState) -> None:

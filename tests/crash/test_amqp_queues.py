@@ -67,7 +67,7 @@ class Life:
         member = self.members.get(queue)
         if member is None or member.group is None:
             self.members[queue] = member = PyMember(lambda log, offset, n: self.got.append((log, offset)), room=100)
-            self.amqp.guest(queue, member)
+            self.amqp.add_puller(queue, member)
         return member
 
     def letters(self, queue: Queue) -> list[Any]:

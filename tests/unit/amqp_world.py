@@ -128,7 +128,7 @@ class Consumer:
         self.counts: list[int] = []
         self.member = PyMember(self._deliver, self._lost, room)
         if asks:
-            self.group = world.amqp.guest(self.queue, self.member)
+            self.group = world.amqp.add_puller(self.queue, self.member)
         else:
             self.group = world.amqp.consume(self.queue, self.member, exclusive=exclusive, owner=owner,
                                             priority=priority)

@@ -400,7 +400,7 @@ def test_the_last_failed_delivery_makes_a_dead_letter_at_once(how: str) -> None:
         assert bench.pump() == [("m", 0)]
         assert (b"/", b"q.dlq") not in bench.manager.queues
         fail()
-        assert not group.members and not group.guests
+        assert not group.members and not group.pullers
     assert [one[b"x-death-reason"] for one in bench.dead()] == [b"max_retries"]
     assert group.claims == group.lag == 0 and bench.queue.depth == 1
     bench.pump()

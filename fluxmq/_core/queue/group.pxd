@@ -22,6 +22,7 @@ from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.queue.claim cimport Filter, GroupOwner, Member, claim_t, heap_t
 from fluxmq._core.queue.cursor cimport Cursor
 from fluxmq._core.queue.log cimport Log, chunk_t, record_t
+from fluxmq._core.queue.policy cimport queue_policy_t
 
 cdef enum:
     RUN_MAX = 1048576           # offsets of one CLAIM or SETTLE; a start, a repair and `log verify` refuse more
@@ -35,11 +36,11 @@ cdef class Group:
     cdef readonly Line line                   # where what it records is committed
     cdef readonly list cursors              # Cursor, one per log of the queue, in the queue's order
     cdef readonly list members              # Member, those with the highest priority first
-    cdef readonly list guests               # Member: they get nothing by themselves (queue_heads), but may have claims
+    cdef readonly list pullers              # Member: no push delivery, they may have claims (attach, rest)
     cdef public uint32_t returned_max       # READY and WAITING together: above, nothing new is handed out
     cdef public uint32_t deliveries_max     # 0 = any number; one more and the message is dead
     cdef public object on_dead              # (group, log, offset, deliveries, reason): the engine deals with it
-    cdef public bint prompt                 # AMQP: what came in this very instant may still go out (queue_heads)
+    cdef queue_policy_t policy              # its queue's
     cdef public Filter filter               # None: everything
     cdef public GroupOwner owner
     cdef public GroupOwner home             # the queue that it is kept with, also where it is not pumped; None: nowhere
@@ -87,7 +88,7 @@ cdef class Group:
     cdef int pump_order(self, uint32_t* handed) except -1
     cdef int pump_one(self, Cursor cursor, uint32_t* handed) except -1
     cdef void admit(self, Member member) noexcept
-    cdef int add_guest(self, Member member) except -1
+    cdef int add_puller(self, Member member) except -1
     cdef void unlimit(self, Member member) noexcept
     cdef claim_t* add_claim(self, Cursor cursor, uint64_t offset) except NULL
     cdef void drop_claim(self, claim_t* claim) noexcept

@@ -18,11 +18,12 @@ from fluxmq._core.queue.claim cimport (
 )
 from fluxmq._core.queue.cursor cimport PAGE_BITS
 from fluxmq._core.queue.log cimport NOTHING_WANTED, chunk_hold
+from fluxmq._core.queue.policy cimport policy_of
 from fluxmq._core.wire.primitives cimport put_u16, put_u32
 
 __all__ = ["Group"]
 
-# Of members and guests, until there are any: most groups of many have none. Nothing is added to it.
+# Of members and pullers, until there are any: most groups of many have none. Nothing is added to it.
 cdef list NONE = []
 
 cdef enum:
@@ -36,11 +37,10 @@ cdef enum:
     RETURNED_MIN = 1000         # that one group may have returned when the node has all the claims that it may have
 
 
-cdef inline bint is_over(const record_t* record, const node_t* node, bint prompt) noexcept:
-    """Its time has passed. prompt: what came in this very instant may still go out, or dies at the end of this pump: so
-    AMQP's time to live of 0."""
+cdef inline bint is_over(const record_t* record, const node_t* node, queue_policy_t policy) noexcept:
+    """Its time has passed, by the rules of the policy."""
     return record.expires_at != 0 and (record.expires_at < node.steady_ms or (
-        record.expires_at == node.steady_ms and not (prompt and record.time_ms == node.now_ms)))
+        record.expires_at == node.steady_ms and not (policy.grants_instant and record.time_ms == node.now_ms)))
 
 
 cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept:
@@ -72,7 +72,7 @@ cdef class Group:
         self.deliveries_max = deliveries_max
         self.cursors = []
         self.members = NONE
-        self.guests = NONE
+        self.pullers = NONE
         self.order = NONE
         self.buries = True
         self.waiting.by_due = 1
@@ -124,16 +124,16 @@ cdef class Group:
         self.touch()
 
     def attach(self, Member member not None):
-        """It gets what it asks for and nothing else (queue_heads.pull); it counts as nobody's consumer."""
+        """Pull-only member (basic.get): no push delivery, not counted as a consumer. heads.pull gives it a message."""
         if member.group is not None:
             raise UsageError("a member is in one group at a time")
         self.admit(member)
-        self.add_guest(member)
+        self.add_puller(member)
 
-    cdef int add_guest(self, Member member) except -1:
-        if self.guests is NONE:
-            self.guests = []
-        self.guests.append(member)
+    cdef int add_puller(self, Member member) except -1:
+        if self.pullers is NONE:
+            self.pullers = []
+        self.pullers.append(member)
         return 0
 
     cdef void admit(self, Member member) noexcept:
@@ -143,11 +143,11 @@ cdef class Group:
             member.held_max = self.ledger.node.member_claims_max
 
     def rest(self, Member member not None):
-        """It gets nothing more, and keeps what it has; others need not wait for that."""
+        """Cancelled consumer (basic.cancel): no push delivery any more, it keeps what it has until that is settled."""
         if member not in self.members:
             return
         self.members.remove(member)
-        self.add_guest(member)
+        self.add_puller(member)
         self.left(member)
 
     def leave(self, Member member not None):
@@ -157,7 +157,7 @@ cdef class Group:
         while member.oldest != NULL:
             member.lost(member.oldest)
             self.give_back(member.oldest, 0, True)
-        (self.members if member in self.members else self.guests).remove(member)
+        (self.members if member in self.members else self.pullers).remove(member)
         member.group = None
         self.unlimit(member)
         self.left(member)
@@ -174,7 +174,7 @@ cdef class Group:
 
     def disband(self):
         """All leave, whether they take messages or not."""
-        for member in self.members + self.guests:
+        for member in self.members + self.pullers:
             self.leave(member)
 
     def end(self):
@@ -243,6 +243,10 @@ cdef class Group:
         for cursor in self.cursors:
             cursor.owner = owners.get(cursor.partition)
         return 0
+
+    def set_policy(self, int number):
+        """number: POLICY_*."""
+        self.policy = policy_of(number)
 
     def set_mode(self, str mode not None):
         """Of a group without members. Raises UsageError."""
@@ -484,7 +488,7 @@ cdef class Group:
             if self.deliveries_max and claim.deliveries >= self.deliveries_max:
                 self.kill(cursor, offset, claim.deliveries, "max_retries")
                 continue
-            if is_over(found, &self.ledger.node, self.prompt):
+            if is_over(found, &self.ledger.node, self.policy):
                 self.kill(cursor, offset, claim.deliveries, "expired")
                 continue
             heap_remove(&cursor.ready, claim)
@@ -511,7 +515,7 @@ cdef class Group:
                 return NULL
             cursor.pass_over(found.offset)
             self.ready_bytes -= found.payload_length
-            if is_over(found, &self.ledger.node, self.prompt):
+            if is_over(found, &self.ledger.node, self.policy):
                 cursor.next = found.offset + 1
                 self.kill(cursor, found.offset, 0, "expired")
                 continue

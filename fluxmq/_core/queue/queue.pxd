@@ -14,6 +14,7 @@ from fluxmq._core.queue.cursor cimport Cursor
 from fluxmq._core.queue.delay cimport Delays
 from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.log cimport Log, Needed
+from fluxmq._core.queue.policy cimport queue_policy_t
 
 cdef enum:
     QUEUE_CLASSIC = 0
@@ -37,14 +38,14 @@ cdef class Queue(GroupOwner):
     cdef readonly uint32_t partitions
     cdef readonly list groups               # Group: what is pumped
     cdef readonly list readers              # StreamReader; not changed in place, as `patterns`
+    cdef queue_policy_t policy              # how it treats its limits and expiry
     # limits, from the configuration; 0 = none
     cdef public uint64_t messages_max
     cdef public uint64_t bytes_max
     cdef public uint32_t payload_max
     cdef public int64_t ttl_ms
     cdef public bint drop_head              # full: the oldest gives way; else the new one is refused
-    # AMQP's contract; the above but for bytes_max, messages_max then stay 0
-    cdef public bint prompt                 # what is too old or too much dies when the queue is pumped
+    # limits of POLICY_AMQP091, under which bytes_max and messages_max stay 0
     cdef public bint at_once                # a time to live of 0: who has credit now gets it, or nobody
     cdef public int64_t ready_max           # messages that nobody has; -1: any number
     cdef public int64_t ready_bytes_max     # bytes of their bodies; -1: any number

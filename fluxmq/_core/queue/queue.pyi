@@ -10,11 +10,12 @@ from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log, Needed
 from fluxmq._core.queue.stream import StreamReader
 
-__all__ = ["QUEUE_CLASSIC", "QUEUE_EPHEMERAL", "QUEUE_STREAM", "LogNeeds", "Queue"]
+__all__ = ["POLICY_AMQP091", "QUEUE_CLASSIC", "QUEUE_EPHEMERAL", "QUEUE_STREAM", "LogNeeds", "Queue"]
 
 QUEUE_CLASSIC: int
 QUEUE_STREAM: int
 QUEUE_EPHEMERAL: int
+POLICY_AMQP091: int
 
 @final
 class LogNeeds(Needed): ...
@@ -27,7 +28,6 @@ class Queue(GroupOwner):
     payload_max: int
     ttl_ms: int
     drop_head: bool
-    prompt: bool
     at_once: bool
     ready_max: int
     ready_bytes_max: int
@@ -89,6 +89,7 @@ class Queue(GroupOwner):
     def remove_reader(self, reader: StreamReader) -> None: ...
     def needs(self, log: Log) -> Needed | None: ...
     def is_needed(self, log: Log, offset: int) -> bool: ...
+    def set_policy(self, number: int) -> None: ...
     def configure_like(self, other: Queue) -> None: ...
     def restored(self) -> bool: ...
     def derive(self) -> bool: ...

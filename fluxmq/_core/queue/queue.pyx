@@ -19,14 +19,16 @@ from fluxmq._core.queue.delay cimport ROUND_MAX, Delays
 from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.heads cimport drop_heads, expire_heads, ready_count
 from fluxmq._core.queue.log cimport Log, Needed, chunk_t, record_body, record_t
+from fluxmq._core.queue.policy cimport POLICY_AMQP091, policy_of
 from fluxmq._core.queue.stream cimport StreamReader
 
-__all__ = ["LogNeeds", "QUEUE_CLASSIC", "QUEUE_EPHEMERAL", "QUEUE_STREAM", "Queue"]
+__all__ = ["LogNeeds", "POLICY_AMQP091", "QUEUE_CLASSIC", "QUEUE_EPHEMERAL", "QUEUE_STREAM", "Queue"]
 
 # Of readers and patterns, which few queues have. Nobody changes such a list in place.
 cdef list NONE = []
 
-globals().update(QUEUE_CLASSIC=QUEUE_CLASSIC, QUEUE_STREAM=QUEUE_STREAM, QUEUE_EPHEMERAL=QUEUE_EPHEMERAL)
+globals().update(QUEUE_CLASSIC=QUEUE_CLASSIC, QUEUE_STREAM=QUEUE_STREAM, QUEUE_EPHEMERAL=QUEUE_EPHEMERAL,
+                 POLICY_AMQP091=POLICY_AMQP091)
 
 cdef enum:
     ADDRESS_PREFIX_BYTES = 7        # "$queue/"
@@ -121,11 +123,15 @@ cdef class Queue(GroupOwner):
     def __dealloc__(self):
         free(self.behind)
 
+    def set_policy(self, int number):
+        """number: POLICY_*."""
+        self.policy = policy_of(number)
+
     def configure_like(self, Queue other not None):
         """What is configured is as in `other`, which asks the same callbacks."""
         self.messages_max, self.bytes_max, self.payload_max = other.messages_max, other.bytes_max, other.payload_max
         self.ttl_ms, self.drop_head = other.ttl_ms, other.drop_head
-        self.prompt, self.at_once = other.prompt, other.at_once
+        self.policy, self.at_once = other.policy, other.at_once
         self.ready_max, self.ready_bytes_max = other.ready_max, other.ready_bytes_max
         self.capture_confirmed = other.capture_confirmed
         self.on_full, self.on_overflow = other.on_full, other.on_overflow
@@ -363,7 +369,7 @@ cdef class Queue(GroupOwner):
             self.refused(&self.counts.refused_full)
             self.namespace.refused_bytes += 1
             return REASON_QUOTA_EXCEEDED
-        if not asked.forced and self.prompt:
+        if not asked.forced and self.policy.limits_ready:
             if not self.drop_head and self.is_over_ready(body):
                 self.refused(&self.counts.refused_full)
                 self.overflowed(body)
@@ -371,7 +377,7 @@ cdef class Queue(GroupOwner):
         elif not asked.forced and self.is_full(body) and not self.make_room(body):
             self.refused(&self.counts.refused_full)
             return REASON_QUOTA_EXCEEDED
-        if not self.prompt and self.ttl_ms:
+        if not self.policy.ttl_from_ready and self.ttl_ms:
             kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + self.ttl_ms)
         if asked.not_before > self.ledger.node.steady_ms and self.on_delayed is not None:
             self.delay(&kept, qos, asked)
@@ -380,7 +386,7 @@ cdef class Queue(GroupOwner):
             return 0
         if asked.has_lifetime:
             kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + asked.lifetime_ms)
-        if self.prompt:
+        if self.policy.ttl_from_ready:
             self.note_ready(&kept)
         if self.partitions > 1:
             if asked.key != NULL:
@@ -401,7 +407,7 @@ cdef class Queue(GroupOwner):
         return 0
 
     cdef int note_ready(self, body_t* kept) except -1:
-        """AMQP: the time that a message may be here, which begins now; and its size."""
+        """Its time to live begins now; its size counts."""
         cdef Group group
         if self.ttl_ms or self.at_once:
             kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + self.ttl_ms)
@@ -598,7 +604,7 @@ cdef class Queue(GroupOwner):
             self.expiry_ms = 0
             for group in self.groups:
                 group.pump()
-                if self.prompt:
+                if self.policy.drops_heads:
                     self.tidy_heads(group)
                 group.write_records()
                 stalled = stalled or group.stalled
@@ -614,7 +620,7 @@ cdef class Queue(GroupOwner):
         return 0
 
     cdef int tidy_heads(self, Group group) except -1:
-        """AMQP: what is too much or too old, now that all who wait have got what they can take."""
+        """What is too much or too old dies, now that all who wait have got what they can take."""
         cdef int64_t due
         if self.drop_head and (self.ready_max >= 0 or self.ready_bytes_max >= 0):
             drop_heads(group, self.ready_max, self.ready_bytes_max)

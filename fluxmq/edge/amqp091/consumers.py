@@ -186,7 +186,7 @@ class Consumers:
             member = ChannelMember(channel, queue, None, no_ack=no_ack)
             member.counts = self.queues.tells_deliveries(queue)
             member.client = state.client.client_id
-            self.queues.guest(queue, member)
+            self.queues.add_puller(queue, member)
             state.getters[queue, no_ack] = member
         queue.settle_news()
         member.remaining = max(self.queues.counts(queue)[0] - 1, 0)
