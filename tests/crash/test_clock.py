@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from crash.history import MEMORY
 from crash.queue_node import QueueNode, View
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -23,7 +24,6 @@ from fluxmq.engine.queue_clock import retain
 from fluxmq.engine.sessions import Will
 from fluxmq.model.queues import QueueSpec, Retention
 
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 START_MS = 1_700_000_000_000
 BACK = -1           # Client.left: when the broker is back
 SECOND, HOUR, DAY = 1000, 3_600_000, 86_400_000

@@ -4,18 +4,14 @@ somebody was told of. Checkpoints take their steps in between; queues come and g
 """
 from __future__ import annotations
 
-import asyncio
-import os
-import random
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from crash.queue_node import QueueNode, View
-from hypothesis import HealthCheck, Phase, given, settings
+from crash.history import DISK_STEPS, SMOKE, History, Steps
+from crash.queue_node import QueueNode
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from kit.film import Cut
 from oracle.exchange import table
 
 from fluxmq._core.exchange.exchange import Binding
@@ -23,8 +19,6 @@ from fluxmq.engine.exchanges import PREDECLARED
 from fluxmq.model.amqp import AmqpRefused
 from fluxmq.model.queues import QueueSpec
 
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-CLOCK = (1_000_000, 0)
 State = tuple[frozenset[Any], frozenset[Any], frozenset[Any]]
 
 names = st.sampled_from((b"x", b"y", b"z"))
@@ -43,24 +37,9 @@ step = st.one_of(
     st.tuples(st.just("bind"), hosts, sources, ends, keys, given_arguments),
     st.tuples(st.just("bind"), hosts, sources, ends, keys, given_arguments),
     st.tuples(st.just("unbind"), st.floats(0, 0.999)), st.tuples(st.just("unbind"), st.floats(0, 0.999)),
-    st.tuples(st.just("submit")), st.tuples(st.just("sync")), st.tuples(st.just("poll")),
-    st.tuples(st.just("checkpoint"), st.integers(1, 5)), st.tuples(st.just("finish")),
+    *DISK_STEPS,
     st.tuples(st.just("crash"), st.floats(0, 0.999), st.sampled_from(("kill", "power", "torn"))),
 )
-
-
-def state_of(node: QueueNode) -> State:
-    """What of it is durable."""
-    exchanges, bindings = [], []
-    for host, known in node.exchanges.vhosts.items():
-        for one in known.exchanges.values():
-            if one.durable and one.name not in PREDECLARED:
-                exchanges.append((host, one.name, one.kind, one.auto_delete, one.internal, one.alternate,
-                                  one.data.arguments))
-            bindings += [(host, *shown(binding)) for binding in one.outbound if one.durable
-                         and binding.destination.durable]
-    return (frozenset(exchanges), frozenset(bindings),
-            frozenset(name for (_, name), state in node.manager.queues.items() if state.queue.durable))
 
 
 def shown(binding: Binding) -> tuple[Any, ...]:
@@ -68,151 +47,87 @@ def shown(binding: Binding) -> tuple[Any, ...]:
             binding.arguments)
 
 
-class History:
-    """One node after the other. cuts_max: how many instants of each life are looked at; 0 = all."""
-
+class ExchangeHistory(History):
     def __init__(self, directory: Path, seed: int, cuts_max: int) -> None:
-        self.directory, self.cuts_max = directory, cuts_max
-        self.chance = random.Random(seed)
-        self.loop = asyncio.new_event_loop()
-        self.places = self.instants = 0
-        self.node = QueueNode(self._place(), self.loop, View(), CLOCK, 1)
-        self.snapshots: dict[int, State] = {0: state_of(self.node)}
+        super().__init__(directory, seed, cuts_max)
         self.add_vhost()
+
+    def state_of(self, node: QueueNode) -> State:
+        """What of it is durable."""
+        exchanges, bindings = [], []
+        for host, known in node.exchanges.vhosts.items():
+            for one in known.exchanges.values():
+                if one.durable and one.name not in PREDECLARED:
+                    exchanges.append((host, one.name, one.kind, one.auto_delete, one.internal, one.alternate,
+                                      one.data.arguments))
+                bindings += [(host, *shown(binding)) for binding in one.outbound if one.durable
+                             and binding.destination.durable]
+        return (frozenset(exchanges), frozenset(bindings),
+                frozenset(name for (_, name), state in node.manager.queues.items() if state.queue.durable))
 
     def add_vhost(self) -> None:
         """The second one, if a crash took it away or nobody made it."""
         number = self.node.in_turn(lambda: self.node.hub.add_namespace(b"v"))
         self.node.exchanges.add_vhost(b"v")
-        self.snapshots[number] = state_of(self.node)
+        self.snapshots[number] = self.state_of(self.node)
 
-    def _place(self, make: bool = True) -> Path:
-        self.places += 1
-        path = self.directory / str(self.places)
-        if make:
-            path.mkdir()
-        return path
-
-    def do(self, what: Any, *arguments: Any, **named: Any) -> None:
+    def ask(self, what: Any, *arguments: Any, **named: Any) -> None:
         """One turn, and what is known after its batch. What is refused changes nothing, and records nothing."""
         def turn() -> None:
-            before = state_of(self.node), self.node.hub.ledger.records
+            before = self.state_of(self.node), self.node.hub.ledger.records
             try:
                 what(*arguments, **named)
             except AmqpRefused:
-                assert before == (state_of(self.node), self.node.hub.ledger.records)
+                assert before == (self.state_of(self.node), self.node.hub.ledger.records)
             else:
-                assert before[0] == state_of(self.node) or before[1] != self.node.hub.ledger.records, (
+                assert before[0] == self.state_of(self.node) or before[1] != self.node.hub.ledger.records, (
                     "who asked could not know that it must wait")
-        number = self.node.in_turn(turn)
-        self.snapshots[number] = state_of(self.node)
-
-    def run(self, what: str, *arguments: Any) -> None:
-        getattr(self, f"do_{what}")(*arguments)
+        self.do(turn)
 
     def do_declare(self, host: bytes, name: bytes, type_: bytes, durable: bool, auto_delete: bool,
                    arguments: bytes) -> None:
-        self.do(self.node.exchanges.declare, host, name, type_, durable=durable, auto_delete=auto_delete,
+        self.ask(self.node.exchanges.declare, host, name, type_, durable=durable, auto_delete=auto_delete,
                 arguments=arguments)
 
     def do_delete(self, host: bytes, name: bytes) -> None:
-        self.do(self.node.exchanges.delete, host, name)
+        self.ask(self.node.exchanges.delete, host, name)
 
     def do_make(self, name: bytes) -> None:
         for host in (b"/", b"v"):
-            self.do(self.node.manager.declare, QueueSpec(name=name.decode(), namespace=host.decode(),
+            self.ask(self.node.manager.declare, QueueSpec(name=name.decode(), namespace=host.decode(),
                                                          type="ephemeral" if name == b"e" else "classic"))
 
     def do_end(self, name: bytes) -> None:
         if (b"/", name) in self.node.manager.queues:
-            self.do(self.node.manager.delete, (b"/", name))
+            self.ask(self.node.manager.delete, (b"/", name))
 
     def do_bind(self, host: bytes, source: bytes, end: tuple[bool, bytes], key: bytes, arguments: bytes) -> None:
-        self.do(self.node.exchanges.bind, host, source, end[1], key, arguments, to_exchange=end[0])
+        self.ask(self.node.exchanges.bind, host, source, end[1], key, arguments, to_exchange=end[0])
 
     def do_unbind(self, which: float) -> None:
         there = sorted(((host, *shown(binding)) for host, known in self.node.exchanges.vhosts.items()
                         for one in known.exchanges.values() for binding in one.outbound))
         if there:
             host, source, kind, end, key, arguments = there[int(which * len(there))]
-            self.do(self.node.exchanges.unbind, host, source, end, key, arguments, to_exchange=kind == "Exchange")
-
-    def do_submit(self) -> None:
-        self.node.submit()
-
-    def do_sync(self) -> None:
-        self.node.sync()
-
-    def do_poll(self) -> None:
-        self.node.poll()
-
-    def do_checkpoint(self, rounds: int) -> None:
-        self.node.begin_checkpoint()
-        for _ in range(rounds):
-            self.node.round()
-            self.node.poll()
-
-    def do_finish(self) -> None:
-        self.node.begin_checkpoint()
-        self.node.finish_checkpoint()
+            self.ask(self.node.exchanges.unbind, host, source, end, key, arguments, to_exchange=kind == "Exchange")
 
     def do_crash(self, which: float, how: str) -> None:
-        cuts = self.node.stop()
-        some = cuts if not self.cuts_max or len(cuts) <= self.cuts_max else self.chance.sample(cuts, self.cuts_max)
-        for cut in some:
-            self.revive(cut, self.chance.choice(("kill", "power", "torn")), False).stop()
-        self.node = self.revive(cuts[int(which * len(cuts))], how, True)
-        self.snapshots = {self.node.recovered: state_of(self.node)}
+        super().do_crash(which, how)
         self.add_vhost()
-
-    def revive(self, cut: Cut, how: str, filmed: bool) -> QueueNode:
-        self.instants += 1
-        chance = random.Random(self.chance.random())
-        node = QueueNode.after(cut, self._place(make=False), chance if how == "torn" else how, self.loop, CLOCK, filmed)
-        assert node.recovered >= cut.facts[0], "what somebody was told of is gone"
-        known = self.snapshots[max(number for number in self.snapshots if number <= node.recovered)]
-        assert state_of(node) == known, f"after a crash ({how}) before {cut.what!r}, batch {node.recovered}"
-        return node
-
-    def close(self) -> None:
-        try:
-            self.node.stop()
-        finally:
-            self.loop.run_until_complete(self.loop.shutdown_default_executor())
-            self.loop.close()
-
-
-def check(steps: list[tuple[Any, ...]], seed: int, cuts_max: int) -> int:
-    """Returns how many instants were looked at."""
-    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
-        history = History(Path(directory), seed, cuts_max)
-        try:
-            for each in steps:
-                history.run(*each)
-            history.run("crash", 0.999, "kill")
-            history.run("finish")
-            history.run("crash", 0.999, "power")
-            return history.instants
-        finally:
-            history.close()
-
-
-SMOKE = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck),
-                 phases=[Phase.explicit, Phase.reuse, Phase.generate], print_blob=True)  # shrinking takes minutes
 
 
 @SMOKE
 @given(st.lists(step, min_size=15, max_size=60), st.integers(0, 1 << 30))
-def test_any_instant(steps: list[tuple[Any, ...]], seed: int) -> None:
-    check(steps, seed, 12)
+def test_any_instant(steps: Steps, seed: int) -> None:
+    ExchangeHistory.play(steps, seed, 12)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @settings(SMOKE, max_examples=1000, phases=list(Phase))
 @given(st.lists(step, min_size=15, max_size=150), st.integers(0, 1 << 30))
-def test_any_instant_for_long(steps: list[tuple[Any, ...]], seed: int) -> None:
-    check(steps, seed, 0)
+def test_any_instant_for_long(steps: Steps, seed: int) -> None:
+    ExchangeHistory.play(steps, seed, 0)
 
 
 MAKE, X = ("make", b"q"), ("declare", b"/", b"x", b"topic", True, False, b"")
@@ -233,6 +148,6 @@ BIND_TOPIC = ("bind", b"/", b"amq.topic", (False, b"q"), b"k", b"")
     pytest.param([("declare", b"/", b"x", b"fanout", True, True, b""), MAKE, BIND, ("finish",), ("unbind", 0.0),
                   ("sync",), ("finish",)], id="an exchange that deletes itself does not come back"),
 ])
-def test_every_instant_of(steps: list[tuple[Any, ...]]) -> None:
+def test_every_instant_of(steps: Steps) -> None:
     for seed in range(3):
-        assert check(steps, seed, 0) > 10
+        assert ExchangeHistory.play(steps, seed, 0) > 10

@@ -3,18 +3,17 @@ batch, no earlier one than the last that somebody was told of."""
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import tempfile
 from pathlib import Path
 
 import pytest
+from crash.history import MEMORY
 from crash.queue_node import QueueNode, View
 
 from fluxmq._core.testing.probes import ReaderProbe
 from fluxmq.model.queues import QueueSpec, Retention
 
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 SPEC = QueueSpec(name="s", type="stream", partitions=2, retention=Retention(max_length_messages=12))
 GROUPS = (b"automatic", b"manual", b"late")
 

@@ -7,18 +7,16 @@ Checkpoints take their steps in between, with messages on their way from the jou
 """
 from __future__ import annotations
 
-import asyncio
 import copy
-import os
 import random
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from crash.queue_node import QueueNode, View
-from hypothesis import HealthCheck, Phase, given, settings
+from crash.history import SMOKE, History, Steps
+from crash.queue_node import QueueNode
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from kit.film import Cut
 from oracle.queue import QueueModel
@@ -33,8 +31,6 @@ from fluxmq.engine.queue_properties import encode_users, users_of
 from fluxmq.engine.queues import QueueState
 from fluxmq.model.queues import QueueLimits, QueueSpec, Retry
 
-# What is asked is what was synced when, not whether a medium keeps it; in memory it is quicker.
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 HOUR = 3_600_000
 MODES = {"a": "shared", "b": "shared", "c": "exclusive"}
 SPECS = (
@@ -266,27 +262,19 @@ class Watcher:
                     assert record is not None and (record.offset, record.payload) == (offset, message.payload)
 
 
-class History(Watcher):
-    """One node after the other. cuts_max: how many instants of each life are looked at; 0 = all."""
-
-    def __init__(self, directory: Path, spec: QueueSpec, seed: int, cuts_max: int) -> None:
-        self.directory, self.spec, self.cuts_max = directory, spec, cuts_max
-        self.chance = random.Random(seed)
-        self.loop = asyncio.new_event_loop()
-        self.places = 0
-        self.count = 0
-        self.instants = 0
-        super().__init__(QueueNode(self._place(), self.loop, View(), (1_000_000, 0), 1), Known(spec))
-        self.model.now = 1_000_000
-        self.snapshots: dict[int, Known] = {0: copy.deepcopy(self.known)}
+class QueueHistory(Watcher, History):
+    def __init__(self, directory: Path, seed: int, cuts_max: int, spec: QueueSpec) -> None:
+        self.spec, self.known, self.count = spec, Known(spec), 0
+        self.known.model.now = 1_000_000
+        History.__init__(self, directory, seed, cuts_max)
+        Watcher.__init__(self, self.node, self.known)
         self.do(self._declare)
 
-    def _place(self, make: bool = True) -> Path:
-        self.places += 1
-        path = self.directory / str(self.places)
-        if make:
-            path.mkdir()
-        return path
+    def clock(self) -> tuple[int, int]:
+        return self.model.now, self.model.mono
+
+    def state_of(self, node: QueueNode) -> Known:
+        return copy.deepcopy(self.known)
 
     def _declare(self) -> None:
         self.node.manager.declare(self.spec)
@@ -297,12 +285,12 @@ class History(Watcher):
         number = self.node.in_turn(what)
         if self.known.declared:
             self.look()
-        self.snapshots[number] = copy.deepcopy(self.known)
+        self.snapshots[number] = self.state_of(self.node)
 
     def run(self, what: str, *arguments: Any) -> None:
         if not self.known.declared and what not in ("crash", "submit", "sync", "poll", "checkpoint", "finish"):
             self.do(self._declare)
-        getattr(self, f"do_{what}")(*arguments)
+        super().run(what, *arguments)
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -471,54 +459,27 @@ class History(Watcher):
             self.known.declared = True
         self.do(make)
 
-    def do_submit(self) -> None:
-        self.node.submit()
-
-    def do_sync(self) -> None:
-        self.node.sync()
-
-    def do_poll(self) -> None:
-        self.node.poll()
-
-    def do_checkpoint(self, rounds: int) -> None:
-        self.node.begin_checkpoint()
-        for _ in range(rounds):
-            self.node.round()
-            self.node.poll()
-
-    def do_finish(self) -> None:
-        self.node.begin_checkpoint()
-        self.node.finish_checkpoint()
-
     # ── the end of a life ────────────────────────────────────────────────────────────────────────────────
 
     def do_crash(self, which: float, how: str) -> None:
-        cuts = self.node.stop()
-        some = cuts if not self.cuts_max or len(cuts) <= self.cuts_max else self.chance.sample(cuts, self.cuts_max)
-        for cut in some:
-            self.look_after(cut, self.chance.choice(("kill", "power", "torn")))
-        cut = cuts[int(which * len(cuts))]
-        self.node, self.known = self.revive(cut, how, True)
-        Watcher.__init__(self, self.node, self.known)
-        self.check()
-        self.snapshots = {self.node.recovered: copy.deepcopy(self.known)}
+        super().do_crash(which, how)
         self.do(lambda: None)
 
-    def revive(self, cut: Cut, how: str, filmed: bool) -> tuple[QueueNode, Known]:
-        self.instants += 1
-        chance = random.Random(self.chance.random())
-        node = QueueNode.after(cut, self._place(make=False), chance if how == "torn" else how, self.loop,
-                               (self.model.now, self.model.mono), filmed)
-        assert node.recovered >= cut.facts[0], "what somebody was told of is gone"
-        known = copy.deepcopy(self.snapshots[max(number for number in self.snapshots if number <= node.recovered)])
+    def go_on(self, cut: Cut, how: str) -> None:
+        node = self.after(cut, how, True)
+        Watcher.__init__(self, node, self.known_after(node))
+        self.check()
+
+    def known_after(self, node: QueueNode) -> Known:
+        known = copy.deepcopy(self.snapshot_of(node))
         known.model.now, known.model.mono = self.model.now, self.model.mono
         known.crash()
-        return node, known
+        return known
 
     def look_after(self, cut: Cut, how: str) -> None:
-        node, known = self.revive(cut, how, False)
+        node = self.after(cut, how, False)
         try:
-            watcher = Watcher(node, known)
+            watcher = Watcher(node, self.known_after(node))
             watcher.check()
             watcher.drain()
         except AssertionError as error:
@@ -527,45 +488,19 @@ class History(Watcher):
         finally:
             node.stop()
 
-    def close(self) -> None:
-        try:
-            self.node.stop()
-        finally:
-            self.loop.run_until_complete(self.loop.shutdown_default_executor())
-            self.loop.close()
 
-
-def check(spec: QueueSpec, steps: list[tuple[Any, ...]], seed: int, cuts_max: int) -> int:
-    """Returns how many instants were looked at."""
-    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
-        history = History(Path(directory), spec, seed, cuts_max)
-        try:
-            for each in steps:
-                history.run(*each)
-            history.run("crash", 0.999, "kill")
-            history.run("finish")
-            history.run("crash", 0.999, "power")
-            return history.instants
-        finally:
-            history.close()
-
-
-SMOKE = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck),
-                 phases=[Phase.explicit, Phase.reuse, Phase.generate], print_blob=True)  # shrinking takes minutes
-
-
-@SMOKE
+@settings(SMOKE, max_examples=30)
 @given(st.sampled_from(SPECS), st.lists(step, min_size=15, max_size=50), st.integers(0, 1 << 30))
-def test_any_instant(spec: QueueSpec, steps: list[tuple[Any, ...]], seed: int) -> None:
-    check(spec, steps, seed, 12)
+def test_any_instant(spec: QueueSpec, steps: Steps, seed: int) -> None:
+    QueueHistory.play(steps, seed, 12, spec)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @settings(SMOKE, max_examples=1000, phases=list(Phase))
 @given(st.sampled_from(SPECS), st.lists(step, min_size=15, max_size=150), st.integers(0, 1 << 30))
-def test_any_instant_for_long(spec: QueueSpec, steps: list[tuple[Any, ...]], seed: int) -> None:
-    check(spec, steps, seed, 0)
+def test_any_instant_for_long(spec: QueueSpec, steps: Steps, seed: int) -> None:
+    QueueHistory.play(steps, seed, 0, spec)
 
 
 # ── histories that once went wrong ───────────────────────────────────────────────────────────────────────
@@ -599,13 +534,13 @@ PUT_2 = ("publish", 2, 0, "", 0, 0)
     pytest.param(ROOM_FOR_SIX, [("publish", 3, 1, "x", 900, 0), ("finish",)],
                  id="what was read from disk stays until it was looked at"),
 ])
-def test_every_instant_of_what_went_wrong(spec: QueueSpec, steps: list[tuple[Any, ...]]) -> None:
+def test_every_instant_of_what_went_wrong(spec: QueueSpec, steps: Steps) -> None:
     every_instant_of(spec, steps, seeds=3)
 
 
-def every_instant_of(spec: QueueSpec, steps: list[tuple[Any, ...]], seeds: int = 1) -> None:
+def every_instant_of(spec: QueueSpec, steps: Steps, seeds: int = 1) -> None:
     for seed in range(seeds):
-        assert check(spec, steps, seed, 0) > 10
+        assert QueueHistory.play(steps, seed, 0, spec) > 10
 
 
 # ── what chance meets too seldom ─────────────────────────────────────────────────────────────────────────
@@ -620,7 +555,6 @@ GIVEN_BACK = {
     "it never left": [("abandon", "a")],
     "twice": [("leave", "a", 0), JOIN, ("leave", "a", 0)],
 }
-Steps = list[tuple[Any, ...]]
 
 
 def kept(where: str, more: Steps) -> Steps:

@@ -7,11 +7,11 @@ released, inbound QoS 2 identifiers, and retained messages.
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 from pathlib import Path
 
 import pytest
+from crash.history import MEMORY
 from crash.node import Node
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -176,8 +176,6 @@ def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durability, "SLICE_SESSIONS", 1)    # as many gaps in a checkpoint as there can be
 
 
-# Nothing is synced to a medium by a test that asks what was handed over when; in memory it is quicker.
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 CONNECTED = [("connect", "a", False, True, 2, None), ("settle",), ("subscribe", "a", "#", 2, 0), ("settle",),
              ("connect", "b", False, True, 2, None), ("settle",)]
 
