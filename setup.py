@@ -28,16 +28,18 @@ KIND = "-".join(name for name, on in SWITCHES.items() if on) or "plain"
 # them.
 CORE = ["wire", "mqtt", "amqp091", "disk", "memory", "pubsub", "queue", "exchange", "bridge", "hub", "net", "client",
         "record", "testing"]
+SPARK = ["examples", "gate", "measures", "player", "profile", "replay", "report", "source", "verify"]
 PACKAGES = [
     "fluxmq", "fluxmq._core", *(f"fluxmq._core.{name}" for name in CORE), "fluxmq.model",
      "fluxmq.engine", "fluxmq.storage", "fluxmq.cluster", "fluxmq.access",
     "fluxmq.edge", "fluxmq.edge.amqp091", "fluxmq.edge.mqtt", "fluxmq.admin", "fluxmq.record", "fluxmq.app",
     "fluxmq.client", "fluxmq.bench", "fluxmq.bench.load", "fluxmq.bench.gate", "fluxmq.bench.micro", "fluxmq.spark",
-    "fluxmq.spark.examples",
+    *(f"fluxmq.spark.{name}" for name in SPARK),
 ]
 # bench/ and spark/ stand at top level in the tree and ship inside the package, so `fluxmq bench` works from a wheel.
 PACKAGE_DIR = {"fluxmq.bench": "bench", "fluxmq.bench.load": "bench/load", "fluxmq.bench.gate": "bench/gate",
-               "fluxmq.bench.micro": "bench/micro", "fluxmq.spark": "spark", "fluxmq.spark.examples": "spark/examples"}
+               "fluxmq.bench.micro": "bench/micro", "fluxmq.spark": "spark",
+               **{f"fluxmq.spark.{name}": f"spark/{name}" for name in SPARK}}
 
 # Modules that read what comes from a socket or a disk, and what these import: nothing else of the core.
 PARSERS = {

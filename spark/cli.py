@@ -17,12 +17,12 @@ EXTRA = ("pyspark", "py4j", "pyarrow", "numpy", "pandas")
 
 # command: module of this package, the click command in it, what it does. The table, so that help imports nothing.
 JOBS: dict[str, tuple[str, str, str]] = {
-    "run": ("replay_job", "run", "Replay a recording against a broker."),
-    "profile": ("profile_job", "profile", "What is in a recording."),
-    "verify": ("verify_job", "verify", "Did the broker deliver what it must, and nothing else?"),
-    "show": ("show_job", "show", "What a replay came to."),
-    "compare": ("compare_job", "compare", "Show two results beside each other, as HTML and as text."),
-    "gate": ("gate_job", "gate", "Judge results against others, by thresholds, telling noise from regressions."),
+    "run": ("replay.command", "run", "Replay a recording against a broker."),
+    "profile": ("profile.command", "profile", "What is in a recording."),
+    "verify": ("verify.command", "verify", "Did the broker deliver what it must, and nothing else?"),
+    "show": ("report.show", "show", "What a replay came to."),
+    "compare": ("report.compare", "compare", "Show two results beside each other, as HTML and as text."),
+    "gate": ("gate.command", "gate", "Judge results against others, by thresholds, telling noise from regressions."),
 }
 
 

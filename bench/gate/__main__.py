@@ -27,9 +27,9 @@ from fluxmq.bench.load.brokers import BrokerError
 from fluxmq.bench.load.compare import pinned
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.machine import describe, describe_machine
-from fluxmq.spark.gate import REGRESSED, GateError, Pair, Thresholds, Verdict, judge, load_thresholds
-from fluxmq.spark.page import check_place, html_option, write_page
-from fluxmq.spark.verdict_text import render
+from fluxmq.spark.gate.judging import REGRESSED, GateError, Pair, Thresholds, Verdict, judge, load_thresholds
+from fluxmq.spark.gate.text import render
+from fluxmq.spark.report.page import check_place, html_option, write_page
 
 __all__ = ["gate"]
 

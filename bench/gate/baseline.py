@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 
 from fluxmq.bench.gate.reuse import reuse
-from fluxmq.spark.gate import GateError
+from fluxmq.spark.gate.judging import GateError
 
 __all__ = ["NoBaseline", "build", "find_commit", "named_commit"]
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 
 from fluxmq.bench.gate.baseline import NAME, git
-from fluxmq.spark.gate import GateError, Verdict
+from fluxmq.spark.gate.judging import GateError, Verdict
 
 __all__ = ["KEPT", "Figure", "Move", "committed", "drift", "move_baseline", "read_history"]
 

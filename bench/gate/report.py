@@ -3,12 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fluxmq.spark.gate import REGRESSED, Finding, Pair, Verdict
-from fluxmq.spark.measures import MEASURES
-from fluxmq.spark.page import STYLES, Html, over_time, page, section, table
-from fluxmq.spark.plot import Series
-from fluxmq.spark.report_gate import TONES, findings_table
-from fluxmq.spark.verdict_text import summary
+from fluxmq.spark.gate.judging import REGRESSED, Finding, Pair, Verdict
+from fluxmq.spark.gate.report import TONES, findings_table
+from fluxmq.spark.gate.text import summary
+from fluxmq.spark.measures.measures import MEASURES
+from fluxmq.spark.report.page import STYLES, Html, over_time, page, section, table
+from fluxmq.spark.report.plot import Series
 
 __all__ = ["gate_report"]
 

@@ -28,9 +28,9 @@ from fluxmq.bench.load.options import LoadOptions
 from fluxmq.bench.load.procinfo import cpu_between, memory, read_cpu
 from fluxmq.bench.load.runner import run_load
 from fluxmq.bench.load.storms import StormOptions, run_storm
-from fluxmq.spark.gate import GateError, Pair
-from fluxmq.spark.measures import alike, measure
-from fluxmq.spark.replaying import ReplayAsked, replay_here
+from fluxmq.spark.gate.judging import GateError, Pair
+from fluxmq.spark.measures.measures import alike, measure
+from fluxmq.spark.replay.replaying import ReplayAsked, replay_here
 from fluxmq.spark.result import open_result
 
 __all__ = ["Homes", "Turns"]

@@ -29,7 +29,7 @@ from fluxmq.bench.load.runner import run_load
 from fluxmq.record.files import RecordingFiles, batch_of_rows, prepare_directory
 from fluxmq.record.manifest import new_manifest
 from fluxmq.record.options import BrokerAbout, RecordOptions
-from fluxmq.spark.replaying import ReplayAsked, replay_here
+from fluxmq.spark.replay.replaying import ReplayAsked, replay_here
 from fluxmq.spark.result import Summary, open_result
 
 __all__ = ["main", "measure", "write_recording"]
@@ -92,7 +92,7 @@ def _generated(address: str, qos: int, seconds: float) -> float:
 
 def _in_spark() -> Callable[[ReplayAsked], Summary]:
     """Its processes run where this one does."""
-    from fluxmq.spark.replay_job import replay_with_spark
+    from fluxmq.spark.replay.command import replay_with_spark
     from fluxmq.spark.session import session
 
     return partial(replay_with_spark, session("bench", "local[1]", {"spark.ui.showConsoleProgress": "false"}))

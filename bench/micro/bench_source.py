@@ -22,10 +22,10 @@ from typing import Any
 from fluxmq.client.connection import Connection
 from fluxmq.client.options import ConnectOptions
 from fluxmq.spark.session import session
-from fluxmq.spark.sink import Target, messages_of, publish_all
-from fluxmq.spark.source import FluxDataSource, FluxReader, register
-from fluxmq.spark.source_columns import SCHEMA
-from fluxmq.spark.source_plan import LogRange
+from fluxmq.spark.source.columns import SCHEMA
+from fluxmq.spark.source.data_source import FluxDataSource, FluxReader, register
+from fluxmq.spark.source.plan import LogRange
+from fluxmq.spark.source.sink import Target, messages_of, publish_all
 
 __all__ = ["main"]
 

@@ -25,8 +25,8 @@ from fluxmq.bench.gate.reuse import reuse
 from fluxmq.bench.gate.rows import ROWS
 from fluxmq.bench.gate.workload import write_workload
 from fluxmq.record.reading import open_recording
-from fluxmq.spark.gate import GateError, Pair, Verdict, judge, load_thresholds
-from fluxmq.spark.plan import plain_plan
+from fluxmq.spark.gate.judging import GateError, Pair, Verdict, judge, load_thresholds
+from fluxmq.spark.replay.plan import plain_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 150

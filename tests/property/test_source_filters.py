@@ -16,9 +16,9 @@ from fluxmq._core.queue.rows import Rows
 try:
     from pyspark.sql import datasource as spark
 
-    from fluxmq.spark.source import FluxDataSource, FluxPushingReader, FluxReader
-    from fluxmq.spark.source_columns import SCHEMA
-    from fluxmq.spark.source_plan import Filters, LogRange, QueueLog, QueueLogs, feed, signed
+    from fluxmq.spark.source.columns import SCHEMA
+    from fluxmq.spark.source.data_source import FluxDataSource, FluxPushingReader, FluxReader
+    from fluxmq.spark.source.plan import Filters, LogRange, QueueLog, QueueLogs, feed, signed
 except ImportError:
     missing_tool("PySpark is not installed (pip install '.[spark]')")
 

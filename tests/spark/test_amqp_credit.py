@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from fluxmq._core.amqp091 import methods as m
 from fluxmq._core.client.replay_rows import NO_VALUE
-from fluxmq.spark.amqp_channel import AmqpChannel
-from fluxmq.spark.amqp_credit import ChannelCredit, Credit
+from fluxmq.spark.player.amqp_channel import AmqpChannel
+from fluxmq.spark.player.amqp_credit import ChannelCredit, Credit
 
 
 def deliver(tag: str = "c") -> Any:

@@ -18,9 +18,9 @@ from oracle.amqp import (
 
 from fluxmq._core.amqp091 import methods as m
 from fluxmq._core.errors import ProtocolError
-from fluxmq.spark.amqp_channel import AmqpChannel
-from fluxmq.spark.amqp_machine import AmqpRefused, Login, Machine
-from fluxmq.spark.amqp_operations import copy_of_key, copy_of_queue, method_asked, own_names, wire_content
+from fluxmq.spark.player.amqp_channel import AmqpChannel
+from fluxmq.spark.player.amqp_machine import AmqpRefused, Login, Machine
+from fluxmq.spark.player.amqp_operations import copy_of_key, copy_of_queue, method_asked, own_names, wire_content
 
 
 class Heard:

@@ -7,7 +7,7 @@ import sys
 from kit.tools import missing_tool
 
 try:
-    from fluxmq.spark.broker_process import process_seconds, resident_bytes, sampled
+    from fluxmq.spark.replay.broker_process import process_seconds, resident_bytes, sampled
 except ImportError:
     missing_tool("PySpark is not installed (pip install '.[spark]')")
 

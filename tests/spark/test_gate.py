@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluxmq.spark.gate import (
+from fluxmq.spark.gate.judging import (
     GateError,
     Pair,
     Threshold,

@@ -15,7 +15,7 @@ from kit.python import environment
 from kit.results import START, connect, delivery, publish, random_rows, result_of
 
 from fluxmq.spark.cli import replay
-from fluxmq.spark.plot import Series, line_chart, ticks
+from fluxmq.spark.report.plot import Series, line_chart, ticks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluxmq.spark.grace import GRACE_S, Grace
+from fluxmq.spark.player.grace import GRACE_S, Grace
 
 SECOND = 1_000_000_000
 

@@ -14,7 +14,7 @@ WORDS = ["a", "b", "", "$", "$x", "ä", "a b"]
 
 
 def test_every_pair(spark: SparkSession) -> None:
-    from fluxmq.spark.matching import matches
+    from fluxmq.spark.verify.matching import matches
 
     chance = Random(7)
     topics = {"/".join(chance.choices(WORDS, k=chance.randint(1, 5))) for _ in range(150)} - {""}
@@ -28,7 +28,7 @@ def test_every_pair(spark: SparkSession) -> None:
 
 
 def test_results_are_kept_apart(spark: SparkSession) -> None:
-    from fluxmq.spark.matching import matches
+    from fluxmq.spark.verify.matching import matches
 
     topics = spark.createDataFrame([("one", "a"), ("two", "b")], "run string, topic string")
     patterns = spark.createDataFrame([("one", "+"), ("two", "a")], "run string, pattern string")
@@ -39,7 +39,7 @@ def test_results_are_kept_apart(spark: SparkSession) -> None:
 def test_parts_of_filters(spark: SparkSession) -> None:
     from pyspark.sql import functions as F
 
-    from fluxmq.spark.matching import filter_parts
+    from fluxmq.spark.verify.matching import filter_parts
 
     given = {("a/#", None): ("plain", None, "a/#"), ("$share/g/a/+", None): ("share", "$share/g/a/+", "a/+"),
              ("$share/g//a", "x"): ("share", "$share/g//a", "/a"),

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kit.results import START, connect, delivery, publish, random_rows, result_of, subscribe
 
-from fluxmq.spark.measures import MEASURES, Measures, measure
-from fluxmq.spark.measures_spark import measure_with_spark
+from fluxmq.spark.measures.measures import MEASURES, Measures, measure
+from fluxmq.spark.measures.measures_spark import measure_with_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from kit.story import Story
 
 from fluxmq.record.files import OPEN
 from fluxmq.record.reading import open_recording
-from fluxmq.spark.plan import plain_plan
+from fluxmq.spark.replay.plan import plain_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,9 +42,9 @@ def test_spark_reads_it_by_its_name(spark: SparkSession, tmp_path: Path) -> None
 
 
 def test_what_an_earlier_version_wrote_is_planned_and_profiled(spark: SparkSession, tmp_path: Path) -> None:
-    from fluxmq.spark.plan_spark import recorded_rows, spark_operations, spark_survey
-    from fluxmq.spark.profile_scans import by_rate
+    from fluxmq.spark.profile.scans import by_rate
     from fluxmq.spark.recorded import rows_of
+    from fluxmq.spark.replay.plan_spark import recorded_rows, spark_operations, spark_survey
 
     now = open_recording(story().write(tmp_path / "now"))
     before = open_recording(as_version_1(story().write(tmp_path / "before")))

@@ -10,7 +10,7 @@ from kit.story import Story
 from oracle.mqtt import PUBLISH, Reader
 
 from fluxmq.record.reading import open_recording
-from fluxmq.spark.operations import (
+from fluxmq.spark.player.operations import (
     ACK,
     KINDS,
     METHOD,
@@ -23,7 +23,7 @@ from fluxmq.spark.operations import (
     publish_detail,
     wire_properties,
 )
-from fluxmq.spark.plan import ConnectionSeen, PlanError, Survey, plain_plan, plain_survey, plan_recording
+from fluxmq.spark.replay.plan import ConnectionSeen, PlanError, Survey, plain_plan, plain_survey, plan_recording
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,7 +99,7 @@ def test_a_partition_has_its_clients_whole_and_in_order(tmp_path: Path) -> None:
 
 
 def test_spark_plans_the_same(tmp_path: Path, spark: SparkSession) -> None:
-    from fluxmq.spark.plan_spark import recorded_rows, spark_operations, spark_survey
+    from fluxmq.spark.replay.plan_spark import recorded_rows, spark_operations, spark_survey
 
     recording = open_recording(mixed().write(tmp_path / "r", rows_per_part=20))
     rows = recorded_rows(spark, recording)
@@ -125,7 +125,7 @@ def test_spark_plans_the_same(tmp_path: Path, spark: SparkSession) -> None:
 def test_our_hash_is_sparks(spark: SparkSession) -> None:
     from pyspark.sql import functions as F
 
-    from fluxmq.spark.plan_spark import spark_hash
+    from fluxmq.spark.replay.plan_spark import spark_hash
 
     values = [0, 1, 2, 41, 65535, 2**31 - 1]
     table = spark.createDataFrame([(value,) for value in values], "value int")

@@ -14,9 +14,9 @@ from kit.story import Story
 from fluxmq._core.client.properties import Properties
 from fluxmq.client.options import ConnAck
 from fluxmq.record.reading import open_recording
-from fluxmq.spark.plan import plain_plan
-from fluxmq.spark.play_options import PlayOptions, PlayStatus
-from fluxmq.spark.playing import Player
+from fluxmq.spark.player.options import PlayOptions, PlayStatus
+from fluxmq.spark.player.player import Player
+from fluxmq.spark.replay.plan import plain_plan
 
 START = 5_000_000_000_000
 MILLISECOND = 1_000_000

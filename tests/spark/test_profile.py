@@ -15,8 +15,8 @@ from kit.recordings import START, make_recording
 from kit.tree import ROOT
 
 from fluxmq.record.reading import RecordingError
-from fluxmq.spark.profile_job import profile
-from fluxmq.spark.profile_summary import quantiles
+from fluxmq.spark.profile.command import profile
+from fluxmq.spark.profile.summary import quantiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -25,7 +25,7 @@ QUERY_SECONDS = 300
 PROGRAM = """
 import sys
 from fluxmq.spark.session import session
-from fluxmq.spark.source import register
+from fluxmq.spark.source.data_source import register
 admin, broker, checkpoint, folder = sys.argv[1:]
 spark = session("copy", "local[2]", {
     "spark.driver.memory": "512m", "spark.local.dir": folder, "spark.sql.shuffle.partitions": "2",

@@ -13,7 +13,7 @@ from kit.client import Client
 from oracle.mqtt import Connack, Connect, Publish
 
 from fluxmq.record.reading import open_recording
-from fluxmq.spark.replaying import ReplayAsked, replay_here
+from fluxmq.spark.replay.replaying import ReplayAsked, replay_here
 from fluxmq.spark.result import open_result
 
 PACKETS = ("CONNECT", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "DISCONNECT")

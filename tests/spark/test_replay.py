@@ -15,9 +15,9 @@ from kit.client import Client
 from kit.story import Story, events_of
 
 from fluxmq.record.reading import open_recording
-from fluxmq.spark.plan import plain_plan
-from fluxmq.spark.player import PlayStatus, play
-from fluxmq.spark.replaying import ReplayAsked, ReplayError, play_options, replay_here
+from fluxmq.spark.player.play import PlayStatus, play
+from fluxmq.spark.replay.plan import plain_plan
+from fluxmq.spark.replay.replaying import ReplayAsked, ReplayError, play_options, replay_here
 from fluxmq.spark.result import Summary, open_result
 
 Rows = list[dict[str, Any]]

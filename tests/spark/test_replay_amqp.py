@@ -18,8 +18,8 @@ from kit.recordings import make_recording
 from kit.story import events_of
 
 from fluxmq.record.reading import open_recording
-from fluxmq.spark.measures import measure
-from fluxmq.spark.replaying import ReplayAsked, ReplayError, replay_here
+from fluxmq.spark.measures.measures import measure
+from fluxmq.spark.replay.replaying import ReplayAsked, ReplayError, replay_here
 from fluxmq.spark.result import Summary, open_result
 
 if TYPE_CHECKING:
@@ -394,7 +394,7 @@ def test_who_is_refused_says_why(tmp_path: Path, target: AmqpBroker) -> None:
 def test_both_protocols_meet_and_verify_judges_mqtt_alone(tmp_path: Path, target: AmqpBroker,
                                                           spark: SparkSession) -> None:
     """In amq.topic: each gets what the other publishes, and every delivery is named."""
-    from fluxmq.spark.verify_job import verify
+    from fluxmq.spark.verify.command import verify
 
     def work(broker: AmqpBroker) -> None:
         wire = broker.wire()

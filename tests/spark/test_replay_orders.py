@@ -13,11 +13,11 @@ from kit.broker import Broker
 from kit.story import Story, events_of
 
 from fluxmq.record.reading import open_recording
-from fluxmq.spark.operations import ORDER
-from fluxmq.spark.plan import plain_plan, plain_survey, plan_recording
-from fluxmq.spark.replaying import ReplayAsked, replay_here
+from fluxmq.spark.player.operations import ORDER
+from fluxmq.spark.replay.plan import plain_plan, plain_survey, plan_recording
+from fluxmq.spark.replay.replaying import ReplayAsked, replay_here
+from fluxmq.spark.report.side_by_side import broker_used, side_by_side
 from fluxmq.spark.result import Summary
-from fluxmq.spark.side_by_side import broker_used, side_by_side
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -168,7 +168,7 @@ def test_the_n_th_delivery_of_a_queue_is_named(tmp_path: Path) -> None:
 
 
 def test_spark_finds_the_same(tmp_path: Path, spark: SparkSession) -> None:
-    from fluxmq.spark.plan_spark import recorded_rows, spark_operations, spark_survey
+    from fluxmq.spark.replay.plan_spark import recorded_rows, spark_operations, spark_survey
 
     recording = open_recording(mixed().write(tmp_path / "r", rows_per_part=200))
     rows = recorded_rows(spark, recording)

@@ -21,8 +21,8 @@ from kit.tools import require_tool
 from kit.watch import wait_until
 
 from fluxmq.spark.cli import replay
-from fluxmq.spark.replay_job import meeting, replay_with_spark
-from fluxmq.spark.replaying import ReplayAsked, ReplayError
+from fluxmq.spark.replay.command import meeting, replay_with_spark
+from fluxmq.spark.replay.replaying import ReplayAsked, ReplayError
 from fluxmq.spark.result import open_result
 
 if TYPE_CHECKING:

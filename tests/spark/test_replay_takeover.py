@@ -7,7 +7,7 @@ from pathlib import Path
 from kit.broker import Broker
 from kit.story import Story, events_of
 
-from fluxmq.spark.replaying import ReplayAsked, replay_here
+from fluxmq.spark.replay.replaying import ReplayAsked, replay_here
 
 PUBLISHES = 40
 

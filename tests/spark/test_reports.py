@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from kit.html import Page, page_of
 from kit.results import START, connect, delivery, publish, random_rows, result_of
 
-from fluxmq.spark.breakdown import PARTS_MAX, breakdown, breakdown_with_spark
-from fluxmq.spark.buckets import bucket_edge, bucket_of, bucket_sql, bucketed
 from fluxmq.spark.cli import replay
-from fluxmq.spark.page import Spread, distribution, duration
-from fluxmq.spark.plot import Series, decades, line_chart
+from fluxmq.spark.measures.breakdown import PARTS_MAX, breakdown, breakdown_with_spark
+from fluxmq.spark.measures.buckets import bucket_edge, bucket_of, bucket_sql, bucketed
+from fluxmq.spark.report.page import Spread, distribution, duration
+from fluxmq.spark.report.plot import Series, decades, line_chart
 from fluxmq.spark.result import Result, open_result
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_the_place_is_looked_at_before_the_work(tmp_path: Path, monkeypatch: pyt
     def opened(*_: object) -> None:
         raise AssertionError("it began to work")
 
-    monkeypatch.setattr("fluxmq.spark.show_job.open_result", opened)
+    monkeypatch.setattr("fluxmq.spark.report.show.open_result", opened)
     done = CliRunner().invoke(replay, ["show", "r", "--html", str(tmp_path / "no" / "r.html")], standalone_mode=False)
     assert str(done.exception).endswith(f"r.html cannot be written: there is no directory {tmp_path / 'no'}")
 

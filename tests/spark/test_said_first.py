@@ -15,7 +15,7 @@ from kit.story import Story
 
 from fluxmq._core.errors import FluxError
 from fluxmq.spark.cli import replay
-from fluxmq.spark.replaying import ReplayError
+from fluxmq.spark.replay.replaying import ReplayError
 from fluxmq.spark.result import ResultError
 
 WITHOUT = """

@@ -86,13 +86,13 @@ def test_a_short_job_leaves_what_somebody_said_of_java(options: str, kept: str |
 def test_java_lives_as_short_as_its_job(tmp_path: Path, count: int, level: str) -> None:
     """Of few rows and of many, as a summary says."""
     result_of(tmp_path / "r", [connect(1)], counts={"connect": 1, "publish": count})
-    lines = ("import sys", "from fluxmq.spark import verify_job", "from pyspark.sql import SparkSession",
+    lines = ("import sys", "from fluxmq.spark.verify import command", "from pyspark.sql import SparkSession",
              "def judged(*_, **__):",
              "    java = SparkSession.getActiveSession().sparkContext._jvm",
              "    print(list(java.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()))",
              "    raise SystemExit",
-             "import fluxmq.spark.violations", "fluxmq.spark.violations.judged = judged",
-             "verify_job.verify([sys.argv[1]])")
+             "import fluxmq.spark.verify.violations", "fluxmq.spark.verify.violations.judged = judged",
+             "command.verify([sys.argv[1]])")
     done = subprocess.run([sys.executable, "-P", "-c", "\n".join(lines), str(tmp_path / "r")], env=environment(),
                           capture_output=True, text=True, timeout=300)
     assert ("-XX:TieredStopAtLevel=1" in done.stdout) == bool(level), done.stdout + done.stderr

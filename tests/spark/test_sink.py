@@ -15,8 +15,8 @@ from oracle.mqtt import Publish
 try:
     import pyarrow as pa
 
-    from fluxmq.spark.sink import Message, Target, messages_of, publish_all
-    from fluxmq.spark.source_columns import SourceError
+    from fluxmq.spark.source.columns import SourceError
+    from fluxmq.spark.source.sink import Message, Target, messages_of, publish_all
 except ImportError:
     missing_tool("PySpark is not installed (pip install '.[spark]')")
 
@@ -139,7 +139,7 @@ def test_a_broker_that_is_killed_meanwhile(start_queues: Start) -> None:
 
 def test_from_stream_to_stream_once(spark: SparkSession, start_queues: Start, tmp_path: Path) -> None:
     """A batch that Spark writes a second time is in the queue once."""
-    from fluxmq.spark.source import register
+    from fluxmq.spark.source.data_source import register
 
     register(spark)
     world = start_queues({"name": "s", "type": "stream"}, {"name": "t", "type": "stream"})

@@ -16,7 +16,7 @@ Start = Callable[..., QueueBroker]
 @pytest.fixture
 def source(spark: SparkSession) -> Callable[..., DataFrame]:
     """source(queue="s", admin=…): the table."""
-    from fluxmq.spark.source import register
+    from fluxmq.spark.source.data_source import register
 
     register(spark)
 

@@ -11,10 +11,10 @@ from kit.tools import missing_tool
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-    from fluxmq.spark.source import FluxDataSource
-    from fluxmq.spark.source_columns import SCHEMA, SourceError
-    from fluxmq.spark.source_plan import LogRange
-    from fluxmq.spark.source_stream import FluxStreamReader
+    from fluxmq.spark.source.columns import SCHEMA, SourceError
+    from fluxmq.spark.source.data_source import FluxDataSource
+    from fluxmq.spark.source.plan import LogRange
+    from fluxmq.spark.source.stream import FluxStreamReader
 except ImportError:
     missing_tool("PySpark is not installed (pip install '.[spark]')")
 

@@ -37,9 +37,9 @@ try:
         StringStartsWith,
     )
 
-    from fluxmq.spark.source import FluxDataSource, FluxReader
-    from fluxmq.spark.source_columns import SCHEMA, SourceError
-    from fluxmq.spark.source_plan import LogRange
+    from fluxmq.spark.source.columns import SCHEMA, SourceError
+    from fluxmq.spark.source.data_source import FluxDataSource, FluxReader
+    from fluxmq.spark.source.plan import LogRange
 except ImportError:
     missing_tool("PySpark is not installed (pip install '.[spark]')")
 

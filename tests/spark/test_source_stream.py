@@ -20,7 +20,7 @@ QUERY_SECONDS = 120
 @pytest.fixture
 def run(spark: SparkSession, tmp_path: Path) -> Callable[..., StreamingQuery]:
     """run(queue="s", admin=…): what is there now goes to Parquet; the checkpoint stays from call to call."""
-    from fluxmq.spark.source import register
+    from fluxmq.spark.source.data_source import register
 
     register(spark)
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(500)
 
 
 def found(spark: SparkSession, histories: dict[str, History]) -> tuple[list[Any], dict[str, int]]:
-    from fluxmq.spark.violations import counts, judged, violations
+    from fluxmq.spark.verify.violations import counts, judged, violations
 
     events = kit.frame(spark, histories)
     tables = judged(events)
@@ -258,7 +258,7 @@ def test_the_publish_is_named(judged_faults: dict[str, list[Any]]) -> None:
 
 
 def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
-    from fluxmq.spark.verify_job import verify
+    from fluxmq.spark.verify.command import verify
 
     right, wrong = quiet(), quiet()
     lost(wrong)
@@ -277,7 +277,7 @@ def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_the_report(spark: SparkSession, tmp_path: Path) -> None:
     """Expected stands beside delivered; names are text, and nothing else."""
-    from fluxmq.spark.verify_job import verify
+    from fluxmq.spark.verify.command import verify
 
     scene, name, shown = quiet(), "c1<script>\x1b", "c1<script>\\x1b"
     lost(scene)
@@ -302,7 +302,7 @@ def test_the_report(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("complete", [True, False])
 def test_nothing_to_judge(spark: SparkSession, tmp_path: Path, complete: bool) -> None:
-    from fluxmq.spark.verify_job import verify
+    from fluxmq.spark.verify.command import verify
 
     connects = [row for row in quiet().rows if row["event"] == "connect"]
     said = CliRunner().invoke(verify, [str(kit.write(tmp_path / "r", connects, complete=complete))],
@@ -312,7 +312,7 @@ def test_nothing_to_judge(spark: SparkSession, tmp_path: Path, complete: bool) -
 
 
 def test_the_example_of_the_page(spark: SparkSession, tmp_path: Path) -> None:
-    from fluxmq.spark.verify_job import verify
+    from fluxmq.spark.verify.command import verify
 
     scene = quiet()
     lost(scene)
@@ -326,7 +326,7 @@ def test_the_example_of_the_page(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_a_damaged_result_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
     from fluxmq.spark.result import ResultError
-    from fluxmq.spark.verify_job import verify
+    from fluxmq.spark.verify.command import verify
 
     path = kit.write(tmp_path / "r", quiet().rows)
     part = next((path / "events").iterdir())

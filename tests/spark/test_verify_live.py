@@ -16,7 +16,7 @@ from kit.broker import Broker
 from kit.stories import chance_story
 from kit.story import events_of
 
-from fluxmq.spark.replaying import ReplayAsked, replay_here
+from fluxmq.spark.replay.replaying import ReplayAsked, replay_here
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +48,7 @@ def replayed(broker: Broker, place: Path, seed: int, *, speed: float | None = No
 
 
 def judged(spark: SparkSession, histories: dict[str, Rows]) -> tuple[list[Any], dict[str, int]]:
-    from fluxmq.spark.violations import counts, judged, violations
+    from fluxmq.spark.verify.violations import counts, judged, violations
 
     events = kit.frame(spark, histories)
     tables = judged(events, settle_ns=int(QUIET_S * 1e9))

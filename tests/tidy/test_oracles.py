@@ -27,7 +27,7 @@ READERS = {
     "_core/amqp091/properties": {"decode_properties"},
 }
 NAMES = set().union(*READERS.values())
-NAMESAKES = {("fluxmq.spark.sink", "messages_of")}      # of rows, not of bytes
+NAMESAKES = {("fluxmq.spark.source.sink", "messages_of")}      # of rows, not of bytes
 # Tests of these readers themselves, and what holds one of them against an oracle.
 MAY = {
     "tests/fuzz/fuzz_amqp091.py": {"decode_method", "decode_properties", "decode_table"},

@@ -37,6 +37,8 @@ OF_CORE = {"net": {"edge", "record", "app"}, "client": {"client", "spark", "benc
 ENTRIES = {"spark": {"job.py": {"app"}}, "bench": {"bench_source.py": {"app"}, "bench_asking.py": {"app", "access"},
                      "bench_linger.py": {"app"}}}
 EDGES = {"edge.mqtt", "edge.amqp091"}
+# Rooms of spark/: each imports those in front of it, and what stands beside them in spark/ itself.
+SPARK = ("player", "source", "measures", "report", "replay", "profile", "verify", "gate", "examples")
 # The way in: the version, and `python -m fluxmq`.
 TOP = {"__init__.py": set[str](), "__main__.py": {"app"}}
 
@@ -154,6 +156,14 @@ def test_edges_do_not_know_each_other() -> None:
             others = {edge for edge in EDGES if edge != own}
             assert not [module for module in imported(path) for edge in others
                         if module.startswith(f"fluxmq.{edge}")], path
+
+
+def test_rooms_of_spark() -> None:
+    assert {path.parent.name for path in (ROOT / "spark").glob("*/*.py")} == set(SPARK)
+    for path in (ROOT / "spark").rglob("*.py"):
+        allowed = SPARK[:SPARK.index(path.parent.name) + 1] if path.parent.name in SPARK else ()
+        found = {module.split(".")[2] for module in imported(path) if module.startswith("fluxmq.spark.")}
+        assert not found & set(SPARK) - set(allowed), path
 
 
 def test_core_is_pure() -> None:

@@ -1,0 +1,1 @@
+"""Numbers of a result: throughput, latencies, losses, with pyarrow or with Spark."""

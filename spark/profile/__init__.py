@@ -1,0 +1,1 @@
+"""`fluxmq replay profile`: what a recording holds."""

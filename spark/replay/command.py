@@ -1,0 +1,226 @@
+"""`fluxmq replay run`: a recording against a broker, one player for each slot of Spark, all at one time.
+
+A barrier stage: players meet before T0, so that all subscriptions are there, and when everything is sent, so that
+nobody leaves while others still publish. Each writes its own files into the result; the driver gets one row from
+each, how it went.
+"""
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pyarrow as pa
+
+from fluxmq.record.reading import open_recording
+from fluxmq.spark.player.options import PlayOptions, PlayStatus
+from fluxmq.spark.progress import shown
+from fluxmq.spark.replay.broker_process import listening_process, sampled
+from fluxmq.spark.replay.plan import Plan, PlanError, plan_recording
+from fluxmq.spark.replay.replaying import (
+    PlayedLinks,
+    ReplayAsked,
+    ReplayError,
+    begin,
+    finish,
+    look_first,
+    perform,
+    play_options,
+    played_links,
+)
+from fluxmq.spark.report.side_by_side import broker_used, side_by_side
+from fluxmq.spark.result import Place, Summary
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["meeting", "replay_with_spark", "run"]
+
+PROGRESS = ".progress"
+GONE = ".gone"                          # of the file in which a player says that the broker is
+TOLD_EVERY_S = 0.5
+EXECUTORS_S = 60.0
+BEGIN_IN_NS = 1_500_000_000     # Spark tells a task that waits for the others once a second whether they have come
+NANO = 1e9
+PASSWORD = "FLUXMQ_REPLAY_PASSWORD"
+ENDED = pa.schema([("status", pa.string())])
+
+
+def meeting(word: str, now: int) -> int:
+    """All players of the stage: the latest clock and BEGIN_IN_NS more. One word after the other, in the same order."""
+    from pyspark import BarrierTaskContext
+
+    clocks = BarrierTaskContext.get().allGather(f"{word} {now}")
+    return max(int(clock.split()[1]) for clock in clocks) + BEGIN_IN_NS
+
+
+def _task(options: PlayOptions, result: str, links: PlayedLinks) -> Callable[[Iterable[pa.RecordBatch]],
+                                                                            Iterator[pa.RecordBatch]]:
+    """What a slot runs."""
+
+    def player(operations: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import BarrierTaskContext
+
+        task, place = BarrierTaskContext.get().partitionId(), Place(result)
+        # Spark repeats what fails. The broker has had it once, so this must not be.
+        if place.read(f"{PROGRESS}/{task}") is not None:
+            raise RuntimeError("a replay is not repeated")
+        place.write(f"{PROGRESS}/{task}", b"0")
+        last = 0.0
+
+        def told(status: PlayStatus) -> None:
+            nonlocal last
+            if time.monotonic() - last > TOLD_EVERY_S:
+                last = time.monotonic()
+                place.write(f"{PROGRESS}/{task}", str(status.operations).encode())
+
+        def tell(why: str) -> None:
+            place.write(f"{PROGRESS}/{task}{GONE}", why.encode())
+
+        def hear() -> str:
+            told = place.names(PROGRESS, GONE)
+            return (place.read(f"{PROGRESS}/{told[0]}") or b"").decode() if told else ""
+
+        playing = replace(options, meet=meeting, tell=tell, hear=hear)
+        status, counts = perform(place, task, operations, playing, links, told)
+        yield pa.RecordBatch.from_pydict({"status": [json.dumps({"status": asdict(status), "counts": counts})]}, ENDED)
+
+    return player
+
+
+def _slots(spark: SparkSession) -> int:
+    """Tasks that run at one time."""
+    context: Any = spark.sparkContext
+    scala = context._jsc.sc()
+    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+
+
+def _room(spark: SparkSession, wanted: int | None) -> int:
+    """Slots, once there are as many as wanted: executors of a cluster come one after the other, those of local[N] are
+    there from the start."""
+    end = time.monotonic() + EXECUTORS_S
+    while (slots := _slots(spark)) < (wanted or 1) and time.monotonic() < end:
+        if spark.sparkContext.master.startswith("local"):
+            break
+        time.sleep(TOLD_EVERY_S)
+    return slots
+
+
+def replay_with_spark(spark: SparkSession, asked: ReplayAsked) -> Summary:
+    """Raises RecordingError, PlanError, ReplayError, ResultError; a broker that goes away does not raise, the summary
+    says so."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    from fluxmq.spark.replay.plan_spark import recorded_rows, spark_operations, spark_survey
+
+    recording = open_recording(Path(asked.recording))
+    if not recording.parts:
+        raise PlanError(f"{recording.path} has no rows that could be replayed")
+    rows = recorded_rows(spark, recording)
+    with shown("reading", lambda: (None, f"{recording.rows} rows of {recording.path}")):
+        survey = spark_survey(rows)
+    slots = _room(spark, asked.partitions)      # after the first job: the first executors are there by now
+    wanted = asked.partitions or slots
+    if wanted > slots:
+        raise ReplayError(f"all {wanted} partitions must run at one time, and Spark has room for {slots}: ask for "
+                          "fewer with --partitions, or give Spark more processors")
+    plan = plan_recording(survey, copies=asked.copies, partitions=wanted)
+    operations = spark_operations(spark, rows, plan)
+    place, summary = begin(asked, recording, plan)
+    place.system.create_dir(place.path(PROGRESS))
+    options = replace(play_options(asked, plan, summary.run), window=max(1, asked.window // plan.partitions))
+    links = played_links(plan)
+    ended: list[tuple[PlayStatus, dict[str, int]]] = []
+    look = _look_at(place, plan, asked)
+    with sampled(asked.broker_pid or listening_process(asked.broker)) as used, shown("replaying", look):
+        try:
+            play = operations.mapInArrow(_task(options, place.name if "://" in place.name else place.root, links),
+                                         "status string", barrier=True)
+            for row in play.collect():
+                said = json.loads(row["status"])
+                ended.append((PlayStatus(**said["status"]), said["counts"]))
+        except (PySparkException, Py4JError) as error:
+            summary.why = f"Spark gave up: {_why(error)}"
+            raise ReplayError(f"{summary.why}; what was written to {asked.out} is kept, and marked partial") from error
+        finally:
+            place.remove(PROGRESS)
+            finish(place, summary, ended, used)
+    return summary
+
+
+def _why(error: Exception) -> str:
+    """The line of a long report that says what happened: the last error of Python's, or the first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]*(?:Error|Exception): ", line) and "py4j" not in line]
+    return (named or lines or [type(error).__name__])[-1 if named else 0]
+
+
+def _look_at(place: Place, plan: Plan, asked: ReplayAsked) -> Callable[[], tuple[float | None, str]]:
+    lock = threading.Lock()
+
+    def look() -> tuple[float | None, str]:
+        with lock:
+            done = sum(int(place.read(f"{PROGRESS}/{task}") or 0) for task in range(plan.partitions))
+        return done / plan.operations, f"{done} of {plan.operations} operations against {asked.broker}"
+
+    return look
+
+
+def _report(summary: Summary, out: str) -> str:
+    counts = summary.counts
+    span = ((summary.finished or 0) - (summary.started or 0)) / NANO
+    lines = [f"{counts.get('publish', 0)} publishes and {counts.get('delivery', 0)} deliveries of "
+             f"{summary.recording['clients']} clients in {span:.1f} s; the result is in {out}"]
+    lines += side_by_side(summary) + broker_used(summary)
+    lines += [f"not replayed: {count} {what}" for what, count in summary.not_replayed.items()]
+    return "\n".join(lines)
+
+
+@click.command()
+@click.argument("recording", type=click.Path(path_type=str))
+@click.option("--broker", required=True, metavar="HOST:PORT", help="The broker to play against; best a fresh one.")
+@click.option("--out", required=True, metavar="RESULT", help="A new directory for the result; all executors reach it.")
+@click.option("--amqp-broker", metavar="HOST:PORT",
+              help="Where AMQP 0-9-1 clients go; without, port 5672 of the broker, or the broker itself when the "
+                   "recording has no other clients.")
+@click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
+              help="2 plays in half of the recorded time.")
+@click.option("--fast", is_flag=True, help="As fast as possible, in the recorded order of each client.")
+@click.option("--copies", type=click.IntRange(1), default=1, show_default=True,
+              help="How many times to play the recording at once, each with client ids and topics of its own.")
+@click.option("--master", metavar="URL", help="Of Spark; without, local[*] in this process.")
+@click.option("--partitions", type=click.IntRange(1), help="Players at one time; without, one for each slot of Spark.")
+@click.option("--username", help=f"Log in as that, with the password in the environment variable {PASSWORD}.")
+@click.option("--broker-pid", type=click.IntRange(1), help="Whose CPU and memory are sampled; else it is looked for.")
+@click.option("--quiet", "quiet_s", type=click.FloatRange(0), default=1.0, show_default=True, metavar="SECONDS",
+              help="The end is when no delivery has come for so long.")
+@click.option("--window", type=click.IntRange(1), default=1000, show_default=True,
+              help="With --fast: publishes after which subscribers must have caught up.")
+def run(recording: str, broker: str, out: str, amqp_broker: str | None, speed: float, fast: bool, copies: int,
+        master: str | None, partitions: int | None, username: str | None, broker_pid: int | None, quiet_s: float,
+        window: int) -> int:
+    """Replay RECORDING against a broker, and write what was sent and what arrived to RESULT."""
+    from fluxmq.spark.session import session
+
+    asked = ReplayAsked(
+        recording=recording, broker=broker, out=out, amqp_broker=amqp_broker, speed=None if fast else speed,
+        copies=copies, partitions=partitions, username=username,
+        password=os.environ.get(PASSWORD) if username else None, broker_pid=broker_pid, quiet_s=quiet_s, window=window)
+    # What is wrong with these is said before Spark starts.
+    opened = open_recording(Path(recording))
+    look_first(asked, opened)
+    spark = session("fluxmq replay", master, {"spark.ui.showConsoleProgress": "false"}, rows=opened.rows * copies)
+    summary = replay_with_spark(spark, asked)
+    click.echo(_report(summary, out))
+    if not summary.complete:
+        click.echo(f"fluxmq: the result is partial: {summary.why}", err=True)
+        return 1
+    return 0

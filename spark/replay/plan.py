@@ -1,0 +1,267 @@
+"""From a recording to the operations of each partition: which rows are played, by which client, where.
+
+Two passes. The survey finds connections and clients, and who acknowledged otherwise than at once and in order;
+it is small and stays with whoever plans. The second pass gives each partition its operations, sorted. Both are here
+with pyarrow, for what needs no Spark, and in plan_spark.py with Spark; what lies between them is the same.
+"""
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fluxmq._core.errors import FluxError
+from fluxmq.record.reading import Recording
+from fluxmq.spark.player.amqp_operations import ANSWERED, METHODS
+from fluxmq.spark.player.operations import ACK, KINDS, OPERATIONS, ORDER, copy_of_client, copy_of_topic
+from fluxmq.spark.player.queue_orders import ORDER_PATTERN, order_ranks
+
+__all__ = ["ACKNOWLEDGEMENTS", "AMQP_DELIVERIES", "AMQP_ROWS", "AMQP_SESSION", "COLUMNS", "HELD_NS", "SESSION_ROWS",
+           "ConnectionSeen", "Plan", "PlanError", "Survey", "plain_operations", "plain_plan", "plain_survey",
+           "plan_recording"]
+
+COLUMNS = ["seq", "time_ns", "connection", "client_id", "protocol", "version", "direction", "kind", "topic", "qos",
+           "retain", "dup", "size", "payload", "properties", "detail", "reason", "answers", "ack_latency", "channel",
+           "exchange", "packet_id"]
+SESSION_ROWS = ("CONNECT", "SUBSCRIBE", "UNSUBSCRIBE", "DISCONNECT")      # of direction in
+ACKNOWLEDGEMENTS = ("PUBACK", "PUBREC")
+AMQP_ROWS = ("connection.open", "connection.close", "basic.publish", "basic.ack", "basic.nack", "basic.reject",
+             *METHODS)                                                      # of direction in
+AMQP_SESSION = ("accepted", "closed")
+AMQP_DELIVERIES = ("basic.deliver", "basic.get-ok")
+AT_START = '"subscriptions"'        # in the detail of ACCEPTED: the connection was there when the recording began
+HELD_NS = 1_000_000_000             # an acknowledgement that comes later is one that the client held back
+BATCH_ROWS = 8192
+PUBLISHERS_MAX = 1 << 32            # numbers that a trace has room for
+
+
+class PlanError(FluxError):
+    """There is nothing in the recording that can be played, or too much."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSeen:
+    """client: None when the recording never says. operations: rows to play."""
+
+    number: int
+    client: str | None
+    protocol: str
+    operations: int
+
+
+@dataclass(slots=True)
+class Survey:
+    """What the first pass found. first, last: ns since 1970, of what is played after the start. manual: those whose
+    acknowledgements are played one by one. repeated: publishes with DUP, which are not. published: when the
+    first publish was; silent: the last. settling: those that sent orders about messages of queues. recorded: rows that
+    are a publish, a delivery, and such an order (`settlement`), of all connections."""
+
+    connections: list[ConnectionSeen]
+    manual: list[int] = field(default_factory=list)
+    first: int = 0
+    last: int = 0
+    repeated: int = 0
+    published: int = 0
+    silent: int = 0
+    settling: list[int] = field(default_factory=list)
+    recorded: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Plan:
+    """numbers, names, places: by connection, of the first copy: the client's number and name, and its partition. A
+    client's copy k has number `number * copies + k`, and the partition is `(place + k) % partitions`. protocols:
+    `mqtt`, `amqp091`."""
+
+    survey: Survey
+    copies: int
+    partitions: int
+    numbers: dict[int, int]
+    names: dict[int, str]
+    places: dict[int, int]
+    clients: int
+    operations: int
+    not_replayed: dict[str, int]
+    protocols: frozenset[str] = frozenset({"mqtt"})
+
+    @property
+    def span_ns(self) -> int:
+        return self.survey.last - self.survey.first
+
+
+def plan_recording(survey: Survey, *, copies: int = 1, partitions: int = 1) -> Plan:
+    """Numbers the clients and spreads them over partitions, the busiest first. Raises PlanError."""
+    loads: dict[str, int] = {}
+    names: dict[int, str] = {}
+    foreign: set[str | int] = set()
+    spoken: set[str] = set()
+    for seen in survey.connections:
+        if seen.protocol not in ("mqtt", "amqp091"):
+            foreign.add(seen.client or seen.number)
+        elif seen.operations:
+            spoken.add(seen.protocol)
+            name = names[seen.number] = seen.client or f"connection-{seen.number}"
+            loads[name] = loads.get(name, 0) + seen.operations
+    if not loads:
+        raise PlanError("the recording holds nothing of clients that could be replayed")
+    if len(loads) * copies >= PUBLISHERS_MAX:
+        raise PlanError(f"{len(loads)} clients {copies} times are more than a trace can number")
+    numbered = {name: number for number, name in enumerate(sorted(loads))}
+    partitions = max(1, min(partitions, len(loads) * copies))
+    room = [(0, place) for place in range(partitions)]
+    place_of: dict[str, int] = {}
+    for name in sorted(loads, key=lambda name: (-loads[name], name)):
+        load, place = heapq.heappop(room)
+        place_of[name] = place
+        heapq.heappush(room, (load + loads[name], place))
+    left_out = {"clients of other protocols": len(foreign), "repeated publishes": survey.repeated * copies}
+    return Plan(survey, copies, partitions, {number: numbered[name] for number, name in names.items()}, names,
+                {number: place_of[name] for number, name in names.items()}, len(loads) * copies,
+                sum(loads.values()) * copies, {what: count for what, count in left_out.items() if count},
+                frozenset(spoken))
+
+
+# ── with pyarrow ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _is(table: pa.Table, column: str, *values: str) -> pa.ChunkedArray:
+    return pc.fill_null(pc.is_in(table[column], value_set=pa.array(values)), False)
+
+
+def _strings(recording: Recording) -> pa.Table:
+    table = recording.table(COLUMNS)
+    for index, entry in enumerate(table.schema):
+        if pa.types.is_dictionary(entry.type):
+            table = table.set_column(index, entry.name, table[entry.name].cast(entry.type.value_type))
+    return table.rename_columns({"time_ns": "time"})
+
+
+def _played(table: pa.Table) -> pa.ChunkedArray:
+    """What is always played; ACCEPTED only at the start."""
+    incoming = _is(table, "direction", "in")
+    published = pc.and_(_is(table, "kind", "PUBLISH"), pc.invert(pc.fill_null(table["dup"], False)))
+    packets = pc.and_(incoming, pc.or_(_is(table, "kind", *SESSION_ROWS), published))
+    there = pc.and_(_is(table, "kind", "accepted"),
+                    pc.fill_null(pc.match_substring(table["detail"], AT_START), False))
+    mqtt = pc.and_(_is(table, "protocol", "mqtt"), pc.or_(packets, pc.or_(there, _is(table, "kind", "closed"))))
+    methods = pc.or_(pc.and_(incoming, _is(table, "kind", *AMQP_ROWS)),
+                     pc.and_(_is(table, "direction", "out"), _is(table, "kind", *ANSWERED)))
+    amqp = pc.and_(_is(table, "protocol", "amqp091"), pc.or_(methods, _is(table, "kind", *AMQP_SESSION)))
+    return pc.or_(mqtt, amqp)
+
+
+def _orders(table: pa.Table) -> pa.ChunkedArray:
+    """What of the played is an order about a message of a queue."""
+    named = pc.fill_null(pc.match_substring_regex(table["topic"], ORDER_PATTERN), False)
+    asked = pc.and_(_is(table, "kind", "PUBLISH"), pc.and_(_is(table, "direction", "in"), named))
+    return pc.and_(_is(table, "protocol", "mqtt"), pc.and_(asked, pc.invert(pc.fill_null(table["dup"], False))))
+
+
+def _recorded(table: pa.Table, played: pa.ChunkedArray, orders: pa.ChunkedArray) -> dict[str, int]:
+    out = pc.and_(_is(table, "kind", "PUBLISH"), _is(table, "direction", "out"))
+    found = {"publish": pc.and_(pc.and_(played, pc.invert(orders)), _is(table, "kind", "PUBLISH", "basic.publish")),
+             "delivery": pc.or_(out, _is(table, "kind", *AMQP_DELIVERIES)), "settlement": orders}
+    return {what: pc.sum(pc.cast(mask, pa.int64())).as_py() or 0 for what, mask in found.items()}
+
+
+def _manual(table: pa.Table) -> list[int]:
+    """Connections that acknowledged out of order, or later than HELD_NS, or never anything that they got."""
+    got = table.filter(pc.and_(_is(table, "kind", "PUBLISH"), pc.and_(
+        _is(table, "direction", "out"), pc.greater(pc.fill_null(table["qos"], 0), 0))))
+    acks = table.filter(pc.and_(_is(table, "direction", "in"), _is(table, "kind", *ACKNOWLEDGEMENTS)))
+    silent = set(got["connection"].to_pylist()) - set(acks["connection"].to_pylist())
+    acks = acks.filter(pc.is_valid(acks["answers"])).sort_by([("connection", "ascending"), ("seq", "ascending")])
+    connection, answers = acks["connection"].to_numpy(), acks["answers"].to_numpy()
+    crossed = (connection[1:] == connection[:-1]) & (answers[1:] < answers[:-1])
+    held = pc.fill_null(acks["ack_latency"], 0).to_numpy() > HELD_NS
+    return sorted(silent | set(connection[1:][crossed].tolist()) | set(connection[held].tolist()))
+
+
+def plain_survey(recording: Recording) -> Survey:
+    """The first pass, in this process."""
+    table = _strings(recording)
+    mask, orders = _played(table), _orders(table)
+    counted = table.select(["connection", "client_id", "protocol"]).append_column(
+        "played", pc.cast(mask, pa.int64())).group_by("connection").aggregate(
+        [("client_id", "max"), ("protocol", "max"), ("played", "sum")])
+    connections = [ConnectionSeen(row["connection"], row["client_id_max"], row["protocol_max"], row["played_sum"])
+                   for row in counted.to_pylist() if row["protocol_max"] is not None]
+    mqtt = table.filter(_is(table, "protocol", "mqtt"))
+    live = table.filter(pc.and_(mask, pc.invert(_is(table, "kind", "accepted"))))["time"]
+    bounds = pc.min_max(live).as_py()
+    publishes = table.filter(pc.and_(mask, _is(table, "kind", "PUBLISH", "basic.publish")))
+    published = pc.min_max(publishes["time"]).as_py()
+    repeated = pc.and_(pc.and_(_is(mqtt, "kind", "PUBLISH"), _is(mqtt, "direction", "in")),
+                       pc.fill_null(mqtt["dup"], False))
+    return Survey(connections, _manual(mqtt), bounds["min"] or 0, bounds["max"] or 0,
+                  pc.sum(pc.cast(repeated, pa.int64())).as_py() or 0, published["min"] or 0, published["max"] or 0,
+                  sorted(pc.unique(table["connection"].filter(orders)).to_pylist()), _recorded(table, mask, orders))
+
+
+def _ranks(table: pa.Table, manual: list[int]) -> dict[int, int]:
+    """seq of a delivery of QoS 1 or 2 on a manual connection: which one it is there."""
+    chosen = table.filter(pc.and_(pc.is_in(table["connection"], value_set=pa.array(manual, pa.int64())), pc.and_(
+        _is(table, "kind", "PUBLISH"), pc.and_(_is(table, "direction", "out"),
+                                              pc.greater(pc.fill_null(table["qos"], 0), 0)))))
+    ranks: dict[int, int] = {}
+    seen: dict[int, int] = {}
+    for connection, seq in zip(chosen["connection"].to_pylist(), chosen["seq"].to_pylist(), strict=True):
+        ranks[seq] = seen[connection] = seen.get(connection, -1) + 1
+    return ranks
+
+
+def plain_operations(recording: Recording, plan: Plan) -> list[pa.Table]:
+    """The second pass, in this process: a table of OPERATIONS for each partition."""
+    table = _strings(recording).sort_by([("time", "ascending"), ("seq", "ascending")])
+    ranks = _ranks(table, plan.survey.manual) if plan.survey.manual else {}
+    settled = order_ranks(table.filter(pc.is_in(table["connection"], value_set=pa.array(
+        plan.survey.settling, pa.int64()))).sort_by("seq")) if plan.survey.settling else {}
+    acks = pc.and_(_is(table, "kind", *ACKNOWLEDGEMENTS), pc.and_(
+        _is(table, "direction", "in"), pc.is_in(table["answers"], value_set=pa.array(list(ranks), pa.int64()))))
+    known = pc.is_in(table["connection"], value_set=pa.array(list(plan.numbers), pa.int64()))
+    table = table.filter(pc.and_(known, pc.or_(_played(table), acks)))
+    connection = table["connection"].to_numpy()
+    unique, where = np.unique(connection, return_inverse=True)
+    numbers = np.array([plan.numbers[one] for one in unique.tolist()], np.int64)[where]
+    places = np.array([plan.places[one] for one in unique.tolist()], np.int64)[where]
+    kinds = pc.if_else(_orders(table), pa.scalar(ORDER, pa.int8()),
+                       pa.array([KINDS[kind] for kind in table["kind"].to_pylist()], pa.int8()))
+    rank = pa.array([ranks.get(answers) if kind == ACK else settled.get(seq) for kind, answers, seq in zip(
+        kinds.to_pylist(), table["answers"].to_pylist(), table["seq"].to_pylist(), strict=True)], pa.int64())
+    theirs = _is(table, "protocol", "amqp091")
+    methods = pc.if_else(theirs, table["kind"], pa.scalar(None, pa.string()))
+    parts: list[list[pa.Table]] = [[] for _ in range(plan.partitions)]
+    for copy in range(plan.copies):
+        names = pa.array([copy_of_client(plan.names[one], copy) for one in unique.tolist()], pa.string())
+        columns = {
+            "time": table["time"], "seq": table["seq"], "copy": pa.array(np.full(len(connection), copy, np.int32)),
+            "kind": kinds, "link": pa.array(connection * plan.copies + copy),
+            "client_number": pa.array(numbers * plan.copies + copy), "client": names.take(pa.array(where)),
+            "topic": _topics(table["topic"], theirs, copy), "rank": rank,
+            "method": methods, "tag": table["packet_id"]}
+        made = pa.table([columns.get(name, table[name] if name not in columns else None) for name in OPERATIONS.names],
+                        schema=OPERATIONS)
+        for place, part in enumerate(parts):
+            part.append(made.filter(pa.array((places + copy) % plan.partitions == place)))
+    return [pa.concat_tables(part).sort_by([("time", "ascending"), ("seq", "ascending"), ("copy", "ascending")])
+            for part in parts]
+
+
+def _topics(topics: pa.ChunkedArray, theirs: pa.ChunkedArray, copy: int) -> pa.ChunkedArray:
+    """theirs: which are routing keys of AMQP. What a copy makes of these depends on the exchange: the player knows."""
+    if not copy:
+        return topics
+    coded = topics.combine_chunks().dictionary_encode()
+    changed = pa.array([copy_of_topic(topic, copy) for topic in coded.dictionary.to_pylist()], pa.string())
+    return pc.if_else(theirs, topics, changed.take(coded.indices))
+
+
+def plain_plan(recording: Recording, *, copies: int = 1,
+               partitions: int = 1) -> tuple[Plan, list[Iterator[pa.RecordBatch]]]:
+    """The plan and the operations of each partition, without Spark. Raises RecordingError, PlanError."""
+    plan = plan_recording(plain_survey(recording), copies=copies, partitions=partitions)
+    return plan, [iter(part.to_batches(max_chunksize=BATCH_ROWS)) for part in plain_operations(recording, plan)]

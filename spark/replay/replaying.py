@@ -1,0 +1,230 @@
+"""A replay as a whole: is there a broker, who plays, what is written. Here without Spark; command.py with it."""
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from fluxmq._core.errors import FluxError
+from fluxmq.client.options import Address
+from fluxmq.record.reading import Recording, open_recording
+from fluxmq.spark.player.options import PlayOptions, PlayStatus
+from fluxmq.spark.player.play import play
+from fluxmq.spark.replay.broker_process import Samples, listening_process, sampled
+from fluxmq.spark.replay.plan import Plan, plain_plan
+from fluxmq.spark.result import SUMMARY, EventsWriter, Place, Summary, create_result, unused_place
+
+__all__ = ["PlayedLinks", "ReplayAsked", "ReplayError", "begin", "finish", "look_first", "perform", "play_options",
+           "played_links", "replay_here"]
+
+CONNECT_TIMEOUT_S = 10.0
+AMQP_PORT = 5672
+RUNS = 1 << 32
+
+
+class ReplayError(FluxError):
+    """A replay cannot begin. One sentence that says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayAsked:
+    """What `fluxmq replay run` is asked for. speed: None, as fast as possible. broker_pid: None, looked for.
+
+    amqp_broker: where AMQP clients go; None: `broker` when there are no others, else its host at port 5672.
+    """
+
+    recording: str
+    broker: str
+    out: str
+    amqp_broker: str | None = None
+    speed: float | None = 1.0
+    copies: int = 1
+    partitions: int | None = None
+    username: str | None = None
+    password: str | None = None
+    broker_pid: int | None = None
+    quiet_s: float = 1.0
+    quiet_max_s: float = 30.0
+    patience_s: float = 10.0
+    window: int = 1000
+
+    def said(self) -> dict[str, Any]:
+        """For summary.json: without secrets."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)
+                if entry.name not in ("recording", "broker", "amqp_broker", "out", "password")}
+
+    def amqp_address(self, protocols: frozenset[str]) -> str:
+        """"" when the recording has no AMQP clients."""
+        if "amqp091" not in protocols:
+            return ""
+        if self.amqp_broker is not None:
+            return self.amqp_broker
+        place = Address.of(self.broker)
+        if "mqtt" not in protocols or place.path:
+            return self.broker
+        return f"[{place.host}]:{AMQP_PORT}" if ":" in place.host else f"{place.host}:{AMQP_PORT}"
+
+
+def begin(asked: ReplayAsked, recording: Recording, plan: Plan) -> tuple[Place, Summary]:
+    """Looks for the broker and makes the empty result. Raises ReplayError, ResultError."""
+    amqp = asked.amqp_address(plan.protocols)
+    for address, option, _ in _addresses(asked, plan.protocols):
+        _opened(address, option).close()
+    manifest = recording.manifest
+    summary = Summary(
+        run=secrets.randbelow(RUNS - 1) + 1, options=asked.said(), partitions=plan.partitions, why="it did not end",
+        recording={"path": str(recording.path), "id": manifest.id, "rows": recording.rows, "clients": plan.clients,
+                   "operations": plan.operations, "span_ns": plan.span_ns},
+        broker={"address": asked.broker} | ({"amqp_address": amqp} if amqp else {}), not_replayed=plan.not_replayed,
+        recorded={what: count * plan.copies for what, count in plan.survey.recorded.items()})
+    return create_result(asked.out, summary), summary
+
+
+def look_first(asked: ReplayAsked, recording: Recording) -> None:
+    """What can be said before the rows are read: that a broker of each of the recording's protocols answers, and that
+    the result has a place. Raises RecordingError, ReplayError, ResultError."""
+    unused_place(asked.out)
+    for address, option, protocol in _addresses(asked, recording.protocols()):
+        _ask(address, option, protocol, asked.patience_s)
+
+
+def _addresses(asked: ReplayAsked, protocols: frozenset[str]) -> Iterator[tuple[str, str, Opening]]:
+    """Where clients go, which option says so, and what they speak."""
+    if "mqtt" in protocols:
+        yield asked.broker, "--broker", MQTT
+    amqp = asked.amqp_address(protocols)
+    if amqp:
+        yield amqp, "--amqp-broker" if asked.amqp_broker or amqp != asked.broker else "--broker", AMQP
+
+
+def _opened(address: str, option: str) -> socket.socket:
+    """Raises ReplayError when nobody listens there."""
+    place = Address.of(address)
+    try:
+        if not place.path:
+            return socket.create_connection((place.host, place.port), CONNECT_TIMEOUT_S)
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            made.connect(place.path)
+        except OSError:
+            made.close()
+            raise
+        return made
+    except OSError as error:
+        raise ReplayError(f"there is no broker at {address}: {error.strerror or error}; start one, or name "
+                          f"another with {option}") from None
+
+
+def _ask(address: str, option: str, protocol: Opening, patience_s: float) -> None:
+    """Begins a session. Raises ReplayError when nobody listens there, or what comes back does not begin as in that
+    protocol; a refusal is an answer, too. Who keeps silent hangs: the replay finds that."""
+    with _opened(address, option) as probe:
+        probe.settimeout(patience_s)
+        try:
+            probe.sendall(protocol.request)
+            found = probe.recv(4)
+            if found.startswith(protocol.answer):
+                probe.sendall(protocol.end)
+        except TimeoutError:
+            return
+        except OSError:
+            found = b""
+    if not found.startswith(protocol.answer):
+        raise ReplayError(f"what listens at {address} does not speak {protocol.name}"
+                          f"{', but AMQP' if found == b'AMQP' else ''}; the recording has clients of "
+                          f"{protocol.name}: name a listener for them with {option}")
+
+
+class Opening(NamedTuple):
+    """How a session begins. answer: what the first bytes of the broker's answer are."""
+
+    name: str
+    request: bytes
+    answer: bytes
+    end: bytes
+
+
+# A CONNECT of 3.1.1 with a clean session and no client identifier; CONNACK; DISCONNECT.
+MQTT = Opening("MQTT", b"\x10\x0c\0\x04MQTT\x04\x02\0\x0a\0\0", b"\x20", b"\xe0\0")
+# The protocol header; a method frame, which is connection.start.
+AMQP = Opening("AMQP 0-9-1", b"AMQP\0\0\x09\x01", b"\x01", b"")
+
+
+class PlayedLinks(NamedTuple):
+    """Links that are played otherwise than most. manual: whose acknowledgements are operations; settling: that settle
+    messages of queues by orders."""
+
+    manual: list[int]
+    settling: list[int]
+
+
+def played_links(plan: Plan) -> PlayedLinks:
+    """Of all copies."""
+    return PlayedLinks(*([number * plan.copies + copy for number in numbers for copy in range(plan.copies)]
+                         for numbers in (plan.survey.manual, plan.survey.settling)))
+
+
+def play_options(asked: ReplayAsked, plan: Plan, run: int) -> PlayOptions:
+    return PlayOptions(
+        address=asked.broker, amqp_address=asked.amqp_address(plan.protocols), run=run, first=plan.survey.first,
+        published=plan.survey.published, silent=plan.survey.silent, speed=asked.speed,
+        username=asked.username, password=asked.password, quiet_s=asked.quiet_s, quiet_max_s=asked.quiet_max_s,
+        patience_s=asked.patience_s, window=asked.window)
+
+
+def perform(place: Place, task: int, operations: Iterable[pa.RecordBatch], options: PlayOptions, links: PlayedLinks,
+            told: Callable[[PlayStatus], object] = lambda status: None) -> tuple[PlayStatus, dict[str, int]]:
+    """Plays one partition into the files of a task. told: called with the status now and then. The rows by event."""
+    status = PlayStatus()
+    writer = EventsWriter(place, task)
+    try:
+        for batch in play(operations, options, status, manual=links.manual, settling=links.settling):
+            writer.write(batch)
+            told(status)
+    finally:
+        writer.close()
+    return status, writer.counts
+
+
+def finish(place: Place, summary: Summary, ended: list[tuple[PlayStatus, dict[str, int]]],
+           used: Samples) -> Summary:
+    """Writes summary.json as it stays."""
+    states = [status for status, _ in ended]
+    summary.started = min((status.started for status in states if status.started), default=None)
+    summary.finished = max((status.finished for status in states), default=time.time_ns())
+    summary.complete = bool(states) and all(status.complete for status in states)
+    summary.why = next((status.why for status in states if status.why), "" if summary.complete else summary.why)
+    summary.not_sent = sum(status.not_sent for status in states)
+    unknown = sum(status.unknown_settlements for status in states)
+    if unknown:
+        summary.not_replayed["settlements of messages whose delivery the recording does not show"] = unknown
+    summary.late_ns_max = max((status.late_ns_max for status in states), default=0)
+    summary.cpu, summary.memory = used.cpu, used.memory
+    for _, counts in ended:
+        for event, count in counts.items():
+            summary.counts[event] = summary.counts.get(event, 0) + count
+    place.write(SUMMARY, summary.to_json())
+    return summary
+
+
+def replay_here(asked: ReplayAsked, told: Callable[[PlayStatus], object] = lambda status: None) -> Summary:
+    """Replays in this process, one partition, without Spark. Raises RecordingError, PlanError, ReplayError,
+    ResultError; a broker that goes away does not raise, the summary says so."""
+    recording = open_recording(Path(asked.recording))
+    plan, (operations,) = plain_plan(recording, copies=asked.copies)
+    place, summary = begin(asked, recording, plan)
+    pid = asked.broker_pid or listening_process(asked.broker)
+    ended: list[tuple[PlayStatus, dict[str, int]]] = []
+    with sampled(pid) as used:
+        try:
+            ended.append(perform(place, 0, operations, play_options(asked, plan, summary.run), played_links(plan),
+                                 told))
+        finally:
+            finish(place, summary, ended, used)
+    return summary

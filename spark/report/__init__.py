@@ -1,0 +1,1 @@
+"""Results as text and as HTML, and the parts of every page; `fluxmq replay show` and `compare`."""

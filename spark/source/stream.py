@@ -1,0 +1,199 @@
+"""Queues and streams as an unbounded table: offsets are Spark's checkpoint, and each names the log that it is of.
+
+    {"readings": {"0": {"log": "0000000000000005", "next": 170, "lost": 3, "from": 3}}}
+
+next: the first offset that was not read yet. from: where this batch begins, if not at the `next` of the one before (a
+log that is new, or of which retention took the beginning). lost: messages that retention took, since the query began.
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from fluxmq.spark.source.columns import SourceError, check_schema
+from fluxmq.spark.source.data_source import place_of, rows_of
+from fluxmq.spark.source.plan import (
+    LogRange,
+    NoQueue,
+    Options,
+    QueueLog,
+    QueueLogs,
+    lane_key,
+    placed,
+    signed,
+    split,
+)
+
+__all__ = ["FluxStreamReader"]
+
+_LOG = logging.getLogger("fluxmq.spark")
+Offsets = dict[str, dict[str, dict[str, Any]]]
+
+
+class FluxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream. counters: of the tasks that ran in this process."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        check_schema(schema)
+        if options.end != "latest" or options.end_time is not None:
+            raise SourceError("a stream has no end: leave endingOffsets and endingTimestamp out, or read it as a table")
+        self.options, self.schema = options, schema
+        self.place = place_of(options)
+        self.filters = options.filters
+        self.counters = {"read": 0, "rows": 0, "lost": 0}
+        self._target: Offsets | None = None
+
+    # ------------------------------------------------------------------ offsets
+
+    def initialOffset(self) -> Offsets:
+        """Where the query begins: as startingOffsets or startingTimestamp say now."""
+        found: Offsets = {}
+        queues = [self.place.logs(name, self.options.start_time) for name in self.options.choose(self.place)]
+        self.options.check_places(queues)
+        for queue in queues:
+            name = queue.name
+            found[name] = {}
+            for log in queue.logs:
+                start = log.offset if self.options.start_time is not None else placed(
+                    self.options.start, name, len(queues) > 1, log, "startingOffsets")
+                start = log.first if start is None else start
+                if not log.first <= start <= log.next:
+                    if self.options.fail and (queue.kind == "stream" or start > log.next):
+                        raise SourceError(f"startingOffsets: offset {signed(start)} of partition {lane_key(log)} of "
+                                          f"queue {name} is not there; there are {signed(log.first)} to "
+                                          f"{signed(log.next)}")
+                    start = min(max(start, log.first), log.next)
+                found[name][lane_key(log)] = {"log": f"{log.number:016x}", "next": start}
+        return found
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        """Where the next batch ends."""
+        found: Offsets = {name: dict(logs) for name, logs in start.items()}
+        for name in sorted({*self.options.choose(self.place), *filter(self.options.means, start)}):
+            queue = self._queue(name, "since it was read: what was not read yet is gone")
+            if queue is None:
+                found.pop(name, None)               # if it comes again, it is another one
+                continue
+            for log in queue.logs:
+                key = lane_key(log)
+                before = start.get(name, {}).get(key)
+                entry = self._next(queue, log, before)
+                if self._target is not None:
+                    target = self._target.get(name, {}).get(key)
+                    if target is None or target["log"] != entry["log"]:
+                        continue                    # newer than the trigger
+                    begin = self._begin(start, name, key, entry)
+                    entry["next"] = max(min(entry["next"], target["next"]), begin)
+                if before is None or "from" in entry or entry["next"] != before["next"]:
+                    found.setdefault(name, {})[key] = entry
+        return self._limited(start, found, limit)
+
+    def _next(self, queue: QueueLogs, log: QueueLog, before: dict[str, Any] | None) -> dict[str, Any]:
+        number = f"{log.number:016x}"
+        if before is None:
+            return {"log": number, "next": log.next, "from": log.first}
+        lost = int(before.get("lost", 0))
+        if before["log"] != number:
+            self._complain(f"queue {queue.name} was deleted and made again since it was read: what was in the old one "
+                           f"is gone")
+            return {"log": number, "next": log.next, "from": log.first, "lost": lost}
+        entry = {"log": number, "next": log.next} | ({"lost": lost} if lost else {})
+        if before["next"] > log.next:
+            self._complain(f"queue {queue.name} ends at offset {signed(log.next)} of partition {lane_key(log)}, but "
+                           f"the query has read up to {signed(before['next'])}: its storage is an older copy")
+            return entry | {"from": log.next}
+        if before["next"] < log.first:
+            if queue.kind != "stream":
+                return entry | {"from": log.first}          # settled by those who consume it
+            count = log.first - before["next"]
+            self._complain(f"queue {queue.name} has lost {count} messages of partition {lane_key(log)} before they "
+                           f"were read: the query stands at offset {signed(before['next'])}, retention has passed on "
+                           f"to {signed(log.first)}")
+            return entry | {"from": log.first, "lost": lost + count}
+        return entry
+
+    def _queue(self, name: str, when: str) -> QueueLogs | None:
+        """None: it is not there any more, and that is allowed."""
+        try:
+            return self.place.logs(name)
+        except NoQueue as error:
+            self._complain(f"queue {name} was deleted {when} ({error})")
+            return None
+
+    def _complain(self, text: str) -> None:
+        if self.options.fail:
+            raise SourceError(f"{text}. Keep more or read more often; option failOnDataLoss false goes on without")
+        _LOG.warning(text)
+
+    def _limited(self, start: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
+        """As much as a trigger may read, each log its share."""
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        spans = [(entry, self._begin(start, name, key, entry)) for name, logs in end.items()
+                 for key, entry in logs.items()]
+        waiting = sum(entry["next"] - begin for entry, begin in spans)
+        if not most or waiting <= most:
+            return end
+        left = most
+        for entry, begin in sorted(spans, key=lambda one: one[0]["next"] - one[1]):
+            span = entry["next"] - begin
+            share = min(span, max(-(-most * span // waiting), 1), left)
+            entry["next"] = begin + share
+            left -= share
+        return end
+
+    @staticmethod
+    def _begin(start: Offsets, name: str, key: str, entry: dict[str, Any]) -> int:
+        before = start.get(name, {}).get(key)
+        if before == entry:
+            return int(entry["next"])           # nothing new: its `from` is of a batch before
+        return int(entry["from"] if "from" in entry else entry["next"] if before is None else before["next"])
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self.options.trigger_max) if self.options.trigger_max else ReadAllAvailable()
+
+    def reportLatestOffset(self) -> Offsets | None:
+        return None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = {name: {lane_key(log): {"log": f"{log.number:016x}", "next": log.next}
+                               for log in queue.logs} for name in self.options.choose(self.place)
+                        if (queue := self._queue(name, "before it was read")) is not None}
+
+    # ------------------------------------------------------------------ a batch
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        found = []
+        for name, entries in sorted(end.items()):
+            changed = {key: self._begin(start, name, key, entry) for key, entry in entries.items()
+                       if self._begin(start, name, key, entry) < entry["next"]}
+            if not changed:
+                continue
+            queue = self._queue(name, "while it was read")
+            if queue is None:
+                continue
+            for log in queue.logs:
+                key = lane_key(log)
+                if key not in changed:
+                    continue
+                if int(entries[key]["log"], 16) != log.number:
+                    self._complain(f"queue {name} was deleted and made again while it was read")
+                    continue
+                begin, stop = changed[key], entries[key]["next"]
+                if stop > log.next:
+                    self._complain(f"queue {name} ends at offset {signed(log.next)} of partition {key}, but the query "
+                                   f"has seen messages up to {signed(stop)}: its storage is an older copy")
+                    stop = min(stop, log.next)
+                if begin < stop:
+                    found.append(LogRange(name, queue.kind, log, begin, stop,
+                                          self.place.extra(queue, log, begin, stop)))
+        # by numbers alone: a batch that is run again must be cut as it was (the sink counts rows of partitions)
+        return split(found, self.options.min_partitions, 0)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, LogRange)
+        return rows_of(self.place, partition, self.filters, self.schema, self.options.fail, self.counters)

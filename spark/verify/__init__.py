@@ -1,0 +1,1 @@
+"""`fluxmq replay verify`: what a broker had to deliver, beside what it delivered."""
