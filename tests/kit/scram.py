@@ -1,4 +1,7 @@
-"""The client's half of SCRAM-SHA-256 (RFC 5802, RFC 7677), by the book and without channel binding."""
+"""The client's half of SCRAM-SHA-256 (RFC 5802, RFC 7677), by the book and without channel binding.
+
+It does not use scramp: the broker does, and a mistake of the library would not show between its own two sides.
+"""
 from __future__ import annotations
 
 import base64
