@@ -64,7 +64,9 @@ class Failure(NamedTuple):
 
 
 class _Counts(OrderedDict[_K, int]):
-    """Key -> when its count is empty. unit_ms: in which one failure is forgotten."""
+    """Key -> when its count is empty. unit_ms: in which one failure is forgotten.
+
+    Not a cachetools.LRUCache: that would be one more dependency for two lines, and a read would count as a use."""
 
     def __init__(self, unit_ms: int, entries_max: int) -> None:
         super().__init__()

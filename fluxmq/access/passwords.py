@@ -59,7 +59,8 @@ class Passwords:
         self._cache_entries_max = cache_entries_max
         self._clock = clock
         self._key = secrets.token_bytes(32)
-        # Time to live is the same for all, so the order of insertion is the order of expiry.
+        # Time to live is the same for all, so the order of insertion is the order of expiry: cachetools.TTLCache would
+        # be a dependency for the three lines of _remember.
         self._expiry_by_key: OrderedDict[bytes, float] = OrderedDict()
         self._checks: dict[bytes, Future[bool]] = {}  # what runs and what waits
         # What waits, by origin; the first origin is next. Threads take from it, so the lock is held for a few steps.

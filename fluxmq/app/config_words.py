@@ -1,5 +1,5 @@
 """What one plain word of YAML is, by the core schema of version 1.2 (section 10.3.2): `yes`, `on`, `0755` and dates are
-texts, not what version 1.1 makes of them.
+texts, not what version 1.1 makes of them. PyYAML, which reads the rest, knows version 1.1 only.
 """
 import re
 from collections.abc import Callable

@@ -114,6 +114,7 @@ class RateLimited:
         self._clock = clock
         self._interval = interval_seconds
         self._causes_max = causes_max
+        # By last use. Not cachetools.LRUCache: who makes room must log what was kept back.
         self._causes: OrderedDict[str, _Cause] = OrderedDict()
 
     def log(self, level: int, cause: str, message: str, /, **fields: object) -> None:

@@ -1,7 +1,7 @@
 """How `fluxmq queue` shows to people what the admin API answers: tables, messages, one queue in full.
 
 What comes from clients (names, topics, payloads) is printed with its control characters escaped: a message must not be
-able to move a terminal's cursor.
+able to move a terminal's cursor. A table takes ten lines, for which rich would be one more dependency.
 """
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt."""
+"""How long to wait before the next attempt. tenacity calls what it retries; the client needs the delays alone."""
 from __future__ import annotations
 
 import random

@@ -3,7 +3,8 @@
     duration = number of seconds | 1*( number ( "d" | "h" | "m" | "s" | "ms" | "us" ) )     "1m30s", "250ms", 60, 0.5
     size     = number of bytes   | number ( "B" | "KiB" | "MiB" | "GiB" | "TiB" )           "64KiB", 65536
 
-Decimal units (kB, MB) are refused instead of guessed at: half of those who write them mean powers of two.
+Decimal units (kB, MB) are refused instead of guessed at: half of those who write them mean powers of two. humanfriendly
+guesses, and rounds what it writes.
 Parsing raises ValueError with a sentence; both `format_` functions write what their parser reads back exactly.
 """
 import math

@@ -5,6 +5,9 @@
 
 Both byte orders. Links: Ethernet (with VLAN tags), Linux cooked 1 and 2, loopback, raw IP. A file that ends within a
 packet gives what came before (`cut`). What is no TCP is passed over and counted.
+
+Our own, because dpkt reads all packets of a pcapng file as of its first interface, in times rounded to floats, and does
+not say that a file is cut; libpcap refuses interfaces of two link types; and scapy is under the GPL.
 """
 import struct
 from collections import Counter

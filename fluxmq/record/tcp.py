@@ -1,5 +1,5 @@
 """One direction of a TCP connection put together from its segments, as a capture has them: repeated, out of order,
-overlapping, and sometimes not at all.
+overlapping, and sometimes not at all. Our own: dpkt and libpcap read segments and put nothing together.
 """
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -1,4 +1,7 @@
-"""Open segment files, so many and no more: ten thousand queues are normal, ten thousand descriptors are not."""
+"""Open segment files, so many and no more: ten thousand queues are normal, ten thousand descriptors are not.
+
+No cache of functools or cachetools fits: what is in use stays open, and what is closed is first told to its owner.
+"""
 from __future__ import annotations
 
 import threading

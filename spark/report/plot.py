@@ -1,4 +1,5 @@
-"""Line charts as inline SVG, drawn here: no scripts, no fonts, nothing from outside.
+"""Line charts as inline SVG, drawn here: no scripts, no fonts, nothing from outside. matplotlib would not follow
+the page's style.
 
 Colours are classes that the page's style gives values for light and dark; each series also has its own dash pattern, so
 that nobody needs the colours. The figures stand in a table beside it (page.py).
