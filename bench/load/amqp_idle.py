@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from fluxmq.bench.load.amqp_frames import shortstr
+from fluxmq._core.amqp091.methods import ChannelOpen
 from fluxmq.bench.load.amqp_options import AmqpOptions
-from fluxmq.bench.load.amqp_session import CHANNELS, Session
+from fluxmq.bench.load.amqp_session import Session
 from fluxmq.bench.load.options import OptionsError
 from fluxmq.bench.load.procinfo import memory
 from fluxmq.bench.load.sockets import raise_descriptor_limit
@@ -71,4 +71,4 @@ def grow(sessions: list[Session], options: IdleOptions, count: int) -> None:
 
 def open_channels(session: Session, first: int, count: int) -> None:
     for number in range(first, first + count):
-        session.call(CHANNELS, 10, shortstr(""), channel=number)
+        session.call(ChannelOpen(), number)

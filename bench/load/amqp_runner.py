@@ -8,8 +8,9 @@ import time
 from contextlib import ExitStack, suppress
 from typing import Any
 
+from fluxmq._core.amqp091 import methods as m
 from fluxmq.bench.load.amqp_engine import AmqpEngine
-from fluxmq.bench.load.amqp_frames import connection_close, publication
+from fluxmq.bench.load.amqp_frames import publication
 from fluxmq.bench.load.amqp_options import AmqpOptions
 from fluxmq.bench.load.amqp_session import Session
 from fluxmq.bench.load.options import HEAD_SIZE
@@ -37,14 +38,14 @@ def run_amqp(options: AmqpOptions) -> dict[str, Any]:
         stack.callback(plan.delete)
         plan.declare()
         engine = AmqpEngine(
-            publishers=options.pubs, consumers=options.subs, layout=options.layout, frame_max=plan.control.frame_max,
-            window=options.window, lag=options.lag_max, rate=options.rate, batch=options.batch,
-            confirms=options.confirms, ack_every=options.ack_every if options.subs else 0,
+            publishers=options.pubs, consumers=options.subs, layout=options.layout,
+            frame_max=plan.control.machine.frame_max, window=options.window, lag=options.lag_max, rate=options.rate,
+            batch=options.batch, confirms=options.confirms, ack_every=options.ack_every if options.subs else 0,
             apart=options.prefetch * options.subs, checked=options.checked, tag=secrets.randbits(12),
             stall=options.stall)
         plan.attach_all(engine, context, stack)
         result = {"server": plan.control.server} | measure(engine, options)
-        engine.disconnect(connection_close())
+        engine.disconnect(m.ConnectionClose(reply_code=200, reply_text="done").frame(0))
     return result
 
 
@@ -63,20 +64,21 @@ class Plan:
     def declare(self) -> None:
         """Raises SessionError when the broker does not want a queue of that type."""
         for name in self.queues:
-            self.control.declare_queue(name, durable=self.options.durable, arguments=self.options.arguments)
+            self.control.call(m.QueueDeclare(queue=name, durable=self.options.durable,
+                                             arguments=self.options.arguments))
             self.declared.append(name)
         if self.exchange:
-            self.control.declare_fanout(self.exchange, durable=self.options.durable)
+            self.control.call(m.ExchangeDeclare(exchange=self.exchange, type="fanout", durable=self.options.durable))
             for name in self.queues:
-                self.control.bind(name, self.exchange)
+                self.control.call(m.QueueBind(queue=name, exchange=self.exchange))
 
     def delete(self) -> None:
         """Leave nothing behind, as far as the broker still listens."""
         with suppress(OSError):
             if self.exchange:
-                self.control.delete_exchange(self.exchange)
+                self.control.call(m.ExchangeDelete(exchange=self.exchange))
             for name in self.declared:
-                self.control.delete_queue(name)
+                self.control.call(m.QueueDelete(queue=name))
         self.control.close()
 
     def attach_all(self, engine: AmqpEngine, context: ssl.SSLContext | None, stack: ExitStack) -> None:
@@ -100,10 +102,10 @@ class Plan:
         for i in range(options.pubs):
             one = session()
             if options.confirms:
-                one.select_confirms()
+                one.call(m.ConfirmSelect())
             packet, payload_at = publication(
                 self.exchange, "" if self.exchange else self.queues[i % len(self.queues)], payload,
-                persistent=options.persistent, frame_max=one.frame_max)
+                persistent=options.persistent, frame_max=one.machine.frame_max)
             sock, early = one.hand_over()
             engine.attach_publisher(sock, early, packet, payload_at if options.checked else 0)
 

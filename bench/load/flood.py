@@ -34,7 +34,8 @@ from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from fluxmq.bench.load.amqp_frames import CHANNEL, encode_table, method, shortstr
+from fluxmq._core.amqp091 import methods as m
+from fluxmq.bench.load.amqp_frames import CHANNEL
 from fluxmq.bench.load.amqp_options import AmqpOptions
 from fluxmq.bench.load.amqp_session import Session
 from fluxmq.bench.load.brokers import Needs, free_port, start_broker
@@ -57,7 +58,8 @@ GET = b"GET /health HTTP/1.1\r\nHost: flood\r\n\r\n"
 CONNACK_BYTES = 4
 RESET = struct.pack("ii", 1, 0)     # SO_LINGER: no address waits for a minute, or a storm runs out of them
 PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
-QUEUES, EXCHANGES, BASIC, CHANNELS, TX = 50, 40, 60, 20, 90
+DECLARE = m.QueueDeclare(queue=QUEUE, durable=True)
+DECLARE_EXCHANGE = m.ExchangeDeclare(exchange=QUEUE, type="topic", durable=True)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,44 +81,21 @@ class FloodOptions:
 
 @dataclass(slots=True, frozen=True)
 class Kind:
-    """Packets of the flood and the octets of an answer (0: only the broker knows); prepare: before the flood begins."""
+    """Packets of the flood and the octets of an answer (0: only the broker knows); prepare: called
+    before the flood begins."""
 
     requests: Callable[[], list[bytes]]
     answer_bytes: int
     transport: Literal["tcp", "amqp", "http"] = "tcp"
-    prepare: Callable[[Session], None] = lambda session: None
+    prepare: m.Method | None = None
 
 
 def subscriptions(filters: int) -> list[bytes]:
     return [subscribe(1, f"flood/{number:04}", 0) for number in range(filters)]
 
 
-def declare_queue() -> bytes:
-    return method(CHANNEL, QUEUES, 10, b"\0\0", shortstr(QUEUE), b"\x02", encode_table({}))
-
-
-def prepare_queue(session: Session) -> None:
-    session.sock.sendall(declare_queue())
-    session.read()
-
-
-def prepare_exchange(session: Session) -> None:
-    session.sock.sendall(declare_exchange())
-    session.read()
-
-
-def prepare_commit(session: Session) -> None:
-    session.call(TX, 10)
-
-
-def declare_exchange() -> bytes:
-    return method(CHANNEL, EXCHANGES, 10, b"\0\0", shortstr(QUEUE), shortstr("topic"), b"\x02",
-                  encode_table({}))
-
-
-def bind_queue() -> bytes:
-    return method(CHANNEL, QUEUES, 20, b"\0\0", shortstr(QUEUE), shortstr("amq.topic"), shortstr("flood.#"), b"\0",
-                  encode_table({}))
+def method(asked: m.Method) -> Callable[[], list[bytes]]:
+    return lambda: [asked.frame(CHANNEL)]
 
 
 KINDS = {
@@ -125,18 +104,15 @@ KINDS = {
     "resubscribe": Kind(lambda: subscriptions(1), 5),
     "unsubscribe": Kind(lambda: [packet(0xA2, b"\0\1" + string("flood/none"))], 4),
     "retained": Kind(lambda: [subscribe(number + 1, one, 0) for number, one in enumerate(RETAINED_FILTERS)], 0),
-    "declare": Kind(lambda: [declare_queue()], 8 + 4 + 1 + len(QUEUE) + 8, "amqp", prepare_queue),
-    "get": Kind(lambda: [method(CHANNEL, BASIC, 70, b"\0\0", shortstr(QUEUE), b"\1")], 8 + 4 + 1, "amqp",
-                prepare_queue),
-    "bind": Kind(lambda: [bind_queue()], 8 + 4, "amqp", prepare_queue),
-    "exchange": Kind(lambda: [declare_exchange()], 8 + 4, "amqp", prepare_exchange),
-    "qos": Kind(lambda: [method(CHANNEL, BASIC, 10, bytes(4), b"\0\x0a", b"\0")], 8 + 4, "amqp"),
-    "channel": Kind(lambda: [method(2, CHANNELS, 10, b"\0"), method(2, CHANNELS, 40, bytes(2), b"\0", bytes(4))],
-                    (8 + 4 + 4 + 8 + 4) // 2, "amqp"),
-    "tx": Kind(lambda: [method(CHANNEL, TX, 10)], 8 + 4, "amqp"),
-    "commit": Kind(lambda: [method(CHANNEL, TX, 20)], 8 + 4, "amqp", prepare_commit),
-    "purge": Kind(lambda: [method(CHANNEL, QUEUES, 30, b"\0\0", shortstr(QUEUE), b"\0")], 8 + 4 + 4, "amqp",
-                  prepare_queue),
+    "declare": Kind(method(DECLARE), 8 + 4 + 1 + len(QUEUE) + 8, "amqp", DECLARE),
+    "get": Kind(method(m.BasicGet(queue=QUEUE, no_ack=True)), 8 + 4 + 1, "amqp", DECLARE),
+    "bind": Kind(method(m.QueueBind(queue=QUEUE, exchange="amq.topic", routing_key="flood.#")), 8 + 4, "amqp", DECLARE),
+    "exchange": Kind(method(DECLARE_EXCHANGE), 8 + 4, "amqp", DECLARE_EXCHANGE),
+    "qos": Kind(method(m.BasicQos(prefetch_count=10)), 8 + 4, "amqp"),
+    "channel": Kind(lambda: [m.ChannelOpen().frame(2), m.ChannelClose().frame(2)], (8 + 4 + 4 + 8 + 4) // 2, "amqp"),
+    "tx": Kind(method(m.TxSelect()), 8 + 4, "amqp"),
+    "commit": Kind(method(m.TxCommit()), 8 + 4, "amqp", m.TxSelect()),
+    "purge": Kind(method(m.QueuePurge(queue=QUEUE)), 8 + 4 + 4, "amqp", DECLARE),
     "connect": Kind(lambda: [connect("")], CONNACK_BYTES),
     "health": Kind(lambda: [GET], 0, "http"),
 }
@@ -206,7 +182,8 @@ class Flood:
         for number in range(options.clients):
             if kind.transport == "amqp":
                 session = Session(AmqpOptions(addr=addresses["amqp"]), None, channel_max=2)
-                kind.prepare(session)
+                if kind.prepare is not None:
+                    session.call(kind.prepare)
                 self.sessions.append(session)
                 self.sockets.append(session.sock)
             elif kind.transport == "http":

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fluxmq.bench.load.amqp_frames import Frame, encode_table, method, publication, shortstr, take_frames
+from fluxmq._core.amqp091 import methods as m
+from fluxmq.bench.load.amqp_frames import CHANNEL, publication
 from fluxmq.bench.load.amqp_options import AmqpOptions
 from fluxmq.bench.load.amqp_session import Session
 from fluxmq.bench.load.backlog import RestartOptions, settled_memory
@@ -33,11 +33,8 @@ __all__ = ["ManyOptions", "run_many"]
 
 PATIENCE_SECONDS = 900.0
 WINDOW = 500
-READ_BYTES = 1 << 20
 BUFFERS = "16MiB"
 ASK_AGAIN_SECONDS = 0.01
-QUEUE, EXCHANGE, BASIC = 50, 40, 60
-DELIVER, ACK = (60, 60), (60, 80)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,60 +52,27 @@ class Amqp:
     def __init__(self, address: str) -> None:
         self.session = Session(AmqpOptions(addr=address, connect_timeout=PATIENCE_SECONDS), None)
 
-    def frames(self) -> Iterator[Frame]:
-        session = self.session
-        while True:
-            yield from take_frames(session.buffer)
-            got = session.sock.recv(READ_BYTES)
-            if not got:
-                raise LoadError("the broker closed the connection")
-            session.buffer += got
-
-    def ask_all(self, requests: list[bytes], answer: tuple[int, int]) -> None:
-        """Each request has one answer of this method."""
-        frames = self.frames()
+    def ask_all(self, requests: list[m.Method]) -> None:
         for at in range(0, len(requests), WINDOW):
-            window = requests[at:at + WINDOW]
-            self.session.sock.sendall(b"".join(window))
-            waiting = len(window)
-            while waiting:
-                one = next(frames)
-                if one.method in ((10, 50), (20, 40)):
-                    raise LoadError(f"the broker refused: {one.payload[2:80]!r}")
-                waiting -= one.method == answer
+            self.session.call_all(requests[at:at + WINDOW])
 
     def publish_all(self, packets: list[bytes]) -> None:
         """With confirms."""
-        frames = self.frames()
-        confirmed = 0
+        session = self.session
+        session.call(m.ConfirmSelect())
         for at in range(0, len(packets), WINDOW):
-            window = packets[at:at + WINDOW]
-            self.session.sock.sendall(b"".join(window))
-            while confirmed < at + len(window):
-                one = next(frames)
-                if one.method == ACK:
-                    confirmed = struct.unpack(">Q", one.payload[:8])[0]
+            last = min(at + WINDOW, len(packets))
+            session.machine.out += b"".join(packets[at:last])
+            session.until(lambda last=last: session.confirmed >= last)
 
-    def take_all(self, consumes: list[bytes], count: int) -> int:
+    def take_all(self, consumes: list[m.Method], count: int) -> int:
         """A consumer for each queue; every message is acknowledged when all have come. Returns how many have."""
-        frames, tags, got = self.frames(), 0, 0
-        for at in range(0, len(consumes), WINDOW):
-            window = consumes[at:at + WINDOW]
-            self.session.sock.sendall(b"".join(window))
-            waiting = len(window)
-            while waiting:
-                one = next(frames)
-                waiting -= one.method == (BASIC, 21)
-                got += one.method == DELIVER
-        while got < count:
-            got += next(frames).method == DELIVER
-        tags = got
-        self.session.sock.sendall(method(1, BASIC, 80, struct.pack(">QB", tags, 1)))
-        # an answer to anything behind it says that it was worked off
-        self.session.sock.sendall(method(1, BASIC, 10, struct.pack(">IHB", 0, 0, 0)))
-        while next(frames).method != (BASIC, 11):
-            pass
-        return got
+        session = self.session
+        self.ask_all(consumes)
+        session.until(lambda: session.delivered >= count)
+        session.machine.cast(CHANNEL, m.BasicAck(delivery_tag=session.delivered, multiple=True))
+        session.call(m.BasicQos())      # its answer says that what stands before it was worked off
+        return session.delivered
 
     def close(self) -> None:
         self.session.close()
@@ -172,22 +136,18 @@ class Work:
         if self.options.kind == "queues":
             amqp = Amqp(broker.addresses["amqp"])
             with phase("declare"):
-                amqp.ask_all([method(1, QUEUE, 10, bytes(2), shortstr(name), b"\x02", encode_table({}))
-                              for name in self.names], (QUEUE, 11))
-            amqp.session.select_confirms()
+                amqp.ask_all([m.QueueDeclare(queue=name, durable=True) for name in self.names])
             with phase("publish"):
                 amqp.publish_all([publication("", name, self.payload, persistent=True, frame_max=4096).packet
                                   for name in self.names])
             amqp.close()
         elif self.options.kind == "bindings":
             amqp = Amqp(broker.addresses["amqp"])
-            amqp.session.declare_queue("many", durable=True, arguments={})
+            amqp.session.call(m.QueueDeclare(queue="many", durable=True))
             with phase("declare"):
-                amqp.ask_all([method(1, EXCHANGE, 10, bytes(2), shortstr(name), shortstr("direct"), b"\x02",
-                                     encode_table({})) for name in self.names], (EXCHANGE, 11))
+                amqp.ask_all([m.ExchangeDeclare(exchange=name, type="direct", durable=True) for name in self.names])
             with phase("bind"):
-                amqp.ask_all([method(1, QUEUE, 20, bytes(2), shortstr("many"), shortstr(name), shortstr("key"), b"\x00",
-                                     encode_table({})) for name in self.names], (QUEUE, 21))
+                amqp.ask_all([m.QueueBind(queue="many", exchange=name, routing_key="key") for name in self.names])
             amqp.close()
         elif self.options.kind == "sessions":
             with phase("connect"):
@@ -211,23 +171,20 @@ class Work:
         if self.options.kind == "queues":
             amqp = Amqp(broker.addresses["amqp"])
             with phase("consume"):
-                got = amqp.take_all([method(1, BASIC, 20, bytes(2), shortstr(name), shortstr(f"c{number}"), b"\x00",
-                                            encode_table({})) for number, name in enumerate(self.names)],
-                                    len(self.names))
+                got = amqp.take_all([m.BasicConsume(queue=name, consumer_tag=f"c{number}")
+                                     for number, name in enumerate(self.names)], len(self.names))
             with phase("leave"):
                 amqp.close()
                 self.until_left(broker)
             return got
         if self.options.kind == "bindings":
             amqp = Amqp(broker.addresses["amqp"])
-            amqp.session.select_confirms()
             with phase("publish again"):
                 amqp.publish_all([publication(name, "key", self.payload, persistent=True, frame_max=4096).packet
                                   for name in self.names])
-            answer = amqp.session.call(QUEUE, 10, bytes(2), shortstr("many"), b"\x03", encode_table({}))
-            answer.shortstr()
+            found = int(amqp.session.call(m.QueueDeclare(queue="many", passive=True, durable=True)).message_count)
             amqp.close()
-            return answer.number(4)
+            return found
         if self.options.kind == "sessions":
             with phase("resume"):
                 for number, name in enumerate(self.names):
@@ -242,10 +199,7 @@ class Work:
         amqp = Amqp(broker.addresses["amqp"])
         consumers = 1
         while consumers:
-            answer = amqp.session.call(QUEUE, 10, bytes(2), shortstr(self.names[-1]), b"\x01", encode_table({}))
-            answer.shortstr()
-            answer.number(4)
-            consumers = answer.number(4)
+            consumers = amqp.session.call(m.QueueDeclare(queue=self.names[-1], passive=True)).consumer_count
             time.sleep(ASK_AGAIN_SECONDS)
         amqp.close()
 
@@ -253,14 +207,12 @@ class Work:
         if self.options.kind == "queues":
             amqp = Amqp(broker.addresses["amqp"])
             with phase("delete"):
-                amqp.ask_all([method(1, QUEUE, 40, bytes(2), shortstr(name), b"\x00") for name in self.names],
-                             (QUEUE, 41))
+                amqp.ask_all([m.QueueDelete(queue=name) for name in self.names])
             amqp.close()
         elif self.options.kind == "bindings":
             amqp = Amqp(broker.addresses["amqp"])
             with phase("delete"):
-                amqp.ask_all([method(1, EXCHANGE, 20, bytes(2), shortstr(name), b"\x00") for name in self.names],
-                             (EXCHANGE, 21))
+                amqp.ask_all([m.ExchangeDelete(exchange=name) for name in self.names])
             amqp.close()
         elif self.options.kind == "retained":
             with phase("delete"):

@@ -1,4 +1,4 @@
-"""One AMQP 0-9-1 connection of a replay on asyncio: amqp_machine.py with a socket."""
+"""One AMQP 0-9-1 connection of a replay on asyncio: `AmqpMachine` with a socket."""
 from __future__ import annotations
 
 import asyncio
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fluxmq._core.amqp091 import methods as m
+from fluxmq._core.client.amqp091_machine import AmqpEvents, AmqpLogin, AmqpMachine, AmqpRefused
 from fluxmq._core.errors import FluxError
 from fluxmq.client.options import Address
-from fluxmq.spark.player.amqp_machine import AmqpRefused, Hears, Login, Machine
 
 __all__ = ["AmqpConnection"]
 
@@ -16,12 +16,12 @@ WRITE_HIGH = 1 << 20
 
 
 class AmqpConnection(asyncio.Protocol):
-    """hears: as of the machine; `on_lost(why)` once, after `open` has returned, when the socket is closed by whomever.
+    """events: as of the machine; `on_lost(why)` once, after `open` has returned, when the socket is closed by whomever.
     on_room: called when more may be written. Writes are gathered and sent once per turn of the loop."""
 
-    def __init__(self, login: Login, hears: Hears, on_lost: Callable[[AmqpRefused], None],
+    def __init__(self, login: AmqpLogin, events: AmqpEvents, on_lost: Callable[[AmqpRefused], None],
                  on_room: Callable[[], None]) -> None:
-        self.machine = Machine(login, hears)
+        self.machine = AmqpMachine(login, events)
         self.on_lost, self.on_room = on_lost, on_room
         self.loop = asyncio.get_running_loop()
         self.transport: Any = None
@@ -63,7 +63,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Says goodbye; the socket is closed when that is answered."""
-        self.machine.close()
+        self.machine.close("the replay goes on without it")
         self.flush()
 
     def abort(self) -> None:

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from fluxmq._core.amqp091 import methods as m
+from fluxmq._core.client.amqp091_machine import AmqpLogin, AmqpMessage, AmqpRefused
 from fluxmq._core.client.replay_rows import NO_VALUE, ReplayRows
 from fluxmq.spark.player.amqp_channel import AmqpChannel
 from fluxmq.spark.player.amqp_connection import AmqpConnection
-from fluxmq.spark.player.amqp_machine import AmqpRefused, Delivered, Login
 from fluxmq.spark.player.amqp_operations import (
     ANSWERED,
     copy_of_exchange,
@@ -76,7 +76,8 @@ class AmqpLink(Link):
         said: dict[str, Any] = {"version": AMQP, "vhost": self.vhost}
         row = self.rows.record(CONNECTED, self.lane, self._next_op(), None, self.clock(), due=due, unfinished=True)
         password = self.options.password if self.options.username else GUEST
-        made = self.made = AmqpConnection(Login(self.user, password or "", self.vhost, self.client.name), self,
+        made = self.made = AmqpConnection(AmqpLogin(self.user, password or "", self.vhost, "fluxmq replay",
+                                                    self.client.name), self,
                                           lambda why: self._closed(why, why.code), self._room)
         try:
             await made.open(self.address, CONNECT_TIMEOUT_S)
@@ -327,7 +328,7 @@ class AmqpLink(Link):
         for number, reason in channel.confirmed(tag, multiple, code):
             self.lane.done((id(channel), number), reason)
 
-    def on_returned(self, message: Delivered) -> None:
+    def on_returned(self, message: AmqpMessage) -> None:
         """It comes before its confirm, and its trace says which it is."""
         channel = self.channels.get(message.channel)
         if channel is not None and len(message.body) >= 16:
@@ -368,7 +369,7 @@ class AmqpLink(Link):
 
     # ── deliveries ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def on_delivery(self, message: Delivered) -> None:
+    def on_delivery(self, message: AmqpMessage) -> None:
         method = message.method
         self.grace.came()
         channel = self.channels.get(message.channel)

@@ -17,9 +17,9 @@ from oracle.amqp import (
 )
 
 from fluxmq._core.amqp091 import methods as m
+from fluxmq._core.client.amqp091_machine import AmqpLogin, AmqpMachine, AmqpRefused
 from fluxmq._core.errors import ProtocolError
 from fluxmq.spark.player.amqp_channel import AmqpChannel
-from fluxmq.spark.player.amqp_machine import AmqpRefused, Login, Machine
 from fluxmq.spark.player.amqp_operations import copy_of_key, copy_of_queue, method_asked, own_names, wire_content
 
 
@@ -33,7 +33,7 @@ class Heard:
         return lambda *what: self.told.append((name, *what))
 
 
-def said(machine: Machine) -> list[Frame]:
+def said(machine: AmqpMachine) -> list[Frame]:
     """The frames that it wrote."""
     data, machine.out = bytes(machine.out), bytearray()
     frames = []
@@ -47,7 +47,7 @@ def said(machine: Machine) -> list[Frame]:
     return frames
 
 
-def names(machine: Machine) -> list[str]:
+def names(machine: AmqpMachine) -> list[str]:
     return [decode_method(frame.payload)[0] for frame in said(machine)]
 
 
@@ -55,9 +55,9 @@ def method(channel: int, name: str, **arguments: Any) -> bytes:
     return encode_frame(METHOD, channel, encode_method(name, **arguments))
 
 
-def logged_in(frame_max: int = 4096) -> tuple[Machine, Heard]:
+def logged_in(frame_max: int = 4096) -> tuple[AmqpMachine, Heard]:
     heard = Heard()
-    machine = Machine(Login("u", "p", "/v", "me"), heard)
+    machine = AmqpMachine(AmqpLogin("u", "p", "/v", "test", "me"), heard)
     machine.feed(method(0, "connection.start", version_major=0, version_minor=9, mechanisms="AMQPLAIN PLAIN",
                         locales="en_US"))
     machine.feed(method(0, "connection.tune", channel_max=10, frame_max=frame_max, heartbeat=60))

@@ -26,7 +26,8 @@ MAY: dict[str, set[str]] = {
 }
 # Packages of the core: each imports those in front of it. Beside them stand those that import what is named.
 CORE = ("wire", "mqtt", "amqp091", "disk", "memory", "pubsub", "queue", "exchange", "bridge", "hub", "net")
-BESIDE = {"client": {"wire", "mqtt"}, "record": {"wire", "mqtt", "amqp091", "memory"}, "testing": {*CORE, "client"}}
+BESIDE = {"client": {"wire", "mqtt", "amqp091"}, "record": {"wire", "mqtt", "amqp091", "memory"},
+          "testing": {*CORE, "client"}}
 MAY_IN_CORE = {name: set(CORE[:at]) for at, name in enumerate(CORE)} | BESIDE
 APART = [{"mqtt", "amqp091"}, {"exchange", "queue"}]        # do not know each other
 # Who imports what of the core that is not for everybody.

@@ -1,10 +1,10 @@
-"""AMQP 0-9-1 from the client's side, bytes in and bytes out, no sockets: what a replay needs of it, over the compiled
-codec of `_core`.
+"""The client's side of AMQP 0-9-1: bytes in, events and bytes out, no sockets.
 
     header ──Start──► START-OK ──Tune──► TUNE-OK, OPEN ──OpenOk──► open ──close, either side──► closed
 
-What is called on a channel is answered in the order in which it was called. When the server closes a channel,
-everything that waits on it hears why, and the channel's number is free again.
+An answer belongs to the first call on its channel that waits for this method: FluxMQ may answer a later call of
+another method first, when the earlier one waits for the disk. When the server closes a channel, everything that waits
+on it hears why, and the channel's number is free again.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from fluxmq._core.amqp091 import methods as m
 from fluxmq._core.errors import FluxError, ProtocolError
 
-__all__ = ["AmqpRefused", "Delivered", "Hears", "Login", "Machine"]
+__all__ = ["AmqpEvents", "AmqpLogin", "AmqpMachine", "AmqpMessage", "AmqpRefused", "content_frames"]
 
 HEADER = b"AMQP\x00\x00\x09\x01"
 METHOD, CONTENT, BODY, HEARTBEAT = 1, 2, 3, 8
@@ -36,16 +36,19 @@ class AmqpRefused(FluxError):
         self.code = code
 
 
-class Login(NamedTuple):
-    """name: what the connection is called, for people."""
+class AmqpLogin(NamedTuple):
+    """product, name: what the program and the connection are called, for people. channel_max: the highest channel that
+    it opens."""
 
     user: str
     password: str
     vhost: str
-    name: str
+    product: str
+    name: str = ""
+    channel_max: int = CHANNEL_MAX
 
 
-class Delivered(NamedTuple):
+class AmqpMessage(NamedTuple):
     """A message that came: method is BasicDeliver, BasicGetOk or BasicReturn. properties: as on the wire."""
 
     channel: int
@@ -54,12 +57,12 @@ class Delivered(NamedTuple):
     body: bytes
 
 
-class Hears(Protocol):
+class AmqpEvents(Protocol):
     """Who is told what comes. Nothing of this may raise."""
 
     def on_open(self) -> None: ...
-    def on_delivery(self, message: Delivered) -> None: ...
-    def on_returned(self, message: Delivered) -> None: ...
+    def on_delivery(self, message: AmqpMessage) -> None: ...
+    def on_returned(self, message: AmqpMessage) -> None: ...
     def on_confirm(self, channel: int, number: int, multiple: bool, good: bool) -> None: ...
     def on_cancelled(self, channel: int, tag: str) -> None: ...
     def on_channel_closed(self, channel: int, why: AmqpRefused) -> None: ...
@@ -71,23 +74,33 @@ class Hears(Protocol):
 Done = Callable[[Any, "AmqpRefused | None"], None]
 
 
-class Machine:
-    """out: bytes to send, for whoever has the socket. `open`: methods may be sent."""
+def content_frames(channel: int, properties: bytes, body: bytes, frame_max: int) -> list[bytes]:
+    """The header frame of a message, and its body in as many frames as it takes."""
+    room = frame_max - HEAD - 1
+    parts = [(CONTENT, struct.pack(">HHQ", CLASS_BASIC, 0, len(body)) + properties)]
+    parts += [(BODY, body[at:at + room]) for at in range(0, len(body), room)]
+    return [struct.pack(">BHI", kind, channel, len(part)) + part + b"\xce" for kind, part in parts]
 
-    def __init__(self, login: Login, hears: Hears) -> None:
-        self.login, self.hears = login, hears
+
+class AmqpMachine:
+    """out: bytes to send, for the owner of the socket. open: methods may be sent. server: its properties, once it has
+    greeted. unread: bytes that came and were not processed yet."""
+
+    def __init__(self, login: AmqpLogin, events: AmqpEvents) -> None:
+        self.login, self.events = login, events
         self.out = bytearray(HEADER)
         self.open = self.closed = False
         self.frame_max = FRAME_MAX
-        self._in = bytearray()
-        self._asked: dict[int, deque[Done]] = {}
+        self.server: dict[str, Any] = {}
+        self.unread = bytearray()
+        self._asked: dict[int, deque[tuple[str, Done]]] = {}     # channel: names of answers, and who waits for them
         self._contents: dict[int, list[Any]] = {}      # channel: method, bytes to come, properties, pieces
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def call(self, channel: int, method: m.Method, done: Done) -> None:
         """Sends what is answered; done(answer, None) or done(None, why not)."""
-        self._asked.setdefault(channel, deque()).append(done)
+        self._asked.setdefault(channel, deque()).append((method.name + "-ok", done))
         self.out += method.frame(channel)
 
     def cast(self, channel: int, method: m.Method) -> None:
@@ -97,42 +110,43 @@ class Machine:
     def publish(self, channel: int, method: m.BasicPublish, properties: bytes, body: bytes) -> None:
         """A message, its body in as many frames as the server wants. properties: as encode_properties gives them."""
         self.out += method.frame(channel)
-        head = struct.pack(">HHQ", CLASS_BASIC, 0, len(body)) + properties
-        self._frame(CONTENT, channel, head)
-        most = self.frame_max - HEAD - 1
-        for at in range(0, len(body), most):
-            self._frame(BODY, channel, body[at:at + most])
+        for frame in content_frames(channel, properties, body, self.frame_max):
+            self.out += frame
 
-    def close(self) -> None:
-        """Connection.close; `on_closed` hears the answer."""
-        self.call(0, m.ConnectionClose(reply_code=200, reply_text="the replay goes on without it"), self._left)
+    def close(self, text: str = "") -> None:
+        """Sends connection.close, with a text for people; `on_closed` is called with the answer."""
+        self.call(0, m.ConnectionClose(reply_code=200, reply_text=text), self._left)
 
     def _left(self, _answer: Any, why: AmqpRefused | None) -> None:
         self._end(why or AmqpRefused(0, "closed"))
 
-    def _frame(self, kind: int, channel: int, payload: bytes) -> None:
-        self.out += struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
-
     # ── in ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def feed(self, data: bytes) -> None:
-        """Takes what was read. Raises ProtocolError for what is no AMQP 0-9-1."""
-        self._in += data
-        at = 0
-        if self._in[:4] == b"AMQP":
+        """Processes all complete frames of what was read. Raises ProtocolError for what is no AMQP 0-9-1."""
+        self.unread += data
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """Processes the first frame of `unread`; False when it is not complete. Raises ProtocolError."""
+        data = self.unread
+        if data.startswith(b"AMQP"):
             raise ProtocolError(501, "the server speaks another version of AMQP")
-        while len(self._in) - at > HEAD:
-            kind, channel, size = struct.unpack_from(">BHI", self._in, at)
-            if size > self.frame_max:
-                raise ProtocolError(501, f"a frame of {size} bytes: this is no AMQP 0-9-1, or more than was agreed")
-            end = at + HEAD + size
-            if len(self._in) <= end:
-                break
-            if self._in[end] != FRAME_END:
-                raise ProtocolError(501, "a frame does not end where it should: this is no AMQP 0-9-1")
-            self._take(kind, channel, bytes(self._in[at + HEAD:end]))
-            at = end + 1
-        del self._in[:at]
+        if len(data) <= HEAD:
+            return False
+        kind, channel, size = struct.unpack_from(">BHI", data)
+        if size > self.frame_max:
+            raise ProtocolError(501, f"a frame of {size} bytes: this is no AMQP 0-9-1, or more than was agreed")
+        end = HEAD + size
+        if len(data) <= end:
+            return False
+        if data[end] != FRAME_END:
+            raise ProtocolError(501, "a frame does not end where it should: this is no AMQP 0-9-1")
+        payload = bytes(data[HEAD:end])
+        del data[:end + 1]
+        self._take(kind, channel, payload)
+        return True
 
     def _take(self, kind: int, channel: int, payload: bytes) -> None:
         if kind == METHOD:
@@ -161,34 +175,37 @@ class Machine:
             return
         del self._contents[channel]
         method = content[0]
-        message = Delivered(channel, method, content[2], b"".join(content[3]))
+        message = AmqpMessage(channel, method, content[2], b"".join(content[3]))
         if isinstance(method, m.BasicGetOk):
-            self.hears.on_delivery(message)
+            self.events.on_delivery(message)
             self._answer(channel, method)
         elif isinstance(method, m.BasicReturn):
-            self.hears.on_returned(message)
+            self.events.on_returned(message)
         else:
-            self.hears.on_delivery(message)
+            self.events.on_delivery(message)
 
     def _answer(self, channel: int, method: Any) -> None:
-        asked = self._asked.get(channel)
-        if not asked:
+        asked = self._asked.get(channel, ())
+        name = "basic.get-ok" if isinstance(method, m.BasicGetEmpty) else method.name
+        found = next((one for one in asked if one[0] == name), None)
+        if found is None:
             raise ProtocolError(503, f"{method.name} answers nothing that was asked")
-        asked.popleft()(method, None)
+        self._asked[channel].remove(found)
+        found[1](method, None)
 
     def _on_channel(self, channel: int, method: Any) -> None:
         if isinstance(method, m.BasicAck | m.BasicNack):
-            self.hears.on_confirm(channel, method.delivery_tag, method.multiple, isinstance(method, m.BasicAck))
+            self.events.on_confirm(channel, method.delivery_tag, method.multiple, isinstance(method, m.BasicAck))
         elif isinstance(method, m.ChannelClose):
             self.cast(channel, m.ChannelCloseOk())
             self._contents.pop(channel, None)
             why = AmqpRefused(method.reply_code, method.reply_text)
             waiting = self._asked.pop(channel, deque())
-            self.hears.on_channel_closed(channel, why)
-            for done in waiting:
+            self.events.on_channel_closed(channel, why)
+            for _, done in waiting:
                 done(None, why)
         elif isinstance(method, m.BasicCancel):
-            self.hears.on_cancelled(channel, method.consumer_tag)
+            self.events.on_cancelled(channel, method.consumer_tag)
         elif isinstance(method, m.ChannelFlow):
             self.cast(channel, m.ChannelFlowOk(active=method.active))
         else:
@@ -198,34 +215,34 @@ class Machine:
         if isinstance(method, m.ConnectionStart):
             if "PLAIN" not in method.mechanisms.split():
                 raise ProtocolError(403, f"the server takes no PLAIN login, but {method.mechanisms}")
-            login = self.login
+            login, self.server = self.login, method.server_properties
             self.cast(0, m.ConnectionStartOk(
-                client_properties={"product": "fluxmq replay", "connection_name": login.name,
-                                   "capabilities": CAPABILITIES},
+                client_properties={"product": login.product, "capabilities": CAPABILITIES}
+                | ({"connection_name": login.name} if login.name else {}),
                 mechanism="PLAIN", response=f"\0{login.user}\0{login.password}".encode(), locale="en_US"))
         elif isinstance(method, m.ConnectionTune):
-            self.frame_max = min(method.frame_max or FRAME_MAX, FRAME_MAX)
-            self.cast(0, m.ConnectionTuneOk(channel_max=min(method.channel_max or CHANNEL_MAX, CHANNEL_MAX),
+            login, self.frame_max = self.login, min(method.frame_max or FRAME_MAX, FRAME_MAX)
+            self.cast(0, m.ConnectionTuneOk(channel_max=min(method.channel_max or login.channel_max, login.channel_max),
                                             frame_max=self.frame_max, heartbeat=0))
-            self.call(0, m.ConnectionOpen(virtual_host=self.login.vhost), self._opened)
+            self.call(0, m.ConnectionOpen(virtual_host=login.vhost), self._opened)
         elif isinstance(method, m.ConnectionClose):
             self.cast(0, m.ConnectionCloseOk())
             self._end(AmqpRefused(method.reply_code, method.reply_text))
         elif isinstance(method, m.ConnectionBlocked | m.ConnectionUnblocked):
-            self.hears.on_blocked(isinstance(method, m.ConnectionBlocked))
+            self.events.on_blocked(isinstance(method, m.ConnectionBlocked))
         else:
             self._answer(0, method)
 
     def _opened(self, _answer: Any, why: AmqpRefused | None) -> None:
         if why is None:
             self.open = True
-            self.hears.on_open()
+            self.events.on_open()
 
     def _end(self, why: AmqpRefused) -> None:
         self.open = False
         if not self.closed:
             self.closed = True
-            self.hears.on_closed(why)
+            self.events.on_closed(why)
             self.fail(why)
 
     def fail(self, why: AmqpRefused) -> None:
@@ -233,5 +250,5 @@ class Machine:
         self.open = False
         asked, self._asked = self._asked, {}
         for waiting in asked.values():
-            for done in waiting:
+            for _, done in waiting:
                 done(None, why)
