@@ -9,10 +9,7 @@ as a file, which the tests replay from then on.
 """
 from __future__ import annotations
 
-import argparse
-import hashlib
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -20,6 +17,7 @@ from random import Random
 if __name__ == "__main__":    # run as a script: the tree's root and tests/ are not on the path yet
     sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
 
+from fuzz.fuzzing import Fuzzer, mutate
 from kit.amqp091_values import METHODS, random_method, random_properties, random_table, same, to_field
 from kit.exact import exact
 from oracle import amqp091 as oracle
@@ -30,10 +28,6 @@ from fluxmq._core.amqp091.properties import decode_properties, encode_properties
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.testing import amqp091 as amqp091_testing
 
-__all__ = ["REGRESSIONS", "check", "make_input", "run"]
-
-REGRESSIONS = Path(__file__).parent / "regressions" / "amqp091"
-SEED = 20160
 KINDS = ("method", "table", "properties")
 # Bytes that mean something: lengths at the edges, classes and methods, the letters of types, the borders of UTF-8.
 SPICE = bytes((0, 1, 2, 3, 4, 5, 8, 10, 11, 20, 30, 31, 40, 50, 51, 60, 70, 80, 85, 90, 0x7F, 0x80, 0xBF, 0xC2, 0xCE,
@@ -41,27 +35,7 @@ SPICE = bytes((0, 1, 2, 3, 4, 5, 8, 10, 11, 20, 30, 31, 40, 50, 51, 60, 70, 80, 
 ROWS = {cls.number: (cls, row) for cls, row in METHODS}
 
 
-def mutate(rng: Random, data: bytearray) -> None:
-    at = rng.randrange(len(data) + 1)
-    end = min(len(data), at + rng.choice((1, 1, 2, 4, 16)))
-    match rng.randrange(7):
-        case 0 if at < len(data):
-            data[at] ^= 1 << rng.randrange(8)
-        case 1 if at < len(data):
-            data[at] = rng.choice(SPICE)
-        case 2:
-            data[at:at] = bytes(rng.choice(SPICE) for _ in range(rng.choice((1, 2, 5))))
-        case 3:
-            del data[at:end]
-        case 4:
-            data[at:at] = data[at:end]    # repeat: entries twice, levels twice
-        case 5:
-            del data[at:]
-        case _ if at < len(data):
-            data[at] = (data[at] + rng.choice((-2, -1, 1, 2))) & 0xFF    # nearly the right length
-
-
-def make_input(seed: int, iteration: int) -> tuple[int, bytes]:
+def make_inputs(seed: int, iteration: int) -> list[tuple[int, bytes]]:
     """Which of KINDS, and the bytes."""
     rng = Random(seed << 32 | iteration)
     kind = rng.choice((0, 0, 1, 2))
@@ -72,8 +46,8 @@ def make_input(seed: int, iteration: int) -> tuple[int, bytes]:
     else:
         data = bytearray(oracle.build_properties(random_properties(rng)))
     for _ in range(rng.choice((0, 1, 1, 2, 3, 6))):
-        mutate(rng, data)
-    return kind, bytes(data)
+        mutate(rng, data, SPICE)
+    return [(kind, bytes(data))]
 
 
 def check(kind: int, data: bytes, seen: Counter[str]) -> None:
@@ -152,40 +126,7 @@ def refuses(parse: object) -> None:
     raise AssertionError("refused, and the naive twin reads it")
 
 
-def run(seed: int, iterations: int, seconds: float | None = None, out: Path = REGRESSIONS) -> Counter[str]:
-    """So many iterations, or as many as fit in so many seconds. Returns what was seen, for a look at the coverage.
-
-    A failing input is written to `out` as one byte of kind and the bytes, and its exception passes on.
-    """
-    seen: Counter[str] = Counter()
-    started = time.monotonic()
-    iteration = 0
-    while iteration < iterations if seconds is None else time.monotonic() - started < seconds:
-        kind, data = make_input(seed, iteration)
-        try:
-            check(kind, data, seen)
-        except BaseException as error:
-            if not isinstance(error, KeyboardInterrupt):
-                out.mkdir(parents=True, exist_ok=True)
-                path = out / f"{hashlib.sha256(data).hexdigest()[:16]}.bin"
-                path.write_bytes(bytes((kind,)) + data)
-                error.add_note(f"seed {seed}, iteration {iteration}, input kept in {path}")
-            raise
-        iteration += 1
-    seen["iterations"] = iteration
-    return seen
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Mutation fuzzer of the AMQP 0-9-1 codec.")
-    parser.add_argument("--seconds", type=float, help="run for so long instead of a number of iterations")
-    parser.add_argument("--iterations", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--out", type=Path, default=REGRESSIONS, help="where failing inputs go")
-    options = parser.parse_args()
-    for name, count in sorted(run(options.seed, options.iterations, options.seconds, options.out).items()):
-        print(f"{count:9} {name}")
-
+FUZZER = Fuzzer("amqp091", "Mutation fuzzer of the AMQP 0-9-1 codec.", make_inputs, check)
 
 if __name__ == "__main__":
-    main()
+    FUZZER.main()

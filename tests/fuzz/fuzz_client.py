@@ -9,10 +9,7 @@ which the tests replay from then on.
 """
 from __future__ import annotations
 
-import argparse
-import hashlib
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -20,6 +17,7 @@ from random import Random
 if __name__ == "__main__":    # run as a script: the tree's root and tests/ are not on the path yet
     sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
 
+from fuzz.fuzzing import Fuzzer
 from kit.client_machine import cut, outcome, spoil, stream
 from kit.exact import exact
 
@@ -27,17 +25,15 @@ from fluxmq._core.errors import ProtocolError
 from fluxmq._core.mqtt.decode import Decoder
 from fluxmq._core.mqtt.packets import Publish
 
-REGRESSIONS = Path(__file__).parent / "regressions" / "client"
-SEED = 20_261_121
 MANUAL = 8      # bit of the first byte of a kept input; the rest of it is the version
 
 
-def make_input(seed: int, iteration: int) -> tuple[int, bytes]:
+def make_inputs(seed: int, iteration: int) -> list[tuple[int, bytes]]:
     """(version and whether acknowledged by hand, bytes)."""
     rng = Random(f"{seed}/{iteration}")
     version = rng.choice((4, 5))
     wire = stream(rng, version)
-    return version | rng.choice((0, MANUAL)), spoil(rng, wire) if rng.random() < 0.8 else wire
+    return [(version | rng.choice((0, MANUAL)), spoil(rng, wire) if rng.random() < 0.8 else wire)]
 
 
 def publishes(data: bytes, version: int) -> list[bytes]:
@@ -70,40 +66,7 @@ def check(kind: int, data: bytes, seen: Counter[str]) -> None:
     seen["read" if reason is None else f"refused 0x{reason:02X}"] += 1
 
 
-def run(seed: int, iterations: int, seconds: float | None = None, out: Path = REGRESSIONS) -> Counter[str]:
-    """So many iterations, or as many as fit in so many seconds. Returns what was seen, for a look at the coverage.
-
-    A failing input is written to `out` as one byte of kind and the bytes, and its exception passes on.
-    """
-    seen: Counter[str] = Counter()
-    started = time.monotonic()
-    iteration = 0
-    while iteration < iterations if seconds is None else time.monotonic() - started < seconds:
-        kind, data = make_input(seed, iteration)
-        try:
-            check(kind, data, seen)
-        except BaseException as error:
-            if not isinstance(error, KeyboardInterrupt):
-                out.mkdir(parents=True, exist_ok=True)
-                path = out / f"{hashlib.sha256(data).hexdigest()[:16]}.bin"
-                path.write_bytes(bytes((kind,)) + data)
-                error.add_note(f"seed {seed}, iteration {iteration}, input kept in {path}")
-            raise
-        iteration += 1
-    seen["iterations"] = iteration
-    return seen
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Mutation fuzzer of the client's protocol machine.")
-    parser.add_argument("--seconds", type=float, help="run for so long instead of a number of iterations")
-    parser.add_argument("--iterations", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--out", type=Path, default=REGRESSIONS, help="where failing inputs go")
-    options = parser.parse_args()
-    for name, count in sorted(run(options.seed, options.iterations, options.seconds, options.out).items()):
-        print(f"{count:9} {name}")
-
+FUZZER = Fuzzer("client", "Mutation fuzzer of the client's machine.", make_inputs, check, 20_261_121)
 
 if __name__ == "__main__":
-    main()
+    FUZZER.main()

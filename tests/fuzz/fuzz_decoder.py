@@ -5,12 +5,9 @@
 Each iteration takes a stream of valid packets, spoils it in a few places, cuts it anywhere and feeds it to a Decoder.
 Allowed outcomes: packets, None, ProtocolError with a reason of 0x80 or more. And every accepted packet, written again,
 reads back as itself; the scan of PUBLISH properties agrees with the list. Whatever else happens is written to
-regressions/ as a file, which the tests replay from then on.
+regressions/decoder/ as a file, which the tests replay from then on.
 """
-import argparse
-import hashlib
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -18,6 +15,8 @@ from random import Random
 if __name__ == "__main__":    # run as a script: the tree's root and tests/ are not on the path yet
     sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
 
+from fuzz.fuzzing import Fuzzer
+from fuzz.fuzzing import mutate as mutate_with
 from kit.exact import exact
 from kit.mqtt_packets import VERSIONS, random_packet, random_properties
 
@@ -27,33 +26,19 @@ from fluxmq._core.mqtt.encode import encode_packet
 from fluxmq._core.mqtt.props import decode_properties, encode_properties
 from fluxmq._core.testing import codec as codec_testing
 
-__all__ = ["REGRESSIONS", "check", "make_input", "run"]
-
-REGRESSIONS = Path(__file__).parent / "regressions"
-SEED = 20160
 # Bytes that mean something: lengths at the edges, flags, property identifiers, the borders of UTF-8.
 SPICE = bytes((0, 1, 2, 3, 4, 8, 9, 0x0B, 0x10, 0x11, 0x15, 0x16, 0x1F, 0x21, 0x23, 0x26, 0x27, 0x2A, 0x30, 0x3D, 0x62,
                0x7F, 0x80, 0x82, 0xA2, 0xC0, 0xC2, 0xED, 0xF0, 0xF4, 0xFF)) + b"+#/$"
 
+PROPERTIES = 0xFF       # in place of a version: the bytes are the properties of a PUBLISH
+
 
 def mutate(rng: Random, data: bytearray) -> None:
-    at = rng.randrange(len(data) + 1)
-    end = min(len(data), at + rng.choice((1, 1, 2, 4, 16)))
-    match rng.randrange(7):
-        case 0 if at < len(data):
-            data[at] ^= 1 << rng.randrange(8)
-        case 1 if at < len(data):
-            data[at] = rng.choice(SPICE)
-        case 2:
-            data[at:at] = bytes(rng.choice(SPICE) for _ in range(rng.choice((1, 2, 5))))
-        case 3:
-            del data[at:end]
-        case 4:
-            data[at:at] = data[at:end]    # repeat: properties twice, filters twice
-        case 5:
-            del data[at:]
-        case _ if len(data) > 1:
-            data[1] = (data[1] + rng.choice((-2, -1, 1, 2))) & 0xFF    # nearly the right Remaining Length
+    mutate_with(rng, data, SPICE, 1)        # the second byte is the Remaining Length
+
+
+def make_inputs(seed: int, iteration: int) -> list[tuple[int, bytes]]:
+    return [make_input(seed, iteration), (PROPERTIES, spoilt_properties(seed, iteration))]
 
 
 def make_input(seed: int, iteration: int) -> tuple[int, bytes]:
@@ -74,6 +59,9 @@ def make_input(seed: int, iteration: int) -> tuple[int, bytes]:
 
 def check(version: int, data: bytes, seen: Counter[str]) -> None:
     """Decode the stream and everything that may be asked of the result. Raises what must not happen."""
+    if version == PROPERTIES:
+        check_scan(data)
+        return
     rng = Random(len(data))
     decoder = Decoder(version)
     at = 0
@@ -129,42 +117,7 @@ def spoilt_properties(seed: int, iteration: int) -> bytes:
     return bytes(data)
 
 
-def run(seed: int, iterations: int, seconds: float | None = None, out: Path = REGRESSIONS) -> Counter[str]:
-    """So many iterations, or as many as fit in so many seconds. Returns what was seen, for a look at the coverage.
-
-    A failing input is written to `out` as one byte of version and the stream, and its exception passes on.
-    """
-    seen: Counter[str] = Counter()
-    started = time.monotonic()
-    iteration = 0
-    while iteration < iterations if seconds is None else time.monotonic() - started < seconds:
-        version, data = make_input(seed, iteration)
-        try:
-            check(version, data, seen)
-            version, data = 5, spoilt_properties(seed, iteration)
-            check_scan(data)
-        except BaseException as error:
-            if not isinstance(error, KeyboardInterrupt):
-                out.mkdir(parents=True, exist_ok=True)
-                path = out / f"{hashlib.sha256(data).hexdigest()[:16]}.bin"
-                path.write_bytes(bytes((version,)) + data)
-                error.add_note(f"seed {seed}, iteration {iteration}, input kept in {path}")
-            raise
-        iteration += 1
-    seen["iterations"] = iteration
-    return seen
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Mutation fuzzer of the MQTT decoder.")
-    parser.add_argument("--seconds", type=float, help="run for so long instead of a number of iterations")
-    parser.add_argument("--iterations", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--out", type=Path, default=REGRESSIONS, help="where failing inputs go")
-    options = parser.parse_args()
-    for name, count in sorted(run(options.seed, options.iterations, options.seconds, options.out).items()):
-        print(f"{count:9} {name}")
-
+FUZZER = Fuzzer("decoder", "Mutation fuzzer of the MQTT decoder.", make_inputs, check, kinds=(PROPERTIES,))
 
 if __name__ == "__main__":
-    main()
+    FUZZER.main()
