@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import socket
 import struct
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import pytest
 from kit.amqp_wire import Wire
 from kit.client import KEPT, Client
 from kit.deciding import Asked, Decider, SocketAuthority
-from kit.node import Node
 from kit.watch import grown
+from kit.world import World
 from oracle.mqtt import (
     Connack,
     Connect,
@@ -37,20 +36,17 @@ from fluxmq._core.testing.probes import live_objects
 from fluxmq.app.server import Server
 from fluxmq.edge.asking import ASKED_AT_ONCE_MAX
 
-PATIENCE_S = 20.0  # only a failing test needs it
 BIG = b"x" * 100_000  # more than a connection carries: it comes into memory of its own
 DENIED, SHORT_S = 0x87, 0.05
 
 
-class World:
+class AskingWorld(World):
     """A broker, who decides for it, and clients that are let go of at the end."""
 
     def __init__(self, folder: Path) -> None:
         self.decider = Decider(folder / "decider")
-        self.node = Node(folder, {"server.amqp091.plain.addr": "127.0.0.1:0", "amqp091.virtual_hosts": "[/, other]",
-                                  "storage.type": "memory", "auth.ask_timeout": "1h"},
-                         SocketAuthority(folder / "decider"))
-        self.clients: list[Client | Wire] = []
+        super().__init__(folder, {"amqp091.virtual_hosts": "[/, other]", "storage.type": "memory",
+                                  "auth.ask_timeout": "1h"}, SocketAuthority(folder / "decider"))
         self.lines: list[tuple[str, dict[str, Any]]] = []
         self.node.call(self._listen)
 
@@ -62,19 +58,6 @@ class World:
             before(level, cause, text, fields)
 
         server.asking.on_log = note
-
-    def mqtt(self, name: str, version: int = 5, **options: Any) -> Client:
-        client = Client(self.node.listens("mqtt.tcp.plain"), version)
-        self.clients.append(client)
-        client.connect(name, **options)
-        return client
-
-    def amqp(self, channels: int = 1) -> Wire:
-        wire = Wire(self.node.listens("amqp091.plain")).login()
-        self.clients.append(wire)
-        for number in range(1, channels + 1):
-            wire.open_channel(number)
-        return wire
 
     def subscriber(self, *filters: str) -> Client:
         """One that gets what others publish; it was asked about before."""
@@ -96,24 +79,16 @@ class World:
     def counters(self) -> dict[str, Any]:
         return self.node.call(lambda server: server.hub.counters())
 
-    def wait_until(self, done: Callable[[Server], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not self.node.call(done):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-
     def stop(self) -> None:
-        for client in self.clients:
-            client.close() if isinstance(client, Client) else client.drop()
-        self.node.stop()
+        super().stop()
         self.decider.stop()
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> Iterator[AskingWorld]:
     gc.collect()
     before = live_objects()
-    made = World(tmp_path)
+    made = AskingWorld(tmp_path)
     try:
         yield made
     finally:
@@ -132,7 +107,7 @@ def connection_of(server: Server, client_id: str) -> Connection:
 # ── publishes of MQTT ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_publish_and_all_behind_it_wait_for_the_answer(world: World) -> None:
+def test_a_publish_and_all_behind_it_wait_for_the_answer(world: AskingWorld) -> None:
     subscriber = world.subscriber("#")
     client, other = world.mqtt("client"), world.mqtt("other")
     before = world.counters()
@@ -159,7 +134,7 @@ def test_a_publish_and_all_behind_it_wait_for_the_answer(world: World) -> None:
     assert world.decider.questions.empty()
 
 
-def test_a_publish_that_is_refused(world: World) -> None:
+def test_a_publish_that_is_refused(world: AskingWorld) -> None:
     subscriber = world.subscriber("#")
     client, old = world.mqtt("client"), world.mqtt("old", 4)
     client.send(Publish(topic="asked", qos=1, packet_id=1), Publish(topic="asked", qos=2, packet_id=2),
@@ -174,7 +149,7 @@ def test_a_publish_that_is_refused(world: World) -> None:
     subscriber.expect_quiet()
 
 
-def test_an_alias_is_learned_with_its_packet_and_not_before(world: World) -> None:
+def test_an_alias_is_learned_with_its_packet_and_not_before(world: AskingWorld) -> None:
     subscriber = world.subscriber("#")
     client = world.mqtt("client")
 
@@ -192,7 +167,7 @@ def test_an_alias_is_learned_with_its_packet_and_not_before(world: World) -> Non
     assert aliases() == [(1, "asked")]
 
 
-def test_nothing_of_a_qos_2_publish_is_known_before_its_answer(world: World) -> None:
+def test_nothing_of_a_qos_2_publish_is_known_before_its_answer(world: AskingWorld) -> None:
     subscriber = world.subscriber("#")
     client = world.mqtt("client", **KEPT)
     client.send(Publish(topic="asked", payload=b"1", qos=2, packet_id=7))
@@ -212,7 +187,7 @@ def test_nothing_of_a_qos_2_publish_is_known_before_its_answer(world: World) -> 
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_a_large_publish(world: World, allowed: bool) -> None:
+def test_a_large_publish(world: AskingWorld, allowed: bool) -> None:
     subscriber = world.subscriber("#")
     client = world.mqtt("client")
     client.send(Publish(topic="asked", payload=BIG, qos=1, packet_id=1), Publish(topic="open/a", payload=b"after"))
@@ -227,7 +202,7 @@ def test_a_large_publish(world: World, allowed: bool) -> None:
     world.wait_until(lambda server: server.asking.waiting == 0)
 
 
-def test_a_topic_too_long_to_be_remembered_is_asked_about_each_time(world: World) -> None:
+def test_a_topic_too_long_to_be_remembered_is_asked_about_each_time(world: AskingWorld) -> None:
     client, topic = world.mqtt("client"), "long/" + "x" * 2000
     for number in (1, 2):
         client.send(Publish(topic="open/a"), Publish(topic=topic, qos=1, packet_id=number))
@@ -235,7 +210,7 @@ def test_a_topic_too_long_to_be_remembered_is_asked_about_each_time(world: World
         client.answer(Puback, packet_id=number)
 
 
-def test_thousands_of_publishes_of_which_some_are_asked_about(world: World) -> None:
+def test_thousands_of_publishes_of_which_some_are_asked_about(world: AskingWorld) -> None:
     subscriber = world.subscriber("#")
     client = world.mqtt("client")
     sent = [(f"asked/{number}" if number % 100 == 0 else "open/a", b"%d" % number) for number in range(3000)]
@@ -251,7 +226,7 @@ def test_thousands_of_publishes_of_which_some_are_asked_about(world: World) -> N
 # ── subscriptions and wills ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_filters_are_asked_about_together_and_answered_in_any_order(world: World) -> None:
+def test_filters_are_asked_about_together_and_answered_in_any_order(world: AskingWorld) -> None:
     client = world.mqtt("client")
     filters = [f"f/{number}" for number in range(5)]
     client.send(Subscribe(packet_id=1, filters=[(filter_, 1) for filter_ in filters]), Pingreq())
@@ -264,7 +239,7 @@ def test_filters_are_asked_about_together_and_answered_in_any_order(world: World
     client.expect(Pingresp)
 
 
-def test_more_filters_than_are_asked_about_at_once(world: World) -> None:
+def test_more_filters_than_are_asked_about_at_once(world: AskingWorld) -> None:
     client = world.mqtt("client")
     filters = [f"f/{number}" for number in range(2 * ASKED_AT_ONCE_MAX + 10)]
     client.send(Subscribe(packet_id=1, filters=[(filter_, 0) for filter_ in filters]))
@@ -276,7 +251,7 @@ def test_more_filters_than_are_asked_about_at_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_a_will(world: World, allowed: bool) -> None:
+def test_a_will(world: AskingWorld, allowed: bool) -> None:
     subscriber = world.subscriber("#")
     client = Client(world.node.listens("mqtt.tcp.plain"))
     world.clients.append(client)
@@ -295,7 +270,7 @@ def test_a_will(world: World, allowed: bool) -> None:
 # ── AMQP 0-9-1 ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_publish_of_amqp_and_all_behind_it_wait(world: World) -> None:
+def test_a_publish_of_amqp_and_all_behind_it_wait(world: AskingWorld) -> None:
     subscriber = world.subscriber("#")
     wire = world.amqp(2)
     wire.call(1, "confirm.select")
@@ -316,7 +291,7 @@ def test_a_publish_of_amqp_and_all_behind_it_wait(world: World) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 10, 100_000, 300_000])
-def test_contents_of_every_form_wait(world: World, size: int) -> None:
+def test_contents_of_every_form_wait(world: AskingWorld, size: int) -> None:
     """None, one frame, one large frame, several frames: what came of it before stays, its last frame comes again."""
     subscriber = world.subscriber("#")
     wire = world.amqp(2)
@@ -331,7 +306,7 @@ def test_contents_of_every_form_wait(world: World, size: int) -> None:
         assert wire.expect(1, "basic.ack")["delivery_tag"] == number + 1
 
 
-def test_copies_are_asked_about_before_any_is_delivered(world: World) -> None:
+def test_copies_are_asked_about_before_any_is_delivered(world: AskingWorld) -> None:
     wire = world.amqp()
     for name in ("open1", "open2"):
         wire.call(1, "queue.declare", queue=name)
@@ -351,7 +326,7 @@ def test_copies_are_asked_about_before_any_is_delivered(world: World) -> None:
             assert wire.expect_refusal(1).code == 403
 
 
-def test_every_method_that_needs_a_permission_asks_for_it(world: World) -> None:
+def test_every_method_that_needs_a_permission_asks_for_it(world: AskingWorld) -> None:
     wire = world.amqp()
     methods: list[tuple[str, dict[str, Any], list[tuple[str, str]]]] = [
         ("queue.declare", {"queue": "q", "arguments": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "d"}},
@@ -390,7 +365,7 @@ def test_every_method_that_needs_a_permission_asks_for_it(world: World) -> None:
         assert (refused.code, refused.method) == (403, (50, 10))
 
 
-def test_a_virtual_host(world: World) -> None:
+def test_a_virtual_host(world: AskingWorld) -> None:
     for verdicts, code in (([True], 0), ([False, True], 0), ([False, False], 530)):
         wire = Wire(world.node.listens("amqp091.plain"))
         world.clients.append(wire)
@@ -406,7 +381,7 @@ def test_a_virtual_host(world: World) -> None:
             wire.expect(0, "connection.open-ok")
 
 
-def test_a_commit_waits_for_all_its_answers(world: World) -> None:
+def test_a_commit_waits_for_all_its_answers(world: AskingWorld) -> None:
     """Under permissions that are new since it published; nothing of it is done before."""
     subscriber = world.subscriber("#")
     wire = world.amqp()
@@ -435,7 +410,7 @@ def test_a_commit_waits_for_all_its_answers(world: World) -> None:
 # ── answers that do not come, or not as they should ──────────────────────────────────────────────────────────
 
 
-def test_who_does_not_answer_in_time_is_named_and_taken_for_a_refusal_once(world: World) -> None:
+def test_who_does_not_answer_in_time_is_named_and_taken_for_a_refusal_once(world: AskingWorld) -> None:
     subscriber = world.subscriber("#")
     world.node.call(lambda server: setattr(server.asking, "limit_s", SHORT_S))
     client, wire = world.mqtt("client"), world.amqp()
@@ -462,7 +437,7 @@ def test_who_does_not_answer_in_time_is_named_and_taken_for_a_refusal_once(world
 
 
 @pytest.mark.parametrize("how", ["closed", "nonsense", "half"])
-def test_a_decider_that_breaks(world: World, how: str) -> None:
+def test_a_decider_that_breaks(world: AskingWorld, how: str) -> None:
     client, other = world.mqtt("client"), world.mqtt("other")
     for one in (client, other):
         one.send(Publish(topic="asked", qos=1, packet_id=1))
@@ -482,7 +457,7 @@ def test_a_decider_that_breaks(world: World, how: str) -> None:
     client.answer(Puback, packet_id=2)
 
 
-def test_answers_of_two_connections_that_overtake_each_other(world: World) -> None:
+def test_answers_of_two_connections_that_overtake_each_other(world: AskingWorld) -> None:
     subscriber = world.subscriber("#")
     first, second = world.mqtt("first"), world.mqtt("second")
     first.send(Publish(topic="one", payload=b"1"))
@@ -504,7 +479,7 @@ def reset(client: Client) -> None:
     client.close()
 
 
-def test_connections_that_end_while_they_ask(world: World) -> None:
+def test_connections_that_end_while_they_ask(world: AskingWorld) -> None:
     subscriber = world.subscriber("#")
     mqtt, taken, wire, administered = world.mqtt("client"), world.mqtt("taken"), world.amqp(), world.mqtt("admin")
     asked = []
@@ -531,7 +506,7 @@ def test_connections_that_end_while_they_ask(world: World) -> None:
     subscriber.expect_quiet()
 
 
-def test_the_broker_stops_while_clients_ask(world: World) -> None:
+def test_the_broker_stops_while_clients_ask(world: AskingWorld) -> None:
     client, wire = world.mqtt("client"), world.amqp()
     client.send(Publish(topic="asked", payload=BIG, qos=2, packet_id=1))
     world.takes("publish", "asked")
@@ -549,7 +524,7 @@ def test_the_broker_stops_while_clients_ask(world: World) -> None:
 # ── a reload ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_answer_under_former_permissions_is_asked_for_again(world: World) -> None:
+def test_an_answer_under_former_permissions_is_asked_for_again(world: AskingWorld) -> None:
     client = world.mqtt("client")
     client.send(Publish(topic="asked", qos=1, packet_id=1))
     asked = world.takes("publish", "asked")
@@ -564,7 +539,7 @@ def test_an_answer_under_former_permissions_is_asked_for_again(world: World) -> 
     client.answer(Puback, packet_id=2)
 
 
-def test_subscriptions_that_stand_are_asked_about_again(world: World) -> None:
+def test_subscriptions_that_stand_are_asked_about_again(world: AskingWorld) -> None:
     subscriber = world.subscriber("kept", "gone")
     client = world.mqtt("client")
     for topic in ("kept", "gone"):

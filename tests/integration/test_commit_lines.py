@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.amqp_wire import Wire
 from kit.client import Client
-from kit.node import Node
 from kit.watch import wait_until
+from kit.world import World
 from oracle.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
 
 from fluxmq._core.memory.commits import Line
@@ -21,34 +20,19 @@ from fluxmq.model.queues import QueueSpec
 PERSISTENT = {"delivery_mode": 2}
 
 
-class World:
+class LineWorld(World):
     """A broker with the queues `far`, whose messages are committed by `line`, and `near`, by the journal."""
 
     def __init__(self, directory: Path) -> None:
-        self.node = Node(directory, {"server.amqp091.plain.addr": "127.0.0.1:0",
-                                     "server.admin_socket": directory / "s"})
+        super().__init__(directory)
         self.line: Line = self.node.call(self._open)
         self.submitted = 0          # the line's last position that is on its way
-        self.clients: list[Client | Wire] = []
 
     def _open(self, server: Any) -> Line:
         line: Line = server.hub.commits.open_line("group 7")
         server.queue_manager.declare(QueueSpec(name="far"), line)
         server.queue_manager.declare(QueueSpec(name="near"))
         return line
-
-    def mqtt(self, version: int = 5, name: str = "") -> Client:
-        client = Client(self.node.address, version)
-        self.clients.append(client)
-        client.connect(name, clean_start=True)
-        return client
-
-    def amqp(self) -> Wire:
-        wire = Wire(self.node.listens("amqp091.plain")).login()
-        self.clients.append(wire)
-        wire.open_channel(1)
-        wire.call(1, "confirm.select")
-        return wire
 
     def commit(self) -> None:
         """All that the line was given so far."""
@@ -61,15 +45,10 @@ class World:
     def give_up(self) -> None:
         self.node.call(lambda server: self.line.give_up("group 7 has no leader"))
 
-    def stop(self) -> None:
-        for client in self.clients:
-            client.close() if isinstance(client, Client) else client.drop()
-        self.node.stop()
-
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    one = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[LineWorld]:
+    one = LineWorld(tmp_path)
     yield one
     one.stop()
 
@@ -85,8 +64,8 @@ def put(client: Client, queue: str) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_an_acknowledgement_waits_for_the_line_of_the_queue(world: World, version: int) -> None:
-    client, bystander = world.mqtt(version), world.mqtt(version)
+def test_an_acknowledgement_waits_for_the_line_of_the_queue(world: LineWorld, version: int) -> None:
+    client, bystander = world.mqtt(version=version), world.mqtt(version=version)
     first = send(client, "far", 1)
     client.expect_quiet()
     put(bystander, "near")                  # the journal commits, and nobody of the other line leaves
@@ -96,9 +75,9 @@ def test_an_acknowledgement_waits_for_the_line_of_the_queue(world: World, versio
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_the_answers_of_a_connection_keep_their_order(world: World, version: int) -> None:
+def test_the_answers_of_a_connection_keep_their_order(world: LineWorld, version: int) -> None:
     """[MQTT-4.6.0-2]"""
-    client = world.mqtt(version)
+    client = world.mqtt(version=version)
     sent = [send(client, "far", 1), send(client, "near", 1), send(client, "far", 1)]
     put(world.mqtt(), "near")
     client.expect_quiet()
@@ -106,7 +85,7 @@ def test_the_answers_of_a_connection_keep_their_order(world: World, version: int
     assert [client.expect(Puback).packet_id for _ in sent] == sent
 
 
-def test_qos_2_waits_in_both_halves(world: World) -> None:
+def test_qos_2_waits_in_both_halves(world: LineWorld) -> None:
     client = world.mqtt()
     packet_id = send(client, "far", 2)
     client.expect_quiet()
@@ -116,8 +95,8 @@ def test_qos_2_waits_in_both_halves(world: World) -> None:
     client.expect(Pubcomp, packet_id=packet_id, reason=0)
 
 
-def test_a_confirm_passes_by_those_of_another_line(world: World) -> None:
-    wire, bystander = world.amqp(), world.mqtt()
+def test_a_confirm_passes_by_those_of_another_line(world: LineWorld) -> None:
+    wire, bystander = world.amqp(confirms=True), world.mqtt()
     wire.publish(1, "", "far", b"1", PERSISTENT)
     wire.publish(1, "", "near", b"2", PERSISTENT)
     assert wire.expect(1, "basic.ack") == {"delivery_tag": 2, "multiple": False}
@@ -127,7 +106,7 @@ def test_a_confirm_passes_by_those_of_another_line(world: World) -> None:
     assert wire.expect(1, "basic.ack")["delivery_tag"] == 1
 
 
-def test_mqtt_5_is_told_that_a_publish_was_given_up(world: World) -> None:
+def test_mqtt_5_is_told_that_a_publish_was_given_up(world: LineWorld) -> None:
     client = world.mqtt()
     first, second = send(client, "far", 1), send(client, "far", 2)
     client.expect_quiet()
@@ -142,8 +121,8 @@ def test_mqtt_5_is_told_that_a_publish_was_given_up(world: World) -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_mqtt_3_1_1_which_has_no_word_for_it_is_closed(world: World, qos: int) -> None:
-    client, bystander = world.mqtt(4), world.mqtt(4)
+def test_mqtt_3_1_1_which_has_no_word_for_it_is_closed(world: LineWorld, qos: int) -> None:
+    client, bystander = world.mqtt(version=4), world.mqtt(version=4)
     send(client, "far", qos)
     client.expect_quiet()
     world.give_up()
@@ -151,8 +130,8 @@ def test_mqtt_3_1_1_which_has_no_word_for_it_is_closed(world: World, qos: int) -
     put(bystander, "near")
 
 
-def test_a_confirm_that_was_given_up_is_a_nack(world: World) -> None:
-    wire = world.amqp()
+def test_a_confirm_that_was_given_up_is_a_nack(world: LineWorld) -> None:
+    wire = world.amqp(confirms=True)
     for _ in range(3):
         wire.publish(1, "", "far", b"x", PERSISTENT)
     wire.publish(1, "", "near", b"x", PERSISTENT)
@@ -167,8 +146,8 @@ def test_a_confirm_that_was_given_up_is_a_nack(world: World) -> None:
     assert wire.expect(1, "basic.ack")["delivery_tag"] == 5
 
 
-def test_a_transaction_that_was_given_up_ends_the_connection(world: World) -> None:
-    wire = world.amqp()
+def test_a_transaction_that_was_given_up_ends_the_connection(world: LineWorld) -> None:
+    wire = world.amqp(confirms=True)
     wire.open_channel(2)
     wire.call(2, "tx.select")
     wire.publish(2, "", "far", b"x", PERSISTENT)
@@ -181,8 +160,8 @@ def test_a_transaction_that_was_given_up_ends_the_connection(world: World) -> No
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_nobody_gets_a_message_before_it_is_committed(world: World, version: int) -> None:
-    consumer, producer = world.mqtt(version, "consumer"), world.mqtt()
+def test_nobody_gets_a_message_before_it_is_committed(world: LineWorld, version: int) -> None:
+    consumer, producer = world.mqtt("consumer", version), world.mqtt()
     consumer.send(Subscribe(packet_id=9, filters=[("$queue/far", 1)]))
     consumer.expect_quiet()                 # the group is recorded where the queue is
     world.commit()
@@ -196,8 +175,8 @@ def test_nobody_gets_a_message_before_it_is_committed(world: World, version: int
     consumer.receive("$queue/far", b"x")
 
 
-def test_an_amqp_consumer_gets_nothing_before_it_is_committed(world: World) -> None:
-    wire, producer = world.amqp(), world.mqtt()
+def test_an_amqp_consumer_gets_nothing_before_it_is_committed(world: LineWorld) -> None:
+    wire, producer = world.amqp(confirms=True), world.mqtt()
     wire.send(1, "basic.consume", queue="far", consumer_tag="c")
     assert wire.nothing_waits()
     world.commit()
@@ -211,19 +190,19 @@ def test_an_amqp_consumer_gets_nothing_before_it_is_committed(world: World) -> N
     assert wire.expect_content(1).body == b"hers"
 
 
-@pytest.mark.parametrize("decide", [World.commit, World.give_up])
-def test_who_has_gone_meanwhile_leaves_nothing(world: World, decide: Callable[[World], None]) -> None:
+@pytest.mark.parametrize("decide", [LineWorld.commit, LineWorld.give_up])
+def test_who_has_gone_meanwhile_leaves_nothing(world: LineWorld, decide: Callable[[LineWorld], None]) -> None:
     world.commit()
     gc.collect()
     before = {name: count for name, count in live_objects().items() if name in ("links", "waits")}
     for version in (4, 5):
-        client = world.mqtt(version)
+        client = world.mqtt(version=version)
         send(client, "far", 1)
         send(client, "near", 1)
         send(client, "far", 2)
         client.expect_quiet()
         client.drop()
-    wire = world.amqp()
+    wire = world.amqp(confirms=True)
     wire.publish(1, "", "far", b"x", PERSISTENT)
     assert wire.nothing_waits()
     wire.drop()

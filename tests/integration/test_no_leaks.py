@@ -2,13 +2,10 @@
 were when they have gone."""
 from __future__ import annotations
 
-import asyncio
 import gc
 import socket
 import ssl
 import struct
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,76 +13,22 @@ import pytest
 from kit.amqp import AmqpClient
 from kit.certs import issue, make_ca
 from kit.client import KEPT, Client
+from kit.node import Node
+from kit.watch import wait_until
 from kit.websocket import PING, WebSocket
 from oracle.mqtt import Puback, Publish, Pubrec
 
 from fluxmq._core.net.amqp091_connection import AmqpConnection
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.testing.probes import live_objects
-from fluxmq.app.config import load
 from fluxmq.app.server import Server
 from fluxmq.edge.amqp091.client import Client as AmqpState
 
-PATIENCE_S = 20.0  # only a failing test needs it
 BIG = b"x" * 100_000
 
 
-class Node:
-    """A whole broker in a thread of this process."""
-
-    def __init__(self, folder: Path, kind: str) -> None:
-        ca = make_ca(folder)
-        certificate, key = issue(ca, "localhost", dns=["localhost"], ip=["127.0.0.1"])
-        self.config, _ = load(
-            sets=[
-                "server.mqtt.tcp.plain.addr=127.0.0.1:0",
-                "server.mqtt.websocket.plain.addr=127.0.0.1:0",
-                "server.amqp091.plain.addr=127.0.0.1:0",
-                "server.mqtt.tcp.tls.addr=127.0.0.1:0",
-                f"server.mqtt.tcp.tls.cert_file={certificate}",
-                f"server.mqtt.tcp.tls.key_file={key}",
-                "server.health_enabled=false",
-                f"storage.type={kind}",
-                f"storage.dir={folder / 'data'}",
-                "broker.sys_interval=0",
-                "storage.journal_file_size=1MiB",
-            ]
-        )
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.server: Server | None = None
-        self.ready = threading.Event()
-        self.thread = threading.Thread(target=lambda: asyncio.run(self._main()))
-        self.thread.start()
-        assert self.ready.wait(PATIENCE_S)
-
-    async def _main(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.server = Server(self.config)
-        try:
-            self.server.initialize()
-            await self.server.start()
-            self.ready.set()
-            await self.server.stopped.wait()
-        finally:
-            await self.server.stop()
-
-    def stop(self) -> None:
-        assert self.loop is not None and self.server is not None
-        self.loop.call_soon_threadsafe(self.server.stopped.set)
-        self.thread.join(PATIENCE_S)
-        assert not self.thread.is_alive()
-        self.loop = self.server = None
-
-    def address(self, slot: str) -> tuple[str, int]:
-        assert self.server is not None
-        return next(bound[0] for path, _, bound in self.server.listeners if path.endswith(slot))
-
-    def wait_until(self, done: Callable[[Server], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        assert self.server is not None
-        while not done(self.server):
-            assert time.monotonic() < deadline, (live_objects(), self.server.hub.counters())
-            time.sleep(0.01)
+def wait_for(node: Node, done: Callable[[Server], bool]) -> None:
+    wait_until(lambda: node.call(done))
 
 
 def counted() -> dict[str, int]:
@@ -96,20 +39,23 @@ def counted() -> dict[str, int]:
 @pytest.fixture(params=["memory", "rocksdb"])
 def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
     """A broker; at the end its clients are gone, then it, and with them everything they had."""
+    ca = make_ca(tmp_path)
+    certificate, key = issue(ca, "localhost", dns=["localhost"], ip=["127.0.0.1"])
     before = counted()
-    made = Node(tmp_path, request.param)
+    made = Node(tmp_path, {
+        "server.mqtt.websocket.plain.addr": "127.0.0.1:0", "server.amqp091.plain.addr": "127.0.0.1:0",
+        "server.mqtt.tcp.tls.addr": "127.0.0.1:0", "server.mqtt.tcp.tls.cert_file": certificate,
+        "server.mqtt.tcp.tls.key_file": key, "storage.type": request.param, "storage.journal_file_size": "1MiB"})
     try:
         yield made
-        made.wait_until(lambda server: not server.poller.connections)
+        wait_for(made, lambda server: not server.poller.connections)
         gc.collect()
-        made.wait_until(
-            lambda server: (live_objects()["links"], live_objects()["chunks"]) == (before["links"], before["chunks"])
-        )
-        counters = made.server.hub.counters() if made.server is not None else {}
+        wait_until(lambda: (live_objects()["links"], live_objects()["chunks"]) == (before["links"], before["chunks"]))
+        counters = made.call(lambda server: server.hub.counters())
         assert (counters["inflight"], counters["queued"], counters["queued_bytes"], counters["held"]) == (0, 0, 0, 0)
     finally:
         made.stop()
-    del made
+    del made.server, made
     assert counted() == before
 
 
@@ -121,7 +67,7 @@ def reset(client: Client) -> None:
 
 
 def test_messages_of_every_kind(node: Node) -> None:
-    clients = [Client(node.address("tcp.plain")) for _ in range(3)]
+    clients = [Client(node.listens("mqtt.tcp.plain")) for _ in range(3)]
     for number, client in enumerate(clients):
         client.connect(f"c{number}", properties={"topic_alias_maximum": 10})
         client.subscribe(
@@ -157,22 +103,22 @@ def test_amqp_connections_that_end_in_every_way(node: Node) -> None:
     ]
     for step in steps:
         for ends in ("close", "reset"):
-            client = AmqpClient(node.address("amqp091.plain"))
+            client = AmqpClient(node.listens("amqp091.plain"))
             step(client)
             if ends == "reset" and client.raw.fileno() >= 0:
                 client.raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()
-    node.wait_until(lambda server: not server.poller.connections and not server.amqp091.clients.open)
+    wait_for(node, lambda server: not server.poller.connections and not server.amqp091.clients.open)
     gc.collect()
     known = {id(item) for item in before}
     assert not [item for item in gc.get_objects() if isinstance(item, kinds) and id(item) not in known]
 
 
 def test_kept_sessions_with_messages_that_end(node: Node) -> None:
-    away = Client(node.address("tcp.plain"))
+    away = Client(node.listens("mqtt.tcp.plain"))
     away.connect("away", **KEPT)
     away.subscribe(("t/#", 2))
-    publisher = Client(node.address("tcp.plain"))
+    publisher = Client(node.listens("mqtt.tcp.plain"))
     publisher.connect("p")
     for qos in (1, 2):
         for number in range(50):
@@ -184,32 +130,32 @@ def test_kept_sessions_with_messages_that_end(node: Node) -> None:
     for number in range(50):
         publisher.publish("t/more", b"y" * number, 1 + number % 2)
     for _ in range(3):  # back with everything in flight, and taken over
-        again = Client(node.address("tcp.plain"))
+        again = Client(node.listens("mqtt.tcp.plain"))
         again.connect("away", **KEPT)
         again.expect(Publish)
-    last = Client(node.address("tcp.plain"))
+    last = Client(node.listens("mqtt.tcp.plain"))
     last.connect("away", clean_start=True)
     last.disconnect()
     publisher.disconnect()
-    node.wait_until(lambda server: not server.broker.sessions)
+    wait_for(node, lambda server: not server.broker.sessions)
 
 
 def test_clients_that_leave_in_the_middle(node: Node) -> None:
     for cut in (b"\x10", b"\x10\xff\xff\x01", b"\x30\xff\xff\x7f" + BIG, b"\x30\x80\x80\x80\x80", b""):
-        client = Client(node.address("tcp.plain"))
+        client = Client(node.listens("mqtt.tcp.plain"))
         client.connect()
         client.send(cut)
         reset(client)
-        raw = Client(node.address("tcp.plain"))
+        raw = Client(node.listens("mqtt.tcp.plain"))
         raw.send_to_the_end(cut)
         raw.close()
 
 
 def test_a_subscriber_that_does_not_read(node: Node) -> None:
-    slow = Client(node.address("tcp.plain"))
+    slow = Client(node.listens("mqtt.tcp.plain"))
     slow.connect("slow", **KEPT)
     slow.subscribe(("s", 1))
-    publisher = Client(node.address("tcp.plain"))
+    publisher = Client(node.listens("mqtt.tcp.plain"))
     publisher.connect("p")
     for _ in range(200):
         publisher.publish("s", BIG, 0)
@@ -217,7 +163,7 @@ def test_a_subscriber_that_does_not_read(node: Node) -> None:
         publisher.publish("s", BIG, 1)
     publisher.disconnect()
     reset(slow)
-    last = Client(node.address("tcp.plain"))
+    last = Client(node.listens("mqtt.tcp.plain"))
     last.connect("slow", clean_start=True)
     last.disconnect()
 
@@ -225,10 +171,10 @@ def test_a_subscriber_that_does_not_read(node: Node) -> None:
 def test_websocket_and_tls(node: Node) -> None:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    subscriber = Client(WebSocket.open(node.address("websocket.plain")))
+    subscriber = Client(WebSocket.open(node.listens("mqtt.websocket.plain")))
     subscriber.connect("w")
     subscriber.subscribe(("u", 1))
-    with context.wrap_socket(socket.create_connection(node.address("tcp.tls"))) as secure:
+    with context.wrap_socket(socket.create_connection(node.listens("mqtt.tcp.tls"))) as secure:
         publisher = Client(secure)
         publisher.connect("t")
         for payload in (b"x", BIG):
@@ -238,7 +184,7 @@ def test_websocket_and_tls(node: Node) -> None:
     assert isinstance(subscriber.transport, WebSocket)
     subscriber.transport.frame(PING, b"x")
     subscriber.close()
-    socket.create_connection(node.address("tcp.tls")).close()
-    unfinished = socket.create_connection(node.address("websocket.plain"))
+    socket.create_connection(node.listens("mqtt.tcp.tls")).close()
+    unfinished = socket.create_connection(node.listens("mqtt.websocket.plain"))
     unfinished.sendall(b"GET /mqtt HTTP/1.1\r\n")
     unfinished.close()

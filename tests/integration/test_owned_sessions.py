@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from kit.client import KEPT, Client
-from kit.node import Node
 from kit.nodes import HERE, Nodes
 from kit.watch import wait_until
+from kit.world import World
 from oracle.mqtt import Connack, Connect, Puback, Publish, Suback, Subscribe
 
 from fluxmq._core.errors import ProtocolError
@@ -24,23 +24,17 @@ from fluxmq.engine.ports_cluster import Owner
 THERE = Owner("there", 8)
 
 
-class World:
+class OwnedWorld(World):
     def __init__(self, directory: Path) -> None:
         self.nodes = Nodes()
         self.directory = self.nodes.directory
-        self.node = Node(directory, {"server.admin_socket": directory / "s"}, cluster=self.nodes.cluster)
-        self.clients: list[Client] = []
-
-    def client(self, version: int = 5) -> Client:
-        client = Client(self.node.address, version)
-        self.clients.append(client)
-        return client
+        super().__init__(directory, cluster=self.nodes.cluster)
 
     def begin(self, name: str, version: int = 5, **options: Any) -> Client:
         """CONNECT is sent, and what it waits for is asked."""
         self.directory.owners[name.encode()] = None
         waiting = len(self.directory.asking.get(name.encode(), ()))
-        client = self.client(version)
+        client = self.open(version)
         client.send(Connect(client_id=name, **options))
         self.directory.wait_asked(name.encode(), waiting + 1)
         return client
@@ -48,22 +42,17 @@ class World:
     def awaited(self) -> int:
         return self.node.call(lambda server: server.hub.awaited)
 
-    def stop(self) -> None:
-        for client in self.clients:
-            client.close()
-        self.node.stop()
-
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    one = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[OwnedWorld]:
+    one = OwnedWorld(tmp_path)
     yield one
     one.stop()
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_connect_waits_for_who_owns_its_session(world: World, version: int) -> None:
-    bystander = world.client()
+def test_connect_waits_for_who_owns_its_session(world: OwnedWorld, version: int) -> None:
+    bystander = world.open()
     bystander.connect("bystander")
     client = world.begin("c", version)
     client.send(Subscribe(packet_id=1, filters=[("a", 1)]), Publish(topic="a", payload=b"x", qos=1, packet_id=2))
@@ -77,11 +66,11 @@ def test_connect_waits_for_who_owns_its_session(world: World, version: int) -> N
     assert world.awaited() == 0
 
 
-def test_a_session_elsewhere_says_where(world: World) -> None:
+def test_a_session_elsewhere_says_where(world: OwnedWorld) -> None:
     for at_once in (True, False):
         if at_once:
             world.directory.owners[b"c"] = THERE
-            client = world.client()
+            client = world.open()
             client.send(Connect(client_id="c"))
         else:
             client = world.begin("c")
@@ -89,24 +78,24 @@ def test_a_session_elsewhere_says_where(world: World) -> None:
         connack = client.expect(Connack, reason=0x9C)
         assert dict(connack.properties)["server_reference"] == "there.example:1883"
         client.expect_closed()
-    client = world.client(4)
+    client = world.open(4)
     client.send(Connect(client_id="c"))
     client.expect(Connack, reason=3)
     client.expect_closed()
 
 
 @pytest.mark.parametrize(("error", "reason"), [(ProtocolError(0x89, "busy"), 0x89), (ZeroDivisionError(), 0x88)])
-def test_what_cannot_be_taken_is_refused(world: World, error: BaseException, reason: int) -> None:
+def test_what_cannot_be_taken_is_refused(world: OwnedWorld, error: BaseException, reason: int) -> None:
     client = world.begin("c")
     world.directory.answer(b"c", error)
     client.expect(Connack, reason=reason)
     client.expect_closed()
     assert world.awaited() == 0
     world.directory.owners[b"c"] = HERE
-    world.client().connect("c")
+    world.open().connect("c")
 
 
-def test_two_wait_for_the_same_session(world: World) -> None:
+def test_two_wait_for_the_same_session(world: OwnedWorld) -> None:
     first, second = world.begin("c", **KEPT), world.begin("c", **KEPT)
     world.directory.answer(b"c", HERE)
     first.expect(Connack, reason=0)
@@ -116,7 +105,7 @@ def test_two_wait_for_the_same_session(world: World) -> None:
     second.expect_quiet()
 
 
-def test_who_has_gone_meanwhile_leaves_nothing(world: World) -> None:
+def test_who_has_gone_meanwhile_leaves_nothing(world: OwnedWorld) -> None:
     gc.collect()
     before = {name: count for name, count in live_objects().items() if name in ("links", "waits")}
     clients = [world.begin("c", version) for version in (4, 5)]
@@ -130,7 +119,7 @@ def test_who_has_gone_meanwhile_leaves_nothing(world: World) -> None:
     assert world.node.call(lambda server: b"c" not in server.broker.sessions)
 
 
-def test_the_node_stops_while_somebody_waits(world: World) -> None:
+def test_the_node_stops_while_somebody_waits(world: OwnedWorld) -> None:
     client = world.begin("c")
     world.node.stop()
     client.expect_closed()
@@ -138,10 +127,10 @@ def test_the_node_stops_while_somebody_waits(world: World) -> None:
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_suback_waits_until_the_others_know(world: World, refused: bool) -> None:
+def test_suback_waits_until_the_others_know(world: OwnedWorld, refused: bool) -> None:
     line: Line = world.node.call(lambda server: server.hub.commits.open_line("peers"))
     world.directory.on_announce = lambda filter_: line.give() if filter_ == b"far" else None
-    client, bystander = world.client(), world.client()
+    client, bystander = world.open(), world.open()
     client.connect("c")
     bystander.connect("d")
     client.send(Subscribe(packet_id=1, filters=[("near", 1), ("far", 1)]))

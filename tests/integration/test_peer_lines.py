@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.amqp_wire import Wire
 from kit.client import Client
-from kit.node import Node
 from kit.watch import wait_until
+from kit.world import World
 from oracle.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel
 
 from fluxmq._core.memory.commits import Line
@@ -21,14 +20,12 @@ from fluxmq._core.testing.probes import live_objects
 PERSISTENT = {"delivery_mode": 2}
 
 
-class World:
+class PeerWorld(World):
     """A broker with two peers: `far` wants `far/#` and `both`, `other` wants `other/#` and `both`."""
 
     def __init__(self, directory: Path) -> None:
-        self.node = Node(directory, {"server.amqp091.plain.addr": "127.0.0.1:0",
-                                     "server.admin_socket": directory / "s"})
+        super().__init__(directory)
         self.far, self.other = self.node.call(lambda server: [self._peer(server, name) for name in ("far", "other")])
-        self.clients: list[Client | Wire] = []
 
     @staticmethod
     def _peer(server: Any, name: str) -> PeerProbe:
@@ -36,19 +33,6 @@ class World:
         for filter_ in (f"{name}/#", f"{name}/+", "both"):
             server.hub.add_peer(peer, filter_.encode())
         return peer
-
-    def mqtt(self, version: int = 5, name: str = "") -> Client:
-        client = Client(self.node.address, version)
-        self.clients.append(client)
-        client.connect(name, clean_start=True)
-        return client
-
-    def amqp(self) -> Wire:
-        wire = Wire(self.node.listens("amqp091.plain")).login()
-        self.clients.append(wire)
-        wire.open_channel(1)
-        wire.call(1, "confirm.select")
-        return wire
 
     def commit(self, peer: PeerProbe) -> None:
         """All that it was given so far."""
@@ -62,11 +46,6 @@ class World:
     def give_up(self, peer: PeerProbe) -> None:
         self.node.call(lambda _: line_of(peer).give_up("node b has gone"))
 
-    def stop(self) -> None:
-        for client in self.clients:
-            client.close() if isinstance(client, Client) else client.drop()
-        self.node.stop()
-
 
 def line_of(peer: PeerProbe) -> Line:
     assert peer.line is not None
@@ -74,8 +53,8 @@ def line_of(peer: PeerProbe) -> Line:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    one = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[PeerWorld]:
+    one = PeerWorld(tmp_path)
     yield one
     one.stop()
 
@@ -87,8 +66,8 @@ def send(client: Client, topic: str, qos: int, payload: bytes = b"x", **more: An
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_an_acknowledgement_waits_for_the_peer(world: World, version: int) -> None:
-    client, bystander = world.mqtt(version), world.mqtt(version)
+def test_an_acknowledgement_waits_for_the_peer(world: PeerWorld, version: int) -> None:
+    client, bystander = world.mqtt(version=version), world.mqtt(version=version)
     sent = [send(client, "far/a", 1), send(client, "nobody", 1), send(client, "far/a", 1)]
     bystander.publish("nobody", b"", 1)
     client.expect_quiet()                   # [MQTT-4.6.0-2]: also what needs no peer is behind what does
@@ -98,7 +77,7 @@ def test_an_acknowledgement_waits_for_the_peer(world: World, version: int) -> No
     assert [client.expect(Puback).packet_id for _ in sent] == sent
 
 
-def test_qos_2_waits_in_its_first_half(world: World) -> None:
+def test_qos_2_waits_in_its_first_half(world: PeerWorld) -> None:
     client = world.mqtt()
     packet_id = send(client, "far/a", 2)
     client.expect_quiet()
@@ -109,7 +88,7 @@ def test_qos_2_waits_in_its_first_half(world: World) -> None:
     assert len(world.far.forwarded) == 1
 
 
-def test_both_peers_must_have_it(world: World) -> None:
+def test_both_peers_must_have_it(world: PeerWorld) -> None:
     client = world.mqtt()
     packet_id = send(client, "both", 1)
     client.expect_quiet()
@@ -119,7 +98,7 @@ def test_both_peers_must_have_it(world: World) -> None:
     client.expect(Puback, packet_id=packet_id, reason=0)
 
 
-def test_a_stuck_peer_stops_nobody_else(world: World) -> None:
+def test_a_stuck_peer_stops_nobody_else(world: PeerWorld) -> None:
     stuck, client = world.mqtt(), world.mqtt()
     send(stuck, "far/a", 1)
     for _ in range(3):
@@ -132,7 +111,7 @@ def test_a_stuck_peer_stops_nobody_else(world: World) -> None:
     wait_until(lambda: len(world.other.forwarded) == 4)
 
 
-def test_qos_0_has_no_ticket(world: World) -> None:
+def test_qos_0_has_no_ticket(world: PeerWorld) -> None:
     client = world.mqtt()
     send(client, "far/a", 0)
     client.publish("nobody", b"", 1)
@@ -140,7 +119,7 @@ def test_qos_0_has_no_ticket(world: World) -> None:
     assert world.node.call(lambda server: server.hub.commits.tickets) == 0
 
 
-def test_what_is_refused_is_answered_with_0x80(world: World) -> None:
+def test_what_is_refused_is_answered_with_0x80(world: PeerWorld) -> None:
     client = world.mqtt()
     first, second = send(client, "far/a", 1), send(client, "both", 2)
     client.expect_quiet()
@@ -151,7 +130,7 @@ def test_what_is_refused_is_answered_with_0x80(world: World) -> None:
     assert client.expect(Pubrec, packet_id=second).reason == 0x80
 
 
-def test_a_refusal_is_not_behind_what_is_younger(world: World) -> None:
+def test_a_refusal_is_not_behind_what_is_younger(world: PeerWorld) -> None:
     """[MQTT-4.6.0-2]: the younger one waits for a peer that stands still."""
     client = world.mqtt()
     first, second = send(client, "far/a", 1), send(client, "both", 1)
@@ -163,16 +142,16 @@ def test_a_refusal_is_not_behind_what_is_younger(world: World) -> None:
     assert client.expect(Puback, packet_id=second).reason == 0x80
 
 
-def test_mqtt_3_1_1_which_has_no_word_for_it_is_closed(world: World) -> None:
-    client = world.mqtt(4)
+def test_mqtt_3_1_1_which_has_no_word_for_it_is_closed(world: PeerWorld) -> None:
+    client = world.mqtt(version=4)
     send(client, "far/a", 1)
     client.expect_quiet()
     world.give_up(world.far)
     client.expect_closed()
 
 
-def test_the_peer_sees_what_was_published(world: World) -> None:
-    client = world.mqtt(5, "publisher")
+def test_the_peer_sees_what_was_published(world: PeerWorld) -> None:
+    client = world.mqtt("publisher")
     send(client, "far/a", 0, b"body", retain=True, properties={
         "content_type": "text/plain", "message_expiry_interval": 100, "user_property": [("k", "v")]})
     client.publish("nobody", b"", 1)
@@ -183,8 +162,8 @@ def test_the_peer_sees_what_was_published(world: World) -> None:
     assert now < expires_at <= now + 100_000
 
 
-def test_a_confirm_waits_for_the_peer_where_somebody_wants_the_topic(world: World) -> None:
-    wire = world.amqp()
+def test_a_confirm_waits_for_the_peer_where_somebody_wants_the_topic(world: PeerWorld) -> None:
+    wire = world.amqp(confirms=True)
     wire.publish(1, "amq.topic", "far.a", b"1", PERSISTENT)
     wire.publish(1, "amq.topic", "nobody", b"2", PERSISTENT)
     assert wire.expect(1, "basic.ack")["delivery_tag"] == 2
@@ -195,19 +174,19 @@ def test_a_confirm_waits_for_the_peer_where_somebody_wants_the_topic(world: Worl
     assert (topic, payload, qos, retain, publisher, by_amqp) == (b"far/a", b"1", 1, False, None, True)
 
 
-def test_a_confirm_that_the_peer_refused_is_a_nack(world: World) -> None:
-    wire = world.amqp()
+def test_a_confirm_that_the_peer_refused_is_a_nack(world: PeerWorld) -> None:
+    wire = world.amqp(confirms=True)
     wire.publish(1, "amq.topic", "far.a", b"1", PERSISTENT)
     assert wire.nothing_waits()
     world.give_up(world.far)
     assert wire.expect(1, "basic.nack")["delivery_tag"] == 1
 
 
-def test_who_has_gone_meanwhile_leaves_nothing(world: World) -> None:
+def test_who_has_gone_meanwhile_leaves_nothing(world: PeerWorld) -> None:
     gc.collect()
     before = {name: count for name, count in live_objects().items() if name in ("links", "waits")}
     for version in (4, 5):
-        client = world.mqtt(version)
+        client = world.mqtt(version=version)
         for topic, qos in (("far/a", 1), ("both", 2), ("nobody", 1)):
             send(client, topic, qos)
         client.expect_quiet()
