@@ -16,7 +16,6 @@ import pytest
 from crash.process import CrashBroker, PoweredBroker
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from kit import tenant_node
 from kit.tenant_plans import BARRIER, interleave, plans, read_all
 from kit.tenants import CLIENTS, Tenant, specs_of
 from oracle.mqtt import Publish
@@ -28,21 +27,6 @@ Plan = list[tuple[Any, ...]]
 _numbers = itertools.count()
 
 
-class TenantProcess(CrashBroker):
-    """A broker whose MQTT clients choose their namespace."""
-
-    program = Path(tenant_node.__file__)
-
-    def _command(self) -> list[str]:
-        command = super()._command()
-        command[1] = str(self.program)
-        return command
-
-
-class PoweredTenantProcess(PoweredBroker, TenantProcess):
-    """The same, on a disk that forgets."""
-
-
 def settings_of(names: tuple[str, ...]) -> dict[str, object]:
     specs = [spec for name in names for spec in specs_of(name)]
     return {"amqp091.virtual_hosts": "[/, a, b]", "queues": msgspec.json.encode(specs).decode()}
@@ -51,6 +35,7 @@ def settings_of(names: tuple[str, ...]) -> dict[str, object]:
 def play(broker: CrashBroker, names: tuple[str, ...], plan: Plan, chance: Random) -> dict[str, dict[str, set[str]]]:
     """Of each tenant: who has got what at last, as sets, and what was left in queues."""
     broker.settings |= settings_of(names)
+    broker.environ |= {"FLUXMQ_TEST_FILE_BYTES": "4096"}
     broker.start()
     try:
         tenants = [Tenant(name, broker.address, broker.addresses["amqp091/plain"]) for name in names]
@@ -105,8 +90,8 @@ def check(folder: Path, plan: Plan, seed: int, powered: bool = False) -> None:
 
     def broker(name: str) -> CrashBroker:
         if not powered:
-            return TenantProcess(folder / f"{name}{next(_numbers)}")
-        return PoweredTenantProcess(folder / f"{name}{next(_numbers)}", chance)
+            return CrashBroker(folder / f"{name}{next(_numbers)}")
+        return PoweredBroker(folder / f"{name}{next(_numbers)}", chance)
 
     whose = chance.choice(TENANTS)
     [wanted] = play(broker("alone"), (whose,), plan, chance).values()

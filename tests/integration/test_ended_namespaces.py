@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 from kit.left_by_crash import copy_data
 from kit.node import Node
-from kit.tenant_node import TenantBroker
 from kit.tenant_plans import interleave, setting, state_of
 from kit.tenants import Tenant, specs_of
 from kit.watch import wait_until
 
-from fluxmq.app import server as app
 from fluxmq.engine.queue_admin import QueueAdmin
 
 LIFE: list[tuple[Any, ...]] = [
@@ -23,11 +21,6 @@ LIFE: list[tuple[Any, ...]] = [
                                                  for at in range(1, 9)),
     ("put", "j1", 20, 1, False), ("put", "j0", 21, 0, True), ("send", "x0", "k", {}, True, 22),
     ("publish", "deep/a/b", 1, True, 23), ("leave", "c1", "disconnect"), ("leave", "w0", "drop")]
-
-
-@pytest.fixture(autouse=True)
-def _seam(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "Broker", TenantBroker)
 
 
 def start(directory: Path) -> Node:

@@ -13,14 +13,12 @@ import pytest
 from kit.journals import contents
 from kit.left_by_crash import copy_data
 from kit.node import Node
-from kit.tenant_node import TenantBroker
 from kit.tenant_plans import interleave, setting
 from kit.tenants import Tenant, specs_of
 from kit.watch import wait_until
 from oracle.stored import journal_record
 from stored.make import HERE, SETTINGS, VHOSTS
 
-from fluxmq.app import server as app
 from fluxmq.engine.queue_admin import QueueAdmin
 from fluxmq.engine.queue_line import QueueLine
 from fluxmq.engine.session_line import SessionLine
@@ -29,11 +27,6 @@ LIFE: list[tuple[Any, ...]] = [
     *setting(), ("leave", "c0", "disconnect"),
     *(("publish", f"t/{at % 2 + 1}", 1, at % 2 == 0, at) for at in range(1, 9)),
     ("put", "j1", 20, 1, False), ("send", "x0", "k", {}, True, 22)]
-
-
-@pytest.fixture(autouse=True)
-def _seam(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "Broker", TenantBroker)
 
 
 def settle(node: Node) -> None:

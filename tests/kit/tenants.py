@@ -33,7 +33,6 @@ from oracle.mqtt import (
 
 from kit.amqp_wire import Refused, Wire
 from kit.client import Client
-from kit.tenant_node import user_of
 from kit.watch import wait_until
 
 __all__ = ["AMQP_QUEUES", "CLIENTS", "EXCHANGES", "MQTT_QUEUES", "Tenant", "specs_of"]
@@ -82,7 +81,7 @@ class Tenant:
 
     def _client(self, who: str, **options: Any) -> Client:
         client = Client(self.mqtt)
-        client.connect(who, username=user_of(self.name), **options)
+        client.connect(who, username=f"{self.name}:user", **options)
         return client
 
     def _open_channel(self) -> None:

@@ -16,12 +16,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from kit.node import Node
-from kit.tenant_node import TenantBroker
 from kit.tenant_plans import book, clear_up, interleave, plans, read_all, state_of
 from kit.tenants import Tenant, specs_of
 from kit.watch import wait_until
 
-from fluxmq.app import server as app
 from fluxmq.edge.mqtt.clients import MqttClients
 from fluxmq.engine.ports_queues import QueueRefused
 from fluxmq.engine.queue_admin import QueueAdmin
@@ -31,12 +29,6 @@ EXAMPLES, EXAMPLES_LONG = 25, 1500
 # A plan that fails says already which tenant saw what; to make it shorter would take minutes.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 _numbers = itertools.count()
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(app, "Broker", TenantBroker)
-    return tmp_path
 
 
 class House:
@@ -115,21 +107,21 @@ def check(folder: Path, plan: list[tuple[Any, ...]], seed: int) -> None:
 
 @settings(max_examples=EXAMPLES, phases=PHASES, suppress_health_check=list(HealthCheck))
 @given(plan=plans(20, 60), seed=st.integers(0, 1 << 32))
-def test_tenants_never_meet(folder: Path, plan: list[tuple[Any, ...]], seed: int) -> None:
-    check(folder, plan, seed)
+def test_tenants_never_meet(tmp_path: Path, plan: list[tuple[Any, ...]], seed: int) -> None:
+    check(tmp_path, plan, seed)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @settings(max_examples=EXAMPLES_LONG, phases=PHASES, suppress_health_check=list(HealthCheck))
 @given(plan=plans(20, 200), seed=st.integers(0, 1 << 32))
-def test_tenants_never_meet_for_long(folder: Path, plan: list[tuple[Any, ...]], seed: int) -> None:
-    check(folder, plan, seed)
+def test_tenants_never_meet_for_long(tmp_path: Path, plan: list[tuple[Any, ...]], seed: int) -> None:
+    check(tmp_path, plan, seed)
 
 
-def test_who_is_connected_is_listed_by_namespace(folder: Path) -> None:
+def test_who_is_connected_is_listed_by_namespace(tmp_path: Path) -> None:
     """The list of the admin ring; whoever is disconnected there is the one that was named."""
-    house = House(folder, TENANTS)
+    house = House(tmp_path, TENANTS)
     try:
         for tenant in house.tenants:
             tenant.play(("connect", "c0", False, None))
