@@ -1,4 +1,4 @@
-"""Options of pytest that tests of more than one folder read; what chance decides comes from one of them.
+"""Options of pytest and fixtures that tests of more than one folder use. What chance decides comes from an option:
 
     --seed N        of hypothesis, of tests/faults, and of the long tests: the same number, the same examples
 
@@ -6,9 +6,13 @@ What hypothesis once found, and what is not an explicit example beside its test,
 """
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import signal
+import socket
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,9 @@ import pytest
 from faults.table import TABLE
 from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase, MultiplexedDatabase, ReadOnlyDatabase
+from kit.broker import WHICH, Broker
+from kit.brokers import Brokers
+from kit.client import TIMEOUT, Client
 
 # No test asserts how long something took, and examples of hypothesis do not either.
 settings.register_profile("fluxmq", parent=settings(), deadline=None, print_blob=True, database=MultiplexedDatabase(
@@ -39,6 +46,8 @@ Made by
 
 [testing.md](testing.md#a-disk-that-errs) says what a point is, and what counts as wrong.
 """
+BROKERS = pytest.StashKey[Brokers]()
+_numbers = itertools.count(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -84,6 +93,97 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def seed(pytestconfig: pytest.Config) -> int:
     """Of a long test that chance decides."""
     return int(pytestconfig.getoption("--seed"))
+
+
+# ── brokers and their clients ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def brokers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Brokers]:
+    """The brokers of a test: checked at its end, and then those that it started are stopped. When the test fails, what
+    they printed meanwhile is shown."""
+    request.node.stash[BROKERS] = made = Brokers(tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    if report.failed and BROKERS in item.stash:
+        report.sections += item.stash[BROKERS].said()
+    return report
+
+
+@pytest.fixture
+def broker_settings() -> dict[str, object]:
+    """What `start_broker` gives every broker of a folder's tests."""
+    return {}
+
+
+@pytest.fixture
+def start_broker(brokers: Brokers, broker_settings: dict[str, object]) -> Callable[..., Broker]:
+    """Start a broker of the test's own: start_broker({"broker.max_qos": 1})."""
+    def start(settings: dict[str, object] | None = None) -> Broker:
+        if ":" in WHICH:
+            pytest.skip("needs a broker of its own")
+        return brokers.start(Broker, broker_settings | (settings or {}))
+
+    return start
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., Client]]:
+    """A connected client: connect(broker, "name", version=4, receive_buffer=4096, **options of CONNECT)."""
+    opened: list[Client] = []
+
+    def open_(broker: Broker, name: str = "", *, version: int = 5, receive_buffer: int = 0, **options: Any) -> Client:
+        raw = socket.socket()
+        if receive_buffer:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        raw.settimeout(TIMEOUT)
+        raw.connect(broker.address)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        opened.append(Client(raw, version))
+        opened[-1].connect(name or f"c{next(_numbers)}", **options)
+        return opened[-1]
+
+    yield open_
+    for client in opened:
+        client.close()
+
+
+@pytest.fixture(scope="session")
+def libraries(request: pytest.FixtureRequest) -> Iterator[Callable[[type[Any]], Any]]:
+    """One of each client library, made when first asked for; the test is skipped when its programs are missing."""
+    made: dict[type[Any], Any] = {}
+
+    def library(kind: type[Any]) -> Any:
+        if kind not in made:
+            if kind.npm:        # its package is installed once
+                made[kind] = kind(Path(os.environ.get("FLUXMQ_NPM_CACHE") or request.config.cache.mkdir("npm")))
+            else:
+                made[kind] = kind()
+        made[kind].need()
+        return made[kind]
+
+    yield library
+    for one in made.values():
+        one.stop()
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Names that no other test uses: name("sub") → "retain-12-sub"."""
+    stem = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name.removeprefix("test_"))[:40].strip("-")
+    base = f"{stem}-{os.getpid()}-{next(_numbers)}"
+    return lambda role: f"{base}-{role}"
+
+
+@pytest.fixture
+def topic(name: Callable[[str], str]) -> str:
+    """A Topic Name that no other test uses; tests add levels to it."""
+    return f"test/{name('t')}"
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -1,13 +1,9 @@
 """Fixtures of the AMQP 0-9-1 tests: a broker (FluxMQ, or RabbitMQ by --amqp-broker=rabbitmq), and clients of it.
 
 One broker serves all tests of a session that need none of their own, so every name is new in every test (`name`).
-After each test the brokers it used must be alive and must not have had an accident.
 """
 from __future__ import annotations
 
-import itertools
-import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,32 +11,25 @@ from typing import Any, Protocol
 import pytest
 from amqp091.clients import CLIENTS
 from amqp091.clients.base import Channel, Client, Connection, Where
-from amqp091.clients.node import AmqpLib
 from kit.amqp_wire import Wire
 from kit.broker import Broker, add_user, free_port
+from kit.brokers import Brokers, Process
 from kit.rabbitmq import RabbitNode
 
 from fluxmq.model.config import Server
 
 SPOKEN = "amqp091" in Server.__struct_fields__
-_counter = itertools.count(1)
-_used: list[tuple[Any, int]] = []               # brokers of the test that runs, and where their stderr stood
 
 
-class AmqpBroker(Protocol):
+class AmqpBroker(Process, Protocol):
     """kind: fluxmq or rabbitmq. amqp: where it listens."""
 
     kind: str
 
     @property
     def amqp(self) -> tuple[str, int]: ...
-    def start(self) -> Any: ...
     def restart(self) -> None: ...
     def kill(self) -> None: ...
-    def stop(self) -> None: ...
-    def check(self) -> None: ...
-    def stderr(self, since: int = 0) -> str: ...
-    def stderr_size(self) -> int: ...
 
 
 class FluxNode(Broker):
@@ -79,51 +68,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(mine[1:])]
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    report = yield
-    if report.failed:
-        for number, (broker, since) in enumerate(_used, 1):
-            if said := broker.stderr(since):
-                report.sections.append((f"stderr of broker {number}", said))
-    return report
-
-
-@pytest.fixture
-def _brokers() -> Iterator[list[tuple[Any, int]]]:
-    _used.clear()
-    yield _used
-    for broker, _ in _used:
-        broker.check()
-
-
 @pytest.fixture(scope="session")
 def session_amqp_broker(request: pytest.FixtureRequest,
                         tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpBroker]:
     broker = make_broker(request.config, tmp_path_factory.mktemp("amqp-broker"))
     try:
-        yield broker.start()
-    finally:
-        broker.stop()
-
-
-@pytest.fixture
-def amqp_broker(session_amqp_broker: AmqpBroker, _brokers: list[tuple[Any, int]]) -> AmqpBroker:
-    """The session's broker."""
-    _brokers.append((session_amqp_broker, session_amqp_broker.stderr_size()))
-    return session_amqp_broker
-
-
-@pytest.fixture
-def own_broker(request: pytest.FixtureRequest, tmp_path: Path, _brokers: list[tuple[Any, int]]) -> Iterator[AmqpBroker]:
-    """A broker of the test's own, to restart and to kill."""
-    broker = make_broker(request.config, tmp_path / "broker")
-    try:
         broker.start()
-        _brokers.append((broker, 0))
         yield broker
     finally:
         broker.stop()
+
+
+@pytest.fixture
+def amqp_broker(session_amqp_broker: AmqpBroker, brokers: Brokers) -> AmqpBroker:
+    """The session's broker."""
+    return brokers.use(session_amqp_broker)
+
+
+@pytest.fixture
+def own_broker(request: pytest.FixtureRequest, tmp_path: Path, brokers: Brokers) -> AmqpBroker:
+    """A broker of the test's own, to restart and to kill."""
+    return brokers.begin(make_broker(request.config, tmp_path / "broker"))
 
 
 @pytest.fixture(scope="session")
@@ -137,28 +102,10 @@ def guarded_broker(request: pytest.FixtureRequest, session_amqp_broker: AmqpBrok
     add_user(directory / "users", "guest", "guest")
     broker = FluxNode(directory / "broker", **{"auth.users_file": str(directory / "users")})
     try:
-        yield broker.start()
+        broker.start()
+        yield broker
     finally:
         broker.stop()
-
-
-@pytest.fixture(scope="session")
-def libraries(request: pytest.FixtureRequest) -> Iterator[Callable[[type[Client]], Client]]:
-    """One of each library, made when it is first asked for."""
-    made: dict[type[Client], Client] = {}
-
-    def library(kind: type[Client]) -> Client:
-        if kind not in made:
-            if kind is AmqpLib:
-                made[kind] = AmqpLib(Path(os.environ.get("FLUXMQ_NPM_CACHE") or request.config.cache.mkdir("npm")))
-            else:
-                made[kind] = kind()
-        made[kind].need()
-        return made[kind]
-
-    yield library
-    for one in made.values():
-        one.stop()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -232,11 +179,3 @@ def login(open_wire: Callable[[], Wire]) -> Callable[..., Wire]:
 @pytest.fixture
 def wire(login: Callable[..., Wire]) -> Wire:
     return login()
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Names that no other test uses: name("q") → "work-queues-pika-12-3-q"."""
-    stem = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name.removeprefix("test_"))[:50].strip("-")
-    base = f"{stem}-{os.getpid()}-{next(_counter)}"
-    return lambda role: f"{base}-{role}"

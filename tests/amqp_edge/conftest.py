@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from kit.amqp import AmqpClient
@@ -11,37 +10,19 @@ from kit.broker import Broker
 Start = Callable[..., Broker]
 Open = Callable[..., AmqpClient]
 PLAIN = "amqp091/plain"
+SETTINGS: dict[str, object] = {"storage.type": "memory", "log.level": "debug"}
 
 
 @pytest.fixture
-def start_broker(tmp_path: Path) -> Iterator[Start]:
-    """start_broker({"amqp091.heartbeat": "1s"}); in memory unless it is said otherwise."""
-    started: list[Broker] = []
-
-    def start(settings: dict[str, object] | None = None) -> Broker:
-        given = {"storage.type": "memory", "log.level": "debug"} | (settings or {})
-        started.append(Broker(tmp_path / f"broker{len(started)}", given).start())
-        return started[-1]
-
-    yield start
-    try:
-        for broker in started:
-            if broker.process is not None:
-                broker.check()
-    finally:
-        for broker in started:
-            broker.stop()
+def broker_settings() -> dict[str, object]:
+    return dict(SETTINGS)
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """One that needs no settings of its own, for all tests of a file."""
-    one = Broker(tmp_path_factory.mktemp("broker"), {"storage.type": "memory", "log.level": "debug"}).start()
-    yield one
-    try:
-        one.check()
-    finally:
-        one.stop()
+    with Broker(tmp_path_factory.mktemp("broker"), dict(SETTINGS)) as one:
+        yield one
 
 
 @pytest.fixture

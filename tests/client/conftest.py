@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -11,7 +10,6 @@ import uvloop
 from kit.broker import Broker
 
 SECONDS = 30.0      # what only a failing test needs
-_numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
@@ -25,11 +23,6 @@ def address(client_broker: Broker) -> str:
     """host:port of a broker that all tests share: topics and client ids are the test's own (`topic`)."""
     host, port = client_broker.addresses["mqtt/tcp/plain"]
     return f"{host}:{port}"
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"t{next(_numbers)}"
 
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]

@@ -1,16 +1,9 @@
-"""Fixtures of the interoperability tests: a broker that listens in every way, and factories for brokers of one test.
-
-After each test every broker it used must be alive and must have printed no traceback; when a test fails, what the
-brokers printed meanwhile is shown.
+"""Fixtures of the interoperability tests: a broker that listens in every way, and the real clients.
 """
 from __future__ import annotations
 
-import itertools
-import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,14 +13,13 @@ from interop.peers.gmqtt_ import Gmqtt
 from interop.peers.mosquitto import Mosquitto
 from interop.peers.mqttjs import MqttJs
 from interop.peers.paho import Paho
-from kit.broker import Broker
+from kit.broker import WHICH, Broker
+from kit.brokers import Brokers
 from kit.certs import CertificateAuthority, issue, make_ca
 
 TRANSPORTS = {"tcp": "mqtt/tcp/plain", "tls": "mqtt/tcp/tls", "mtls": "mqtt/tcp/mtls", "ws": "mqtt/websocket/plain",
               "wss": "mqtt/websocket/tls"}
 LIBRARIES: tuple[type[Library], ...] = (Paho, Aiomqtt, Gmqtt, Mosquitto, MqttJs)
-_counter = itertools.count(1)
-_used: list[tuple[Broker, int]] = []            # brokers of the test that runs, and where their stderr stood
 
 
 @dataclass(frozen=True)
@@ -52,25 +44,6 @@ def peers(*, transports: tuple[str, ...] = ("tcp", "ws", "tls", "wss"),
 
 def each(found: list[Peer]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("peer", found, ids=str)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    report = yield
-    if report.failed:
-        for number, (broker, since) in enumerate(_used, 1):
-            if said := broker.stderr(since):
-                report.sections.append((f"stderr of broker {number}", said))
-    return report
-
-
-@pytest.fixture
-def _brokers() -> Iterator[list[tuple[Broker, int]]]:
-    """Registers the brokers that a test uses, and checks them at its end."""
-    _used.clear()
-    yield _used
-    for broker, _ in _used:
-        broker.check()
 
 
 @pytest.fixture(scope="session")
@@ -109,54 +82,16 @@ def session_broker(tmp_path_factory: pytest.TempPathFactory,
 
 
 @pytest.fixture
-def broker(session_broker: Broker, _brokers: list[tuple[Broker, int]]) -> Broker:
+def broker(session_broker: Broker, brokers: Brokers) -> Broker:
     """The session's broker: every kind of listener, anybody may do everything."""
-    if not session_broker.running:
-        session_broker.start()
-    _brokers.append((session_broker, session_broker.stderr_size()))
-    return session_broker
+    return brokers.use(session_broker)
 
 
 @pytest.fixture
-def start_broker(tmp_path: Path, _brokers: list[tuple[Broker, int]]) -> Iterator[Callable[..., Broker]]:
-    """Start a broker of the test's own: start_broker({"broker.max_qos": 1})."""
-    mine: list[Broker] = []
-
-    def start(settings: dict[str, object] | None = None) -> Broker:
-        broker = Broker(tmp_path / f"broker{len(mine)}", settings)
-        if not broker.ours:
-            pytest.skip("needs a broker of ours")
-        mine.append(broker)
-        _brokers.append((broker, 0))
-        return broker.start()
-
-    yield start
-    try:
-        for broker in mine:
-            broker.check()
-    finally:
-        for broker in mine:
-            broker.stop()
-
-
-@pytest.fixture(scope="session")
-def libraries(request: pytest.FixtureRequest) -> Iterator[Callable[[type[Library]], Library]]:
-    """One of each library, made when it is first asked for; the test is skipped when its programs are missing."""
-    made: dict[type[Library], Library] = {}
-
-    def library(kind: type[Library]) -> Library:
-        if kind not in made:
-            if kind is MqttJs:
-                cache = os.environ.get("FLUXMQ_NPM_CACHE") or request.config.cache.mkdir("npm")
-                made[kind] = MqttJs(Path(cache))
-            else:
-                made[kind] = kind()
-        made[kind].need()
-        return made[kind]
-
-    yield library
-    for one in made.values():
-        one.stop()
+def broker_settings() -> dict[str, object]:
+    if WHICH:
+        pytest.skip("needs a broker of ours")
+    return {}
 
 
 @pytest.fixture
@@ -186,17 +121,3 @@ def open_session(libraries: Callable[[type[Library]], Library], endpoint: Callab
     yield open_
     for session in opened:
         session.drop()
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Names that no other test uses: name("sub") → "retain-12-sub"."""
-    stem = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name.removeprefix("test_"))[:40].strip("-")
-    base = f"{stem}-{os.getpid()}-{next(_counter)}"
-    return lambda role: f"{base}-{role}"
-
-
-@pytest.fixture
-def topic(name: Callable[[str], str]) -> str:
-    """A Topic Name that no other test uses; tests add levels to it."""
-    return f"interop/{name('t')}"

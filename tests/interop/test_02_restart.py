@@ -10,6 +10,7 @@ from interop.peers.base import Message, Session
 from interop.peers.mosquitto import Mosquitto
 from interop.peers.paho import Paho
 from kit.broker import Broker
+from kit.brokers import Brokers
 
 MESSAGES = 600
 KEPT_S = 300
@@ -27,11 +28,8 @@ def module_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def restarted(module_broker: Broker, _brokers: list[tuple[Broker, int]]) -> Broker:
-    if not module_broker.running:
-        module_broker.start()
-    _brokers.append((module_broker, module_broker.stderr_size()))
-    return module_broker
+def restarted(module_broker: Broker, brokers: Brokers) -> Broker:
+    return brokers.use(module_broker)
 
 
 # mosquitto_sub of version 5 is left out: it ends itself when a broker says goodbye, and after a reconnect it counts a

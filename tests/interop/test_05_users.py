@@ -10,6 +10,7 @@ import pytest
 from interop.conftest import Peer, each, peers
 from interop.peers.base import Endpoint, Library, Options, Refused
 from kit.broker import WHICH, Broker
+from kit.brokers import Brokers
 from kit.client import Client
 from kit.python import environment
 from oracle.mqtt import Connack, Connect
@@ -43,11 +44,8 @@ def guarded_broker(users_file: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def guarded(guarded_broker: Broker, _brokers: list[tuple[Broker, int]]) -> Broker:
-    if not guarded_broker.running:
-        guarded_broker.start()
-    _brokers.append((guarded_broker, guarded_broker.stderr_size()))
-    return guarded_broker
+def guarded(guarded_broker: Broker, brokers: Brokers) -> Broker:
+    return brokers.use(guarded_broker)
 
 
 def test_the_command(tmp_path: Path) -> None:

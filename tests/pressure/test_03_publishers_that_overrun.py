@@ -68,7 +68,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
 
 
 def durable_subscriber(connect: Connect, broker: Broker) -> Client:
-    subscriber = connect(broker, client_id="durable", **KEPT)
+    subscriber = connect(broker, "durable", **KEPT)
     subscriber.subscribe("t/#", qos=1)
     subscriber.disconnect()
     return subscriber
@@ -155,7 +155,7 @@ def test_websocket_closes_behind_what_waits(start_broker: Start, connect: Connec
 def test_what_never_left_is_no_duplicate(start_broker: Start, connect: Connect, disk: SlowDisk) -> None:
     """QoS 2 to a kept session waits for the disk; if the client is gone before, the first sending has no DUP."""
     broker = start_broker({"storage.type": "rocksdb"})
-    subscriber = connect(broker, client_id="durable", **KEPT)
+    subscriber = connect(broker, "durable", **KEPT)
     subscriber.subscribe("t/#", qos=2)
     publisher = connect(broker, "pub")
     with disk.held():
@@ -169,7 +169,7 @@ def test_what_never_left_is_no_duplicate(start_broker: Start, connect: Connect, 
     again.expect(Connack, session_present=True)
     assert not again.expect(Publish, payload=b"x").dup
     again.close()
-    third = connect(broker, client_id="durable", **KEPT)
+    third = connect(broker, "durable", **KEPT)
     assert third.expect(Publish, payload=b"x").dup
 
 
@@ -199,7 +199,7 @@ def test_a_disk_of_50_ms(start_broker: Start, connect: Connect, tmp_path: Path,
     assert metric(broker, "fluxmq_queued_messages") == 1000
     broker.kill()
     broker.start()
-    subscriber = connect(broker, client_id="durable", **KEPT)
+    subscriber = connect(broker, "durable", **KEPT)
     got: dict[str, list[int]] = {}
     for _ in range(1000):
         packet = subscriber.receive()

@@ -125,7 +125,7 @@ def fuzz(start_broker: Start, connect: Connected, seed: int, count: int) -> None
     broker = start_broker({"session.max_offline_queue_size": 10, "broker.max_retained_messages": 50,
                            "broker.max_retained_bytes": "1MiB", "session.max_expiry_interval": 1,
                            "session.send_buffer_high": "64KiB", "session.send_buffer_low": "4KiB"})
-    other = connect(broker, "other", client_id="other")
+    other = connect(broker, "other")
     other.subscribe("not/for/fuzzers", qos=1)
     seen = run_fuzz(broker, seed, 0, count)
     assert {"answered", "closed", "Connack", "Disconnect"} <= set(seen), seen
@@ -215,11 +215,11 @@ def test_user_properties_of_connect_and_will(start_broker: Start, properties: di
 def test_limits_that_refuse(start_broker: Start, connect: Connected) -> None:
     broker = start_broker({"broker.max_subscriptions_per_client": 2, "broker.max_topic_levels": 3,
                            "session.max_sessions": 3})
-    client = connect(broker, client_id="a")
+    client = connect(broker, "a")
     client.subscribe("1", "2", "3", "1", expect=[0, 0, 0x97, 0])
     client.subscribe("a/b/c/d", expect=[0x8F])
-    connect(broker, client_id="b")
-    connect(broker, client_id="c")
+    connect(broker, "b")
+    connect(broker, "c")
     refused = Client(broker.address)
     refused.send(Connect(client_id="d"))
     refused.expect_refused(0x97)

@@ -173,7 +173,7 @@ def test_half_a_packet_then_silence(start_broker: Start, connect: Connected) -> 
 def test_a_storm_of_takeovers(start_broker: Start, connect: Connected) -> None:
     """The same client identifier 200 times at once: one stays, the others are told, the session has one subscriber."""
     broker = start_broker()
-    first = connect(broker, client_id="same", **KEPT)
+    first = connect(broker, "same", **KEPT)
     first.subscribe("t", qos=1)
     packet = Connect(client_id="same", **KEPT).encode()
     raws = [socket.create_connection(broker.address, TIMEOUT) for _ in range(200)]

@@ -28,7 +28,7 @@ def total(found: list[str]) -> int:
 
 def test_ten_thousand_messages_dropped(start_broker: Start, connect: Connected) -> None:
     broker = start_broker({"session.max_offline_queue_size": 10, "session.max_inflight_messages": 1})
-    slow, publisher = connect(broker, client_id="lamp"), connect(broker)
+    slow, publisher = connect(broker, "lamp"), connect(broker)
     slow.subscribe("t", qos=1)
     for _ in range(20):
         publisher.send(*(Publish(topic="t", qos=1, packet_id=number) for number in range(1, 501)))
@@ -77,7 +77,7 @@ def test_thousands_of_denied_publishes(start_broker: Start, connect: Connected, 
     acl = tmp_path / "acl.yaml"
     acl.write_text("version: 1\nrules:\n  - {deny: publish, topics: ['no/#']}\n  - {allow: all, topics: ['#']}\n")
     broker = start_broker({"auth.acl_file": acl, "auth.allow_anonymous": True})
-    client = connect(broker, client_id="spy")
+    client = connect(broker, "spy")
     client.send(*(Publish(topic=f"no/{number}") for number in range(10_000)))
     client.expect_quiet()
     assert metric(broker, "fluxmq_acl_denied_total", action="publish") == 10_000

@@ -1,80 +1,37 @@
-"""Fixtures of the tests of queues over MQTT: a broker with queues of the test's own, clients that consume."""
+"""Fixtures of the tests of queues over MQTT: a broker with queues of the test's own, and what clients of queues do."""
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from crash.process import CrashBroker
 from kit.broker import Broker
+from kit.brokers import Brokers
 from kit.client import Client
 from oracle.mqtt import Puback, Publish
 
 from fluxmq.app.admin_client import AdminClient
 
-_counter = itertools.count(1)
-
 
 @pytest.fixture
-def start_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+def start_broker(brokers: Brokers) -> Callable[..., Broker]:
     """start_broker({"name": "orders"}, {"name": "events", "type": "stream"}, **{"storage.type": "memory"})"""
-    started: list[Broker] = []
-
     def start(*queues: dict[str, Any], **settings: Any) -> Broker:
-        given = {"queues": json.dumps(list(queues))} | settings
-        started.append(Broker(tmp_path / f"broker{len(started)}", given).start())
-        return started[-1]
+        return brokers.start(Broker, {"queues": json.dumps(list(queues))} | settings)
 
-    yield start
-    try:
-        for broker in started:
-            if broker.process is not None:
-                broker.check()
-    finally:
-        for broker in started:
-            broker.stop()
+    return start
 
 
 @pytest.fixture
-def start_node(tmp_path: Path) -> Iterator[Callable[..., CrashBroker]]:
+def start_node(brokers: Brokers) -> Callable[..., CrashBroker]:
     """As start_broker, of a broker whose journal files are small and whose clock ticks often: retention, checkpoints
     and what becomes due happen within a moment."""
-    started: list[CrashBroker] = []
-
     def start(*queues: dict[str, Any], **settings: Any) -> CrashBroker:
-        given = {"queues": json.dumps(list(queues))} | settings
-        broker = CrashBroker(tmp_path / f"node{len(started)}", given)
-        started.append(broker)
-        broker.start()
-        return broker
+        return brokers.start(CrashBroker, {"queues": json.dumps(list(queues))} | settings)
 
-    yield start
-    try:
-        for broker in started:
-            if broker.process is not None:
-                broker.check()
-    finally:
-        for broker in started:
-            broker.stop()
-
-
-@pytest.fixture
-def connect() -> Iterator[Callable[..., Client]]:
-    """A connected client: connect(broker, "name", version=4, **options of CONNECT)."""
-    opened: list[Client] = []
-
-    def open_(broker: Broker, name: str = "", version: int = 5, **options: Any) -> Client:
-        client = Client(broker.address, version)
-        opened.append(client)
-        client.connect(name or f"c{next(_counter)}", **options)
-        return client
-
-    yield open_
-    for client in opened:
-        client.close()
+    return start
 
 
 def consume(client: Client, queue: str, qos: int = 1, **asked: object) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from kit.broker import Broker, BrokerDied
+from kit.brokers import Brokers
 from kit.client import Client
 from kit.python import environment
 from kit.watch import metric, wait_until
@@ -26,25 +27,15 @@ Command = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(brokers: Brokers, tmp_path: Path) -> Start:
     """start({"record.enabled": True}): a broker in memory with an admin socket, recordings in tmp_path/recordings."""
-    started: list[Broker] = []
-
     def begin(settings: dict[str, object] | None = None) -> Broker:
         given: dict[str, object] = {
             "storage.type": "memory", "server.admin_socket": tmp_path / "admin.sock",
             "record.dir": tmp_path / "recordings", "record.payload": "full", "record.ring_size": "4MiB"}
-        started.append(Broker(tmp_path / f"broker{len(started)}", given | (settings or {})).start())
-        return started[-1]
+        return brokers.start(Broker, given | (settings or {}))
 
-    yield begin
-    try:
-        for broker in started:
-            if broker.process is not None:
-                broker.check()
-    finally:
-        for broker in started:
-            broker.stop()
+    return begin
 
 
 @pytest.fixture

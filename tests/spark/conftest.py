@@ -4,12 +4,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from crash.process import CrashBroker
 from kit.broker import Broker
+from kit.brokers import Brokers
 from kit.source import QueueBroker
 from kit.tools import missing_tool, require_tool
 
@@ -49,23 +49,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def start_queues(tmp_path: Path) -> Iterator[Callable[..., QueueBroker]]:
+def start_queues(brokers: Brokers) -> Callable[..., QueueBroker]:
     """start_queues({"name": "readings", "type": "stream"}, busy=True): a broker with these queues. busy: its journal
     files are small, so that checkpoints and retention happen within a moment."""
-    started: list[Broker] = []
-
     def start(*queues: dict[str, Any], busy: bool = False, **settings: Any) -> QueueBroker:
         kind = CrashBroker if busy else Broker
-        broker = kind(tmp_path / f"b{len(started)}", {"queues": json.dumps(list(queues))} | settings)
-        started.append(broker)
-        broker.start()
-        return QueueBroker(broker)
+        return QueueBroker(brokers.start(kind, {"queues": json.dumps(list(queues))} | settings))
 
-    yield start
-    try:
-        for broker in started:
-            if broker.process is not None:
-                broker.check()
-    finally:
-        for broker in started:
-            broker.stop()
+    return start

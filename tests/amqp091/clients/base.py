@@ -267,6 +267,7 @@ class Client(ABC):
 
     name: ClassVar[str]
     lacks: ClassVar[frozenset[str]] = frozenset()
+    npm: ClassVar[bool] = False         # made with a directory that keeps installed packages
 
     def need(self) -> None:  # noqa: B027 - most are there with the test's extra
         """Skip the test when the library is not there."""

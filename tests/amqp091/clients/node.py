@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import base64
 import itertools
-import json
-import os
 import queue
-import subprocess
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +22,8 @@ from amqp091.clients.base import (
     Table,
     Where,
 )
-from kit.tools import npm_modules, require_tool
+from kit.javascript import Program
+from kit.tools import npm_modules
 
 __all__ = ["AmqpLib"]
 
@@ -40,29 +37,17 @@ CAMEL = {"content_type": "contentType", "content_encoding": "contentEncoding", "
 
 
 class Node:
-    """The process and the two streams. _events: by channel and kind, what the broker sent by itself."""
+    """The process that serves all connections. _events: by channel and kind, what the broker sent by itself."""
 
-    def __init__(self, program: str, modules: Path) -> None:
+    def __init__(self, modules: Path) -> None:
         self._events: dict[tuple[str, str], queue.Queue[dict[str, Any]]] = {}
-        self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
-        self._numbers = itertools.count(1)
         self.names = (f"n{number}" for number in itertools.count(1))
-        self._process = subprocess.Popen([program, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         text=True, env=dict(os.environ, NODE_PATH=str(modules)))
-        threading.Thread(target=self._read, daemon=True).start()
+        self._program = Program(SCRIPT, modules, lambda line: self.events(line["on"], line["event"]).put(line),
+                                2 * TIMEOUT)
+        self.stop = self._program.stop
 
     def ask(self, on: str, verb: str, **arguments: Any) -> Any:
-        number = next(self._numbers)
-        answer = self._answers[number] = queue.Queue()
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"id": number, "on": on, "do": verb, **arguments}) + "\n")
-        self._process.stdin.flush()
-        try:
-            found = answer.get(timeout=2 * TIMEOUT)
-        except queue.Empty:
-            raise AssertionError(f"amqplib did not end {verb}") from None
-        finally:
-            del self._answers[number]
+        found = self._program.ask(verb, on=on, **arguments)
         if "error" in found:
             raise AmqpError(found["code"] if isinstance(found["code"], int) else 0, found["error"])
         return found["value"]
@@ -76,20 +61,6 @@ class Node:
             return self.events(on, event).get(timeout=TIMEOUT)
         except queue.Empty:
             raise AssertionError(f"{event} did not come") from None
-
-    def stop(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(TIMEOUT)
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            found = json.loads(line)
-            if "id" in found:
-                self._answers[found["id"]].put(found)
-            else:
-                self.events(found["on"], found["event"]).put(found)
 
 
 def _message(found: dict[str, Any]) -> Message:
@@ -250,6 +221,7 @@ class NodeConnection(Connection):
 class AmqpLib(Client):
     name = "amqplib"
     lacks = frozenset({"tx", "mode_switch"})
+    npm = True
 
     def __init__(self, cache: Path) -> None:
         self._cache = self._modules = cache
@@ -260,7 +232,7 @@ class AmqpLib(Client):
 
     def connect(self, where: Where) -> Connection:
         if self._node is None:
-            self._node = Node(require_tool("node", package="nodejs"), self._modules)
+            self._node = Node(self._modules)
         return NodeConnection(self._node, where)
 
     def stop(self) -> None:

@@ -151,6 +151,7 @@ class Library(abc.ABC):
     returns: ClassVar[bool] = False
     exactly_once: ClassVar[bool] = False
     resumes: ClassVar[bool] = False
+    npm: ClassVar[bool] = False         # made with a directory that keeps installed packages
 
     def need(self) -> None:
         """Skip or fail the test when a program is missing."""

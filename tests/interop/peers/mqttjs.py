@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import base64
 import itertools
-import json
-import os
 import queue
-import subprocess
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from interop.peers.base import TIMEOUT, Endpoint, Library, Message, Options, Properties, Refused, Session
-from kit.tools import npm_modules, require_tool
+from kit.javascript import Program
+from kit.tools import npm_modules
 
 PACKAGE = "mqtt@5"
 SCRIPT = Path(__file__).with_suffix(".js")
@@ -42,63 +39,27 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 class Node:
-    """The process and the two streams."""
+    """The process that serves all sessions."""
 
-    def __init__(self, program: str, modules: Path) -> None:
+    def __init__(self, modules: Path) -> None:
         self.inboxes: dict[str, queue.Queue[Message]] = {}
-        self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
-        self._numbers = itertools.count(1)
-        environment = dict(os.environ, NODE_PATH=str(modules))
-        self._process = subprocess.Popen(
-            [program, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        threading.Thread(target=self._read, daemon=True).start()
+        self._program = Program(SCRIPT, modules, self._message, TIMEOUT)
+        self.stop = self._program.stop
 
     def ask(self, session: str, verb: str, **arguments: Any) -> None:
         """One command and its answer; Refused when the answer is an error."""
-        number = next(self._numbers)
-        answer = self._answers[number] = queue.Queue()
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"id": number, "session": session, "do": verb, **arguments}) + "\n")
-        self._process.stdin.flush()
-        try:
-            found = answer.get(timeout=TIMEOUT)
-        except queue.Empty:
-            raise TimeoutError(f"MQTT.js did not end {verb}") from None
-        finally:
-            del self._answers[number]
+        found = self._program.ask(verb, session=session, **arguments)
         if "error" in found:
             raise Refused(found["code"] if isinstance(found["code"], int) else None, found["error"])
 
-    def stop(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(TIMEOUT)
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            found = json.loads(line)
-            if "message" not in found:
-                self._answers[found["id"]].put(found)
-                continue
-            message = found["message"]
-            properties = message["properties"]
-            correlation = properties["correlation_data"]
-            self.inboxes[found["session"]].put(
-                Message(
-                    message["topic"],
-                    base64.b64decode(message["payload"]),
-                    message["qos"],
-                    message["retain"],
-                    Properties(
-                        tuple((key, value) for key, value in properties["user"]),
-                        properties["response_topic"],
-                        None if correlation is None else base64.b64decode(correlation),
-                        properties["content_type"],
-                    ),
-                )
-            )
+    def _message(self, found: dict[str, Any]) -> None:
+        message = found["message"]
+        properties = message["properties"]
+        correlation = properties["correlation_data"]
+        self.inboxes[found["session"]].put(Message(
+            message["topic"], base64.b64decode(message["payload"]), message["qos"], message["retain"],
+            Properties(tuple((key, value) for key, value in properties["user"]), properties["response_topic"],
+                       None if correlation is None else base64.b64decode(correlation), properties["content_type"])))
 
 
 class MqttJsSession(Session):
@@ -152,7 +113,7 @@ class MqttJs(Library):
 
     name = "mqttjs"
     transports = ("tcp", "ws", "tls", "wss")
-    returns = exactly_once = resumes = True
+    returns = exactly_once = resumes = npm = True
 
     def __init__(self, cache: Path) -> None:
         self._cache = self._modules = cache
@@ -164,7 +125,7 @@ class MqttJs(Library):
 
     def open(self, where: Endpoint, options: Options) -> Session:
         if self._node is None:
-            self._node = Node(require_tool("node", package="nodejs"), self._modules)
+            self._node = Node(self._modules)
         return MqttJsSession(self._node, f"s{next(self._names)}", where, options)
 
     def stop(self) -> None:
