@@ -2,18 +2,18 @@
 
     FluxError
     ├── ProtocolError(reason, text)   the peer broke the protocol; `reason` is the code to answer with
+    │   └── AuthError                 the peer is refused: its login, its permission, or because the broker is busy
     ├── UsageError                    our own caller broke a contract: a bug in this process
     ├── ConfigError(path, text)       the configuration cannot be used; `path` is the key, dotted
-    ├── AuthError(reason, text)       the peer may not do this; `reason` as above
-    ├── ClientError                   what fluxmq.client raises; more of it stands in fluxmq/client/errors.py
-    │   ├── NotConnected              there is no connection, or it is no more
-    │   └── WindowFull                the server takes no more before it has acknowledged
-    └── StorageError                  the disk, or what stands on it, failed
-        ├── CorruptError              what stands on it is not what was written
-        └── ShortageError             there is no space or no descriptor just now
+    ├── ClientError                   base of the errors of fluxmq.client; fluxmq/client/errors.py has the others
+    │   ├── NotConnected              there is no connection
+    │   └── WindowFull                the server must acknowledge publishes before it takes more
+    └── StorageError                  the disk failed, or a file cannot be used
+        ├── CorruptError              a file does not hold what was written to it
+        └── ShortageError             space or descriptors have run out for now
 
-A codec raises ProtocolError and nothing else. Errors carry blame and the code for the wire, so that nobody
-further out has to guess either.
+A codec raises ProtocolError and nothing else. An error says whose fault it is and carries the code for the wire, so
+that outer layers guess neither.
 """
 __all__ = ["AuthError", "ClientError", "ConfigError", "CorruptError", "FluxError", "NotConnected", "ProtocolError",
            "ShortageError", "StorageError", "UsageError", "WindowFull"]
@@ -41,7 +41,8 @@ class ProtocolError(FluxError):
 
 
 class AuthError(ProtocolError):
-    """The peer is not who it must be, or may not do what it asks (0x86, 0x87, 0x8C)."""
+    """The broker refuses a login or an operation: bad credentials (0x86), no permission (0x87), the password cannot be
+    checked now (0x88), too many logins wait (0x89), a ban (0x8A), an unknown authentication method (0x8C)."""
 
 
 class ClientError(FluxError):
