@@ -18,9 +18,9 @@ EXTRA = ("pyspark", "py4j", "pyarrow", "numpy", "pandas")
 # command: module of this package, the click command in it, what it does. The table, so that help imports nothing.
 JOBS: dict[str, tuple[str, str, str]] = {
     "run": ("replay.command", "run", "Replay a recording against a broker."),
-    "profile": ("profile.command", "profile", "What is in a recording."),
-    "verify": ("verify.command", "verify", "Did the broker deliver what it must, and nothing else?"),
-    "show": ("report.show", "show", "What a replay came to."),
+    "profile": ("profile.command", "profile", "Show what is in a recording."),
+    "verify": ("verify.command", "verify", "Check that the broker delivered what it must, and nothing else."),
+    "show": ("report.show", "show", "Show the outcome of a replay."),
     "compare": ("report.compare", "compare", "Show two results beside each other, as HTML and as text."),
     "gate": ("gate.command", "gate", "Judge results against others, by thresholds, telling noise from regressions."),
 }

@@ -41,9 +41,9 @@ def render_amqp(figures: dict[str, Any]) -> str:
                  f"{total['reordered']:,} out of order")
     for key, what in (("foreign", "deliveries or confirms of nothing that was sent here"),
                       ("redelivered", "delivered again"), ("refused", "refused (basic.nack)"),
-                      ("returned", "returned: they could not be routed"), ("stalls", "times the loop stood still"),
+                      ("returned", "returned: they could not be routed"), ("stalls", "pauses without any progress"),
                       ("pauses", "times the broker asked not to publish"),
-                      ("overruns", "left out: the broker was behind")):
+                      ("overruns", "not sent: the broker's backlog was full")):
         if total[key]:
             lines.append(f"           {total[key]:,} {what}")
     if total["expected"] and not figures["checked"]:
@@ -52,7 +52,7 @@ def render_amqp(figures: dict[str, Any]) -> str:
         lines.append(f"broker     {figures['broker_cpu_us_per_message']:.3f} µs CPU per message, "
                      f"{100 * figures['broker_cpu_share']:.0f} % of a processor, "
                      f"{figures['broker_memory']['rss'] / 2**20:.1f} MiB resident, "
-                     f"{figures['broker_memory']['peak'] / 2**20:.1f} MiB at most")
+                     f"{figures['broker_memory']['peak'] / 2**20:.1f} MiB max")
     lines.append(f"generator  {100 * figures['generator_cpu_share']:.0f} % of a processor")
     return "\n".join(lines)
 

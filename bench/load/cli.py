@@ -233,7 +233,7 @@ def many_command(folder: Path | None, smoke: bool, as_json: bool, **given: Any) 
 @click.option("--smoke", is_flag=True, help="A flood of a fraction of a second, to see that it works.")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as one JSON object.")
 def flood_command(smoke: bool, as_json: bool, **given: Any) -> None:
-    """Flood FluxMQ with one kind of request: how long a bystander waits for his answers, and what the flood gets."""
+    """Flood FluxMQ with one kind of request: how long another client waits for its answers, and what the flood gets."""
     if smoke:
         given |= {"seconds": SMOKE_SECONDS, "warmup": SMOKE_WARMUP, "clients": 3, "retained": 1000}
     with temporary("fluxmq-flood-", None) as own:

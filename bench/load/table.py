@@ -108,8 +108,9 @@ def render_load(figures: dict[str, Any]) -> str:
     lines += latency_line("latency", figures["latency_us"]) + latency_line("ack", figures["ack_latency_us"])
     lines.append(f"whole run  {total['sent']:,} sent, {total['delivered']:,} of {total['expected']:,} delivered, "
                  f"{total['lost']:,} lost, {total['duplicates']:,} duplicates, {total['reordered']:,} out of order")
-    for key, what in (("foreign", "deliveries that nobody here asked for"), ("refused", "refused by reason code"),
-                      ("stalls", "times the loop stood still"), ("overruns", "left out: the broker was behind")):
+    for key, what in (("foreign", "deliveries to no subscription of this run"), ("refused", "refused by reason code"),
+                      ("stalls", "pauses without any progress"),
+                      ("overruns", "not sent: the broker's backlog was full")):
         if total[key]:
             lines.append(f"           {total[key]:,} {what}")
     if not figures["checked"]:
@@ -118,7 +119,7 @@ def render_load(figures: dict[str, Any]) -> str:
         lines.append(f"broker     {figures['broker_cpu_us_per_message']:.3f} µs CPU per message, "
                      f"{100 * figures['broker_cpu_share']:.0f} % of a processor, "
                      f"{figures['broker_memory']['rss'] / 2**20:.1f} MiB resident, "
-                     f"{figures['broker_memory']['peak'] / 2**20:.1f} MiB at most")
+                     f"{figures['broker_memory']['peak'] / 2**20:.1f} MiB max")
     lines.append(f"generator  {100 * figures['generator_cpu_share']:.0f} % of a processor")
     return "\n".join(lines)
 
@@ -130,21 +131,21 @@ def render_backlog(figures: dict[str, Any]) -> str:
         f"filled     {figures['messages']:,} {figures['kind']} messages of {figures['size']} bytes, "
         f"{figures['fill_per_second']:,.0f}/s",
         f"memory     {figures['bytes_per_message']:.1f} bytes per message; {mib['rss_empty']:.1f} MiB empty, "
-        f"{mib['rss_light']:.1f} with a tenth, {mib['rss_full']:.1f} with all, {mib['rss_peak']:.1f} at most",
+        f"{mib['rss_light']:.1f} with a tenth, {mib['rss_full']:.1f} with all, {mib['rss_peak']:.1f} max",
         f"restart    {figures['restart_seconds']:.2f} s after a {figures['restart']}, "
         f"{figures['start_seconds_empty']:.2f} s of them also when empty",
         f"memory     {figures['bytes_per_message_restarted']:.1f} bytes per message; {mib['rss_restarted']:.1f} MiB, "
-        f"{mib['rss_restarted_peak']:.1f} at most"])
+        f"{mib['rss_restarted_peak']:.1f} max"])
 
 
 def render_many(figures: dict[str, Any]) -> str:
     """The figures of many of something."""
     lines = [f"{figures['count']:,} {figures['kind']}",
              f"memory     {figures['bytes_each']:,.0f} bytes each, {figures['bytes_each_restarted']:,.0f} restarted, "
-             f"{figures['rss_peak'] / 2**20:.1f} MiB at most, {figures['rss_restarted_peak'] / 2**20:.1f} after it",
+             f"{figures['rss_peak'] / 2**20:.1f} MiB max, {figures['rss_restarted_peak'] / 2**20:.1f} after it",
              f"start      {figures['start_seconds']:.2f} s, {figures['start_seconds_used']:.2f} s when all was used, "
              f"{figures['start_seconds_empty']:.2f} s empty"]
-    lines += [f"{name:18} {each['seconds']:8.2f} s, a bystander waits {each['longest_wait'] * 1000:8.1f} ms at most"
+    lines += [f"{name:18} {each['seconds']:8.2f} s, a bystander waits {each['longest_wait'] * 1000:8.1f} ms max"
               for name, each in figures["phases"].items()]
     return "\n".join(lines)
 
@@ -159,5 +160,5 @@ def render_storm(figures: dict[str, Any]) -> str:
     weight = figures.get("broker_memory")
     if weight:
         lines.append(f"broker     {weight['bytes_per_connection']:,.0f} bytes per connection, "
-                     f"{weight['rss_all'] / 2**20:.1f} MiB resident, {weight['peak'] / 2**20:.1f} MiB at most")
+                     f"{weight['rss_all'] / 2**20:.1f} MiB resident, {weight['peak'] / 2**20:.1f} MiB max")
     return "\n".join(lines)

@@ -100,7 +100,8 @@ class ServerContexts:
         if self._min_version not in MIN_VERSIONS:
             raise self._fail("min_version", f"{self._min_version!r} is not known; {' and '.join(MIN_VERSIONS)} are")
         if self._client_auth != "none" and not self._ca_file:
-            raise self._fail("ca_file", f"client_auth {self._client_auth} needs it: who vouches for the clients?")
+            raise self._fail("ca_file", f"client_auth {self._client_auth} needs it: name the authorities that "
+                                        "sign the clients' certificates")
         if self._client_auth == "none" and self._ca_file:
             raise self._fail("client_auth", "none asks clients for no certificate, so ca_file would do nothing; "
                              "say request or require, or leave ca_file out")
@@ -221,7 +222,7 @@ def _read_pem(path: str, key: str, name: str, mark: str) -> bytes:
 def _read_key(path: str, name: str) -> bytes:
     data = _read_pem(path, "key_file", name, "PRIVATE KEY-----")
     if b"ENCRYPTED" in data:
-        raise _fault(path, "key_file", f"{name} is encrypted, and nobody is there to give the pass phrase; "
+        raise _fault(path, "key_file", f"{name} is encrypted, and the broker cannot ask for the pass phrase; "
                      "`openssl pkey -in FILE -out PLAIN` decrypts it")
     return data
 

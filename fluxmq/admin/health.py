@@ -102,7 +102,7 @@ class _Pages:
             return route(query)
         except Exception:
             _LOG.exception("a page could not be made", extra={"page": path})
-            return text_answer(500, "it could not be found out; the log says why")
+            return text_answer(500, "an internal error prevented the answer; the log says why")
 
     def _answer_health(self, query: str) -> Answer:
         body = self._health()

@@ -179,7 +179,7 @@ class HttpServer:
             return self._handler.refuse(504, "it took too long; it may have been done nevertheless")
         except Exception:
             _LOG.exception("a page could not be made", extra={"page": request.target[:200]})
-            return self._handler.refuse(500, "it could not be found out; the log says why")
+            return self._handler.refuse(500, "an internal error prevented the answer; the log says why")
         if isinstance(answer, Stream) and (self._streams >= self._bounds.streams_max):
             await answer.pieces.aclose()
             return self._handler.refuse(503, f"{self._streams} streams are open, and there may be no more")

@@ -72,7 +72,7 @@ class AdminClient:
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from error
         if len(content) > _ANSWER_BYTES_MAX:
-            raise AdminError("the answer is larger than any should be")
+            raise AdminError("the answer is too large")
         return _read(response.status, content)
 
     def lines(self, *segments: str, query: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:

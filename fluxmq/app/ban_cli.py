@@ -25,7 +25,7 @@ def _rows(bans: list[dict[str, Any]]) -> str:
 @ban.command("list")
 @asks
 def ban_list(place: Place) -> None:
-    """List the bans that stand, the first to end first."""
+    """List the current bans, the one that ends first on top."""
     answer = place.client.ask("GET", "bans")
     more = answer["standing"] - len(answer["bans"])
     place.show(answer, lambda: _rows(answer["bans"]) + (f"and {more} more" if more > 0 else "")

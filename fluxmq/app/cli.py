@@ -28,8 +28,7 @@ __all__ = ["cli", "main"]
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _config_option = click.option("--config", "file", type=_FILE, metavar="FILE", help="Configuration in YAML.")
 _set_option = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE",
-                           help="Set one key, such as log.level=debug. May be repeated; stronger than file and "
-                                "environment.")
+                           help="Set one key, such as log.level=debug. Repeatable; overrides file and environment.")
 _users_option = click.option("--file", "file", type=_FILE, required=True, metavar="FILE",
                              help="The users file, auth.users_file of the configuration.")
 
@@ -56,7 +55,7 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version,
-              help="As `fluxmq version`.")
+              help="Same as `fluxmq version`.")
 def cli() -> None:
     """FluxMQ, a message broker."""
 
@@ -91,7 +90,7 @@ def config() -> None:
 @config.command("check")
 @click.argument("file", type=_FILE)
 def config_check(file: Path) -> None:
-    """Say everything that is wrong with FILE. Environment and flags are left out: it is the file that is checked."""
+    """Report every problem in FILE. Only the file is checked, without environment and flags."""
     from fluxmq.app.certificates import check_certificates
     from fluxmq.app.config import InvalidConfig, load
 
@@ -133,7 +132,7 @@ def config_explain(key: str) -> None:
 
 @cli.command()
 def version() -> None:
-    """Print the version, and those of what decides how it runs."""
+    """Print the version of FluxMQ, and of Python and the libraries that it uses."""
     click.echo(_versions())
 
 
@@ -148,7 +147,7 @@ def _file_errors(file: Path) -> Iterator[None]:
 
 @cli.group()
 def user() -> None:
-    """Keep the users file."""
+    """Manage the users file."""
 
 
 @user.command("add")
@@ -172,11 +171,11 @@ def user_add(name: str, file: Path, password_stdin: bool, namespace: str | None)
         except click.Abort:
             if sys.stdin.isatty():
                 raise
-            raise click.UsageError("nobody is there to type the password: give it on standard input, one line, with "
+            raise click.UsageError("standard input is not a terminal: pass the password as its only line, with "
                                    "--password-stdin") from None
     with _file_errors(file):
         users.add_user(str(file), name, password, namespace=namespace)
-    click.echo(f"{name} may log in; a running broker learns it by SIGHUP")
+    click.echo(f"{name} may log in; send SIGHUP to a running broker to apply this")
 
 
 @user.command("remove")
@@ -190,7 +189,7 @@ def user_remove(name: str, file: Path) -> None:
         removed = users.remove_user(str(file), name)
     if not removed:
         raise click.ClickException(f"{file} has no user {name}")
-    click.echo(f"{name} is removed; a running broker learns it by SIGHUP")
+    click.echo(f"{name} is removed; send SIGHUP to a running broker to apply this")
 
 
 @user.command("list")

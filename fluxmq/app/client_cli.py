@@ -24,7 +24,7 @@ def client() -> None:
 
 @client.command("list")
 @click.option("-n", "--count", type=click.IntRange(0), default=_PAGE, show_default=True,
-              help="At most so many, by namespace and identifier; 0: all.")
+              help="List up to this many, by namespace and identifier; 0: all.")
 @click.option("--namespace", metavar="NAME", help="Only those in this namespace.")
 @asks
 def client_list(place: Place, count: int, namespace: str | None) -> None:

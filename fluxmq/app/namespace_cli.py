@@ -18,7 +18,7 @@ _PARTS = {"connections": "connection", "sessions": "session", "queues": "queue",
 
 @click.group()
 def namespace() -> None:
-    """Look after namespaces of a running broker: tenants of MQTT, virtual hosts of AMQP."""
+    """Manage namespaces of a running broker: tenants of MQTT, virtual hosts of AMQP."""
 
 
 def _row(about: dict[str, Any]) -> dict[str, Any]:

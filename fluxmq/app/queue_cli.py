@@ -29,7 +29,7 @@ _PUBLISH_BYTES_MAX = 4 << 20  # of payload in one request; the broker takes 16 M
 
 @click.group()
 def queue() -> None:
-    """Look after queues and streams of a running broker."""
+    """Manage queues and streams of a running broker."""
 
 
 @queue.command("list")
@@ -101,8 +101,8 @@ def _value(text: str) -> Any:
 
 @queue.command("delete")
 @click.argument("name")
-@click.option("--if-unused", is_flag=True, help="Only when nobody consumes.")
-@click.option("--if-empty", is_flag=True, help="Only when nothing is in it.")
+@click.option("--if-unused", is_flag=True, help="Only if it has no consumers.")
+@click.option("--if-empty", is_flag=True, help="Only if it is empty.")
 @yes_option
 @asks_queues
 def queue_delete(place: Place, name: str, if_unused: bool, if_empty: bool, yes: bool) -> None:
@@ -130,10 +130,10 @@ def queue_purge(place: Place, name: str, yes: bool) -> None:
 @click.argument("name")
 @click.option("--from", "start", metavar="POSITION", help="first, last, next, N, -N or timestamp:ISO8601. "
                                                           "Default: COUNT messages before the end.")
-@click.option("-n", "--count", type=click.IntRange(0), help="At most so many messages; default 10, or all if --from is "
-                                                            "given; with --follow, how many before those to come.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until interrupted.")
-@click.option("--properties", is_flag=True, help="Show their properties too.")
+@click.option("-n", "--count", type=click.IntRange(0), help="Print up to this many messages; default 10, all with "
+                                                            "--from; with --follow, how many before the new ones.")
+@click.option("-f", "--follow", is_flag=True, help="Also print new messages, until interrupted.")
+@click.option("--properties", is_flag=True, help="Also print their properties.")
 @partition_option
 @asks_queues
 def queue_tail(place: Place, name: str, start: str | None, count: int | None, follow: bool, properties: bool,
@@ -160,14 +160,14 @@ def queue_tail(place: Place, name: str, start: str | None, count: int | None, fo
 @click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A user property. Repeatable.")
 @click.option("--partition-key", help="Messages with one key are in one partition, in order.")
 @click.option("--priority", type=click.IntRange(0, 9), help="9 goes first.")
-@click.option("--delay", type=click.FloatRange(0), metavar="SECONDS", help="Not to be delivered before.")
-@click.option("--expiry", type=click.IntRange(0, 0xFFFFFFFF), metavar="SECONDS", help="Not to be delivered after.")
+@click.option("--delay", type=click.FloatRange(0), metavar="SECONDS", help="Deliver only after this time.")
+@click.option("--expiry", type=click.IntRange(0, 0xFFFFFFFF), metavar="SECONDS", help="Do not deliver after this time.")
 @click.option("--content-type", default="", help="Content Type.")
 @asks_queues
 def queue_publish(place: Place, name: str, message: str | None, key: str, pairs: tuple[str, ...],
                   partition_key: str | None, priority: int | None, delay: float | None, expiry: int | None,
                   content_type: str) -> None:
-    """Publish MESSAGE, or each line of standard input, to the queue NAME. Done is when it is on the disk."""
+    """Publish MESSAGE, or each line of standard input, to the queue NAME. Returns when it is on the disk."""
     properties: list[tuple[str, str]] = []
     for text in pairs:
         word, equals, value = text.partition("=")
@@ -191,7 +191,7 @@ def queue_publish(place: Place, name: str, message: str | None, key: str, pairs:
         except AdminError as error:
             accepted += error.answer.get("accepted", 0)
             if accepted:
-                raise AdminError(f"after {accepted} messages that are in: {error}", status=error.status,
+                raise AdminError(f"{accepted} messages were published, then: {error}", status=error.status,
                                  word=error.word) from error
             raise
         accepted += answer["accepted"]
@@ -262,7 +262,7 @@ def queue_groups(place: Place, name: str, gone: str | None) -> None:
 @partition_option
 @asks_queues
 def queue_seek(place: Place, name: str, group: str, position: str, partition: int | None) -> None:
-    """Let GROUP of the queue NAME go on at POSITION: first, last, next, N, -N (before the end) or timestamp:ISO8601."""
+    """Move GROUP of the queue NAME to POSITION: first, last, next, N, -N (before the end) or timestamp:ISO8601."""
     answer = place.client.ask("POST", "queues", name, "groups", group, "seek",
                               body={"position": read_position(position), "partition": partition})
     place.show(answer, lambda: as_table(answer["positions"], {"partition": "PARTITION", "next": "NEXT"}))
@@ -273,7 +273,7 @@ def queue_seek(place: Place, name: str, group: str, position: str, partition: in
 
 @queue.group("dlq")
 def dlq() -> None:
-    """Look after dead letters: what was rejected, failed too often, expired or did not fit."""
+    """Manage dead letters: messages that were rejected, failed too often, expired or did not fit."""
 
 
 @dlq.command("list")
@@ -290,7 +290,7 @@ def dlq_list(place: Place) -> None:
 @dlq.command("show")
 @click.argument("name")
 @click.option("--from", "start", default="first", metavar="POSITION", help="Where to begin; default: the oldest.")
-@click.option("-n", "--count", type=click.IntRange(1), default=10, show_default=True, help="At most so many.")
+@click.option("-n", "--count", type=click.IntRange(1), default=10, show_default=True, help="Print up to this many.")
 @asks_queues
 def dlq_show(place: Place, name: str, start: str, count: int) -> None:
     """Print dead letters of the queue NAME with reason, origin and count. The first word names one for `replay`."""
@@ -316,7 +316,7 @@ def dlq_replay(place: Place, name: str, places: tuple[str, ...], everything: boo
     except AdminError as error:
         if not replayed:
             raise
-        raise AdminError(f"after {replayed} dead letters that are back: {error}", status=error.status,
+        raise AdminError(f"{replayed} dead letters are back, then: {error}", status=error.status,
                          word=error.word) from error
     place.show({"replayed": replayed}, lambda: f"{replayed} dead letters are back in {plain(name)}")
 

@@ -70,7 +70,7 @@ def asks(function: Callable[Concatenate[Place, _P], _T]) -> Callable[..., _T]:
     for option in (
             click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table."),
             click.option("--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-                         help="The configuration of the broker: says where its socket is."),
+                         help="The broker's configuration file, which says where its socket is."),
             click.option("--socket", type=click.Path(path_type=Path), metavar="PATH",
                          help="The broker's admin socket. Default: admin.sock in storage.dir of the configuration.")):
         command = option(command)
@@ -86,7 +86,7 @@ def asks_queues(function: Callable[Concatenate[Place, _P], _T]) -> Callable[...,
     command.__name__, command.__doc__ = function.__name__, function.__doc__
     command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
     return asks(click.option("--namespace", metavar="NAME", help=(
-        "Of this namespace. Without, a queue outside / is called NAMESPACE/NAME."))(command))
+        "Only in this namespace. Without it, NAMESPACE/NAME is a queue outside /."))(command))
 
 
 def confirm(yes: bool, question: str) -> None:
@@ -95,7 +95,7 @@ def confirm(yes: bool, question: str) -> None:
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        raise click.UsageError("there is nobody to ask: say --yes") from None
+        raise click.UsageError("standard input is not a terminal: confirm with --yes") from None
     if not agreed:
         from fluxmq.app.admin_client import AdminError
 

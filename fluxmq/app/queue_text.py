@@ -71,7 +71,7 @@ def as_queue(queue: dict[str, Any]) -> str:
         # those that always matter, and what has happened of the others
         shown = [(key, number) for key, number in counts.items()
                  if number or key in ("appended", "delivered", "settled")]
-        out += ["", "since it was made, or the broker started"]
+        out += ["", "since the queue was created or the broker started"]
         out += [f"  {plain(key).replace('_', ' ')}: {plain(number)}" for key, number in shown]
     amqp = queue.get("amqp")
     if isinstance(amqp, dict):
@@ -96,7 +96,7 @@ def as_queue(queue: dict[str, Any]) -> str:
 def limited_in(groups: Sequence[dict[str, Any]]) -> list[str]:
     """A line for each consumer that gets nothing more before it settles what it has."""
     return [f"{plain(member.get('client') or 'a consumer')} of group {plain(group.get('name'))} has "
-            f"{plain(member.get('held'))} unsettled messages, and gets no more before it settles some: set a prefetch"
+            f"{plain(member.get('held'))} unsettled messages and gets no more until it settles some: set a prefetch"
             for group in groups for member in group.get("members") or [] if member.get("limited")]
 
 

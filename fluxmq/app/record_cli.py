@@ -68,7 +68,7 @@ def _patterns(context: click.Context, parameter: click.Parameter, values: tuple[
 @click.option("--attach", "socket", type=click.Path(path_type=Path), metavar="ADDR",
               help="The broker's admin socket. Default: that of the configuration.")
 @click.option("--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="The configuration of the broker: says where its socket is, and what the options below default to "
+              help="The broker's configuration file: where its socket is, and the defaults of the options below "
                    "(section record).")
 @click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Directory of this recording, new or empty. Default: one named by date and time in record.dir.")
@@ -77,12 +77,13 @@ def _patterns(context: click.Context, parameter: click.Parameter, values: tuple[
 @click.option("--client", "clients", multiple=True, callback=_patterns, metavar="PATTERN",
               help="Only clients whose id matches; * and ? are wild. Repeatable.")
 @click.option("--protocol", "protocols", multiple=True, type=click.Choice(_PROTOCOLS), help="Only these. Repeatable.")
-@click.option("--sample", type=click.IntRange(1, 100), metavar="PERCENT", help="Only so many of all clients, whole.")
+@click.option("--sample", type=click.IntRange(1, 100), metavar="PERCENT",
+              help="Record this share of the clients, each completely.")
 @click.option("--payload", type=click.Choice(_PAYLOADS), help="What is kept of payloads.")
-@click.option("--max-rows", type=click.IntRange(1), help="Close a file at so many rows.")
-@click.option("--max-size", callback=_size, metavar="SIZE", help="Close a file at this size.")
-@click.option("--max-time", callback=_duration, metavar="TIME", help="Close a file after this time.")
-@click.option("--max-disk", callback=_size, metavar="SIZE", help="Stop when the files have this size together.")
+@click.option("--max-rows", type=click.IntRange(1), help="Start a new file after this many rows.")
+@click.option("--max-size", callback=_size, metavar="SIZE", help="Start a new file at this size.")
+@click.option("--max-time", callback=_duration, metavar="TIME", help="Start a new file after this time.")
+@click.option("--max-disk", callback=_size, metavar="SIZE", help="Stop when all files together reach this size.")
 @click.option("--ring-size", callback=_size, metavar="SIZE", help="Memory between broker and writer.")
 @click.option("--duration", callback=_duration, metavar="TIME", help="Stop after this time. Default: at Ctrl+C.")
 @click.pass_context

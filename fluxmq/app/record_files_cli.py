@@ -42,7 +42,7 @@ def import_command(capture: Path, directory: Path, payload: Any, mqtt_ports: tup
                    amqp_ports: tuple[int, ...]) -> None:
     """Make a recording in DIRECTORY of the MQTT and AMQP 0-9-1 in CAPTURE, a pcap or pcapng file.
 
-    TLS cannot be read. What a capture lacks is told at the end, and stands in the recording as `lost`.
+    TLS cannot be read. Gaps in the capture are reported at the end and recorded as `lost`.
     """
     _need_pyarrow()
     from fluxmq.record.importer import AMQP_PORTS, MQTT_PORTS, import_capture
@@ -90,7 +90,7 @@ def _words(recording: Recording) -> str:
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="The manifest, with the parts that are there.")
 def show_command(directory: Path, as_json: bool) -> None:
-    """Say what the recording in DIRECTORY is: of what, when, how much, and how it ended."""
+    """Show which broker the recording in DIRECTORY is of, when it was made, its size, and how it ended."""
     _need_pyarrow()
     import msgspec
 

@@ -12,8 +12,8 @@ from fluxmq.storage.store import RocksStore
 
 __all__ = ["TORN", "tell"]
 
-TORN = ("This is what a crash or a loss of power leaves of a write that nobody was told is safe. If there was "
-         "neither, the disk has damaged the end of the file, and what was confirmed last may be lost: look at the "
+TORN = ("A crash or a loss of power leaves this of a write that was not confirmed yet. If there was "
+         "neither, the disk has damaged the end of the file, and the last confirmed messages may be lost: check the "
          "kernel's log")
 
 

@@ -232,7 +232,7 @@ class QueueAdmin:
         if any(cursor.held for cursor in found.cursors):
             raise QueueRefused("conflict", f"consumers of group {group} have messages in hand", "stop them first")
         if any(reader.group is found for reader in state.queue.readers):
-            raise QueueRefused("conflict", f"group {group} has readers, who would go on where they are",
+            raise QueueRefused("conflict", f"group {group} has readers, which would not notice the change",
                                "stop them first")
         wanted = [cursor for cursor in found.cursors if partition is None or cursor.partition == partition]
         # all are read before the first is moved: what makes no sense moves none

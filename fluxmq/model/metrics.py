@@ -88,7 +88,8 @@ _DEATH = Label("reason", ("rejected", "max_retries", "expired", "overflow"))
 # Name for one queue, kind, help, unit, labels.
 _Row = tuple[str, Literal["counter", "gauge"], str, str, tuple[Label, ...]]
 _OF_A_QUEUE: tuple[_Row, ...] = (
-    ("fluxmq_queue_messages", "gauge", "Messages the group furthest behind has not settled.", "", (_QUEUE_STATE,)),
+    ("fluxmq_queue_messages", "gauge", "Messages that the group with the largest backlog has not settled.", "",
+     (_QUEUE_STATE,)),
     ("fluxmq_queue_bytes", "gauge", "Bytes of messages kept.", "bytes", ()),
     ("fluxmq_queue_appended_total", "counter", "Messages appended; delayed ones when they are due.", "", ()),
     ("fluxmq_queue_refused_total", "counter", "Publishes that were refused.", "", (_QUEUE_REFUSAL,)),
@@ -155,18 +156,18 @@ METRICS: tuple[Metric, ...] = (
            "Failed logins that were refused later (auth.delay_after)."),
     Metric("fluxmq_login_bans_total", "counter", "Bans for failed logins: of a user at an address, of an address.",
            labels=(Label("of", ("user", "address")),)),
-    Metric("fluxmq_login_bans", "gauge", "Bans that stand."),
+    Metric("fluxmq_login_bans", "gauge", "Bans in force."),
     Metric("fluxmq_acl_denied_total", "counter", "What the ACL did not allow.",
            labels=(Label("action", ("publish", "subscribe")),)),
-    Metric("fluxmq_decisions_total", "counter", "Permissions that somebody else was asked for: allowed, refused, not "
-                                                "answered in time, or the question failed.",
+    Metric("fluxmq_decisions_total", "counter", "Permissions that an external authority was asked for: allowed, "
+                                                "refused, not answered in time, or the question failed.",
            labels=(Label("answer", ("allowed", "refused", "late", "failed")),)),
-    Metric("fluxmq_connections_asking", "gauge", "Connections that are not read because such an answer is missing."),
+    Metric("fluxmq_connections_asking", "gauge", "Connections that are not read because they wait for such an answer."),
     Metric("fluxmq_recording", "gauge", "Whether traffic is being recorded: 1, or 0."),
     Metric("fluxmq_record_entries_total", "counter", "Reads, writes and events handed to the writer of a recording."),
     Metric("fluxmq_record_bytes_total", "counter", "Bytes of them.", "bytes"),
-    Metric("fluxmq_record_lost_entries_total", "counter", "Those that are in no recording: the writer was behind, or "
-                                                          "died."),
+    Metric("fluxmq_record_lost_entries_total", "counter", "Entries that are in no recording: the writer was too slow, "
+                                                          "or died."),
     Metric("fluxmq_record_lost_bytes_total", "counter", "Bytes of them.", "bytes"),
     Metric("fluxmq_record_writer_restarts_total", "counter", "Writers started anew because one had died."),
     Metric("fluxmq_namespaces", "gauge", "Namespaces. Those below are of the first hundred, \"/\" and then by name."),
@@ -197,5 +198,6 @@ QUEUE_METRICS: tuple[Metric, ...] = (
     *(Metric(name, kind, text, unit, (_QUEUE, *labels))
       for name, kind, text, unit, labels in _PER_QUEUE),
     Metric("fluxmq_queue_group_lag", "gauge",
-           "Messages that a group has not settled, or of a stream not read.", labels=(_QUEUE, Label("group", ()))),
+           "Consumer lag: messages that a group has not settled; of a stream, not read.",
+           labels=(_QUEUE, Label("group", ()))),
 )

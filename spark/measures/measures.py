@@ -63,20 +63,20 @@ class Measure:
 
 MEASURES: dict[str, Measure] = {
     "throughput": Measure("Throughput", "messages/s", "higher"),
-    "latency_p50_us": Measure("Latency, median", "µs", "lower"),
-    "latency_p90_us": Measure("Latency, 90 %", "µs", "lower"),
-    "latency_p99_us": Measure("Latency, 99 %", "µs", "lower"),
-    "latency_p99_9_us": Measure("Latency, 99.9 %", "µs", "lower"),
+    "latency_p50_us": Measure("Latency, p50", "µs", "lower"),
+    "latency_p90_us": Measure("Latency, p90", "µs", "lower"),
+    "latency_p99_us": Measure("Latency, p99", "µs", "lower"),
+    "latency_p99_9_us": Measure("Latency, p99.9", "µs", "lower"),
     "cpu_per_message_us": Measure("Broker CPU per message", "µs", "lower"),
-    "memory_peak_mib": Measure("Broker memory, most", "MiB", "lower"),
-    "memory_end_mib": Measure("Broker memory, at the end", "MiB", "lower"),
+    "memory_peak_mib": Measure("Broker memory, max", "MiB", "lower"),
+    "memory_end_mib": Measure("Broker memory, end", "MiB", "lower"),
     "lost": Measure("Lost", "messages", "zero"),
     "duplicates": Measure("Duplicates", "messages", "zero"),
     "order_violations": Measure("Out of order", "messages", "zero"),
     "unanswered": Measure("Publishes without acknowledgement", "messages", "zero"),
     "published": Measure("Published", "messages", ""),
     "delivered": Measure("Delivered", "messages", ""),
-    "late_p99_us": Measure("Sent late, 99 %", "µs", "lower"),
+    "late_p99_us": Measure("Send delay, p99", "µs", "lower"),
     "window_s": Measure("Measured window", "s", ""),
 }
 

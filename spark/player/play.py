@@ -85,9 +85,9 @@ def play(operations: Iterable[pa.RecordBatch], options: PlayOptions, status: Pla
     async def run() -> None:
         loop = asyncio.get_running_loop()
         feed, player = _Feed(operations, loop), Player(options, status, rows.put, chosen, settlers)
-        stops.append(lambda: loop.call_soon_threadsafe(player.stop, "nobody takes its rows any more"))
+        stops.append(lambda: loop.call_soon_threadsafe(player.stop, "Spark no longer reads its rows"))
         if unwanted.is_set():
-            player.stop("nobody takes its rows any more")
+            player.stop("Spark no longer reads its rows")
         try:
             await player.run(feed.batches_of_it())
         finally:

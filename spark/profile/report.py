@@ -24,8 +24,8 @@ __all__ = ["profile_page"]
 
 Found = Mapping[str, Any]
 Counts = Mapping[str, Mapping[int, int]]
-SPREAD = {"mean": "mean", "least": "least", "p50": "median", "p90": "90 %", "p99": "99 %", "p99.9": "99.9 %",
-          "most": "most"}
+# Key of quantiles() → heading.
+SPREAD = {"mean": "mean", "least": "min", "p50": "p50", "p90": "p90", "p99": "p99", "p99.9": "p99.9", "most": "max"}
 SENT = ("PUBLISH in", "basic.publish in")
 CAME = ("PUBLISH out", "basic.deliver out", "basic.get-ok out")
 
@@ -54,7 +54,7 @@ def _rates(found: Found) -> Html:
     storms = [(instant(one["second"] * 10**9), count_text(one["opened"])) for one in over["storms"]["worst"]]
     return section("Rates", over_time("rates", "Messages over time", "messages/s", series),
                    table("Per second", ("", *SPREAD.values()), rows),
-                   table("Storms of connections, the worst", ("second", "opened"), storms) if storms else Html())
+                   table("Connection storms, the largest", ("second", "opened"), storms) if storms else Html())
 
 
 def _summed(kinds: Sequence[Found], name: Callable[[Found], str]) -> list[list[str]]:

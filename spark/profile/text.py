@@ -23,12 +23,11 @@ def _when(ns: int) -> str:
 
 
 def _spread(found: dict[str, Any], shown: Any) -> str:
-    """median 3, 90 % 5, … of quantiles()."""
+    """quantiles() as "min 1, p50 3, p90 5, …"."""
     if not found:
         return "none"
-    named = [("least", "least"), ("p50", "median"), ("p90", "90 %"), ("p99", "99 %"), ("p99.9", "99.9 %"),
-             ("most", "most")]
-    return ", ".join(f"{name} {shown(found[key])}" for key, name in named if found.get(key) is not None)
+    named = {"least": "min", "p50": "p50", "p90": "p90", "p99": "p99", "p99.9": "p99.9", "most": "max"}
+    return ", ".join(f"{name} {shown(found[key])}" for key, name in named.items() if found.get(key) is not None)
 
 
 def _table(rows: list[list[str]], indent: str = "  ") -> list[str]:
@@ -75,7 +74,7 @@ def _rates(found: dict[str, Any]) -> list[str]:
     if storms["seconds"]:
         worst = ", ".join(f"{count_text(one['opened'])} in the second from {_when(one['second'] * 10**9)}"
                           for one in storms["worst"])
-        lines.append(f"  storms of connections: {count_text(storms['seconds'])} seconds; {worst}")
+        lines.append(f"  connection storms: {count_text(storms['seconds'])} seconds; {worst}")
     return lines
 
 

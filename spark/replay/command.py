@@ -192,16 +192,18 @@ def _report(summary: Summary, out: str) -> str:
               help="Where AMQP 0-9-1 clients go; without, port 5672 of the broker, or the broker itself when the "
                    "recording has no other clients.")
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
-              help="2 plays in half of the recorded time.")
+              help="Factor; 2 replays in half of the recorded time.")
 @click.option("--fast", is_flag=True, help="As fast as possible, in the recorded order of each client.")
 @click.option("--copies", type=click.IntRange(1), default=1, show_default=True,
               help="How many times to play the recording at once, each with client ids and topics of its own.")
 @click.option("--master", metavar="URL", help="Of Spark; without, local[*] in this process.")
-@click.option("--partitions", type=click.IntRange(1), help="Players at one time; without, one for each slot of Spark.")
+@click.option("--partitions", type=click.IntRange(1),
+              help="Number of parallel players. Default: one for each slot of Spark.")
 @click.option("--username", help=f"Log in as that, with the password in the environment variable {PASSWORD}.")
-@click.option("--broker-pid", type=click.IntRange(1), help="Whose CPU and memory are sampled; else it is looked for.")
+@click.option("--broker-pid", type=click.IntRange(1),
+              help="Process whose CPU and memory are sampled. Default: found by its port.")
 @click.option("--quiet", "quiet_s", type=click.FloatRange(0), default=1.0, show_default=True, metavar="SECONDS",
-              help="The end is when no delivery has come for so long.")
+              help="End when no delivery has arrived for this long.")
 @click.option("--window", type=click.IntRange(1), default=1000, show_default=True,
               help="With --fast: publishes after which subscribers must have caught up.")
 def run(recording: str, broker: str, out: str, amqp_broker: str | None, speed: float, fast: bool, copies: int,

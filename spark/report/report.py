@@ -170,7 +170,7 @@ def charts(sides: Sequence[Side]) -> Html:
 
     return section(
         "Over time", chart("throughput", "Throughput over time", "messages/s", per_second),
-        *[chart(f"latency-{name}", f"Latency over time, {100 * part:g} %", "µs", latency_of(name))
+        *[chart(f"latency-{name}", f"Latency over time, p{100 * part:g}", "µs", latency_of(name))
           for name, part in PERCENTILES.items()],
         chart("cpu", "Broker CPU over time", "% of a processor", cpu_of),
         chart("memory", "Broker memory over time", "MiB", memory_of))
@@ -193,7 +193,7 @@ def breakdown_tables(found: Breakdown) -> Html:
         caption = f"By {word}" + (f": the {len(shown)} with the most messages of {number:,}"
                                   if number > len(shown) else "")
         rows = [(one.name, f"{one.published:,}", f"{one.delivered:,}", us(one.p50), us(one.p99)) for one in shown]
-        header = (word, "published", "delivered", "latency, median", "latency, 99 %")
+        header = (word, "published", "delivered", "latency, p50", "latency, p99")
         parts.append(table(caption, header, rows) if rows else Html())
     return section("By topic, protocol, QoS and client", *parts)
 

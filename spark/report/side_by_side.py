@@ -36,5 +36,5 @@ def broker_used(summary: Summary) -> list[str]:
         parts.append(f"{summary.cpu[-1][1] - summary.cpu[0][1]:.2f} s on CPU")
     if summary.memory:
         sizes = [size / MIB for _, size in summary.memory]
-        parts.append(f"{max(sizes):.1f} MiB of memory at most, {sizes[-1]:.1f} at the end")
+        parts.append(f"{max(sizes):.1f} MiB of memory max, {sizes[-1]:.1f} at the end")
     return [f"the broker used {', '.join(parts)}"] if parts else []

@@ -56,7 +56,7 @@ def _proves(counted: dict[str, int]) -> bool:
 def _verdict(counted: dict[str, int], kinds: dict[str, int]) -> str:
     """What it all comes to, in one sentence."""
     if not kinds:
-        return "no violation" if _proves(counted) else "nothing was proved: no delivery had to be"
+        return "no violation" if _proves(counted) else "nothing was proved: no delivery was expected"
     return (f"violations: {sum(kinds.values()):,} ("
             + ", ".join(f"{name} {count:,}" for name, count in kinds.items()) + ")")
 
@@ -94,7 +94,7 @@ def _report(found: Result, settle: float, counted: dict[str, int], kinds: dict[s
 @click.command("verify")
 @click.argument("result", type=click.Path(path_type=str))
 @click.option("--settle", type=click.FloatRange(0.0), default=1.0, show_default=True, metavar="SECONDS",
-              help="A session that stayed connected so long after a publish was acknowledged must have got it.")
+              help="A session that stayed connected this long after the PUBACK must have received the message.")
 @click.option("--show", type=click.IntRange(0), default=SHOWN_MAX, show_default=True, help="Violations shown as text.")
 @click.option("--out", type=click.Path(path_type=Path), help="Directory for all violations, as Parquet.")
 @html_option()
@@ -104,10 +104,10 @@ def verify(result: str, settle: float, show: int, out: Path | None, html: Path |
 
     \b
     Exit status:
-      0  no violation, and deliveries that had to be and are
-      1  a violation: a delivery that must be and is not, that must not be and
-         is, that is there twice, or out of order; or the result cannot be read
-      2  nothing was proved: no delivery had to be
+      0  no violation, and at least one expected delivery was received
+      1  a violation: a delivery that is missing, that was not allowed, that
+         came twice or out of order; or the result cannot be read
+      2  nothing was proved: no delivery was expected
     """
     check_place(html)
     found = open_result(result)

@@ -83,7 +83,7 @@ def _table(kind: str, shown: list[VerifiedPart], number: int) -> Html:
 
     caption = f"By {KINDS[kind]}" + (f": {len(shown)} of {number:,}, those with violations first"
                                      if number > len(shown) else "")
-    header = (KINDS[kind], "must be", "of them there", "missing", "may be", "of them there", "violations")
+    header = (KINDS[kind], "expected", "received", "missing", "allowed", "received", "violations")
     return table(caption, header, map(cells, shown)) if shown else Html()
 
 

@@ -235,16 +235,16 @@ def _of_groups(found: Judged) -> list[DataFrame]:
 
 # Of counts(): name, and what it counts.
 COUNTS = {
-    "must": "deliveries that must be, and are or are missing",
-    "must_delivered": "of them: are there",
-    "may": "deliveries that may be",
-    "may_delivered": "of them: are there",
-    "group_must": "messages that one member of a group must get",
-    "lost_qos_0": "deliveries of QoS 0 to a connected session that did not come",
-    "repeated": "deliveries that came again, as QoS 1 and queues allow",
+    "must": "deliveries expected",
+    "must_delivered": "of these, received",
+    "may": "deliveries allowed but not required",
+    "may_delivered": "of these, received",
+    "group_must": "messages expected by one member of a group",
+    "lost_qos_0": "QoS 0 deliveries missing at a connected session",
+    "repeated": "repeated deliveries, which QoS 1 and queues allow",
     "captured": "deliveries from queues",
-    "unknown": "deliveries to sessions from before the replay, which nothing is known of",
-    "untraced": "deliveries that name no publish of the replay",
+    "unknown": "deliveries to sessions that are older than the replay",
+    "untraced": "deliveries of no publish of the replay",
 }
 
 

@@ -541,7 +541,7 @@ def test_a_full_queue_takes_no_dead_letters_back(shell: Shell, connect: Connect)
     reject(connect(shell.broker), "jobs", 3)
     put(publisher, "jobs", b"4")
     said = shell.bad("dlq", "replay", "jobs", "--all")
-    assert "after 2 dead letters that are back: queue jobs is full" in said
+    assert "2 dead letters are back, then: queue jobs is full" in said
     assert "is full" in shell.bad("dlq", "replay", "jobs", "--all")
     assert [message["payload"] for message in shell.lines("dlq", "show", "jobs")] == ["3"]
 

@@ -56,7 +56,7 @@ def test_made_used_and_deleted_while_the_broker_runs(start_broker: Start, run: R
     assert [line.split()[:3] for line in table[1:]] == [["/", "open", "configuration"], ["shop", "open", "operator"]]
     assert "operator" in run(broker, "namespace", "show", "shop")
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    assert "there is nobody to ask: say --yes" in run(broker, "namespace", "delete", "shop", status=2)
+    assert "not a terminal: confirm with --yes" in run(broker, "namespace", "delete", "shop", status=2)
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     asked = run(broker, "namespace", "delete", "shop", status=exit_codes.FAILURE)
     assert "all that is in it (1 connection, 1 queue)?" in asked and asked.endswith("fluxmq: nothing was done\n")

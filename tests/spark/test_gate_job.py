@@ -115,7 +115,7 @@ def test_the_report_is_one_file(tmp_path: Path) -> None:
     assert done.exception is None
     assert re.search(r"Throughput \(messages/s\) +10,0\d\d +4,9\d\d +0\.49\d", done.output)
     assert re.search(r"Lost \(messages\) +0 +1 +- +must be 0", done.output)
-    assert re.search(r"Broker memory, most \(MiB\) +90 +180 +2.000", done.output)
+    assert re.search(r"Broker memory, max \(MiB\) +90 +180 +2.000", done.output)
     assert "(partial: the broker <went> away\\x1b[2J)" in done.output
     text = out.read_text()
     page = page_of(text)

@@ -93,7 +93,7 @@ def test_a_player_whose_rows_nobody_takes_stops(tmp_path: Path, broker: Broker) 
     rows = play(operations, play_options(asked, plan, 1), status)
     next(rows)
     rows.close()        # type: ignore[attr-defined]
-    assert status.why == "nobody takes its rows any more" and not status.complete
+    assert status.why == "Spark no longer reads its rows" and not status.complete
     assert not [thread for thread in threading.enumerate() if thread.name == "player"]
 
 

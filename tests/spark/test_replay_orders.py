@@ -197,5 +197,5 @@ def test_recorded_and_replayed_stand_side_by_side() -> None:
 def test_a_line_says_what_the_broker_used() -> None:
     summary = Summary(cpu=[(1, 2.0), (2, 3.5)], memory=[(1, 80 << 20), (2, 120 << 20), (3, 100 << 20)])
     assert broker_used(summary) == [
-        "the broker used 1.50 s on CPU, 120.0 MiB of memory at most, 100.0 at the end"]
+        "the broker used 1.50 s on CPU, 120.0 MiB of memory max, 100.0 at the end"]
     assert broker_used(Summary()) == []

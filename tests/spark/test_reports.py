@@ -67,7 +67,7 @@ def test_the_report_of_a_result(tmp_path: Path) -> None:
     assert ["deliveries", "21", "20"] in page.tables["What the recording has, and what came of it"]
     assert sum(int(row[1]) for row in page.tables["Latency"][1:]) == 20 and page.tables["Latency"][-1][-1] == "100 %"
     assert "Latency, histogram" in page.text and "Latency, cumulative" in page.text
-    assert ["Broker memory, most (MiB)", "70"] in [row[:2] for row in page.tables["All measures"]]
+    assert ["Broker memory, max (MiB)", "70"] in [row[:2] for row in page.tables["All measures"]]
     assert page.tables["Broker memory over time, MiB"][1:] == [["1", "0.000", "70"], ["2", "1.000", "50"]]
     assert ["Recording", f"path {SHOWN}"] in page.tables["What was measured, and under what"]
 

@@ -162,7 +162,7 @@ def test_errors_name_the_key(ca: CertificateAuthority, pair: tuple[str, str], tm
     ca_file = str(ca.cert_file)
     refused("ca_file", "No such file", *pair, ca_file="missing.pem")
     refused("ca_file", "cannot be used", *pair, ca_file=str(nonsense))
-    refused("ca_file", "who vouches", *pair, client_auth="require")
+    refused("ca_file", "authorities that sign", *pair, client_auth="require")
     refused("client_auth", "would do nothing", *pair, client_auth="none", ca_file=ca_file)
     refused("client_auth", "none, request, require", *pair, client_auth="always", ca_file=ca_file)
     refused("min_version", "RFC 8996", *pair, min_version="tls1.1")

@@ -147,7 +147,7 @@ def test_publish_that_is_refused_half_way_says_how_many_are_in(node: Node) -> No
     good(node, "create", "q")
     node.queues.capacity = 700
     result = run(node, "publish", "q", stdin=b"x\n" * 1000)
-    assert "after 700 messages that are in: q is full" in str(result.exception)
+    assert "700 messages were published, then: q is full" in str(result.exception)
     assert node.queues.list_queues()[0]["messages"] == 700
 
 

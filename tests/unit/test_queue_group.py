@@ -504,7 +504,7 @@ def test_describe_names_who_is_limited() -> None:
     assert {member["client"]: (member["held"], member["limited"]) for member in groups[0]["members"]} == {
         "other": (2, False), "greedy": (3, True)}
     last = as_groups(groups).splitlines()[-1]
-    assert last == ("greedy of group shared has 3 unsettled messages, and gets no more before it settles some: "
+    assert last == ("greedy of group shared has 3 unsettled messages and gets no more until it settles some: "
                     "set a prefetch")
 
 

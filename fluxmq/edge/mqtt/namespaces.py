@@ -41,12 +41,12 @@ def find_namespace(front: Front, client: Client) -> Namespace:
     name = (client.login.namespace if client.login is not None else "") or bound or front.options.namespace
     if bound and name != bound:
         raise AuthError(ReasonCode.NOT_AUTHORIZED, f"user {client.identity!r} may only enter namespace {bound!r}, to "
-                                                   f"which the users file binds him, and asked for {name!r}")
+                                                   f"which the users file binds it, and asked for {name!r}")
     namespace = front.hub.namespaces.get(name.encode())
     if namespace is None or not namespace.open:
         raise AuthError(ReasonCode.NOT_AUTHORIZED, f"there is no namespace {name!r}: add it to `namespaces` in the "
                                                    f"configuration, or make it with `fluxmq namespace create`")
     if not front.asking.may_enter(client, name):
         raise AuthError(ReasonCode.NOT_AUTHORIZED, f"user {client.identity or ''!r} may not enter namespace {name!r}: "
-                                                   f"no rule of the access list lets him")
+                                                   f"no rule of the access list allows it")
     return namespace
