@@ -83,15 +83,15 @@ class Rule:
         # the topics of that name, and wildcards stand in no topic, so there is nothing to deny.
         forbidden = "+#/" if self.allows else "+#"
         names = {"c": client_id, "u": user or ""}
-        for found in _PLACEHOLDER.finditer(template):
-            if found[1] == "%":
+        for placeholder in _PLACEHOLDER.finditer(template):
+            if placeholder[1] == "%":
                 continue
-            name = names[found[1]]
+            name = names[placeholder[1]]
             if not name or any(char in name for char in forbidden):
                 return None
-            if self.allows and found.start() == 0 and name.startswith("$"):
+            if self.allows and placeholder.start() == 0 and name.startswith("$"):
                 return None
-        return tuple(_PLACEHOLDER.sub(lambda found: names.get(found[1], "%"), template).split("/"))
+        return tuple(_PLACEHOLDER.sub(lambda placeholder: names.get(placeholder[1], "%"), template).split("/"))
 
 
 class Acl:

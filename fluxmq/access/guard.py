@@ -81,9 +81,9 @@ class Guard:
         """See BansPort."""
         return self._guesses.standing
 
-    def bans(self, most: int) -> Sequence[ports_guard.BanInfo]:
+    def bans(self, count: int) -> Sequence[ports_guard.BanInfo]:
         """See BansPort."""
-        return [self._info(ban) for ban in islice(self._guesses.bans(self._now()), most)]
+        return [self._info(ban) for ban in islice(self._guesses.bans(self._now()), count)]
 
     def lift(self, address: str, user: str | None = None) -> Sequence[ports_guard.BanInfo]:
         """See BansPort."""

@@ -85,14 +85,14 @@ class ScramVerifier:
     @classmethod
     def parse(cls, text: str) -> "ScramVerifier":
         """Read what `str()` wrote. Raises ValueError with what is wrong."""
-        found = _VERIFIER.fullmatch(text)
-        if found is None:
+        match = _VERIFIER.fullmatch(text)
+        if match is None:
             raise ValueError("the SCRAM verifier is not SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey")
-        iterations = int(found[1])
+        iterations = int(match[1])
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
             raise ValueError(f"{iterations} SCRAM iterations are not within {ITERATIONS_MIN} and {ITERATIONS_MAX}")
         try:
-            salt, stored_key, server_key = (base64.b64decode(found[index], validate=True) for index in (2, 3, 4))
+            salt, stored_key, server_key = (base64.b64decode(match[index], validate=True) for index in (2, 3, 4))
         except binascii.Error:
             raise ValueError("the SCRAM verifier contains text that is not base64") from None
         if len(salt) < 8 or len(stored_key) != 32 or len(server_key) != 32:

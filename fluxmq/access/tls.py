@@ -172,7 +172,7 @@ class ServerContexts:
 
 def faults_of_files(cert_file: str, key_file: str, ca_file: str, path: str, now: datetime) -> list[ConfigError]:
     """What is wrong with each of a listener's files by itself. A ServerContexts says one fault, the first."""
-    found: list[ConfigError] = []
+    faults: list[ConfigError] = []
 
     def certificate() -> None:
         pem = _read_pem(path, "cert_file", cert_file, "CERTIFICATE-----")
@@ -197,8 +197,8 @@ def faults_of_files(cert_file: str, key_file: str, ca_file: str, path: str, now:
         try:
             look()
         except ConfigError as error:
-            found.append(error)
-    return found
+            faults.append(error)
+    return faults
 
 
 def _fault(path: str, key: str, text: str) -> ConfigError:

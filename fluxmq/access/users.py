@@ -263,15 +263,15 @@ def _read_user(line: str) -> User:
     problem = _name_problem(name)
     if problem:
         raise ValueError(f"the user name {problem}")
-    found = _ARGON2.fullmatch(password_hash)
-    if found is None:
+    match = _ARGON2.fullmatch(password_hash)
+    if match is None:
         raise ValueError("the second field is not an argon2id hash")
-    memory_kib, passes, lanes = int(found[1]), int(found[2]), int(found[3])
+    memory_kib, passes, lanes = int(match[1]), int(match[2]), int(match[3])
     if not (1 <= passes <= ARGON2_PASSES_MAX and 1 <= lanes <= ARGON2_LANES_MAX
             and 8 * lanes <= memory_kib <= ARGON2_MEMORY_KIB_MAX):
         raise ValueError(f"the argon2id parameters m={memory_kib},t={passes},p={lanes} are out of bounds")
     # Four characters of base64 are three bytes; one left over is no byte at all.
-    if len(found[4]) % 4 == 1 or len(found[5]) % 4 == 1:
+    if len(match[4]) % 4 == 1 or len(match[5]) % 4 == 1:
         raise ValueError("the argon2id hash is cut short")
     return User(name, password_hash, ScramVerifier.parse(verifier), namespace)
 

@@ -19,8 +19,8 @@ __all__ = ["lift_bans", "list_bans"]
 
 async def list_bans(port: BansPort) -> Answer:
     """The answer, with at most as many as a page of clients has."""
-    found = port.bans(limits.ADMIN_CLIENTS_MAX)
-    return Answer(200, "application/json", msgspec.json.encode({"bans": found, "standing": port.standing}) + b"\n", ())
+    listed = {"bans": port.bans(limits.ADMIN_CLIENTS_MAX), "standing": port.standing}
+    return Answer(200, "application/json", msgspec.json.encode(listed) + b"\n", ())
 
 
 async def lift_bans(port: BansPort, address: str, query: Mapping[str, str]) -> Answer:

@@ -41,11 +41,11 @@ async def list_clients(ports: Sequence[ClientsPort], query: Mapping[str, str]) -
         raise QueueRefused("invalid", f"count is a number from 1 to {limits.ADMIN_CLIENTS_MAX}, not {asked!r}")
     count, only = int(asked), query.get("namespace")
     after = _read_key(query["after"]) if query.get("after") else None
-    found = [((namespace != _DEFAULT, namespace, client_id), at) for at, port in enumerate(ports)
+    entries = [((namespace != _DEFAULT, namespace, client_id), at) for at, port in enumerate(ports)
              for namespace, client_id in port.ids() if only is None or namespace == only]
-    page = heapq.nsmallest(count + 1, (one for one in found if after is None or one[0] > after))
+    page = heapq.nsmallest(count + 1, (one for one in entries if after is None or one[0] > after))
     infos = [ports[at].info(key[1], key[2]) for key, at in page[:count]]
-    body = {"clients": [_shown(info) for info in infos if info is not None], "connected": len(found),
+    body = {"clients": [_shown(info) for info in infos if info is not None], "connected": len(entries),
             "next": _write_key(page[count - 1][0]) if len(page) > count else None}
     return Answer(200, "application/json", msgspec.json.encode(body) + b"\n", ())
 
@@ -67,10 +67,10 @@ async def show_client(ports: Sequence[ClientsPort], client_id: str, namespace: s
     """One client, with what it is subscribed to. Raises QueueRefused when it is not connected."""
     for port in ports:
         if (info := port.info(namespace, client_id)) is not None:
-            found = heapq.nsmallest(limits.ADMIN_CLIENTS_MAX, port.subscriptions(namespace, client_id),
+            first_filters = heapq.nsmallest(limits.ADMIN_CLIENTS_MAX, port.subscriptions(namespace, client_id),
                                     key=lambda one: one.get("filter", one.get("queue", "")))
             return Answer(200, "application/json",
-                          msgspec.json.encode({"client": _shown(info), "subscriptions": found}) + b"\n", ())
+                          msgspec.json.encode({"client": _shown(info), "subscriptions": first_filters}) + b"\n", ())
     raise _unknown(ports, client_id, namespace)
 
 
@@ -95,8 +95,8 @@ def _unknown(ports: Sequence[ClientsPort], client_id: str, namespace: str) -> Qu
 def _shown(info: ClientInfo) -> dict[str, Any]:
     """A client for JSON; of what it says about itself, what it is."""
     shown = msgspec.structs.asdict(info)
-    told = shown.pop("properties")
-    shown |= {key: _text(told.get(key)) for key in ("product", "version")}
+    client_properties = shown.pop("properties")
+    shown |= {key: _text(client_properties.get(key)) for key in ("product", "version")}
     return shown | {"name": _text(info.name)}
 
 

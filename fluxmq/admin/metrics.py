@@ -41,10 +41,10 @@ class Metrics:
             _check(snapshot)
         lines: list[str] = []
         for metric in METRICS:
-            found = snapshot.get(metric.name)
-            if found is not None:
+            measured = snapshot.get(metric.name)
+            if measured is not None:
                 lines += _head(metric)
-                lines += _samples(metric, found)
+                lines += _samples(metric, measured)
         for metric, value in process_metrics():
             lines += [*_head(metric), f"{metric.name} {_number(value)}"]
         page = "\n".join([*lines, ""]).encode()

@@ -30,11 +30,11 @@ def accepts_pages(request: h11.Request | None) -> bool:
 async def browse_page(queues: QueuesPort, name: str, query: dict[str, str]) -> Answer:
     """One page. Waits for the disk until there is a message or the end. Raises QueueRefused, StorageError."""
     numbers: dict[str, Any] = {}
-    for word, default, most in (("partition", 0, 65536), ("lane", 0, 256), ("from", 0, OFFSET_MAX),
+    for word, default, maximum in (("partition", 0, 65536), ("lane", 0, 256), ("from", 0, OFFSET_MAX),
                                 ("to", OFFSET_MAX - 1, OFFSET_MAX)):
         text = query.get(word, str(default))
-        if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < most):
-            raise QueueRefused("invalid", f"{word} is a number below {most}, not {text!r}",
+        if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < maximum):
+            raise QueueRefused("invalid", f"{word} is a number below {maximum}, not {text!r}",
                                "a page of messages is asked for by offsets")
         numbers[word] = int(text)
     start = numbers["from"]

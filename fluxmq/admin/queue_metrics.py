@@ -38,8 +38,8 @@ def _series(metric: Metric, queue: str, value: float | Mapping[tuple[str, ...], 
     if not isinstance(value, Mapping):
         return [f'{metric.name}{{queue="{queue}"}} {value}']
     labels = metric.labels[1:]
-    found = []
+    series = []
     for parts in product(*(label.values for label in labels)):
         inside = ",".join(f'{label.name}="{part}"' for label, part in zip(labels, parts, strict=True))
-        found.append(f'{metric.name}{{queue="{queue}",{inside}}} {value.get(parts, 0)}')
-    return found
+        series.append(f'{metric.name}{{queue="{queue}",{inside}}} {value.get(parts, 0)}')
+    return series

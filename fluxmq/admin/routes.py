@@ -162,11 +162,11 @@ class AdminRoutes:
         if verbs is None:
             return self.refuse(404, "there is no such path",
                                "the paths begin with /api/v1/queues, dlq, clients, namespaces or bans")
-        found = verbs.get("GET" if request.method == "HEAD" and "tail" not in segments[-1:] else request.method)
-        if found is None:
+        route = verbs.get("GET" if request.method == "HEAD" and "tail" not in segments[-1:] else request.method)
+        if route is None:
             allowed = ", ".join(verbs)
             return _json(405, {"error": "method", "detail": f"only {allowed}", "hint": ""}, ("Allow", allowed))
-        verb, words = found
+        verb, words = route
         query = dict(pairs)
         if set(query) - words:
             return self.refuse(400, f"unknown in the query: {', '.join(sorted(set(query) - words))}",
@@ -288,11 +288,11 @@ class AdminRoutes:
         """A page: waits for the disk until there is a message or the end, and never for more than that."""
         count = number(call.query, "count", 10, 1, limits.ADMIN_MESSAGES_MAX)
         assert count is not None
-        found = browse(call.query.get("from", "first"), count)
-        while found.loading and not found.messages:
+        page = browse(call.query.get("from", "first"), count)
+        while page.loading and not page.messages:
             await asyncio.sleep(_LOADING_SECONDS)
-            found = browse(found.next, count)
-        return _json(200, {"messages": [shown_message(message) for message in found.messages], "next": found.next})
+            page = browse(page.next, count)
+        return _json(200, {"messages": [shown_message(message) for message in page.messages], "next": page.next})
 
     async def _tail(self, call: _Call) -> Stream:
         name, partition = call.names[0], read_partition(call.query)
@@ -303,19 +303,19 @@ class AdminRoutes:
         # the first look is taken before the answer begins, so that what is wrong has a status
         return Stream(200, _LINES_TYPE, self._lines(browse, browse(call.query.get("from", "next"))))
 
-    async def _lines(self, browse: Callable[[str], Browsed], found: Browsed) -> AsyncGenerator[bytes, None]:
+    async def _lines(self, browse: Callable[[str], Browsed], page: Browsed) -> AsyncGenerator[bytes, None]:
         idle = 0
         while True:
-            if found.messages:
-                yield b"".join(msgspec.json.encode(shown_message(message)) + b"\n" for message in found.messages)
+            if page.messages:
+                yield b"".join(msgspec.json.encode(shown_message(message)) + b"\n" for message in page.messages)
                 idle = 0
                 await asyncio.sleep(0)  # a backlog is read in turns with everything else
             else:
                 idle += 1
-                yield b"" if found.loading or idle % _TAIL_BLANK_LOOKS else b"\n"
-                await asyncio.sleep(_LOADING_SECONDS if found.loading else self._tail_seconds)
+                yield b"" if page.loading or idle % _TAIL_BLANK_LOOKS else b"\n"
+                await asyncio.sleep(_LOADING_SECONDS if page.loading else self._tail_seconds)
             try:
-                found = browse(found.next)
+                page = browse(page.next)
             except QueueRefused as error:
                 yield msgspec.json.encode({"error": error.kind, "detail": error.text, "hint": error.hint}) + b"\n"
                 return
@@ -351,9 +351,10 @@ class AdminRoutes:
     async def _dead_replay(self, call: _Call) -> Answer:
         """In steps, each a batch of its own; what else the node has to do goes on between them."""
         asked = msgspec.json.decode(call.body or b"{}", type=Replay)
-        name, most = call.names[0], limits.ADMIN_REPLAY_MAX
-        if not 1 <= asked.count <= most or (asked.messages is not None and not 1 <= len(asked.messages) <= most):
-            raise _invalid(f"1 to {most} dead letters at once")
+        name, max_count = call.names[0], limits.ADMIN_REPLAY_MAX
+        counts = [asked.count] if asked.messages is None else [asked.count, len(asked.messages)]
+        if not all(1 <= count <= max_count for count in counts):
+            raise _invalid(f"1 to {max_count} dead letters at once")
         if asked.messages is None:
             replayed = await self._replay_oldest(name, asked.count)
         else:

@@ -18,13 +18,13 @@ def truth(query: Mapping[str, str], word: str) -> bool:
     return _TRUTHS[text]
 
 
-def number(query: Mapping[str, str], word: str, default: int | None, least: int, most: int) -> int | None:
+def number(query: Mapping[str, str], word: str, default: int | None, minimum: int, maximum: int) -> int | None:
     """From least to most; default where it is not said."""
     text = query.get(word)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= most):
-        raise QueueRefused("invalid", f"{word} is a number from {least} to {most}, not {text!r}")
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and minimum <= int(text) <= maximum):
+        raise QueueRefused("invalid", f"{word} is a number from {minimum} to {maximum}, not {text!r}")
     return int(text)
 
 

@@ -113,15 +113,15 @@ def octets(value: object) -> bytes | None:
 
 def kept_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Those that go on disk: text as bytes, and of what nobody knows what is plain."""
-    found: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
     for name, value in arguments.items():
         if isinstance(value, bool | float):
-            found[name] = value
+            kept[name] = value
         elif isinstance(value, int) and abs(value) < 1 << 63:
-            found[name] = int(value)
+            kept[name] = int(value)
         elif (raw := octets(value)) is not None:
-            found[name] = raw
-    return found
+            kept[name] = raw
+    return kept
 
 
 # ---------------------------------------------------------------- what is wrong with them
@@ -193,10 +193,10 @@ def _flag(value: object) -> bool:
 
 def _one_of(what: str, *choices: str) -> Callable[[object], str]:
     def read(value: object) -> str:
-        said = text_of(_text(value))
-        if said not in choices:
-            raise Wrong(f"\"unsupported {what} '{said}'\"" if what else "invalid_overflow")
-        return said
+        text = text_of(_text(value))
+        if text not in choices:
+            raise Wrong(f"\"unsupported {what} '{text}'\"" if what else "invalid_overflow")
+        return text
     return read
 
 
@@ -208,10 +208,10 @@ def _version(value: object) -> int:
 
 
 def _age(value: object) -> int:
-    found = AGE.fullmatch(text_of(_text(value)))
-    if found is None:
+    match = AGE.fullmatch(text_of(_text(value)))
+    if match is None:
         raise Wrong("invalid_max_age")
-    return int(found[1]) * AGE_SECONDS[found[2]]
+    return int(match[1]) * AGE_SECONDS[match[2]]
 
 
 # What is read in which way, and the field of QueueTerms that it becomes, if any.

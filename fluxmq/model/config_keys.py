@@ -100,9 +100,9 @@ def _walk(cls: type[msgspec.Struct], info: inspect.Type, default: msgspec.Struct
 
 
 def _read(default: msgspec.Struct, prefix: str) -> tuple[Mapping[str, Key], Mapping[str, str]]:
-    found = list(_walk(type(default), inspect.type_info(type(default)), default, prefix))
-    return ({item.path: item for item in found if isinstance(item, Key)},
-            {item[0]: item[1] for item in found if not isinstance(item, Key)})
+    keys = list(_walk(type(default), inspect.type_info(type(default)), default, prefix))
+    return ({item.path: item for item in keys if isinstance(item, Key)},
+            {item[0]: item[1] for item in keys if not isinstance(item, Key)})
 
 
 KEYS, SECTIONS = _read(Config(), "")
@@ -114,13 +114,13 @@ NAMESPACE_KEYS, NAMESPACE_SECTIONS = _read(NamespaceSpec(name=""), "namespaces[]
 
 def values(config: Config) -> dict[str, Any]:
     """Dotted path to value, every key, in the order of the schema."""
-    found: dict[str, Any] = {}
+    values_by_path: dict[str, Any] = {}
     for path in KEYS:
         value: Any = config
         for name in path.split("."):
             value = getattr(value, name)
-        found[path] = value
-    return found
+        values_by_path[path] = value
+    return values_by_path
 
 
 def build(given: Mapping[str, Any]) -> Config:

@@ -85,11 +85,11 @@ REFUSED_VALUES: Mapping[tuple[str, str], str] = {
 
 
 def _by_length() -> dict[int, list[tuple[list[str], str]]]:
-    found: dict[int, list[tuple[list[str], str]]] = {}
+    patterns: dict[int, list[tuple[list[str], str]]] = {}
     for pattern, reason in REFUSED.items():
         words = pattern.split(".")
-        found.setdefault(len(words), []).append((words, reason))
-    return found
+        patterns.setdefault(len(words), []).append((words, reason))
+    return patterns
 
 
 # Number of words → patterns: every text that a start is given is held against them.

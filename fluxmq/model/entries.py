@@ -61,7 +61,7 @@ def read_struct(cls: type[Struct], given: object, path: str, *, what: str,
     if not isinstance(given, Mapping):
         raise SpecError(path.rstrip("."), f"a section is expected, with keys such as {_example(cls)}")
     fields, hints = _shape(cls)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in given.items():
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, 1)
@@ -69,15 +69,15 @@ def read_struct(cls: type[Struct], given: object, path: str, *, what: str,
                 raise SpecError(f"{path}{key}", (refused or {})[key])
             raise SpecError(f"{path}{key}", "there is no such key" + (f"; did you mean {near[0]}?" if near else
                                                                       f"; there are {', '.join(fields)}"))
-        found[key] = _leaf(hints[key], fields[key].type, value, f"{path}{key}", what)
-    if "name" in fields and "name" not in found:
+        values[key] = _leaf(hints[key], fields[key].type, value, f"{path}{key}", what)
+    if "name" in fields and "name" not in values:
         raise SpecError(f"{path}name", f"is needed: every {what} has a name")
-    return cls(**found)
+    return cls(**values)
 
 
 def write_struct(spec: Struct, plain: Struct, *always: str) -> dict[str, Any]:
     """As a user would write it: what differs from `plain`, and the keys that are always there."""
-    found: dict[str, Any] = {key: getattr(spec, key) for key in always}
+    entry: dict[str, Any] = {key: getattr(spec, key) for key in always}
     for key in type(spec).__struct_fields__:
         value, default = getattr(spec, key), getattr(plain, key)
         if value == default or key in always:
@@ -87,8 +87,8 @@ def write_struct(spec: Struct, plain: Struct, *always: str) -> dict[str, Any]:
                      if getattr(value, name) != getattr(default, name)}
         else:
             value = _written(type(spec), key, value)
-        found[key] = value
-    return found
+        entry[key] = value
+    return entry
 
 
 def _example(cls: type[Struct]) -> str:

@@ -61,13 +61,13 @@ def read_namespaces(given: object) -> tuple[NamespaceSpec, ...]:
     key."""
     if not isinstance(given, list | tuple):
         raise ValueError("")
-    found: list[NamespaceSpec] = []
+    specs: list[NamespaceSpec] = []
     for at, entry in enumerate(given):
         spec = entry if isinstance(entry, NamespaceSpec) else _read(entry, f"[{at}].")
-        if any(spec.name == other.name for other in found):
+        if any(spec.name == other.name for other in specs):
             raise SpecError(f"[{at}].name", f"{spec.name!r} is named twice")
-        found.append(spec)
-    return tuple(found)
+        specs.append(spec)
+    return tuple(specs)
 
 
 def _read(given: object, path: str) -> NamespaceSpec:

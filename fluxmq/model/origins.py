@@ -34,10 +34,10 @@ def show_origin(origin: bytes) -> str:
 def read_origin(text: str) -> bytes:
     """The origin that an address belongs to, or that show_origin wrote. Raises ValueError with what to write."""
     try:
-        found = ipaddress.ip_address(text.removesuffix("/64") if ":" in text else text)
+        parsed = ipaddress.ip_address(text.removesuffix("/64") if ":" in text else text)
     except ValueError:
         raise ValueError(f"{text!r} is no address: write one such as 192.0.2.1 or 2001:db8::1") from None
-    return origin_of(found.packed)
+    return origin_of(parsed.packed)
 
 
 def read_network(text: str) -> Network:

@@ -206,8 +206,8 @@ class _Connections:
             return
         first = {way: connection.ways[way].first for way in (_IN, _OUT)}
         for way in (_IN, _OUT):
-            found = _protocol_of(first[way]) if first[way] else "connections without data"
-            if isinstance(found, int):
+            decided = _protocol_of(first[way]) if first[way] else "connections without data"
+            if isinstance(decided, int):
                 # A broker of AMQP answers a header that it does not know with its own: the client is who was first.
                 if way == _OUT and connection.present:
                     connection.client, connection.server = connection.server, connection.client
@@ -217,12 +217,12 @@ class _Connections:
                     ways[_IN], ways[_OUT] = ways[_OUT], ways[_IN]
                     way = _IN
                 if way == _IN:
-                    connection.protocol = found
+                    connection.protocol = decided
                     connection.ways[_IN].synced = connection.ways[_OUT].synced = True
                     connection.present = False
                 break
             if way == _IN and first[way] and not connection.present and len(first[way]) > 12:
-                connection.skipped = found
+                connection.skipped = decided
                 return
         if not connection.protocol and connection.present:
             connection.protocol = self.ports.get(connection.server[1], 0)
@@ -231,19 +231,19 @@ class _Connections:
             for kind, time, piece in held:
                 self.packets(connection, kind, time, piece)
         elif last:
-            found = _protocol_of(first[_IN] or first[_OUT])
-            connection.skipped = found if isinstance(found, str) else "connections cut off at their first bytes"
+            decided = _protocol_of(first[_IN] or first[_OUT])
+            connection.skipped = decided if isinstance(decided, str) else "connections cut off at their first bytes"
 
     # ── packets ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def packets(self, connection: _Connection, kind: int, time: int, piece: Piece) -> None:
         way = connection.ways[kind]
         if piece.gap:
-            lost = piece.gap + len(way.buffer)
+            lost_bytes = piece.gap + len(way.buffer)
             way.buffer.clear()
             way.synced = False
             if connection.rows:
-                self.emit(_LOST, 0, 0, connection.number, time, struct.pack("<QQ", 1, lost))
+                self.emit(_LOST, 0, 0, connection.number, time, struct.pack("<QQ", 1, lost_bytes))
             return
         if not way.synced:
             good = (_looks_like_mqtt(piece.data) if connection.protocol == _MQTT
@@ -372,14 +372,14 @@ def import_capture(capture: Path, directory: Path, options: RecordOptions, *,
     return done
 
 
-def _notes(opened: Capture, connections: _Connections, lost: int) -> list[str]:
+def _notes(opened: Capture, connections: _Connections, lost_bytes: int) -> list[str]:
     notes = []
     if opened.cut:
         notes.append("the file ends within a packet; what came before it is there")
     if opened.damaged:
         notes.append(f"the file is damaged: {opened.damaged}; what came before is there")
-    if lost:
-        notes.append(f"{lost} bytes of these connections are not in the capture")
+    if lost_bytes:
+        notes.append(f"{lost_bytes} bytes of these connections are not in the capture")
     notes += [f"passed over: {count} {what}" for what, count in sorted(opened.passed.items())]
     notes += [f"skipped: {count} {what}" for what, count in sorted(connections.skipped.items())]
     return notes

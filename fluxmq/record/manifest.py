@@ -112,12 +112,12 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 def _version_of(path: Path, text: bytes) -> int:
     """Of what says that it is a recording's manifest. Looked at before the rest: a newer one may have any form."""
     try:
-        found = msgspec.json.decode(text)
+        document = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise RecordingError(f"{path}: this is not JSON ({error}); the manifest is damaged or was cut off") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise RecordingError(f"{path}: this is not the manifest of a recording of FluxMQ (`format` must be {FORMAT!r})")
-    version = found.get("version")
+    version = document.get("version")
     if not isinstance(version, int) or version < 1:
         raise RecordingError(f"{path}: `version` must be a number from 1, not {version!r}")
     return version

@@ -160,11 +160,11 @@ class Capture:
         if at < 0:
             self.passed["packets that are no IP"] += 1
             return None
-        found = _transport(data, at)
-        if isinstance(found, str):
-            self.passed[found] += 1
+        segment = _transport(data, at)
+        if isinstance(segment, str):
+            self.passed[segment] += 1
             return None
-        source, target, at, end = found
+        source, target, at, end = segment
         if len(data) - at < 20:
             self.passed["packets cut within their headers"] += 1
             return None

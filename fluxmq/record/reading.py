@@ -50,7 +50,7 @@ class Recording:
     def protocols(self) -> frozenset[str]:
         """Which protocols its rows are of (`mqtt`, `amqp091`). Footers tell nearly always; a row group is read only
         where it has several. RecordingError when a part is damaged within."""
-        found: set[str] = set()
+        names: set[str] = set()
         for part in self.parts:
             try:
                 with pq.ParquetFile(part) as file:
@@ -58,13 +58,13 @@ class Recording:
                     for group in range(file.num_row_groups):
                         about = file.metadata.row_group(group).column(at).statistics
                         if about is not None and about.has_min_max and about.min == about.max:
-                            found.add(about.min)
+                            names.add(about.min)
                         else:
                             column = file.read_row_group(group, columns=["protocol"])["protocol"]
-                            found.update(column.unique().to_pylist())
+                            names.update(column.unique().to_pylist())
             except (OSError, pa.ArrowException) as error:
                 raise RecordingError(f"{part}: this part is damaged: {_first_line(error)}") from error
-        return frozenset(found - {None})
+        return frozenset(names - {None})
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows at once. RecordingError."""

@@ -104,7 +104,7 @@ def differences(schema: pa.Schema) -> str:
         index = schema.get_field_index(column.name)
         if index < 0:
             return f"has no column {column.name!r}"
-        found = schema.field(index).type
-        if _plain(found) != _plain(column.type):
-            return f"has a column {column.name!r} of type {found}, which should be {column.type}"
+        type_ = schema.field(index).type
+        if _plain(type_) != _plain(column.type):
+            return f"has a column {column.name!r} of type {type_}, which should be {column.type}"
     return ""

@@ -45,12 +45,12 @@ def recording_options(record: Record, cap_bytes: int = 0) -> RecordOptions:
 
 def disk_used(directory: Path) -> int:
     """Bytes of all files of all recordings in it."""
-    found = 0
+    size = 0
     for folder, _, names in os.walk(directory):
         for name in names:
             with contextlib.suppress(OSError):
-                found += os.lstat(os.path.join(folder, name)).st_size
-    return found
+                size += os.lstat(os.path.join(folder, name)).st_size
+    return size
 
 
 class Supervisor:
@@ -93,7 +93,7 @@ class Supervisor:
         recording.tap.lose(*self._unread)
         self._unread = (0, 0, 0, 0)
         self._recording = recording
-        found = open_ring(recording.descriptor)
+        ring = open_ring(recording.descriptor)
         self.directory = base / recording_name(time.time_ns())
         try:
             self.child = await asyncio.get_running_loop().run_in_executor(
@@ -101,7 +101,7 @@ class Supervisor:
         except BaseException:
             self._recorder.end(recording)
             self._recording = None
-            self._unread = found.discard()
+            self._unread = ring.discard()
             raise
         self._since = time.monotonic()
         self._log("info", "", "recording", {"dir": str(self.directory), "writer": self.child.pid})

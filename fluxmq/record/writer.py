@@ -155,9 +155,9 @@ def _refused(error: OSError) -> str:
 
 def _take_all(source: RingReader, writer: RowsWriter) -> None:
     """What is in the ring now, and what did not fit into it by then: the broker may go on, this recording does not."""
-    most = source.waiting
-    while most > 0 and (entries := source.take(TAKE_BYTES)):
-        most -= len(entries)
+    waiting_max = source.waiting
+    while waiting_max > 0 and (entries := source.take(TAKE_BYTES)):
+        waiting_max -= len(entries)
         writer.feed(entries)
     # Where there was a gap, the broker tells of it in its next entry, if it has not done so meanwhile.
     writer.feed(source.take_lost() or source.take(1))

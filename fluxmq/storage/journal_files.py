@@ -78,15 +78,15 @@ class _Damage(Exception):
 
 
 def _numbers(directory: Path, ops: FileOps) -> list[int]:
-    found = [file_number(entry) for entry in ops.names(directory)]
-    return sorted(number for number in found if number is not None)
+    numbers = [file_number(entry) for entry in ops.names(directory)]
+    return sorted(number for number in numbers if number is not None)
 
 
 def _header(data: memoryview, number: int) -> tuple[int, int]:
     """(first batch, file id); raises CorruptError."""
-    said, first, file_id = decode_file_header(data)
-    if said != number:
-        raise CorruptError(f"its header says that it is file {said}: it has been renamed or copied")
+    number_in_header, first, file_id = decode_file_header(data)
+    if number_in_header != number:
+        raise CorruptError(f"its header says that it is file {number_in_header}: it has been renamed or copied")
     return first, file_id
 
 
@@ -103,11 +103,11 @@ def _scan(data: memoryview, number: int, last_due: int | None) -> tuple[JournalF
     ends = []
     synced = 0
     while last_due is None or due <= last_due:
-        found = batch_at(data, at, file_id, due)
-        if found is None:
+        decoded = batch_at(data, at, file_id, due)
+        if decoded is None:
             break
         synced = synced_at(data, at)
-        at, due = found[1], due + 1
+        at, due = decoded[1], due + 1
         ends.append(at)
     firm = ends[synced - first] if first <= synced < due else 0
     file = JournalFile(number, first, due - 1, at, len(data), firm)
@@ -159,8 +159,8 @@ def recover(directory: str | os.PathLike[str], *, after: int = 0, ops: FileOps =
         result.next_file = max(numbers, default=0) + 1
         if not numbers and after > 0:
             raise _no_files(where, after)
-        heads = _heads(where, numbers, ops)
-        kept = _check_all(where, numbers, heads, after, result, ops)
+        firsts = _heads(where, numbers, ops)
+        kept = _check_all(where, numbers, firsts, after, result, ops)
         for file in kept:
             path = where / file_name(file.number)
             # An empty file goes, unless there is no other: between this and the next one's name on the disk the
@@ -189,11 +189,11 @@ def check(directory: str | os.PathLike[str], after: int | None = None, ops: File
     numbers = _numbers(where, ops)
     if not numbers and after:
         raise _no_files(where, after)
-    heads = _heads(where, numbers, ops)
+    firsts = _heads(where, numbers, ops)
     if after is None:
-        first = heads[numbers[0]] if numbers else 1
+        first = firsts[numbers[0]] if numbers else 1
         after = first - 1 if isinstance(first, int) else 0
-    result.files = [file for file in _check_all(where, numbers, heads, after, result, ops) if file.last >= file.first]
+    result.files = [file for file in _check_all(where, numbers, firsts, after, result, ops) if file.last >= file.first]
     if result.files:
         result.first, result.last = result.files[0].first, result.files[-1].last
     return result
@@ -201,24 +201,24 @@ def check(directory: str | os.PathLike[str], after: int | None = None, ops: File
 
 def _heads(where: Path, numbers: list[int], ops: FileOps) -> dict[int, int | CorruptError]:
     """First batch of each file, or why it cannot be told."""
-    heads: dict[int, int | CorruptError] = {}
+    firsts: dict[int, int | CorruptError] = {}
     for number in numbers:
         data = read_head(where / file_name(number), FILE_HEADER_SIZE, ops)
         try:
-            heads[number] = _header(data, number)[0]
+            firsts[number] = _header(data, number)[0]
         except CorruptError as error:
-            heads[number] = error
-    return heads
+            firsts[number] = error
+    return firsts
 
 
-def _check_all(where: Path, numbers: list[int], heads: dict[int, int | CorruptError], after: int,
+def _check_all(where: Path, numbers: list[int], firsts: dict[int, int | CorruptError], after: int,
                result: Recovery, ops: FileOps) -> list[JournalFile]:
     kept: list[JournalFile] = []
     reached = after
     for index, number in enumerate(numbers):
-        following = heads[numbers[index + 1]] if index + 1 < len(numbers) else None
+        following = firsts[numbers[index + 1]] if index + 1 < len(numbers) else None
         try:
-            head = heads[number]
+            head = firsts[number]
             if isinstance(head, int) and head > reached + 1:
                 if not kept:
                     raise _too_old(where, after, head)
@@ -265,12 +265,12 @@ def read_batches(directory: str | os.PathLike[str], after: int = 0,
     """
     where = Path(directory)
     numbers = _numbers(where, ops)
-    heads = _heads(where, numbers, ops)
+    firsts = _heads(where, numbers, ops)
     for index, number in enumerate(numbers):
-        head = heads[number]
+        head = firsts[number]
         if isinstance(head, CorruptError):
             raise _refuse(where, number, str(head))
-        following = heads[numbers[index + 1]] if index + 1 < len(numbers) else None
+        following = firsts[numbers[index + 1]] if index + 1 < len(numbers) else None
         last_due = following - 1 if isinstance(following, int) else None
         if last_due is not None and last_due <= after:
             continue
@@ -278,11 +278,11 @@ def read_batches(directory: str | os.PathLike[str], after: int = 0,
         first, file_id = _header(data, number)
         at, due = FILE_HEADER_SIZE, first
         while last_due is None or due <= last_due:
-            found = batch_at(data, at, file_id, due)
-            if found is None:
+            decoded = batch_at(data, at, file_id, due)
+            if decoded is None:
                 break
             if due > after:
-                yield due, bytes(data[found[0]:found[1]])
-            at, due = found[1], due + 1
+                yield due, bytes(data[decoded[0]:decoded[1]])
+            at, due = decoded[1], due + 1
         if last_due is not None and due <= last_due:
             raise _refuse(where, number, f"batch {due} at offset {at} does not hold")

@@ -100,8 +100,8 @@ def _examine(data: memoryview, number: int, path: Path, reached: int | None, new
     """None: nothing of it can be used. newest: the last file, which may be torn."""
     problem = ""
     try:
-        said, first, file_id = decode_file_header(data)
-        if said != number:
+        number_in_header, first, file_id = decode_file_header(data)
+        if number_in_header != number:
             return None                 # another file under this name
     except CorruptError as error:
         if "version" in str(error):
@@ -115,10 +115,10 @@ def _examine(data: memoryview, number: int, path: Path, reached: int | None, new
     file = _File(number, path, file_id, first, [], FILE_HEADER_SIZE, problem)
     while True:
         due = file.last + 1
-        found = batch_at(data, file.stop, file_id, due)
-        if found is not None:
-            file.batches.append((due, file.stop, found[1]))
-            file.stop = found[1]
+        decoded = batch_at(data, file.stop, file_id, due)
+        if decoded is not None:
+            file.batches.append((due, file.stop, decoded[1]))
+            file.stop = decoded[1]
             continue
         if newest and not file.damaged and proof_of_sync(data, file.stop, file_id, due) is None:
             return file                 # torn, or its end
@@ -138,9 +138,9 @@ def _next_whole(data: memoryview, at: int, file_id: int, above: int) -> tuple[in
         if begin is None:
             return None
         number = int.from_bytes(data[begin:begin + 8], "little")
-        found = batch_at(data, begin, file_id, number)
-        if found is not None:
-            return number, begin, found[1]
+        decoded = batch_at(data, begin, file_id, number)
+        if decoded is not None:
+            return number, begin, decoded[1]
         at = begin + 1
 
 
@@ -166,21 +166,21 @@ def _fill(file: _File, end: int) -> None:
 
 
 def _rewrite(file: _File, data: memoryview, report: JournalRepair) -> None:
-    lost: list[str] = []
+    gone: list[str] = []
 
     def pieces() -> Iterator[bytes | memoryview]:
         reached = file.first - 1
         yield encode_header(file.number, file.first, file.file_id)
         for number, begin, end in file.batches:
             if number > reached + 1:
-                lost.append(f"{reached + 1} to {number - 1}" if number > reached + 2 else f"{number - 1}")
+                gone.append(f"{reached + 1} to {number - 1}" if number > reached + 2 else f"{number - 1}")
                 yield from _empty(reached + 1, number, file.file_id)
             yield data[begin:end]
             reached = number
 
     report.set_aside.append(str(replace_file(file.path, pieces())))
     file.stop = file.path.stat().st_size
-    report.dropped.append(f"{file.path}: {file.damaged}" + (f"; lost of its batches: {', '.join(lost)}" if lost
+    report.dropped.append(f"{file.path}: {file.damaged}" + (f"; lost of its batches: {', '.join(gone)}" if gone
                                                             else "; no batch is lost"))
 
 

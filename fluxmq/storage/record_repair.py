@@ -35,8 +35,8 @@ def wrong_records(journal: Path, after: int) -> Iterator[tuple[int, int, str]]:
     """(batch, which record of it from 1 on, what is wrong in a sentence) of a journal whose batches hold, above batch
     `after`. Raises CorruptError, OSError."""
     for number, batch in read_batches(journal, after) if journal.is_dir() else ():
-        for at, told in _sound(batch)[1]:
-            yield number, at, f"batch {number}: {told}"
+        for at, problem in _sound(batch)[1]:
+            yield number, at, f"batch {number}: {problem}"
 
 
 def _sound(batch: bytes) -> tuple[list[tuple[int, bytes]], list[tuple[int, str]]]:
@@ -62,35 +62,35 @@ def _sound(batch: bytes) -> tuple[list[tuple[int, bytes]], list[tuple[int, str]]
 
 def _divided(batch: bytes) -> list[tuple[int, bytes]]:
     """Records up to where the bytes do not divide any more."""
-    found, at = [], 0
+    records, at = [], 0
     while at + _HEADER <= len(batch):
         end = at + _HEADER + int.from_bytes(batch[at + 1:at + _HEADER], "little")
         if end > len(batch):
             break
-        found.append((batch[at], bytes(batch[at + _HEADER:end])))
+        records.append((batch[at], bytes(batch[at + _HEADER:end])))
         at = end
-    return found
+    return records
 
 
 def drop_records(journal: Path, after: int, given_up: list[str], kept_aside: list[str]) -> bool:
     """Writes each file of a journal whose batches hold anew that has records of the wrong shape above batch `after`.
     Adds to the two lists what went and where the file is kept. Returns whether there was one. The caller holds the
     lock. Raises OSError; CorruptError for a kind of record that this version does not know."""
-    found = list(wrong_records(journal, after))
-    newer = next((told for _, _, told in found if "does not know" in told), "")
+    wrong_ones = list(wrong_records(journal, after))
+    newer = next((problem for _, _, problem in wrong_ones if "does not know" in problem), "")
     if newer:
         raise CorruptError(f"{journal}: {newer}. Use the program that wrote it")
-    wrong = {number for number, _, _ in found}
+    wrong = {number for number, _, _ in wrong_ones}
     for number in sorted(n for path in journal.iterdir() if (n := file_number(path.name)) is not None):
         path = journal / file_name(number)
         data = read_whole(path)
-        said, first, file_id = decode_file_header(data)
-        pieces, end, batch, lines = [encode_header(said, first, file_id)], FILE_HEADER_SIZE, first, []
+        number_in_header, first, file_id = decode_file_header(data)
+        pieces, end, batch, lines = [encode_header(number_in_header, first, file_id)], FILE_HEADER_SIZE, first, []
         while (stands := batch_at(data, end, file_id, batch)) is not None:
             begin, behind = stands
             if batch in wrong:
-                kept, lost = _sound(bytes(data[begin:behind]))
-                lines += [f"{path}: batch {batch}: {told}" for _, told in lost]
+                kept, problems = _sound(bytes(data[begin:behind]))
+                lines += [f"{path}: batch {batch}: {problem}" for _, problem in problems]
                 pieces.append(encode_batch(batch, synced_at(data, end), kept, file_id))
             else:
                 pieces.append(bytes(data[end:behind]))
@@ -101,4 +101,4 @@ def drop_records(journal: Path, after: int, given_up: list[str], kept_aside: lis
             if str(aside) not in kept_aside:
                 kept_aside.append(str(aside))
             given_up += lines
-    return bool(found)
+    return bool(wrong_ones)

@@ -98,11 +98,11 @@ def verify_state(base: Path) -> StateReport:
     if not report.state and not report.journal:
         with _reading(state) as items:
             try:
-                found = mend(items, base, view.applied or 0, False)
+                mending = mend(items, base, view.applied or 0, False)
             except CorruptError as error:
-                found = Mending(lines=[str(error)], holes=True)
-        report.state += found.lines
-        for log in sorted(found.unknown) if not found.holes else ():
+                mending = Mending(lines=[str(error)], holes=True)
+        report.state += mending.lines
+        for log in sorted(mending.unknown) if not mending.holes else ():
             files = any((base / "queues" / (log_name(log) + end)).is_dir() for end in ("", UNKNOWN))
             report.state.append(f"log {log_name(log)}: " + (
                 f"neither state nor journal knows it; a start puts its messages aside, as "
@@ -277,19 +277,19 @@ def _writing(state: Path) -> Iterator[Rdict]:
 
 def _mend(base: Path, target: Path, applied: int, damaged: bool, report: RepairReport) -> None:
     with _reading(target) as items:
-        found = mend(items, base, applied, damaged)
-    _take_back(base / "queues", found)
-    if found.puts or found.deletes:
+        mending = mend(items, base, applied, damaged)
+    _take_back(base / "queues", mending)
+    if mending.puts or mending.deletes:
         with _writing(target) as view:
-            write(view, found.puts, found.deletes)
-    report.given_up += found.lines
+            write(view, mending.puts, mending.deletes)
+    report.given_up += mending.lines
     report.given_up += [f"log {log_name(log)}: the queue that had it is lost, what it was called and declared as; its "
-                        f"messages are kept, in the new queue {name}" for log, name in sorted(found.unknown.items())]
+                        f"messages are kept, in the new queue {name}" for log, name in sorted(mending.unknown.items())]
 
 
-def _take_back(queues: Path, found: Mending) -> None:
+def _take_back(queues: Path, mending: Mending) -> None:
     """Directories of logs that get a queue again get their names again."""
-    for number in found.unknown:
+    for number in mending.unknown:
         aside = queues / (log_name(number) + UNKNOWN)
         if aside.is_dir() and not (queues / log_name(number)).exists():
             aside.rename(queues / log_name(number))

@@ -172,9 +172,9 @@ def rebuilt_index(file: SegmentFile, ops: FileOps = SYSTEM) -> SegmentIndex:
             data = read_at(fd, file.size - TRAILER_SIZE - file.end, file.end, ops)
         finally:
             close_quietly(fd, ops)
-        found = decode_index(data, file.end, file.file_id) if len(data) >= INDEX_HEADER_SIZE else None
-        if found is not None and found[0].messages == file.messages:
-            return found[0]
+        decoded = decode_index(data, file.end, file.file_id) if len(data) >= INDEX_HEADER_SIZE else None
+        if decoded is not None and decoded[0].messages == file.messages:
+            return decoded[0]
     index, _ = walk(read_whole(file.path, ops), file.file_id)
     if index.end != file.end or index.messages != file.messages:
         raise Damage(f"the batch at offset {index.end} does not hold, though the footer says that batches reach "
@@ -190,12 +190,13 @@ def files_of(directory: Path, ops: FileOps = SYSTEM) -> list[Path]:
 def unpack(data: bytes | memoryview, at: int, file: SegmentFile, base: int = 0) -> tuple[Block, int]:
     """The block whose batch stands at `at` of data, which begins at position `base` of the file; and where the next one
     would stand. Raises Damage."""
-    found = batch_at(data, at, file.file_id)
-    if found is None:
+    decoded = batch_at(data, at, file.file_id)
+    if decoded is None:
         raise Damage(f"the header of the batch at offset {base + at} does not hold", base + at)
     if not batch_holds(data, at, file.file_id):
-        raise Damage(f"the batch at offset {base + at} (messages {found[0]} to {found[1]}) does not hold", base + at)
-    *head, length, how, begin, end = found
+        raise Damage(f"the batch at offset {base + at} (messages {decoded[0]} to {decoded[1]}) does not hold",
+                     base + at)
+    *head, length, how, begin, end = decoded
     stored = memoryview(data)[begin:end]
     if how == STORED_PLAIN:
         raw = bytes(stored)

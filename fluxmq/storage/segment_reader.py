@@ -59,9 +59,9 @@ class SegmentReader:
                     file = files[place]
                     following = files[place + 1].first if place + 1 < len(files) else file.reach
                     with self._handles.use(file) as fd:
-                        found = self._read_file(file, fd, offset, max_bytes, following)
-                    if found is not None:
-                        return found
+                        chunk = self._read_file(file, fd, offset, max_bytes, following)
+                    if chunk is not None:
+                        return chunk
             except FileNotFoundError as error:
                 if log is not self._logs.get(number) or (log is not None and log.files is not files):
                     continue        # trimmed meanwhile
@@ -101,8 +101,9 @@ class SegmentReader:
 
     def _load_index(self, file: SegmentFile, fd: int) -> SegmentIndex:
         length = file.size - TRAILER_SIZE - file.end
-        found = decode_index(read_at(fd, length, file.end, self._ops), file.end, file.file_id) if length > 0 else None
-        index = found[0] if found is not None and found[0].messages == file.messages else rebuilt_index(file, self._ops)
+        decoded = decode_index(read_at(fd, length, file.end, self._ops), file.end, file.file_id) if length > 0 else None
+        intact = decoded is not None and decoded[0].messages == file.messages
+        index = decoded[0] if decoded is not None and intact else rebuilt_index(file, self._ops)
         file.index = index
         return index
 
@@ -136,20 +137,20 @@ class SegmentReader:
         one at least; b"" for one that no file holds. A batch is read once for all of its messages. Raises like
         read()."""
         wanted = sorted(offsets)
-        found: dict[int, bytes] = {}
+        picked: dict[int, bytes] = {}
         size = 0
         for offset in offsets:
-            if offset in found:
+            if offset in picked:
                 continue
             if size >= max_bytes:
                 break
             first, covers, blocks = self.read(number, offset, 0)
-            here = wanted[bisect.bisect_left(wanted, first):bisect.bisect_left(wanted, max(covers, offset + 1))]
-            found.update(dict.fromkeys(here, b""))
+            in_batch = wanted[bisect.bisect_left(wanted, first):bisect.bisect_left(wanted, max(covers, offset + 1))]
+            picked.update(dict.fromkeys(in_batch, b""))
             for block in blocks:
-                found.update(take_messages(block, here))
-            size += sum(len(found[each]) for each in here)
-        return found
+                picked.update(take_messages(block, in_batch))
+            size += sum(len(picked[each]) for each in in_batch)
+        return picked
 
     def spans(self, number: int, first: int, end: int) -> list[tuple[int, int]]:
         """(offset behind, bytes of messages) of stretches, in order, which hold everything from offset `first` up to

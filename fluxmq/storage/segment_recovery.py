@@ -88,19 +88,19 @@ def logs_in(queues: Path, suffix: str = "", ops: FileOps = SYSTEM) -> list[tuple
     """(number, directory) of every log. suffix: also of those whose directories have it behind their number."""
     if not ops.is_directory(queues):
         return []
-    found = [(log_number(name.removesuffix(suffix)), queues / name) for name in ops.names(queues)
+    logs = [(log_number(name.removesuffix(suffix)), queues / name) for name in ops.names(queues)
              if ops.is_directory(queues / name)]
-    return sorted((number, path) for number, path in found if number is not None)
+    return sorted((number, path) for number, path in logs if number is not None)
 
 
 def known_logs(queues: Path, expect: Mapping[int, range], ops: FileOps = SYSTEM) -> list[tuple[int, Path]]:
     """(number, directory) of every log, also of those expected that have no directory, not even one put aside."""
-    found = dict(logs_in(queues, ops=ops))
+    logs = dict(logs_in(queues, ops=ops))
     for number in expect:
         path = queues / log_name(number)
-        if number not in found and not ops.is_directory(path.with_name(path.name + UNKNOWN)):
-            found[number] = path
-    return sorted(found.items())
+        if number not in logs and not ops.is_directory(path.with_name(path.name + UNKNOWN)):
+            logs[number] = path
+    return sorted(logs.items())
 
 
 def missing_file(files: Sequence[SegmentFile], expect: range | None) -> Damage | None:
@@ -130,21 +130,21 @@ def not_all(reach: int, expect: range, at: int) -> Damage:
 
 def heads_of(number: int, directory: Path, ops: FileOps = SYSTEM) -> list[tuple[Path, SegmentFile | Damage]]:
     """Every file of a log with what its header says; none where there is no directory."""
-    heads: list[tuple[Path, SegmentFile | Damage]] = []
+    files: list[tuple[Path, SegmentFile | Damage]] = []
     if not ops.is_directory(directory):
-        return heads
+        return files
     for path in files_of(directory, ops):
         first = file_first(path.name)
         if first is None:
             continue
         data = read_head(path, HEADER_SIZE, ops)
         try:
-            heads.append((path, read_header(data, path, number, first)))
+            files.append((path, read_header(data, path, number, first)))
         except Damage as damage:
             if never_synced(data):
                 damage.offset = -1
-            heads.append((path, damage))
-    return heads
+            files.append((path, damage))
+    return files
 
 
 def open_logs(base: Path, ops: FileOps, expect: Mapping[int, range], recover: bool, report: SegmentRecovery,
@@ -174,14 +174,14 @@ def open_logs(base: Path, ops: FileOps, expect: Mapping[int, range], recover: bo
 
 def open_log(number: int, path: Path, ops: FileOps, expect: range | None, report: SegmentRecovery) -> Log:
     """One log. Raises Damage, whose second argument is the file, or the directory."""
-    heads = heads_of(number, path, ops)
+    examined_files = heads_of(number, path, ops)
     log = Log(number, path, made=True)
     begun = None
-    if heads and isinstance(heads[-1][1], Damage) and heads[-1][1].offset < 0:
-        begun = heads.pop()[0]      # a crash came before anything in it was synced
+    if examined_files and isinstance(examined_files[-1][1], Damage) and examined_files[-1][1].offset < 0:
+        begun = examined_files.pop()[0]      # a crash came before anything in it was synced
     files: list[SegmentFile] = []
     surplus: list[int] = []
-    for where, head in heads:
+    for where, head in examined_files:
         if isinstance(head, Damage):
             raise _in(where, Damage(head.text, 0))
         files.append(head)

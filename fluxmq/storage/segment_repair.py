@@ -117,16 +117,16 @@ def _examine(file: SegmentFile, following: int | None, keep: bool) -> _Examined:
     file.size = len(data)
     trailer = decode_trailer(data[max(0, len(data) - TRAILER_SIZE):], len(data), file.file_id)
     index = SegmentIndex()
-    found: list[str] = []
+    faults: list[str] = []
     reach = limit if limit >= 0 else trailer[0] if trailer else len(data)
-    for end, batch in _batches(data, file, reach, found, limit >= 0 or trailer is not None):
+    for end, batch in _batches(data, file, reach, faults, limit >= 0 or trailer is not None):
         if keep:
             result.whole.append(batch)
         index.add(batch.block, end)
     if limit >= 0:
-        result.problems += found
+        result.problems += faults
     elif keep:
-        result.problems += found[1:]
+        result.problems += faults[1:]
     if sealed and not result.problems:
         inside = decode_index(data[file.end:len(data) - TRAILER_SIZE], file.end, file.file_id)
         if inside is None or inside[1] is None or not inside[0].same(index):
@@ -141,18 +141,18 @@ def verify(base: Path, expect: Mapping[int, range] | None = None) -> Iterator[Fi
     synced = expect or {}
     queues = base / "queues"
     for number, path in sorted({*logs_in(queues, UNKNOWN), *known_logs(queues, synced)}):
-        heads = heads_of(number, path)
+        examined_files = heads_of(number, path)
         reports: list[FileReport] = []
         files: list[SegmentFile] = []
         begun = False
-        for at, (where, head) in enumerate(heads):
+        for at, (where, head) in enumerate(examined_files):
             report = FileReport(number, where, bytes=where.stat().st_size)
             reports.append(report)
             if isinstance(head, Damage):
-                begun = head.offset < 0 and at + 1 == len(heads)
+                begun = head.offset < 0 and at + 1 == len(examined_files)
                 (report.notes if begun else report.problems).append(head.text)
                 continue
-            after = next((later for _, later in heads[at + 1:]), None)
+            after = next((later for _, later in examined_files[at + 1:]), None)
             last = after is None or (isinstance(after, Damage) and after.offset < 0)
             examined = _examine(head, after.follows if isinstance(after, SegmentFile) else
                                 (None if last else _reach_of(head)), False)
@@ -185,9 +185,9 @@ def dump(base: Path, number: int | None = None) -> Iterator[tuple[int, tuple[int
     for log, path in logs_in(base / "queues", UNKNOWN):
         if number is not None and log != number:
             continue
-        heads = heads_of(log, path)
-        for at, (where, head) in enumerate(heads):
-            after = heads[at + 1][1] if at + 1 < len(heads) else None
+        files = heads_of(log, path)
+        for at, (where, head) in enumerate(files):
+            after = files[at + 1][1] if at + 1 < len(files) else None
             if isinstance(head, Damage):
                 if head.offset < 0:
                     continue
@@ -223,12 +223,12 @@ def repair_log(number: int, path: Path, ops: FileOps, report: SegmentRecovery, e
     """One log; expect: the offsets that the state says files have. What open() does by itself (torn tails, footers) is
     left to it."""
     synced = expect.stop if expect else 0
-    heads = heads_of(number, path)
-    if heads and isinstance(heads[-1][1], Damage) and heads[-1][1].offset < 0:
-        heads.pop()
+    log_files = heads_of(number, path)
+    if log_files and isinstance(log_files[-1][1], Damage) and log_files[-1][1].offset < 0:
+        log_files.pop()
     reached = expect.start if expect else None
-    for at, (where, head) in enumerate(heads):
-        after = heads[at + 1][1] if at + 1 < len(heads) else None
+    for at, (where, head) in enumerate(log_files):
+        after = log_files[at + 1][1] if at + 1 < len(log_files) else None
         file = head if isinstance(head, SegmentFile) else _guess(where, number, reached or 0)
         if at and isinstance(head, SegmentFile) and head.follows < (reached or 0):
             _set_aside(where, ops, report)
@@ -256,8 +256,8 @@ def repair_log(number: int, path: Path, ops: FileOps, report: SegmentRecovery, e
         _set_aside_copy(where, ops, report)
         _write(SegmentFile(where, number, file.first, file.follows, _new_id()), examined.whole, reached,
                where.with_suffix(".seg.repaired"), ops)
-        lost = "; ".join(([head.text] if isinstance(head, Damage) else []) + examined.problems)
-        report.dropped.append(f"{where}: {lost}; {sum(each.block[2] for each in examined.whole)} messages in "
+        damage = "; ".join(([head.text] if isinstance(head, Damage) else []) + examined.problems)
+        report.dropped.append(f"{where}: {damage}; {sum(each.block[2] for each in examined.whole)} messages in "
                               f"{len(examined.whole)} batches are kept")
     if reached is not None and reached < synced:
         _write_missing(path, number, reached, synced, ops, report)

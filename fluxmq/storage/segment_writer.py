@@ -289,7 +289,7 @@ class SegmentWriter(SegmentReader):
             self._marks.pop(number, None)
 
     def _sync_all(self, dirty: Sequence[Log]) -> None:
-        marks = [(log, log.files[-1], log.files[-1].size) for log in dirty if log.files]
+        written = [(log, log.files[-1], log.files[-1].size) for log in dirty if log.files]
         for log in dirty:
             log.directory_dirty = False
         self._root_dirty = self._closed_dirty = False
@@ -297,7 +297,7 @@ class SegmentWriter(SegmentReader):
             self._ops.syncfs(self._root_fd)
         except OSError as error:
             self._fail(f"the file system of {self._path} cannot be synced: {error}", error)
-        for _, file, size in marks:
+        for _, file, size in written:
             file.synced = max(file.synced, size)
 
     def _sync_file(self, file: SegmentFile) -> None:

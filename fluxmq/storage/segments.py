@@ -191,5 +191,5 @@ class SegmentStore(SegmentWriter):
             names = [name for name in self._ops.names(self._path) if name.endswith(UNKNOWN)]
         except OSError as error:
             raise StorageError(f"cannot read {self._path}: {error}") from error
-        found = ((log_number(name.removesuffix(UNKNOWN)), self._path / name) for name in names)
-        return {number: path for number, path in found if number is not None}
+        logs = ((log_number(name.removesuffix(UNKNOWN)), self._path / name) for name in names)
+        return {number: path for number, path in logs if number is not None}

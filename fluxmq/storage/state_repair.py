@@ -108,29 +108,29 @@ class _State:
 def mend(items: Iterable[tuple[bytes, bytes]], base: Path, applied: int, damaged: bool) -> Mending:
     """What is to be done to a view. items: all of it, in order. applied: the batch it reaches; the journal from there
     on can be read. damaged: keys may have been lost. Nothing is changed. Raises CorruptError, OSError."""
-    found = Mending()
+    mending = Mending()
     state = _State()
     for key, value in items:
-        _view(state, found, key, value)
-    damaged = damaged or found.holes
+        _view(state, mending, key, value)
+    damaged = damaged or mending.holes
     _journal(state, base / "journal", applied)
     directories = _directories(base / "queues")
-    _queues(state, found, directories, damaged)
+    _queues(state, mending, directories, damaged)
     for number in sorted(state.used - state.namespaces):
         name = f"recovered-{number}".encode()
-        found.puts.append((namespace_key(number), b"\1" + len(name).to_bytes(2, "big") + name))
-        found.lines.append(f"namespace {number} has lost its name: what it has is in {name.decode()} now")
-    made = {key for key, _ in found.puts}
-    found.deletes = [key for key in found.deletes if key not in made]
+        mending.puts.append((namespace_key(number), b"\1" + len(name).to_bytes(2, "big") + name))
+        mending.lines.append(f"namespace {number} has lost its name: what it has is in {name.decode()} now")
+    made = {key for key, _ in mending.puts}
+    mending.deletes = [key for key in mending.deletes if key not in made]
     orphans = sorted(state.messages - state.named)
     if damaged and orphans:
-        found.lines.append(f"{len(orphans)} stored messages are named by no session any more and go with the next "
+        mending.lines.append(f"{len(orphans)} stored messages are named by no session any more and go with the next "
                            f"start: {_few(orphans)}")
     for number, binding in state.bindings.items() if damaged else ():
         if binding.source not in state.exchanges:
-            found.lines.append(f"binding {number:016x} with the key {_text(binding.key)} goes with the next start: its "
-                               f"exchange {binding.source:016x} is lost")
-    return found
+            mending.lines.append(f"binding {number:016x} with the key {_text(binding.key)} goes with the next start: "
+                                 f"its exchange {binding.source:016x} is lost")
+    return mending
 
 
 def synced_of(items: Iterable[tuple[bytes, bytes]]) -> dict[int, range]:
@@ -140,14 +140,14 @@ def synced_of(items: Iterable[tuple[bytes, bytes]]) -> dict[int, range]:
     return {number: range(meta.first, meta.safe) for number, meta in metas if meta.safe > meta.first}
 
 
-def _view(state: _State, found: Mending, key: bytes, value: bytes) -> None:
+def _view(state: _State, mending: Mending, key: bytes, value: bytes) -> None:
     kind, number = key[:1], int.from_bytes(key[1:9], "big")
     if kind == b"t" and len(key) > 9:
         state.used.add(number)
     if kind in b"qgldxebk":
         state.number_last = max(state.number_last, number)
     if kind != b"k" and (problem := row_problem(key, value)):
-        _wrong(state, found, key, value, problem)
+        _wrong(state, mending, key, value, problem)
         return
     if kind == b"m":
         state.messages.add(number)
@@ -160,8 +160,8 @@ def _view(state: _State, found: Mending, key: bytes, value: bytes) -> None:
         state.named |= wanted
         if missing:
             name = session_of(Loader.head_of(value)).head.name
-            found.puts.append((key, session_without(value, missing)))
-            found.lines.append(f"session {number} of client {_text(name)}: {len(missing)} messages are lost: "
+            mending.puts.append((key, session_without(value, missing)))
+            mending.lines.append(f"session {number} of client {_text(name)}: {len(missing)} messages are lost: "
                                f"{_few(sorted(missing))}")
     elif kind == b"q":
         state.queues[number] = queue_of(value)[0]
@@ -175,7 +175,7 @@ def _view(state: _State, found: Mending, key: bytes, value: bytes) -> None:
     elif kind == b"x":
         state.going.add(number)
     elif kind == b"k":
-        _small(state, found, key, value)
+        _small(state, mending, key, value)
     elif kind == b"e":
         state.exchanges.add(number)
         _use(state, exchange_of(value).namespace)
@@ -183,7 +183,7 @@ def _view(state: _State, found: Mending, key: bytes, value: bytes) -> None:
         state.bindings[number] = binding_of(value)
 
 
-def _wrong(state: _State, found: Mending, key: bytes, value: bytes, problem: str) -> None:
+def _wrong(state: _State, mending: Mending, key: bytes, value: bytes, problem: str) -> None:
     """A row whose bytes are those that were written, and say nothing that can be true."""
     kind = key[:1]
     if kind not in _GOES:
@@ -192,18 +192,18 @@ def _wrong(state: _State, found: Mending, key: bytes, value: bytes, problem: str
     goes = _GOES[kind]
     kept = _kept(kind, value)
     if kept is None:
-        found.deletes.append(key)
+        mending.deletes.append(key)
     elif kind == b"s":
-        found.puts.append((key, kept))
+        mending.puts.append((key, kept))
         goes = "the session is kept, and those of its messages that stand in front of that"
-        _view(state, found, key, kept)
+        _view(state, mending, key, kept)
     else:
-        found.puts.append((key, kept))
+        mending.puts.append((key, kept))
         goes = "the group is kept; what it had settled is delivered again"
-        _view(state, found, key, kept)
-    found.holes = True
+        _view(state, mending, key, kept)
+    mending.holes = True
     names = ", ".join(repr(name) for name in names_in(Loader.head_of(value) if kept and kind == b"s" else value))
-    found.lines.append(f"{shown(key)}{f' ({names})' if names else ''}: what the state has of it is not what a broker "
+    mending.lines.append(f"{shown(key)}{f' ({names})' if names else ''}: what the state has of it is not what a broker "
                        f"writes there: {problem}; {goes}")
 
 
@@ -220,14 +220,14 @@ def _kept(kind: bytes, value: bytes) -> bytes | None:
     return None
 
 
-def _small(state: _State, found: Mending, key: bytes, value: bytes) -> None:
+def _small(state: _State, mending: Mending, key: bytes, value: bytes) -> None:
     """The messages of a log that are in the view only. RocksDB checks the bytes, this what was written."""
     number, held, problem = int.from_bytes(key[1:9], "big"), *_holds(value)
     if problem:
-        found.lines.append(f"log {log_name(number)}: its messages in the state do not hold: {problem}; "
+        mending.lines.append(f"log {log_name(number)}: its messages in the state do not hold: {problem}; "
                            f"{len(held)} messages in front of that are kept")
     if problem and not held:
-        found.deletes.append(key)
+        mending.deletes.append(key)
         state.gone.add(number)
         return
     following = int.from_bytes(value[:8], "big")
@@ -235,7 +235,7 @@ def _small(state: _State, found: Mending, key: bytes, value: bytes) -> None:
         last, end = held[-1]
         if following <= last or following >> _LANE_BITS != last >> _LANE_BITS:
             following = last + 1
-        found.puts.append((key, following.to_bytes(8, "big") + value[8:end]))
+        mending.puts.append((key, following.to_bytes(8, "big") + value[8:end]))
     state.stored.add(number)
     state.lanes[number] = following >> _LANE_BITS
 
@@ -310,16 +310,16 @@ def _use(state: _State, namespace: int | bytes) -> None:
 
 def _directories(queues: Path) -> dict[int, tuple[Path, int]]:
     """(directory, first offset; -1 for none) of logs, also those that a start put aside."""
-    found = {}
+    directories = {}
     for entry in os.scandir(queues) if queues.is_dir() else ():
         number = log_number(entry.name.removesuffix(UNKNOWN))
         if number is not None and entry.is_dir():
             firsts = [first for name in os.listdir(entry.path) if (first := file_first(name)) is not None]
-            found[number] = Path(entry.path), min(firsts, default=-1)
-    return found
+            directories[number] = Path(entry.path), min(firsts, default=-1)
+    return directories
 
 
-def _queues(state: _State, found: Mending, directories: dict[int, tuple[Path, int]], damaged: bool) -> None:
+def _queues(state: _State, mending: Mending, directories: dict[int, tuple[Path, int]], damaged: bool) -> None:
     known = state.going.union(*({*(one.number for one in record.logs), record.delay}
                                 for record in state.queues.values()))
     unknown = (state.metas.keys() | state.stored | {number for number, (_, first) in directories.items() if first >= 0}
@@ -334,8 +334,8 @@ def _queues(state: _State, found: Mending, directories: dict[int, tuple[Path, in
     for number, record in _recovered(state, unknown):
         logs = [one.number for one in record.logs] + ([record.delay] if record.delay else [])
         state.queues[number] = record
-        found.puts.append((b"q" + number.to_bytes(8, "big"), msgspec.msgpack.encode(record)))
-        found.unknown |= dict.fromkeys(unknown.intersection(logs), record.told().name)
+        mending.puts.append((b"q" + number.to_bytes(8, "big"), msgspec.msgpack.encode(record)))
+        mending.unknown |= dict.fromkeys(unknown.intersection(logs), record.told().name)
     for record in state.queues.values() if damaged or state.gone else ():
         for one in [*record.logs, *([LogRecord(record.delay, 0)] if record.delay else [])]:
             if not damaged and one.number not in state.gone:
@@ -345,7 +345,7 @@ def _queues(state: _State, found: Mending, directories: dict[int, tuple[Path, in
             old = state.metas.get(one.number, LogMeta(base, base, 0))
             if one.number not in state.stored and upto > old.next:  # `l` is lost, or the `k` that reached further
                 meta = LogMeta(old.first, upto, old.safe)
-                found.puts.append((b"l" + one.number.to_bytes(8, "big"), msgspec.msgpack.encode(meta)))
+                mending.puts.append((b"l" + one.number.to_bytes(8, "big"), msgspec.msgpack.encode(meta)))
 
 
 def _recovered(state: _State, unknown: set[int]) -> Iterator[tuple[int, QueueRecord]]:

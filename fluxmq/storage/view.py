@@ -113,15 +113,15 @@ def rows_of(view: Rdict, state: Path) -> Iterator[tuple[bytes, bytes]]:
     ViewDamage, StorageError."""
     snapshot = view.snapshot()
     rows = _walk(snapshot, state, b"\x01")
-    found = _ready(snapshot, state)
-    yield from staged.merged(rows, _parts(snapshot, state, found[0])) if found is not None else rows
+    ready = _ready(snapshot, state)
+    yield from staged.merged(rows, _parts(snapshot, state, ready[0])) if ready is not None else rows
 
 
 def staged_in(view: Rdict, state: Path) -> Iterator[Part]:
     """The parts of a checkpoint that count and are not in their places yet. Raises ViewDamage, StorageError."""
     snapshot = view.snapshot()
-    found = _ready(snapshot, state)
-    return _parts(snapshot, state, found[0]) if found is not None else iter(())
+    ready = _ready(snapshot, state)
+    return _parts(snapshot, state, ready[0]) if ready is not None else iter(())
 
 
 def settle_staged(view: Rdict, state: Path, missing: list[int] | None = None) -> bool:
@@ -129,17 +129,17 @@ def settle_staged(view: Rdict, state: Path, missing: list[int] | None = None) ->
     parts that are not there, for a repair; without it they are damage. Returns whether there was such a checkpoint.
     Raises ViewDamage, StorageError; ShortageError for want of space."""
     snapshot = view.snapshot()
-    found = _ready(snapshot, state)
+    ready = _ready(snapshot, state)
     try:
-        if found is not None:
-            staged.settle(view, _parts(snapshot, state, found[0], missing), found[1])
+        if ready is not None:
+            staged.settle(view, _parts(snapshot, state, ready[0], missing), ready[1])
         elif next(_walk(snapshot, state, staged.PART), (b"",))[0].startswith(staged.PART):
             staged.drop_unready(view)
     except (ViewDamage, StorageError):
         raise
     except Exception as error:
         raise told(state, error) from error
-    return found is not None
+    return ready is not None
 
 
 def _ready(snapshot: Snapshot, state: Path) -> tuple[int, int] | None:
@@ -147,10 +147,10 @@ def _ready(snapshot: Snapshot, state: Path) -> tuple[int, int] | None:
     key, value = next(_walk(snapshot, state, staged.READY), (b"", b""))
     if key != staged.READY:
         return None
-    found = staged.ready_of(value)
-    if found is None:
+    ready = staged.ready_of(value)
+    if ready is None:
         raise ViewDamage(f"{state}: what it says of a checkpoint in parts is not a number")
-    return found
+    return ready
 
 
 def _parts(snapshot: Snapshot, state: Path, count: int, missing: list[int] | None = None) -> Iterator[Part]:
@@ -333,11 +333,11 @@ def applied_of(view: Rdict, state: Path) -> int:
     ready = _ready(snapshot, state)
     if ready is not None:
         return ready[1]
-    found = next(_walk(snapshot, state, APPLIED_KEY), None)
-    if found is None or found[0].startswith(staged.PART):       # parts of a first checkpoint that do not count
+    row = next(_walk(snapshot, state, APPLIED_KEY), None)
+    if row is None or row[0].startswith(staged.PART):       # parts of a first checkpoint that do not count
         return 0
-    if found[0] != APPLIED_KEY:
+    if row[0] != APPLIED_KEY:
         raise ViewDamage(f"{state}: it does not say which batch of the journal it reaches")
-    if len(found[1]) != 8:
+    if len(row[1]) != 8:
         raise ViewDamage(f"{state}: what it says of the batch that it reaches is not a number")
-    return int.from_bytes(found[1], "little")
+    return int.from_bytes(row[1], "little")

@@ -153,10 +153,10 @@ def examine(state: Path) -> ViewReport:
                     report.applied = applied_of(view, copy)
                 except ViewDamage:
                     report.applied = None
-                for found in around(view):
-                    if isinstance(found, Hole):
-                        report.problems.append(f"{_between(found)}: {found.text.replace(str(copy), str(state))}")
-                    elif not found[0].startswith((staged.PART, staged.READY)):
+                for item in around(view):
+                    if isinstance(item, Hole):
+                        report.problems.append(f"{_between(item)}: {item.text.replace(str(copy), str(state))}")
+                    elif not item[0].startswith((staged.PART, staged.READY)):
                         report.keys += 1
                 if not report.problems:
                     report.parts = sum(1 for _ in staged_in(view, copy))
@@ -222,11 +222,11 @@ def _settle(new: Rdict, state: Path, lines: list[str]) -> None:
 
 
 def _but_for_holes(view: Rdict, holes: list[Hole]) -> Iterator[tuple[bytes, bytes]]:
-    for found in around(view):
-        if isinstance(found, Hole):
-            holes.append(found)
+    for item in around(view):
+        if isinstance(item, Hole):
+            holes.append(item)
         else:
-            yield found
+            yield item
 
 
 def _older(state: Path, scratch: Path, new: Rdict, holes: list[Hole], lines: list[str]) -> None:
