@@ -1,5 +1,5 @@
 """Who may connect, and what they may do: users, passwords, SCRAM, the access list, TLS contexts.
 
-`authority.Authority` is what the broker is given; it implements the port `fluxmq.engine.ports_access.Authority`.
+The broker uses `authority.Authority`; it implements the port `fluxmq.engine.ports_access.Authority`.
 """
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The answer to the two questions of the broker, who is this and may he: implements `fluxmq.engine.ports_access`.
+"""Authentication and permissions of clients: implements `fluxmq.engine.ports_access`.
 
 How a CONNECT is judged; the first line that applies decides:
 
@@ -30,7 +30,7 @@ __all__ = ["Authority"]
 BAD_USER_NAME_OR_PASSWORD = 0x86
 NOT_AUTHORIZED = 0x87
 NONCE_SIZE_BYTES = 18
-# Between needs_wait() and authenticate_now() the clock goes on; a check remembered for the one counts for the other.
+# Time passes between needs_wait() and authenticate_now(); a cached check that is valid for the first is for the second.
 CACHE_SLACK_S = 1.0
 
 

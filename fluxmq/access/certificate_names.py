@@ -17,7 +17,7 @@ def peer_username(cert: Mapping[str, Any] | None, source: str) -> str | None:
         return None
     if source == "cn":
         names = [value for group in cert.get("subject", ()) for key, value in group if key == "commonName"]
-        # Which of two names would count is read differently by different software; who may get two signed could choose.
+        # Programs differ in which of two names they use; a client whose certificate has two could choose.
         return _usable(names[0]) if len(names) == 1 else None
     if source == "san":
         for wanted in ("URI", "DNS", "email"):

@@ -1,5 +1,5 @@
-"""Who guesses passwords: counts failed logins, says how late the next answer shall be, and who is banned until when.
-A machine without I/O and without a clock: each verb is told the time, in milliseconds of a clock that never goes back.
+"""Protection against guessed passwords: counts failed logins, delays refusals, and bans.
+It has no I/O and no clock: the caller passes the time, in milliseconds of a clock that never goes back.
 
 Three counts go up with a failed login, and each forgets evenly, so many in `ban_ms` as it takes for a ban:
 
@@ -10,14 +10,14 @@ Three counts go up with a failed login, and each forgets evenly, so many in `ban
 A count is one number, the time at which all of it will be forgotten: a failure moves that time on by one unit, and what
 is left until then, in units, is the count. So nothing has to be swept for a count to be right.
 
-Why the account itself is never banned: whoever knows a name could lock its owner out. So what comes from elsewhere
-delays at most the refusals of origins from which that account has not logged in yet; a right password is never held
-up by anybody else's failures. An origin from which somebody has logged in keeps those accounts out of its ban: one
+The account itself is never banned, because anyone who knows a name could lock its owner out. So failures elsewhere
+only delay refusals at origins from which that account has not logged in yet; they never delay a right password.
+Accounts that have logged in from an origin are exempt from its ban, so one
 infected machine does not lock out the office that shares its address.
 
 An origin is what model/origins.py makes of an address. Accounts are names that anybody may send, so a digest stands for
 them. All tables are bounded, and what was touched longest ago leaves first; bans have a table of their own, so that
-many failures elsewhere cannot make the machine forget a ban.
+many failures elsewhere cannot displace a ban.
 """
 import hashlib
 from collections import Counter, OrderedDict
@@ -104,7 +104,7 @@ class Guesses:
         self._known_of: Counter[bytes] = Counter()
 
     def shuts_out(self, origin: bytes, now_ms: int) -> bool:
-        """Whether nobody of this origin could get in: it is banned, and no account has logged in from it."""
+        """Whether the origin is banned and no account is exempt because it has logged in from there."""
         ban = self._bans.get((origin, b""))
         return ban is not None and ban.until_ms > now_ms and origin not in self._known_of
 
@@ -117,7 +117,7 @@ class Guesses:
         return ban if ban is not None and ban.until_ms > now_ms else None
 
     def failed(self, origin: bytes, account: str, now_ms: int) -> Failure:
-        """A login failed; nobody asks who is banned already."""
+        """Counts a failed login; do not call it for a login that a ban refuses."""
         rules, digest = self.rules, self._digest(account)
         pair = origin, digest
         known = pair in self._known
@@ -151,7 +151,7 @@ class Guesses:
                 del self._known_of[forgotten]
 
     def ended(self, now_ms: int) -> list[Ban]:
-        """Bans that are over, each once."""
+        """Bans that have ended, each once."""
         over = []
         while self._bans and next(iter(self._bans.values())).until_ms <= now_ms:
             over.append(self._bans.popitem(last=False)[1])
@@ -163,7 +163,7 @@ class Guesses:
         return len(self._bans)
 
     def bans(self, now_ms: int) -> Iterator[Ban]:
-        """Those that stand, the first to end first."""
+        """The current bans, the one that ends first on top."""
         return (ban for ban in self._bans.values() if ban.until_ms > now_ms)
 
     def lift(self, origin: bytes, account: str | None = None) -> list[Ban]:

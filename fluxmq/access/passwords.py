@@ -6,7 +6,7 @@ standing in the way of others:
   - equal checks (a fleet that shares one account) are made once and answered to all who wait;
   - each origin (an address, model/origins.py) has a line of its own, and they are served in turn: who comes from
     another place than the flood waits for as many checks as there are places, however long the flood's line is;
-  - more than can be served in some seconds is refused with 0x89 (server busy), not grown: the last of the longest line.
+  - more than can be served in some seconds is refused with 0x89 (server busy), and the last of the longest line leaves.
 The hash being checked is part of the key, so nothing remembered outlives a change of the password in the file.
 """
 import asyncio
@@ -90,11 +90,11 @@ class Passwords:
             try:
                 right = await asyncio.shield(asyncio.wrap_future(check))
             except asyncio.CancelledError:
-                if check.cancelled():  # by close(), not whoever waits here
+                if check.cancelled():  # by close(), not by the caller that waits here
                     raise AuthError(SERVER_UNAVAILABLE, "the broker is stopping") from None
                 raise
             if self._users.password_hash(name) != password_hash:
-                continue  # the file was read again meanwhile: what was checked is not what holds
+                continue  # the file was read again meanwhile: the checked hash is out of date
             if right and name in self._users:
                 self._remember(digest)
                 return True
@@ -129,7 +129,7 @@ class Passwords:
         self._checks[digest] = right
         right.add_done_callback(lambda _: self._checks.pop(digest, None))
         try:
-            if not full:  # else a thread will come for the one that had to go
+            if not full:  # else a thread is scheduled for the check that left
                 self._pool.submit(self._check_next)
         except RuntimeError:  # shut down
             self.close()

@@ -140,8 +140,8 @@ class ScramServer:
         self._salt = b""
         self._first = True
         self._over = False
-        self.claimed = ""  # whom the client says it is; "" before its first message
-        self.username: str | None = None  # who has proved to know the password
+        self.claimed = ""  # claimed user name; "" before the first message
+        self.username: str | None = None  # user name after a valid proof
 
     def step(self, data: bytes) -> tuple[bytes, bool]:
         """Take the client's next message; return our answer and whether the exchange has succeeded with it.
@@ -181,7 +181,7 @@ class ScramServer:
 
     def _stored(self, name: str) -> tuple[bytes, bytes, bytes, int]:
         self.claimed, self._verifier = name, self._lookup(name)
-        # Nobody's keys are made up, so that refusing nobody takes the same work as refusing somebody.
+        # An unknown user gets random keys, so that refusing it takes the same work as refusing a known one.
         key = self._decoy_key.ljust(32)
         stored = self._verifier or ScramVerifier(
             _hmac(self._decoy_key, name.encode())[:SALT_SIZE_BYTES], self._decoy_iterations, key, key)

@@ -85,7 +85,7 @@ class ServerContexts:
         """Why clients refuse a certificate of cert_file, as read last, at the time `now` (with a time zone); "" when
         they do not.
 
-        OpenSSL serves a certificate that has expired without a word."""
+        OpenSSL serves an expired certificate without a warning."""
         return _out_of_date(self._cert_file, self._certificates, now)
 
     def _fail(self, key: str, text: str) -> ConfigError:
@@ -154,7 +154,7 @@ class ServerContexts:
             # The password is a stand-in: without one OpenSSL would ask on the terminal.
             context.load_cert_chain(self._cert_file, self._key_file, password="-")
         except ssl.SSLError as error:
-            # The last is OpenSSL's word for a key of another algorithm than the certificate's.
+            # The last is OpenSSL's error for a key of another algorithm than the certificate's.
             if error.reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"):
                 raise self._fail("key_file", f"{self._key_file} is not the key of the certificate in "
                                  f"{self._cert_file}") from None
@@ -167,7 +167,7 @@ class ServerContexts:
         try:
             return x509.load_pem_x509_certificates(pem)
         except ValueError:
-            return []  # OpenSSL takes what this parser does not
+            return []  # OpenSSL accepts files that this parser does not
 
 
 def faults_of_files(cert_file: str, key_file: str, ca_file: str, path: str, now: datetime) -> list[ConfigError]:

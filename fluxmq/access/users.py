@@ -7,8 +7,8 @@
 One user per line, so that a change is one line of a diff. The number is the version of the format. Two secrets per
 user, because neither can be made from the other: the argon2id hash (`$argon2id$v=19$m=...`) checks a password that a
 CONNECT carries, the verifier (`SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey`) one that is only proved (scram.py).
-Who has a namespace may enter no other.
-The decoy key makes the salts of names that nobody has; it is stored so that such a salt is as lasting as a real one.
+A user with a namespace may enter no other.
+The decoy key makes the salts of unknown names; it is stored so that such a salt is as lasting as a real one.
 
 Names are compared as they are; a name must be equal to its own SASLprep form, so that both roads find the same user.
 """
@@ -51,7 +51,7 @@ _ARGON2 = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Value. One line of the file. namespace: "" for a user who is bound to none."""
+    """One line of the file. namespace: "" for a user that may enter any."""
 
     name: str
     password_hash: str = field(repr=False)
@@ -103,7 +103,7 @@ class Users:
         self._users = users
         self.decoy_key = decoy_key
         counts = Counter(user.scram.iterations for user in users.values())
-        # Nobody is answered as the commonest user is, or being unlike would tell.
+        # An unknown user is treated like the commonest one, or the difference would reveal it.
         self.decoy_iterations = counts.most_common(1)[0][0] if counts else ITERATIONS_DEFAULT
         self._decoy_hash = _decoy_hash(users)
 
@@ -142,7 +142,7 @@ def add_user(path: str | os.PathLike[str], name: str, password: str, *, namespac
              scram_iterations: int = ITERATIONS_DEFAULT) -> None:
     """Add `name`, or give it a new password; the file is made if there is none, and replaced in one step.
 
-    namespace: the only one that he may enter; "" for any, None leaves it as it is. Raises ConfigError when name,
+    namespace: the only one that the user may enter; "" for any, None leaves it as it is. Raises ConfigError when name,
     password or namespace cannot be used, or the file is damaged or cannot be written.
     """
     user = User.make(name, password, namespace=namespace or "", scram_iterations=scram_iterations)
@@ -278,14 +278,14 @@ def _read_user(line: str) -> User:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[Path]:
-    """The real file behind `path`, with nobody else editing it. The lock is on the directory: the file is replaced."""
+    """The real file behind `path`, locked against other editors. The lock is on the directory: the file is replaced."""
     file = Path(os.path.realpath(path))
     try:
         directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise ConfigError(str(path), f"the directory cannot be opened: {error.strerror}") from None
     try:
-        # Where a file system has no locks, two editors at once are the administrator's care.
+        # On a file system without locks, the administrator must avoid concurrent edits.
         with contextlib.suppress(OSError):
             fcntl.flock(directory, fcntl.LOCK_EX)
         yield file

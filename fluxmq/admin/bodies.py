@@ -1,4 +1,4 @@
-"""What the bodies of requests to the admin API must be, and how a message stands in an answer."""
+"""Bodies of requests to the admin API, and messages in its answers."""
 import base64
 import binascii
 from typing import Any, Literal

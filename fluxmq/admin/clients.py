@@ -28,7 +28,7 @@ from fluxmq.model import limits
 __all__ = ["disconnect_client", "list_clients", "show_client"]
 
 _LOG = logging.getLogger("fluxmq.admin")
-_TEXT_MAX = 255  # characters of what a client says about itself
+_TEXT_MAX = 255  # characters of a client's property that are shown
 _DEFAULT = "/"
 _HINT = "fluxmq client list shows who is"
 _Key = tuple[bool, str, str]  # (False: in the default namespace, which comes first; namespace, client identifier)

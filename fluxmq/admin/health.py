@@ -1,4 +1,4 @@
-"""GET /health, /ready and /metrics over HTTP/1.1: for probes, scrapers and people with curl, and for nothing else.
+"""GET /health, /ready and /metrics over HTTP/1.1, for probes, scrapers and curl.
 
 admin/http.py knows HTTP and bounds it (HTTP_* in model/limits.py); this file knows three paths.
 

@@ -65,7 +65,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Handler(Protocol):
-    """Who answers."""
+    """Answers requests."""
 
     async def handle(self, request: Request) -> Answer | Stream:
         """Its answer; raises nothing but what is a bug. May be cancelled: the time is over, or the server stops."""
@@ -219,7 +219,7 @@ class _Peer:
         return self._reader.at_eof() or self._writer.transport.is_closing()
 
     async def wait_for_first_byte(self, seconds_max: float) -> None:
-        """Until something of the next request is there; raises TimeoutError."""
+        """Waits for the first bytes of the next request. Raises TimeoutError."""
         if self.http.trailing_data[0]:
             return
         async with asyncio.timeout(seconds_max):
@@ -240,7 +240,7 @@ class _Peer:
             if event is h11.NEED_DATA:
                 if head is not None and self.http.they_are_waiting_for_100_continue:
                     if not self._bounds.takes_bodies:
-                        # not wanted: answered as it stands, and closed because the body may still come
+                        # not wanted: answer without the body, and close because the body may still come
                         return _request(head, body)
                     self._writer.write(self.http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
                 await self._receive()

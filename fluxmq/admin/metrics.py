@@ -1,4 +1,4 @@
-"""Prometheus text from a snapshot of the counters. They are kept in C by those who count; nothing is counted here.
+"""Prometheus text from a snapshot of the counters, which the compiled core keeps.
 
 The classic text format, version 0.0.4, joined by hand as in queue_metrics.py: Prometheus' client library brings an HTTP
 server, a registry of the whole process and families of objects, which cost each start a tenth of its time.

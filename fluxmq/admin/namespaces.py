@@ -17,7 +17,7 @@ from fluxmq.engine.ports_namespaces import NamespacesPort
 
 __all__ = ["create_namespace", "delete_namespace", "list_namespaces", "show_namespace"]
 
-Durable = Callable[[], Awaitable[None]]  # until what was changed so far is on the disk
+Durable = Callable[[], Awaitable[None]]  # until the changes so far are on the disk
 
 
 def _answer(status: int, body: dict[str, Any]) -> Answer:
@@ -25,7 +25,7 @@ def _answer(status: int, body: dict[str, Any]) -> Answer:
 
 
 async def list_namespaces(port: NamespacesPort) -> Answer:
-    """All of them: their number is the operator's choice."""
+    """All namespaces, without pages: the operator decides how many there are."""
     return _answer(200, {"namespaces": port.list_namespaces()})
 
 

@@ -1,4 +1,4 @@
-"""What Linux knows of this process, under the names that Prometheus' own clients give it: processor time, memory, open
+"""What Linux reports of this process, under the names of Prometheus' own clients: processor time, memory, open
 files, and since when it runs. Read from three files of /proc, for which psutil would be one more dependency.
 """
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _booted_s() -> float:
 
 
 def process_metrics() -> Iterator[tuple[Metric, float]]:
-    """Each with its value now. What cannot be found out (no /proc, no descriptor left to read it) is left out."""
+    """Each metric with its value now, except those that cannot be read (no /proc, no descriptor left)."""
     try:
         fields = (_PROC / "self" / "stat").read_text().rpartition(")")[2].split()
         booted = _booted_s()
@@ -50,7 +50,7 @@ def process_metrics() -> Iterator[tuple[Metric, float]]:
     open_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     yield _OPEN_MAX, math.inf if open_max == resource.RLIM_INFINITY else float(open_max)
     try:
-        # One of them is what this looks through.
+        # One of them is the listing's own.
         yield _OPEN, float(len(os.listdir(_PROC / "self" / "fd")) - 1)
     except OSError:
         return

@@ -1,4 +1,4 @@
-"""The stream behind POST /api/v1/record: while it is open, the broker is recorded; whoever opened it is the writer."""
+"""The stream behind POST /api/v1/record: while it is open, the broker records, and its client is the writer."""
 from __future__ import annotations
 
 import asyncio
@@ -13,9 +13,9 @@ from fluxmq.engine.ports_record import AttachedRecording, RecordPort
 
 __all__ = ["begin_recording"]
 
-# Between two looks whether the other side is there: so long the tap stays on after it has gone.
+# Interval of checks for the other side: recording continues for up to this long after it has left.
 _LOOK_SECONDS = 0.1
-# An empty line now and then shows whoever is between that the connection lives.
+# An empty line shows a proxy in between that the connection lives.
 _BLANK_LOOKS = 150
 
 

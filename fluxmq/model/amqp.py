@@ -40,7 +40,8 @@ class ReplyCode(enum.IntEnum):
 class AmqpRefused(ProtocolError):
     """What an AMQP client asked for is refused.
 
-    reason: a ReplyCode. text: the reply text, the code's name first as RabbitMQ has it, for some libraries look for it.
+    reason: a ReplyCode. text: the reply text. It begins with the code's name, as RabbitMQ's does, because some libraries
+    look for that.
     """
 
     def __init__(self, code: int, text: str) -> None:
@@ -62,5 +63,5 @@ def text(name: bytes) -> str:
 
 
 def shown(name: bytes) -> str:
-    """A name for the eyes of people."""
+    """A name for display."""
     return name.decode("utf-8", "replace")

@@ -28,7 +28,7 @@ SIZE_MAX = 1 << 60
 
 COMMON = {"x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-overflow", "x-dead-letter-exchange",
           "x-dead-letter-routing-key", "x-single-active-consumer"}
-# What each type of queue knows. What no type knows is nobody's business, and accepted.
+# Arguments that each type of queue knows. An argument that no type knows is accepted and ignored.
 KNOWN = {
     "classic": COMMON | {"x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator"},
     "quorum": COMMON | {"x-delivery-limit", "x-quorum-initial-group-size", "x-dead-letter-strategy",
@@ -43,7 +43,7 @@ AGE = re.compile(r"([0-9]{1,12})([YMDhms])")
 
 
 class Declared(msgspec.Struct, array_like=True, frozen=True):
-    """What a queue was declared as. arguments: those that this version knows, and others that are plain."""
+    """A declaration. arguments: those that this version knows, and others of plain types."""
 
     vhost: bytes
     name: bytes
@@ -105,14 +105,14 @@ def shown(value: object) -> str:
 
 
 def octets(value: object) -> bytes | None:
-    """Text as bytes; None: it is none."""
+    """Text as bytes; None if the value is no text."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape")
     return bytes(value) if isinstance(value, bytes | bytearray) else None
 
 
 def kept_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that go on disk: text as bytes, and of what nobody knows what is plain."""
+    """The arguments to store: text as bytes; of unknown arguments only those of plain types."""
     kept: dict[str, Any] = {}
     for name, value in arguments.items():
         if isinstance(value, bool | float):
@@ -178,7 +178,7 @@ def _text(value: object) -> bytes:
 
 
 def _name(value: object) -> bytes:
-    """What becomes a short string on the wire."""
+    """An argument that is a short string on the wire."""
     raw = _text(value)
     if len(raw) > NAME_BYTES_MAX:
         raise Wrong(f"{{value_too_long,{len(raw)}}}")
@@ -214,7 +214,7 @@ def _age(value: object) -> int:
     return int(match[1]) * AGE_SECONDS[match[2]]
 
 
-# What is read in which way, and the field of QueueTerms that it becomes, if any.
+# Argument → its reader, and the field of QueueTerms that takes the value, if any.
 READ: dict[str, tuple[Callable[[object], Any], str]] = {
     "x-queue-type": (_one_of("queue type", *KNOWN), "kind"),
     "x-expires": (_expiry, "expires_ms"),
@@ -281,7 +281,7 @@ def refusal(text: str) -> AmqpRefused:
 
 
 def difference(known: Declared, said: Declared, lenient: bool = False) -> str:
-    """Why one cannot be declared where the other is; "" for nothing. lenient: what is not said is no difference."""
+    """How the declarations differ; "" if they agree. lenient: a missing argument is no difference."""
     named = where(known.vhost, known.name)
     for what in ("durable", "auto_delete"):
         if getattr(known, what) != getattr(said, what):
@@ -289,7 +289,7 @@ def difference(known: Declared, said: Declared, lenient: bool = False) -> str:
                     f"'{shown(getattr(known, what))}'")
     for name in READ:
         now, then = said.arguments.get(name), known.arguments.get(name)
-        if name == "x-queue-type":  # classic is what a queue is of which nothing is said
+        if name == "x-queue-type":  # a queue declared without a type is classic
             now, then = (None if octets(one) == b"classic" else one for one in (now, then))
         if now is None and (then is None or lenient):
             continue
@@ -317,7 +317,7 @@ _NO_DEAD_LETTERS = DeadLetters(enabled=False)
 
 
 def spec_of(declared: Declared, terms: QueueTerms) -> QueueSpec:
-    """The queue in the words of `queues:`, as far as these go: the rest is in the terms."""
+    """The queue as an entry of `queues:`, as far as that can express it; the terms hold the rest."""
     name, namespace = declared.name.decode("utf-8", "surrogateescape"), declared.vhost.decode()
     if terms is NO_TERMS:  # nearly all queues, and there may be a hundred thousand: they share what is the same
         return QueueSpec(name=name, namespace=namespace,

@@ -1,6 +1,6 @@
 """The configuration, declared once: file, environment, flags, `fluxmq config keys` and the guide are read from here.
 
-A key that does nothing must not exist; so a key is added together with the code that obeys it, and one that leaves is
+Every key has an effect. So add a key together with the code that reads it, and when you remove one,
 named in config_refused.py with what to write instead. Numbers that bound something have their reason in limits.py.
 Values inside: durations are float seconds, sizes are int bytes (units.py reads the written forms), lists are tuples.
 """
@@ -195,7 +195,7 @@ class Amqp091(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is said on standard error."""
+    """The log on standard error."""
 
     level: Annotated[Literal["debug", "info", "warn", "error"], Meta(description="Least severe level shown.")] = "info"
     format: Annotated[Literal["text", "json"], Meta(description=(

@@ -1,6 +1,6 @@
 """The configuration's structs read as a list of keys: type, what is allowed, default, description, conversion.
 
-Everything that speaks of keys (loading, `config keys`, `config show`, the guide) stands on KEYS, and KEYS on the
+Loading, `config keys`, `config show` and the guide all use KEYS, and KEYS is made from the
 structs; so none of them can name a key that the others do not know.
 """
 import json

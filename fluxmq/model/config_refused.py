@@ -1,13 +1,13 @@
 """Keys that people may write because other versions or other brokers have them, and what to write instead.
 
-They are refused, not skipped: a setting that is accepted and does nothing is a lie. `*` stands for one name.
-A key that comes into the schema leaves this table; a test holds the two apart.
+They are refused, not skipped: a setting without effect would mislead its user. `*` stands for one name.
+Remove a key from this table when you add it to the schema; a test compares the two.
 """
 from collections.abc import Mapping
 
 __all__ = ["ALIASES", "REFUSED", "REFUSED_VALUES", "TLS_KEYS", "refusal"]
 
-# Written name -> name in the schema. Only the seed's own, where meaning and values are the same.
+# Alternative name → name in the schema, for keys with the same meaning and values.
 ALIASES: Mapping[str, str] = {"storage.badger_dir": "storage.dir"}
 
 # What only the tls and mtls slots have.
@@ -73,7 +73,7 @@ REFUSED: Mapping[str, str] = {
        for name in ("path", "allowed_origins")},
 }
 
-# (key, value): a value that others have.
+# (key, value): values that other brokers accept.
 REFUSED_VALUES: Mapping[tuple[str, str], str] = {
     ("storage.type", "badger"): "its files cannot be read here; the embedded store is rocksdb",
     **{(f"{slot}.{name}", value): reason for slot in (_SLOT, _AMQP_SLOT) for name, value, reason in (
@@ -92,7 +92,7 @@ def _by_length() -> dict[int, list[tuple[list[str], str]]]:
     return patterns
 
 
-# Number of words → patterns: every text that a start is given is held against them.
+# Number of words → patterns; every key that is read is compared with them.
 _PATTERNS = _by_length()
 
 

@@ -1,4 +1,4 @@
-"""What a key may be, from the type of its field: for whoever converts values, refuses them, or writes the guide."""
+"""Which values a key may have, from the type of its field: to convert and check values and to write the guide."""
 from typing import Annotated, Any, get_args, get_origin
 
 from msgspec import inspect

@@ -48,7 +48,7 @@ def _written(cls: type[Struct], key: str, value: Any) -> Any:
 
 @functools.cache
 def _shape(cls: type[Struct]) -> tuple[dict[str, inspect.Field], dict[str, Any]]:
-    """Fields and their types, by name. Kept: to find them out takes a millisecond, and queues may be thousands."""
+    """Fields and their types, by name. Cached: they take a millisecond to find, and queues may be thousands."""
     info = inspect.type_info(cls)
     assert isinstance(info, inspect.StructType)
     return {field.name: field for field in info.fields}, get_type_hints(cls, include_extras=True)
@@ -56,7 +56,7 @@ def _shape(cls: type[Struct]) -> tuple[dict[str, inspect.Field], dict[str, Any]]
 
 def read_struct(cls: type[Struct], given: object, path: str, *, what: str,
                 refused: Mapping[str, str] | None = None) -> Struct:
-    """An entry, or a section of one. path: where it stands, with a dot behind it. what: its name, for texts. refused:
+    """An entry, or a section of one. path: its key, with a dot at the end. what: its name in messages. refused:
     keys of other versions, and what to write instead. Raises SpecError."""
     if not isinstance(given, Mapping):
         raise SpecError(path.rstrip("."), f"a section is expected, with keys such as {_example(cls)}")
@@ -76,7 +76,7 @@ def read_struct(cls: type[Struct], given: object, path: str, *, what: str,
 
 
 def write_struct(spec: Struct, plain: Struct, *always: str) -> dict[str, Any]:
-    """As a user would write it: what differs from `plain`, and the keys that are always there."""
+    """As a user would write it: the keys that differ from `plain`, and those of `always`."""
     entry: dict[str, Any] = {key: getattr(spec, key) for key in always}
     for key in type(spec).__struct_fields__:
         value, default = getattr(spec, key), getattr(plain, key)

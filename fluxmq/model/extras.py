@@ -1,6 +1,6 @@
-"""How the optional parts are installed, said in one place.
+"""How to install the optional parts, in one place for all messages.
 
-The distribution is called `fluxmq-broker`, since `fluxmq` is somebody else's on the package index. It is
+The distribution is called `fluxmq-broker`, because another project has the name `fluxmq` on the package index. It is
 installed from a checkout."""
 
 __all__ = ["how_to_install"]

@@ -1,7 +1,7 @@
-"""Limits that no configuration can lift, each with its reason. Unit last; inclusive.
+"""Limits that no configuration can raise, each with its reason. A name ends in its unit; limits are inclusive.
 
-What a user may set lies in config.py; a limit here either comes from a specification, or bounds what one configured
-number may cost, or stops what nobody configures because it is always an error or an attack.
+Settings are in config.py. A limit here comes from a specification, bounds what one configured
+number may cost, or stops what is always an error or an attack.
 """
 
 __all__ = [
@@ -48,17 +48,17 @@ __all__ = [
 # Remaining Length has four bytes of seven bits (MQTT 5.0 section 1.5.5); the fixed header adds at most five.
 PACKET_BYTES_MAX = 268_435_455 + 5
 # Topic, properties and packet identifier of a PUBLISH beside its payload. One string can take 64 KiB; a packet that
-# needs more than that beside its payload carries its payload in the wrong place. The Go original allows the same.
+# needs more than that beside its payload carries data in the wrong place.
 PACKET_OVERHEAD_BYTES_MAX = 64 * 1024
 # What is left of the largest packet for the payload, rounded down to a whole number of MiB.
 PAYLOAD_BYTES_MAX = 255 << 20
 # Two bytes of length (MQTT 5.0 section 1.5.4): topics, filters, user names, every string and binary field.
 STRING_BYTES_MAX = 65_535
 # The specification lets a client id be any string. It is a key of the store, a label in logs, a part of ACL patterns:
-# 1 KiB is room for a UUID, a certificate's name and a path together.
+# 1 KiB has room for a UUID, a certificate's name and a path together.
 CLIENT_ID_BYTES_MAX = 1024
 # A topic of STRING_BYTES_MAX bytes can have 65 536 levels; matching walks one trie node per level for each branch of
-# `+`, and depth is what an attacker can buy cheapest. 1 024 is far beyond names that people give.
+# `+`, and depth is the cheapest attack. 1 024 is far beyond names that people give.
 TOPIC_LEVELS_MAX = 1024
 # 64 KiB of properties hold about 9 000 empty pairs; each becomes two strings wherever it is kept.
 USER_PROPERTIES_MAX = 8192
@@ -72,22 +72,22 @@ JOURNAL_BACKLOG_BYTES_MAX = 64 << 20
 # until the next one begins: what queues append is in memory until a checkpoint has written it to segments.
 JOURNAL_AHEAD_TIMES_MAX = 4
 
-# Kept free on the disk for the day on which nothing else is: what consumers settle then must be written, about 60 bytes
-# each, until a checkpoint lets go of what they settled.
+# Reserved on the disk for when it is full: the broker must still record what consumers settle, about 60 bytes
+# each, until a checkpoint removes the settled messages.
 QUEUE_RESERVE_BYTES = 4 << 20
 
 # Messages of one log that a checkpoint leaves in the view (and memory) instead of in a file of their own: many queues
 # with a few messages need no files, and what is written anew with each that comes is never more than half a page.
 QUEUE_SMALL_BYTES = 2048
 
-# What a client says about itself is kept as long as it is connected. Libraries say half a KiB; this is room for a name,
+# The broker keeps a client's properties while it is connected. Libraries send half a KiB; this has room for a name,
 # a team and a build, and not for a payload.
 AMQP_CLIENT_PROPERTIES_BYTES_MAX = 16 << 10
 # Every peer must take frames of this size (AMQP 0-9-1, section 4.2.3): nothing larger is sent before both have agreed.
 AMQP_FRAME_BYTES_MIN = 4096
-# A frame is whole in memory before it is looked at, for each connection; what is larger gains nothing any more.
+# Each connection holds a whole frame in memory before it parses it; a larger frame saves nothing more.
 AMQP_FRAME_BYTES_MAX = 16 << 20
-# What the process uses before anybody has connected, with room for some who do.
+# The memory of the process without connections, with room for some.
 AMQP_MEMORY_HIGH_BYTES_MIN = 64 << 20
 # One byte of length (AMQP 0-9-1, section 4.2.5.3): names of virtual hosts, queues and exchanges, reply texts.
 AMQP_SHORT_STRING_BYTES_MAX = 255
@@ -95,26 +95,26 @@ AMQP_SHORT_STRING_BYTES_MAX = 255
 # The same: each namespace can be a virtual host.
 NAMESPACE_BYTES_MAX = AMQP_SHORT_STRING_BYTES_MAX
 # Namespaces that /metrics shows one by one, five series each: "/" first, then by name. A series that comes and goes
-# with a tenant costs whoever stores it, so their number has a bound whatever an operator makes.
+# with a tenant costs the metrics store, so their number is bounded.
 NAMESPACE_METRICS_MAX = 100
 
 # 0xFFFFFFFE is the largest interval MQTT 5 can say that is not "for ever" (section 3.1.2.11.2): 136 years.
 INTERVAL_SECONDS_MAX = 4_294_967_294.0
-# 1 PiB: more than any machine this runs on; stops arithmetic on sizes long before 64 bits are full.
+# 1 PiB: more than any machine has; keeps sums of sizes far below 64 bits.
 SIZE_BYTES_MAX = 1 << 50
 
-# The health server answers three small questions to a handful of askers: a probe, a scraper, somebody with curl.
+# The health server answers small requests of few clients: probes, scrapers, curl.
 HTTP_CONNECTIONS_MAX = 64
 # Request line and headers. Probes send a few hundred bytes; h11 checks it while the head is incomplete.
 HTTP_HEAD_BYTES_MAX = 16 * 1024
-# Nothing it serves takes a body; one that comes all the same is read away up to here to keep the connection in step.
+# No request needs a body; the server reads and discards one up to this size to find the next request.
 HTTP_BODY_BYTES_MAX = 64 * 1024
 # From the first byte of a request to its last, and for a reader to take the answer: connections are few.
 HTTP_REQUEST_SECONDS_MAX = 10.0
-# Between two requests. Prometheus scrapes every 15 to 60 seconds by habit; longer than that is not the same visit.
+# Between two requests. Prometheus scrapes every 15 to 60 seconds; a longer pause may as well reconnect.
 HTTP_IDLE_SECONDS_MAX = 75.0
 
-# Descriptors of the view's files and of segments' that stay open: what is read again and again is among so many, and
+# Descriptors of view files and segment files that stay open: enough for the files in frequent use, and
 # ten thousand queues are normal.
 VIEW_OPEN_FILES_MAX = 128
 SEGMENT_OPEN_FILES_MAX = 256
@@ -125,7 +125,7 @@ VIEW_WRITE_ROWS_MAX = 20_000
 VIEW_PART_ROWS_MAX = 4_000
 VIEW_PART_BYTES_MAX = 4 * 1024 * 1024
 
-# The admin socket serves people at a shell and their scripts, on this machine only.
+# The admin socket serves commands and scripts on this machine only.
 ADMIN_CONNECTIONS_MAX = 32
 # A publish of what goes through a shell; larger payloads come by MQTT. 32 of these at once are 512 MiB at worst.
 ADMIN_BODY_BYTES_MAX = 16 << 20
@@ -142,23 +142,23 @@ ADMIN_REPLAY_MAX = 10_000
 # moment, listeners, certificates that are read again, logs, a recording's writer).
 DESCRIPTORS_KEPT = VIEW_OPEN_FILES_MAX + SEGMENT_OPEN_FILES_MAX + HTTP_CONNECTIONS_MAX + ADMIN_CONNECTIONS_MAX + 96
 
-# What one address may have where the quarter that is the default would be less: a small broker is small, and an office
-# behind one address is not an attack.
+# Connections of one address when the default of a quarter would be less: on a small broker an office
+# behind one address is no attack.
 CONNECTIONS_PER_ADDRESS_MIN = 64
 
 # Origins, accounts and pairs of both whose failed logins are counted, and bans that stand: about 200 bytes each, and
 # each costs whoever wants to fill the table a login that fails.
 GUESS_ENTRIES_MAX = 16_384
-# Accounts with the places from which they have logged in: about 250 bytes each. Who is forgotten loses nothing but the
-# exception from delays and bans that others have earned.
+# Accounts with the origins from which they have logged in: about 250 bytes each. A forgotten account only loses the
+# exception from delays and bans that others have caused.
 KNOWN_LOGINS_MAX = 65_536
-# Refused logins whose answer waits: each holds a connection besides, which other limits count.
+# Refused logins whose answer is delayed; each also holds a connection, which other limits count.
 DELAYED_REFUSALS_MAX = 4096
 
-# What waits for the disk: a sync of seconds on a bad day, a replay that reads segments.
+# Requests that wait for the disk: a slow sync, a replay that reads segments.
 ADMIN_HANDLE_SECONDS_MAX = 30.0
 
-# For the same cause at most one line per this long. A cause names a client, so their number is the attacker's choice:
+# At most one log line per cause in this time. A cause names a client, so an attacker chooses their number:
 # only the causes used last are remembered, about 300 bytes each.
 LOG_INTERVAL_SECONDS = 1.0
 LOG_CAUSES_MAX = 1024

@@ -64,12 +64,12 @@ class Listener(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def requires_certificate(self) -> bool:
-        """True when nobody gets past the TLS handshake without a certificate of the listener's authority."""
+        """True when the TLS handshake requires a certificate of the listener's authority."""
         return False
 
 
 class TlsListener(Listener, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the tls and mtls slots have besides."""
+    """Keys that only the tls and mtls slots have."""
 
     cert_file: Annotated[str, Meta(description=(
         "The server's certificate and its chain, PEM. Paths are relative to the working directory."))] = ""

@@ -58,10 +58,10 @@ _REFUSAL = Label("reason", (
 _AMQP_DISCONNECTION = Label("reason", (
     "client",  # connection.close from the client
     "lost",  # the connection ended without one
-    "too_slow",  # it kept others waiting with a message, while memory for messages under way was short
+    "too_slow",  # its unfinished message delayed others while memory for unfinished messages was short
     "heartbeat", "protocol_error", "not_authorized", "write_timeout", "administrator", "shutdown", "error"))
 _AMQP_REFUSAL = Label("reason", (
-    "protocol",  # what came first was not the header of AMQP 0-9-1
+    "protocol",  # the first bytes were not the header of AMQP 0-9-1
     "malformed", "credentials", "max_connections",
     "descriptors", "connections_per_address", "banned",  # as of MQTT
     "timeout", "tls", "shutdown", "error"))
@@ -69,20 +69,20 @@ _DROP = Label("reason", (
     "buffer_full",  # QoS 0 for a client whose send buffer is above session.send_buffer_high
     "queue_full",  # session.max_offline_queue_size or _bytes
     "expired",  # Message Expiry Interval
-    "too_large",  # for the Maximum Packet Size of its receiver
+    "too_large",  # larger than the Maximum Packet Size of its receiver
     "no_connection"))  # QoS 0 for a session that is not connected
 
 _NAMESPACE = Label("namespace", ())
 _QUEUE = Label("queue", ())
 _QUEUE_STATE = Label("state", (
-    "ready",  # to be handed out; of a stream, all
-    "unsettled",  # in the hands of consumers
+    "ready",  # not delivered yet; of a stream, all
+    "unsettled",  # delivered and not settled
     "delayed"))  # not due yet, or not due again after a delivery that failed
 _QUEUE_REFUSAL = Label("reason", (
     "full",  # limits.max_depth, limits.max_bytes
     "disk",  # there is no room on it
     "too_large",  # limits.max_message_size
-    "properties",  # a user property asks for what cannot be
+    "properties",  # a user property with an invalid request
     "unknown_queue"))
 _DEATH = Label("reason", ("rejected", "max_retries", "expired", "overflow"))
 # Name for one queue, kind, help, unit, labels.

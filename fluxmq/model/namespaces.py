@@ -14,7 +14,7 @@ __all__ = ["NamespaceLimits", "NamespaceSpec", "namespace_problem", "read_namesp
 
 
 class NamespaceLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the clients of a namespace may have together; 0 = no limit. Those of the whole node hold as well."""
+    """Limits for all clients of a namespace together; 0 = no limit. The limits of the node apply too."""
 
     connections: Annotated[int, Meta(ge=0, le=100_000_000, description=(
         "Connections at once, of MQTT and AMQP. A further client of MQTT is refused with 0x97, quota exceeded; one of "
@@ -33,7 +33,7 @@ class NamespaceLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class NamespaceSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry of `namespaces`: topics, sessions, queues and exchanges that never meet those of another."""
+    """One entry of `namespaces`: topics, sessions, queues and exchanges separate from those of every other."""
 
     name: Annotated[str, Meta(description=(
         "Printable, at most 255 bytes, without : + and #. For AMQP it is the name of a virtual host. \"/\", which is "

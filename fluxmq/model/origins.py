@@ -1,7 +1,7 @@
 """Where a connection comes from, as limits count it: one IPv4 address, or the /64 of an IPv6 address.
 
-A provider gives a customer a /64 at least, and a host takes as many addresses of it as it likes: to count these one by
-one would bound nobody. An IPv4 address that came by an IPv6 socket (::ffff:a.b.c.d) is that IPv4 address.
+A provider assigns at least a /64, and a host may use any number of its addresses, so a limit per
+address would not hold. An IPv4 address on an IPv6 socket (::ffff:a.b.c.d) counts as that IPv4 address.
 """
 import ipaddress
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ def read_network(text: str) -> Network:
 
 
 class Networks:
-    """A few networks, and whether an address is in one of them. networks: as read_network takes them."""
+    """A set of networks that tells whether it contains an address. networks: as read_network takes them."""
 
     def __init__(self, networks: Iterable[str]) -> None:
         # bytes of an address -> (mask, what it must be then)
@@ -57,7 +57,7 @@ class Networks:
         for text in networks:
             network = read_network(text)
             mapped = network.network_address.ipv4_mapped if network.version == 6 and network.prefixlen >= 96 else None
-            if mapped is not None:  # such an address is looked for as the IPv4 address that it is
+            if mapped is not None:  # such an address is looked up as an IPv4 address
                 network = ipaddress.IPv4Network((mapped, network.prefixlen - 96))
             self._masks[len(network.network_address.packed)].append(
                 (int(network.netmask), int(network.network_address)))

@@ -19,7 +19,7 @@ __all__ = [
     "Retention", "Retry", "SpecError", "filter_problem", "name_problem", "read_spec", "read_specs", "write_spec",
 ]
 
-MESSAGES_MAX = 10**15  # more than anybody has, and less than a lane has offsets
+MESSAGES_MAX = 10**15  # more than any machine holds, and less than the offsets of a lane
 DEAD_LETTER_SUFFIX = ".dlq"
 NAME_BYTES_MAX = 200  # an address is `$queue/<name>/…` within 65 535 bytes, and a name is read by people
 
@@ -34,7 +34,7 @@ REFUSED = {
 
 
 class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much of a stream is kept, of each partition. Each is a cap, looked at every few seconds; 0 = none."""
+    """Retention of a stream, per partition. The broker checks each limit every few seconds; 0 = none."""
 
     max_age: Annotated[Seconds, Meta(description="Older messages are forgotten. 0s = never.")] = 0.0
     max_length_bytes: Annotated[Bytes, Meta(description="Bytes kept; the oldest go first. 0 = any number.")] = 0
@@ -43,7 +43,7 @@ class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class QueueLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a queue takes, of all partitions together."""
+    """Limits of a queue, for all partitions together."""
 
     max_message_size: Annotated[Bytes, Meta(le=limits.PAYLOAD_BYTES_MAX, description=(
         "Largest payload; a larger one is refused. 0 = what the protocol of its publisher may send."))] = 0
@@ -57,7 +57,7 @@ class QueueLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Retry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What becomes of a message that a consumer did not settle, unless its group says otherwise. Not for streams."""
+    """Redelivery of messages that a consumer did not settle, unless its group overrides it. Not for streams."""
 
     max_retries: Annotated[int, Meta(ge=0, le=65000, description=(
         "Deliveries after the first; then it is a dead letter. 0 = any number."))] = 10
@@ -71,7 +71,7 @@ class Retry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DeadLetters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where messages go that nobody could settle. Not for streams."""
+    """Dead letters: where messages go that no consumer could settle. Not for streams."""
 
     enabled: Annotated[bool, Meta(description="false: they are thrown away.")] = True
     topic: Annotated[str, Meta(description=(
@@ -114,7 +114,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def raw(self) -> bytes:
-        """The name as the engine knows it. A name that AMQP gave need be neither printable nor text."""
+        """The name as the engine knows it. A name from AMQP may be neither printable nor text."""
         return self.name.encode("utf-8", "surrogateescape")
 
     @property

@@ -8,7 +8,7 @@ from fluxmq.model.listeners import Bytes, Seconds
 __all__ = ["RECORD_PROTOCOLS", "RING_BYTES_MIN", "Record"]
 
 RECORD_PROTOCOLS = ("mqtt", "amqp091")
-RING_BYTES_MIN = 4 << 20  # a quarter of it holds whatever one read may bring
+RING_BYTES_MIN = 4 << 20  # a quarter of it holds the largest single read
 
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

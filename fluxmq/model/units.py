@@ -22,7 +22,7 @@ _DURATION = re.compile(rf"(?:{_NUMBER}(?:d|h|ms|us|m|s))+", re.ASCII)
 _DURATION_PART = re.compile(rf"({_NUMBER})(d|h|ms|us|m|s)", re.ASCII)
 _PLAIN = re.compile(_NUMBER, re.ASCII)
 _SIZE = re.compile(rf"({_NUMBER}) ?([A-Za-z]+)", re.ASCII)
-# A longer text is no number anybody wrote on purpose; and int() of a very long one raises an error of its own.
+# Longer texts are mistakes, and int() of a very long one raises an error of its own.
 _TEXT_LENGTH_MAX = 40
 
 
