@@ -27,7 +27,7 @@ class SpaceReserve(Protocol):
         """The space is ours; False: there is not enough. Blocks; raises OSError."""
 
     def give(self) -> None:
-        """The space is anybody's. Blocks."""
+        """Gives the space back. Blocks."""
 
 
 class QueueSpace:

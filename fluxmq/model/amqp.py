@@ -40,8 +40,8 @@ class ReplyCode(enum.IntEnum):
 class AmqpRefused(ProtocolError):
     """What an AMQP client asked for is refused.
 
-    reason: a ReplyCode. text: the reply text. It begins with the code's name, as RabbitMQ's does, because some libraries
-    look for that.
+    reason: a ReplyCode. text: the reply text. It begins with the code's name, as RabbitMQ's does, because some
+    libraries look for that.
     """
 
     def __init__(self, code: int, text: str) -> None:

@@ -1,6 +1,6 @@
-"""The system calls of everything below `storage.dir` but the view: one small object, so that a test may put its own
-disk in the place of the machine's. The journal's writer has a table of its own (_core/disk/journal.pxd), for it runs
-without the interpreter.
+"""The system calls on all files below `storage.dir` except the view, in one small object that a test can replace with
+its own disk. The journal's writer has a table of its own (_core/disk/journal.pxd), because it runs without the
+interpreter.
 """
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class FileOps:
-    """What changes something, and what reads. All raise OSError."""
+    """System calls that write and that read. All raise OSError."""
 
     # Since Linux 5.8 syncfs reports errors of writing back, for whoever held a descriptor when they happened.
     syncfs_reports = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2]) >= (5, 8)
 
     def open(self, path: Path, create: bool) -> int:
-        """For reading and writing; create: it must not be there yet."""
+        """Opens for reading and writing. create: the file must not exist."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
         return os.open(path, flags, 0o640)
 
@@ -47,7 +47,7 @@ class FileOps:
         view = memoryview(data)
         while view:
             done = os.pwrite(fd, view, at)
-            if not done:  # no regular file does this; taken for "no space", so that it cannot spin
+            if not done:  # no regular file does this; reported as "no space" to avoid an endless loop
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             view, at = view[done:], at + done
 

@@ -1,15 +1,15 @@
-"""Reading the journal: what a directory holds, what a crash left, and what may be repaired.
+"""Reading the journal: the files of a directory, the remains of a crash, and what a start repairs.
 
-The format is drawn in `_core/disk/journal_format.pyx`. Here is the policy, and it is short:
+The format is drawn in `_core/disk/journal_format.pyx`. The policy:
 
   - The files must continue each other: each begins with the batch after the last of the file before. A hole is
     tolerated only below what the caller needs (`after`), because the view already holds it.
   - In the last file the first batch that does not hold is the end. If nothing behind it proves that it had been synced,
-    it was on its way when power went: it is cut off, with what follows, and that is reported. If something proves it,
-    the medium has changed acknowledged data: CorruptError.
+    its write was under way when power went: recovery cuts it off, with what follows, and reports that. If something
+    proves it, the medium has changed acknowledged data: CorruptError.
   - Anywhere else a batch that does not hold, or a file header that does not, is damage: CorruptError. (A file gets its
     name only after its header was synced, so a header is never torn.)
-  - What is refused here, `journal_repair.py` makes readable again.
+  - `journal_repair.py` makes a refused journal readable again.
 """
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def recover(directory: str | os.PathLike[str], *, after: int = 0, ops: FileOps =
         for file in kept:
             path = where / file_name(file.number)
             # An empty file goes, unless there is no other: between this and the next one's name on the disk the
-            # directory must never look as if somebody had taken the journal away.
+            # directory must never look as if the journal had been removed.
             if file.last < file.first and (result.files or file is not kept[-1]):
                 ops.unlink(path)
                 continue
@@ -181,7 +181,7 @@ def recover(directory: str | os.PathLike[str], *, after: int = 0, ops: FileOps =
 
 
 def check(directory: str | os.PathLike[str], after: int | None = None, ops: FileOps = SYSTEM) -> Recovery:
-    """What recover() would find; nothing is changed. after: None where the state cannot say where the journal must
+    """What recover() would find, without changes. after: None if the state does not say where the journal must
     begin. Raises CorruptError, OSError.
     """
     where = Path(directory)
@@ -200,7 +200,7 @@ def check(directory: str | os.PathLike[str], after: int | None = None, ops: File
 
 
 def _heads(where: Path, numbers: list[int], ops: FileOps) -> dict[int, int | CorruptError]:
-    """First batch of each file, or why it cannot be told."""
+    """First batch of each file, or why it is unknown."""
     firsts: dict[int, int | CorruptError] = {}
     for number in numbers:
         data = read_head(where / file_name(number), FILE_HEADER_SIZE, ops)

@@ -1,12 +1,12 @@
 """Repair of a damaged journal: every batch that holds is kept, those behind the damage too.
 
 A batch that does not hold is replaced by an empty one of its number, so that the numbers still have no hole. What comes
-behind it was confirmed like what comes before, and records may be applied without those before them: they say what a
-thing is now, and one about a session, queue or group that nobody knows changes nothing. (So what the lost batches made
+behind it was confirmed like what comes before, and records can be applied without earlier ones: they say what a
+thing is now, and a record about an unknown session, queue or group changes nothing. (So what the lost batches made
 or ended may be missing or still be there, and a message whose settling was lost is delivered again.)
 
 A damaged file is written anew beside itself and then takes its own place; what it was is kept as `*.log.damaged`. The
-tail of the last file that nothing proves to have been synced is left alone: the next start cuts it off.
+tail of the last file that was not provably synced stays as it is: the next start cuts it off.
 """
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _examine(data: memoryview, number: int, path: Path, reached: int | None, new
             return file                 # torn, or its end
         behind = _next_whole(data, file.stop, file_id, due - 1)
         if behind is None:
-            return file                 # the caller sees by the next file's first batch that something is missing
+            return file                 # the next file's first batch tells the caller that batches are missing
         n, begin, end = behind
         file.damaged += f"{'; ' if file.damaged else ''}what stands from offset {file.stop} to {begin} does not hold"
         file.batches.append((n, begin, end))

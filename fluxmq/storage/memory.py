@@ -1,4 +1,4 @@
-"""The state store that forgets: for brokers without persistence and for tests of everything above.
+"""The state store in memory: for brokers without persistence and for tests of the rings above.
 
 It keeps what was checkpointed for as long as the object lives, so a broker that is stopped and started on the same
 object finds its state, as it would on disk.

@@ -1,9 +1,9 @@
-"""Files read with pread, never mapped: of a mapped page that the disk does not give back, the process dies without a
-word (SIGBUS); a read is an error that can name the file.
+"""Files read with pread, never mapped: when the disk cannot return a mapped page, the process dies without a
+message (SIGBUS); a failed read is an error that can name the file.
 
-And what must be done before what was read is built upon. When a sync fails, Linux calls the pages clean, which are not
-on the medium: whoever reads the file gets them for as long as they are in memory, a further sync succeeds and writes
-none of them, and a loss of power takes them. Only what is written again is written.
+It also writes data again after a failed sync. When a sync fails, Linux marks the pages clean, although they are not
+on the medium: readers get them as long as they are in memory, a further sync succeeds and writes
+none of them, and a loss of power loses them. Only pages that are written again reach the medium.
 """
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def read_head(path: Path, size: int, ops: FileOps = SYSTEM) -> memoryview:
 
 
 def close_quietly(fd: int, ops: FileOps = SYSTEM) -> None:
-    """The descriptor is gone, whatever close() says: Linux lets go of it first. An error of writing, which a close may
-    report, is one that a sync reports too; and what was not synced is nobody's promise."""
+    """Closes the descriptor, whatever close() returns: Linux frees it first. A sync reports every write error that a
+    close may report, and data without a sync was not promised to anybody."""
     with contextlib.suppress(OSError):
         ops.close(fd)
 

@@ -1,4 +1,4 @@
-"""Records of the journal that say nothing that can be true, in batches whose CRCs hold: found, and given up one by one.
+"""Finds and removes records of the journal with impossible contents, in batches whose CRCs hold.
 
 A start refuses such a record (fluxmq/engine/stored.py). A repair writes the file anew without it, every other record at
 its place and under its batch's number, as journal_repair.py does for batches.

@@ -1,4 +1,4 @@
-"""Space on the disk that is kept for the day on which there is none: a file that can be given back.
+"""Reserved space for a full disk: a file that the broker deletes when it needs the space.
 
     <storage.dir>/reserve       QUEUE_RESERVE_BYTES of nothing; not there while the disk is full
 """
@@ -25,7 +25,7 @@ class Reserve:
         self.size = size
 
     def take(self) -> bool:
-        """The space is ours; False: there is not as much. Raises OSError for what is not want of space."""
+        """Reserves the space; False: there is not enough. Raises OSError for any other failure."""
         try:
             # Not for appending: where the file system cannot allocate, the C library writes instead, and refuses such
             # a descriptor.
@@ -33,7 +33,7 @@ class Reserve:
             with io.FileIO(fd, "r+") as file:
                 if os.fstat(file.fileno()).st_blocks * 512 >= self.size:
                     return True
-                # Twice as much: others must not find the disk full because of us, nor we it full again at once.
+                # Twice as much, so that neither other programs nor the broker find the disk full at once.
                 space = os.fstatvfs(file.fileno())
                 enough = space.f_bavail * space.f_frsize >= 2 * self.size
                 if enough:
@@ -55,15 +55,15 @@ class Reserve:
                 raise
         else:
             return
-        # What cannot allocate takes bytes; random ones, for some file systems make zeros small.
+        # Without fallocate, write bytes; random ones, because some file systems compress zeros.
         os.ftruncate(fd, 0)
         data = memoryview(os.urandom(min(_WRITE_BYTES, self.size)))
         at = 0
         while at < self.size:
             at += os.pwrite(fd, data[:self.size - at], at)
-        os.fsync(fd)  # until then it may only be a promise
+        os.fsync(fd)  # until then the file system may not have allocated it
 
     def give(self) -> None:
-        """The space is anybody's."""
+        """Gives the space back."""
         with contextlib.suppress(OSError):
             self.path.unlink()

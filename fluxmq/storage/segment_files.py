@@ -227,5 +227,5 @@ def unpacked(file: SegmentFile, index: SegmentIndex, data: memoryview) -> bytes:
 
 
 def no_space(error: OSError) -> bool:
-    """Whether it may go on when somebody has made room."""
+    """Whether the operation can succeed once there is room."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)

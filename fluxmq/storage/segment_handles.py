@@ -1,6 +1,6 @@
-"""Open segment files, so many and no more: ten thousand queues are normal, ten thousand descriptors are not.
+"""A bounded number of open segment files: ten thousand queues are normal, ten thousand descriptors are not.
 
-No cache of functools or cachetools fits: what is in use stays open, and what is closed is first told to its owner.
+No cache of functools or cachetools fits: a file in use must stay open, and its owner is called before it closes.
 """
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Handles:
                 close_quietly(handle.fd, self._ops)
 
     def forget(self, file: SegmentFile) -> None:
-        """The file is about to be removed: its descriptor goes when nobody reads from it any more."""
+        """The file is about to be removed: closes its descriptor after the last read."""
         with self._mutex:
             handle = self._open.get(file.path)
             if handle is None or handle.file is not file:
@@ -76,7 +76,7 @@ class Handles:
             close_quietly(handle.fd, self._ops)
 
     def close(self) -> None:
-        """All of them; nobody uses any."""
+        """Closes all of them; none may be in use."""
         with self._mutex:
             handles = list(self._open.values())
             self._open.clear()
@@ -84,7 +84,7 @@ class Handles:
             close_quietly(handle.fd, self._ops)
 
     def _idle(self) -> list[_Handle]:
-        """Take out what is over the bound and not in use."""
+        """Takes out unused descriptors until the number is within its limit."""
         surplus = len(self._open) - self._open_max
         if surplus <= 0:
             return []

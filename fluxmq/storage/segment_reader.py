@@ -1,4 +1,4 @@
-"""Reading from segment files, in any thread, beside whoever writes and removes them.
+"""Reading from segment files, in any thread, while other threads write and remove them.
 
 No lock is held: a log's list of files is replaced and never changed, a file's index tells of a batch only when it has
 been written, and a descriptor stays open while it is in use, also when its file is removed.

@@ -1,4 +1,4 @@
-"""What a start finds in the segments' directories: which files follow each other, what a crash left, what is damage.
+"""Opening the segments' directories at a start: the order of files, the remains of a crash, damage.
 
 The policy is at the top of `segment_files.py`; here it is applied to whole logs. Only footers are read where there are
 any, so that a backlog of millions opens in a moment; batches show what they are worth when they are read (and all at
@@ -30,7 +30,7 @@ from fluxmq.storage.segment_files import (
 __all__ = ["UNKNOWN", "Log", "LogFiles", "SegmentRecovery", "heads_of", "known_logs", "logs_in", "missing_file",
            "not_all", "open_logs", "reach_of", "refusal", "seal_on_disk"]
 
-UNKNOWN = ".unknown"  # behind the name of the directory of a log that nobody knew
+UNKNOWN = ".unknown"  # suffix of the directory of an unknown log
 
 
 @dataclass(slots=True)
@@ -230,7 +230,7 @@ def _in(path: Path, damage: Damage) -> Damage:
 
 
 def _write_again(ops: FileOps, file: SegmentFile) -> None:
-    """What nobody knows to be on the medium; the next checkpoint syncs it, before the view relies on it."""
+    """Files that may not be on the medium; the next checkpoint syncs them before the view relies on them."""
     data = read_whole(file.path, ops)
     fd = ops.open(file.path, False)
     try:

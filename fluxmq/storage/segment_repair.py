@@ -1,4 +1,4 @@
-"""Looking through segment files as a whole, for `fluxmq log verify|dump|repair`.
+"""Reading whole segment files, for `fluxmq log verify|dump|repair`.
 
 Repair never touches a file that is whole. A damaged one is written anew with every batch of it that holds, and kept
 beside that as `*.damaged`; where a file is missing, an empty one says that this is known. So afterwards the log opens.

@@ -1,4 +1,4 @@
-"""Writing segment files: blocks appended, files sealed and begun, all of it synced. The rules stand in `segments.py`.
+"""Writing segment files: append blocks, seal files, begin new ones, sync. `segments.py` has the rules.
 
 What was written since the last sync() is marked, by log. When the disk says no, it is given back as a whole: what could
 not be completed must not take the space that the journal needs to go on, and what is written next may be less, since
@@ -104,7 +104,7 @@ class SegmentWriter(SegmentReader):
 
     @contextmanager
     def _told(self, log: Log) -> Iterator[None]:
-        """What the system refuses is told in our errors."""
+        """Converts errors of the system into ours."""
         try:
             yield
         except OSError as error:
@@ -229,7 +229,7 @@ class SegmentWriter(SegmentReader):
             with self._handles.use(file, create=True) as fd:
                 self._ops.pwrite(fd, encode_header(log.number, first, log.next, file.file_id), 0)
         except FileExistsError:
-            raise  # whose ever it is, it is not ours to remove
+            raise  # the file belongs to another writer: do not remove it
         except OSError as error:
             if self._ops.exists(file.path):
                 self._handles.forget(file)

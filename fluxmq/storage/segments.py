@@ -1,4 +1,4 @@
-"""The segment files of a node: what outlives a journal file, one directory per log.
+"""The segment files of a node: messages that outlive a journal file, one directory per log.
 
     <directory>/queues/<log, 16 hex digits>/<first offset, 16 hex digits>.seg     format: _core/disk/segment_format.pyx
 
@@ -145,8 +145,9 @@ class SegmentStore(SegmentWriter):
         return number in self._damaged or (log is not None and bool(log.files))
 
     def remove(self, number: int) -> None:
-        """The log is no more. Its number is never used again. The caller has a durable record of it, until the sync()
-        that follows: files may go in any order, and whoever is interrupted calls this again. Raises StorageError."""
+        """Removes the log. Its number is never used again. The caller has a durable record of this, until the sync()
+        that follows: files may go in any order, and after an interruption the caller calls this again. Raises
+        StorageError."""
         with self._mutex:
             log = self._logs.pop(number, None)
             self._damaged.pop(number, None)
@@ -168,7 +169,7 @@ class SegmentStore(SegmentWriter):
             raise StorageError(f"cannot remove {path}: {error}") from error
 
     def set_aside(self, number: int) -> Path | None:
-        """Nobody knows this log: its directory gets another name, which is returned, and is not looked at any more.
+        """For an unknown log: renames its directory, ignores it from now on, and returns the new name.
         None: it has no directory. Raises StorageError."""
         with self._mutex:
             log = self._logs.pop(number, None) or Log(number, self._path / log_name(number))
