@@ -122,10 +122,11 @@ def derive(manager: QueueManager, state: QueueState,
     queue.notify()
 
 
-def _known(group: Group) -> list[object]:
+def _known(group: Group, now_ms: int) -> list[object]:
     """What a group knows of messages that its logs still have: those that are settled, and those that somebody had.
-    Where a leader has looked at what was trimmed, and its follower has not yet, both know the same; and a message that
-    went back without having reached anybody is as good as new."""
+    Where a leader has looked at what was trimmed, and its follower has not yet, both know the same; a message that went
+    back without having reached anybody is as good as new; and one that had to wait until a time that has passed waits
+    no more, which only the leader has noted."""
     found: list[object] = []
     logs = {cursor.log.number: cursor.log for cursor in group.cursors}
     for number, _, floor, pages, claims in cursors_in(state_of(group)):
@@ -135,24 +136,26 @@ def _known(group: Group) -> list[object]:
         settled = (bits + 1 & ~bits).bit_length() - 1  # of the first so many there is none left
         low, bits = low + settled, bits >> settled
         found.append((number, low, bits.to_bytes(-(-bits.bit_length() // 8), "big"),
-                      [claim for claim in claims if claim[0] >= low and claim[1:] != (0, 0)]))
+                      [(offset, count, due) for offset, count, due in
+                       ((offset, count, due if due > now_ms else 0) for offset, count, due in claims)
+                       if offset >= low and (count, due) != (0, 0)]))
     return found
 
 
 def digest(manager: QueueManager, state: QueueState) -> str:
     """The same for two instances of a queue that know the same: what it is, messages in memory that somebody may still
     need, and what each group knows; not what is in whose hands."""
-    queue, delays = state.queue, state.queue.delays
+    queue, delays, now_ms = state.queue, state.queue.delays, manager.hub.steady_ms
     said = hashlib.blake2b(digest_size=16)
     record = manager.queue_record(state)
     said.update(msgspec.msgpack.encode((queue.number, record, sorted(state.producers.items()))))
     for (name, pattern), group in sorted(state.groups.items()):
         group.flush_records()
         record_of_group = manager.group_record(state, group, pattern)
-        said.update(msgspec.msgpack.encode((name, pattern, record_of_group, _known(group))))
+        said.update(msgspec.msgpack.encode((name, pattern, record_of_group, _known(group, now_ms))))
     if delays is not None:
         delays.group.flush_records()
-        said.update(msgspec.msgpack.encode(_known(delays.group)))
+        said.update(msgspec.msgpack.encode(_known(delays.group, now_ms)))
     for log in _all_logs(queue):
         said.update(msgspec.msgpack.encode((LogRecord(log.number, log.first >> 56), log.next,
                                             unflushed(log, queue.needs(log)))))

@@ -17,7 +17,7 @@ from fluxmq._core.testing.probes import live_objects
 
 CLIENTS = 1000
 ROUND = 50
-PATIENCE_SECONDS = 15.0             # only a failing test waits for it
+PATIENCE_SECONDS = 90.0             # only a failing test waits for it
 PERSISTENT = {"delivery_mode": 2}
 COUNTED = {"AmqpConnection", "Channel", "ChannelMember", "ChannelReader", "ChannelState", "Client", "Consumer",
            "Content", "Cursor", "Exchange", "Exchanges", "Group", "Log", "Queue", "QueueState", "Route"}

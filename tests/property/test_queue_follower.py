@@ -55,6 +55,7 @@ class FollowedMachine(QueueMachine):
 
     def replicate(self) -> None:
         """What was recorded is committed, and reaches the other instance."""
+        self.there.set_clock(self.wall, self.mono)
         wanted = digest(self.manager, self.state)           # writes open runs down
         position, records = self.line.submit()
         if position:

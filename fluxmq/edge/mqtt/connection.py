@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fluxmq._core.pubsub.session import Session
     from fluxmq.engine.ports_access import Exchange
 
-__all__ = ["Client", "disconnect_bytes", "user_properties", "without_length"]
+__all__ = ["Client", "Login", "disconnect_bytes", "user_properties", "without_length"]
 
 REASON_STRING_MAX = 256  # characters of our own making: enough for a sentence
 
