@@ -100,7 +100,7 @@ class Broker:
         self._folder.cleanup()
 
     def run(self, seconds: float, batch: int, pause_s: float) -> Run:
-        """First without who asks, then with him."""
+        """First without the asking client, then with it."""
         alone = self._run(seconds, batch, pause_s, asked=False)
         return alone._replace(trips=self._run(seconds, batch, pause_s, asked=True).trips)
 

@@ -104,7 +104,7 @@ class RateLimited:
 
     The first line of a cause comes at once; the next not before the interval has passed, with `suppressed` set to the
     number of lines kept back in between. Only the causes used last are remembered (LOG_CAUSES_MAX): an attacker who
-    invents causes gets his lines, but no memory.
+    invents causes gets log lines, but no memory.
     """
 
     def __init__(self, logger: logging.Logger, clock: Callable[[], float],

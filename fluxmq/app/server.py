@@ -149,7 +149,7 @@ class Server:
         self.descriptors = raise_descriptor_limit()
         self.connections_max = connections_that_fit(self.descriptors)
         self.origins, self.guard = admission(config, self.descriptors, self.loop.call_later, self.note)
-        # The default asks for as many as there can be; a number that somebody wrote is one that he counts on.
+        # The default asks for as many as there can be; a configured number is one that somebody relies on.
         tell_what_does_not_fit((slot.max_connections for _, slot in config.listeners()
                                 if slot.max_connections != type(slot)().max_connections), self.descriptors, self.log)
         self.store = self._store()
@@ -318,7 +318,7 @@ class Server:
         for _, listener, _ in self.listeners:
             listener.close()
         if self.recorder is not None:
-            self.recorder.stopping = True  # whoever is attached: his recording ends with the last goodbye
+            self.recorder.stopping = True  # the recording of an attached client ends with the last goodbye
         if self.admin is not None:
             await self.admin.stop()
         if self._started:

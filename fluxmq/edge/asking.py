@@ -1,4 +1,4 @@
-"""Permissions that somebody else decides, in his own time (decision 0008).
+"""Permissions that an external authority decides, in its own time (decision 0008).
 
     packet ─► decide() ─► the Authority knows          1 or 0, at once
                      └─► it does not know (None)       the connection is paused, the packet stays in front of it
@@ -78,7 +78,7 @@ class _Pending:
 
 
 class Asking:
-    """Machine. authority: who is asked. limit_s: how long he may take (auth.ask_timeout). on_log: (level, cause, text,
+    """Machine. authority: whom to ask. limit_s: how long it may take (auth.ask_timeout). on_log: (level, cause, text,
     fields)."""
 
     def __init__(self, authority: Authority, on_log: Callable[[str, str, str, dict[str, Any]], None],

@@ -145,7 +145,7 @@ class Broker:
 
     @staticmethod
     def _check_limits(namespace: Namespace, session: Session | None) -> None:
-        """Before anybody is displaced. Who takes his own connection's place, or comes back to a session, adds none."""
+        """Before anybody is displaced. A client that takes over or returns to its session adds none."""
         again = session is not None and session.data.connection is not None
         if not again and namespace.connections_max and namespace.connections >= namespace.connections_max:
             namespace.refused_connections += 1

@@ -1,4 +1,4 @@
-"""The port through which the broker asks who somebody is and what he may do.
+"""The port through which the broker asks who a client is and what it may do.
 
 The hot path asks nothing where `open_publish` or `open_subscribe` is true; elsewhere it keeps decisions per connection
 and topic, for as long as `generation` stays the same. An Authority that must ask somebody else answers None there and
@@ -93,7 +93,7 @@ class Authority(Protocol):
         """Whether somebody has this name, colons included: then it is not `<namespace>:<user>`."""
 
     def namespace_of(self, identity: str | None) -> str:
-        """The only namespace that this one may enter; "" where nothing binds him to one."""
+        """The only namespace that this user may enter; "" for any."""
 
     def may_publish(self, identity: str | None, client_id: str, topic: str, namespace: str = "/") -> bool | None:
         """Whether a publish to this topic name is allowed, in a namespace; None: that takes time, decide_publish will

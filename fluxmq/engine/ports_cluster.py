@@ -85,7 +85,7 @@ class Directory(Protocol):
     async def take_session(self, namespace: bytes, client_id: bytes, clean_start: bool) -> Owner:
         """As claim_session, after asking: freeze, transfer, transaction. Where it answers this node, claim_session does
         so too until the end of the turn. Where the former owner does not answer, it returns when that one's lease has
-        ended; this takes no longer than the caller's patience, for he cancels it. Cancelled, the session is where it
+        ended; the caller cancels it when its patience ends. Cancelled, the session is where it
         was, or this node's: the next claim finds out.
 
         Raises ProtocolError with the reason code for CONNACK (0x88, 0x89, 0x97); anything else is 0x88.

@@ -259,7 +259,7 @@ SCRAM = "SCRAM-SHA-256"
 
 
 def test_a_user_who_proves_himself_anew_stays_where_he_is(start: Start, tmp_path: Path) -> None:
-    """Also when the users file binds him to another namespace meanwhile."""
+    """Also when the users file binds the user to another namespace meanwhile."""
     node = start(auth__users_file=users(tmp_path, anna="", bert="plant"))
 
     def prove(client: Client, user: str, reason: int, **connect: Any) -> None:

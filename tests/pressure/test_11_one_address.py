@@ -45,7 +45,7 @@ def test_one_host_leaves_room_for_others(start_broker: Start) -> None:
         lines = [line for line in broker.stderr().splitlines() if "max_connections_per_address" in line]
         assert f"{STRANGER} has {MOST} open (server.max_connections_per_address)" in lines[0]
         assert len(lines) <= len(SLOTS) * a_handful(lines)      # one a second of each listener
-        # who leaves makes room: for his own address, one for one
+        # a client that leaves makes room for one of its own address
         for each in [each for each in idle if not is_closed(each)][:2]:
             each.close()
         before = refused(broker)

@@ -1,4 +1,4 @@
-"""Somebody guesses passwords: he is refused later and later, then banned; nobody else notices. Hosts are addresses of
+"""A client guesses passwords: it is delayed, then banned; others notice nothing. Hosts are addresses of
 127.0.0.0/8, which is not exempt here. Delays are off, or so long that a test would never see their end."""
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_who_guesses_a_password_may_try_so_often_by_whatever_protocol(world: Cal
         assert here.scram(ATTACKER, "anna", password.decode()) == BANNED
         for mechanism in ("PLAIN", "AMQPLAIN"):
             assert mechanism in here.amqp(ATTACKER, "anna", password.decode(), mechanism)
-    # elsewhere she gets in, and so do others from there
+    # elsewhere the user gets in, and so do others from there
     assert here.answer(ANNA, "anna", b"anna") == here.scram(ANNA, "anna", "anna") == 0
     assert here.amqp(ANNA, "anna", "anna") == here.amqp(ATTACKER, "bert", "bert") == ""
     assert here.answer(ATTACKER, "bert", b"bert") == 0
@@ -221,7 +221,7 @@ def test_who_tries_many_names_is_not_even_accepted(world: Callable[..., World]) 
     assert metric(here.broker, "fluxmq_connect_refused_total", reason="banned") == 2
     assert metric(here.broker, "fluxmq_amqp_refused_total", reason="banned") == 1
     assert len(here.lines(f"{ATTACKER} is banned (auth.ban_address_after)")) >= 1
-    # anna has logged in from the other address before: she still may, nobody else there does
+    # anna has logged in from the other address before and still may; no other user there may
     assert here.answer(OTHER, "anna", b"anna") == 0
     assert here.answer(OTHER, "bert", b"bert") == BANNED
     assert here.answer(ANNA, "bert", b"bert") == 0

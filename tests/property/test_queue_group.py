@@ -311,7 +311,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(3, 6))
     def trickle(self, count: int) -> None:
-        """Messages come one by one, and are settled at once: nobody is busy, and still everybody gets his share."""
+        """Messages come one by one, and are settled at once: nobody is busy, and still each gets its share."""
         for _ in range(count):
             before = self.in_hand()
             self.count += 1

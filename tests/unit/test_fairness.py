@@ -1,5 +1,5 @@
 """A round of the poller is divided: whoever sends more than a share waits for its turn, everybody else is answered in
-the round in which he asks. Shown by counts of what was handled, not by time."""
+the round in which it asks. Shown by counts of what was handled, not by time."""
 from __future__ import annotations
 
 import contextlib

@@ -74,13 +74,13 @@ def test_who_has_logged_in_there_is_no_part_of_an_address_s_ban() -> None:
     guesses.succeeded(HERE, "anna")
     for number in range(50):
         guesses.failed(HERE, f"user{number}", 0)
-    assert not guesses.shuts_out(HERE, 0)       # she could not get in
+    assert not guesses.shuts_out(HERE, 0)       # the user could not get in
     assert guesses.banned(HERE, "anna", 0) is None
     assert guesses.banned(HERE, "bert", 0) is not None
-    # her failures make that ban no longer
+    # its failures make that ban no longer
     assert not any(ban.account is None for _ in range(9) for ban in guesses.failed(HERE, "anna", 1).bans)
     guesses.succeeded(HERE, "anna")
-    # but her own failures ban her there: guesses of her password must end, too
+    # but its own failures ban it there: guesses of its password must end, too
     fail(guesses, 10)
     assert guesses.banned(HERE, "anna", 0) is not None
 
@@ -92,8 +92,8 @@ def test_failures_elsewhere_delay_strangers_and_ban_nobody() -> None:
         failure = guesses.failed(b"\x0b\0" + number.to_bytes(2), "anna", 0)
         assert failure.bans == []
     assert failure.delay_ms == 8000             # from an address that never failed before
-    assert fail(guesses, 3) == [0, 0, 0]        # she mistypes where she is known
-    assert fail(guesses, 1, THERE) == [8000]    # and where she is not
+    assert fail(guesses, 3) == [0, 0, 0]        # it mistypes where it is known
+    assert fail(guesses, 1, THERE) == [8000]    # and where it is not
     assert guesses.banned(HERE, "anna", 0) is guesses.banned(THERE, "anna", 0) is None
 
 

@@ -159,7 +159,7 @@ def test_any_chunking_gives_the_same_answers(run: Callable[..., None]) -> None:
 
 
 def test_one_asker_has_one_answer_per_turn_of_the_loop(run: Callable[..., None]) -> None:
-    """However many requests he sends at once: others have their turn in between."""
+    """However many requests it sends at once: others have their turn in between."""
     async def ask_much() -> None:
         broker = Broker()
         loop = asyncio.get_running_loop()

@@ -48,7 +48,7 @@ def test_the_least_recently_read_gives_way_and_what_was_just_read_in_does_not() 
     turn(hub, 5)
     first.load(0, 8, blocks)
     keeper.reader.evict()
-    assert first.get(0) is not None, "what somebody waits for is gone before he saw it"
+    assert first.get(0) is not None, "what a reader waits for is gone before it saw it"
     assert second.cached == 0 and third.cached > 0
     keeper.reader.cache_bytes = 0
     keeper.reader.evict()

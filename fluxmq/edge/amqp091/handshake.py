@@ -104,7 +104,7 @@ class Handshake:
         try:
             claim = read_response(method.mechanism, method.response)
         except ProtocolError as error:
-            # Whoever cannot say who he is learns no more than who says it wrongly.
+            # A client without a user name learns no more than one with a wrong password.
             self.front.login_refused(client, Claim(None, None), AuthError(error.reason, error.text))
             return
         client.connection.user = claim.username.encode() if claim.username is not None else None
@@ -159,7 +159,7 @@ class Handshake:
                 client.release(HOLD_LOGIN)
 
     def _banned(self, client: Client, claim: Claim) -> AuthError | None:
-        """Why this user may not log in from there now; None: he may try."""
+        """Why this user may not log in from there now; None: it may try."""
         guard, origin = self.front.guard, client.connection.origin
         if guard is None or origin is None or claim.password is None:
             return None

@@ -24,7 +24,7 @@ __all__ = ["find_namespace", "split_user_name"]
 
 
 def split_user_name(front: Front, username: str | None) -> tuple[str, str | None]:
-    """The namespace that a user name of CONNECT names, "" for none, and the user that is to prove who he is.
+    """The namespace that a user name of CONNECT names, "" for none, and the user that must prove its identity.
 
     On a node that has no namespace but "/" a colon is nothing special, as before there were namespaces.
     """
@@ -35,7 +35,7 @@ def split_user_name(front: Front, username: str | None) -> tuple[str, str | None
 
 
 def find_namespace(front: Front, client: Client) -> Namespace:
-    """Where this client is, who has proved who he is. Raises AuthError(0x87) when it may not be there, and Undecided
+    """The namespace of an authenticated client. Raises AuthError(0x87) when it may not be there, and Undecided
     while that is being asked."""
     bound = front.authority.namespace_of(client.identity)
     name = (client.login.namespace if client.login is not None else "") or bound or front.options.namespace
