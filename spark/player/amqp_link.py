@@ -112,9 +112,6 @@ class AmqpLink(Link):
                          detail=json.dumps({"by": "client", **said}))
         self.connection.close()
 
-    def on_open(self) -> None:
-        pass
-
     def on_closed(self, why: AmqpRefused) -> None:
         self.made.why = why
 

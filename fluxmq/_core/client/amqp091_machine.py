@@ -60,7 +60,6 @@ class AmqpMessage(NamedTuple):
 class AmqpEvents(Protocol):
     """Who is told what comes. Nothing of this may raise."""
 
-    def on_open(self) -> None: ...
     def on_delivery(self, message: AmqpMessage) -> None: ...
     def on_returned(self, message: AmqpMessage) -> None: ...
     def on_confirm(self, channel: int, number: int, multiple: bool, good: bool) -> None: ...
@@ -234,9 +233,7 @@ class AmqpMachine:
             self._answer(0, method)
 
     def _opened(self, _answer: Any, why: AmqpRefused | None) -> None:
-        if why is None:
-            self.open = True
-            self.events.on_open()
+        self.open = why is None
 
     def _end(self, why: AmqpRefused) -> None:
         self.open = False
