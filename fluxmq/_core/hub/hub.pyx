@@ -71,10 +71,10 @@ cdef bint of_broker(const pub_t* pub) noexcept:
 @cython.no_gc_clear
 @cython.final
 cdef class Hub(Waiter):
-    """Machine. One per node.
+    """One per node, for all of its namespaces; each namespace has a Topics of its own.
 
-    journal: where durable changes go, or None. route_entries: size of the match cache of a namespace. seed: secret, for
-    the hashes.
+    journal: where durable changes go, or None. route_entries: size of each namespace's cache of routes. seed: secret,
+    for the hashes.
     """
 
     def __cinit__(self, Journal journal, uint32_t route_entries=65536, uint64_t seed=0):

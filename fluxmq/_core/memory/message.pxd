@@ -13,8 +13,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from fluxmq._core.debug cimport live_t
 
 cdef enum:
-    # From here on a payload is referenced (blob_t, writev), below it is copied into each outbound buffer.
-    # Measured by bench/micro: copying 4 KiB costs about what an extra iovec and a counted reference cost.
+    # A payload of this size or more is referenced (blob_t, an iovec of its own), a smaller one is copied into each
+    # outbound buffer. The limit is an estimate: no benchmark compares a copy with an iovec and a counted reference.
     BLOB_BYTES_MIN = 4096
 
 cdef struct blob_t:

@@ -2,15 +2,18 @@
 
 State of an outbound message (slot_t.state), MQTT 5.0 section 4.3:
 
-    deliver ──► HELD ──disk──► SENT ──PUBACK──► gone                     QoS 1 (never HELD)
-                                │
-                                └──PUBREC──► RELEASE_HELD ──disk──► RELEASED ──PUBCOMP──► gone      QoS 2
+    deliver ──► HELD ──commit──► SENT ──PUBACK──► gone                   QoS 1 (most go straight to SENT)
+                                  │
+                                  └──PUBREC──► RELEASE_HELD ──commit──► RELEASED ──PUBCOMP──► gone  QoS 2
     reconnect:  SENT ──► WAITING ─window─► SENT (DUP);   RELEASE_HELD, RELEASED ──► RELEASED (PUBREL again)
                 HELD ──► UNSENT ──window─► SENT, without DUP: it never left [MQTT-3.3.1-1]
                 (from disk all are WAITING: nobody knows any more what had left)
 
-HELD and RELEASE_HELD exist only for sessions that are journalled: a QoS 2 PUBLISH, and the PUBREL after it, must not
-leave before the disk knows them, or a crash between would let the same message reach the client twice.
+A slot is HELD until a commit line has committed what its PUBLISH depends on:
+    - in a journalled session each QoS 2 PUBLISH, and its PUBREL (RELEASE_HELD): if it left before the disk has it, a
+      crash in between would let the same message reach the client twice;
+    - in a journalled session a QoS 1 PUBLISH behind one that is HELD for the journal, which keeps the order;
+    - in any session a queue's message whose claim is not committed yet (deliver_claim).
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
