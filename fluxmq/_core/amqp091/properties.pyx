@@ -131,7 +131,7 @@ def encode_properties(dict properties not None) -> bytes:
 
 cdef int write_property(writer_t* w, str name, int kind, object value) except -1:
     cdef int size = 1 if kind == OCTET else 8
-    cdef uint64_t most = 0xFF if kind == OCTET else 0xFFFFFFFFFFFFFFFF
+    cdef uint64_t maximum = 0xFF if kind == OCTET else 0xFFFFFFFFFFFFFFFF
     if kind == TEXT:
         if not isinstance(value, str):
             raise UsageError(f"{name} must be a str, not {value!r}")
@@ -140,8 +140,8 @@ cdef int write_property(writer_t* w, str name, int kind, object value) except -1
         if not isinstance(value, dict):
             raise UsageError(f"{name} must be a dict, not {value!r}")
         write_table(w, value, name)
-    elif isinstance(value, int) and 0 <= value <= most:
+    elif isinstance(value, int) and 0 <= value <= maximum:
         write_number(w, <uint64_t>value, size)
     else:
-        raise UsageError(f"{name} must be an int from 0 to {most}, not {value!r}")
+        raise UsageError(f"{name} must be an int from 0 to {maximum}, not {value!r}")
     return 0

@@ -15,7 +15,7 @@ this is {"F": {…}}.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-cdef struct room_t:         # bytes being written; whoever owns it keeps it, so that it seldom grows
+cdef struct room_t:         # bytes being written; its owner reuses it, so it seldom grows
     uint8_t* data
     size_t size
     size_t used             # invariant: used <= size
@@ -48,5 +48,5 @@ cdef bint text_value(room_t* out, const uint8_t* code, uint32_t code_length, con
                      uint32_t length) except -1
 # Of every integer type but T.
 cdef bint read_integer(const entry_t* entry, int64_t* value) noexcept nogil
-# Decimal digits without leading zeros, at most `most`.
-cdef bint read_decimal(const uint8_t* text, uint32_t length, uint64_t most, uint64_t* out) noexcept nogil
+# Decimal digits without leading zeros, at most `maximum`.
+cdef bint read_decimal(const uint8_t* text, uint32_t length, uint64_t maximum, uint64_t* out) noexcept nogil

@@ -79,39 +79,39 @@ cdef inline int fixed_size(uint8_t kind) noexcept nogil:
 
 
 cdef bint next_item(const uint8_t** at, const uint8_t* end, entry_t* entry) noexcept nogil:
-    cdef const uint8_t* here = at[0]
+    cdef const uint8_t* cursor = at[0]
     cdef int size
-    if here >= end:
+    if cursor >= end:
         return 0
-    entry.kind = here[0]
-    here += 1
+    entry.kind = cursor[0]
+    cursor += 1
     size = fixed_size(entry.kind)
     if size == -2:
         return 0
     if size == -1:
-        if end - here < 4:
+        if end - cursor < 4:
             return 0
-        entry.size = peek_u32(here)
-        here += 4
+        entry.size = peek_u32(cursor)
+        cursor += 4
     else:
         entry.size = <uint32_t>size
-    if end - here < <ssize_t>entry.size:
+    if end - cursor < <ssize_t>entry.size:
         return 0
-    entry.value = here
-    at[0] = here + entry.size
+    entry.value = cursor
+    at[0] = cursor + entry.size
     return 1
 
 
 cdef bint next_entry(const uint8_t** at, const uint8_t* end, entry_t* entry) noexcept nogil:
-    cdef const uint8_t* here = at[0]
-    if here >= end or end - here - 1 < here[0]:
+    cdef const uint8_t* cursor = at[0]
+    if cursor >= end or end - cursor - 1 < cursor[0]:
         return 0
-    entry.name_length = here[0]
-    entry.name = here + 1
-    here += 1 + here[0]
-    if not next_item(&here, end, entry):
+    entry.name_length = cursor[0]
+    entry.name = cursor + 1
+    cursor += 1 + cursor[0]
+    if not next_item(&cursor, end, entry):
         return 0
-    at[0] = here
+    at[0] = cursor
     return 1
 
 
@@ -158,7 +158,7 @@ cdef int put_entry(room_t* out, const entry_t* entry) except -1:
 
 # ---------------------------------------------------------------- numbers
 
-cdef bint read_decimal(const uint8_t* text, uint32_t length, uint64_t most, uint64_t* out) noexcept nogil:
+cdef bint read_decimal(const uint8_t* text, uint32_t length, uint64_t maximum, uint64_t* out) noexcept nogil:
     cdef uint64_t value = 0
     cdef uint64_t digit
     cdef uint32_t i
@@ -168,7 +168,7 @@ cdef bint read_decimal(const uint8_t* text, uint32_t length, uint64_t most, uint
         if text[i] < 48 or text[i] > 57:
             return 0
         digit = text[i] - 48
-        if value > (most - digit) // 10:
+        if value > (maximum - digit) // 10:
             return 0
         value = value * 10 + digit
     out[0] = value
@@ -204,15 +204,15 @@ cdef bint put_integer(room_t* out, uint8_t kind, const uint8_t* text, uint32_t l
     """Any integer type, T too, from canonical decimal."""
     cdef uint8_t[8] raw
     cdef uint64_t value = 0
-    cdef uint64_t most
+    cdef uint64_t maximum
     cdef uint32_t size = <uint32_t>fixed_size(kind)
     cdef uint32_t i
     cdef bint signed = kind != c"B" and kind != c"u" and kind != c"i" and kind != c"T"
     cdef bint negative = length > 1 and text[0] == c"-"
     if negative and (not signed or text[1] == 48):
         return 0
-    most = <uint64_t>0xFFFFFFFFFFFFFFFF >> (64 - 8 * size + signed)
-    if not read_decimal(text + negative, length - negative, most + negative, &value):
+    maximum = <uint64_t>0xFFFFFFFFFFFFFFFF >> (64 - 8 * size + signed)
+    if not read_decimal(text + negative, length - negative, maximum + negative, &value):
         return 0
     if negative:
         value = 0 - value

@@ -106,7 +106,7 @@ globals().update(JOURNAL_OK=JOURNAL_OK, JOURNAL_FULL=JOURNAL_FULL, JOURNAL_FAILE
 
 
 cdef inline bint passes(int error) noexcept nogil:
-    """Whether this error goes away when somebody makes room."""
+    """Whether this error goes away when there is room."""
     return error == ENOSPC or error == EDQUOT or error == EFBIG or error == EMFILE or error == ENFILE
 
 
@@ -206,7 +206,7 @@ cdef class Journal:
         self.closed = False
 
     def __dealloc__(self):
-        # An accident unless close() was called; run() holds a reference, so nobody is in here any more.
+        # An accident unless close() was called; run() holds a reference, so no thread is in here any more.
         self.close_files()
         free(self.gather.data)
         free(self.writing.data)
@@ -461,7 +461,7 @@ cdef class Journal:
         return 0 if answer == 0 or answer == -ENOENT else <int>-answer
 
     cdef bint drop_spares(self) noexcept nogil:
-        """Gives back the space of retired files, which nobody needs. False: there was none. The writer may look for one
+        """Gives back the space of retired files. False: there was none. The writer may look for one
         meanwhile, and does without."""
         cdef uint32_t slot
         cdef uint32_t had
@@ -503,7 +503,7 @@ cdef class Journal:
             while self.running:
                 pthread_cond_wait(&self.gone, &self.lock)
             pthread_mutex_unlock(&self.lock)
-            # If nobody ran the writer, or it ended early, what is left is written here.
+            # If no thread ran the writer, or it ended early, the rest is written here.
             self.serve(True)
         self.closed = True
         self.status = self.state
@@ -526,7 +526,7 @@ cdef class Journal:
         self.file_fd = self.directory_fd = self.event_fd = -1
 
     def work(self) -> bool:
-        """Does one thing of those that run() would do now, and waits for nothing: for whoever drives the writer by
+        """Does one step of run() and waits for nothing: for a caller that drives the writer by
         hand, in place of a thread that runs run(). False: there is nothing to do.
 
         While `status` is JOURNAL_FULL each call tries once more; run() leaves half a second between two tries.

@@ -1,4 +1,4 @@
-# The journal's format on disk: constants, little-endian access, and the walk over records, for whoever writes or
+# The journal's format on disk: constants, little-endian access, and the walk over records, for code that writes or
 # reads batches in C. The drawing of the format is at the top of disk/journal_format.pyx.
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

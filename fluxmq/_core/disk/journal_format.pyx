@@ -125,20 +125,20 @@ def find_batch(const uint8_t[::1] data not None, size_t at, uint64_t file_id, ui
     cdef size_t total = <size_t>data.shape[0]
     cdef uint32_t seed = crc_seed(file_id)
     cdef const uint8_t* raw
-    cdef size_t here = at
+    cdef size_t cursor = at
     cdef bint found = False
     if total < BATCH_HEADER_BYTES:
         return None
     raw = &data[0]
     with nogil:
-        while here <= total - BATCH_HEADER_BYTES:
+        while cursor <= total - BATCH_HEADER_BYTES:
             # The comparisons of numbers come first: they let almost nothing through to the CRC.
-            if (get_u64(raw + here) > above and get_u64(raw + here + 8) >= synced
-                    and get_u64(raw + here + 8) < get_u64(raw + here) and header_holds(raw + here, seed)):
+            if (get_u64(raw + cursor) > above and get_u64(raw + cursor + 8) >= synced
+                    and get_u64(raw + cursor + 8) < get_u64(raw + cursor) and header_holds(raw + cursor, seed)):
                 found = True
                 break
-            here += 1
-    return here if found else None
+            cursor += 1
+    return cursor if found else None
 
 
 def proof_of_sync(const uint8_t[::1] data not None, size_t at, uint64_t file_id, uint64_t number):

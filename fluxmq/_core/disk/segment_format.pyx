@@ -148,14 +148,15 @@ cdef inline void take_batch(const uint8_t* at, batch_t* out) noexcept nogil:
     out.crc = get_u32(at + 72)
 
 
-# Whether a batch header that holds stands in data[here:total], with all of its bytes behind it.
-cdef inline bint batch_fits(const uint8_t* data, size_t total, size_t here, uint32_t seed, batch_t* out) noexcept nogil:
-    if here > total or total - here < SEGMENT_BATCH_BYTES:
+# Whether a batch header that holds stands in data[cursor:total], with all of its bytes behind it.
+cdef inline bint batch_fits(const uint8_t* data, size_t total, size_t cursor, uint32_t seed,
+                            batch_t* out) noexcept nogil:
+    if cursor > total or total - cursor < SEGMENT_BATCH_BYTES:
         return False
-    if not header_holds(data + here, seed):
+    if not header_holds(data + cursor, seed):
         return False
-    take_batch(data + here, out)
-    return total - here - SEGMENT_BATCH_BYTES >= out.stored
+    take_batch(data + cursor, out)
+    return total - cursor - SEGMENT_BATCH_BYTES >= out.stored
 
 
 def encode_batch_header(tuple block not None, const uint8_t[::1] stored not None, uint32_t how, uint64_t synced,
@@ -216,21 +217,21 @@ def find_batch(const uint8_t[::1] data not None, size_t at, uint64_t file_id, ui
     cdef size_t total = <size_t>data.shape[0]
     cdef uint32_t seed = crc_seed(file_id)
     cdef const uint8_t* raw
-    cdef size_t here = at
+    cdef size_t cursor = at
     cdef bint found = False
     if total < SEGMENT_BATCH_BYTES:
         return None
     raw = &data[0]
     with nogil:
-        while here <= total - SEGMENT_BATCH_BYTES:
+        while cursor <= total - SEGMENT_BATCH_BYTES:
             # The comparisons come first: they let almost nothing through to the CRC.
-            if (get_u32(raw + here + 68) <= 1 and get_u64(raw + here + 48) <= here
-                    and get_u64(raw + here + 48) >= synced and get_u64(raw + here) >= above
-                    and get_u64(raw + here + 8) >= get_u64(raw + here) and header_holds(raw + here, seed)):
+            if (get_u32(raw + cursor + 68) <= 1 and get_u64(raw + cursor + 48) <= cursor
+                    and get_u64(raw + cursor + 48) >= synced and get_u64(raw + cursor) >= above
+                    and get_u64(raw + cursor + 8) >= get_u64(raw + cursor) and header_holds(raw + cursor, seed)):
                 found = True
                 break
-            here += 1
-    return here if found else None
+            cursor += 1
+    return cursor if found else None
 
 
 def walk(const uint8_t[::1] data not None, uint64_t file_id):
@@ -239,17 +240,17 @@ def walk(const uint8_t[::1] data not None, uint64_t file_id):
     cdef SegmentIndex index = SegmentIndex(SEGMENT_HEADER_BYTES)
     cdef uint32_t seed = crc_seed(file_id)
     cdef size_t total = <size_t>data.shape[0]
-    cdef size_t here = SEGMENT_HEADER_BYTES
+    cdef size_t cursor = SEGMENT_HEADER_BYTES
     cdef uint64_t above = 0, synced = 0
     cdef batch_t batch
     cdef entry_t entry
-    while total != 0 and batch_fits(&data[0], total, here, seed, &batch):
+    while total != 0 and batch_fits(&data[0], total, cursor, seed, &batch):
         if batch.last < batch.first or batch.first < above or batch.stored == 0:
             break
-        entry = entry_t(batch.first, batch.last, here, batch.time_max, batch.due_min, batch.due_max, batch.raw,
+        entry = entry_t(batch.first, batch.last, cursor, batch.time_max, batch.due_min, batch.due_max, batch.raw,
                         batch.count)
-        here += SEGMENT_BATCH_BYTES + batch.stored
-        index.append(&entry, here)
+        cursor += SEGMENT_BATCH_BYTES + batch.stored
+        index.append(&entry, cursor)
         above = batch.last + 1
         synced = batch.synced
     return index, synced
@@ -313,15 +314,15 @@ cdef class SegmentIndex:
         """Number of the first batch at or behind `position` whose stored bytes do not hold; len(self): all do."""
         cdef uint32_t seed = crc_seed(file_id)
         cdef uint32_t at
-        cdef const uint8_t* here
+        cdef const uint8_t* cursor
         cdef uint32_t crc
         for at in range(self.count):
             if self.entries[at].position < position:
                 continue
-            here = &data[self.entries[at].position]
+            cursor = &data[self.entries[at].position]
             with nogil:
-                crc = crc32c_extend(seed, here + SEGMENT_BATCH_BYTES, get_u32(here + 64))
-            if crc != get_u32(here + 72):
+                crc = crc32c_extend(seed, cursor + SEGMENT_BATCH_BYTES, get_u32(cursor + 64))
+            if crc != get_u32(cursor + 72):
                 return at
         return self.count
 
@@ -481,23 +482,23 @@ def decode_index(const uint8_t[::1] data not None, uint64_t position, uint64_t f
 
 # Walks over all messages. Returns how many bytes were messages, in order and within their bounds; all of them if good.
 cdef size_t summarize(const uint8_t* raw, size_t total, summary_t* out) noexcept nogil:
-    cdef size_t here = 0
+    cdef size_t cursor = 0
     cdef uint32_t size
     cdef uint64_t offset
     cdef int64_t time, due
     memset(out, 0, sizeof(summary_t))
-    while total - here >= SEGMENT_MESSAGE_BYTES:
-        size = get_u32(raw + here)
-        offset = get_u64(raw + here + 8)
-        if size < SEGMENT_MESSAGE_BYTES or size % 8 != 0 or size > total - here:
+    while total - cursor >= SEGMENT_MESSAGE_BYTES:
+        size = get_u32(raw + cursor)
+        offset = get_u64(raw + cursor + 8)
+        if size < SEGMENT_MESSAGE_BYTES or size % 8 != 0 or size > total - cursor:
             break
-        if (<uint64_t>SEGMENT_MESSAGE_BYTES + get_u32(raw + here + 4) + get_u32(raw + here + 40)
-                + get_u16(raw + here + 44) > size):
+        if (<uint64_t>SEGMENT_MESSAGE_BYTES + get_u32(raw + cursor + 4) + get_u32(raw + cursor + 40)
+                + get_u16(raw + cursor + 44) > size):
             break
         if out.count and offset <= out.last:
             break
-        time = <int64_t>get_u64(raw + here + 16)
-        due = <int64_t>get_u64(raw + here + 32)
+        time = <int64_t>get_u64(raw + cursor + 16)
+        due = <int64_t>get_u64(raw + cursor + 32)
         if out.count == 0:
             out.first, out.time_min, out.time_max = offset, time, time
         out.last = offset
@@ -508,8 +509,8 @@ cdef size_t summarize(const uint8_t* raw, size_t total, summary_t* out) noexcept
             out.due_max = due if out.dues == 0 else max(out.due_max, due)
             out.dues += 1
         out.count += 1
-        here += size
-    return here
+        cursor += size
+    return cursor
 
 
 def block_of(raw, uint64_t first=0):
@@ -539,18 +540,18 @@ def due_pairs(const uint8_t[::1] raw not None):
     """(due, offset), 16 bytes each, of every message of a block that has a due time."""
     cdef size_t total = <size_t>raw.shape[0]
     cdef summary_t all
-    cdef size_t here = 0
+    cdef size_t cursor = 0
     if total == 0:
         return b""
     cdef size_t good = summarize(&raw[0], total, &all)
     cdef bytearray out = bytearray(<size_t>all.dues * 16)
     cdef uint8_t* at = out
-    while here < good:
-        if get_u64(&raw[here] + 32) != 0:
-            memcpy(at, &raw[here] + 32, 8)
-            memcpy(at + 8, &raw[here] + 8, 8)
+    while cursor < good:
+        if get_u64(&raw[cursor] + 32) != 0:
+            memcpy(at, &raw[cursor] + 32, 8)
+            memcpy(at + 8, &raw[cursor] + 8, 8)
             at += 16
-        here += get_u32(&raw[here])
+        cursor += get_u32(&raw[cursor])
     return bytes(out)
 
 
@@ -558,7 +559,7 @@ def take_messages(const uint8_t[::1] raw not None, list offsets not None):
     """{offset: bytes} of those messages of a block that are asked for. offsets: ascending."""
     cdef size_t total = <size_t>raw.shape[0]
     cdef summary_t all
-    cdef size_t here = 0
+    cdef size_t cursor = 0
     cdef Py_ssize_t at = 0
     cdef uint64_t offset
     cdef dict found = {}
@@ -566,16 +567,16 @@ def take_messages(const uint8_t[::1] raw not None, list offsets not None):
         return found
     cdef size_t good = summarize(&raw[0], total, &all)
     cdef uint64_t wanted = offsets[0]
-    while here < good:
-        offset = get_u64(&raw[here] + 8)
+    while cursor < good:
+        offset = get_u64(&raw[cursor] + 8)
         while wanted < offset:
             at += 1
             if at == len(offsets):
                 return found
             wanted = offsets[at]
         if wanted == offset:
-            found[offset] = (<const char*>&raw[here])[:get_u32(&raw[here])]
-        here += get_u32(&raw[here])
+            found[offset] = (<const char*>&raw[cursor])[:get_u32(&raw[cursor])]
+        cursor += get_u32(&raw[cursor])
     return found
 
 
@@ -583,14 +584,14 @@ def find_time(const uint8_t[::1] raw not None, int64_t time_ms):
     """Offset of the first message of a block that is of this time or later, or None."""
     cdef size_t total = <size_t>raw.shape[0]
     cdef summary_t all
-    cdef size_t here = 0
+    cdef size_t cursor = 0
     if total == 0:
         return None
     cdef size_t good = summarize(&raw[0], total, &all)
-    while here < good:
-        if <int64_t>get_u64(&raw[here] + 16) >= time_ms:
-            return get_u64(&raw[here] + 8)
-        here += get_u32(&raw[here])
+    while cursor < good:
+        if <int64_t>get_u64(&raw[cursor] + 16) >= time_ms:
+            return get_u64(&raw[cursor] + 8)
+        cursor += get_u32(&raw[cursor])
     return None
 
 
@@ -598,7 +599,7 @@ def messages_of(const uint8_t[::1] raw not None):
     """[(offset, time_ms, expires_at, not_before, qos, priority, topic, properties, payload)] of a block, for tools and
     tests. Raises CorruptError like `block_of`."""
     cdef size_t total = <size_t>raw.shape[0]
-    cdef size_t here = 0
+    cdef size_t cursor = 0
     cdef summary_t all
     cdef const uint8_t* at
     cdef const uint8_t* body
@@ -607,14 +608,14 @@ def messages_of(const uint8_t[::1] raw not None):
     cdef list found = []
     if total != 0 and summarize(&raw[0], total, &all) != total:
         raise CorruptError(f"a block of {total} bytes does not divide into messages")
-    while here < total:
-        at = &raw[here]
+    while cursor < total:
+        at = &raw[cursor]
         payload, properties, topic = get_u32(at + 4), get_u32(at + 40), get_u16(at + 44)
         body = at + SEGMENT_MESSAGE_BYTES
         found.append((get_u64(at + 8), <int64_t>get_u64(at + 16), <int64_t>get_u64(at + 24), <int64_t>get_u64(at + 32),
                       at[46], at[47], <bytes>body[:topic], <bytes>body[topic:topic + properties],
                       <bytes>body[topic + properties:topic + properties + payload]))
-        here += get_u32(at)
+        cursor += get_u32(at)
     return found
 
 

@@ -83,9 +83,9 @@ cdef int expect_end(Cursor* c, str what) except -1:
 
 
 cdef bytes write_number(object value, int size, str what):
-    cdef uint64_t most = (<uint64_t>1 << (8 * size)) - 1    # size <= 4
-    if not isinstance(value, int) or value < 0 or value > most:
-        raise UsageError(f"{what} must be an int from 0 to {most}, not {value!r}")
+    cdef uint64_t maximum = (<uint64_t>1 << (8 * size)) - 1    # size <= 4
+    if not isinstance(value, int) or value < 0 or value > maximum:
+        raise UsageError(f"{what} must be an int from 0 to {maximum}, not {value!r}")
     return value.to_bytes(size, "big")
 
 

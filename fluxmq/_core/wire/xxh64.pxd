@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""XXH64, the digest of payloads: a fast hash of 64 bits, no protection against who wants collisions.
+"""XXH64, the digest of payloads: a fast hash of 64 bits, not secure against deliberate collisions.
 
     32 bytes at a time over four accumulators; then 8, 4 and 1 at a time; then the bits are mixed. Words are
     little-endian.
