@@ -16,7 +16,7 @@ from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import pump_queues
 from fluxmq.cluster.solo import solo
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.model.queues import QueueSpec
 
 SMOKE = os.environ.get("FLUXMQ_BENCH_SMOKE") == "1"

@@ -1,4 +1,4 @@
-"""Authentication and permissions of clients: implements `fluxmq.engine.ports_access`.
+"""Authentication and permissions of clients: implements `fluxmq.engine.ports.access`.
 
 How a CONNECT is judged; the first line that applies decides:
 
@@ -23,7 +23,7 @@ from fluxmq.access.certificate_names import peer_username
 from fluxmq.access.passwords import Passwords
 from fluxmq.access.scram import MECHANISM, ScramServer, ScramVerifier
 from fluxmq.access.users import Users
-from fluxmq.engine import ports_access
+from fluxmq.engine.ports import access as ports_access
 
 __all__ = ["Authority"]
 

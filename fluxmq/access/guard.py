@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.errors import AuthError
 from fluxmq.access.guesses import Ban, Guesses
-from fluxmq.engine import ports_guard
+from fluxmq.engine.ports import guard as ports_guard
 from fluxmq.model import limits
 from fluxmq.model.origins import read_origin, show_origin
 
@@ -37,16 +37,16 @@ class Guard:
         self._delayed_max = delayed_max
 
     def shuts_out(self, origin: bytes) -> bool:
-        """See Guard in engine/ports_guard.py."""
+        """See Guard in engine/ports/guard.py."""
         return self._guesses.standing > 0 and self._guesses.shuts_out(origin, self._now())
 
     def refusal(self, origin: bytes, account: str) -> AuthError | None:
-        """See Guard in engine/ports_guard.py."""
+        """See Guard in engine/ports/guard.py."""
         ban = self._guesses.banned(origin, account, self._now())
         return None if ban is None else AuthError(BANNED, f"too many failed logins; banned until {self._end(ban)}")
 
     def failed(self, origin: bytes, account: str, answer: Callable[[], None]) -> bool:
-        """See Guard in engine/ports_guard.py."""
+        """See Guard in engine/ports/guard.py."""
         failure = self._guesses.failed(origin, account, self._now())
         for ban in failure.bans:
             who = "an address" if ban.account is None else "a user"
@@ -68,7 +68,7 @@ class Guard:
         return True
 
     def succeeded(self, origin: bytes, account: str) -> None:
-        """See Guard in engine/ports_guard.py."""
+        """See Guard in engine/ports/guard.py."""
         self._guesses.succeeded(origin, account)
 
     def tick(self) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import msgspec
 
 from fluxmq.admin.http import Answer
-from fluxmq.engine.ports_guard import BansPort
-from fluxmq.engine.ports_queues import QueueRefused
+from fluxmq.engine.ports.guard import BansPort
+from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.model import limits
 
 __all__ = ["lift_bans", "list_bans"]

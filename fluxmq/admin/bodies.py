@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from fluxmq.engine.ports_queues import Publish, QueueMessage, QueueRefused
+from fluxmq.engine.ports.queues import Publish, QueueMessage, QueueRefused
 from fluxmq.model import limits
 
 __all__ = ["Message", "Messages", "Replay", "Seek", "shown_message", "to_publish"]

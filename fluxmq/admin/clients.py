@@ -21,8 +21,8 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from fluxmq.admin.http import Answer
-from fluxmq.engine.ports_clients import ClientInfo, ClientsPort
-from fluxmq.engine.ports_queues import QueueRefused
+from fluxmq.engine.ports.clients import ClientInfo, ClientsPort
+from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.model import limits
 
 __all__ = ["disconnect_client", "list_clients", "show_client"]

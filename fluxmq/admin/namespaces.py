@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from fluxmq.admin.http import Answer
-from fluxmq.engine.ports_namespaces import NamespacesPort
+from fluxmq.engine.ports.namespaces import NamespacesPort
 
 __all__ = ["create_namespace", "delete_namespace", "list_namespaces", "show_namespace"]
 

@@ -11,7 +11,7 @@ import h11
 
 from fluxmq._core.queue.page import PAGE_TYPE
 from fluxmq.admin.http import Answer
-from fluxmq.engine.ports_queues import QueueRefused, QueuesPort
+from fluxmq.engine.ports.queues import QueueRefused, QueuesPort
 from fluxmq.model import limits
 
 __all__ = ["PAGE_WORDS", "accepts_pages", "browse_page"]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from fluxmq.admin.http import Stream
-from fluxmq.engine.ports_record import AttachedRecording, RecordPort
+from fluxmq.engine.ports.record import AttachedRecording, RecordPort
 
 __all__ = ["begin_recording"]
 

@@ -48,11 +48,11 @@ from fluxmq.admin.pages import PAGE_WORDS, accepts_pages, browse_page
 from fluxmq.admin.recordings import begin_recording
 from fluxmq.admin.words import number, truth
 from fluxmq.admin.words import partition as read_partition
-from fluxmq.engine.ports_clients import ClientsPort
-from fluxmq.engine.ports_guard import BansPort
-from fluxmq.engine.ports_namespaces import NamespacesPort
-from fluxmq.engine.ports_queues import Browsed, QueueName, QueueRefused, QueuesPort
-from fluxmq.engine.ports_record import RecordPort, RecordRefused
+from fluxmq.engine.ports.clients import ClientsPort
+from fluxmq.engine.ports.guard import BansPort
+from fluxmq.engine.ports.namespaces import NamespacesPort
+from fluxmq.engine.ports.queues import Browsed, QueueName, QueueRefused, QueuesPort
+from fluxmq.engine.ports.record import RecordPort, RecordRefused
 from fluxmq.model import limits
 
 __all__ = ["AdminRoutes"]

@@ -17,11 +17,11 @@ from typing import Any
 
 from fluxmq.admin.http import READ_BYTES, Bounds, HttpServer
 from fluxmq.admin.routes import AdminRoutes
-from fluxmq.engine.ports_clients import ClientsPort
-from fluxmq.engine.ports_guard import BansPort
-from fluxmq.engine.ports_namespaces import NamespacesPort
-from fluxmq.engine.ports_queues import QueuesPort
-from fluxmq.engine.ports_record import RecordPort
+from fluxmq.engine.ports.clients import ClientsPort
+from fluxmq.engine.ports.guard import BansPort
+from fluxmq.engine.ports.namespaces import NamespacesPort
+from fluxmq.engine.ports.queues import QueuesPort
+from fluxmq.engine.ports.record import RecordPort
 from fluxmq.model import limits
 
 __all__ = ["SOCKET_PATH_BYTES_MAX", "AdminSocket"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fluxmq.engine.ports_queues import QueueRefused
+from fluxmq.engine.ports.queues import QueueRefused
 
 __all__ = ["number", "partition", "truth"]
 

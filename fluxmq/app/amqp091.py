@@ -14,9 +14,9 @@ from fluxmq.edge.amqp091.bodies import BodyTurns
 from fluxmq.edge.amqp091.channel import ChannelMethods
 from fluxmq.edge.amqp091.clients import Clients
 from fluxmq.edge.amqp091.tally import Tally
-from fluxmq.engine.amqp_queues import AmqpQueues
-from fluxmq.engine.exchange_store import ExchangeKeeper
-from fluxmq.engine.exchanges import ExchangeManager
+from fluxmq.engine.exchanges.manager import ExchangeManager
+from fluxmq.engine.exchanges.store import ExchangeKeeper
+from fluxmq.engine.queues.amqp.queues import AmqpQueues
 
 if TYPE_CHECKING:
     from fluxmq._core.exchange.exchange import Exchanges

@@ -1,4 +1,4 @@
-"""The engine's long steps on the running event loop: its tasks, timers and executor (engine/ports_driver.py)."""
+"""The engine's long steps on the running event loop: its tasks, timers and executor (engine/ports/driver.py)."""
 from __future__ import annotations
 
 import asyncio
@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, cast
 
-from fluxmq.engine.ports_driver import Work
+from fluxmq.engine.ports.driver import Work
 
 __all__ = ["LoopDriver"]
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from fluxmq._core.hub.hub import Hub
-from fluxmq.engine.session_limits import Limits
+from fluxmq.engine.sessions.limits import Limits
 from fluxmq.model import limits
 from fluxmq.model.config import Config
 

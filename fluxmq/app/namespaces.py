@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fluxmq._core.memory.namespace import Namespace
 from fluxmq.engine.namespaces import NamespaceAdmin
-from fluxmq.engine.ports_clients import ClientsPort
+from fluxmq.engine.ports.clients import ClientsPort
 from fluxmq.model.namespaces import NamespaceLimits
 
 if TYPE_CHECKING:

@@ -4,14 +4,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fluxmq._core.errors import ConfigError
-from fluxmq.engine.ports_queues import QueueRefused
-from fluxmq.engine.queue_admin import QueueAdmin
-from fluxmq.engine.queue_clock import QueueClock
-from fluxmq.engine.queue_consumers import QueueConsumers
-from fluxmq.engine.queue_limited import LimitedConsumers
-from fluxmq.engine.queue_space import QueueSpace
-from fluxmq.engine.queue_store import QueueKeeper
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.queues.admin import QueueAdmin
+from fluxmq.engine.queues.clock import QueueClock
+from fluxmq.engine.queues.consumers import QueueConsumers
+from fluxmq.engine.queues.disk_full import QueueSpace
+from fluxmq.engine.queues.limits import LimitedConsumers
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.queues.recovery.store import QueueKeeper
 from fluxmq.model import limits
 from fluxmq.storage.reserve import Reserve
 from fluxmq.storage.segments import SegmentStore

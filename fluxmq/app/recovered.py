@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 
-from fluxmq.engine.ports import StateStore
+from fluxmq.engine.ports.store import StateStore
 from fluxmq.storage.segments import SegmentStore
 from fluxmq.storage.store import RocksStore
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from fluxmq import __version__
 from fluxmq._core.memory.namespace import Namespace
-from fluxmq.engine.amqp_admin import named
 from fluxmq.engine.namespaces import in_order
-from fluxmq.engine.queue_numbers import as_metrics, counts_of, group_lags, numbers_of, totals
+from fluxmq.engine.queues.amqp.admin import named
+from fluxmq.engine.queues.statistics import as_metrics, counts_of, group_lags, numbers_of, totals
 from fluxmq.model import limits
 from fluxmq.model.metrics import METRICS, QueueSnapshot, Snapshot
 

@@ -1,11 +1,11 @@
-"""A node by itself: the ports of `engine/ports_cluster.py` where there is nobody to ask. Everything is this node's, at
+"""A node by itself: the ports of `engine/ports/cluster.py` where there is nobody to ask. Everything is this node's, at
 once, and nobody else wants or must have anything."""
 from __future__ import annotations
 
 from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.hub import PeerHop
 from fluxmq._core.memory.commits import Line
-from fluxmq.engine.ports_cluster import Cluster, Owner
+from fluxmq.engine.ports.cluster import Cluster, Owner
 
 __all__ = ["SoloDirectory", "SoloPeers", "SoloReplicator", "solo"]
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.net.transport import Transport
-from fluxmq.engine.ports_access import Authority
+from fluxmq.engine.ports.access import Authority
 from fluxmq.model.mqtt import ReasonCode
 
 __all__ = ["ASKED_AT_ONCE_MAX", "NO_ANSWER", "PUBLISH", "SUBSCRIBE", "Asking", "Undecided"]

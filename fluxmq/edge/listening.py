@@ -17,7 +17,7 @@ from fluxmq._core.net.poller import Poller
 from fluxmq._core.net.transport import Transport
 from fluxmq.edge.origins import Origins
 from fluxmq.edge.telling import tell_opened
-from fluxmq.engine.ports_guard import Guard
+from fluxmq.engine.ports.guard import Guard
 from fluxmq.model.origins import show_origin
 
 __all__ = ["Accepting", "Refusals", "SocketListener"]

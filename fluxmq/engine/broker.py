@@ -26,11 +26,11 @@ from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.routes import ShareGroup
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.wire.text import check_filter, split_share
-from fluxmq.engine.ports_cluster import Cluster, OwnedElsewhere, Unclaimed
-from fluxmq.engine.queue_consumers import QueueConsumers, is_queue_filter
-from fluxmq.engine.session_limits import Limits
-from fluxmq.engine.session_table import SessionTable
-from fluxmq.engine.sessions import EXPIRY_NEVER, ClientConnection, Consume, Link, SessionState, Subscription, Will
+from fluxmq.engine.ports.cluster import Cluster, OwnedElsewhere, Unclaimed
+from fluxmq.engine.queues.consumers import QueueConsumers, is_queue_filter
+from fluxmq.engine.sessions.limits import Limits
+from fluxmq.engine.sessions.state import EXPIRY_NEVER, ClientConnection, Consume, Link, SessionState, Subscription, Will
+from fluxmq.engine.sessions.table import SessionTable
 from fluxmq.model.mqtt import ReasonCode
 
 __all__ = ["Broker", "Limits"]

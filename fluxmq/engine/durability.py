@@ -37,13 +37,13 @@ from fluxmq._core.pubsub.session import Session
 from fluxmq.engine import stored
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.clock import CLOCK_KEY, RECORD_CLOCK, SteadyClock
-from fluxmq.engine.exchange_records import ExchangeKind
-from fluxmq.engine.exchange_store import ExchangeKeeper
-from fluxmq.engine.ports import StateStore
-from fluxmq.engine.ports_driver import Driver, Work
-from fluxmq.engine.queue_store import QueueKeeper
-from fluxmq.engine.session_line import SessionLine
-from fluxmq.engine.sessions import SessionState, Subscription
+from fluxmq.engine.exchanges.records import ExchangeKind
+from fluxmq.engine.exchanges.store import ExchangeKeeper
+from fluxmq.engine.ports.driver import Driver, Work
+from fluxmq.engine.ports.store import StateStore
+from fluxmq.engine.queues.recovery.store import QueueKeeper
+from fluxmq.engine.sessions.line import SessionLine
+from fluxmq.engine.sessions.state import SessionState, Subscription
 
 __all__ = ["Keeper"]
 

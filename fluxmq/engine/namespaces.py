@@ -1,4 +1,4 @@
-"""Namespaces as the admin ring asks for them: `engine.ports_namespaces.NamespacesPort`, without I/O.
+"""Namespaces as the admin ring asks for them: `engine.ports.namespaces.NamespacesPort`, without I/O.
 
 A namespace is an object of the hub (_core/memory/namespace.pxd); what is in it belongs to the broker, the queues and
 the exchanges. To end one is here, because it takes all of them, in an order: who could still change something goes
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fluxmq._core.memory.namespace import ROOT, Namespace
 from fluxmq.engine.broker import Broker
-from fluxmq.engine.exchanges import ExchangeManager
-from fluxmq.engine.ports_clients import ClientsPort
-from fluxmq.engine.ports_namespaces import NamespacesPort
-from fluxmq.engine.ports_queues import QueueRefused
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.exchanges.manager import ExchangeManager
+from fluxmq.engine.ports.clients import ClientsPort
+from fluxmq.engine.ports.namespaces import NamespacesPort
+from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.model.limits import NAMESPACE_BYTES_MAX
 from fluxmq.model.mqtt import ReasonCode
 from fluxmq.model.namespaces import namespace_problem

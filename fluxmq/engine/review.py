@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from fluxmq._core.pubsub.session import Session
 from fluxmq.engine.broker import Broker
-from fluxmq.engine.ports_access import Authority
-from fluxmq.engine.sessions import SessionState
+from fluxmq.engine.ports.access import Authority
+from fluxmq.engine.sessions.state import SessionState
 from fluxmq.model.mqtt import ReasonCode
 
 __all__ = ["apply_verdict", "review"]

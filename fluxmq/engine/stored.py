@@ -23,10 +23,10 @@ from fluxmq._core.hub.persist import Loader
 from fluxmq._core.memory.namespace import read_namespace
 from fluxmq._core.queue.state import RECORD_OFFSETS_MAX, cursors_of
 from fluxmq.engine.clock import CLOCK_KEY, RECORD_CLOCK
-from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind, StoredExchange
-from fluxmq.engine.queue_properties import log_properties, told_in
-from fluxmq.engine.queue_records import GroupRecord, LogMeta, QueueRecord, RecordKind
-from fluxmq.engine.sessions import Head, Link, Subscription
+from fluxmq.engine.exchanges.records import BindingRecord, ExchangeKind, StoredExchange
+from fluxmq.engine.queues.properties import log_properties, told_in
+from fluxmq.engine.queues.records import GroupRecord, LogMeta, QueueRecord, RecordKind
+from fluxmq.engine.sessions.state import Head, Link, Subscription
 from fluxmq.model.queues import QueueSpec
 
 __all__ = ["KINDS_OF_ROWS", "WRONG_SHAPE", "SessionCopy", "binding_of", "copy_of", "exchange_of", "group_of", "head_of",

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from fluxmq.engine.broker import Broker
-from fluxmq.engine.queue_numbers import DEATHS, totals
+from fluxmq.engine.queues.statistics import DEATHS, totals
 
 __all__ = ["SysTopics"]
 

@@ -13,7 +13,7 @@ import msgspec
 
 from fluxmq._core.memory.tap import Tap
 from fluxmq._core.net.poller import Poller
-from fluxmq.engine.ports_record import RecordPort, RecordRefused
+from fluxmq.engine.ports.record import RecordPort, RecordRefused
 from fluxmq.model.record import RING_BYTES_MIN
 from fluxmq.record.options import BrokerAbout
 from fluxmq.record.ring import make_ring, ring_capacity

@@ -15,7 +15,7 @@ __all__ = ["MemoryStore"]
 
 
 class MemoryStore:
-    """`engine.ports.StateStore` without a disk: no journal, a dict for the view."""
+    """`engine.ports.store.StateStore` without a disk: no journal, a dict for the view."""
 
     def __init__(self) -> None:
         self._view: dict[bytes, bytes] = {}

@@ -5,8 +5,8 @@ The format is drawn in `_core/disk/segment_format.pyx`. The policy, like that of
   - Before a file is begun, all of the one before is synced, footer included. So in any file but the last of its log a
     batch that does not hold is damage; a footer that does not is made again when the batches reach the next file.
   - In the last file the first batch that does not hold is the end, unless a later header says that it had been synced.
-  - Which offsets files have the view says (`l`, engine/queue_store.py), before one that it needs no more is removed. So
-    a file that is missing of them, first, last or only one, is damage.
+  - Which offsets files have the view says (`l`, engine/queues/recovery/store.py), before one that it needs no more is
+    removed. So a file that is missing of them, first, last or only one, is damage.
   - A file's header lies in one sector: after a crash it is there, or the file is empty or zeros (then nothing in it was
     ever synced, and it goes).
 """

@@ -29,9 +29,9 @@ from fluxmq._core.disk.segment_format import file_first, log_name, log_number, m
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.hub.persist import Loader, namespace_key, session_entries, session_without
 from fluxmq._core.queue.state import cursors_of
-from fluxmq.engine.exchange_records import BindingRecord, ExchangeKind
-from fluxmq.engine.queue_delays import DELAY_GROUP
-from fluxmq.engine.queue_records import GroupRecord, LogMeta, LogRecord, QueueRecord, RecordKind
+from fluxmq.engine.exchanges.records import BindingRecord, ExchangeKind
+from fluxmq.engine.queues.delays import DELAY_GROUP
+from fluxmq.engine.queues.records import GroupRecord, LogMeta, LogRecord, QueueRecord, RecordKind
 from fluxmq.engine.stored import (
     WRONG_SHAPE,
     binding_of,

@@ -36,7 +36,7 @@ __all__ = ["RocksStore"]
 
 
 class RocksStore:
-    """`engine.ports.StateStore` in a directory.
+    """`engine.ports.store.StateStore` in a directory.
 
     directory: made if missing. identity: 64 random bits, new at each start (they tell this run's journal files from
     stale bytes of earlier ones). durability: "fsync" or "buffered". interval: seconds between syncs when buffered.

@@ -39,7 +39,7 @@ class Behind(Exception):
 
 
 class QueueRecord(msgspec.Struct, array_like=True):
-    """A queue in view and journal, as engine/queue_records.py writes it. spec, or declared. logs: (number, lane),
+    """A queue in view and journal, as engine/queues/records.py writes it. spec, or declared. logs: (number, lane),
     partition-major."""
 
     spec: QueueSpec | None

@@ -1,5 +1,5 @@
 """Messages straight from the storage directory of a broker: segment files, and for what these lack yet the view, which
-has the messages of small queues (engine/queue_store.py), and the journal.
+has the messages of small queues (engine/queues/recovery/store.py), and the journal.
 The broker may be stopped or running; nothing is written, and no lock is taken.
 
 A checkpoint of a running broker moves messages from the journal to the view or segments, and from the view to segments,

@@ -22,12 +22,12 @@ from fluxmq.app.driver import LoopDriver
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
-from fluxmq.engine.exchange_store import ExchangeKeeper
-from fluxmq.engine.exchanges import ExchangeManager
-from fluxmq.engine.queue_clock import QueueClock
-from fluxmq.engine.queue_positions import NOTHING
-from fluxmq.engine.queue_store import QueueKeeper
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.exchanges.manager import ExchangeManager
+from fluxmq.engine.exchanges.store import ExchangeKeeper
+from fluxmq.engine.queues.clock import QueueClock
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.queues.positions import NOTHING
+from fluxmq.engine.queues.recovery.store import QueueKeeper
 from fluxmq.storage.segments import SegmentStore
 from fluxmq.storage.store import RocksStore
 

@@ -6,8 +6,9 @@ import os
 from typing import Any
 
 from fluxmq.app import cli, server
-from fluxmq.engine import durability, queue_clock
-from fluxmq.engine.ports_driver import Driver
+from fluxmq.engine import durability
+from fluxmq.engine.ports.driver import Driver
+from fluxmq.engine.queues import clock as queue_clock
 
 FILE_BYTES = int(os.environ.get("FLUXMQ_TEST_FILE_BYTES", "65536"))
 _keeper = durability.Keeper

@@ -22,8 +22,8 @@ from fluxmq._core.amqp091.properties import encode_properties
 from fluxmq._core.queue.heads import PULL_GIVEN
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
-from fluxmq.engine.amqp_queues import AmqpQueues
-from fluxmq.engine.queue_positions import NOTHING
+from fluxmq.engine.queues.amqp.queues import AmqpQueues
+from fluxmq.engine.queues.positions import NOTHING
 from fluxmq.model.amqp import AmqpRefused
 
 AMQP = 1

@@ -20,8 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.queue.member import PyMember
-from fluxmq.engine.queue_clock import retain
-from fluxmq.engine.sessions import Will
+from fluxmq.engine.queues.clock import retain
+from fluxmq.engine.sessions.state import Will
 from fluxmq.model.queues import QueueSpec, Retention
 
 START_MS = 1_700_000_000_000

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from oracle.exchange import table
 
 from fluxmq._core.exchange.exchange import Binding
-from fluxmq.engine.exchanges import PREDECLARED
+from fluxmq.engine.exchanges.manager import PREDECLARED
 from fluxmq.model.amqp import AmqpRefused
 from fluxmq.model.queues import QueueSpec
 

@@ -17,9 +17,9 @@ from unit.amqp_world import Consumer, Found, World, bytes_in_order
 
 from fluxmq._core.queue.heads import PULL_STALLED
 from fluxmq._core.queue.queue import Queue
-from fluxmq.engine.amqp_queues import AmqpQueues
-from fluxmq.engine.queue_admin import QueueAdmin
-from fluxmq.engine.queue_numbers import counts_of, numbers_of, totals
+from fluxmq.engine.queues.admin import QueueAdmin
+from fluxmq.engine.queues.amqp.queues import AmqpQueues
+from fluxmq.engine.queues.statistics import counts_of, numbers_of, totals
 
 MANY = 300
 SMALL = 2  # of queue_node.SMALL: messages of small logs stay in the view

@@ -12,9 +12,9 @@ from crash.queue_node import QueueNode
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from fluxmq.engine.exchanges import PREDECLARED
+from fluxmq.engine.exchanges.manager import PREDECLARED
 from fluxmq.engine.namespaces import NamespaceAdmin
-from fluxmq.engine.sessions import EXPIRY_NEVER, Will
+from fluxmq.engine.sessions.state import EXPIRY_NEVER, Will
 from fluxmq.model.queues import QueueSpec
 
 NAMES = ("shop", "other")

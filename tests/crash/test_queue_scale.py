@@ -15,8 +15,8 @@ from oracle.stored import batches_of_journals
 from fluxmq._core.queue.member import PyMember
 from fluxmq.engine import durability
 from fluxmq.engine.clock import RECORD_CLOCK
-from fluxmq.engine.queue_records import RecordKind
-from fluxmq.engine.queue_store import EXPORT_WORK, WORK_OF_A_QUEUE
+from fluxmq.engine.queues.records import RecordKind
+from fluxmq.engine.queues.recovery.store import EXPORT_WORK, WORK_OF_A_QUEUE
 from fluxmq.model.queues import QueueSpec
 
 QUEUES = 10_000

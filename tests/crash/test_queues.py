@@ -26,9 +26,9 @@ from fluxmq._core.queue.log import Log, Record
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.stats import queue_counts
 from fluxmq._core.testing.probes import claims_of
-from fluxmq.engine.queue_positions import NOTHING
-from fluxmq.engine.queue_properties import encode_users, users_of
-from fluxmq.engine.queues import QueueState
+from fluxmq.engine.queues.manager import QueueState
+from fluxmq.engine.queues.positions import NOTHING
+from fluxmq.engine.queues.properties import encode_users, users_of
 from fluxmq.model.queues import QueueLimits, QueueSpec, Retry
 
 HOUR = 3_600_000

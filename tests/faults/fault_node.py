@@ -24,7 +24,7 @@ from faults.hosts import QUEUES, settle, small_files
 
 from fluxmq.app import cli, queue_setup, server
 from fluxmq.engine import durability
-from fluxmq.engine.ports_driver import Driver
+from fluxmq.engine.ports.driver import Driver
 from fluxmq.model.queues import QueueSpec
 
 NEVER = 1 << 40

@@ -16,10 +16,10 @@ from oracle.mqtt import Publish, Pubrec
 from oracle.stored import journal_record
 
 from fluxmq._core.hub.persist import export_session
-from fluxmq.engine.queue_admin import QueueAdmin
-from fluxmq.engine.queue_line import QueueLine
-from fluxmq.engine.queue_snapshot import digest
-from fluxmq.engine.session_line import SessionLine
+from fluxmq.engine.queues.admin import QueueAdmin
+from fluxmq.engine.queues.recovery.line import QueueLine
+from fluxmq.engine.queues.recovery.snapshot import digest
+from fluxmq.engine.sessions.line import SessionLine
 
 QUEUES = ("orders", "events")
 

@@ -14,7 +14,7 @@ from kit.tenant_plans import interleave, setting, state_of
 from kit.tenants import Tenant, specs_of
 from kit.watch import wait_until
 
-from fluxmq.engine.queue_admin import QueueAdmin
+from fluxmq.engine.queues.admin import QueueAdmin
 
 LIFE: list[tuple[Any, ...]] = [
     *setting(), ("leave", "c0", "disconnect"), *(("publish", f"t/{at % 2 + 1}", at % 3, at % 2 == 0, at)

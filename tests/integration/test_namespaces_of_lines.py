@@ -19,9 +19,9 @@ from kit.watch import wait_until
 from oracle.stored import journal_record
 from stored.make import HERE, SETTINGS, VHOSTS
 
-from fluxmq.engine.queue_admin import QueueAdmin
-from fluxmq.engine.queue_line import QueueLine
-from fluxmq.engine.session_line import SessionLine
+from fluxmq.engine.queues.admin import QueueAdmin
+from fluxmq.engine.queues.recovery.line import QueueLine
+from fluxmq.engine.sessions.line import SessionLine
 
 LIFE: list[tuple[Any, ...]] = [
     *setting(), ("leave", "c0", "disconnect"),

@@ -19,7 +19,7 @@ from oracle.mqtt import Connack, Connect, Puback, Publish, Suback, Subscribe
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.testing.probes import live_objects
-from fluxmq.engine.ports_cluster import Owner
+from fluxmq.engine.ports.cluster import Owner
 
 THERE = Owner("there", 8)
 

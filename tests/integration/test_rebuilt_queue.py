@@ -1,5 +1,5 @@
-"""A queue that is made anew in place while the node runs (engine/queue_snapshot.rebuild): its clients stay, and have
-everything again that they had not settled."""
+"""A queue that is made anew in place while the node runs (engine/queues/recovery/snapshot.rebuild): its clients stay,
+and have everything again that they had not settled."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from kit.node import Node
 from oracle.mqtt import Puback, Publish
 
 from fluxmq._core.errors import CorruptError
-from fluxmq.engine.queue_snapshot import digest, read_snapshot, rebuild, snapshot
+from fluxmq.engine.queues.recovery.snapshot import digest, read_snapshot, rebuild, snapshot
 
 PERSISTENT = {"delivery_mode": 2}
 

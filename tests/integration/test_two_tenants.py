@@ -38,8 +38,8 @@ from oracle.mqtt import (
 from fluxmq.app.admin_client import AdminClient, AdminError
 from fluxmq.app.server import Server
 from fluxmq.engine.broker import Broker
-from fluxmq.engine.queues import QueueManager
-from fluxmq.engine.session_line import SessionLine
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.sessions.line import SessionLine
 
 TENANTS = {"a": "tenant-a", "b": "tenant-b"}
 CLIENTS = ("c0", "c1", "c2")

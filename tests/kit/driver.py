@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
 from fluxmq.app.driver import LoopDriver
-from fluxmq.engine.ports_driver import Work
+from fluxmq.engine.ports.driver import Work
 
 __all__ = ["AtOnce"]
 

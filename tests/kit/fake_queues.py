@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 from zlib import crc32
 
-from fluxmq.engine.ports_queues import Browsed, Moved, Publish, QueueMessage, QueueRefused
+from fluxmq.engine.ports.queues import Browsed, Moved, Publish, QueueMessage, QueueRefused
 
 __all__ = ["FakeQueues"]
 

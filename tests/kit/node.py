@@ -12,7 +12,7 @@ from typing import TypeVar
 from fluxmq.access.authority import Authority
 from fluxmq.app.config import load
 from fluxmq.app.server import Server
-from fluxmq.engine.ports_cluster import Cluster
+from fluxmq.engine.ports.cluster import Cluster
 
 __all__ = ["Node"]
 

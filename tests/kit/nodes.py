@@ -8,8 +8,8 @@ from collections.abc import Callable
 from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.hub import PeerHop
 from fluxmq._core.memory.commits import Line
-from fluxmq.engine.ports_cluster import Cluster, Owner
-from fluxmq.engine.ports_queues import QueueRefused
+from fluxmq.engine.ports.cluster import Cluster, Owner
+from fluxmq.engine.ports.queues import QueueRefused
 
 __all__ = ["HERE", "FakeDirectory", "FakePeers", "FakeReplicator", "Nodes"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fluxmq.access.authority import Authority
 from fluxmq.app.server import Server
-from fluxmq.engine.ports_cluster import Cluster
+from fluxmq.engine.ports.cluster import Cluster
 from kit.amqp_wire import Wire
 from kit.client import Client
 from kit.node import Node

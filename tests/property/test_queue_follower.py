@@ -1,6 +1,6 @@
-"""A second instance of a queue that applies what the first one records (engine/queue_line.py), on a node whose own
-numbers are the same: after every turn both know the same, and when the second one leads, nothing is missing and nothing
-that was settled comes again. The first is driven as in test_queue_group.py."""
+"""A second instance of a queue that applies what the first one records (engine/queues/recovery/line.py), on a node
+whose own numbers are the same: after every turn both know the same, and when the second one leads, nothing is missing
+and nothing that was settled comes again. The first is driven as in test_queue_group.py."""
 from __future__ import annotations
 
 import msgspec
@@ -16,9 +16,9 @@ from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import claims_of, pump_queues
 from fluxmq.cluster.solo import solo
-from fluxmq.engine.queue_line import QueueLine
-from fluxmq.engine.queue_snapshot import digest, snapshot
-from fluxmq.engine.queues import QueueManager, QueueState
+from fluxmq.engine.queues.manager import QueueManager, QueueState
+from fluxmq.engine.queues.recovery.line import QueueLine
+from fluxmq.engine.queues.recovery.snapshot import digest, snapshot
 from fluxmq.model.queues import QueueSpec
 
 

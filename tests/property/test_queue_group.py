@@ -32,10 +32,10 @@ from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import claims_of, pump_queues
 from fluxmq.cluster.solo import solo
-from fluxmq.engine.queue_clock import QueueClock
-from fluxmq.engine.queue_positions import NOTHING
-from fluxmq.engine.queue_properties import users_of
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.queues.clock import QueueClock
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.queues.positions import NOTHING
+from fluxmq.engine.queues.properties import users_of
 from fluxmq.model.queues import QueueLimits, QueueSpec, Retry
 
 QUOTA_EXCEEDED = 0x97

@@ -4,7 +4,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fluxmq.engine.queue_settings import filters_of
+from fluxmq.engine.queues.settings import filters_of
 from fluxmq.model.queues import QueueSpec, name_problem
 
 NAMES = st.one_of(

@@ -21,8 +21,8 @@ from kit.tenants import Tenant, specs_of
 from kit.watch import wait_until
 
 from fluxmq.edge.mqtt.clients import MqttClients
-from fluxmq.engine.ports_queues import QueueRefused
-from fluxmq.engine.queue_admin import QueueAdmin
+from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.queues.admin import QueueAdmin
 
 TENANTS = ("/", "a", "b")
 EXAMPLES, EXAMPLES_LONG = 25, 1500

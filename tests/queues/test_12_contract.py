@@ -13,9 +13,9 @@ from kit.watch import wait_until
 from oracle.mqtt import Publish, Suback, Subscribe
 from queues.conftest import ack, admin, consume, order, put, users
 
-from fluxmq.engine.queue_contract import Contract
-from fluxmq.engine.queue_records import GroupRecord
-from fluxmq.engine.sessions import Consume
+from fluxmq.engine.queues.records import GroupRecord
+from fluxmq.engine.queues.retry import Contract
+from fluxmq.engine.sessions.state import Consume
 
 Start = Callable[..., Broker]
 Connect = Callable[..., Client]

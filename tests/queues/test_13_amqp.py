@@ -17,7 +17,7 @@ from queues.conftest import consume, order, users
 from fluxmq._core.amqp091.topics import address_of
 from fluxmq._core.hub.amqp091_bridge import publish_amqp
 from fluxmq.app.admin_client import AdminClient
-from fluxmq.engine.queue_admin import QueueAdmin
+from fluxmq.engine.queues.admin import QueueAdmin
 
 AMQP = 1
 RAW = encode_amqp({

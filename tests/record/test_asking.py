@@ -14,7 +14,7 @@ from kit.fake_queues import FakeQueues
 from fluxmq.admin.socket import AdminSocket
 from fluxmq.app import record_cli
 from fluxmq.app.config import InvalidConfig, load
-from fluxmq.engine.ports_record import RecordRefused
+from fluxmq.engine.ports.record import RecordRefused
 from fluxmq.model.record import Record
 from fluxmq.record.options import Progress, RecordOptions
 from fluxmq.record.supervisor import disk_used, recording_name, recording_options

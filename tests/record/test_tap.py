@@ -21,7 +21,7 @@ from oracle.mqtt import Connect, Disconnect, Pingreq, Pingresp, Publish, parse
 from fluxmq._core.record.rows import RecordRows
 from fluxmq._core.testing.probes import live_objects
 from fluxmq.app.server import Server
-from fluxmq.engine.ports_record import RecordRefused
+from fluxmq.engine.ports.record import RecordRefused
 from fluxmq.record.files import batch_of_columns
 
 V3, V5 = 4, 5

@@ -332,7 +332,7 @@ class Disk:
     def new_id(self) -> int:
         return self._ids.getrandbits(64)
 
-    # ── the reserve of engine/queue_space.py ─────────────────────────────────────────────────────────────
+    # ── the reserve of engine/queues/disk_full.py ─────────────────────────────────────────────────────────────
 
     reserve_bytes = 2048
 

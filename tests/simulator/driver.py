@@ -1,4 +1,4 @@
-"""Time and the order of things in a simulated node: `SimDriver` is engine.ports_driver.Driver without loop or thread.
+"""Time and the order of things in a simulated node: `SimDriver` is engine.ports.driver.Driver without loop or thread.
 
 A coroutine goes on when somebody calls `run_ready`, a timer fires when the clock has passed it by then, and a blocking
 step is done, all of it at once, when `run_thread` chooses it. So who calls these decides how all of it interleaves.
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from itertools import count
 from typing import Any, TypeVar, cast
 
-from fluxmq.engine.ports_driver import Work
+from fluxmq.engine.ports.driver import Work
 
 __all__ = ["SimDriver", "SimWork"]
 

@@ -20,7 +20,7 @@ from kit.node import Node
 from kit.watch import wait_until
 from oracle.mqtt import Publish, Pubrec
 
-from fluxmq.engine.queue_admin import QueueAdmin
+from fluxmq.engine.queues.admin import QueueAdmin
 
 HERE = Path(__file__).parent
 SETTINGS = {"server.amqp091.plain.addr": "127.0.0.1:0", "amqp091.virtual_hosts": "[/, other]"}

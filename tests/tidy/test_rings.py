@@ -47,7 +47,7 @@ FORBIDDEN_IN_CORE = {"asyncio", "threading", "logging", "time", "random", "secre
                      "subprocess", "multiprocessing", "concurrent", "datetime"}
 # The handles: they make system calls and decide nothing. Each with what it needs of the above.
 HANDLES = {"disk/journal.pyx": {"os"}, "disk/journal.pyi": {"os"}}
-# An event loop and threads come to it as ports_driver.Driver.
+# An event loop and threads come to it as ports.driver.Driver.
 FORBIDDEN_IN_ENGINE = {"asyncio", "concurrent", "select", "socket", "threading", "time", "random", "secrets", "os",
                        "uvloop", "rocksdict"}
 

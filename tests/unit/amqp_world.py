@@ -16,11 +16,11 @@ from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import pump_queues
 from fluxmq.cluster.solo import solo
-from fluxmq.engine.amqp_dead import Route
-from fluxmq.engine.amqp_queues import AmqpQueues, QueueDeclared
-from fluxmq.engine.queue_admin import QueueAdmin
-from fluxmq.engine.queue_clock import QueueClock
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.queues.admin import QueueAdmin
+from fluxmq.engine.queues.amqp.dead_letters import Route
+from fluxmq.engine.queues.amqp.queues import AmqpQueues, QueueDeclared
+from fluxmq.engine.queues.clock import QueueClock
+from fluxmq.engine.queues.manager import QueueManager
 
 START_MS = 1_700_000_000_000
 AMQP = 1

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from fluxmq.admin.clients import disconnect_client, list_clients, show_client
-from fluxmq.engine.ports_clients import ClientInfo
-from fluxmq.engine.ports_queues import QueueRefused
+from fluxmq.engine.ports.clients import ClientInfo
+from fluxmq.engine.ports.queues import QueueRefused
 
 INFO = ClientInfo(client_id="", protocol="AMQP 0-9-1", listener="l", peer="127.0.0.1:1", user=None, mechanism="PLAIN",
                   virtual_host="/", name="", properties={}, channels=1, subscriptions=2, heartbeat_s=60, since_ms=7,

@@ -12,7 +12,7 @@ from kit.fake_queues import FakeQueues
 from fluxmq._core.errors import StorageError
 from fluxmq.admin.http import Answer, Request
 from fluxmq.admin.routes import AdminRoutes
-from fluxmq.engine.ports_queues import QueueRefused
+from fluxmq.engine.ports.queues import QueueRefused
 
 N = "/api/v1/namespaces"
 

@@ -25,7 +25,7 @@ from fluxmq.admin.socket import SOCKET_PATH_BYTES_MAX, AdminSocket
 from fluxmq.app.config import load
 from fluxmq.app.exit_codes import BindError
 from fluxmq.app.server import Server
-from fluxmq.engine.ports_queues import QueueRefused
+from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.model import limits
 
 Q = "/api/v1/queues"

@@ -21,7 +21,7 @@ from fluxmq._core.net.amqp091_connection import PROTOCOL_HEADER, AmqpConnection,
 from fluxmq._core.net.poller import Poller
 from fluxmq._core.queue.queue import Queue
 from fluxmq.cluster.solo import solo
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.model.queues import QueueSpec
 
 HEADER, BODY, HEARTBEAT = 2, 3, 8

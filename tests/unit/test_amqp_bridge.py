@@ -20,10 +20,10 @@ from fluxmq._core.queue.log import Log, Record
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import ReaderProbe, pump_queues, session_state
 from fluxmq.cluster.solo import solo
-from fluxmq.engine.ports_queues import QueueMessage
-from fluxmq.engine.queue_admin import QueueAdmin
-from fluxmq.engine.queue_clock import QueueClock
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.ports.queues import QueueMessage
+from fluxmq.engine.queues.admin import QueueAdmin
+from fluxmq.engine.queues.clock import QueueClock
+from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.model.queues import QueueLimits, QueueSpec
 
 MQTT, AMQP = 0, 1

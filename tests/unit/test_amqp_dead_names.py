@@ -5,7 +5,7 @@ import pytest
 from unit.amqp_world import World, refused
 
 from fluxmq._core.amqp091.fields import Integer
-from fluxmq.engine.amqp_dead import with_death
+from fluxmq.engine.queues.amqp.dead_letters import with_death
 
 
 @pytest.mark.parametrize("name", ["dead_letter_exchange", "dead_letter_routing_key"])

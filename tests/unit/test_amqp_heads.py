@@ -8,7 +8,7 @@ import pytest
 from unit.amqp_world import Consumer, World
 
 from fluxmq._core.queue.heads import PULL_EMPTY, PULL_GIVEN
-from fluxmq.engine.amqp_queues import DELETE_WORK, PURGE_WORK
+from fluxmq.engine.queues.amqp.queues import DELETE_WORK, PURGE_WORK
 
 FULL = 0x97
 QUORUM = {"durable": True, "queue_type": "quorum"}

@@ -11,8 +11,8 @@ from unit.amqp_world import Consumer, World, refused
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.queue.heads import PULL_EMPTY, PULL_GIVEN
 from fluxmq.app.queue_text import as_queue
-from fluxmq.engine.ports_queues import QueueRefused
-from fluxmq.engine.queue_records import QueueRecord
+from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.queues.records import QueueRecord
 from fluxmq.model.amqp_queues import Declared, QueueTerms, read_arguments
 from fluxmq.model.queues import QueueSpec
 

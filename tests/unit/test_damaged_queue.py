@@ -12,9 +12,9 @@ from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import pump_queues
 from fluxmq.app.driver import LoopDriver
 from fluxmq.cluster.solo import solo
-from fluxmq.engine.ports_queues import QueueRefused
-from fluxmq.engine.queue_reads import READ_RETRIES_S, SHORTAGE_RETRY_S, QueueReader
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.queues.reads import READ_RETRIES_S, SHORTAGE_RETRY_S, QueueReader
 from fluxmq.model.mqtt import ReasonCode
 from fluxmq.model.queues import QueueSpec
 

@@ -12,7 +12,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.pubsub.session import Session
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.broker import STALE_TIMERS_MAX, Broker, Limits
-from fluxmq.engine.sessions import EXPIRY_NEVER, Will
+from fluxmq.engine.sessions.state import EXPIRY_NEVER, Will
 
 START_MS = 1_700_000_000_000
 YEAR_S = 366 * 86400

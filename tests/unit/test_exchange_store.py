@@ -15,10 +15,10 @@ from fluxmq.app.driver import LoopDriver
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
-from fluxmq.engine.exchange_store import ExchangeKeeper
-from fluxmq.engine.exchanges import ExchangeManager
-from fluxmq.engine.queue_store import QueueKeeper
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.exchanges.manager import ExchangeManager
+from fluxmq.engine.exchanges.store import ExchangeKeeper
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.queues.recovery.store import QueueKeeper
 from fluxmq.model.amqp import AmqpRefused
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.store import RocksStore

@@ -11,9 +11,9 @@ from oracle.exchange import table
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.hub import Hub
 from fluxmq.cluster.solo import solo
-from fluxmq.engine.exchange_store import ExchangeKeeper
-from fluxmq.engine.exchanges import PREDECLARED, ExchangeManager, internal_exchange
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.exchanges.manager import PREDECLARED, ExchangeManager, internal_exchange
+from fluxmq.engine.exchanges.store import ExchangeKeeper
+from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.model.amqp import AmqpRefused, ReplyCode
 from fluxmq.model.queues import QueueSpec
 

@@ -21,8 +21,8 @@ from fluxmq.cluster.solo import solo
 from fluxmq.engine import durability
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
-from fluxmq.engine.queue_store import QueueExport, QueueKeeper
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.queues.recovery.store import QueueExport, QueueKeeper
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.segment_files import FileOps
 from fluxmq.storage.segments import SegmentStore

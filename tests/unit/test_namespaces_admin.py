@@ -17,8 +17,8 @@ from fluxmq.app import namespaces
 from fluxmq.app.server import Server
 from fluxmq.edge.mqtt.clients import MqttClients
 from fluxmq.engine.namespaces import NamespaceAdmin
-from fluxmq.engine.ports_queues import QueueRefused
-from fluxmq.engine.sessions import EXPIRY_NEVER, Will
+from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.sessions.state import EXPIRY_NEVER, Will
 from fluxmq.model.limits import NAMESPACE_BYTES_MAX, NAMESPACE_METRICS_MAX
 from fluxmq.model.mqtt import ReasonCode
 

@@ -12,13 +12,13 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.testing.peer_probe import PeerProbe
 from fluxmq.cluster.solo import solo
-from fluxmq.engine.amqp_queues import AmqpQueues
 from fluxmq.engine.broker import Broker, Limits
-from fluxmq.engine.exchanges import ExchangeManager
-from fluxmq.engine.ports_cluster import Directory, OwnedElsewhere, Owner, Peers, Replicator, Unclaimed
-from fluxmq.engine.ports_queues import QueueRefused
-from fluxmq.engine.queues import QueueManager
-from fluxmq.engine.sessions import Will
+from fluxmq.engine.exchanges.manager import ExchangeManager
+from fluxmq.engine.ports.cluster import Directory, OwnedElsewhere, Owner, Peers, Replicator, Unclaimed
+from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.queues.amqp.queues import AmqpQueues
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.sessions.state import Will
 from fluxmq.model.amqp import AmqpRefused
 from fluxmq.model.queues import QueueSpec
 

@@ -9,8 +9,8 @@ from fluxmq._core.queue.log import Log
 from fluxmq._core.testing.probes import pump_queues
 from fluxmq.app.driver import LoopDriver
 from fluxmq.cluster.solo import solo
-from fluxmq.engine.queue_store import QueueKeeper
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.queues.recovery.store import QueueKeeper
 from fluxmq.model.queues import QueueSpec
 
 Blocks = list[bytes]

@@ -12,10 +12,10 @@ from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import pump_queues
 from fluxmq.cluster.solo import solo
-from fluxmq.engine import queue_clock
 from fluxmq.engine.clock import CLOCK_KEY, STEPS_MAX, SteadyClock
-from fluxmq.engine.queue_clock import QueueClock
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.queues import clock as queue_clock
+from fluxmq.engine.queues.clock import QueueClock
+from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.model.queues import QueueSpec, Retention
 
 TICK = 250

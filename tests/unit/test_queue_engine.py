@@ -22,11 +22,11 @@ from fluxmq._core.queue.queue import Queue
 from fluxmq._core.testing.probes import pump_queues
 from fluxmq.app.driver import LoopDriver
 from fluxmq.cluster.solo import solo
-from fluxmq.engine.ports_queues import Publish, QueueRefused
-from fluxmq.engine.queue_admin import QueueAdmin
-from fluxmq.engine.queue_clock import QueueClock
-from fluxmq.engine.queue_space import QueueSpace
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.ports.queues import Publish, QueueRefused
+from fluxmq.engine.queues.admin import QueueAdmin
+from fluxmq.engine.queues.clock import QueueClock
+from fluxmq.engine.queues.disk_full import QueueSpace
+from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.model.queues import read_spec
 from fluxmq.storage.reserve import Reserve
 

@@ -17,11 +17,11 @@ from fluxmq._core.queue.stats import queue_counts
 from fluxmq._core.testing.probes import claims_of, pump_queues
 from fluxmq.app.queue_text import as_groups
 from fluxmq.cluster.solo import solo
-from fluxmq.engine.queue_admin import QueueAdmin
-from fluxmq.engine.queue_clock import QueueClock
-from fluxmq.engine.queue_positions import NOTHING
-from fluxmq.engine.queue_properties import encode_users, users_of
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.queues.admin import QueueAdmin
+from fluxmq.engine.queues.clock import QueueClock
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.queues.positions import NOTHING
+from fluxmq.engine.queues.properties import encode_users, users_of
 from fluxmq.model.queues import QueueLimits, QueueSpec, Retry
 
 Got = list[tuple[str, int]]

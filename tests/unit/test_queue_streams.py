@@ -9,9 +9,9 @@ from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log
 from fluxmq._core.testing.probes import ReaderProbe, pump_queues
 from fluxmq.cluster.solo import solo
-from fluxmq.engine.ports_queues import QueueRefused
-from fluxmq.engine.queue_clock import QueueClock
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.queues.clock import QueueClock
+from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.model.queues import QueueSpec, Retention
 
 START_MS = 1_700_000_000_000

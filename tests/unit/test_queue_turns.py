@@ -11,8 +11,8 @@ from fluxmq._core.net.poller import Poller
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.state import RECORD_OFFSETS_MAX
 from fluxmq.cluster.solo import solo
-from fluxmq.engine.queue_records import RecordKind
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.queues.records import RecordKind
 from fluxmq.model.queues import QueueSpec
 
 MOVED = b"this one is moved"

@@ -19,8 +19,8 @@ from fluxmq.app.driver import LoopDriver
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.broker import Broker, Limits
 from fluxmq.engine.durability import Keeper
-from fluxmq.engine.queue_store import QueueKeeper
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.queues.recovery.store import QueueKeeper
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage import repair as repair_module
 from fluxmq.storage import view_repair

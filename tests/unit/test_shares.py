@@ -23,7 +23,7 @@ from fluxmq.edge.amqp091.channel import ChannelMethods
 from fluxmq.edge.amqp091.client import HOLD_CHANNEL, Client
 from fluxmq.edge.asking import Asking
 from fluxmq.edge.shares import STEPS_MAX, Shares
-from fluxmq.engine.amqp_queues import AmqpQueues
+from fluxmq.engine.queues.amqp.queues import AmqpQueues
 
 MANY = 2 * STEPS_MAX + 100
 

@@ -14,8 +14,8 @@ from kit.journals import Ops, writing
 from fluxmq._core.disk.journal import JOURNAL_FULL, SHORTAGES
 from fluxmq._core.hub.hub import Hub
 from fluxmq.cluster.solo import solo
-from fluxmq.engine.queue_space import QueueSpace
-from fluxmq.engine.queues import QueueManager
+from fluxmq.engine.queues.disk_full import QueueSpace
+from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.reserve import Reserve
 

@@ -15,7 +15,7 @@ from fluxmq._core.queue.export import restore_unflushed, unflushed
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.member import PyMember
 from fluxmq.engine import durability
-from fluxmq.engine.queue_store import QueueExport
+from fluxmq.engine.queues.recovery.store import QueueExport
 from fluxmq.model import limits
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.repair import dump, repair, verify_state

@@ -21,7 +21,7 @@ from oracle import stored
 from fluxmq._core.disk.journal import Journal
 from fluxmq._core.disk.journal_format import file_name
 from fluxmq._core.errors import CorruptError, StorageError, UsageError
-from fluxmq.engine.ports import StateStore
+from fluxmq.engine.ports.store import StateStore
 from fluxmq.storage.memory import MemoryStore
 from fluxmq.storage.store import RocksStore
 

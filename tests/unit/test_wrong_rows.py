@@ -28,9 +28,9 @@ from fluxmq._core.queue.state import RECORD_OFFSETS_MAX
 from fluxmq.app.log_commands import log
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.clock import CLOCK_KEY
-from fluxmq.engine.exchange_store import ExchangeKeeper
-from fluxmq.engine.exchanges import ExchangeManager
-from fluxmq.engine.queue_records import RecordKind
+from fluxmq.engine.exchanges.manager import ExchangeManager
+from fluxmq.engine.exchanges.store import ExchangeKeeper
+from fluxmq.engine.queues.records import RecordKind
 from fluxmq.engine.stored import KINDS_OF_ROWS, shown
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.repair import repair

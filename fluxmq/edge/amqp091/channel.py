@@ -23,8 +23,8 @@ from fluxmq.edge.amqp091.permissions import Permissions, unbroken
 from fluxmq.edge.amqp091.reply import reply_text
 from fluxmq.edge.asking import Asking, Undecided
 from fluxmq.edge.shares import Shares
-from fluxmq.engine.amqp_queues import AmqpQueues
-from fluxmq.engine.exchanges import ExchangeManager
+from fluxmq.engine.exchanges.manager import ExchangeManager
+from fluxmq.engine.queues.amqp.queues import AmqpQueues
 from fluxmq.model.amqp import ReplyCode, text, wire
 
 if TYPE_CHECKING:

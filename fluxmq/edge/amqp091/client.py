@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fluxmq._core.amqp091.fields import decode_table
 from fluxmq.edge.amqp091.reply import close_frame
 from fluxmq.edge.telling import tell_accepted
-from fluxmq.engine.ports_clients import ClientInfo
+from fluxmq.engine.ports.clients import ClientInfo
 from fluxmq.model.amqp import ReplyCode
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.amqp091.methods import ConnectionBlocked, ConnectionUnblocked
 from fluxmq.edge.amqp091.client import HOLD_MEMORY
-from fluxmq.engine.ports_clients import ClientInfo, ClientsPort
+from fluxmq.engine.ports.clients import ClientInfo, ClientsPort
 
 if TYPE_CHECKING:
     from fluxmq.edge.amqp091.bodies import BodyTurns

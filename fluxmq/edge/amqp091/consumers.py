@@ -12,7 +12,7 @@ from fluxmq._core.net.amqp091_channel import Channel, ChannelMember, ChannelRead
 from fluxmq._core.queue.heads import PULL_GIVEN, PULL_LIMITED, PULL_STALLED
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq.edge.amqp091.client import HOLD_GET
-from fluxmq.engine.amqp_queues import AmqpQueues
+from fluxmq.engine.queues.amqp.queues import AmqpQueues
 from fluxmq.model.amqp import AmqpRefused, ReplyCode, text, wire
 from fluxmq.model.amqp_queues import AGE, AGE_SECONDS
 

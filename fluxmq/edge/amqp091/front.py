@@ -27,7 +27,7 @@ from fluxmq.edge.amqp091.sasl import Claim
 from fluxmq.edge.amqp091.tally import Tally
 from fluxmq.edge.asking import Asking, Undecided
 from fluxmq.edge.telling import PRESENT, tell_opened
-from fluxmq.engine.ports_guard import Guard
+from fluxmq.engine.ports.guard import Guard
 from fluxmq.model.amqp import ReplyCode
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluxmq.edge.mqtt.connection import Client
 from fluxmq.edge.mqtt.front import Front
-from fluxmq.engine.ports_clients import ClientInfo, ClientsPort
+from fluxmq.engine.ports.clients import ClientInfo, ClientsPort
 from fluxmq.model.mqtt import ReasonCode
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from fluxmq._core.wire.text import check_topic
 from fluxmq.edge.asking import PUBLISH, Undecided
 from fluxmq.edge.mqtt.connection import REASON_STRING_MAX, Client, Login, user_properties, without_length
 from fluxmq.edge.mqtt.namespaces import find_namespace, split_user_name
-from fluxmq.engine.ports_cluster import OwnedElsewhere, Unclaimed
-from fluxmq.engine.queue_consumers import is_order
-from fluxmq.engine.sessions import EXPIRY_NEVER, Will
+from fluxmq.engine.ports.cluster import OwnedElsewhere, Unclaimed
+from fluxmq.engine.queues.consumers import is_order
+from fluxmq.engine.sessions.state import EXPIRY_NEVER, Will
 from fluxmq.model import limits
 from fluxmq.model.mqtt import Property, ReasonCode
 

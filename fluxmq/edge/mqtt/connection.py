@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fluxmq._core.mqtt.packets import Connect
     from fluxmq._core.net.connection import Connection
     from fluxmq._core.pubsub.session import Session
-    from fluxmq.engine.ports_access import Exchange
+    from fluxmq.engine.ports.access import Exchange
 
 __all__ = ["Client", "Login", "disconnect_bytes", "user_properties", "without_length"]
 

@@ -27,9 +27,9 @@ from fluxmq.edge.mqtt.upgrade import answer_upgrade
 from fluxmq.edge.shares import Shares
 from fluxmq.edge.telling import PRESENT, tell_opened
 from fluxmq.engine.broker import Broker
-from fluxmq.engine.ports_access import Authority
-from fluxmq.engine.ports_guard import Guard
-from fluxmq.engine.queue_consumers import is_queue_filter
+from fluxmq.engine.ports.access import Authority
+from fluxmq.engine.ports.guard import Guard
+from fluxmq.engine.queues.consumers import is_queue_filter
 from fluxmq.model.mqtt import PacketType, Property, ReasonCode
 
 __all__ = ["Front"]

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from fluxmq._core.mqtt.props import decode_properties
-from fluxmq.engine.queue_contract import Contract
-from fluxmq.engine.queue_positions import read_position
-from fluxmq.engine.queue_properties import with_length
-from fluxmq.engine.sessions import Consume
+from fluxmq.engine.queues.positions import read_position
+from fluxmq.engine.queues.properties import with_length
+from fluxmq.engine.queues.retry import Contract
+from fluxmq.engine.sessions.state import Consume
 from fluxmq.model.mqtt import PacketType, Property
 
 __all__ = ["pairs_of_publish", "read_consume", "user_pairs"]

@@ -1,0 +1,358 @@
+"""The cold verbs of exchanges: declare, delete, bind, unbind; virtual hosts. Without I/O, without time.
+
+Where a message goes is compiled (_core/exchange/exchange.pyx): one Exchanges for each virtual host, shared by all
+connections. This object decides what may be done to them and records it; what the records are is in
+records.py, how they come back in store.py.
+
+What is refused, and in which words, is RabbitMQ's: clients look for parts of its texts. Names are bytes as they came;
+arguments are field tables as they came, without their length.
+"""
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from fluxmq._core.amqp091.topics import filter_of
+from fluxmq._core.exchange.exchange import TYPES, Binding, Destination, Exchange, Exchanges, QueueEnd
+from fluxmq._core.exchange.headers import KIND_NAMES, read_headers, sorted_table
+from fluxmq._core.hub.amqp091_bridge import ExchangeRelay
+from fluxmq._core.hub.hub import Hub
+from fluxmq.engine.exchanges.records import BindingRecord, ExchangeKind, ExchangeRecord, StoredExchange, view_key
+from fluxmq.engine.ports.cluster import Cluster
+from fluxmq.engine.queues.records import record
+from fluxmq.model.amqp import AmqpRefused, ReplyCode, shown
+
+__all__ = ["DEFAULT_VHOST", "PREDECLARED", "BoundQueue", "ExchangeManager", "internal_exchange", "no_exchange",
+           "no_queue"]
+
+DEFAULT_VHOST = b"/"
+# Of every virtual host. They are durable, and nobody deletes them.
+PREDECLARED = {b"": b"direct", b"amq.direct": b"direct", b"amq.fanout": b"fanout", b"amq.topic": b"topic",
+               b"amq.headers": b"headers", b"amq.match": b"headers"}
+MQTT_EXCHANGE = b"amq.topic"  # its other half are the MQTT topics of the namespace
+RESERVED = b"amq."
+ALTERNATE = b"alternate-exchange"
+X_MATCH = ("all", "any", "all-with-x", "any-with-x")
+
+
+class BoundQueue(Protocol):
+    """What is asked of a queue here: fluxmq._core.queue.queue.Queue is one."""
+
+    @property
+    def number(self) -> int:
+        """Never used twice."""
+
+    @property
+    def durable(self) -> bool:
+        """It is there after a restart."""
+
+
+def where(vhost: bytes, name: bytes) -> str:
+    return f"exchange '{shown(name)}' in vhost '{shown(vhost)}'"
+
+
+def no_exchange(vhost: bytes, name: bytes) -> AmqpRefused:
+    """404, for whoever publishes too."""
+    return AmqpRefused(ReplyCode.NOT_FOUND, f"no {where(vhost, name)}")
+
+
+def no_queue(vhost: bytes, name: bytes) -> AmqpRefused:
+    """404."""
+    return AmqpRefused(ReplyCode.NOT_FOUND, f"no queue '{shown(name)}' in vhost '{shown(vhost)}'")
+
+
+def internal_exchange(vhost: bytes, name: bytes) -> AmqpRefused:
+    """403, for whoever publishes where Route.internal says that this is not allowed."""
+    return AmqpRefused(ReplyCode.ACCESS_REFUSED, f"cannot publish to internal {where(vhost, name)}")
+
+
+def _cleaned(name: bytes) -> bytes:
+    return name.replace(b"\n", b"").replace(b"\r", b"") if b"\n" in name or b"\r" in name else name
+
+
+def _not_default(*names: bytes) -> None:
+    if b"" in names:
+        raise AmqpRefused(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
+
+
+class ExchangeManager:
+    """Machine. The exchanges of one node.
+
+    A virtual host is a namespace of the hub. entries: routes that each of them remembers. seed: secret, for hashes.
+    """
+
+    def __init__(self, hub: Hub, *, entries: int = 4096, seed: int = 0, cluster: Cluster) -> None:
+        self.hub = hub
+        self.directory = cluster.directory
+        self.vhosts: dict[bytes, Exchanges] = {}  # by name: those that somebody has used
+        self._relays: dict[bytes, ExchangeRelay] = {}  # of each virtual host
+        self.number_last = 0
+        # What the view must hear of, by its keys. A key is in one of them.
+        self.puts: dict[bytes, bytes] = {}
+        self.deletes: set[bytes] = set()
+        self._entries, self._seed = entries, seed
+        self.add_vhost(DEFAULT_VHOST)
+
+    # ------------------------------------------------------------------ virtual hosts and queues
+
+    def add_vhost(self, name: bytes) -> Exchanges:
+        """A virtual host with the exchanges that each has; as it is, if it is there. Its namespace is."""
+        known, namespace = self.vhosts.get(name), self.hub.namespaces[name]
+        if known is not None and self._relays[name].namespace is namespace:
+            return known  # else it is that of a namespace which ended before this one got its name
+        made = self.vhosts[name] = Exchanges(self._entries, self._seed)
+        for exchange, type_ in PREDECLARED.items():
+            it = made.declare(exchange, type_, durable=True, mqtt=exchange == MQTT_EXCHANGE)
+            it.data = ExchangeRecord(name, exchange, type_)
+        relay = self._relays[name] = ExchangeRelay(self.hub, made, namespace)
+        made.on_mqtt = lambda binding, there: self._topics(relay, binding, there)
+        return made
+
+    def _topics(self, relay: ExchangeRelay, binding: Binding, there: bool) -> None:
+        """An amq.topic has a binding, or has it no more: what MQTT clients publish goes there too."""
+        end = binding.destination
+        if not isinstance(end, QueueEnd):
+            (self.hub.bind_relay if there else self.hub.unbind_relay)(relay, binding.key)
+        elif end.queue in self.hub.queues:  # a queue that ends took its filters along
+            (self.hub.bind_queue if there else self.hub.unbind_queue)(end.queue, binding.key)
+        found = filter_of(binding.key)
+        if found is not None:
+            (self.directory.announce if there else self.directory.withdraw)(
+                relay.namespace.name, found[0])
+
+    def open_vhost(self, name: bytes) -> Exchanges:
+        """For who connects. Raises AmqpRefused: 530."""
+        namespace = self.hub.namespaces.get(name)
+        if namespace is None or not namespace.open:
+            raise AmqpRefused(ReplyCode.NOT_ALLOWED, f"vhost {shown(name)} not found")
+        return self.add_vhost(name)
+
+    def end_vhost(self, name: bytes) -> None:
+        """The virtual host and all of its exchanges are no more; its queues have ended before."""
+        exchanges = self.vhosts.pop(name, None)
+        if exchanges is None:
+            return
+        for exchange in exchanges.exchanges.values():
+            if exchange.number:
+                self._record(ExchangeKind.EXCHANGE_END, exchange.number, None)
+            for binding in exchange.outbound:
+                if binding.number:
+                    self.note(view_key(ExchangeKind.BIND, binding.number), None)
+        self._relays.pop(name, None)
+        for known in list(exchanges.exchanges):
+            exchanges.delete(known)  # topics that its bindings wanted are wanted no more
+        exchanges.let_go()  # remembered routes, which the collector does not see, keep the queues and what they lead to
+
+    def queue_made(self, vhost: bytes, name: bytes, queue: BoundQueue) -> None:
+        """From now on the default exchange leads to it."""
+        exchanges = self.add_vhost(vhost)
+        known = exchanges.queues.get(name)
+        if known is not None:
+            if known.queue is queue:
+                return
+            self.queue_gone(vhost, name)
+        exchanges.add_queue(name, queue, queue.durable)
+
+    def queue_gone(self, vhost: bytes, name: bytes) -> None:
+        """It is deleted, and its bindings with it."""
+        exchanges = self.vhosts.get(vhost)
+        if exchanges is not None and name in exchanges.queues:
+            self._gone(vhost, exchanges.remove_queue(name))
+
+    # ------------------------------------------------------------------ exchanges
+
+    def declare(self, vhost: bytes, name: bytes, type_: bytes = b"direct", *, passive: bool = False,
+                durable: bool = False, auto_delete: bool = False, internal: bool = False,
+                arguments: bytes = b"") -> Exchange:
+        """The exchange of this name, made if it is not there. Raises AmqpRefused: 403, 404, 406, 503."""
+        exchanges, name = self.vhosts[vhost], _cleaned(name)
+        if not passive and type_ not in TYPES:
+            raise AmqpRefused(ReplyCode.COMMAND_INVALID, f"unknown exchange type '{shown(type_)}'")
+        _not_default(name)
+        known = exchanges.exchanges.get(name)
+        if passive:
+            if known is None:
+                raise no_exchange(vhost, name)
+            return known
+        said = ExchangeRecord(vhost, name, type_, auto_delete, internal, arguments)
+        alternate = _alternate(said)
+        if known is not None:
+            _assert_equivalent(known, said, durable, alternate)
+            return known
+        if name.startswith(RESERVED):
+            raise AmqpRefused(ReplyCode.ACCESS_REFUSED,
+                              f"exchange name '{shown(name)}' contains reserved prefix 'amq.*'")
+        number = self._number() if durable else 0
+        made = self.adopt(said, durable, number)
+        if durable:
+            self._record(ExchangeKind.EXCHANGE, number, self._stored(said))
+        return made
+
+    def adopt(self, said: ExchangeRecord, durable: bool, number: int) -> Exchange:
+        """Puts an exchange to work that is new, or comes from disk."""
+        made = self.vhosts[said.vhost].declare(
+            said.name, said.type, durable=durable, auto_delete=said.auto_delete, internal=said.internal,
+            alternate=_alternate(said), number=number)
+        made.data = said
+        return made
+
+    def delete(self, vhost: bytes, name: bytes, if_unused: bool = False) -> None:
+        """The exchange is no more, nor are its bindings; whether it was there or not. Raises AmqpRefused: 403, 406."""
+        exchanges, name = self.vhosts[vhost], _cleaned(name)
+        _not_default(name)
+        if name.startswith(RESERVED):
+            raise AmqpRefused(ReplyCode.ACCESS_REFUSED, f"deletion of system {where(vhost, name)} not allowed")
+        known = exchanges.exchanges.get(name)
+        if known is None:
+            return
+        if if_unused and known.outbound:  # to be somebody's destination is no use
+            raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, f"{where(vhost, name)} in use")
+        self._gone(vhost, self._delete(known))
+
+    def _delete(self, exchange: Exchange) -> list[Binding]:
+        if exchange.number:
+            self._record(ExchangeKind.EXCHANGE_END, exchange.number, None)
+        return self.vhosts[exchange.data.vhost].delete(exchange.name)
+
+    # ------------------------------------------------------------------ bindings
+
+    def bind(self, vhost: bytes, source: bytes, destination: bytes, routing_key: bytes = b"", arguments: bytes = b"",
+             *, to_exchange: bool = False) -> bool:
+        """Binds a queue, or an exchange, to an exchange. True: that is new. Raises AmqpRefused: 403, 404, 406."""
+        begin, end = self._ends(vhost, source, destination, to_exchange)
+        if begin is None:
+            raise no_exchange(vhost, _cleaned(source))
+        if end is None:
+            raise (no_exchange if to_exchange else no_queue)(vhost, _cleaned(destination))
+        if begin.data.type == b"headers":
+            _check_match(arguments)
+        durable = begin.durable and end.durable
+        made = self.adopt_binding(begin, end, routing_key, sorted_table(arguments), self._number() if durable else 0)
+        if made is not None and made.number:
+            self._record(ExchangeKind.BIND, made.number, msgspec.msgpack.encode(BindingRecord(
+                self._number_of(begin), self._number_of(end), to_exchange, made.key, made.arguments)))
+        return made is not None
+
+    def adopt_binding(self, source: Exchange, destination: Destination, key: bytes, arguments: bytes,
+                      number: int) -> Binding | None:
+        """Puts a binding to work that is new, or comes from disk; None: there is one like it. arguments: sorted."""
+        return self.vhosts[source.data.vhost].bind(source, destination, key, arguments, number)
+
+    def unbind(self, vhost: bytes, source: bytes, destination: bytes, routing_key: bytes = b"",
+               arguments: bytes = b"", *, to_exchange: bool = False) -> bool:
+        """The binding is no more. False: there was none. Raises AmqpRefused: 403."""
+        begin, end = self._ends(vhost, source, destination, to_exchange)
+        if begin is None or end is None:
+            return False
+        gone = self.vhosts[vhost].unbind(begin, end, routing_key, sorted_table(arguments))
+        if gone is None:
+            return False
+        if gone.number:
+            self._record(ExchangeKind.UNBIND, gone.number, None)
+        self._gone(vhost, [gone])
+        return True
+
+    def _ends(self, vhost: bytes, source: bytes, destination: bytes,
+              to_exchange: bool) -> tuple[Exchange | None, Destination | None]:
+        exchanges, source, destination = self.vhosts[vhost], _cleaned(source), _cleaned(destination)
+        _not_default(source, *([destination] if to_exchange else []))
+        ends = exchanges.exchanges if to_exchange else exchanges.queues
+        return exchanges.exchanges.get(source), ends.get(destination)
+
+    def _gone(self, vhost: bytes, bindings: list[Binding]) -> None:
+        """These are no more: the view forgets them, and an exchange that deletes itself may have had its last one."""
+        exchanges = self.vhosts[vhost]
+        while bindings:
+            binding = bindings.pop()
+            if binding.number:
+                self.note(view_key(ExchangeKind.BIND, binding.number), None)
+            source = binding.source
+            if source.auto_delete and not source.outbound and exchanges.exchanges.get(source.name) is source:
+                bindings += self._delete(source)
+
+    # ------------------------------------------------------------------ what is on disk
+
+    def _number(self) -> int:
+        self.number_last += 1
+        return self.number_last
+
+    def _number_of(self, end: Destination) -> int:
+        """By which a record names it. One that every virtual host has gets its number with its first."""
+        if isinstance(end, QueueEnd):
+            return int(end.queue.number)
+        assert isinstance(end, Exchange)
+        if not end.number:
+            end.number = self._number()
+            self._record(ExchangeKind.EXCHANGE, end.number, self._stored(end.data))
+        return end.number
+
+    def _stored(self, said: ExchangeRecord) -> bytes:
+        namespace = self.hub.namespaces[said.vhost].number
+        return msgspec.msgpack.encode(StoredExchange(namespace, said.name, said.type, said.auto_delete, said.internal,
+                                                     said.arguments))
+
+    def _record(self, kind: ExchangeKind, number: int, value: bytes | None) -> None:
+        if self.hub.ledger.journal is not None:
+            record(self.hub.ledger, kind, number, value)
+            self.note(view_key(kind, number), value)
+
+    def note(self, key: bytes, value: bytes | None) -> None:
+        """The next checkpoint brings this into the view, None: takes it out."""
+        if self.hub.ledger.journal is None:
+            return
+        if value is None:
+            self.puts.pop(key, None)
+            self.deletes.add(key)
+        else:
+            self.puts[key] = value
+
+    def take_changes(self) -> tuple[dict[bytes, bytes], set[bytes]]:
+        """What the view must hear of since it was asked last."""
+        taken, self.puts, self.deletes = (self.puts, self.deletes), {}, set()
+        return taken
+
+
+def _alternate(said: ExchangeRecord) -> bytes | None:
+    for name, kind, value in read_headers(said.arguments) if said.arguments else ():
+        if name == ALTERNATE:
+            if kind != "S":
+                raise AmqpRefused(ReplyCode.PRECONDITION_FAILED,
+                                  f"invalid type '{KIND_NAMES[kind]}' for arg '{shown(ALTERNATE)}' in "
+                                  f"{where(said.vhost, said.name)}")
+            return value[4:]
+    return None
+
+
+def _assert_equivalent(known: Exchange, said: ExchangeRecord, durable: bool, alternate: bytes | None) -> None:
+    """A second declaration says what the first one did, or nothing is done."""
+    was: ExchangeRecord = known.data
+
+    def refused(what: str, received: str, current: str) -> AmqpRefused:
+        return AmqpRefused(ReplyCode.PRECONDITION_FAILED,
+                           f"inequivalent arg '{what}' for {where(was.vhost, was.name)}: "
+                           f"received {received} but current is {current}")
+
+    for what, now, then in (("type", shown(said.type), shown(was.type)), ("durable", durable, known.durable),
+                            ("auto_delete", said.auto_delete, was.auto_delete),
+                            ("internal", said.internal, was.internal)):
+        if now != then:
+            raise refused(what, f"'{str(now).lower()}'", f"'{str(then).lower()}'")
+    if alternate != known.alternate:
+        both = alternate is not None and known.alternate is not None
+        raise refused(shown(ALTERNATE), *(
+            "none" if one is None else f"'{shown(one)}'" if both else f"the value '{shown(one)}' of type 'longstr'"
+            for one in (alternate, known.alternate)))
+
+
+def _check_match(arguments: bytes) -> None:
+    for name, kind, value in read_headers(arguments) if arguments else ():
+        if name == b"x-match":
+            if kind != "S":
+                raise AmqpRefused(ReplyCode.PRECONDITION_FAILED,
+                                  f"Invalid x-match field type {KIND_NAMES[kind]}; expected longstr")
+            if shown(value[4:]) not in X_MATCH:
+                raise AmqpRefused(ReplyCode.PRECONDITION_FAILED,
+                                  f"Invalid x-match field value '{shown(value[4:])}'; "
+                                  f"expected {', '.join(X_MATCH[:-1])}, or {X_MATCH[-1]}")
+            return

@@ -1,0 +1,112 @@
+"""Exchanges on disk and back: their part of recovery and of checkpoints (Keeper in durability.py).
+
+Nothing is made before everything is read: the view and then the journal say, number by number, what there is in the
+end. So records that the view knows already change nothing, and a binding whose ends are gone is found when all is
+known.
+"""
+from __future__ import annotations
+
+from fluxmq._core.errors import CorruptError
+from fluxmq._core.exchange.exchange import Destination, Exchange
+from fluxmq._core.queue.queue import Queue
+from fluxmq.engine.exchanges.manager import ExchangeManager
+from fluxmq.engine.exchanges.records import BindingRecord, ExchangeKind, ExchangeRecord, StoredExchange, view_key
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.stored import binding_of, exchange_of
+
+__all__ = ["ExchangeKeeper"]
+
+
+class ExchangeKeeper:
+    """Machine. From its making on, exchanges know all queues of `queues`."""
+
+    def __init__(self, manager: ExchangeManager, queues: QueueManager) -> None:
+        self.manager = manager
+        self.queues = queues
+        self._exchanges: dict[int, StoredExchange] = {}
+        self._bindings: dict[int, BindingRecord] = {}
+        for state in queues.queues.values():
+            manager.queue_made(*state.queue.address, state.queue)
+        queues.on_queue = self._on_queue
+
+    def _on_queue(self, queue: Queue, there: bool) -> None:
+        if there:
+            self.manager.queue_made(*queue.address, queue)
+        else:
+            self.manager.queue_gone(*queue.address)
+
+    # ------------------------------------------------------------------ recovery
+
+    def load(self, kind: bytes, number: int, value: bytes) -> None:
+        """One value of the view."""
+        self._set(ExchangeKind.EXCHANGE if kind == b"e" else ExchangeKind.BIND, number, value)
+
+    def replay(self, kind: int, number: int, body: bytes) -> None:
+        """One record of the journal that belongs to exchanges; body: what follows its number."""
+        if kind in (ExchangeKind.EXCHANGE, ExchangeKind.BIND):
+            self._set(kind, number, body)
+            self.manager.note(view_key(kind, number), body)
+        elif kind in (ExchangeKind.EXCHANGE_END, ExchangeKind.UNBIND):
+            known: dict[int, StoredExchange] | dict[int, BindingRecord] = (
+                self._exchanges if kind == ExchangeKind.EXCHANGE_END else self._bindings)
+            known.pop(number, None)
+            self.manager.note(view_key(kind, number), None)
+        else:
+            raise CorruptError(f"the journal has a record of kind {kind}, which this version does not know")
+
+    def _set(self, kind: int, number: int, value: bytes) -> None:
+        self.manager.number_last = max(self.manager.number_last, number)
+        if kind == ExchangeKind.EXCHANGE:
+            self._exchanges[number] = exchange_of(value)
+        else:
+            self._bindings[number] = binding_of(value)
+
+    def finish(self) -> dict[str, int]:
+        """Everything is replayed, the queues are there. Returns what was found, for the log."""
+        made: dict[int, Exchange] = {}
+        for number in sorted(self._exchanges, reverse=True):
+            exchange = self._adopt(number, self._exchanges[number])
+            if exchange is None:
+                self.manager.note(view_key(ExchangeKind.EXCHANGE, number), None)
+            else:
+                made[number] = exchange
+        ends = {int(end.queue.number): end for exchanges in self.manager.vhosts.values()
+                for end in exchanges.queues.values()} if self._bindings else {}
+        bound = 0
+        for number, record in sorted(self._bindings.items()):
+            source = made.get(record.source)
+            end: Destination | None = (made if record.to_exchange else ends).get(record.destination)
+            if source is None or end is None or self.manager.adopt_binding(
+                    source, end, record.key, record.arguments, number) is None:
+                # An end of it ended with the journal not saying more, or a crash came between two of the same.
+                self.manager.note(view_key(ExchangeKind.BIND, number), None)
+            else:
+                bound += 1
+        self._exchanges.clear()
+        self._bindings.clear()
+        return {"exchanges": len(made), "bindings": bound} if made else {}
+
+    def _adopt(self, number: int, stored: StoredExchange) -> Exchange | None:
+        """None: there is a newer one of this name, or its namespace has ended."""
+        hub = self.manager.hub
+        # An earlier version wrote the name of the virtual host.
+        namespace = (hub.add_namespace(stored.namespace) if isinstance(stored.namespace, bytes) else
+                     hub.commits.local.namespace(stored.namespace))
+        if namespace is None:
+            return None
+        record = ExchangeRecord(namespace.name, stored.name, stored.type, stored.auto_delete, stored.internal,
+                                stored.arguments)
+        self.manager.add_vhost(namespace.name)
+        known = self.manager.vhosts[record.vhost].exchanges.get(record.name)
+        if known is None:
+            return self.manager.adopt(record, True, number)
+        if known.number:
+            return None
+        known.number = number  # one that every virtual host has
+        return known
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def export(self) -> tuple[dict[bytes, bytes], set[bytes]]:
+        """(puts, deletes): all that changed, in one instant."""
+        return self.manager.take_changes()

@@ -1,0 +1,336 @@
+"""Queues as the admin ring asks for them: `engine.ports.queues.QueuesPort` over a QueueManager."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from fluxmq._core.amqp091.edit import headers_of, properties_of, split_address
+from fluxmq._core.amqp091.topics import topic_of_address
+from fluxmq._core.errors import StorageError
+from fluxmq._core.memory.namespace import ROOT
+from fluxmq._core.mqtt.props import decode_properties
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.log import Record
+from fluxmq._core.queue.queue import QUEUE_STREAM
+from fluxmq.engine.ports.queues import Browsed, Moved, Page, Publish, QueueMessage, QueueRefused, QueuesPort
+from fluxmq.engine.queues.amqp.admin import declared_of, named
+from fluxmq.engine.queues.dead_letters import dead_letter_state
+from fluxmq.engine.queues.manager import NOTHING, PREFIX, QueueManager, QueueState
+from fluxmq.engine.queues.pages import logs_of, page_of
+from fluxmq.engine.queues.properties import FORMAT_AMQP091, encode_users, with_length
+from fluxmq.engine.queues.replay import Replay, comes_from, is_kept
+from fluxmq.engine.queues.retry import SILENT
+from fluxmq.engine.queues.statistics import counts_of, numbers_of
+from fluxmq.model.mqtt import PacketType, Property, ReasonCode
+from fluxmq.model.queues import Retry, read_spec, write_spec
+from fluxmq.model.units import format_duration
+
+__all__ = ["QueueAdmin"]
+
+LOOK_STEP = 5000  # messages looked at in one call of browse
+USER_PROPERTY = 0x26
+CONTENT_TYPE = 0x03
+REFUSALS: dict[int, tuple[Literal["full", "invalid"], str]] = {
+    ReasonCode.QUOTA_EXCEEDED: ("full", "the queue is full"),
+    ReasonCode.PACKET_TOO_LARGE: ("invalid", "the message is larger than limits.max_message_size of the queue"),
+}
+
+
+class QueueAdmin:
+    """Machine. See the port."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self.manager = manager
+        self.hub = manager.hub
+        self._replay = Replay(manager)
+
+    def _state(self, name: str) -> QueueState:
+        state = named(self.manager, name)
+        if state is None:
+            raise QueueRefused("not_found", f"there is no queue {name}", "fluxmq queue list names those that are")
+        return state
+
+    # ------------------------------------------------------------------ queues
+
+    def list_queues(self) -> list[dict[str, Any]]:
+        """Those of "/" first, then of each other namespace."""
+        return [self._short(self.manager.queues[address])
+                for address in sorted(self.manager.queues, key=lambda address: (address[0] != ROOT, address))]
+
+    def _short(self, state: QueueState) -> dict[str, Any]:
+        dead = dead_letter_state(self.manager, state.spec)
+        return {"name": state.spec.shown, "namespace": state.spec.namespace, "type": state.spec.type,
+                "partitions": state.queue.partitions, **numbers_of(state),
+                "state": "damaged" if state.queue.damage is not None else "running",
+                "damage": state.queue.damage or "", "dead_letters": dead.queue.waiting if dead is not None else 0}
+
+    def when_durable(self, then: Callable[[Exception | None], None]) -> None:
+        journal = self.hub.ledger.journal
+        if journal is None:
+            then(None)
+            return
+        try:
+            self.hub.when_all_durable(lambda: then(None), lambda why: then(StorageError(why)))
+            self.hub.wake_up()
+        except StorageError as error:
+            then(error)
+
+    def describe(self, name: str) -> dict[str, Any]:
+        state = self._state(name)
+        queue = state.queue
+        parts = []
+        for partition in range(queue.partitions):
+            logs = queue.logs[partition * queue.lanes:(partition + 1) * queue.lanes]
+            parts.append({"partition": partition, "first": logs[0].first, "next": logs[0].next,
+                          "messages": sum(log.next - log.first for log in logs),
+                          "bytes": sum(log.kept_bytes for log in logs)})
+        return self._short(state) | declared_of(state) | {
+            "spec": write_spec(state.spec) | {"name": state.spec.shown}, "partition_list": parts,
+            "group_list": self.groups(name),
+            "dead_letter_queue": state.spec.dead_letter_queue, "counts": counts_of(state)}
+
+    def declare(self, spec: dict[str, Any]) -> Literal["created", "unchanged", "changed"]:
+        try:
+            wanted = read_spec(spec)
+        except ValueError as error:
+            raise QueueRefused("invalid", str(error)) from None
+        return self.manager.declare(wanted)[1]  # type: ignore[return-value]
+
+    def delete(self, name: str, *, if_unused: bool, if_empty: bool) -> int:
+        state = self._state(name)
+        used = self._short(state)["consumers"]
+        if if_unused and used:
+            raise QueueRefused("conflict", f"queue {name} has {used} consumers")
+        waiting = state.queue.waiting + self._short(state)["delayed"]
+        if if_empty and waiting:
+            raise QueueRefused("conflict", f"queue {name} has {waiting} messages")
+        if state.configured:
+            raise QueueRefused("conflict", f"queue {name} is in the configuration, and would be made again",
+                               "take it out of `queues:` and restart, or purge it")
+        return self.manager.delete(state.queue.address)
+
+    def purge(self, name: str) -> int:
+        return self.manager.purge(self._state(name))
+
+    def publish(self, name: str, message: Publish) -> dict[str, Any]:
+        state = self._state(name)
+        queue = state.queue
+        topic = PREFIX + queue.name + (b"/" + message.key.encode() if message.key else b"")
+        properties = encode_users(message.user_properties)
+        if message.content_type:
+            raw = message.content_type.encode()
+            properties = bytes((CONTENT_TYPE,)) + len(raw).to_bytes(2, "big") + raw + properties
+        before = [log.next for log in queue.logs]
+        delayed = queue.delays.log.next if queue.delays is not None else 0
+        expires_at = self.hub.steady_ms + message.expiry_s * 1000 if message.expiry_s is not None else 0
+        reason = queue.publish(topic, message.payload, properties, 1, expires_at)
+        if reason == ReasonCode.QUOTA_EXCEEDED and self.hub.ledger.full:
+            raise QueueRefused("full", self.hub.ledger.full_why or "the disk is full",
+                               "make room; what is in the queues can be consumed")
+        if queue.damage is not None:
+            raise QueueRefused("unavailable", f"queue {name} is stopped: {queue.damage}")
+        if reason:
+            kind, text = REFUSALS.get(reason, ("invalid", "a user property of it makes no sense to the queue"))
+            raise QueueRefused(kind, text)
+        for at, log in enumerate(queue.logs):
+            if log.next != before[at]:
+                return {"partition": at // queue.lanes, "offset": log.next - 1}
+        if queue.delays is not None and queue.delays.log.next > delayed:
+            return {"due_ms": self.hub.wall_of(queue.delays.newest_due)}
+        return {"duplicate": True}
+
+    # ------------------------------------------------------------------ looking in
+
+    def browse(self, name: str, position: str, count: int, bytes_max: int, partition: int | None) -> Browsed:
+        return self._browse(self._state(name), position, count, bytes_max, partition, "")
+
+    def _browse(self, state: QueueState, position: str, count: int, bytes_max: int, partition: int | None,
+                origin: str) -> Browsed:
+        """next: `at:<offset>,<offset>,…`, one per log. origin: only dead letters of this queue."""
+        logs = state.queue.logs
+        lanes = state.queue.lanes
+        if partition is not None:
+            if not 0 <= partition < state.queue.partitions:
+                raise QueueRefused("not_found", f"queue {state.spec.name} has {state.queue.partitions} "
+                                                f"partitions, from 0 on")
+            logs = logs[partition * lanes:(partition + 1) * lanes]
+        if position.startswith("at:"):
+            at = [int(text) for text in position[3:].split(",") if text.isdigit()]
+            if len(at) != len(logs):
+                raise QueueRefused("invalid", "this position is of another browse")
+        else:
+            at = [self.manager.offset_of(state, log, position, None) for log in logs]
+        found: list[QueueMessage] = []
+        size = looked = 0
+        loading = False
+        for number, log in enumerate(logs):
+            where = partition if partition is not None else number // lanes
+            while at[number] < log.next and len(found) < count and (not found or size < bytes_max):
+                if looked == LOOK_STEP:
+                    return Browsed(found, "at:" + ",".join(map(str, at)), not found)
+                record = log.at_or_above(at[number])
+                if record is None:
+                    loading = log.wanted != NOTHING
+                    if not loading:
+                        at[number] = log.next
+                    break
+                at[number] = record.offset + 1
+                looked += 1
+                if is_kept(state, log, record.offset) and (not origin or comes_from(record, origin)):
+                    found.append(message_of(record, where, self.hub.wall_of(record.expires_at)))
+                    size += len(record.payload)
+        if loading:
+            self.manager.read_on(state.queue)
+        return Browsed(found, "at:" + ",".join(map(str, at)), loading and not found)
+
+    def logs(self, name: str, position: str | None) -> tuple[str, list[dict[str, Any]]]:
+        state = self._state(name)
+        return state.spec.type, logs_of(self.manager, state, position)
+
+    def page(self, name: str, partition: int, lane: int, start: int, stop: int, bytes_max: int) -> Page:
+        return page_of(self.manager, self._state(name), partition, lane, start, stop, bytes_max)
+
+    # ------------------------------------------------------------------ groups
+
+    def groups(self, name: str) -> list[dict[str, Any]]:
+        state = self._state(name)
+        return [self._group(state, group, pattern) for (_, pattern), group in sorted(state.groups.items())]
+
+    def _group(self, state: QueueState, group: Group, pattern: bytes) -> dict[str, Any]:
+        members = [{"client": member.client or "", "held": member.held, "limited": member.limited}
+                   for member in group.members]
+        stream = state.queue.kind == QUEUE_STREAM
+        if stream:
+            members = [{"client": reader.client or "", "held": reader.held, "limited": reader.limited}
+                       for reader in state.queue.readers if reader.group is group]
+        lag = sum(max(cursor.log.next - max(cursor.next, cursor.log.first), 0) for cursor in group.cursors)
+        terms = {} if stream else {"retry": retry_of(self.manager.retry_terms(state, group)),
+                                   "contract": list(state.contracts.get(group, SILENT).said())}
+        return {"name": group.name.decode(), "filter": pattern.decode(), "mode": group.mode, "members": members,
+                **terms, "claimed": group.claims, "lag": lag if stream else group.lag,
+                "positions": [{"partition": cursor.partition, "next": cursor.next, "settled": cursor.floor}
+                              for cursor in group.cursors]}
+
+    def _find_group(self, state: QueueState, group: str) -> tuple[tuple[bytes, bytes], Group]:
+        """By its name; of several with one name by name/filter, as they are listed."""
+        named = [(key, known) for key, known in state.groups.items()
+                 if group.encode() in (key[0], key[0] + b"/" + key[1])]
+        whole = [one for one in named if not one[0][1]] or named
+        if not whole:
+            raise QueueRefused("not_found", f"queue {state.spec.name} has no group {group}",
+                               f"fluxmq queue groups {state.spec.name} names those that are")
+        if len(whole) > 1:
+            names = ", ".join(sorted(f"{key[0].decode()}/{key[1].decode()}" for key, _ in whole))
+            raise QueueRefused("conflict", f"queue {state.spec.name} has several groups {group}", f"say which: {names}")
+        return whole[0]
+
+    def seek(self, name: str, group: str, position: str, partition: int | None) -> list[dict[str, Any]]:
+        state = self._state(name)
+        _, found = self._find_group(state, group)
+        if partition is not None and partition >= state.queue.partitions:
+            raise QueueRefused("not_found", f"queue {name} has {state.queue.partitions} partitions, from 0 on")
+        if any(cursor.held for cursor in found.cursors):
+            raise QueueRefused("conflict", f"consumers of group {group} have messages in hand", "stop them first")
+        if any(reader.group is found for reader in state.queue.readers):
+            raise QueueRefused("conflict", f"group {group} has readers, which would not notice the change",
+                               "stop them first")
+        wanted = [cursor for cursor in found.cursors if partition is None or cursor.partition == partition]
+        # all are read before the first is moved: what makes no sense moves none
+        for cursor, offset in [(cursor, self.manager.offset_of(state, cursor.log, position, found))
+                               for cursor in wanted]:
+            found.seek(cursor.log_number, offset)
+        state.queue.notify()
+        return list(self._group(state, found, b"")["positions"])
+
+    def delete_group(self, name: str, group: str) -> None:
+        state = self._state(name)
+        key, found = self._find_group(state, group)
+        members = len(self._group(state, found, key[1])["members"])
+        if members:
+            raise QueueRefused("conflict", f"group {group} has {members} members", "stop them first")
+        self.manager.drop_group(state, key)
+
+    # ------------------------------------------------------------------ dead letters
+
+    def _dead(self, name: str) -> QueueState | None:
+        """Where its dead letters are; None: it has had none yet."""
+        state = self._state(name)
+        if not state.spec.dead_letter_queue:
+            raise QueueRefused("not_found", f"queue {name} keeps no dead letters", "dlq.enabled says that it does")
+        return dead_letter_state(self.manager, state.spec)
+
+    def dead_list(self) -> list[dict[str, Any]]:
+        found = []
+        for state in self.manager.queues.values():
+            dead = dead_letter_state(self.manager, state.spec)
+            if dead is None:
+                continue
+            ends = [record.time_ms for log in dead.queue.logs if log.next > log.first
+                    for record in (log.at_or_above(log.first), log.get(log.next - 1)) if record is not None]
+            found.append({"queue": state.spec.shown, "namespace": state.spec.namespace,
+                          "dead_letter_queue": dead.spec.shown,
+                          "messages": dead.queue.waiting, "bytes": sum(log.kept_bytes for log in dead.queue.logs),
+                          "oldest_ms": min(ends, default=0), "newest_ms": max(ends, default=0)})
+        return found
+
+    def dead_browse(self, name: str, position: str, count: int, bytes_max: int) -> Browsed:
+        dead = self._dead(name)
+        return Browsed([], position) if dead is None else self._browse(dead, position, count, bytes_max, None,
+                                                                             self._state(name).spec.name)
+
+    def dead_replay(self, name: str, selected: Sequence[tuple[int, int]] | None, count: int) -> Moved:
+        dead = self._dead(name)
+        return Moved(0) if dead is None else self._replay.step(self._state(name), dead, selected, count)
+
+    def dead_purge(self, name: str) -> int:
+        dead = self._dead(name)
+        if dead is None:
+            return 0
+        others = sorted(state.spec.shown for state in self.manager.queues.values()
+                        if dead_letter_state(self.manager, state.spec) is dead and state is not self._state(name))
+        if others:
+            raise QueueRefused("conflict", f"the dead letters of {', '.join(others)} are in {dead.spec.shown} too",
+                               f"fluxmq queue purge {dead.spec.shown} throws away all of them")
+        waiting = dead.queue.waiting
+        self.manager.purge(dead)
+        return waiting
+
+
+def retry_of(retry: Retry) -> dict[str, Any]:
+    """As a user would write it."""
+    return {"max_retries": retry.max_retries, "initial_backoff": format_duration(retry.initial_backoff),
+            "max_backoff": format_duration(retry.max_backoff), "multiplier": retry.multiplier}
+
+
+def message_of(record: Record, partition: int, expires_at: int) -> QueueMessage:
+    """A message of a log in the port's words. expires_at: by the wall clock."""
+    if record.format == FORMAT_AMQP091:
+        return amqp_message_of(record, partition, expires_at)
+    named: dict[str, Any] = {}
+    users: list[tuple[str, str]] = []
+    for identifier, value in decode_properties(with_length(record.properties), PacketType.PUBLISH):
+        if identifier == USER_PROPERTY:
+            users.append(value)  # type: ignore[arg-type]
+        else:
+            named[Property(identifier).name.lower().replace("_", "-")] = (
+                value.hex() if isinstance(value, bytes) else value)
+    return QueueMessage(
+        partition=partition, offset=record.offset, topic=record.topic.decode(), payload=record.payload,
+        time_ms=record.time_ms, expires_at=expires_at, priority=record.priority, properties=named,
+        user_properties=users)
+
+
+def amqp_message_of(record: Record, partition: int, expires_at: int) -> QueueMessage:
+    """One that came by AMQP: its properties by their names there, its headers as user properties."""
+    exchange, key = (part.decode("utf-8", "backslashreplace") for part in split_address(record.topic))
+    users = [(name.decode("utf-8", "backslashreplace"), value.decode("utf-8", "backslashreplace"))
+             for name, value in headers_of(record.properties)]
+    return QueueMessage(
+        partition=partition, offset=record.offset, topic=topic_of_address(record.topic).decode(),
+        payload=record.payload, time_ms=record.time_ms, expires_at=expires_at, priority=record.priority,
+        properties={"exchange": exchange, "routing-key": key, **properties_of(record.properties)},
+        user_properties=users)
+
+
+if TYPE_CHECKING:
+    _port: type[QueuesPort] = QueueAdmin

@@ -1,0 +1,143 @@
+"""Dead letters as AMQP 0-9-1 clients know them from RabbitMQ: to an exchange, with a header `x-death` that tells what
+became of the message and where.
+
+    rejected            by a consumer, without requeue      expired            its time had passed at the queue's head
+    delivery_limit      it came back too often              maxlen             there was no room
+
+A dead letter is appended to the queues that the exchange names in the batch in which it ends where it was. What was
+rejected nowhere on its way is not put into a queue a second time: it would go round for ever.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fluxmq._core.amqp091.fields import Integer, Timestamp, encode_table
+from fluxmq._core.amqp091.properties import decode_properties, encode_properties
+from fluxmq._core.bridge.translate import mqtt_to_amqp
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import Queue
+from fluxmq.engine.queues.dead_letters import note_dead_letter, note_death
+from fluxmq.model.amqp import text
+from fluxmq.model.amqp_queues import NAME_BYTES_MAX
+
+if TYPE_CHECKING:
+    from fluxmq.engine.queues.manager import QueueManager, QueueState
+
+__all__ = ["DeadLetterer", "Route", "is_cycle", "with_death"]
+
+# (virtual host, exchange, routing key, header table without its length) -> queues, each once
+Route = Callable[[bytes, bytes, bytes, bytes], list[Queue]]
+
+FORMAT_AMQP091 = 1  # of Record.format; _core/memory/message.pxd
+REASONS = {"expired": "expired", "maxlen": "maxlen", "max_retries": "delivery_limit"}
+QOS = 1
+COUNT_MAX = (1 << 63) - 1
+
+
+class DeadLetterer:
+    """Machine. route: None knows no exchange but the one without a name."""
+
+    def __init__(self, manager: QueueManager, route: Route | None = None) -> None:
+        self.manager = manager
+        self.route = route or self._default
+        # (virtual host, exchange, routing key, headers, properties, payload, queues that have it); amq.topic
+        # leads to MQTT clients as well
+        self.on_published: Callable[[bytes, bytes, bytes, bytes, bytes, bytes, list[Queue]], None] | None = None
+
+    def _default(self, vhost: bytes, exchange: bytes, key: bytes, headers: bytes) -> list[Queue]:
+        state = self.manager.queues.get((vhost, key)) if not exchange else None
+        return [state.queue] if state is not None else []
+
+    def bury(self, state: QueueState, log: Log, offset: int, reason: str) -> None:
+        """A message dies that is in memory; whoever calls settles it."""
+        if state.terms is None or state.terms.dead_exchange is None:
+            return
+        message = log.get(offset)
+        if message is not None:
+            self._publish(state, message.topic, message.properties, message.payload, message.format,
+                          REASONS.get(reason, "rejected"))
+
+    def refused(self, state: QueueState, topic: bytes, properties: bytes, payload: bytes, format_: int) -> None:
+        """A message did not get in, for the queue is full."""
+        note_death(self.manager, state, "overflow")
+        self._publish(state, topic, properties, payload, format_, "maxlen")
+
+    def _publish(self, state: QueueState, topic: bytes, properties: bytes, payload: bytes, format_: int,
+                 reason: str) -> None:
+        assert state.terms is not None and state.terms.dead_exchange is not None
+        vhost, name = state.queue.address
+        if format_ != FORMAT_AMQP091:
+            topic, properties = mqtt_to_amqp(topic, properties, QOS)
+        exchange, key, told = topic[1:1 + topic[0]], topic[1 + topic[0]:], decode_properties(properties)
+        headers = told.pop("headers", {})
+        keys = [key, *carbon_copies(headers)]
+        headers = with_death(headers, name=text(name), reason=reason, exchange=text(exchange),
+                             keys=[text(one) for one in keys], expiration=told.pop("expiration", None),
+                             time_s=self.manager.hub.now_ms // 1000)
+        if state.terms.dead_key is not None:
+            keys = [state.terms.dead_key]
+            headers.pop("CC", None)
+        headers = dict(sorted(headers.items()))  # as RabbitMQ writes them
+        target = state.terms.dead_exchange
+        table = encode_table(headers)
+        found = {queue: None for one in keys for queue in self.route(vhost, target, one, table)}
+        written = encode_properties(told | {"headers": headers})
+        for queue in found:
+            if reason != "rejected" and is_cycle(text(queue.name), headers["x-death"]):
+                continue
+            if queue.append_message(bytes((len(target),)) + target + keys[0], payload, properties=written, qos=QOS,
+                                    priority=told.get("priority", 0), format=FORMAT_AMQP091) == 0:
+                note_dead_letter(self.manager, state)
+        if self.on_published is not None:
+            for one in keys:
+                if len(one) <= NAME_BYTES_MAX:  # else no topic is so long
+                    self.on_published(vhost, target, one, table, written, payload, list(found))
+
+
+def carbon_copies(headers: dict[str, Any]) -> list[bytes]:
+    """Further routing keys, of which the publisher spoke in the header CC."""
+    said = headers.get("CC")
+    return [one.encode("utf-8", "surrogateescape") for one in said if isinstance(one, str)] if isinstance(
+        said, list) else []
+
+
+def with_death(headers: dict[str, Any], *, name: str, reason: str, exchange: str, keys: list[str],
+               expiration: str | None, time_s: int) -> dict[str, Any]:
+    """The headers, and that the message died in the queue `name`. One entry for each queue and reason, with a count,
+    the last death first; the first death of all stands in headers of its own."""
+    found = dict(headers)
+    entry: dict[str, Any] = {"count": Integer(1, "l"), "reason": reason, "queue": name, "time": Timestamp(time_s),
+                             "exchange": exchange, "routing-keys": keys}
+    if expiration is not None:
+        entry["original-expiration"] = expiration
+    deaths = headers.get("x-death")
+    if deaths is not None and not isinstance(deaths, list):
+        found["x-death"] = [entry]  # somebody else wrote that
+        return found
+    if deaths is None:
+        found |= {"x-first-death-reason": reason, "x-first-death-queue": name, "x-first-death-exchange": exchange,
+                  "x-death": [entry]}
+        return found
+    others = []
+    for death in deaths:
+        if not isinstance(death, dict):
+            continue
+        if death.get("queue") == name and death.get("reason") == reason:
+            count = death.get("count")  # of a publisher's own making, perhaps
+            told = death | {"count": Integer(min((count if isinstance(count, int) else 0) + 1, COUNT_MAX), "l")}
+            entry = {field: told[field] for field in sorted(told)}
+        else:
+            others.append(death)
+    found["x-death"] = [entry, *others]
+    return found
+
+
+def is_cycle(name: str, deaths: list[Any]) -> bool:
+    """Whether a message with these deaths has been in the queue before, and was not rejected since."""
+    for death in deaths:
+        if not isinstance(death, dict) or death.get("reason") == "rejected":
+            return False
+        if death.get("queue") == name:
+            return True
+    return False

@@ -1,0 +1,352 @@
+"""Queues as AMQP 0-9-1 clients have them: declared with arguments, exclusive to a connection, deleted when unused.
+
+What a refusal says is RabbitMQ's text; `reason` of the AmqpRefused is the reply code. All names are bytes. What
+dies in such a queue is dead_letters.py's business, what becomes due in it queues/clock.py's.
+"""
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from fluxmq._core.bridge.telling import DIRECT_REPLY_TO
+from fluxmq._core.queue.claim import Member
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.heads import PULL_STALLED, pull, purge_ready, ready_of
+from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
+from fluxmq.engine.exchanges.manager import no_queue
+from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.queues.amqp.dead_letters import DeadLetterer, Route
+from fluxmq.engine.queues.manager import QueueManager, QueueState
+from fluxmq.model.amqp import AmqpRefused, ReplyCode, shown
+from fluxmq.model.amqp_queues import (
+    NAME_BYTES_MAX,
+    Declared,
+    difference,
+    kept_arguments,
+    read_arguments,
+    spec_of,
+    where,
+)
+from fluxmq.model.queues import QueueSpec
+
+__all__ = ["AmqpQueues", "QueueDeclared"]
+
+GROUP = b"default"
+RESERVED = b"amq."
+GENERATED = b"amq.gen-"
+REPLY_PREFIX = DIRECT_REPLY_TO + b"."
+RANDOM_BYTES = 16
+# What a message that is thrown away costs, in units of about 20 ns (_core/memory/node.pxd): one method may ask for a
+# million of them, and who asks again and again has a share of each round as everybody else.
+PURGE_WORK, DELETE_WORK = 6, 3
+
+
+class QueueDeclared(msgspec.Struct, frozen=True):
+    """What Declare-Ok tells. messages: those that are ready."""
+
+    queue: Queue
+    name: bytes
+    messages: int
+    consumers: int
+
+
+class AmqpQueues:
+    """Machine. random_bytes: (n) -> n random bytes. route: as dead_letters'.
+
+    An owner is what stands for a connection: anything, compared by identity.
+    """
+
+    def __init__(self, manager: QueueManager, random_bytes: Callable[[int], bytes], route: Route | None = None) -> None:
+        self.manager = manager
+        self.dead = DeadLetterer(manager, route)
+        self._random = random_bytes
+        self._owned: dict[int, set[Queue]] = {}  # by id of the owner: its exclusive queues
+        self._owners: dict[Queue, object] = {}
+        self._leaders: dict[Queue, Member] = {}  # consumers that are the only ones allowed
+        manager.on_amqp_dead = self.dead.bury
+        manager.on_amqp_refused = self.dead.refused
+        manager.on_deleted.append(self._deleted)
+
+    # ------------------------------------------------------------------ find
+
+    def find(self, vhost: bytes, name: bytes, owner: object = None) -> Queue:
+        """The queue for whoever wants to use it. Raises AmqpRefused: 404; 405, it is another connection's."""
+        return self._state(vhost, name, owner).queue
+
+    def get(self, vhost: bytes, name: bytes) -> Queue | None:
+        """The queue, whoever's it is."""
+        state = self.manager.queues.get((vhost, name))
+        return state.queue if state is not None else None
+
+    def name_of(self, queue: Queue) -> tuple[bytes, bytes]:
+        """(virtual host, name)."""
+        return queue.address
+
+    def _state(self, vhost: bytes, name: bytes, owner: object) -> QueueState:
+        state = self.manager.queues.get((vhost, name))
+        if state is None:
+            raise no_queue(vhost, name)
+        if state.declared is not None and state.declared.exclusive and state.owner is not owner:
+            raise locked(vhost, name)
+        return state
+
+    # ------------------------------------------------------------------ declare
+
+    def declare(self, vhost: bytes, name: bytes, *, passive: bool = False, durable: bool = False,
+                exclusive_owner: object = None, auto_delete: bool = False, arguments: Mapping[str, Any] | None = None,
+                owner: object = None) -> QueueDeclared:
+        """exclusive_owner: the connection, where the queue is to be exclusive. owner: who asks, of a passive one.
+
+        Raises AmqpRefused: 403, 404, 405, 406.
+        """
+        if passive:
+            # No use of it, unlike a declaration (x-expires). Whether somebody still waits for an answer, all may ask.
+            if name.startswith(REPLY_PREFIX) and (queue := self.get(vhost, name)) is not None:
+                return QueueDeclared(queue, name, 0, 1)
+            state = self._state(vhost, name, exclusive_owner if exclusive_owner is not None else owner)
+            self.whole(state.queue)
+            state.queue.settle_news()
+            ready, _, consumers = self.counts(state.queue)
+            return QueueDeclared(state.queue, name, ready, consumers)
+        name = name.translate(None, b"\r\n")
+        exclusive = exclusive_owner is not None
+        said = Declared(vhost, name, durable, exclusive, auto_delete, kept_arguments(arguments or {}))
+        if not name:
+            name = self._generate(vhost)
+            said = msgspec.structs.replace(said, name=name)
+        elif (known := self.manager.queues.get((vhost, name))) is not None:
+            self._check_same(known, said, exclusive_owner)
+            self.whole(known.queue)
+            return self._told(known, name)
+        elif name.startswith(RESERVED):
+            raise AmqpRefused(ReplyCode.ACCESS_REFUSED,
+                              f"queue name '{shown(name)}' contains reserved prefix 'amq.*'")
+        elif len(name) > NAME_BYTES_MAX:
+            raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, "queue name is longer than 255 bytes")
+        # The values are judged as they came; what is kept of them means the same.
+        terms = read_arguments(msgspec.structs.replace(said, arguments=dict(arguments or {})))
+        spec = spec_of(said, terms)
+        try:
+            self.manager.check_room(spec)
+        except QueueRefused as refused:  # in RabbitMQ's words
+            raise AmqpRefused(ReplyCode.PRECONDITION_FAILED,
+                              f"cannot declare queue '{shown(name)}': {refused.text}") from None
+        queue = self._make(spec, said)
+        state = self.manager.states[queue]
+        if exclusive:
+            self._own(state, exclusive_owner)
+        if queue.kind != QUEUE_STREAM:
+            self._group(queue)
+        return self._told(state, name)
+
+    def reply_queue(self, vhost: bytes, owner: object) -> QueueDeclared:
+        """A queue for direct replies: nobody has declared it, one consumer has it, with whom it goes."""
+        name = REPLY_PREFIX + urlsafe_b64encode(self._random(RANDOM_BYTES)).rstrip(b"=")
+        said = Declared(vhost, name, False, True, True, {})
+        queue = self._make(spec_of(said, read_arguments(said)), said)
+        state = self.manager.states[queue]
+        self._own(state, owner)
+        self._group(queue)
+        return self._told(state, name)
+
+    def _make(self, spec: QueueSpec, said: Declared) -> Queue:
+        try:
+            return self.manager.make(spec, said)
+        except QueueRefused as refused:  # as RabbitMQ answers for a queue whose home node is down
+            raise AmqpRefused(ReplyCode.NOT_FOUND, refused.text) from None
+
+    def _own(self, state: QueueState, owner: object) -> None:
+        state.owner = owner
+        self._owned.setdefault(id(owner), set()).add(state.queue)
+        self._owners[state.queue] = owner
+
+    def _generate(self, vhost: bytes) -> bytes:
+        while True:
+            name = GENERATED + urlsafe_b64encode(self._random(RANDOM_BYTES)).rstrip(b"=")
+            if (vhost, name) not in self.manager.queues:
+                return name
+
+    def _check_same(self, state: QueueState, said: Declared, owner: object) -> None:
+        known = state.declared
+        if known is None:  # of the configuration or an operator: whoever knows it as it is may say so
+            spec = state.spec
+            arguments: dict[str, Any] = {"x-queue-type": b"stream"} if spec.type == "stream" else {}
+            if spec.max_priority:
+                arguments["x-max-priority"] = spec.max_priority
+            known = Declared(said.vhost, said.name, spec.type != "ephemeral", arguments=arguments)
+        if known.exclusive != said.exclusive or (known.exclusive and state.owner is not owner):
+            raise locked(said.vhost, said.name)
+        if said.exclusive:  # it goes with its connection, whatever is said
+            said = msgspec.structs.replace(said, durable=known.durable)
+        differs = difference(known, said, lenient=state.declared is None)
+        if differs:
+            raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, differs)
+
+    def _told(self, state: QueueState, name: bytes) -> QueueDeclared:
+        state.idle_since_ms = self.manager.hub.steady_ms
+        ready, _, consumers = self.counts(state.queue)
+        return QueueDeclared(state.queue, name, ready, consumers)
+
+    def _group(self, queue: Queue, name: bytes = GROUP) -> Group:
+        known = self.manager.states[queue].groups.get((name, b""))
+        return known if known is not None else self.manager.group(queue, name)
+
+    # ------------------------------------------------------------------ delete, purge, count
+
+    def delete(self, vhost: bytes, name: bytes, owner: object = None, *, if_unused: bool = False,
+               if_empty: bool = False) -> int:
+        """Returns how many messages were ready. One that is not there is deleted already. Raises AmqpRefused: 405,
+        406."""
+        if (vhost, name) not in self.manager.queues:
+            return 0
+        state = self._state(vhost, name, owner)
+        state.queue.settle_news()
+        ready, _, consumers = self.counts(state.queue)
+        # RabbitMQ asks for emptiness first.
+        if if_empty and ready:
+            raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, f"{where(vhost, name)} not empty")
+        if if_unused and consumers:
+            raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, f"{where(vhost, name)} in use")
+        if state.configured:
+            raise AmqpRefused(ReplyCode.PRECONDITION_FAILED,
+                              f"{where(vhost, name)} is in the configuration, and would be made again")
+        self.manager.delete(state.queue.address)
+        self.manager.hub.spend(ready * DELETE_WORK)
+        return ready
+
+    def purge(self, vhost: bytes, name: bytes, owner: object = None) -> int:
+        """What is ready is gone; what consumers have, and what is delayed, is not. Raises AmqpRefused: 404, 405,
+        540."""
+        state = self._state(vhost, name, owner)
+        if state.queue.kind == QUEUE_STREAM:
+            raise AmqpRefused(ReplyCode.NOT_IMPLEMENTED,
+                              f"queue.purge not supported by stream queues {where(vhost, name)}")
+        state.queue.settle_news()
+        purged = purge_ready(self._group(state.queue))
+        self.manager.hub.spend(purged * PURGE_WORK)
+        state.queue.notify()
+        return purged
+
+    def counts(self, queue: Queue) -> tuple[int, int, int]:
+        """(messages that are ready, messages in hands, consumers)."""
+        state = self.manager.states[queue]
+        consumers = len(queue.readers) + sum(len(group.members) for group in state.groups.values())
+        if queue.kind == QUEUE_STREAM:
+            return queue.depth, 0, consumers
+        group = state.groups.get((GROUP, b""))
+        if group is None:  # nobody who declared it was AMQP, and nobody has read it so
+            return queue.depth, 0, consumers
+        ready = ready_of(group)
+        return ready, max(group.lag - ready, 0), consumers
+
+    def tells_deliveries(self, queue: Queue) -> bool:
+        """Whether a redelivery says how many there were before (x-delivery-count): those of quorum queues do."""
+        terms = self.manager.states[queue].terms
+        return terms is not None and terms.kind == "quorum"
+
+    # ------------------------------------------------------------------ consumers
+
+    def consume(self, queue: Queue, member: Member, *, exclusive: bool = False, owner: object = None,
+                 priority: int = 0, group: bytes = b"") -> Group:
+        """The member gets messages from now on, as one of the group that it names. Not of streams. Raises
+        AmqpRefused: 403; 404, it is damaged; 405."""
+        state = self.manager.states[queue]
+        vhost, name = queue.address
+        if state.declared is not None and state.declared.exclusive and state.owner is not owner:
+            raise locked(vhost, name)
+        self.whole(queue)
+        joined = self._group(queue, group or GROUP)
+        single = state.terms is not None and state.terms.single
+        if queue in self._leaders or (exclusive and (joined.members or single)):
+            raise AmqpRefused(ReplyCode.ACCESS_REFUSED, f"{where(vhost, name)} in exclusive use")
+        member.lease_ms = 0
+        member.priority = priority
+        joined.join(member)
+        if exclusive:
+            self._leaders[queue] = member
+        state.had_consumer = True
+        queue.notify()
+        return joined
+
+    def cancel(self, queue: Queue, member: Member) -> None:
+        """The member gets nothing more, and keeps what it has until it has left its group (`Group.leave`)."""
+        group = member.group
+        if group is None or member not in group.members:
+            return
+        group.rest(member)
+        self._unused(queue, member)
+
+    def left(self, queue: Queue, member: Member) -> None:
+        """The member leaves: what it has is ready again. For who was a consumer, who was cancelled, who only asked."""
+        group = member.group
+        if group is None:
+            return
+        consumed = member in group.members
+        group.leave(member)
+        if consumed:
+            self._unused(queue, member)
+
+    def _unused(self, queue: Queue, member: Member) -> None:
+        if self._leaders.get(queue) is member:
+            del self._leaders[queue]
+        state = self.manager.states.get(queue)
+        if state is None:
+            return
+        self.manager.left(queue, None)
+        if (state.declared is not None and state.declared.auto_delete and state.had_consumer and queue.damage is None
+                and not any(group.members for group in state.groups.values())):
+            self.manager.delete(queue.address)
+
+    def ask(self, queue: Queue, member: Member) -> int:
+        """One message for basic.get: PULL_*. member: in the default group (`add_puller`). Raises AmqpRefused 404:
+        the queue is damaged."""
+        self.whole(queue)
+        self.manager.states[queue].idle_since_ms = self.manager.hub.steady_ms
+        outcome = pull(member.group, member)
+        if outcome == PULL_STALLED and self.manager.on_stalled is not None:
+            self.manager.on_stalled(queue)  # a pump reads for consumers only
+        return outcome
+
+    @staticmethod
+    def whole(queue: Queue) -> None:
+        """Raises AmqpRefused 404 of a damaged queue: RabbitMQ says that of one that is there and is down; 541 would end
+        channels that have nothing to do with it."""
+        if queue.damage is not None:
+            raise AmqpRefused(ReplyCode.NOT_FOUND, f"{where(*queue.address)} is stopped: a file of it is "
+                                                   f"damaged, as the broker's log says. `fluxmq log repair` mends it")
+
+    def add_puller(self, queue: Queue, member: Member) -> Group:
+        """The member may pull (`ask`). Raises AmqpRefused 540: of a stream nobody does."""
+        if queue.kind == QUEUE_STREAM:
+            raise AmqpRefused(ReplyCode.NOT_IMPLEMENTED,
+                              f"basic.get not supported by stream queues {where(*queue.address)}")
+        group = self._group(queue)
+        group.attach(member)
+        return group
+
+    # ------------------------------------------------------------------ who goes takes queues along
+
+    def connection_gone(self, owner: object) -> Iterator[None]:
+        """Its exclusive queues are deleted, one at each step."""
+        for queue in list(self._owned.get(id(owner), ())):
+            if queue in self.manager.states:  # else it ended meanwhile, and another may have its name
+                self.manager.delete(queue.address)
+            yield
+
+    def _deleted(self, queue: Queue, members: list[Member]) -> None:
+        self._leaders.pop(queue, None)
+        owner = id(self._owners.pop(queue, None))
+        if owner in self._owned:
+            self._owned[owner].discard(queue)
+            if not self._owned[owner]:
+                del self._owned[owner]
+
+
+def locked(vhost: bytes, name: bytes) -> AmqpRefused:
+    return AmqpRefused(ReplyCode.RESOURCE_LOCKED, (
+        f"cannot obtain exclusive access to locked {where(vhost, name)}. It could be originally "
+        f"declared on another connection or the exclusive property value does not match that of the original "
+        f"declaration."))

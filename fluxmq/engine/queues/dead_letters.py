@@ -1,0 +1,129 @@
+"""Dead letters: a message that nobody could settle, or that had to give way, is copied to the queue for such, in the
+batch in which it ends where it was."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fluxmq._core.amqp091.topics import topic_of_address
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
+from fluxmq.engine.queues.positions import NOTHING
+from fluxmq.engine.queues.properties import DEATHS, FORMAT_AMQP091, death_properties, with_deaths
+from fluxmq.model.queues import DEAD_LETTER_SUFFIX, DeadLetters, QueueSpec
+
+if TYPE_CHECKING:
+    from fluxmq.engine.queues.manager import QueueManager, QueueState
+
+__all__ = ["DeadNames", "bury", "dead_letter_queue", "dead_letter_state", "make_room", "note_dead_letter", "note_death"]
+
+PREFIX = b"$queue/"
+
+
+def dead_letter_queue(manager: QueueManager, spec: QueueSpec) -> Queue:
+    """Where the dead letters of such a queue go; made now if it is not there."""
+    state = dead_letter_state(manager, spec)
+    if state is not None:
+        return state.queue
+    # Dead letters have no limit, no dead letters of their own, and wait for whoever looks at them. However many queues
+    # the namespace may have: without this one they would be lost.
+    return manager.make(QueueSpec(name=spec.dead_letter_queue, dlq=DeadLetters(enabled=False),
+                                  namespace=spec.namespace))
+
+
+def dead_letter_state(manager: QueueManager, spec: QueueSpec) -> QueueState | None:
+    """The same where it is there."""
+    return manager.queues.get((spec.address[0], spec.dead_letter_queue.encode("utf-8", "surrogateescape")))
+
+
+def note_death(manager: QueueManager, state: QueueState, reason: str) -> None:
+    """A message of the queue was given up; reason: of DEATHS."""
+    state.note_death(reason)
+    manager.counted[f"died_{reason}"] += 1
+
+
+def note_dead_letter(manager: QueueManager, state: QueueState) -> None:
+    """It went to dead letters."""
+    state.dead_lettered += 1
+    manager.counted["dead_lettered"] += 1
+
+
+def make_room(manager: QueueManager, state: QueueState) -> bool:
+    """Drop-head: the oldest message goes; with dead letters enabled it goes there, as soon as it is in memory."""
+    queue = state.queue
+    logs = [log for log in queue.logs if log.next > log.first]
+    if not logs:
+        return False
+    log = min(logs, key=lambda one: one.first & (1 << 56) - 1)
+    first = log.first
+    if state.spec.dead_letter_queue and queue.kind != QUEUE_STREAM:
+        message = log.at_or_above(first)
+        if message is None and log.wanted != NOTHING:
+            manager.read_on(queue)
+            return True
+        first = message.offset if message is not None else log.next - 1  # below it nothing was kept
+        if message is not None and queue.is_needed(log, first):
+            bury(manager, state, log, first, 0, "maxlen", b"")
+    elif queue.kind != QUEUE_STREAM and queue.is_needed(log, first):
+        note_death(manager, state, "overflow")
+    manager.trim(state, log, first + 1)
+    return True
+
+
+def bury(manager: QueueManager, state: QueueState, log: Log, offset: int, deliveries: int, reason: str,
+         group: bytes) -> None:
+    """Copies a message, which is in memory, to the dead letters. Their limits do not count: it would be lost."""
+    note_death(manager, state, DEATHS.get(reason, "rejected"))
+    if state.terms is not None:  # its dead letters go to an exchange, or nowhere
+        if manager.on_amqp_dead is not None:
+            manager.on_amqp_dead(state, log, offset, reason)
+        return
+    name = state.spec.dead_letter_queue
+    message = log.get(offset)
+    manager.log("info", f"dead {state.spec.name}", "dead letter", {
+        "queue": state.spec.shown, "offset": offset, "reason": reason, "deliveries": deliveries, "to": name})
+    if not name or message is None or name == state.spec.name:
+        return
+    target = dead_letter_queue(manager, state.spec)
+    at = state.queue.logs.index(log) if log in state.queue.logs else 0
+    of_amqp = message.format == FORMAT_AMQP091
+    told = death_properties(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
+                            topic=topic_of_address(message.topic) if of_amqp else message.topic, group=group,
+                            deliveries=deliveries, reason=reason, time_ms=message.time_ms, now_ms=manager.hub.now_ms)
+    target.append_message(message.topic if of_amqp else PREFIX + target.name, message.payload,
+                          properties=with_deaths(message.format, message.properties, told), qos=message.qos,
+                          forced=True, format=message.format)
+    note_dead_letter(manager, state)
+
+
+class DeadNames:
+    """Machine. The names of queues for dead letters that are not made of their queue's name, so that nobody looks
+    through all queues for one."""
+
+    def __init__(self) -> None:
+        # By namespace and name: whose dead letters go there.
+        self._by_name: dict[tuple[bytes, bytes], dict[QueueState, None]] = {}
+
+    def add(self, state: QueueState) -> None:
+        if state.spec.dlq.enabled and state.spec.dlq.topic:
+            self._by_name.setdefault(self._address(state.spec), {})[state] = None
+
+    def remove(self, state: QueueState) -> None:
+        known = self._by_name.get(self._address(state.spec))
+        if known is not None:
+            known.pop(state, None)
+            if not known:
+                del self._by_name[self._address(state.spec)]
+
+    @staticmethod
+    def _address(spec: QueueSpec) -> tuple[bytes, bytes]:
+        return spec.address[0], spec.dlq.topic.encode("utf-8", "surrogateescape")
+
+    def find(self, address: tuple[bytes, bytes], queues: Mapping[tuple[bytes, bytes], QueueState]) -> QueueSpec | None:
+        """A queue whose dead letters go to the queue of this address; None: there is none."""
+        namespace, name = address
+        named = self._by_name.get(address)
+        state = next(iter(named)) if named else queues.get(
+            (namespace, name.removesuffix(DEAD_LETTER_SUFFIX.encode())))
+        text = name.decode("utf-8", "surrogateescape")
+        return state.spec if state is not None and state.spec.dead_letter_queue == text else None

@@ -1,0 +1,57 @@
+"""Delayed messages: how a queue comes by what it needs for them, and how those that are due go on when a turn has moved
+its share (Queue.move_due, compiled)."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fluxmq._core.queue.delay import Delays
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import Queue
+
+if TYPE_CHECKING:
+    from fluxmq.engine.queues.manager import QueueManager, QueueState
+
+__all__ = ["DELAY_GROUP", "adopt_delays", "first_delayed", "go_on", "more_is_due"]
+
+DELAY_GROUP = b"$delay"
+
+
+def adopt_delays(manager: QueueManager, state: QueueState, log: Log, group_number: int) -> Delays:
+    """The queue can delay messages; log: theirs, with what is on disk."""
+    group = Group(manager.hub.ledger, group_number, DELAY_GROUP, volatile=not state.queue.durable,
+                  line=state.queue.line)
+    group.home = state.queue
+    log.count_for(state.queue.namespace)
+    delays = state.queue.delays = Delays(log, group)
+    return delays
+
+
+def first_delayed(manager: QueueManager, queue: Queue) -> None:
+    """A message is to be delayed, the first one ever of this queue."""
+    state = manager.states[queue]
+    log = Log(manager.hub.ledger, manager.number(queue.line), volatile=not queue.durable, line=queue.line)
+    adopt_delays(manager, state, log, manager.number(queue.line))
+    manager.record_queue(state)
+
+
+def more_is_due(manager: QueueManager, queue: Queue) -> None:
+    """More is due than one turn moves: what is on disk only is read, else it goes on when this much is durable. So it
+    is no faster than the disk, and publishers and consumers have their turns in between."""
+    delays = queue.delays
+    assert delays is not None
+    if delays.missing():
+        if manager.on_missing is not None:
+            manager.on_missing(queue)
+    elif queue.durable:
+        delays.busy = True
+        manager.hub.when_gathered(lambda: go_on(queue), queue.line)
+    else:
+        queue.notify()
+
+
+def go_on(queue: Queue) -> None:
+    """The disk is done. Does nothing when the queue has been deleted meanwhile."""
+    if queue.delays is not None:
+        queue.delays.busy = False
+        queue.notify()

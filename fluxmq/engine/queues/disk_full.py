@@ -1,0 +1,115 @@
+"""What queues do when the disk is full, or something else is short that the journal needs: nothing new is taken, so
+that what is there can be consumed and settled.
+
+    held ──journal finds no space──► given ──the reserve can be taken again──► held
+    all is well                      durable queues refuse publishes (0x97); claims, settlements, dead letters and
+                                     sessions live on what the reserve gave
+
+A settlement needs a few bytes of journal, and frees the message's. The reserve is taken with the first durable queue: a
+node without queues has none. While the disk is full, journal files that are retired are not kept to be used again.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from fluxmq._core.disk.journal import JOURNAL_FULL
+from fluxmq.engine.ports.driver import Driver, Work
+from fluxmq.engine.queues.manager import QueueManager
+
+__all__ = ["QueueSpace", "SpaceReserve"]
+
+
+class SpaceReserve(Protocol):
+    """`fluxmq.storage.reserve.Reserve` is one."""
+
+    def take(self) -> bool:
+        """The space is ours; False: there is not enough. Blocks; raises OSError."""
+
+    def give(self) -> None:
+        """Gives the space back. Blocks."""
+
+
+class QueueSpace:
+    """Machine. driver: of its blocking steps. retry_ms: between two attempts to take the reserve again."""
+
+    def __init__(self, manager: QueueManager, reserve: SpaceReserve, driver: Driver,
+                 on_log: Callable[[str, str, str, dict[str, Any]], None], retry_ms: int = 1000) -> None:
+        self._manager = manager
+        self._ledger = manager.hub.ledger
+        self._reserve = reserve
+        self._log = on_log
+        self._retry_ms = retry_ms
+        self._held = False
+        self._due_ms = 0
+        self._told = ""
+        self._driver = driver
+        self._task: Work[bool] | None = None
+
+    @property
+    def full(self) -> bool:
+        """Publishes to durable queues are refused."""
+        return self._ledger.full
+
+    @property
+    def why(self) -> str:
+        """What is short, while `full`."""
+        return self._ledger.full_why or ""
+
+    def tick(self) -> None:
+        """On each tick of the clock."""
+        journal, now = self._ledger.journal, self._manager.hub.mono_ms
+        if journal is None or not self._manager.durables:
+            return
+        if self._task is not None:
+            if not self._task.done():
+                return
+            self._taken(self._task)
+            self._task = None
+        if journal.status == JOURNAL_FULL:
+            if self._held:
+                self._held = False
+                self._reserve.give()
+            self._refuse(journal.shortage)
+            self._due_ms = now + self._retry_ms
+        elif not self._held and now >= self._due_ms:
+            self._due_ms = now + self._retry_ms
+            self._task = self._driver.blocking(self._reserve.take)
+
+    async def stop(self) -> None:
+        """What is being reserved is done, or has failed, which nobody need hear of any more."""
+        task, self._task = self._task, None
+        if task is not None:
+            await self._driver.end_of(task)
+            task.exception()
+
+    def _taken(self, task: Work[bool]) -> None:
+        error = task.exception()
+        if error is not None:
+            # It is not want of space, so it is no reason to refuse anything: what is not reserved is missing only on
+            # the day on which the disk is full.
+            if str(error) != self._told:
+                self._told = str(error)
+                self._log("warning", "", "no space can be reserved for a full disk", {
+                    "why": str(error)})
+            self._take()
+        elif task.result():
+            self._held, self._told = True, ""
+            self._take()
+        else:
+            self._refuse("the disk is full: no space for the reserve")
+
+    def _take(self) -> None:
+        if self._ledger.full:
+            self._ledger.full = False
+            assert self._ledger.journal is not None
+            self._ledger.journal.recycling = True
+            self._log("warning", "", "there is space again: queues take messages", {})
+
+    def _refuse(self, why: str) -> None:
+        self._ledger.full_why = why
+        if not self._ledger.full:
+            self._ledger.full = True
+            assert self._ledger.journal is not None
+            self._ledger.journal.recycling = False
+            self._log("error", "", f"publishes to queues are refused: {why}", {})

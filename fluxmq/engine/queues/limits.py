@@ -1,0 +1,75 @@
+"""Consumers that have as many unsettled messages as they may have: the operator is told, and they are tried again.
+
+Such a consumer gets nothing more until it settles some; the others of its queue go on. What limits it is one of three
+(_core/queue/claim.pxd, may_hold): its own number; what is left free of the node's, for its connection; of a group, what
+was returned and waits for its time. The first two come with a settlement of its own, which pumps its queue. The others
+may come from anywhere, so each tick tries those again that stand still: they are few, or the log is full of them.
+"""
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import Any
+
+from fluxmq._core.queue.claim import Member
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.queue import Queue
+from fluxmq.engine.queues.clock import LOOKS_MAX
+from fluxmq.engine.queues.manager import QueueManager
+
+__all__ = ["LimitedConsumers"]
+
+
+def owner_of(one: Any) -> Any:
+    """Whoever pumps it: a Queue, nearly always."""
+    return one.owner if not isinstance(one, Member) else one.group and one.group.owner
+
+
+class LimitedConsumers:
+    """Machine."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self.manager = manager
+        self._found: deque[Any] = deque()   # not told of yet
+        self._limited: dict[Any, None] = {}  # Member, StreamReader, Group: in the order in which they were found
+
+    def tick(self) -> None:
+        """Tells of those that were found since the last time, and lets go on those that can; LOOKS_MAX of each, in
+        turn."""
+        self._found.extend(self.manager.hub.ledger.take_limited())
+        for _ in range(min(len(self._found), LOOKS_MAX)):
+            one = self._found.popleft()
+            if one not in self._limited:
+                self._limited[one] = None
+                self._tell(one)
+        for one in list(islice(self._limited, LOOKS_MAX)):
+            del self._limited[one]
+            owner = owner_of(one)
+            if one.limited and isinstance(owner, Queue) and owner in self.manager.states:
+                self._limited[one] = None   # behind all others
+                owner.notify()
+
+    def _tell(self, one: Any) -> None:
+        if isinstance(one, Group):
+            if isinstance(one.owner, Queue):
+                self._say(one.owner, "group", "nothing new is handed out: too many messages were returned and wait",
+                          {"group": one.name.decode("utf-8", "replace"), "waiting": one.claims - one.held,
+                           "hint": "consumers return what they get: find out why, or have them reject it"})
+            return
+        group, owner = one.group, owner_of(one)
+        if not isinstance(owner, Queue):
+            return
+        tag = getattr(one, "tag", None)
+        fields = {"client_id": one.client or "", "unsettled": one.held,
+                  "hint": "set a prefetch (basic.qos), and acknowledge what was delivered"}
+        if tag is not None:
+            fields["consumer_tag"] = tag.decode("utf-8", "replace")
+        if group is not None:
+            fields["group"] = group.name.decode("utf-8", "replace")
+        self._say(owner, one.client or "", "a consumer gets nothing more until it settles what it has", fields)
+
+    def _say(self, queue: Queue, who: str, text: str, fields: dict[str, Any]) -> None:
+        state = self.manager.states.get(queue)
+        if state is not None:
+            self.manager.log("warning", f"limited {state.spec.name} {who}", text,
+                             {"queue": state.spec.shown} | fields)

@@ -1,0 +1,457 @@
+"""The cold verbs of queues: declare, delete, groups, positions, dead letters. Without I/O, without time. It is one file
+because all of them work on the same tables.
+
+The hot verbs (append, claim, settle) are compiled (_core/queue/); this object makes and configures what they work
+on, and is told by callbacks of what they cannot decide. On disk: recovery/store.py. What becomes due: clock.py.
+It is one file because every verb changes the same tables: of queues, of their groups, of what the view must hear.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from fluxmq._core.bridge.queue_session import TopicFilter
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.memory.commits import Line
+from fluxmq._core.memory.namespace import ROOT
+from fluxmq._core.queue.claim import Member
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import QUEUE_CLASSIC, QUEUE_EPHEMERAL, QUEUE_STREAM, Queue
+from fluxmq._core.queue.stats import QueueSums
+from fluxmq.engine.ports.cluster import Cluster
+from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.queues.dead_letters import DeadNames, dead_letter_queue
+from fluxmq.engine.queues.positions import NOTHING, offset_in, read_position
+from fluxmq.engine.queues.records import GroupRecord, LogRecord, QueueRecord, RecordKind, record
+from fluxmq.engine.queues.retry import SILENT, Contract, backoff_ms, terms
+from fluxmq.engine.queues.settings import PREFIX, Asked, configure, configure_group, filters_of
+from fluxmq.engine.queues.state import QueueState
+from fluxmq.model.amqp_queues import Declared
+from fluxmq.model.queues import QueueSpec, Retry, name_problem
+
+__all__ = ["KINDS", "NOTHING", "PREFIX", "QueueManager", "QueueState"]
+
+KINDS = {"classic": QUEUE_CLASSIC, "stream": QUEUE_STREAM, "ephemeral": QUEUE_EPHEMERAL}
+OFFSET_MASK = (1 << 56) - 1  # of an offset without its lane
+FIXED = ("type", "partitions", "max_priority")  # what cannot change while messages are there
+
+
+class QueueManager:
+    """Machine. All queues of one hub.
+
+    auto_create: "" or the type of queue that a publish or subscription to an unknown name makes. on_log, cluster: as
+    Broker's.
+    """
+
+    def __init__(self, hub: Hub, auto_create: str = "",
+                 on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None, *, cluster: Cluster) -> None:
+        self.hub = hub
+        self.directory, _, self.replicator = cluster
+        self.auto = auto_create
+        self.queues: dict[tuple[bytes, bytes], QueueState] = {}  # by namespace and name
+        self.durables = 0  # of these, how many are durable
+        self.dead_names = DeadNames()
+        self.states: dict[Queue, QueueState] = {}
+        self.numbers: Counter[int] = Counter()  # by line: the last one given to a queue, log or group
+        self.changed: set[QueueState] = set()  # declared, or logs, producers, contracts changed: since the view's copy
+        self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): what the view must forget
+        self.on_stalled: Callable[[Queue], None] | None = None
+        self.on_missing: Callable[[Queue], None] | None = None
+        self.on_queue: Callable[[Queue, bool], None] = lambda queue, there: None  # one is made, or no more
+        # AMQP: (state, log, offset, reason), a message of a queue that AMQP declared has died
+        self.on_amqp_dead: Callable[[QueueState, Log, int, str], None] | None = None
+        # (state, topic, properties, body, format): such a queue is full, and said that this is to go to dead letters
+        self.on_amqp_refused: Callable[[QueueState, bytes, bytes, bytes, int], None] | None = None
+        self.on_deleted: list[Callable[[Queue, list[Member]], None]] = []  # (queue, its members): it is no more
+        self.on_stopped: list[Callable[[Queue, list[Member]], None]] = []  # (queue, its members): it is damaged
+        self.refused_unknown = 0  # publishes to queues that are not there
+        self.sums = QueueSums(hub.ledger)
+        self.counted: Counter[str] = Counter()  # what is counted beside: died_<reason>, dead_lettered
+        self.kinds: Counter[str] = Counter()  # queues by type
+        self.streams: dict[QueueState, None] = {}
+        self.asked = Asked(self)
+        self.on_uncertain: Callable[[Queue, Log], None] | None = None
+        self.log = on_log or (lambda level, cause, text, fields: None)
+
+    # ------------------------------------------------------------------ declare and delete
+
+    def number(self, line: Line | None = None) -> int:
+        """A new one, for a queue, log or group: unique within its line. None: the journal's."""
+        at = 0 if line is None else line.number
+        self.numbers[at] += 1
+        return self.numbers[at]
+
+    def is_taken(self, line: Line, number: int) -> None:
+        """This one came from disk, or from whoever leads the line."""
+        if number > self.numbers[line.number]:
+            self.numbers[line.number] = number
+
+    def find(self, name: bytes, namespace: bytes = ROOT) -> Queue | None:
+        """The queue of this name; made now, if dead letters of some queue go there or the configuration says so."""
+        state = self.queues.get((namespace, name))
+        if state is not None:
+            return state.queue
+        whose = self.dead_names.find((namespace, name), self.queues)
+        if whose is None:
+            return self.auto_create(name, namespace)
+        try:
+            return dead_letter_queue(self, whose)
+        except QueueRefused:
+            return None
+
+    def auto_create(self, name: bytes, namespace: bytes = ROOT) -> Queue | None:
+        """Makes a queue that somebody uses and nobody declared, where the configuration says so."""
+        if (state := self.queues.get((namespace, name))) is not None:
+            return state.queue
+        text = name.decode("utf-8", "replace")
+        if not self.auto or name_problem(text):
+            return None
+        spec = QueueSpec(name=text, type=self.auto, namespace=namespace.decode())  # type: ignore[arg-type]
+        try:
+            queue = self.declare(spec)[0]
+        except QueueRefused as refused:
+            self.log("warning", f"auto_create {refused.kind}", f"queue not made: {refused.text}", {"queue": spec.shown})
+            return None
+        self.log("info", "", "queue made for whoever used it", {"queue": spec.shown, "type": self.auto})
+        return queue
+
+    def declare(self, spec: QueueSpec, line: Line | None = None) -> tuple[Queue, str]:
+        """Makes a queue, or changes the one of that name: (queue, "created" | "unchanged" | "changed"). line: see make.
+
+        Raises QueueRefused: conflict, for what cannot change; not_found: there is no such namespace; full: it has as
+        many queues as it may.
+        """
+        state = self.queues.get(spec.address)
+        if state is None:
+            if line is None:
+                self.check_room(spec)
+            return self.make(spec, line=line), "created"
+        if state.spec == spec:
+            return state.queue, "unchanged"
+        if state.declared is not None:
+            raise QueueRefused("conflict", f"queue {spec.shown} was declared by an AMQP client, and its arguments say "
+                                           f"what it is", f"delete it first: fluxmq queue delete {spec.shown}")
+        for key in FIXED:
+            if getattr(state.spec, key) != getattr(spec, key):
+                raise QueueRefused("conflict", f"queue {spec.name} is there with {key} {getattr(state.spec, key)}, "
+                                               f"which cannot become {getattr(spec, key)}",
+                                   f"use another name, or delete it first: fluxmq queue delete {spec.name}")
+        self.change(state, spec)
+        self.record_queue(state)
+        return state.queue, "changed"
+
+    def change(self, state: QueueState, spec: QueueSpec) -> None:
+        """Its limits and patterns are those of `spec` from now on; in what is FIXED it is the same."""
+        former = state.spec.topics
+        if state.queue.following:
+            state.spec = spec
+        else:
+            self.dead_names.remove(state)
+            state.spec = spec
+            self.dead_names.add(state)
+        configure(self, state)
+        if not state.queue.following:
+            self.hub.add_queue(state.queue, filters_of(spec))
+            self._tell_topics(state.queue.namespace.name, former, spec.topics)
+            state.queue.notify()
+
+    def check_room(self, spec: QueueSpec) -> None:
+        """Raises QueueRefused: full, where the namespace of a new queue has as many as it may."""
+        namespace = self.hub.namespaces.get(spec.address[0])
+        if namespace is not None and namespace.queues_max and namespace.queues >= namespace.queues_max:
+            namespace.refused_queues += 1
+            raise QueueRefused("full", f"queue limit in vhost '{namespace.text}' ({namespace.queues_max}) is reached",
+                               "delete a queue, or raise limits.queues of the namespace")
+
+    def make(self, spec: QueueSpec, declared: Declared | None = None, line: Line | None = None) -> Queue:
+        """line: where what becomes of it is committed; None: where the Replicator says. Raises QueueRefused:
+        unavailable, when another node has it, or nobody can say; not_found, there is no such namespace."""
+        namespace = self.hub.namespaces.get(spec.address[0])
+        if namespace is None:
+            raise QueueRefused("not_found", f"there is no namespace {spec.namespace}",
+                               "fluxmq namespace list names those that are")
+        volatile = spec.type == "ephemeral"
+        owner = self.directory.claim_queue(*spec.address)
+        if owner.node != self.directory.node:
+            raise QueueRefused("unavailable", f"queue {spec.shown} belongs to node {owner.node}")
+        if line is None:
+            line = self.replicator.line_of_queue(*spec.address, not volatile)
+        number = self.number(line)
+        logs = [Log(self.hub.ledger, self.number(line), lane=lane, volatile=volatile, line=line)
+                for _ in range(spec.partitions) for lane in range(spec.lanes)]
+        queue = Queue(self.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.lanes, namespace)
+        state = self.adopt(spec, queue, declared)
+        self.record_queue(state)
+        return queue
+
+    def adopt(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None) -> QueueState:
+        """A queue was just made, or comes from disk, or from another node: puts it to work unless it only follows."""
+        state = QueueState(spec, queue, declared)
+        if queue.following:
+            configure(self, state)
+        else:
+            self.install(state)
+        return state
+
+    def install(self, state: QueueState) -> None:
+        """Whoever names the queue reaches it from now on."""
+        queue, spec = state.queue, state.spec
+        state.idle_since_ms = now = self.hub.steady_ms
+        # Streams that were made together are not all looked at in one tick.
+        state.retention_due_ms = now + queue.number * 7919 % 5000
+        self.queues[queue.address] = state
+        self.states[queue] = state
+        queue.namespace.queues += 1
+        self.durables += queue.durable
+        self.kinds[spec.type] += 1
+        if queue.kind == QUEUE_STREAM:
+            self.streams[state] = None
+        if spec.dlq.topic:
+            self.dead_names.add(state)
+        configure(self, state)
+        self.hub.add_queue(queue, filters_of(spec))
+        self._tell_topics(state.queue.namespace.name, (), spec.topics)
+        queue.notify()
+        self.on_queue(queue, True)
+
+    def _tell_topics(self, namespace: bytes, former: Iterable[str], topics: Iterable[str]) -> None:
+        """What a queue captures is wanted here, on whatever node it is published; its own address is no topic."""
+        for topic in set(topics).difference(former):
+            self.directory.announce(namespace, topic.encode())
+        for topic in set(former).difference(topics):
+            self.directory.withdraw(namespace, topic.encode())
+
+    def delete(self, address: tuple[bytes, bytes]) -> int:
+        """The queue is no more, with its groups and messages. Returns how many messages it had."""
+        state = self.queues[address]
+        queue = state.queue
+        depth = queue.depth
+        members = self.members_of(state)
+        for group in state.groups.values():
+            group.on_dead = None  # what goes with its queue is no dead letter
+            group.end()
+        for log in queue.logs:
+            log.trim(log.next)
+        self.forget(state)
+        if queue.durable:
+            record(self.hub.ledger, RecordKind.QUEUE_END, queue.number, line=queue.line)
+        for told in self.on_deleted:
+            told(queue, members)
+        state.owner = None  # stale routes may remember the queue for a while, and not a connection with it
+        return depth
+
+    @staticmethod
+    def members_of(state: QueueState) -> list[Member]:
+        """Who reads it, and who asks it."""
+        members: list[Member] = list(state.queue.readers)  # type: ignore[arg-type]
+        for group in state.groups.values():
+            members += group.members + group.pullers
+        return members
+
+    def forget(self, state: QueueState) -> None:
+        """Nobody knows the queue any more, and the view will forget it."""
+        self.queues.pop(state.queue.address, None)
+        if self.states.pop(state.queue, None) is not None:
+            state.queue.namespace.queues -= 1
+            self.durables -= state.queue.durable
+            self.kinds[state.spec.type] -= 1
+            self.streams.pop(state, None)
+            self.sums.forget(state.queue)
+            self.dead_names.remove(state)
+        self.changed.discard(state)
+        self.hub.remove_queue(state.queue)
+        self._tell_topics(state.queue.namespace.name, state.spec.topics, ())
+        self.directory.release_queue(*state.queue.address)
+        self.on_queue(state.queue, False)
+        groups, logs, delays = [*state.groups.values()], [*state.queue.logs], state.queue.delays
+        if delays is not None:
+            groups.append(delays.group)
+            logs.append(delays.log)
+            state.queue.delays = None  # whoever reads for it finds nobody
+        if state.queue.line.number:
+            return  # the view never knew it
+        self.ended += [("q", state.queue.number), *([("d", state.queue.number)] if state.producers else ()),
+                       *(("g", group.number) for group in groups), *(("l", log.number) for log in logs),
+                       *(("k", log.number) for log in logs if log.kept_upto != NOTHING)]
+
+    def drop_quietly(self, state: QueueState, key: tuple[bytes, bytes]) -> Group:
+        """The queue has this group no more; nothing is recorded: at recovery it ended later in the journal."""
+        group = state.groups.pop(key)
+        state.note_contract(group, None)
+        if state.queue.kind != QUEUE_STREAM:
+            state.queue.remove_group(group)
+        if group.line.number == 0:
+            self.ended.append(("g", group.number))
+        return group
+
+    def purge(self, state: QueueState) -> int:
+        """Everything in it is gone for every group, what is delayed too. Returns how many messages."""
+        depth, delays = state.queue.depth, state.queue.delays
+        for log in state.queue.logs:
+            self.trim(state, log, log.next)
+        if delays is not None:
+            depth += len(delays)
+            self.trim(state, delays.log, delays.log.next)
+            delays.forget()
+        return depth
+
+    def trim(self, state: QueueState, log: Log, first: int) -> None:
+        """What is below is gone: retention, purge, drop-head."""
+        if first > log.first:
+            log.trim(first)
+            self.note_changed(state)
+            if state.queue.durable:
+                record(self.hub.ledger, RecordKind.TRIM, log.number, first.to_bytes(8, "big"), log.line)
+            state.queue.notify()
+
+    def note_changed(self, state: QueueState) -> None:
+        """The next checkpoint writes what is recorded of the queue, if the journal is what keeps it."""
+        if state.queue.line.number == 0:
+            self.changed.add(state)
+
+    def record_queue(self, state: QueueState) -> None:
+        self.note_changed(state)
+        if state.queue.durable:
+            record(self.hub.ledger, RecordKind.QUEUE, state.queue.number, self.queue_record(state), state.queue.line)
+
+    def queue_record(self, state: QueueState) -> QueueRecord:
+        logs, delays = [LogRecord(log.number, log.first >> 56) for log in state.queue.logs], state.queue.delays
+        numbers = (delays.log.number, delays.group.number) if delays is not None else (0, 0)
+        spec, declared, namespace = state.spec, state.declared, 0
+        if state.queue.namespace is not self.hub.root:
+            # Names travel with the namespace's own record only.
+            namespace = self.hub.ledger.number_of(state.queue.namespace, state.queue.line)
+            spec = msgspec.structs.replace(spec, namespace="/")
+            declared = msgspec.structs.replace(declared, vhost=ROOT) if declared is not None else None
+        return QueueRecord(spec if declared is None else None, logs, *numbers, declared, namespace)
+
+    # ------------------------------------------------------------------ groups
+
+    def group(self, queue: Queue, name: bytes, pattern: bytes = b"", position: str = "", exclusive: bool = False,
+              mode: str = "", contract: Contract = SILENT) -> Group:
+        """The group of this name, made if it is not there: of a classic queue at its oldest message, with this
+        contract. How its members share is up to the first of them."""
+        state = self.states[queue]
+        key = (name, pattern)
+        group = state.groups.get(key)
+        single = state.terms is not None and state.terms.single
+        mode = "single" if single else mode or ("exclusive" if exclusive else "shared")
+        if group is not None and not group.members and group.mode != mode:
+            group.set_mode(mode)
+            self._record_group(state, group, pattern)
+        elif group is None:
+            group = self.adopt_group(state, self.number(queue.line),
+                                     GroupRecord(queue.number, name, mode, pattern, contract))
+            self._record_group(state, group, pattern)
+            # After it, where it begins: at recovery the log may reach further, or back to what had gone by now.
+            for log in queue.logs:
+                if position:
+                    group.seek(log.number, self.offset_of(state, log, position, group))
+                elif queue.kind == QUEUE_STREAM or log.first & OFFSET_MASK:
+                    group.seek(log.number, log.next if queue.kind == QUEUE_STREAM else log.first)
+        return group
+
+    def adopt_group(self, state: QueueState, number: int, record_: GroupRecord) -> Group:
+        queue, stream = state.queue, state.queue.kind == QUEUE_STREAM
+        group = Group(self.hub.ledger, number, record_.name, mode=record_.mode, volatile=not queue.durable,
+                      line=queue.line)
+        group.home = queue
+        if record_.contract == SILENT:
+            configure_group(self, state, group)
+        else:
+            self.set_contract(state, group, record_.contract)
+        group.add_cursors(queue.logs, queue.lanes, stream)
+        group.on_dead = self.asked.dead
+        if record_.pattern:
+            group.filter = self.filter(queue, record_.pattern)
+        state.groups[record_.name, record_.pattern] = group
+        if not stream:
+            queue.add_group(group)
+        return group
+
+    @staticmethod
+    def group_record(state: QueueState, group: Group, pattern: bytes) -> GroupRecord:
+        return GroupRecord(state.queue.number, group.name, group.mode, pattern, state.contracts.get(group, SILENT))
+
+    def _record_group(self, state: QueueState, group: Group, pattern: bytes) -> None:
+        if state.queue.durable:
+            record(self.hub.ledger, RecordKind.GROUP, group.number, self.group_record(state, group, pattern),
+                   group.line)
+
+    def agree(self, queue: Queue, name: bytes, pattern: bytes, contract: Contract) -> None:
+        """A consumer of this group says what is to hold for it from now on."""
+        state = self.states[queue]
+        group = state.groups[name, pattern]
+        known = state.contracts.get(group, SILENT)
+        wanted = known.updated(contract)
+        if wanted != known:
+            self.set_contract(state, group, wanted)
+            self._record_group(state, group, pattern)
+            queue.notify()  # with fewer retries there may be dead letters
+
+    def set_contract(self, state: QueueState, group: Group, contract: Contract) -> None:
+        """It is this one, whatever it was."""
+        if contract != state.contracts.get(group, SILENT):
+            state.note_contract(group, contract)
+            self.note_changed(state)  # or the view would not hear of it
+        configure_group(self, state, group)
+
+    @staticmethod
+    def retry_terms(state: QueueState, group: Group) -> Retry:
+        """What holds for a group: its contract, and the queue's `retry` where that says nothing."""
+        return terms(state.spec.retry, state.contracts.get(group, SILENT))
+
+    def drop_group(self, state: QueueState, key: tuple[bytes, bytes]) -> None:
+        """The group is no more: what only it had not settled goes."""
+        group = self.drop_quietly(state, key)
+        if state.queue.durable:
+            for log in state.queue.logs if not state.groups else ():
+                # What all had settled has gone without a word, and must not be there for whoever comes next.
+                record(self.hub.ledger, RecordKind.TRIM, log.number, log.first.to_bytes(8, "big"), log.line)
+            record(self.hub.ledger, RecordKind.GROUP_END, group.number, line=group.line)
+        state.queue.notify()
+
+    @staticmethod
+    def filter(queue: Queue, pattern: bytes) -> Any:
+        """What a subscription below `$queue/<name>/` selects; None: everything."""
+        return TopicFilter(queue, pattern) if pattern not in (b"", b"#") else None
+
+    def backoff_ms(self, queue: Queue, group: Group, deliveries: int) -> int:
+        """How long a message waits in this group after so many deliveries before the next one."""
+        return backoff_ms(self.retry_terms(self.states[queue], group), deliveries)
+
+    def left(self, queue: Queue, group: Group | None) -> None:
+        """A consumer has left."""
+        if (state := self.states.get(queue)) is not None:
+            state.idle_since_ms = self.hub.steady_ms
+            queue.notify()
+
+    # ------------------------------------------------------------------ positions
+
+    def position(self, queue: Queue, log: Log, text: str, group: Group | None) -> int:
+        """Where a stream's new reader begins: what it asks for, else where its group is, else what comes next."""
+        return self.offset_of(self.states[queue], log, text or ("resume" if group is not None else "next"), group)
+
+    def offset_of(self, state: QueueState, log: Log, text: str, group: Group | None) -> int:
+        """The offset that a position means in a log now. Raises QueueRefused: invalid."""
+        try:
+            position = read_position(text)
+        except ValueError as error:
+            raise QueueRefused("invalid", str(error)) from None
+        if position.kind == "timestamp":
+            return self.offset_at_time(log, position.value)
+        return offset_in(log, position, group)
+
+    def offset_at_time(self, log: Log, time_ms: int) -> int:
+        """The first message that is not older. The disk is asked by recovery/store, which replaces this."""
+        found = log.position_of_time(time_ms)
+        return found if found is not None else log.next
+
+    def read_on(self, queue: Queue) -> None:
+        """Somebody looks at what is on disk only."""
+        if self.on_stalled is not None:
+            self.on_stalled(queue)

@@ -1,0 +1,177 @@
+"""What readers of queues miss in memory is brought in from the segments, and what nobody reads gives way again.
+
+Nobody waits on the loop's thread: a reader that needs what is on disk stalls, an executor's thread reads, and its queue
+is pumped again. Whoever reads on where the last part ended gets more at a time, up to READ_BYTES_MAX, so that a replay
+is limited by the disk and not by trips to it; the cache bounds what that costs.
+
+A read that the disk refuses is tried again a few times. What is damaged stops its queue and no other: consumers get
+nothing more of it (those of AMQP are told: basic.cancel), publishes and new consumers are refused, what is in hand can
+be settled, and nothing goes that was not settled, until a start finds it repaired (`Queue.damage` says why).
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from fluxmq._core.errors import CorruptError, ShortageError, StorageError
+from fluxmq._core.queue.cache import evict_cold
+from fluxmq._core.queue.delay import Delays
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import Queue
+from fluxmq.engine.ports.driver import Driver
+from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.engine.ports.store import SegmentFiles
+from fluxmq.engine.queues.delays import go_on
+from fluxmq.engine.queues.manager import NOTHING, QueueManager
+
+__all__ = ["QueueReader"]
+
+READ_BYTES = 1 << 20
+READ_BYTES_MAX = 8 << 20
+PICK_BYTES = 8 << 20  # of delayed messages that are due
+READ_RETRIES_S = (0.1, 0.5, 2.0)  # between attempts: an error of a disk or a network may pass
+SHORTAGE_RETRY_S = 1.0
+CACHE_SHARE = 8  # of the cache, at most this part is read at a time
+
+
+class QueueReader:
+    """Machine. driver: of its reads from disk. segments: None has nothing. cache_bytes: of messages that are on disk
+    and in memory too. on_damage: a queue has been stopped, for this reason."""
+
+    def __init__(self, manager: QueueManager, segments: SegmentFiles | None, cache_bytes: int,
+                 on_damage: Callable[[StorageError], None], driver: Driver) -> None:
+        self.manager = manager
+        self.segments = segments
+        self.cache_bytes = cache_bytes
+        self.on_damage = on_damage
+        self.driver = driver
+        self._largest = max(READ_BYTES, min(READ_BYTES_MAX, cache_bytes // CACHE_SHARE))
+        self._sequential: dict[int, tuple[int, int]] = {}  # by log: where the last read ended, and its size
+        self._measured: set[int] = set()  # logs whose sizes are asked for
+        self._log = logging.getLogger("fluxmq.queues")
+
+    def read_for(self, queue: Queue) -> None:
+        """Somebody reads what is on disk only: brings it in. Raises QueueRefused: it is damaged."""
+        if queue.damage is not None:
+            raise damaged(queue)
+        if self.segments is None:
+            return
+        for log in queue.logs:
+            if log.wanted != NOTHING and not log.loading:
+                log.loading = True
+                self.manager.hub.awaited += 1
+                self.driver.start(self._read(queue, log, log.wanted))
+
+    async def _read(self, queue: Queue, log: Log, offset: int) -> None:
+        assert self.segments is not None
+        ended, size = self._sequential.get(log.number, (-1, 0))
+        size = min(2 * size, self._largest) if ended == offset else READ_BYTES
+        try:
+            first, covers, blocks = await self._from_disk(self.segments.read, log.number, offset, size)
+            if not blocks:
+                first, covers = offset, log.flushed  # settled by everybody before it would have been written
+            self._sequential[log.number] = (covers, size)
+            log.load(min(first, offset), covers, blocks)
+        except StorageError as error:
+            self.stop(queue, error)
+            return
+        finally:
+            self.manager.hub.awaited -= 1
+        self.evict()
+        queue.notify()
+
+    def read_due(self, queue: Queue) -> None:
+        """Delayed messages are due that are on disk only: brings these in."""
+        if self.segments is not None and queue.delays is not None:
+            queue.delays.busy = True
+            self.manager.hub.awaited += 1
+            self.driver.start(self._read_due(queue, queue.delays))
+
+    async def _read_due(self, queue: Queue, delays: Delays) -> None:
+        assert self.segments is not None
+        try:
+            delays.found(await self._from_disk(self.segments.pick, delays.log.number, delays.missing(), PICK_BYTES))
+        except StorageError as error:
+            self.stop(queue, error)
+            return
+        finally:
+            self.manager.hub.awaited -= 1
+        go_on(queue)
+
+    def measure(self, queue: Queue, log: Log) -> None:
+        """A part of the log's size was guessed: asks the segments."""
+        if self.segments is not None and log.number not in self._measured and queue.damage is None:
+            self._measured.add(log.number)
+            self.driver.start(self._measure(queue, log, log.first, log.flushed))
+
+    async def _measure(self, queue: Queue, log: Log, first: int, end: int) -> None:
+        assert self.segments is not None
+        try:
+            log.restore_sizes(first, end, await self._from_disk(self.segments.spans, log.number, first, end))
+        except StorageError as error:
+            self.stop(queue, error)
+        finally:
+            self._measured.discard(log.number)
+            queue.notify()  # the clock looks again, at caps too
+
+    async def _from_disk(self, read: Callable[..., Any], *what: Any) -> Any:
+        """Raises StorageError: it did not pass; CorruptError at once, for bytes do not get better."""
+        pauses = list(READ_RETRIES_S)
+        while True:
+            try:
+                return await self.driver.blocking(read, *what)
+            except CorruptError:
+                raise
+            except ShortageError as error:
+                self._log.warning(f"a read waits: {error}")
+                await self.driver.sleep(SHORTAGE_RETRY_S)
+            except StorageError as error:
+                if not pauses:
+                    raise
+                self._log.warning(f"a read is tried again: {error}")
+                await self.driver.sleep(pauses.pop(0))
+
+    def stop(self, queue: Queue, error: StorageError) -> None:
+        """The queue is damaged, or the disk below it: it stands still, and the others go on."""
+        if queue.damage is None and queue in self.manager.states:
+            queue.damage = str(error)
+            self._log.error(f"a queue is stopped, the others go on: {error}", extra={"queue": shown(queue)})
+            self.on_damage(error)
+            for told in self.manager.on_stopped:
+                told(queue, self.manager.members_of(self.manager.states[queue]))
+
+    def evict(self) -> int:
+        """What segments have gives way, so that no more of it is in memory than the cache may hold: what was read
+        longest ago goes first, what was just read in never does. Returns at how many pieces it looked."""
+        return evict_cold(self.manager.hub.ledger, self.cache_bytes)
+
+    def forget(self, log: int) -> None:
+        """The log of this number is no more."""
+        self._sequential.pop(log, None)
+
+    def offset_at_time(self, log: Log, time_ms: int) -> int:
+        """The first message of this time or later, by the index of the segments, else in memory."""
+        if self.segments is not None and log.first < log.flushed:
+            try:
+                found = self.segments.offset_at_time(log.number, time_ms)
+            except StorageError as error:
+                queue = next((one for one in self.manager.states if log in one.logs), None)
+                if queue is None or isinstance(error, ShortageError):
+                    raise QueueRefused("unavailable", str(error)) from error
+                self.stop(queue, error)
+                raise damaged(queue) from error
+            if found is not None and found < log.flushed:
+                return max(found, log.first)
+        found = log.position_of_time(time_ms)
+        return max(found, log.first) if found is not None else log.next
+
+
+def damaged(queue: Queue) -> QueueRefused:
+    """What whoever wants something of it is told."""
+    return QueueRefused("unavailable", f"queue {shown(queue)} is stopped: {queue.damage}")
+
+
+def shown(queue: Queue) -> str:
+    """Its name for a log: AMQP's names need be no text."""
+    return queue.name.decode("utf-8", "replace")

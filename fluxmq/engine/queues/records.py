@@ -1,0 +1,90 @@
+"""What the cold verbs of queues write into the journal, and keep in the view (docs/internals/queues.md, Records)."""
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from fluxmq._core.errors import CorruptError
+from fluxmq._core.memory.commits import Line
+from fluxmq._core.memory.ledger import Ledger
+from fluxmq.engine.queues.retry import SILENT, Contract
+from fluxmq.model.amqp_queues import Declared, read_arguments, spec_of
+from fluxmq.model.queues import QueueSpec
+
+__all__ = ["GroupRecord", "LogMeta", "LogRecord", "QueueRecord", "RecordKind", "record"]
+
+
+# What is never below 0 is checked where it is decoded, which costs nothing; nothing in msgpack is above a u64.
+Count = Annotated[int, Meta(ge=0)]
+
+
+class RecordKind(enum.IntEnum):
+    """Kinds of records in the journal that belong to queues."""
+
+    APPEND = 20
+    CLAIM = 21
+    SETTLE = 22
+    RETURN = 23
+    QUEUE = 24
+    QUEUE_END = 25
+    GROUP = 26
+    GROUP_END = 27
+    CURSOR = 28
+    TRIM = 29
+
+
+class LogRecord(msgspec.Struct, array_like=True, frozen=True):
+    """One log of a queue."""
+
+    number: Annotated[int, Meta(ge=1)]
+    lane: Count
+
+
+class QueueRecord(msgspec.Struct, array_like=True):
+    """A queue. spec, or declared: in the words of `queues:`, or as AMQP did. logs: partition-major. delay: number of
+    its delay log and of the group that settles there; 0 = none. namespace: its number in the line of the record; spec
+    and declared are written as if it were "/". An earlier version wrote the name into `declared`."""
+
+    spec: QueueSpec | None
+    logs: list[LogRecord]
+    delay: Count = 0
+    delay_group: Count = 0
+    declared: Declared | None = None
+    namespace: Count = 0
+
+    def told(self) -> QueueSpec:
+        """The queue in the words of `queues:`. Raises CorruptError."""
+        if self.declared is not None:
+            return spec_of(self.declared, read_arguments(self.declared))
+        if self.spec is None:
+            raise CorruptError("the record of a queue does not say what the queue is")
+        return self.spec
+
+
+class GroupRecord(msgspec.Struct, array_like=True, frozen=True):
+    """A group of a queue. pattern: the filter below `$queue/<name>/` that its subscriptions have. contract: what its
+    consumers said about retries."""
+
+    queue: Count
+    name: bytes
+    mode: str = "shared"
+    pattern: bytes = b""
+    contract: Contract = SILENT
+
+
+class LogMeta(msgspec.Struct, array_like=True):
+    """A log in the view. first, next: offsets; below next all that is kept is in segments. safe: what these synced."""
+
+    first: Count
+    next: Count
+    safe: Count
+
+
+def record(ledger: Ledger, kind: enum.IntEnum, number: int, body: object = None, line: Line | None = None) -> None:
+    """Writes a record that begins with a number; what follows is msgpack, or bytes as they are. line: of what has that
+    number; None: the journal."""
+    more = b"" if body is None else body if isinstance(body, bytes) else msgspec.msgpack.encode(body)
+    ledger.write(kind, number.to_bytes(8, "big") + more, line)

@@ -1,0 +1,269 @@
+"""The records of one commit line, applied to queues: at a start the journal's, while the node runs those of a line that
+another instance leads.
+
+    leader   declare, append, claim, settle … ─► records ─► committed ─┐
+    follower                                                           └─► QueueLine.apply ─► the same queues
+                                                                           lead() ─► it decides itself from now on
+
+Numbers of queues, logs and groups are unique within their line, and two nodes have given the same ones. So what a
+record names is looked up in tables of its line, and a queue, which has a name, is put among the others when it is led.
+
+A queue that follows decides nothing: it is not in the manager's tables, so nobody publishes to it, no clock looks at
+it and no checkpoint writes it, and it is never pumped. What its leader has in somebody's hands is here as if it had
+been given back; that is what becomes of it when this instance leads.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from fluxmq._core.disk.journal_format import iter_records
+from fluxmq._core.errors import CorruptError, UsageError
+from fluxmq._core.memory.commits import Line
+from fluxmq._core.memory.namespace import ROOT, Namespace
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
+from fluxmq._core.queue.state import replay, restore_state
+from fluxmq.engine.queues.deduplication import with_sequence
+from fluxmq.engine.queues.delays import adopt_delays
+from fluxmq.engine.queues.manager import KINDS, QueueManager, QueueState
+from fluxmq.engine.queues.properties import log_properties, told_in
+from fluxmq.engine.queues.records import GroupRecord, QueueRecord, RecordKind
+from fluxmq.engine.queues.recovery.snapshot import derive, read_snapshot, rebuild
+from fluxmq.engine.stored import group_of, queue_of
+from fluxmq.model.queues import QueueSpec
+
+__all__ = ["QueueLine"]
+
+RECORD_NAMESPACE = 14  # memory/ledger.pxd
+_OF_GROUPS = (RecordKind.CLAIM, RecordKind.SETTLE, RecordKind.RETURN, RecordKind.CURSOR)
+
+
+class QueueLine:
+    """Machine. make_log: makes a log that the record of a queue names; None: one of which nothing is there yet."""
+
+    def __init__(self, manager: QueueManager, line: Line, make_log: Callable[[int, int], Log] | None = None) -> None:
+        self.manager = manager
+        self.line = line
+        self.following = line.number != 0
+        self.queues: dict[int, QueueState] = {}
+        self.groups: dict[int, Group] = {}
+        self.logs: dict[int, tuple[QueueState, Log]] = {}
+        self.passed_over: set[int] = set()  # logs of queues that had ended before what was read first was written
+        self._make_log = make_log or self._new_log
+
+    def _new_log(self, number: int, lane: int) -> Log:
+        return Log(self.manager.hub.ledger, number, lane=lane, line=self.line)
+
+    def _log(self, number: int, lane: int) -> Log:
+        self.manager.is_taken(self.line, number)
+        return self._make_log(number, lane)
+
+    # ------------------------------------------------------------------ what there is
+
+    def place(self, record: QueueRecord, spec: QueueSpec) -> tuple[Namespace | None, QueueSpec]:
+        """The namespace of a queue, None: it has ended; and its declaration there, which `record` gets too."""
+        hub, declared = self.manager.hub, record.declared
+        if record.namespace == 0 and declared is not None and declared.vhost != ROOT:
+            # As an earlier version wrote it, in the journal only.
+            namespace: Namespace | None = hub.add_namespace(declared.vhost)
+        else:
+            namespace = self.line.namespace(record.namespace)
+        if namespace is None or namespace is hub.root:
+            return namespace, spec
+        if declared is not None:
+            record.declared = msgspec.structs.replace(declared, vhost=namespace.name)
+        return namespace, msgspec.structs.replace(spec, namespace=namespace.text)
+
+    def adopt(self, number: int, record: QueueRecord, spec: QueueSpec) -> QueueState | None:
+        """A queue that a record, or a row of the view, says there is. None: its namespace has ended."""
+        namespace, spec = self.place(record, spec)
+        if namespace is None:
+            self.passed_over.update((*(one.number for one in record.logs), record.delay))
+            return None
+        return self._adopt(number, record, spec, namespace)
+
+    def _adopt(self, number: int, record: QueueRecord, spec: QueueSpec, namespace: Namespace) -> QueueState:
+        logs = [self._log(one.number, one.lane) for one in record.logs]
+        queue = Queue(self.manager.hub.ledger, number, spec.raw, KINDS[spec.type], logs, spec.max_priority + 1,
+                      namespace)
+        queue.following = self.following
+        self.manager.is_taken(self.line, number)
+        state = self.queues[number] = self.manager.adopt(spec, queue, record.declared)
+        for one, log in zip(record.logs, logs, strict=True):
+            self.logs[one.number] = state, log
+        self._adopt_delays(state, record)
+        return state
+
+    def _adopt_delays(self, state: QueueState, record: QueueRecord) -> None:
+        if record.delay and state.queue.delays is None:
+            delays = adopt_delays(self.manager, state, self._log(record.delay, 0), record.delay_group)
+            self.logs[record.delay] = (state, delays.log)
+            self.groups[record.delay_group] = delays.group
+            self.manager.is_taken(self.line, record.delay_group)
+
+    def adopt_group(self, number: int, record: GroupRecord) -> Group | None:
+        """A group of a queue that is there. None: it is not, its end comes later."""
+        state = self.queues.get(record.queue)
+        if state is None:
+            return None
+        self.manager.is_taken(self.line, number)
+        group = self.groups[number] = self.manager.adopt_group(state, number, record)
+        return group
+
+    def adopt_copy(self, number: int, record: GroupRecord, copied: bytes) -> None:
+        """A group with what it knew at some moment (_core/queue/state). Raises CorruptError."""
+        group = self.groups.get(number) or self.adopt_group(number, record)
+        if group is not None:
+            restore_state(group, copied)
+
+    def restore(self, raw: bytes) -> QueueState:
+        """The queue is as in a snapshot of its leader, whatever was known of it; records that were committed later
+        follow. Raises CorruptError."""
+        found = read_snapshot(raw)
+        self.manager.hub.learn_namespace(self.line, found.record.namespace, found.namespace)
+        state = self.queues.get(found.number) or self.adopt(found.number, found.record, found.record.told())
+        if state is None:
+            raise CorruptError(f"the namespace of queue {found.number:016x} has ended")
+        rebuild(self.manager, state, found)
+        for number in [number for number, group in self.groups.items() if group.home is state.queue]:
+            del self.groups[number]
+        delays = state.queue.delays
+        for group in [*state.groups.values(), *([delays.group] if delays is not None else ())]:
+            self.groups[group.number] = group
+        return state
+
+    def clear(self) -> None:
+        """Nothing more will be applied."""
+        self.queues.clear()
+        self.groups.clear()
+        self.logs.clear()
+        self.passed_over.clear()
+
+    # ------------------------------------------------------------------ records
+
+    def apply(self, records: bytes) -> None:
+        """What is about queues in records that were committed together (Line.submit, or a batch of a journal); the rest
+        is passed by. Raises CorruptError, UsageError when this instance leads the line."""
+        if not self.following:
+            raise UsageError(f"line {self.line.name!r} is led here")
+        moved: set[object] = set()
+        for kind, body in iter_records(records):
+            if kind == RECORD_NAMESPACE:
+                self.manager.hub.learn_namespace(self.line, int.from_bytes(body[:8], "big"), body[8:])
+            if RecordKind.APPEND <= kind <= RecordKind.TRIM:
+                if len(body) < 8:
+                    raise CorruptError(f"a record of kind {kind} has {len(body)} bytes")
+                number = int.from_bytes(body[:8], "big")
+                self.replay(kind, number, body[8:])
+                if kind in _OF_GROUPS and number in self.groups:
+                    moved.add(self.groups[number].home)
+        for queue in moved:
+            if isinstance(queue, Queue) and queue.kind != QUEUE_STREAM:
+                queue.trim_done()
+
+    def replay(self, kind: int, number: int, body: bytes) -> None:
+        """One record that belongs to queues; body: what follows its number. A second time does no harm. Raises
+        CorruptError."""
+        if kind == RecordKind.APPEND:
+            self._replay_append(number, body)
+        elif kind in _OF_GROUPS:
+            group = self.groups.get(number)
+            if group is not None:
+                replay(group, kind, number.to_bytes(8, "big") + body)
+        elif kind == RecordKind.QUEUE:
+            self._replay_queue(number, *queue_of(body))
+        elif kind == RecordKind.QUEUE_END:
+            state = self.queues.pop(number, None)
+            if state is not None:
+                self._forget(state)
+        elif kind == RecordKind.GROUP:
+            self._replay_group(number, group_of(body))
+        elif kind == RecordKind.GROUP_END:
+            self._replay_group_end(number)
+        elif kind == RecordKind.TRIM:
+            found = self.logs.get(number)
+            if len(body) != 8:
+                raise CorruptError(f"a record of kind {kind} has {8 + len(body)} bytes")
+            if found is not None:
+                found[1].trim(int.from_bytes(body, "big"))
+                found[0].queue.mark()
+        else:
+            raise CorruptError(f"the journal has a record of kind {kind}, which this version does not know")
+
+    def _replay_append(self, number: int, body: bytes) -> None:
+        found = self.logs.get(number)
+        if found is None:
+            return  # its queue ended later in the journal
+        state, log = found
+        log.replay(body)
+        state.queue.mark()
+        if b"producer-id" in body:
+            told = dict(told_in(body[46] >> 4, log_properties(body)))
+            sequence = told.get(b"producer-sequence", b"")
+            if b"producer-id" in told and sequence.isdigit():
+                producer = told[b"producer-id"]
+                state.note_produced(producer, with_sequence(state.producers.get(producer), int(sequence)))
+                self.manager.note_changed(state)
+
+    def _replay_queue(self, number: int, record: QueueRecord, spec: QueueSpec) -> None:
+        state = self.queues.get(number)
+        namespace, spec = self.place(record, spec)
+        if namespace is None:
+            self.passed_over.update((*(one.number for one in record.logs), record.delay))
+            return
+        if state is None:
+            known = None if self.following else self.manager.queues.get(spec.address)
+            if known is not None and known.queue.number > number:
+                # The view knows one of this name that was made after this one's end.
+                self.passed_over.update((*(one.number for one in record.logs), record.delay))
+                return
+            state = self._adopt(number, record, spec, namespace)
+        else:
+            self.manager.change(state, spec)
+            self._adopt_delays(state, record)
+        self.manager.note_changed(state)
+
+    def _replay_group(self, number: int, record: GroupRecord) -> None:
+        state = self.queues.get(record.queue)
+        if number in self.groups:
+            self.groups[number].set_mode(record.mode)
+            if state is not None:
+                self.manager.set_contract(state, self.groups[number], record.contract)
+            return
+        known = state.groups.get((record.name, record.pattern)) if state is not None else None
+        if known is None or known.number < number:  # else the view knows it, or one that came after its end
+            self.adopt_group(number, record)
+
+    def _replay_group_end(self, number: int) -> None:
+        group = self.groups.pop(number, None)
+        state = self.queues.get(group.home.number) if group is not None and isinstance(group.home, Queue) else None
+        if state is not None:
+            for name in [name for name, known in state.groups.items() if known is group]:
+                self.manager.drop_quietly(state, name)
+
+    def _forget(self, state: QueueState) -> None:
+        delays = state.queue.delays
+        for log in [*state.queue.logs, *([delays.log] if delays is not None else ())]:
+            self.logs.pop(log.number, None)
+        for group in [*state.groups.values(), *([delays.group] if delays is not None else ())]:
+            self.groups.pop(group.number, None)
+        if not self.following:
+            self.manager.forget(state)
+
+    # ------------------------------------------------------------------ another leads, this one leads
+
+    def lead(self) -> None:
+        """All that was applied is put to work: from now on this instance decides, and what it decides is recorded for
+        the line. Raises UsageError, and nothing has changed, when a queue of such a name is there already."""
+        for state in self.queues.values():
+            if state.queue.address in self.manager.queues:
+                raise UsageError(f"there is a queue {state.spec.shown} already, which line {self.line.name!r} does not "
+                                 f"commit")
+        self.following = False
+        for state in self.queues.values():
+            state.queue.following = False
+            self.manager.install(state)
+            derive(self.manager, state)

@@ -1,0 +1,118 @@
+"""When files of logs go: because a deletion says so, which is itself on the disk, and never because nobody knows them.
+
+    ended ──view: `l` goes, `x` comes──► files and directory go ──names synced, next view: `x` goes──► nothing is left
+    first moves ──view: `l` says so──► files that lie below it go
+
+A start that finds an `x` finishes the removal before it looks at any file. Of a log that has files, and that neither
+view nor journal names, one of these two has lost what it knew, and the files are all there is: they are kept aside.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from typing import Any
+
+from fluxmq._core.errors import CorruptError
+from fluxmq.engine.ports.store import SegmentFiles
+
+__all__ = ["LogRemoval", "view_key"]
+
+
+def view_key(kind: str, number: int) -> bytes:
+    """The key of something numbered in the view; kind: a letter, see store.py."""
+    return kind.encode() + number.to_bytes(8, "big")
+
+
+class LogRemoval:
+    """Machine. segments: None has no files. What begins with "remove" runs in an executor's thread."""
+
+    def __init__(self, segments: SegmentFiles | None) -> None:
+        self.named: set[int] = set()  # logs that view or journal know of, also those that have ended; until settled
+        self._segments = segments
+        self._unwanted: dict[int, int] = {}  # by log: below this offset its files go, once the view knows
+        self._unremoved: set[int] = set()  # logs that are no more and whose files go, once the view knows
+        self._going: set[int] = set()  # those of them of which the view has, or is to get, an `x`
+        self._removed: set[int] = set()  # and whose names are gone: with the next checkpoint the `x` goes, too
+        self._aside: Mapping[int, Any] = {}
+        self.damaged: dict[int, CorruptError] = {}  # logs whose files could not be opened, and why
+
+    # ------------------------------------------------------------------ at start
+
+    def load(self, number: int) -> None:
+        """The view has an `x` of this log."""
+        self._going.add(number)
+        self._removed.add(number)
+
+    def open(self, expect: Mapping[int, range]) -> dict[int, Any]:
+        """Opens the segments, as SegmentFiles.open() does; the view is read. `damaged` has what could not be opened."""
+        if self._segments is None:
+            return {}
+        files = dict(self._segments.open(expect, self._removed, self.damaged.__setitem__))
+        self._aside = self._segments.aside()
+        return files
+
+    @property
+    def number_last(self) -> int:
+        """Numbers up to this one may be kept aside, and are not used again."""
+        return max([*self._aside, *self.damaged], default=0)
+
+    def settle(self, files: Mapping[int, Any], known: Container[int],
+               on_log: Callable[[str, str, str, dict[str, Any]], None]) -> list[int]:
+        """Everything is replayed. files: what open() found. known: logs that queues have. Returns those that have ended
+        since the view was written; what nobody knows is put aside and reported."""
+        for number, path in self._aside.items():
+            on_log("warning", "", f"messages that no queue has are still kept in {path}; remove it when they are not "
+                                  f"needed any more", {"log": f"{number:016x}"})
+        unowned = [number for number in [*files, *self.damaged] if number not in known]
+        ended = [number for number in unowned if number in self.named]
+        for number in [number for number in unowned if number not in self.named]:
+            assert self._segments is not None
+            path = self._segments.set_aside(number)
+            if path is None:
+                on_log("error", "", f"the state has a log that no queue has, and its files are gone: "
+                                    f"{self.damaged[number]}", {"log": f"{number:016x}"})
+                continue
+            on_log("error", "", (
+                f"there are messages of a log that neither the stored state nor the journal knows: they are kept in "
+                f"{path}, and the state has probably lost a queue. Restore the storage directory from a copy; or, to "
+                f"see them, stop the broker, rename that directory to {path.stem} and run `fluxmq log dump "
+                f"{path.parent.parent} --log {path.stem}`"),
+                {"log": f"{number:016x}"} | ({"messages": files[number].messages} if number in files else
+                                             {"damage": str(self.damaged[number])}))
+        self.named.clear()
+        return ended
+
+    # ------------------------------------------------------------------ in a checkpoint
+
+    def end(self, number: int) -> None:
+        """This log is no more: the next export says so."""
+        self._unremoved.add(number)
+
+    def export(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+        """What the view is to know: (puts, deletes)."""
+        if self._segments is not None:
+            self._going.update(number for number in self._unremoved if self._segments.holds(number))
+        return ([(view_key("x", number), b"") for number in self._going - self._removed],
+                [view_key("x", number) for number in self._removed])
+
+    def moved(self, number: int, first: int) -> None:
+        """The view is to know that this log begins here now."""
+        self._unwanted[number] = first
+
+    def written(self) -> None:
+        """The view has what was exported, and the segments were synced before."""
+        self._going -= self._removed
+        self._removed.clear()
+
+    def remove(self) -> None:
+        """After written(). Raises StorageError; what is not done yet can be done again."""
+        if self._segments is None:
+            return
+        for number in sorted(self._unremoved):
+            self._segments.remove(number)
+            if number in self._going:
+                self._removed.add(number)
+            self._unremoved.discard(number)
+        while self._unwanted:
+            number, first = next(iter(self._unwanted.items()))
+            self._segments.trim(number, first)
+            del self._unwanted[number]

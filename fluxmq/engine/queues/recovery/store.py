@@ -1,0 +1,417 @@
+"""Queues on disk and back: their part of recovery and of checkpoints (Keeper in durability.py).
+
+    view       q<number> QueueRecord    g<number> [GroupRecord, state]    l<number> LogMeta    d<number> producers
+               x<number> a log that has ended and whose files are going    k<number> messages of a small log
+    segments   messages that outlived a journal file
+    journal    the rest
+
+One file, because the view's keys are written and read side by side here. Messages come to life in this order: the view
+says what there is and from where to where, the segments have what is below `next` there, `k` what was above it, the
+journal appends. What one of them says of messages that an earlier one holds already changes nothing.
+
+A file for each of many queues with a message or two would cost a checkpoint, and the next start, more than all else. So
+what no segment has of a log stays in the view while it is little: as `k`, which is u64 the log's next offset and the
+messages, written anew when there are more, gone by the write that tells of the segment that has them, or of their end.
+
+When files of a log go: removal.py.
+"""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fluxmq._core.errors import CorruptError, StorageError
+from fluxmq._core.queue.export import Export, restore_unflushed, unflushed
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.heads import guess_ready_bytes
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import QUEUE_CLASSIC, Queue
+from fluxmq._core.queue.state import export_state
+from fluxmq.engine.ports.driver import Driver, Work
+from fluxmq.engine.ports.store import SegmentFiles
+from fluxmq.engine.queues.manager import NOTHING, QueueManager, QueueState
+from fluxmq.engine.queues.reads import QueueReader
+from fluxmq.engine.queues.records import LogMeta
+from fluxmq.engine.queues.recovery.line import QueueLine
+from fluxmq.engine.queues.recovery.removal import LogRemoval
+from fluxmq.engine.queues.recovery.removal import view_key as key
+from fluxmq.engine.stored import WRONG_SHAPE, copy_of, meta_of, producers_of, queue_of, refused
+from fluxmq.model import limits
+
+__all__ = ["QueueExport", "QueueKeeper"]
+
+# What a checkpoint exports between two turns of the loop, in messages looked at or the like: a few milliseconds.
+EXPORT_WORK = 2000
+WORK_OF_A_QUEUE = 10
+BYTES_OF_WORK = 4096
+NUMBER_MASK = (1 << 64) - 1  # of a key, which is a byte and u64
+
+
+class QueueExport:
+    """What a checkpoint takes over. upto: the last batch of the journal files that go with it. left: queues that
+    changed and were not looked at yet; taken: those that were. changed: queues whose record changed, and that were not
+    looked at yet; recorded: those that were. puts, deletes: for the view, until the caller takes them away. blocks: of
+    which log what. logs: those whose meta changed. ended: what the manager remembered until the last."""
+
+    def __init__(self, upto: int) -> None:
+        self.upto = upto
+        self.left: list[Queue] = []
+        self.taken: list[Queue] = []
+        self.puts: list[tuple[bytes, bytes]] = []
+        self.deletes: list[bytes] = []
+        self.blocks: list[tuple[Log, Export]] = []
+        # log, first, next as they were in that instant; whose segments may get something of it, None: they do not
+        self.logs: list[tuple[Log, int, int, Queue | None]] = []
+        self.changed: set[QueueState] = set()
+        self.recorded: list[QueueState] = []
+        self.ended: list[tuple[str, int]] = []
+
+    def take(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+        """What is to be written to the view: (puts, deletes) since the last call. They go together all the same: there
+        may be so many that nobody should go through all of them in one go."""
+        found = self.puts, self.deletes
+        self.puts, self.deletes = [], []
+        return found
+
+
+class QueueKeeper:
+    """Machine. segments: None keeps nothing. cache_bytes, on_damage, driver: as QueueReader's. small_bytes: of messages
+    of one log that stay in the view."""
+
+    def __init__(self, manager: QueueManager, segments: SegmentFiles | None, cache_bytes: int, driver: Driver,
+                 on_damage: Callable[[StorageError], None] = lambda error: None,
+                 small_bytes: int = limits.QUEUE_SMALL_BYTES) -> None:
+        self.manager = manager
+        self.segments = segments
+        self.small_bytes = small_bytes
+        # Until everything is replayed: what its records name.
+        self.records = QueueLine(manager, manager.hub.commits.local, self._make_log)
+        # Values of the view, each until something is made of it: so one takes the memory of the other.
+        self._queues: dict[int, bytes] = {}
+        self._copies: dict[int, bytes] = {}
+        self._small: dict[int, bytes] = {}
+        self._metas: dict[int, LogMeta] = {}
+        self._rows: dict[int, dict[int, bytes]] = {ord("q"): self._queues, ord("g"): self._copies,
+                                                   ord("k"): self._small, **{ord(kind): {} for kind in "ldx"}}
+        self._files: dict[int, Any] = {}
+        self._safe: dict[int, int] = {}  # by log: what segments had synced
+        self._removal = LogRemoval(segments)
+        self._directory: Path | None = None
+        self.driver = driver
+        self._work: Work[Any] | None = None  # under way in another thread
+        self.looked = 0  # at how many queues checkpoints have looked so far, for tests
+        self.reader = QueueReader(manager, segments, cache_bytes, on_damage, driver)
+        manager.on_stalled = self.reader.read_for
+        manager.on_missing = self.reader.read_due
+        manager.on_uncertain = self.reader.measure
+        manager.offset_at_time = self.reader.offset_at_time  # type: ignore[method-assign]
+
+    # ------------------------------------------------------------------ recovery
+
+    def load(self, rows: Iterable[tuple[bytes, bytes]], directory: Path | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Takes what is about queues out of the view's rows, which come in the order of their keys; the rest comes out.
+        There may be a hundred thousand of each kind. directory: storage.dir, for what a start says."""
+        self._directory = directory
+        begins, into, number_of = -1, None, int.from_bytes
+        for row in rows:
+            name, value = row
+            if name[0] != begins:
+                begins = name[0]
+                into = self._rows.get(begins)
+            if into is None:
+                yield row
+            else:
+                into[number_of(name, "big") & NUMBER_MASK] = value
+
+    def loaded(self) -> None:
+        """The view is read: opens the segments, and makes what they and the view have."""
+        local = self.records.line
+        self.manager.is_taken(local, max((max(rows) for rows in self._rows.values() if rows), default=0))
+        metas, producers, ended = (self._rows[ord(kind)] for kind in "ldx")
+        number = 0
+        try:
+            for number, value in metas.items():
+                self._metas[number] = meta_of(value)
+        except WRONG_SHAPE as error:
+            raise refused(self._directory, key("l", number), error) from error
+        metas.clear()
+        for number in ended:
+            self._removal.load(number)
+        # Of a log of which nothing is kept there need not be any file: one that is torn was only just begun.
+        self._files = self._removal.open({number: range(meta.first, meta.safe) for number, meta in self._metas.items()
+                                          if meta.safe > meta.first})
+        # Also of logs that nobody knows: what they hold must not be taken for another's.
+        self.manager.is_taken(local, max(self._removal.number_last, *self._files, 0))
+        self._each("q", self._queues, lambda number, value: self.records.adopt(number, *queue_of(value)))
+        self._each("g", self._copies, self._load_group)
+        self._each("d", producers, self._load_producers)
+        self._as_stored()
+
+    def _each(self, kind: str, rows: dict[int, bytes], take: Callable[[int, bytes], Any]) -> None:
+        """Makes something of each of these rows of the view, which go by it. Raises CorruptError, with its key."""
+        for number in list(rows):
+            value = rows.pop(number)
+            try:
+                take(number, value)
+            except (CorruptError, *WRONG_SHAPE) as error:
+                raise refused(self._directory, key(kind, number), error) from error
+
+    def _load_group(self, number: int, value: bytes) -> None:
+        self.records.adopt_copy(number, *copy_of(value))
+
+    def _load_producers(self, number: int, value: bytes) -> None:
+        state = self.records.queues.get(number)
+        for name, (highest, bits) in producers_of(value).items():
+            if state is not None:
+                state.note_produced(name, (highest, int.from_bytes(bits, "big")))
+
+    def _as_stored(self) -> None:
+        """What was made from the view and the segments is no change that a checkpoint must take over: there may be a
+        hundred thousand queues."""
+        self.manager.hub.ledger.take_marked()
+        for queue in self.manager.states:
+            queue.as_stored()
+
+    def _make_log(self, number: int, lane: int) -> Log:
+        self._removal.named.add(number)
+        files = self._files.get(number)
+        if files is not None or number in self._metas:
+            log = self._make_long_log(number, lane, files)
+        else:  # nothing of it was ever in segments, as of nearly all when there are many
+            log = Log(self.manager.hub.ledger, number, lane=lane)
+        small = self._small.pop(number, None)
+        if small is not None:
+            restore_unflushed(log, small)
+        if files is not None and self.segments is not None:
+            with contextlib.suppress(CorruptError):  # whoever reads it stops its queue; the sizes are only numbers
+                log.restore_sizes(log.first, log.flushed, self.segments.spans(number, log.first, log.flushed))
+        return log
+
+    def _make_long_log(self, number: int, lane: int, files: Any) -> Log:
+        meta = self._metas.pop(number, None)
+        first = upto = lane << 56
+        safe = 0
+        if meta is not None:
+            first, upto, safe = meta.first, meta.next, meta.safe
+        if files is not None:
+            upto, safe = max(upto, files.next), max(safe, files.next)
+        if safe:
+            self._safe[number] = safe
+        log = Log(self.manager.hub.ledger, number, lane=lane, first=first, next=upto)
+        if meta is not None:
+            log.stored_first, log.stored_next = first, meta.next
+        return log
+
+    def replay(self, kind: int, number: int, body: bytes) -> None:
+        """One record of the journal that belongs to queues; body: what follows its number."""
+        self.records.replay(kind, number, body)
+
+    def finish(self) -> dict[str, int]:
+        """Everything is replayed: what is derived is derived. Returns what was found, for the log."""
+        self.manager.hub.ledger.take_news()
+        self._removal.named |= self.records.passed_over
+        for state in self.manager.queues.values():
+            queue = state.queue
+            delays = queue.delays
+            if delays is not None:
+                try:
+                    for pairs in self.segments.due_pairs(delays.log.number) if self.segments is not None else ():
+                        delays.restore_pairs(pairs)
+                except CorruptError as error:
+                    self.reader.stop(queue, error)
+                delays.restored()
+            if queue.restored():
+                queue.notify()
+            self.manager.sums.measure(queue, state.groups.values())
+            for group in state.groups.values() if queue.ready_bytes_max >= 0 else ():
+                guess_ready_bytes(group, queue.ready_bytes_max)
+        for number, damage in self._removal.damaged.items():
+            if number in self.records.logs:
+                self.reader.stop(self.records.logs[number][0].queue, damage)
+        for number in self._small:
+            self.manager.log("error", "", "the stored state has messages of a log that no queue has: a queue is lost. "
+                             "Stop the broker and run `fluxmq log repair`, which gives them one",
+                             {"log": f"{number:016x}"})
+        self.manager.ended += [("l", number)
+                               for number in self._removal.settle(self._files, self.records.logs, self.manager.log)]
+        self._files.clear()
+        for rows in self._rows.values():
+            rows.clear()
+        self._metas.clear()
+        self.records.clear()
+        if not self.manager.queues:
+            return {}
+        return {"queues": len(self.manager.queues),
+                "queue_messages": sum(state.queue.depth for state in self.manager.queues.values())}
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def begin_export(self, upto: int) -> QueueExport:
+        """A checkpoint begins: which queues it must look at, namely those that changed since the last one. However many
+        there are, they are not looked at here: one that changes again before its turn is not listed once more."""
+        manager, made = self.manager, QueueExport(upto)
+        made.left = manager.hub.ledger.take_marked()
+        made.changed, manager.changed = manager.changed, set()
+        return made
+
+    def export(self, made: QueueExport) -> bool:
+        """Takes over some of the queues, each in one instant; what becomes of them afterwards is the next checkpoint's.
+        False: that was the last of them, and what ended by now is taken over too."""
+        work = EXPORT_WORK
+        while work > 0 and (made.left or made.changed):
+            work -= self._export_next(made)
+        while work > 0 and self.manager.ended:
+            kind, number = self.manager.ended.pop()
+            made.ended.append((kind, number))
+            made.deletes.append(key(kind, number))
+            if kind == "l":
+                self._removal.end(number)
+                self._safe.pop(number, None)
+                self.reader.forget(number)
+            work -= 1
+        if work <= 0:
+            return True
+        puts, deletes = self._removal.export()
+        made.puts += puts
+        made.deletes += deletes
+        return False
+
+    def _export_next(self, made: QueueExport) -> int:
+        """Returns how much work it was, in messages looked at or the like."""
+        if made.left:
+            queue = made.left.pop()
+            queue.marked = False
+            state = self.manager.states.get(queue)
+            changed = state in made.changed
+        else:
+            state, changed = made.changed.pop(), True
+            queue = state.queue
+        if state is None or not queue.durable or self.manager.states.get(queue) is not state:
+            return 1
+        if changed:
+            made.changed.discard(state)
+            made.recorded.append(state)
+        made.taken.append(queue)
+        self.looked += 1
+        return self._export_queue(made, state, changed)
+
+    def _export_queue(self, made: QueueExport, state: QueueState, changed: bool) -> int:
+        manager, queue, work = self.manager, state.queue, WORK_OF_A_QUEUE
+        if changed:
+            made.puts.append((key("q", queue.number), msgspec.msgpack.encode(manager.queue_record(state))))
+            if state.producers:
+                producers = {name: (highest, bits.to_bytes(-(-bits.bit_length() // 8), "big"))
+                             for name, (highest, bits) in state.producers.items()}
+                made.puts.append((key("d", queue.number), msgspec.msgpack.encode(producers)))
+                work += len(producers)
+        for name, group in state.groups.items():
+            work += self._export_group(made, state, group, name[1], changed)
+        for log in queue.logs:
+            # Nothing can be written to files that could not be opened: what they have not stays in the view.
+            small = log.number in self._removal.damaged or (
+                queue.kind == QUEUE_CLASSIC and log.unflushed_bytes <= self.small_bytes)
+            work += self._keep(made, queue, log) if small else self._export_log(made, queue, log)
+        if queue.delays is not None:
+            log, group = queue.delays.log, queue.delays.group
+            take_over = self._keep if log.number in self._removal.damaged else self._export_log
+            work += self._export_group(made, state, group, b"", changed) + take_over(made, queue, log)
+        return work
+
+    def _export_group(self, made: QueueExport, state: QueueState, group: Group, pattern: bytes, changed: bool) -> int:
+        group.flush_records()  # the view may not know what the journal was not told
+        if not group.dirty and not changed:
+            return 1
+        record = self.manager.group_record(state, group, pattern)
+        made.puts.append((key("g", group.number), msgspec.msgpack.encode((record, export_state(group)))))
+        return 1 + group.claims
+
+    def _keep(self, made: QueueExport, queue: Queue, log: Log) -> int:
+        """What no segment has of a small log, for the view; also of batches behind the checkpoint's."""
+        if not log.unflushed_bytes:
+            self._drop_kept(made, log)
+        elif log.kept_upto != log.next:
+            made.puts.append((key("k", log.number), log.next.to_bytes(8, "big") + unflushed(log, queue.needs(log))))
+            log.kept_upto = log.next
+        if log.first != log.stored_first or log.flushed != log.stored_next:
+            made.logs.append((log, log.first, log.flushed, None))
+        return 1
+
+    @staticmethod
+    def _drop_kept(made: QueueExport, log: Log) -> None:
+        if log.kept_upto != NOTHING:
+            log.kept_upto = NOTHING
+            made.deletes.append(key("k", log.number))
+
+    def _export_log(self, made: QueueExport, queue: Queue, log: Log) -> int:
+        work = 1
+        self._drop_kept(made, log)
+        if log.unflushed_bytes:
+            export = Export(log, made.upto, queue.needs(log))
+            work += log.unflushed_bytes // BYTES_OF_WORK
+            if export.messages:
+                made.blocks.append((log, export))
+            if export.left:
+                queue.mark()  # what came after the batch is the next checkpoint's, whether or not more comes
+        if log.exporting != log.flushed or log.first != log.stored_first or log.flushed != log.stored_next:
+            made.logs.append((log, log.first, log.exporting, queue))
+        return work
+
+    def give_back(self, made: QueueExport) -> None:
+        """There was no space for what was exported: the next export has it again, if it still counts then."""
+        made.blocks.clear()
+        self.manager.changed.update(state for state in made.recorded if state.queue in self.manager.states)
+        for queue in made.taken:
+            queue.mark()
+        self.manager.ended += made.ended
+
+    async def _in_thread(self, step: Callable[[], Any]) -> Any:
+        """A cancelled caller must not let the store close beside the executor's thread."""
+        self._work = self.driver.blocking(step)
+        return await self.driver.result_of(self._work)
+
+    async def idle(self) -> None:
+        """Nothing is under way in an executor's thread."""
+        if self._work is not None:
+            await self.driver.end_of(self._work)
+
+    async def write(self, made: QueueExport) -> AsyncIterator[None]:
+        """The segments take over what was exported; then, in parts, `made.take()` has what the view must know of it.
+        Raises ShortageError: the segments are as before; give_back() must follow, and an export anew."""
+        if self.segments is None:
+            return
+        safe = await self._in_thread(lambda: self._write_segments(made))
+        made.blocks.clear()  # or they would keep the chunks from being evicted
+        for at, (log, first, upto, exported) in enumerate(made.logs):
+            if log.number in safe:
+                self._safe[log.number] = safe[log.number]
+            meta = LogMeta(first, max(upto, first), self._safe.get(log.number, 0))
+            made.puts.append((key("l", log.number), msgspec.msgpack.encode(meta)))
+            log.stored_first, log.stored_next = meta.first, meta.next
+            self._removal.moved(log.number, first)
+            if exported is not None:
+                log.exported()
+                state = self.manager.states.get(exported)
+                if state is not None:  # what had been settled in between is not counted any more
+                    self.manager.sums.measure(exported, state.groups.values())
+            if at % EXPORT_WORK == EXPORT_WORK - 1:
+                yield
+        self.reader.evict()
+        yield
+
+    def _write_segments(self, made: QueueExport) -> dict[int, int]:
+        """In an executor's thread."""
+        assert self.segments is not None
+        safe = {log.number: self.segments.write(log.number, blocks) for log, blocks in made.blocks}
+        self.segments.sync([log.number for log, _ in made.blocks])
+        return safe
+
+    async def written(self) -> None:
+        """The view knows: files that nobody needs any more go."""
+        self._removal.written()
+        await self._in_thread(self._removal.remove)
+
+

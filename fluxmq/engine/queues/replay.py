@@ -1,0 +1,134 @@
+"""Dead letters as an operator has them: which are whose, what of them is still there, back they go.
+
+A queue of dead letters is a queue: whoever consumes it settles them. It may be that of several queues; each dead letter
+says where it comes from.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fluxmq._core.queue.log import Log, Record
+from fluxmq._core.queue.queue import QUEUE_STREAM
+from fluxmq.engine.ports.queues import Moved, QueueRefused
+from fluxmq.engine.queues.properties import FORMAT_AMQP091, partition_key_of, priority_of, told_in, without_deaths
+from fluxmq.model.mqtt import ReasonCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fluxmq.engine.queues.manager import QueueManager, QueueState
+
+__all__ = ["REPLAY_STEP", "Replay", "comes_from", "is_kept"]
+
+REPLAY_STEP = 500  # messages moved in one call
+NOTHING = 0xFFFFFFFFFFFFFFFF
+
+
+def is_kept(state: QueueState, log: Log, offset: int) -> bool:
+    """Whether some group still has to do with a message; of a stream, and where there is no group, always."""
+    return state.queue.kind == QUEUE_STREAM or not state.groups or any(
+        not group.is_settled(log.number, offset) for group in state.groups.values())
+
+
+def comes_from(record: Record, name: str) -> bool:
+    """Whether a dead letter is of this queue; what does not say is anybody's."""
+    origin = None
+    for key, value in told_in(record.format, record.properties):
+        if key == b"x-death-queue":
+            origin = value  # the last one is ours: its publisher may have said anything before
+    return origin is None or origin == name.encode()
+
+
+class Replay:
+    """Machine. Moves dead letters back, in steps."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self.manager = manager
+        # by queue and log: what is below a sweep has passed, until the sweep ends
+        self._passed: dict[tuple[str, int], int] = {}
+
+    def step(self, state: QueueState, dead: QueueState, selected: Sequence[tuple[int, int]] | None,
+             count: int) -> Moved:
+        """As QueuesPort.dead_replay."""
+        if self.manager.hub.ledger.full:
+            raise QueueRefused("full", self.manager.hub.ledger.full_why or "the disk is full",
+                               "make room, and replay them then")
+        most = min(count, REPLAY_STEP)
+        moved = 0
+        for log, wanted in self._wanted(dead, selected):
+            while moved < most:
+                record, loading = self._next(state, dead, log, wanted)
+                if loading:
+                    self.manager.read_on(dead.queue)
+                    return Moved(moved, True)
+                if record is None:
+                    break
+                if not self._back(state, dead, log, record, moved):
+                    self._passed.clear()
+                    return Moved(moved, False)
+                moved += 1
+        more = moved == REPLAY_STEP and moved < count
+        if not more:
+            self._passed.clear()
+        return Moved(moved, more)
+
+    @staticmethod
+    def _wanted(dead: QueueState, selected: Sequence[tuple[int, int]] | None) -> list[tuple[Log, list[int] | None]]:
+        queue = dead.queue
+        if selected is None:
+            return [(log, None) for log in queue.logs]
+        found: dict[int, list[int]] = {}
+        for partition, offset in sorted(set(selected)):
+            lane = offset >> 56
+            if 0 <= partition < queue.partitions and 0 <= lane < queue.lanes:
+                found.setdefault(partition * queue.lanes + lane, []).append(offset)
+        return [(queue.logs[at], offsets) for at, offsets in found.items()]
+
+    def _next(self, state: QueueState, dead: QueueState, log: Log,
+              wanted: list[int] | None) -> tuple[Record | None, bool]:
+        """The next dead letter to move; or that it must be read from disk first."""
+        key = (state.spec.name, log.number)
+        at = max(log.first, self._passed.get(key, 0)) if wanted is None else 0
+        while True:
+            if wanted is not None:
+                if not wanted:
+                    return None, False
+                at = max(wanted[0], log.first)
+            record = log.at_or_above(at) if at < log.next else None
+            if record is None and at < log.next and log.wanted != NOTHING:
+                return None, True
+            if wanted is not None:
+                named = wanted.pop(0)
+                if record is None or record.offset != named:
+                    continue  # it is gone
+            elif record is None:
+                return None, False
+            else:
+                self._passed[key] = record.offset  # not passed itself: it may be refused
+                at = record.offset + 1
+            if is_kept(dead, log, record.offset) and comes_from(record, state.spec.name):
+                return record, False
+
+    def _back(self, state: QueueState, dead: QueueState, log: Log, record: Record, moved: int) -> bool:
+        """One dead letter goes back, without what was said of its death. False: the queue takes no more; raises
+        QueueRefused when it has not taken any."""
+        said = record.format, record.properties
+        topic = record.topic  # of AMQP: exchange and routing key, which it kept
+        if record.format != FORMAT_AMQP091:
+            topic = dict(told_in(*said)).get(b"x-death-topic", b"$queue/" + state.queue.name)
+        reason = state.queue.append_message(
+            topic, record.payload, qos=record.qos, properties=without_deaths(*said), priority=priority_of(*said),
+            partition_key=partition_key_of(*said), format=record.format)
+        if reason:
+            if moved:
+                return False
+            if reason == ReasonCode.QUOTA_EXCEEDED:
+                raise QueueRefused("full", f"queue {state.spec.name} is full", "they stay where they are")
+            raise QueueRefused("invalid", f"message {record.offset} is larger than limits.max_message_size of queue "
+                                          f"{state.spec.name}", "it stays where it is")
+        groups = list(dead.groups.values()) or [self.manager.group(dead.queue, b"default")]
+        for group in groups:
+            group.settle_any(log.number, record.offset)
+            group.flush_records()  # in the batch of the append
+        dead.queue.notify()
+        return True

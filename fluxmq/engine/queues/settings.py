@@ -1,0 +1,135 @@
+"""What a queue's declaration sets in the compiled queue and its groups."""
+from __future__ import annotations
+
+import string
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import POLICY_AMQP091, QUEUE_CLASSIC, QUEUE_STREAM, Queue
+from fluxmq.engine.queues.dead_letters import bury, make_room
+from fluxmq.engine.queues.deduplication import is_repeated, with_sequence
+from fluxmq.engine.queues.delays import first_delayed, more_is_due
+from fluxmq.engine.queues.retry import deliveries_max
+from fluxmq.model.amqp_queues import NO_TERMS, Declared, QueueTerms, spec_of
+from fluxmq.model.queues import NAME_BYTES_MAX, name_problem
+
+if TYPE_CHECKING:
+    from fluxmq._core.queue.group import Group
+    from fluxmq.engine.queues.manager import QueueManager, QueueState
+    from fluxmq.model.queues import QueueSpec
+
+__all__ = ["PREFIX", "Asked", "configure", "configure_group", "filters_of"]
+
+PREFIX = b"$queue/"
+PLAIN = (string.ascii_letters + string.digits + "_-.:").encode()
+
+
+class Asked:
+    """What compiled queues and groups call, made once: a method is a new object each time that it is named. plain: what
+    all queues are configured like that AMQP declared without arguments; of no use but that."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self.first_delayed = partial(first_delayed, manager)
+        self.more_is_due = partial(more_is_due, manager)
+        self.read_on = manager.read_on
+        self.is_repeated = partial(_is_repeated, manager)
+        self.produced = partial(_produced, manager)
+        self.full = partial(_full, manager)
+        self.dead = partial(_dead, manager)
+        self.wake_up = manager.hub.wake_up
+        ledger = manager.hub.ledger
+        self.plain = Queue(ledger, 0, b"", QUEUE_CLASSIC, [Log(ledger, 0)])
+        spec = spec_of(Declared(b"/", b"", True, False, False, {}), NO_TERMS)
+        _configure(self, self.plain, spec, NO_TERMS)
+
+
+def _is_repeated(manager: QueueManager, queue: Queue, producer: bytes, sequence: int) -> bool:
+    state = manager.states.get(queue)
+    return state is not None and is_repeated(state.producers.get(producer), sequence)
+
+
+def _produced(manager: QueueManager, queue: Queue, producer: bytes, sequence: int) -> None:
+    state = manager.states.get(queue)
+    if state is not None:  # else a stale route led to a queue that is no more
+        state.note_produced(producer, with_sequence(state.producers.get(producer), sequence))
+        manager.note_changed(state)
+
+
+def _full(manager: QueueManager, queue: Queue) -> bool:
+    return make_room(manager, manager.states[queue])
+
+
+def _dead(manager: QueueManager, group: Group, log: Log, offset: int, deliveries: int, reason: str) -> None:
+    state = manager.states.get(group.owner) if isinstance(group.owner, Queue) else None
+    if state is not None:
+        bury(manager, state, log, offset, deliveries, reason, group.name)
+
+
+def filters_of(spec: QueueSpec) -> list[bytes]:
+    """Of the topics that a queue takes. One whose name is no level of a topic has no address there."""
+    raw = spec.raw
+    own = [PREFIX + raw + b"/#"] if _is_level(raw) else []
+    return [*own, *(topic.encode() for topic in spec.topics)] if spec.topics else own
+
+
+def _is_level(raw: bytes) -> bool:
+    odd = raw.translate(None, PLAIN)
+    if not odd and len(raw) <= NAME_BYTES_MAX:  # as nearly all are, and a start asks it of each
+        return True
+    return b"/" not in odd and b"\0" not in odd and not name_problem(raw.decode("utf-8", "replace"))
+
+
+def configure(manager: QueueManager, state: QueueState) -> None:
+    """The queue is from now on as `state` says."""
+    queue, spec, terms = state.queue, state.spec, state.terms
+    if terms is NO_TERMS:
+        queue.configure_like(manager.asked.plain)
+    else:
+        _configure(manager.asked, queue, spec, terms)
+        if terms is not None and terms.overflow == "reject-publish-dlx" and terms.dead_exchange is not None:
+            queue.on_overflow = partial(_overflowed, manager, state)
+    for group in state.groups.values():
+        configure_group(manager, state, group)
+
+
+def _configure(asked: Asked, queue: Queue, spec: QueueSpec, terms: QueueTerms | None) -> None:
+    queue.payload_max = spec.limits.max_message_size
+    queue.capture_confirmed = spec.capture == "confirmed"
+    # The same objects for all queues, which are given the queue: there may be a hundred thousand of them.
+    queue.on_delayed = asked.first_delayed if spec.type != "stream" else None
+    queue.wake = asked.wake_up
+    queue.on_due = asked.more_is_due
+    queue.on_stalled = asked.read_on
+    queue.is_repeated = asked.is_repeated
+    queue.on_produced = asked.produced
+    if terms is not None and queue.kind != QUEUE_STREAM:
+        queue.set_policy(POLICY_AMQP091)
+        queue.ready_max = terms.length_max
+        queue.ready_bytes_max = terms.bytes_max
+        queue.drop_head = terms.overflow == "drop-head"
+        queue.ttl_ms = max(terms.ttl_ms, 0)
+        queue.at_once = terms.ttl_ms == 0
+    else:
+        queue.messages_max = spec.limits.max_depth
+        queue.bytes_max = spec.limits.max_bytes
+        queue.ttl_ms = int(spec.limits.message_ttl * 1000)
+        queue.drop_head = spec.overflow == "drop-head"
+        queue.on_full = asked.full if spec.overflow == "drop-head" or spec.type == "stream" else None
+
+
+def _overflowed(manager: QueueManager, state: QueueState, *message: Any) -> None:
+    if manager.on_amqp_refused is not None:
+        manager.on_amqp_refused(state, *message)
+
+
+def configure_group(manager: QueueManager, state: QueueState, group: Group) -> None:
+    """How often a message is delivered; whether it dies as soon as it may, and whether anybody wants it then."""
+    terms = state.terms
+    if terms is None:
+        group.buries = bool(state.spec.dead_letter_queue)
+        group.deliveries_max = deliveries_max(manager.retry_terms(state, group))
+    else:
+        group.set_policy(POLICY_AMQP091)
+        group.buries = terms.dead_exchange is not None
+        group.deliveries_max = max(terms.delivery_limit + 1, 0) if terms is not NO_TERMS else 0

@@ -1,0 +1,162 @@
+"""What consumers say about messages they have: `$ack`, `$nack`, `$reject`, `$extend`, `$commit`.
+
+An order names a message of a queue (user property `message-id`, or `partition` and `offset`) and is about the claim
+that the client has on it. A client may consume a queue several times, in several groups or with several filters: the
+order is about the subscription that has the message in hand; `group-id` is needed only where that leaves a choice.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fluxmq._core.errors import FluxError
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
+from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.model.mqtt import ReasonCode
+
+__all__ = ["Consumer", "OrderRefused", "obey"]
+
+VERBS = ("$ack", "$nack", "$reject", "$extend", "$commit")
+DELAY_MS_MAX = 366 * 24 * 3600 * 1000
+LEASE_MS_MAX = 7 * 24 * 3600 * 1000
+REASON_LENGTH_MAX = 1000
+
+
+class Consumer(msgspec.Struct):
+    """A subscription to a queue while its client is connected. group: of a stream None without `consumer-group`.
+    members: one, or a reader for each partition of a stream."""
+
+    queue: Queue
+    group: Any
+    members: list[Any]
+
+
+class OrderRefused(FluxError):
+    """reason: of MQTT 5, for PUBACK. text: one sentence for the client."""
+
+    def __init__(self, text: str, reason: int = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR) -> None:
+        super().__init__(text)
+        self.text = text
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type, tuple[str, int]]:
+        return type(self), (self.text, self.reason)
+
+
+def obey(manager: QueueManager, queue: Queue, mine: list[Consumer], verb: str, asked: dict[str, str]) -> None:
+    """Does it, or raises OrderRefused. mine: the client's consumers of this queue. asked: the user properties.
+
+    Everything is recorded when this returns, so that the answer waits for it.
+    """
+    if verb not in VERBS:
+        raise OrderRefused(f"there is no {verb}; there are {', '.join(VERBS)}", ReasonCode.TOPIC_NAME_INVALID)
+    if (verb == "$commit") != (queue.kind == QUEUE_STREAM):
+        raise OrderRefused(f"{verb} is not for a stream, which has $commit" if verb != "$commit" else
+                           "$commit is for streams: here each message is settled by $ack, $nack or $reject",
+                           ReasonCode.TOPIC_NAME_INVALID)
+    if asked.get("group-id"):
+        mine = [one for one in mine if one.group is not None and one.group.name == asked["group-id"].encode()]
+    if not mine:
+        group = f" in the group {asked['group-id']}" if asked.get("group-id") else ""
+        raise OrderRefused(f"this client does not consume the queue{group}")
+    log, offset = _place(queue, asked)
+    if verb == "$commit":
+        _commit(mine, log, offset)
+        return
+    act = _action(manager, queue, verb, asked)
+    if _truth(asked, "upto"):
+        for one in mine:
+            for member in one.members:
+                for at in one.group.held_upto(log.number, offset, member):
+                    act(one.group, log.number, at, one.group.claim_of(log.number, at)[0])
+    else:
+        _one(mine, log, offset, verb, act)
+    for one in mine:
+        one.group.flush_records()
+
+
+def _one(mine: list[Consumer], log: Log, offset: int, verb: str, act: Any) -> None:
+    """The order about a single message."""
+    free = None
+    elsewhere = False
+    for one in mine:
+        claim = one.group.claim_of(log.number, offset)
+        if claim is None:
+            continue
+        deliveries, holder = claim
+        if holder in one.members:
+            act(one.group, log.number, offset, deliveries)
+            return
+        elsewhere = elsewhere or holder is not None
+        if holder is None and verb != "$extend":
+            free = free or (one.group, deliveries)
+    if free is not None:  # its time was over, but nobody has had it since
+        act(free[0], log.number, offset, free[1])
+    elif elsewhere:
+        raise OrderRefused("another consumer has this message by now: its visibility timeout had passed")
+    elif not all(one.group.is_settled(log.number, offset) for one in mine):
+        raise OrderRefused("this client does not have this message to settle")
+    elif verb != "$ack":
+        raise OrderRefused("this message is settled already")
+
+
+def _action(manager: QueueManager, queue: Queue, verb: str, asked: dict[str, str]) -> Any:
+    """(group, log number, offset, deliveries) -> what becomes of the message."""
+    if verb == "$ack":
+        return lambda group, log, offset, deliveries: group.settle_at(log, offset)
+    if verb == "$nack":
+        delay = _number(asked, "delay", DELAY_MS_MAX) if "delay" in asked else None
+        return lambda group, log, offset, deliveries: group.give_back_at(
+            log, offset, manager.backoff_ms(queue, group, deliveries) if delay is None else delay, True)
+    if verb == "$reject":
+        reason = asked.get("reason", "")[:REASON_LENGTH_MAX] or "rejected"
+        return lambda group, log, offset, deliveries: group.reject_at(log, offset, reason)
+    lease = _number(asked, "lease", LEASE_MS_MAX)
+    return lambda group, log, offset, deliveries: group.extend(log, offset, lease)
+
+
+def _commit(mine: list[Consumer], log: Log, offset: int) -> None:
+    readers = [reader for one in mine if one.group is not None for reader in one.members if reader.log is log]
+    if not readers:
+        raise OrderRefused("$commit needs a subscription with consumer-group: there is no position to remember")
+    if offset >= log.next:
+        raise OrderRefused(f"there is no message {offset}; the next one will be {log.next}")
+    readers[0].commit(offset + 1)
+
+
+def _place(queue: Queue, asked: dict[str, str]) -> tuple[Log, int]:
+    """The log and offset of `message-id` as it was delivered, or of `partition` and `offset`."""
+    if "message-id" in asked:
+        partition, colon, offset = asked["message-id"].partition(":")
+        if not colon:
+            partition = "?"
+    else:
+        partition, offset = asked.get("partition", "0"), asked.get("offset", "")
+    if not (_is_number(partition) and _is_number(offset)):
+        raise OrderRefused("the user property message-id, as it was delivered, must say which message; or partition "
+                           "and offset, which are decimal numbers")
+    lane = int(offset) >> 56
+    if int(partition) >= queue.partitions or lane >= queue.lanes:
+        raise OrderRefused(f"there is no such message: the queue has {queue.partitions} partitions, from 0 on")
+    log: Log = queue.logs[int(partition) * queue.lanes + lane]
+    return log, int(offset)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 20
+
+
+def _number(asked: dict[str, str], name: str, most: int) -> int:
+    text = asked.get(name, "")
+    if not _is_number(text) or int(text) > most:
+        raise OrderRefused(f"{name} is a number of milliseconds up to {most}" + (f", not {text!r}" if text else ""))
+    return int(text)
+
+
+def _truth(asked: dict[str, str], name: str) -> bool:
+    text = asked.get(name, "false").lower()
+    if text not in ("true", "false", "1", "0"):
+        raise OrderRefused(f"{name} is true or false, not {text!r}")
+    return text in ("true", "1")

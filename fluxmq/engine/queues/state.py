@@ -1,0 +1,71 @@
+"""What the engine keeps with a compiled Queue: its declaration, its groups, and what is counted or due of it."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.queue import Queue
+from fluxmq.engine.queues.retry import Contract
+from fluxmq.model.amqp_queues import Declared, read_arguments
+from fluxmq.model.queues import QueueSpec
+
+__all__ = ["QueueState"]
+
+# What most queues have of what few queues need: there may be a hundred thousand of them.
+NONE: Mapping[object, object] = MappingProxyType({})
+
+
+class QueueState:
+    """What the engine keeps with a Queue."""
+
+    __slots__ = ("commit_due_ms", "configured", "contracts", "dead_lettered", "declared", "died", "due_at", "groups",
+                 "had_consumer", "idle_since_ms", "owner", "producers", "queue", "retained", "retention_due_ms", "spec",
+                 "terms")
+
+    def __init__(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None) -> None:
+        self.spec = spec
+        self.queue = queue
+        # As AMQP declared it, and what that means; None: it was not AMQP.
+        self.declared = declared
+        self.terms = read_arguments(declared) if declared is not None else None
+        self.owner: object = None  # of an exclusive queue: the connection
+        self.had_consumer = False  # of AMQP
+        self.groups: dict[tuple[bytes, bytes], Group] = {}
+        # Of groups whose consumers said something. This and what follows are set with note_contract() and its kin.
+        self.contracts: Mapping[Group, Contract] = NONE  # type: ignore[assignment]
+        # id -> (highest sequence, bitmap of those below it)
+        self.producers: Mapping[bytes, tuple[int, int]] = NONE  # type: ignore[assignment]
+        # messages given up, by DEATHS: whether or not they went to dead letters
+        self.died: Mapping[str, int] = NONE  # type: ignore[assignment]
+        self.dead_lettered = 0
+        self.configured = False
+        self.idle_since_ms = 0
+        # of clock.py
+        self.due_at: int | None = None
+        self.commit_due_ms = 0
+        self.retention_due_ms = 0
+        self.retained = 0
+
+    def note_contract(self, group: Group, contract: Contract | None) -> None:
+        """None: the group is no more."""
+        if contract is None:
+            if isinstance(self.contracts, dict):
+                self.contracts.pop(group, None)
+        elif isinstance(self.contracts, dict):
+            self.contracts[group] = contract
+        else:
+            self.contracts = {group: contract}
+
+    def note_produced(self, producer: bytes, known: tuple[int, int]) -> None:
+        """What of a producer was appended."""
+        if isinstance(self.producers, dict):
+            self.producers[producer] = known
+        else:
+            self.producers = {producer: known}
+
+    def note_death(self, reason: str) -> None:
+        """One message more was given up."""
+        if not isinstance(self.died, dict):
+            self.died = {}
+        self.died[reason] = self.died.get(reason, 0) + 1

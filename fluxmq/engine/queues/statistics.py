@@ -1,0 +1,65 @@
+"""Queues in numbers: of one, of all. For metrics, `$SYS` and the admin ring; nothing here looks at a message.
+
+What has happened is counted where it happens (queue_counts_t in _core/queue/claim.pxd, QueueState.died); what is there
+now is measured when somebody asks. What a deleted queue had counted stays in the totals: a counter never falls.
+
+Totals are sums that follow what changes (QueueSums in _core/queue/stats.pyx): with a hundred thousand queues, to add
+them all up takes a second.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from fluxmq._core.queue.stats import group_numbers, queue_counts, queue_numbers
+from fluxmq.engine.queues.manager import KINDS, QueueManager, QueueState
+
+__all__ = ["DEATHS", "as_metrics", "counts_of", "group_lags", "numbers_of", "totals"]
+
+DEATHS = ("rejected", "max_retries", "expired", "overflow")
+Series = dict[tuple[str, ...], float]
+WAITING = ("ready", "unsettled", "delayed")
+NOW = ("messages", "bytes", "ready", "unsettled", "consumers", "groups", "delayed")
+
+
+def counts_of(state: QueueState) -> dict[str, int]:
+    """What has happened: queue_counts_t, died_<reason>, dead_lettered. Since the start, or since the queue was made."""
+    return queue_counts(state.queue) | {f"died_{reason}": state.died.get(reason, 0) for reason in DEATHS} | {
+        "dead_lettered": state.dead_lettered}
+
+
+def numbers_of(state: QueueState) -> dict[str, int]:
+    """What is there now, of NOW, as queue_numbers says it."""
+    return dict(zip(NOW, queue_numbers(state.queue, state.groups.values()), strict=True))
+
+
+def group_lags(state: QueueState) -> dict[str, int]:
+    """By group: messages it has not settled, of a stream those it has not read; groups that differ in their filter
+    only are one."""
+    found: Counter[str] = Counter()
+    for (name, _), group in state.groups.items():
+        found[name.decode("utf-8", "replace")] += sum(group_numbers(group))
+    return found
+
+
+def as_metrics(happened: Mapping[str, int], now: Mapping[str, int]) -> dict[str, float | Series]:
+    """Both as model/metrics.py calls them, without the beginning of the name: `appended_total`, …"""
+    refused: Series = {(name.removeprefix("refused_"),): number for name, number in happened.items()
+               if name.startswith("refused_")}
+    messages: Series = {(name,): now[name] for name in WAITING}
+    died: Series = {(reason,): happened[f"died_{reason}"] for reason in DEATHS}
+    return {
+        "groups": now["groups"], "consumers": now["consumers"], "bytes": now["bytes"],
+        "messages": messages, "refused_total": refused, "died_total": died,
+        **{f"{name}_total": happened[name] for name in (
+            "appended", "repeated", "capture_lost", "delivered", "redelivered", "settled", "dead_lettered")}}
+
+
+def totals(manager: QueueManager) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """Of all queues: (what has happened, what is there now, how many of each type)."""
+    manager.sums.catch_up(manager.states)
+    for state in manager.streams:  # their readers move on without anybody being told
+        manager.sums.measure(state.queue, state.groups.values())
+    happened = Counter(manager.sums.counts())
+    happened.update(manager.counted)
+    return happened, dict(zip(NOW, manager.sums.now(), strict=True)), {kind: manager.kinds[kind] for kind in KINDS}

@@ -1,0 +1,139 @@
+"""The records of one commit line, applied to sessions: at a start the journal's, while the node runs those of another
+node's line as they are committed there.
+
+Numbers of sessions and messages are unique within their line. So each line has tables of its own (Loader), and a
+session that comes of another line is a copy: nothing is routed to it, no client reaches it and no checkpoint writes it,
+until Broker.restore puts it to work. What is retained has no number but a topic, and is where everybody looks for it.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from fluxmq._core.hub.persist import Loader
+from fluxmq._core.memory.commits import Line
+from fluxmq._core.memory.namespace import ROOT, Namespace
+from fluxmq._core.pubsub.session import Session
+from fluxmq.engine import stored
+from fluxmq.engine.broker import (
+    RECORD_LINK,
+    RECORD_SESSION,
+    RECORD_SESSION_END,
+    RECORD_SUBSCRIBE,
+    RECORD_UNSUBSCRIBE,
+    Broker,
+)
+from fluxmq.engine.sessions.state import Head, SessionState, Subscription
+
+__all__ = ["SessionLine"]
+
+_COLD = (RECORD_SESSION, RECORD_SESSION_END, RECORD_SUBSCRIBE, RECORD_UNSUBSCRIBE, RECORD_LINK)
+
+
+class SessionLine:
+    """Machine. on_other: (kind, number, body), a record that is not about sessions, messages or what is retained."""
+
+    def __init__(self, broker: Broker, line: Line, on_other: Callable[[int, int, bytes], None]) -> None:
+        self.broker = broker
+        self.line = line
+        self.loader = Loader(broker.hub, self._on_cold, line)
+        self.ended: list[int] = []  # sessions that are no more
+        self._on_other = on_other
+
+    @property
+    def sessions(self) -> dict[int, Session]:
+        """By number."""
+        return self.loader.sessions
+
+    def apply(self, records: bytes) -> None:
+        """What was committed together: a batch of a journal, or what Line.submit gave. Raises CorruptError, or one of
+        stored.WRONG_SHAPE."""
+        self.loader.replay(records)
+        if self.line.number:
+            self.loader.let_go()  # a message is in one record, with all sessions that get it
+
+    def load_session(self, number: int, value: bytes) -> None:
+        """A session from the view; its messages were added to the loader before. Raises as apply."""
+        copy = stored.session_of(self.loader.head_of(value))
+        session = self._make(number, copy.head)
+        if session is None:
+            self.ended.append(number)
+            return
+        for kept in copy.subscriptions:
+            self._subscribe(session, kept)
+        self.loader.fill_session(session, value)
+
+    def one_per_client(self) -> None:
+        """Of two sessions with the same name (a crash came before the record of the older one's end was durable) the
+        newer stays."""
+        newest: dict[tuple[Namespace, bytes], Session] = {}
+        for number in sorted(self.sessions):
+            session = self.sessions[number]
+            client = session.namespace, session.name
+            older = newest.get(client)
+            if older is not None:
+                self._forget(self.sessions.pop(older.number))
+            newest[client] = session
+
+    def _forget(self, session: Session) -> None:
+        session.clear()
+        session.data = None
+        self.ended.append(session.number)
+
+    def _make(self, number: int, head: Head) -> Session | None:
+        """None: its namespace has ended."""
+        hub = self.broker.hub
+        # An earlier version wrote the name, and knew one only.
+        namespace = hub.add_namespace(head.namespace or ROOT) if isinstance(head.namespace, bytes) else (
+            self.line.namespace(head.namespace))
+        if namespace is None:
+            return None
+        session = hub.new_session(head.name, number, namespace)
+        session.data = SessionState(session)
+        if self.line.number == 0:
+            self.broker.session_number_last = max(self.broker.session_number_last, number)
+        self._apply_head(session, head)
+        return session
+
+    @staticmethod
+    def _apply_head(session: Session, head: Head) -> None:
+        state: SessionState = session.data
+        state.version, state.expiry_s, state.keep_alive_s = head.version, head.expiry_s, head.keep_alive_s
+        state.since_ms, state.will, state.username = head.since_ms, head.will, head.username
+        state.kept, state.restored = head.kept, head.connected
+        session.journalled = head.kept
+
+    def _subscribe(self, session: Session, kept: Subscription) -> None:
+        session.subscriptions[kept.filter] = (kept.options, kept.identifier)
+        self.broker.remember_consume(session, kept.filter, kept.consume)
+
+    def _on_cold(self, kind: int, number: int, body: bytes) -> None:
+        if kind not in _COLD:
+            self._on_other(kind, number, body)
+            return
+        session = self.sessions.get(number)
+        if kind == RECORD_SESSION:
+            head = stored.head_of(body)
+            if session is None:
+                if (made := self._make(number, head)) is not None:
+                    self.sessions[number] = made
+            else:
+                self._apply_head(session, head)
+        elif session is None:
+            return  # its end is in the view already
+        elif kind == RECORD_SESSION_END:
+            self._forget(self.sessions.pop(number))
+        elif kind == RECORD_SUBSCRIBE:
+            self._subscribe(session, stored.subscription_of(body))
+        elif kind == RECORD_UNSUBSCRIBE:
+            session.subscriptions.pop(stored.unsubscribed_of(body), None)
+        else:
+            link = stored.link_of(body)
+            state: SessionState = session.data
+            state.restored, state.since_ms, state.expiry_s = link.connected, link.since_ms, link.expiry_s
+            if not link.will_pending:
+                state.will = None
+
+    def take_ended(self) -> Iterable[int]:
+        """Numbers of sessions that are no more; the caller's."""
+        ended, self.ended = self.ended, []
+        return ended

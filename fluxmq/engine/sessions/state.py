@@ -1,0 +1,127 @@
+"""What the cold verbs keep with each session, and what of it goes to disk.
+
+A Session (_core/pubsub/session.pyx) holds what the hot verbs need; `Session.data` holds a SessionState. `Head` and
+`Link` are the bodies of the SESSION and LINK records (after the session's number) and part of the view's copy;
+msgpack arrays, so that a field added at the end is read as its default from an older file.
+"""
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from fluxmq._core.pubsub.session import Session
+from fluxmq.engine.queues.retry import SILENT, Contract
+
+__all__ = ["EXPIRY_NEVER", "ClientConnection", "Consume", "Head", "Link", "SessionState", "Subscription", "Will"]
+
+EXPIRY_NEVER = 0xFFFFFFFF  # Session Expiry Interval, MQTT 5.0 section 3.1.2.11.2
+
+
+class Will(msgspec.Struct, array_like=True, frozen=True):
+    """A will message, MQTT 5.0 section 3.1.2.5.
+
+    properties: wire bytes that travel as they are. delay_s: Will Delay Interval. expiry_s: Message Expiry Interval,
+    counted from publication; None = never.
+    """
+
+    topic: bytes
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: bytes = b""
+    delay_s: int = 0
+    expiry_s: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Its bytes towards session.max_state_bytes."""
+        return len(self.topic) + len(self.payload) + len(self.properties)
+
+
+class Head(msgspec.Struct, array_like=True):
+    """A session as CONNECT made it. namespace: its number in the line of the record; an earlier version wrote its name.
+    since_ms: steady clock at the last change of `connected`."""
+
+    name: bytes
+    namespace: int | bytes
+    version: int
+    expiry_s: int
+    connected: bool
+    since_ms: int
+    keep_alive_s: int
+    kept: bool
+    will: Will | None = None
+    username: str | None = None
+
+
+class Consume(msgspec.Struct, array_like=True, frozen=True):
+    """What a subscriber of a queue asks for in user properties of its SUBSCRIBE (docs/queues.md).
+
+    group: b"" = the default group of a classic queue, none for a stream. manual: `ack: manual`. prefetch: unsettled
+    messages at most; 0 = as many as the Receive Maximum. position: where a stream (or a new group) begins. lease_ms:
+    visibility timeout; None = the queue's. exclusive: partitions belong to one member each. contract: of its group.
+    """
+
+    group: bytes = b""
+    manual: bool = False
+    prefetch: int = 0
+    position: str = ""
+    lease_ms: int | None = None
+    exclusive: bool = False
+    contract: Contract = SILENT
+
+
+class Subscription(msgspec.Struct, array_like=True, frozen=True):
+    """A subscription on disk: a SUBSCRIBE record, and part of the view's copy of a session."""
+
+    filter: bytes
+    options: int
+    identifier: int
+    consume: Consume | None = None
+
+
+class Link(msgspec.Struct, array_like=True):
+    """What a disconnect changes."""
+
+    connected: bool
+    since_ms: int
+    expiry_s: int
+    will_pending: bool
+
+
+class ClientConnection(Protocol):
+    """What the engine asks of whoever carries a client."""
+
+    def displaced(self, reason: int) -> None:
+        """Another connection took over, or an administrator acted: tell the client and close."""
+
+
+class SessionState:
+    """The cold half of a session."""
+
+    __slots__ = ("connection", "consumers", "consumes", "epoch", "expiry_s", "keep_alive_s", "kept",
+                 "resting", "restored", "session", "since_ms", "username", "version", "will")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.connection: ClientConnection | None = None
+        self.consumes: dict[bytes, Consume] | None = None  # of subscriptions to queues: what was asked for with them
+        self.consumers: dict[bytes, Any] | None = None  # filter -> who takes messages while the client is connected
+        self.version = 4
+        self.expiry_s = 0
+        self.keep_alive_s = 0
+        self.since_ms = 0
+        self.will: Will | None = None
+        self.username: str | None = None
+        self.kept = False  # outlives its connection
+        self.resting: frozenset[bytes] = frozenset()  # of its subscriptions: those that permissions forbid for now
+        self.epoch = 0  # grows with every connect and disconnect: timers of an earlier life do nothing
+        self.restored = False  # came from disk and has not been connected since
+
+    def head(self) -> Head:
+        """`connected` also while what the broker's death began is not over: the will that waits for the client's
+        patience, the end of a session that does not outlive its connection."""
+        connected = self.connection is not None or (self.restored and (self.will is not None or self.expiry_s == 0))
+        return Head(self.session.name, self.session.namespace.number, self.version, self.expiry_s, connected,
+                    self.since_ms, self.keep_alive_s, self.kept, self.will, self.username)
