@@ -89,7 +89,7 @@ class Queue:
         group: those who share the messages; of a stream, whose position is remembered. prefetch: messages that may be
         unsettled here. ack: "manual", settled by ack() and its kin; "auto", when the next one is asked for. routing: a
         filter of routing keys. offset: where to begin: "first", "last", "next", "resume", a number, a datetime. The
-        rest is the contract of the group. Raises at the first message asked for: SubscribeRefused, and UsageError when
+        rest is the group's retry policy. Raises at the first message asked for: SubscribeRefused, and UsageError when
         this client consumes the same already, for the server has one subscription of a client to a filter.
         """
         if ack not in ("auto", "manual"):

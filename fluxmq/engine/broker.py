@@ -316,7 +316,7 @@ class Broker:
         self._add_subscription(session, filter_, options & OPTIONS_MASK, identifier)
         self._record(session, RECORD_SUBSCRIBE, Subscription(filter_, options & OPTIONS_MASK, identifier, consume))
         if consume is not None and self.consumers is not None:
-            self.consumers.agree(session.namespace, filter_, consume)
+            self.consumers.update_retry_policy(session.namespace, filter_, consume)
             return granted, False
         handling = options >> 4 & 3
         return granted, share is None and handling != RETAIN_HANDLING_NEVER and not (

@@ -16,7 +16,7 @@ from typing import Any
 from fluxmq._core.mqtt.props import decode_properties
 from fluxmq.engine.queues.positions import read_position
 from fluxmq.engine.queues.properties import with_length
-from fluxmq.engine.queues.retry import Contract
+from fluxmq.engine.queues.retry import RetryPolicy
 from fluxmq.engine.sessions.state import Consume
 from fluxmq.model.mqtt import PacketType, Property
 
@@ -66,11 +66,11 @@ def read_consume(asked: dict[str, str]) -> Consume:
     exclusive = asked.get("exclusive", "false").lower()
     if exclusive not in TRUTHS:
         raise ValueError(f"exclusive is true or false, not {exclusive!r}")
-    return Consume(group, ack == "manual", prefetch, position, lease_ms, TRUTHS[exclusive], _contract(asked))
+    return Consume(group, ack == "manual", prefetch, position, lease_ms, TRUTHS[exclusive], _retry_policy(asked))
 
 
-def _contract(asked: dict[str, str]) -> Contract:
-    return Contract(_number(asked, "max-retries", RETRIES_MAX) if "max-retries" in asked else None,
+def _retry_policy(asked: dict[str, str]) -> RetryPolicy:
+    return RetryPolicy(_number(asked, "max-retries", RETRIES_MAX) if "max-retries" in asked else None,
                     _decimal(asked, "initial-backoff", 0, BACKOFF_SECONDS_MAX, " seconds"),
                     _decimal(asked, "max-backoff", 0, BACKOFF_SECONDS_MAX, " seconds"),
                     _decimal(asked, "backoff-multiplier", 1, MULTIPLIER_MAX))

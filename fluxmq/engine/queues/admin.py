@@ -19,7 +19,7 @@ from fluxmq.engine.queues.manager import NOTHING, PREFIX, QueueManager, QueueSta
 from fluxmq.engine.queues.pages import logs_of, page_of
 from fluxmq.engine.queues.properties import FORMAT_AMQP091, encode_users, with_length
 from fluxmq.engine.queues.replay import Replay, comes_from, is_kept
-from fluxmq.engine.queues.retry import SILENT
+from fluxmq.engine.queues.retry import UNSPECIFIED
 from fluxmq.engine.queues.statistics import counts_of, numbers_of
 from fluxmq.model.mqtt import PacketType, Property, ReasonCode
 from fluxmq.model.queues import Retry, read_spec, write_spec
@@ -204,8 +204,8 @@ class QueueAdmin:
             members = [{"client": reader.client or "", "held": reader.held, "limited": reader.limited}
                        for reader in state.queue.readers if reader.group is group]
         lag = sum(max(cursor.log.next - max(cursor.next, cursor.log.first), 0) for cursor in group.cursors)
-        terms = {} if stream else {"retry": retry_of(self.manager.retry_terms(state, group)),
-                                   "contract": list(state.contracts.get(group, SILENT).said())}
+        terms = {} if stream else {"retry": retry_of(self.manager.effective_retry(state, group)),
+                                   "contract": list(state.retry_policies.get(group, UNSPECIFIED).specified())}
         return {"name": group.name.decode(), "filter": pattern.decode(), "mode": group.mode, "members": members,
                 **terms, "claimed": group.claims, "lag": lag if stream else group.lag,
                 "positions": [{"partition": cursor.partition, "next": cursor.next, "settled": cursor.floor}

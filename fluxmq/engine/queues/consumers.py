@@ -17,7 +17,7 @@ from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.queue.queue import QUEUE_STREAM
 from fluxmq.engine.queues.manager import QueueManager
-from fluxmq.engine.queues.retry import PROPERTIES, SILENT, backoff_problem
+from fluxmq.engine.queues.retry import PROPERTIES, UNSPECIFIED, backoff_problem
 from fluxmq.engine.queues.settle_topics import Consumer, OrderRefused, obey
 from fluxmq.engine.sessions.state import Consume
 from fluxmq.model.mqtt import ReasonCode
@@ -93,9 +93,9 @@ class QueueConsumers:
         if queue.kind == QUEUE_STREAM:
             if share:
                 return ReasonCode.TOPIC_FILTER_INVALID, "a stream is not shared: each subscriber reads all of it"
-            for said in consume.contract.said():
+            for field in consume.retry_policy.specified():
                 return (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
-                        f"{PROPERTIES[said]} is not for a stream, which gives nothing a second time")
+                        f"{PROPERTIES[field]} is not for a stream, which gives nothing a second time")
             return 0, ""
         if qos == 0:  # nobody would say what has been settled
             return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "a queue is consumed with QoS 1 or 2"
@@ -103,8 +103,8 @@ class QueueConsumers:
         group = state.groups.get((share or consume.group or GROUP_DEFAULT, rest))
         if consume.exclusive and group is not None and group.members and group.mode == "shared":
             return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the group has members that share, and goes on so"
-        problem = backoff_problem(self.manager.retry_terms(state, group) if group is not None else state.spec.retry,
-                                  consume.contract)
+        problem = backoff_problem(self.manager.effective_retry(state, group) if group is not None else state.spec.retry,
+                                  consume.retry_policy)
         return (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, problem) if problem else (0, "")
 
     @staticmethod
@@ -112,15 +112,15 @@ class QueueConsumers:
         """What is asked for, with the group that `$share/<group>/…` names."""
         return msgspec.structs.replace(consume, group=_without_share(filter_)[0] or consume.group)
 
-    def agree(self, namespace: Namespace, filter_: bytes, consume: Consume) -> None:
-        """A client has just subscribed so: what it said of retries holds for the group from now on.
+    def update_retry_policy(self, namespace: Namespace, filter_: bytes, consume: Consume) -> None:
+        """A client has just subscribed so: the retry policy that it sent holds for the group from now on.
 
         Not when a client is back whose session was kept: others may have said something since.
         """
         address = split_address(filter_)
         queue = self.manager.find(address[0], namespace.name) if address is not None else None
-        if address is not None and queue is not None and consume.contract != SILENT:
-            self.manager.agree(queue, consume.group or GROUP_DEFAULT, address[1], consume.contract)
+        if address is not None and queue is not None and consume.retry_policy != UNSPECIFIED:
+            self.manager.update_retry_policy(queue, consume.group or GROUP_DEFAULT, address[1], consume.retry_policy)
 
     def make_for(self, topic: bytes, namespace: Namespace) -> bool:
         """A publish to a queue that is not there: makes it where the configuration says so (`auto_create`)."""
@@ -159,7 +159,7 @@ class QueueConsumers:
                 queue.add_reader(reader)
         else:
             group = self.manager.group(queue, consume.group or GROUP_DEFAULT, rest, consume.position, consume.exclusive,
-                                       contract=consume.contract)
+                                       retry_policy=consume.retry_policy)
             member = SessionMember(session, queue, qos, prefetch=consume.prefetch, manual=consume.manual,
                                    identifier=identifier)
             lease_s = self.manager.states[queue].spec.retry.visibility_timeout

@@ -27,7 +27,7 @@ from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.dead_letters import DeadNames, dead_letter_queue
 from fluxmq.engine.queues.positions import NOTHING, offset_in, read_position
 from fluxmq.engine.queues.records import GroupRecord, LogRecord, QueueRecord, RecordKind, record
-from fluxmq.engine.queues.retry import SILENT, Contract, backoff_ms, terms
+from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy, backoff_ms, effective
 from fluxmq.engine.queues.settings import PREFIX, Asked, configure, configure_group, filters_of
 from fluxmq.engine.queues.state import QueueState
 from fluxmq.model.amqp_queues import Declared
@@ -57,7 +57,7 @@ class QueueManager:
         self.dead_names = DeadNames()
         self.states: dict[Queue, QueueState] = {}
         self.numbers: Counter[int] = Counter()  # by line: the last one given to a queue, log or group
-        self.changed: set[QueueState] = set()  # declared, or logs, producers, contracts changed: since the view's copy
+        self.changed: set[QueueState] = set()  # what the view has is not as it is now
         self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): what the view must forget
         self.on_stalled: Callable[[Queue], None] | None = None
         self.on_missing: Callable[[Queue], None] | None = None
@@ -281,7 +281,7 @@ class QueueManager:
     def drop_quietly(self, state: QueueState, key: tuple[bytes, bytes]) -> Group:
         """The queue has this group no more; nothing is recorded: at recovery it ended later in the journal."""
         group = state.groups.pop(key)
-        state.note_contract(group, None)
+        state.note_retry_policy(group, None)
         if state.queue.kind != QUEUE_STREAM:
             state.queue.remove_group(group)
         if group.line.number == 0:
@@ -332,9 +332,9 @@ class QueueManager:
     # ------------------------------------------------------------------ groups
 
     def group(self, queue: Queue, name: bytes, pattern: bytes = b"", position: str = "", exclusive: bool = False,
-              mode: str = "", contract: Contract = SILENT) -> Group:
+              mode: str = "", retry_policy: RetryPolicy = UNSPECIFIED) -> Group:
         """The group of this name, made if it is not there: of a classic queue at its oldest message, with this
-        contract. How its members share is up to the first of them."""
+        retry policy. How its members share is up to the first of them."""
         state = self.states[queue]
         key = (name, pattern)
         group = state.groups.get(key)
@@ -345,7 +345,7 @@ class QueueManager:
             self._record_group(state, group, pattern)
         elif group is None:
             group = self.adopt_group(state, self.number(queue.line),
-                                     GroupRecord(queue.number, name, mode, pattern, contract))
+                                     GroupRecord(queue.number, name, mode, pattern, retry_policy))
             self._record_group(state, group, pattern)
             # After it, where it begins: at recovery the log may reach further, or back to what had gone by now.
             for log in queue.logs:
@@ -360,10 +360,10 @@ class QueueManager:
         group = Group(self.hub.ledger, number, record_.name, mode=record_.mode, volatile=not queue.durable,
                       line=queue.line)
         group.home = queue
-        if record_.contract == SILENT:
+        if record_.retry_policy == UNSPECIFIED:
             configure_group(self, state, group)
         else:
-            self.set_contract(state, group, record_.contract)
+            self.set_retry_policy(state, group, record_.retry_policy)
         group.add_cursors(queue.logs, queue.lanes, stream)
         group.on_dead = self.asked.dead
         if record_.pattern:
@@ -375,35 +375,36 @@ class QueueManager:
 
     @staticmethod
     def group_record(state: QueueState, group: Group, pattern: bytes) -> GroupRecord:
-        return GroupRecord(state.queue.number, group.name, group.mode, pattern, state.contracts.get(group, SILENT))
+        return GroupRecord(state.queue.number, group.name, group.mode, pattern,
+                           state.retry_policies.get(group, UNSPECIFIED))
 
     def _record_group(self, state: QueueState, group: Group, pattern: bytes) -> None:
         if state.queue.durable:
             record(self.hub.ledger, RecordKind.GROUP, group.number, self.group_record(state, group, pattern),
                    group.line)
 
-    def agree(self, queue: Queue, name: bytes, pattern: bytes, contract: Contract) -> None:
+    def update_retry_policy(self, queue: Queue, name: bytes, pattern: bytes, policy: RetryPolicy) -> None:
         """A consumer of this group says what is to hold for it from now on."""
         state = self.states[queue]
         group = state.groups[name, pattern]
-        known = state.contracts.get(group, SILENT)
-        wanted = known.updated(contract)
+        known = state.retry_policies.get(group, UNSPECIFIED)
+        wanted = known.updated(policy)
         if wanted != known:
-            self.set_contract(state, group, wanted)
+            self.set_retry_policy(state, group, wanted)
             self._record_group(state, group, pattern)
             queue.notify()  # with fewer retries there may be dead letters
 
-    def set_contract(self, state: QueueState, group: Group, contract: Contract) -> None:
+    def set_retry_policy(self, state: QueueState, group: Group, policy: RetryPolicy) -> None:
         """It is this one, whatever it was."""
-        if contract != state.contracts.get(group, SILENT):
-            state.note_contract(group, contract)
+        if policy != state.retry_policies.get(group, UNSPECIFIED):
+            state.note_retry_policy(group, policy)
             self.note_changed(state)  # or the view would not hear of it
         configure_group(self, state, group)
 
     @staticmethod
-    def retry_terms(state: QueueState, group: Group) -> Retry:
-        """What holds for a group: its contract, and the queue's `retry` where that says nothing."""
-        return terms(state.spec.retry, state.contracts.get(group, SILENT))
+    def effective_retry(state: QueueState, group: Group) -> Retry:
+        """What holds for a group: its retry policy, and the queue's `retry` where that says nothing."""
+        return effective(state.spec.retry, state.retry_policies.get(group, UNSPECIFIED))
 
     def drop_group(self, state: QueueState, key: tuple[bytes, bytes]) -> None:
         """The group is no more: what only it had not settled goes."""
@@ -422,7 +423,7 @@ class QueueManager:
 
     def backoff_ms(self, queue: Queue, group: Group, deliveries: int) -> int:
         """How long a message waits in this group after so many deliveries before the next one."""
-        return backoff_ms(self.retry_terms(self.states[queue], group), deliveries)
+        return backoff_ms(self.effective_retry(self.states[queue], group), deliveries)
 
     def left(self, queue: Queue, group: Group | None) -> None:
         """A consumer has left."""

@@ -10,7 +10,7 @@ from msgspec import Meta
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.ledger import Ledger
-from fluxmq.engine.queues.retry import SILENT, Contract
+from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy
 from fluxmq.model.amqp_queues import Declared, read_arguments, spec_of
 from fluxmq.model.queues import QueueSpec
 
@@ -65,14 +65,14 @@ class QueueRecord(msgspec.Struct, array_like=True):
 
 
 class GroupRecord(msgspec.Struct, array_like=True, frozen=True):
-    """A group of a queue. pattern: the filter below `$queue/<name>/` that its subscriptions have. contract: what its
-    consumers said about retries."""
+    """A group of a queue. pattern: the filter below `$queue/<name>/` that its subscriptions have. retry_policy: what
+    its consumers set."""
 
     queue: Count
     name: bytes
     mode: str = "shared"
     pattern: bytes = b""
-    contract: Contract = SILENT
+    retry_policy: RetryPolicy = UNSPECIFIED
 
 
 class LogMeta(msgspec.Struct, array_like=True):

@@ -1,7 +1,8 @@
-"""What a group's consumers said about retries, and what holds where they said nothing: the queue's `retry`.
+"""Retries of a group: how often a message is redelivered, and after which backoff.
 
-A contract belongs to the group, not to who said it: it outlives the consumer, and is kept in the group's record.
-Each of its parts is what was said of it last.
+Consumers may set a retry policy when they subscribe; what it leaves open is as the queue's `retry` says. The policy
+belongs to the group, not to the consumer that set it: it outlives the consumer, and is kept in the group's record. Each
+field has the value that was set last.
 """
 from __future__ import annotations
 
@@ -14,34 +15,34 @@ from fluxmq.model.units import format_duration
 if TYPE_CHECKING:
     from fluxmq.model.queues import Retry
 
-__all__ = ["PROPERTIES", "SILENT", "Contract", "backoff_ms", "backoff_problem", "deliveries_max", "terms"]
+__all__ = ["PROPERTIES", "UNSPECIFIED", "RetryPolicy", "backoff_ms", "backoff_problem", "deliveries_max", "effective"]
 
 
-class Contract(msgspec.Struct, array_like=True, frozen=True):
-    """Named and meant as in Retry; times in seconds. None: nobody said anything of it."""
+class RetryPolicy(msgspec.Struct, array_like=True, frozen=True):
+    """Named and meant as in Retry; times in seconds. None: as the queue's `retry` says."""
 
     max_retries: int | None = None
     initial_backoff: float | None = None
     max_backoff: float | None = None
     multiplier: float | None = None
 
-    def said(self) -> dict[str, int | float]:
-        """What was said, by field."""
+    def specified(self) -> dict[str, int | float]:
+        """Fields that are set, by name."""
         return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
 
-    def updated(self, later: Contract) -> Contract:
-        """This one, and what was said of it later."""
-        return msgspec.structs.replace(self, **later.said())
+    def updated(self, later: RetryPolicy) -> RetryPolicy:
+        """This one with the fields that a later one sets."""
+        return msgspec.structs.replace(self, **later.specified())
 
 
-SILENT = Contract()
+UNSPECIFIED = RetryPolicy()
 PROPERTIES = {"max_retries": "max-retries", "initial_backoff": "initial-backoff", "max_backoff": "max-backoff",
               "multiplier": "backoff-multiplier"}  # field -> user property of a SUBSCRIBE
 
 
-def terms(retry: Retry, contract: Contract) -> Retry:
+def effective(retry: Retry, policy: RetryPolicy) -> Retry:
     """What holds for a group of a queue with this `retry`."""
-    return retry if contract == SILENT else msgspec.structs.replace(retry, **contract.said())
+    return retry if policy == UNSPECIFIED else msgspec.structs.replace(retry, **policy.specified())
 
 
 def deliveries_max(retry: Retry) -> int:
@@ -54,10 +55,10 @@ def backoff_ms(retry: Retry, deliveries: int) -> int:
     return int(1000 * min(retry.initial_backoff * retry.multiplier ** min(deliveries - 1, 64), retry.max_backoff))
 
 
-def backoff_problem(retry: Retry, contract: Contract) -> str:
-    """Why such a contract cannot be added to what holds by now; "" for nothing."""
-    then = terms(retry, contract)
-    if then.initial_backoff <= then.max_backoff or (contract.initial_backoff is None and contract.max_backoff is None):
+def backoff_problem(retry: Retry, policy: RetryPolicy) -> str:
+    """Why such a policy cannot be added to what holds by now; "" for nothing."""
+    then = effective(retry, policy)
+    if then.initial_backoff <= then.max_backoff or (policy.initial_backoff is None and policy.max_backoff is None):
         return ""
     return (f"initial-backoff would be {format_duration(then.initial_backoff)}, longer than max-backoff, which would "
             f"be {format_duration(then.max_backoff)}")

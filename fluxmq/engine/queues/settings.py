@@ -128,7 +128,7 @@ def configure_group(manager: QueueManager, state: QueueState, group: Group) -> N
     terms = state.terms
     if terms is None:
         group.buries = bool(state.spec.dead_letter_queue)
-        group.deliveries_max = deliveries_max(manager.retry_terms(state, group))
+        group.deliveries_max = deliveries_max(manager.effective_retry(state, group))
     else:
         group.set_policy(POLICY_AMQP091)
         group.buries = terms.dead_exchange is not None

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.queue import Queue
-from fluxmq.engine.queues.retry import Contract
+from fluxmq.engine.queues.retry import RetryPolicy
 from fluxmq.model.amqp_queues import Declared, read_arguments
 from fluxmq.model.queues import QueueSpec
 
@@ -19,9 +19,9 @@ NONE: Mapping[object, object] = MappingProxyType({})
 class QueueState:
     """What the engine keeps with a Queue."""
 
-    __slots__ = ("commit_due_ms", "configured", "contracts", "dead_lettered", "declared", "died", "due_at", "groups",
-                 "had_consumer", "idle_since_ms", "owner", "producers", "queue", "retained", "retention_due_ms", "spec",
-                 "terms")
+    __slots__ = ("commit_due_ms", "configured", "dead_lettered", "declared", "died", "due_at", "groups",
+                 "had_consumer", "idle_since_ms", "owner", "producers", "queue", "retained", "retention_due_ms",
+                 "retry_policies", "spec", "terms")
 
     def __init__(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None) -> None:
         self.spec = spec
@@ -32,8 +32,8 @@ class QueueState:
         self.owner: object = None  # of an exclusive queue: the connection
         self.had_consumer = False  # of AMQP
         self.groups: dict[tuple[bytes, bytes], Group] = {}
-        # Of groups whose consumers said something. This and what follows are set with note_contract() and its kin.
-        self.contracts: Mapping[Group, Contract] = NONE  # type: ignore[assignment]
+        # Of groups whose consumers set one. This and what follows are set with note_retry_policy() and its kin.
+        self.retry_policies: Mapping[Group, RetryPolicy] = NONE  # type: ignore[assignment]
         # id -> (highest sequence, bitmap of those below it)
         self.producers: Mapping[bytes, tuple[int, int]] = NONE  # type: ignore[assignment]
         # messages given up, by DEATHS: whether or not they went to dead letters
@@ -47,15 +47,15 @@ class QueueState:
         self.retention_due_ms = 0
         self.retained = 0
 
-    def note_contract(self, group: Group, contract: Contract | None) -> None:
+    def note_retry_policy(self, group: Group, policy: RetryPolicy | None) -> None:
         """None: the group is no more."""
-        if contract is None:
-            if isinstance(self.contracts, dict):
-                self.contracts.pop(group, None)
-        elif isinstance(self.contracts, dict):
-            self.contracts[group] = contract
+        if policy is None:
+            if isinstance(self.retry_policies, dict):
+                self.retry_policies.pop(group, None)
+        elif isinstance(self.retry_policies, dict):
+            self.retry_policies[group] = policy
         else:
-            self.contracts = {group: contract}
+            self.retry_policies = {group: policy}
 
     def note_produced(self, producer: bytes, known: tuple[int, int]) -> None:
         """What of a producer was appended."""

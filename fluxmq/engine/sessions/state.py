@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from fluxmq._core.pubsub.session import Session
-from fluxmq.engine.queues.retry import SILENT, Contract
+from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy
 
 __all__ = ["EXPIRY_NEVER", "ClientConnection", "Consume", "Head", "Link", "SessionState", "Subscription", "Will"]
 
@@ -60,7 +60,7 @@ class Consume(msgspec.Struct, array_like=True, frozen=True):
 
     group: b"" = the default group of a classic queue, none for a stream. manual: `ack: manual`. prefetch: unsettled
     messages at most; 0 = as many as the Receive Maximum. position: where a stream (or a new group) begins. lease_ms:
-    visibility timeout; None = the queue's. exclusive: partitions belong to one member each. contract: of its group.
+    visibility timeout; None = the queue's. exclusive: partitions belong to one member each. retry_policy: of its group.
     """
 
     group: bytes = b""
@@ -69,7 +69,7 @@ class Consume(msgspec.Struct, array_like=True, frozen=True):
     position: str = ""
     lease_ms: int | None = None
     exclusive: bool = False
-    contract: Contract = SILENT
+    retry_policy: RetryPolicy = UNSPECIFIED
 
 
 class Subscription(msgspec.Struct, array_like=True, frozen=True):

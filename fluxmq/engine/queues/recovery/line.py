@@ -231,7 +231,7 @@ class QueueLine:
         if number in self.groups:
             self.groups[number].set_mode(record.mode)
             if state is not None:
-                self.manager.set_contract(state, self.groups[number], record.contract)
+                self.manager.set_retry_policy(state, self.groups[number], record.retry_policy)
             return
         known = state.groups.get((record.name, record.pattern)) if state is not None else None
         if known is None or known.number < number:  # else the view knows it, or one that came after its end

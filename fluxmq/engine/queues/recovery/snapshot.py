@@ -104,7 +104,7 @@ def _same_groups(manager: QueueManager, state: QueueState, found: Snapshot) -> N
     for number, record, copied in found.groups:
         group = known[number][1] if number in known else manager.adopt_group(state, number, record)
         group.set_mode(record.mode)
-        manager.set_contract(state, group, record.contract)
+        manager.set_retry_policy(state, group, record.retry_policy)
         restore_state(group, copied)
 
 

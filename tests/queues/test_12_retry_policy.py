@@ -14,7 +14,7 @@ from oracle.mqtt import Publish, Suback, Subscribe
 from queues.conftest import ack, admin, consume, order, put, users
 
 from fluxmq.engine.queues.records import GroupRecord
-from fluxmq.engine.queues.retry import Contract
+from fluxmq.engine.queues.retry import RetryPolicy
 from fluxmq.engine.sessions.state import Consume
 
 Start = Callable[..., Broker]
@@ -282,22 +282,22 @@ def test_a_stream_has_no_retries(asked: dict[str, object], start_broker: Start, 
 def test_records_of_earlier_versions_say_nothing() -> None:
     """Neither a group's nor that of a subscription."""
     group = msgspec.msgpack.decode(msgspec.msgpack.encode([7, b"g", "exclusive", b"eu/#"]), type=GroupRecord)
-    assert group == GroupRecord(7, b"g", "exclusive", b"eu/#", Contract())
+    assert group == GroupRecord(7, b"g", "exclusive", b"eu/#", RetryPolicy())
     asked = msgspec.msgpack.decode(msgspec.msgpack.encode([b"g", True, 5, "", 1000, False]), type=Consume)
-    assert asked == Consume(b"g", True, 5, "", 1000, False, Contract())
+    assert asked == Consume(b"g", True, 5, "", 1000, False, RetryPolicy())
 
 
 def test_a_record_keeps_what_was_said() -> None:
     """0 is something that was said."""
-    said = Contract(max_retries=0, max_backoff=0.0)
-    record = GroupRecord(7, b"g", contract=said)
+    said = RetryPolicy(max_retries=0, max_backoff=0.0)
+    record = GroupRecord(7, b"g", retry_policy=said)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=GroupRecord) == record
-    assert said.said() == {"max_retries": 0, "max_backoff": 0.0}
+    assert said.specified() == {"max_retries": 0, "max_backoff": 0.0}
 
 
 def test_it_is_in_the_view_when_the_journal_file_has_gone(start_node: Callable[..., CrashBroker],
                                                           connect: Connect) -> None:
-    """A contract that changed, and nothing else of the group since the view had it."""
+    """A retry policy that changed, and nothing else of the group since the view had it."""
     broker = start_node(QUICK, {"name": "filler"})
     client = connect(broker)
 
