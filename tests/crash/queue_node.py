@@ -117,14 +117,13 @@ class QueueNode:
         self.keeper.recover()
         for name in self.hub.namespaces:
             self.exchanges.add_vhost(name)
-        self._read = self.manager.on_stalled
-        self.manager.on_stalled = self._on_stalled
+        self._read = self.manager.disk.read_for
+        self.manager.disk.read_for = self._read_for  # type: ignore[method-assign]
         self.unread: set[int] = set()           # numbers of logs that a pump found to be on disk only
         self.checkpoint: asyncio.Task[None] | None = None
 
-    def _on_stalled(self, queue: Queue) -> None:
+    def _read_for(self, queue: Queue) -> None:
         self.unread |= {log.number for log in queue.logs if log.wanted != NOTHING}
-        assert self._read is not None
         self._read(queue)
 
     def in_turn(self, step: Any) -> int:

@@ -76,8 +76,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.hub.set_clock(self.wall, self.mono)
         self.manager = QueueManager(self.hub, cluster=solo())
         self.clock = QueueClock(self.manager)
-        self.manager.on_stalled = self.read
-        self.manager.on_missing = self.read_due
+        self.manager.disk.read_for = self.read  # type: ignore[method-assign]
+        self.manager.disk.read_due = self.read_due  # type: ignore[method-assign]
         self.depth_max, self.drop_head = depth, drop
         self.queue = self.declare(QueueSpec(
             name="q", partitions=partitions, max_priority=lanes - 1, limits=QueueLimits(max_depth=depth),

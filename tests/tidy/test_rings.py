@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,8 @@ ENTRIES = {"spark": {"job.py": {"app"}}, "bench": {"bench_source.py": {"app"}, "
 EDGES = {"edge.mqtt", "edge.amqp091"}
 # Rooms of spark/: each imports those in front of it, and what stands beside them in spark/ itself.
 SPARK = ("player", "source", "measures", "report", "replay", "profile", "verify", "gate", "examples")
+# Packages whose modules import each other in no circle.
+WITHOUT_CIRCLES = ["engine"]
 # The way in: the version, and `python -m fluxmq`.
 TOP = {"__init__.py": set[str](), "__main__.py": {"app"}}
 
@@ -68,7 +71,7 @@ def imported(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
             yield node.module or ""
-            if node.module and node.module.count(".") < 2 and node.module.startswith("fluxmq"):
+            if node.module and node.module.startswith("fluxmq"):
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
@@ -165,6 +168,30 @@ def test_rooms_of_spark() -> None:
         allowed = SPARK[:SPARK.index(path.parent.name) + 1] if path.parent.name in SPARK else ()
         found = {module.split(".")[2] for module in imported(path) if module.startswith("fluxmq.spark.")}
         assert not found & set(SPARK) - set(allowed), path
+
+
+def circle(top: Path, package: str) -> list[str]:
+    """Modules that import each other in a circle, one of them twice; none: []. Imports for types alone count too."""
+    modules = {".".join(path.relative_to(top).with_suffix("").parts): path for path in (top / package).rglob("*.py")}
+    try:
+        TopologicalSorter({name: {other for other in imported(path) if other in modules and other != name}
+                           for name, path in modules.items()}).prepare()
+    except CycleError as error:
+        found: list[str] = error.args[1]
+        return found
+    return []
+
+
+@pytest.mark.parametrize("package", WITHOUT_CIRCLES)
+def test_modules_import_each_other_in_no_circle(package: str) -> None:
+    assert circle(ROOT, f"fluxmq/{package}") == []
+
+
+def test_a_circle_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "fluxmq").mkdir()
+    _written(tmp_path / "fluxmq" / "one.py", "from fluxmq.two import Two\n")
+    _written(tmp_path / "fluxmq" / "two.py", "if TYPE_CHECKING:\n    from fluxmq import one\n")
+    assert set(circle(tmp_path, "fluxmq")) == {"fluxmq.one", "fluxmq.two"}
 
 
 def test_core_is_pure() -> None:

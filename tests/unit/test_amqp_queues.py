@@ -9,10 +9,13 @@ import pytest
 from unit.amqp_world import Consumer, World, refused
 
 from fluxmq._core.errors import CorruptError
+from fluxmq._core.queue.claim import Member
 from fluxmq._core.queue.heads import PULL_EMPTY, PULL_GIVEN
+from fluxmq._core.queue.queue import Queue
 from fluxmq.app.queue_text import as_queue
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.records import QueueRecord
+from fluxmq.engine.queues.table import QueueListener
 from fluxmq.model.amqp_queues import Declared, QueueTerms, read_arguments
 from fluxmq.model.queues import QueueSpec
 
@@ -245,7 +248,12 @@ def test_counts_delete_purge() -> None:
         with refused(406, "PRECONDITION_FAILED - queue 'q' in vhost '/' not empty"):
             world.amqp.delete(b"/", b"q", **flags)
     gone: list[Any] = []
-    world.manager.on_deleted.append(lambda queue, members: gone.append((queue, members)))
+
+    class Listener(QueueListener):
+        def queue_deleted(self, queue: Queue, members: list[Member]) -> None:
+            gone.append((queue, members))
+
+    world.manager.listeners.append(Listener())
     queue = world.queue()
     assert world.amqp.delete(b"/", b"q") == 1 and gone == [(queue, [consumer.member])]
     assert consumer.held == {} and consumer.member.group is None

@@ -14,6 +14,7 @@ from fluxmq._core.testing.peer_probe import PeerProbe
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.broker import Broker, Limits
 from fluxmq.engine.exchanges.manager import ExchangeManager
+from fluxmq.engine.exchanges.store import ExchangeKeeper
 from fluxmq.engine.ports.cluster import Directory, OwnedElsewhere, Owner, Peers, Replicator, Unclaimed
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.amqp.queues import AmqpQueues
@@ -39,9 +40,7 @@ class World:
         self.broker = Broker(self.hub, Limits(**limits), cluster=self.nodes.cluster)
         self.queues = QueueManager(self.hub, "classic", cluster=self.nodes.cluster)
         self.exchanges = ExchangeManager(self.hub, cluster=self.nodes.cluster)
-        self.queues.on_queue = lambda queue, there: (
-            self.exchanges.queue_made(b"/", queue.name, queue) if there
-            else self.exchanges.queue_gone(b"/", queue.name))
+        ExchangeKeeper(self.exchanges, self.queues)
 
     def connect(self, name: bytes = b"c", *, clean_start: bool = False, expiry_s: int = 100,
                 will: Will | None = None) -> Session:

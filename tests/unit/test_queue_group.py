@@ -250,7 +250,7 @@ def test_drop_head_loses_no_dead_letter_that_is_on_disk_only() -> None:
     log.exported()
     log.evict(1 << 30)
     asked: list[Queue] = []
-    bench.manager.on_stalled = asked.append
+    bench.manager.disk.read_for = asked.append  # type: ignore[method-assign]
     bench.put(1)
     assert asked == [bench.queue] and log.wanted == 0
     assert bench.queue.depth == 4 and (b"/", b"q.dlq") not in bench.manager.queues

@@ -66,8 +66,7 @@ class ChannelMethods:
         self.departures = Shares(later)
         self.consumer_timeout_ms = consumer_timeout_ms
         self.on_log = on_log
-        queues.manager.on_deleted.append(self.consumers.queue_deleted)
-        queues.manager.on_stopped.append(self.consumers.queue_stopped)
+        queues.manager.listeners.append(self.consumers)
         self._verbs: dict[type[m.Method], Callable[[Client, ChannelState, Any], None]] = {
             m.ChannelFlow: self.channel_flow, m.ChannelFlowOk: self.nothing,
             m.ExchangeDeclare: self.exchange_declare, m.ExchangeDelete: self.exchange_delete,

@@ -13,6 +13,7 @@ from fluxmq._core.queue.heads import PULL_GIVEN, PULL_LIMITED, PULL_STALLED
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq.edge.amqp091.client import HOLD_GET
 from fluxmq.engine.queues.amqp.queues import AmqpQueues
+from fluxmq.engine.queues.table import QueueListener
 from fluxmq.model.amqp import AmqpRefused, ReplyCode, text, wire
 from fluxmq.model.amqp_queues import AGE, AGE_SECONDS
 
@@ -41,7 +42,7 @@ class Consumer:
         self.members: list[Any] = []
 
 
-class Consumers:
+class Consumers(QueueListener):
     """Machine. later: schedules a call after some seconds. refuse: ends a channel with a soft error, as
     ChannelMethods.on_channel_error does."""
 

@@ -12,12 +12,13 @@ from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.exchanges.manager import ExchangeManager
 from fluxmq.engine.exchanges.records import BindingRecord, ExchangeKind, ExchangeRecord, StoredExchange, view_key
 from fluxmq.engine.queues.manager import QueueManager
+from fluxmq.engine.queues.table import QueueListener
 from fluxmq.engine.stored import binding_of, exchange_of
 
 __all__ = ["ExchangeKeeper"]
 
 
-class ExchangeKeeper:
+class ExchangeKeeper(QueueListener):
     """Machine. From its making on, exchanges know all queues of `queues`."""
 
     def __init__(self, manager: ExchangeManager, queues: QueueManager) -> None:
@@ -27,13 +28,15 @@ class ExchangeKeeper:
         self._bindings: dict[int, BindingRecord] = {}
         for state in queues.queues.values():
             manager.queue_made(*state.queue.address, state.queue)
-        queues.on_queue = self._on_queue
+        queues.listeners.append(self)
 
-    def _on_queue(self, queue: Queue, there: bool) -> None:
-        if there:
-            self.manager.queue_made(*queue.address, queue)
-        else:
-            self.manager.queue_gone(*queue.address)
+    def queue_made(self, queue: Queue) -> None:
+        """Its name is a routing key of the exchange without a name."""
+        self.manager.queue_made(*queue.address, queue)
+
+    def queue_gone(self, queue: Queue) -> None:
+        """Nothing is bound to it any more."""
+        self.manager.queue_gone(*queue.address)
 
     # ------------------------------------------------------------------ recovery
 

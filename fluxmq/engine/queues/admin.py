@@ -204,7 +204,7 @@ class QueueAdmin:
             members = [{"client": reader.client or "", "held": reader.held, "limited": reader.limited}
                        for reader in state.queue.readers if reader.group is group]
         lag = sum(max(cursor.log.next - max(cursor.next, cursor.log.first), 0) for cursor in group.cursors)
-        terms = {} if stream else {"retry": retry_of(self.manager.effective_retry(state, group)),
+        terms = {} if stream else {"retry": retry_of(state.effective_retry(group)),
                                    "contract": list(state.retry_policies.get(group, UNSPECIFIED).specified())}
         return {"name": group.name.decode(), "filter": pattern.decode(), "mode": group.mode, "members": members,
                 **terms, "claimed": group.claims, "lag": lag if stream else group.lag,

@@ -111,8 +111,8 @@ class QueueClock:
                 queue.notify()
             waits.append(queue.expiry_ms - now)
         for log in queue.logs:
-            if log.uncertain and self.manager.on_uncertain is not None:
-                self.manager.on_uncertain(queue, log)
+            if log.uncertain:
+                self.manager.disk.measure(queue, log)
         return min((wait for wait in waits if wait is not None), default=None)
 
     def _commit(self, state: QueueState) -> int | None:
@@ -172,11 +172,10 @@ def retain(manager: QueueManager, state: QueueState, stamp_of_age: Callable[[int
             first = max(first, log.first_within(keep.max_length_bytes))
         if keep.max_age:
             try:
-                first = max(first, manager.offset_at_time(log, stamp_of_age(int(keep.max_age * 1000))))
+                first = max(first, manager.disk.offset_at_time(log, stamp_of_age(int(keep.max_age * 1000))))
             except QueueRefused:
                 return True  # damaged
         manager.trim(state, log, min(first, log.next))
-        if keep.max_length_bytes and log.kept_bytes > keep.max_length_bytes and manager.on_uncertain is not None:
-            manager.on_uncertain(state.queue, log)
+        if keep.max_length_bytes and log.kept_bytes > keep.max_length_bytes and manager.disk.measure(state.queue, log):
             done = False
     return done

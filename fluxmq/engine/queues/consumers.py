@@ -103,7 +103,7 @@ class QueueConsumers:
         group = state.groups.get((share or consume.group or GROUP_DEFAULT, rest))
         if consume.exclusive and group is not None and group.members and group.mode == "shared":
             return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the group has members that share, and goes on so"
-        problem = backoff_problem(self.manager.effective_retry(state, group) if group is not None else state.spec.retry,
+        problem = backoff_problem(state.effective_retry(group) if group is not None else state.spec.retry,
                                   consume.retry_policy)
         return (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, problem) if problem else (0, "")
 

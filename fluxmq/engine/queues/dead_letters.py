@@ -13,42 +13,43 @@ from fluxmq.engine.queues.properties import DEATHS, FORMAT_AMQP091, death_proper
 from fluxmq.model.queues import DEAD_LETTER_SUFFIX, DeadLetters, QueueSpec
 
 if TYPE_CHECKING:
-    from fluxmq.engine.queues.manager import QueueManager, QueueState
+    from fluxmq.engine.queues.state import QueueState
+    from fluxmq.engine.queues.table import QueueTable
 
 __all__ = ["DeadNames", "bury", "dead_letter_queue", "dead_letter_state", "make_room", "note_dead_letter", "note_death"]
 
 PREFIX = b"$queue/"
 
 
-def dead_letter_queue(manager: QueueManager, spec: QueueSpec) -> Queue:
+def dead_letter_queue(table: QueueTable, spec: QueueSpec) -> Queue:
     """Where the dead letters of such a queue go; made now if it is not there."""
-    state = dead_letter_state(manager, spec)
+    state = dead_letter_state(table, spec)
     if state is not None:
         return state.queue
     # Dead letters have no limit, no dead letters of their own, and wait for whoever looks at them. However many queues
     # the namespace may have: without this one they would be lost.
-    return manager.make(QueueSpec(name=spec.dead_letter_queue, dlq=DeadLetters(enabled=False),
+    return table.make(QueueSpec(name=spec.dead_letter_queue, dlq=DeadLetters(enabled=False),
                                   namespace=spec.namespace))
 
 
-def dead_letter_state(manager: QueueManager, spec: QueueSpec) -> QueueState | None:
+def dead_letter_state(table: QueueTable, spec: QueueSpec) -> QueueState | None:
     """The same where it is there."""
-    return manager.queues.get((spec.address[0], spec.dead_letter_queue.encode("utf-8", "surrogateescape")))
+    return table.queues.get((spec.address[0], spec.dead_letter_queue.encode("utf-8", "surrogateescape")))
 
 
-def note_death(manager: QueueManager, state: QueueState, reason: str) -> None:
+def note_death(table: QueueTable, state: QueueState, reason: str) -> None:
     """A message of the queue was given up; reason: of DEATHS."""
     state.note_death(reason)
-    manager.counted[f"died_{reason}"] += 1
+    table.counted[f"died_{reason}"] += 1
 
 
-def note_dead_letter(manager: QueueManager, state: QueueState) -> None:
+def note_dead_letter(table: QueueTable, state: QueueState) -> None:
     """It went to dead letters."""
     state.dead_lettered += 1
-    manager.counted["dead_lettered"] += 1
+    table.counted["dead_lettered"] += 1
 
 
-def make_room(manager: QueueManager, state: QueueState) -> bool:
+def make_room(table: QueueTable, state: QueueState) -> bool:
     """Drop-head: the oldest message goes; with dead letters enabled it goes there, as soon as it is in memory."""
     queue = state.queue
     logs = [log for log in queue.logs if log.next > log.first]
@@ -59,41 +60,41 @@ def make_room(manager: QueueManager, state: QueueState) -> bool:
     if state.spec.dead_letter_queue and queue.kind != QUEUE_STREAM:
         message = log.at_or_above(first)
         if message is None and log.wanted != NOTHING:
-            manager.read_on(queue)
+            table.read_on(queue)
             return True
         first = message.offset if message is not None else log.next - 1  # below it nothing was kept
         if message is not None and queue.is_needed(log, first):
-            bury(manager, state, log, first, 0, "maxlen", b"")
+            bury(table, state, log, first, 0, "maxlen", b"")
     elif queue.kind != QUEUE_STREAM and queue.is_needed(log, first):
-        note_death(manager, state, "overflow")
-    manager.trim(state, log, first + 1)
+        note_death(table, state, "overflow")
+    table.trim(state, log, first + 1)
     return True
 
 
-def bury(manager: QueueManager, state: QueueState, log: Log, offset: int, deliveries: int, reason: str,
+def bury(table: QueueTable, state: QueueState, log: Log, offset: int, deliveries: int, reason: str,
          group: bytes) -> None:
     """Copies a message, which is in memory, to the dead letters. Their limits do not count: it would be lost."""
-    note_death(manager, state, DEATHS.get(reason, "rejected"))
+    note_death(table, state, DEATHS.get(reason, "rejected"))
     if state.terms is not None:  # its dead letters go to an exchange, or nowhere
-        if manager.on_amqp_dead is not None:
-            manager.on_amqp_dead(state, log, offset, reason)
+        if table.amqp_dead_letters is not None:
+            table.amqp_dead_letters.bury(state, log, offset, reason)
         return
     name = state.spec.dead_letter_queue
     message = log.get(offset)
-    manager.log("info", f"dead {state.spec.name}", "dead letter", {
+    table.log("info", f"dead {state.spec.name}", "dead letter", {
         "queue": state.spec.shown, "offset": offset, "reason": reason, "deliveries": deliveries, "to": name})
     if not name or message is None or name == state.spec.name:
         return
-    target = dead_letter_queue(manager, state.spec)
+    target = dead_letter_queue(table, state.spec)
     at = state.queue.logs.index(log) if log in state.queue.logs else 0
     of_amqp = message.format == FORMAT_AMQP091
     told = death_properties(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
                             topic=topic_of_address(message.topic) if of_amqp else message.topic, group=group,
-                            deliveries=deliveries, reason=reason, time_ms=message.time_ms, now_ms=manager.hub.now_ms)
+                            deliveries=deliveries, reason=reason, time_ms=message.time_ms, now_ms=table.hub.now_ms)
     target.append_message(message.topic if of_amqp else PREFIX + target.name, message.payload,
                           properties=with_deaths(message.format, message.properties, told), qos=message.qos,
                           forced=True, format=message.format)
-    note_dead_letter(manager, state)
+    note_dead_letter(table, state)
 
 
 class DeadNames:

@@ -10,16 +10,17 @@ from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import Queue
 
 if TYPE_CHECKING:
-    from fluxmq.engine.queues.manager import QueueManager, QueueState
+    from fluxmq.engine.queues.state import QueueState
+    from fluxmq.engine.queues.table import QueueTable
 
 __all__ = ["DELAY_GROUP", "adopt_delays", "first_delayed", "go_on", "more_is_due"]
 
 DELAY_GROUP = b"$delay"
 
 
-def adopt_delays(manager: QueueManager, state: QueueState, log: Log, group_number: int) -> Delays:
+def adopt_delays(table: QueueTable, state: QueueState, log: Log, group_number: int) -> Delays:
     """The queue can delay messages; log: theirs, with what is on disk."""
-    group = Group(manager.hub.ledger, group_number, DELAY_GROUP, volatile=not state.queue.durable,
+    group = Group(table.hub.ledger, group_number, DELAY_GROUP, volatile=not state.queue.durable,
                   line=state.queue.line)
     group.home = state.queue
     log.count_for(state.queue.namespace)
@@ -27,25 +28,24 @@ def adopt_delays(manager: QueueManager, state: QueueState, log: Log, group_numbe
     return delays
 
 
-def first_delayed(manager: QueueManager, queue: Queue) -> None:
+def first_delayed(table: QueueTable, queue: Queue) -> None:
     """A message is to be delayed, the first one ever of this queue."""
-    state = manager.states[queue]
-    log = Log(manager.hub.ledger, manager.number(queue.line), volatile=not queue.durable, line=queue.line)
-    adopt_delays(manager, state, log, manager.number(queue.line))
-    manager.record_queue(state)
+    state = table.states[queue]
+    log = Log(table.hub.ledger, table.number(queue.line), volatile=not queue.durable, line=queue.line)
+    adopt_delays(table, state, log, table.number(queue.line))
+    table.record_queue(state)
 
 
-def more_is_due(manager: QueueManager, queue: Queue) -> None:
+def more_is_due(table: QueueTable, queue: Queue) -> None:
     """More is due than one turn moves: what is on disk only is read, else it goes on when this much is durable. So it
     is no faster than the disk, and publishers and consumers have their turns in between."""
     delays = queue.delays
     assert delays is not None
     if delays.missing():
-        if manager.on_missing is not None:
-            manager.on_missing(queue)
+        table.disk.read_due(queue)
     elif queue.durable:
         delays.busy = True
-        manager.hub.when_gathered(lambda: go_on(queue), queue.line)
+        table.hub.when_gathered(lambda: go_on(queue), queue.line)
     else:
         queue.notify()
 

@@ -7,31 +7,27 @@ It is one file because every verb changes the same tables: of queues, of their g
 """
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
-
-import msgspec
 
 from fluxmq._core.bridge.queue_session import TopicFilter
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT
-from fluxmq._core.queue.claim import Member
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_CLASSIC, QUEUE_EPHEMERAL, QUEUE_STREAM, Queue
-from fluxmq._core.queue.stats import QueueSums
 from fluxmq.engine.ports.cluster import Cluster
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.dead_letters import DeadNames, dead_letter_queue
 from fluxmq.engine.queues.positions import NOTHING, offset_in, read_position
-from fluxmq.engine.queues.records import GroupRecord, LogRecord, QueueRecord, RecordKind, record
-from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy, backoff_ms, effective
-from fluxmq.engine.queues.settings import PREFIX, Asked, configure, configure_group, filters_of
+from fluxmq.engine.queues.records import GroupRecord, RecordKind, record
+from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy, backoff_ms
+from fluxmq.engine.queues.settings import PREFIX, QueueSettings, filters_of
 from fluxmq.engine.queues.state import QueueState
+from fluxmq.engine.queues.table import QueueTable
 from fluxmq.model.amqp_queues import Declared
-from fluxmq.model.queues import QueueSpec, Retry, name_problem
+from fluxmq.model.queues import QueueSpec, name_problem
 
 __all__ = ["KINDS", "NOTHING", "PREFIX", "QueueManager", "QueueState"]
 
@@ -40,55 +36,17 @@ OFFSET_MASK = (1 << 56) - 1  # of an offset without its lane
 FIXED = ("type", "partitions", "max_priority")  # what cannot change while messages are there
 
 
-class QueueManager:
-    """Machine. All queues of one hub.
-
-    auto_create: "" or the type of queue that a publish or subscription to an unknown name makes. on_log, cluster: as
-    Broker's.
-    """
+class QueueManager(QueueTable):
+    """Machine. auto_create: "" or the type of queue that a publish or subscription to an unknown name makes."""
 
     def __init__(self, hub: Hub, auto_create: str = "",
                  on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None, *, cluster: Cluster) -> None:
-        self.hub = hub
-        self.directory, _, self.replicator = cluster
+        super().__init__(hub, on_log, cluster=cluster)
         self.auto = auto_create
-        self.queues: dict[tuple[bytes, bytes], QueueState] = {}  # by namespace and name
-        self.durables = 0  # of these, how many are durable
         self.dead_names = DeadNames()
-        self.states: dict[Queue, QueueState] = {}
-        self.numbers: Counter[int] = Counter()  # by line: the last one given to a queue, log or group
-        self.changed: set[QueueState] = set()  # what the view has is not as it is now
-        self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): what the view must forget
-        self.on_stalled: Callable[[Queue], None] | None = None
-        self.on_missing: Callable[[Queue], None] | None = None
-        self.on_queue: Callable[[Queue, bool], None] = lambda queue, there: None  # one is made, or no more
-        # AMQP: (state, log, offset, reason), a message of a queue that AMQP declared has died
-        self.on_amqp_dead: Callable[[QueueState, Log, int, str], None] | None = None
-        # (state, topic, properties, body, format): such a queue is full, and said that this is to go to dead letters
-        self.on_amqp_refused: Callable[[QueueState, bytes, bytes, bytes, int], None] | None = None
-        self.on_deleted: list[Callable[[Queue, list[Member]], None]] = []  # (queue, its members): it is no more
-        self.on_stopped: list[Callable[[Queue, list[Member]], None]] = []  # (queue, its members): it is damaged
-        self.refused_unknown = 0  # publishes to queues that are not there
-        self.sums = QueueSums(hub.ledger)
-        self.counted: Counter[str] = Counter()  # what is counted beside: died_<reason>, dead_lettered
-        self.kinds: Counter[str] = Counter()  # queues by type
-        self.streams: dict[QueueState, None] = {}
-        self.asked = Asked(self)
-        self.on_uncertain: Callable[[Queue, Log], None] | None = None
-        self.log = on_log or (lambda level, cause, text, fields: None)
+        self.settings = QueueSettings(self)
 
     # ------------------------------------------------------------------ declare and delete
-
-    def number(self, line: Line | None = None) -> int:
-        """A new one, for a queue, log or group: unique within its line. None: the journal's."""
-        at = 0 if line is None else line.number
-        self.numbers[at] += 1
-        return self.numbers[at]
-
-    def is_taken(self, line: Line, number: int) -> None:
-        """This one came from disk, or from whoever leads the line."""
-        if number > self.numbers[line.number]:
-            self.numbers[line.number] = number
 
     def find(self, name: bytes, namespace: bytes = ROOT) -> Queue | None:
         """The queue of this name; made now, if dead letters of some queue go there or the configuration says so."""
@@ -153,7 +111,7 @@ class QueueManager:
             self.dead_names.remove(state)
             state.spec = spec
             self.dead_names.add(state)
-        configure(self, state)
+        self.settings.configure(state)
         if not state.queue.following:
             self.hub.add_queue(state.queue, filters_of(spec))
             self._tell_topics(state.queue.namespace.name, former, spec.topics)
@@ -192,7 +150,7 @@ class QueueManager:
         """A queue was just made, or comes from disk, or from another node: puts it to work unless it only follows."""
         state = QueueState(spec, queue, declared)
         if queue.following:
-            configure(self, state)
+            self.settings.configure(state)
         else:
             self.install(state)
         return state
@@ -212,11 +170,12 @@ class QueueManager:
             self.streams[state] = None
         if spec.dlq.topic:
             self.dead_names.add(state)
-        configure(self, state)
+        self.settings.configure(state)
         self.hub.add_queue(queue, filters_of(spec))
         self._tell_topics(state.queue.namespace.name, (), spec.topics)
         queue.notify()
-        self.on_queue(queue, True)
+        for listener in self.listeners:
+            listener.queue_made(queue)
 
     def _tell_topics(self, namespace: bytes, former: Iterable[str], topics: Iterable[str]) -> None:
         """What a queue captures is wanted here, on whatever node it is published; its own address is no topic."""
@@ -239,18 +198,10 @@ class QueueManager:
         self.forget(state)
         if queue.durable:
             record(self.hub.ledger, RecordKind.QUEUE_END, queue.number, line=queue.line)
-        for told in self.on_deleted:
-            told(queue, members)
+        for listener in self.listeners:
+            listener.queue_deleted(queue, members)
         state.owner = None  # stale routes may remember the queue for a while, and not a connection with it
         return depth
-
-    @staticmethod
-    def members_of(state: QueueState) -> list[Member]:
-        """Who reads it, and who asks it."""
-        members: list[Member] = list(state.queue.readers)  # type: ignore[arg-type]
-        for group in state.groups.values():
-            members += group.members + group.pullers
-        return members
 
     def forget(self, state: QueueState) -> None:
         """Nobody knows the queue any more, and the view will forget it."""
@@ -266,7 +217,8 @@ class QueueManager:
         self.hub.remove_queue(state.queue)
         self._tell_topics(state.queue.namespace.name, state.spec.topics, ())
         self.directory.release_queue(*state.queue.address)
-        self.on_queue(state.queue, False)
+        for listener in self.listeners:
+            listener.queue_gone(state.queue)
         groups, logs, delays = [*state.groups.values()], [*state.queue.logs], state.queue.delays
         if delays is not None:
             groups.append(delays.group)
@@ -298,36 +250,6 @@ class QueueManager:
             self.trim(state, delays.log, delays.log.next)
             delays.forget()
         return depth
-
-    def trim(self, state: QueueState, log: Log, first: int) -> None:
-        """What is below is gone: retention, purge, drop-head."""
-        if first > log.first:
-            log.trim(first)
-            self.note_changed(state)
-            if state.queue.durable:
-                record(self.hub.ledger, RecordKind.TRIM, log.number, first.to_bytes(8, "big"), log.line)
-            state.queue.notify()
-
-    def note_changed(self, state: QueueState) -> None:
-        """The next checkpoint writes what is recorded of the queue, if the journal is what keeps it."""
-        if state.queue.line.number == 0:
-            self.changed.add(state)
-
-    def record_queue(self, state: QueueState) -> None:
-        self.note_changed(state)
-        if state.queue.durable:
-            record(self.hub.ledger, RecordKind.QUEUE, state.queue.number, self.queue_record(state), state.queue.line)
-
-    def queue_record(self, state: QueueState) -> QueueRecord:
-        logs, delays = [LogRecord(log.number, log.first >> 56) for log in state.queue.logs], state.queue.delays
-        numbers = (delays.log.number, delays.group.number) if delays is not None else (0, 0)
-        spec, declared, namespace = state.spec, state.declared, 0
-        if state.queue.namespace is not self.hub.root:
-            # Names travel with the namespace's own record only.
-            namespace = self.hub.ledger.number_of(state.queue.namespace, state.queue.line)
-            spec = msgspec.structs.replace(spec, namespace="/")
-            declared = msgspec.structs.replace(declared, vhost=ROOT) if declared is not None else None
-        return QueueRecord(spec if declared is None else None, logs, *numbers, declared, namespace)
 
     # ------------------------------------------------------------------ groups
 
@@ -361,11 +283,11 @@ class QueueManager:
                       line=queue.line)
         group.home = queue
         if record_.retry_policy == UNSPECIFIED:
-            configure_group(self, state, group)
+            self.settings.configure_group(state, group)
         else:
             self.set_retry_policy(state, group, record_.retry_policy)
         group.add_cursors(queue.logs, queue.lanes, stream)
-        group.on_dead = self.asked.dead
+        group.on_dead = self.settings.dead
         if record_.pattern:
             group.filter = self.filter(queue, record_.pattern)
         state.groups[record_.name, record_.pattern] = group
@@ -399,12 +321,7 @@ class QueueManager:
         if policy != state.retry_policies.get(group, UNSPECIFIED):
             state.note_retry_policy(group, policy)
             self.note_changed(state)  # or the view would not hear of it
-        configure_group(self, state, group)
-
-    @staticmethod
-    def effective_retry(state: QueueState, group: Group) -> Retry:
-        """What holds for a group: its retry policy, and the queue's `retry` where that says nothing."""
-        return effective(state.spec.retry, state.retry_policies.get(group, UNSPECIFIED))
+        self.settings.configure_group(state, group)
 
     def drop_group(self, state: QueueState, key: tuple[bytes, bytes]) -> None:
         """The group is no more: what only it had not settled goes."""
@@ -423,7 +340,7 @@ class QueueManager:
 
     def backoff_ms(self, queue: Queue, group: Group, deliveries: int) -> int:
         """How long a message waits in this group after so many deliveries before the next one."""
-        return backoff_ms(self.effective_retry(self.states[queue], group), deliveries)
+        return backoff_ms(self.states[queue].effective_retry(group), deliveries)
 
     def left(self, queue: Queue, group: Group | None) -> None:
         """A consumer has left."""
@@ -444,15 +361,5 @@ class QueueManager:
         except ValueError as error:
             raise QueueRefused("invalid", str(error)) from None
         if position.kind == "timestamp":
-            return self.offset_at_time(log, position.value)
+            return self.disk.offset_at_time(log, position.value)
         return offset_in(log, position, group)
-
-    def offset_at_time(self, log: Log, time_ms: int) -> int:
-        """The first message that is not older. The disk is asked by recovery/store, which replaces this."""
-        found = log.position_of_time(time_ms)
-        return found if found is not None else log.next
-
-    def read_on(self, queue: Queue) -> None:
-        """Somebody looks at what is on disk only."""
-        if self.on_stalled is not None:
-            self.on_stalled(queue)

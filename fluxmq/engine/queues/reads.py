@@ -24,6 +24,7 @@ from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.ports.store import SegmentFiles
 from fluxmq.engine.queues.delays import go_on
 from fluxmq.engine.queues.manager import NOTHING, QueueManager
+from fluxmq.engine.queues.table import Disk
 
 __all__ = ["QueueReader"]
 
@@ -35,7 +36,7 @@ SHORTAGE_RETRY_S = 1.0
 CACHE_SHARE = 8  # of the cache, at most this part is read at a time
 
 
-class QueueReader:
+class QueueReader(Disk):
     """Machine. driver: of its reads from disk. segments: None has nothing. cache_bytes: of messages that are on disk
     and in memory too. on_damage: a queue has been stopped, for this reason."""
 
@@ -99,11 +100,12 @@ class QueueReader:
             self.manager.hub.awaited -= 1
         go_on(queue)
 
-    def measure(self, queue: Queue, log: Log) -> None:
+    def measure(self, queue: Queue, log: Log) -> bool:
         """A part of the log's size was guessed: asks the segments."""
         if self.segments is not None and log.number not in self._measured and queue.damage is None:
             self._measured.add(log.number)
             self.driver.start(self._measure(queue, log, log.first, log.flushed))
+        return True
 
     async def _measure(self, queue: Queue, log: Log, first: int, end: int) -> None:
         assert self.segments is not None
@@ -138,8 +140,8 @@ class QueueReader:
             queue.damage = str(error)
             self._log.error(f"a queue is stopped, the others go on: {error}", extra={"queue": shown(queue)})
             self.on_damage(error)
-            for told in self.manager.on_stopped:
-                told(queue, self.manager.members_of(self.manager.states[queue]))
+            for listener in self.manager.listeners:
+                listener.queue_stopped(queue, self.manager.members_of(self.manager.states[queue]))
 
     def evict(self) -> int:
         """What segments have gives way, so that no more of it is in memory than the cache may hold: what was read

@@ -16,54 +16,80 @@ from fluxmq.model.queues import NAME_BYTES_MAX, name_problem
 
 if TYPE_CHECKING:
     from fluxmq._core.queue.group import Group
-    from fluxmq.engine.queues.manager import QueueManager, QueueState
+    from fluxmq.engine.queues.state import QueueState
+    from fluxmq.engine.queues.table import QueueTable
     from fluxmq.model.queues import QueueSpec
 
-__all__ = ["PREFIX", "Asked", "configure", "configure_group", "filters_of"]
+__all__ = ["PREFIX", "QueueSettings", "filters_of"]
 
 PREFIX = b"$queue/"
 PLAIN = (string.ascii_letters + string.digits + "_-.:").encode()
 
 
-class Asked:
-    """What compiled queues and groups call, made once: a method is a new object each time that it is named. plain: what
-    all queues are configured like that AMQP declared without arguments; of no use but that."""
+class QueueSettings:
+    """Configures compiled queues and groups. What these call is made once: a method is a new object each time that it
+    is named. plain: what all queues are configured like that AMQP declared without arguments; of no use but that."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self.first_delayed = partial(first_delayed, manager)
-        self.more_is_due = partial(more_is_due, manager)
-        self.read_on = manager.read_on
-        self.is_repeated = partial(_is_repeated, manager)
-        self.produced = partial(_produced, manager)
-        self.full = partial(_full, manager)
-        self.dead = partial(_dead, manager)
-        self.wake_up = manager.hub.wake_up
-        ledger = manager.hub.ledger
+    def __init__(self, table: QueueTable) -> None:
+        self.table = table
+        self.first_delayed = partial(first_delayed, table)
+        self.more_is_due = partial(more_is_due, table)
+        self.read_on = table.read_on
+        self.is_repeated = partial(_is_repeated, table)
+        self.produced = partial(_produced, table)
+        self.full = partial(_full, table)
+        self.dead = partial(_dead, table)
+        self.wake_up = table.hub.wake_up
+        ledger = table.hub.ledger
         self.plain = Queue(ledger, 0, b"", QUEUE_CLASSIC, [Log(ledger, 0)])
         spec = spec_of(Declared(b"/", b"", True, False, False, {}), NO_TERMS)
         _configure(self, self.plain, spec, NO_TERMS)
 
+    def configure(self, state: QueueState) -> None:
+        """The queue is from now on as `state` says."""
+        queue, spec, terms = state.queue, state.spec, state.terms
+        if terms is NO_TERMS:
+            queue.configure_like(self.plain)
+        else:
+            _configure(self, queue, spec, terms)
+            if terms is not None and terms.overflow == "reject-publish-dlx" and terms.dead_exchange is not None:
+                queue.on_overflow = partial(_overflowed, self.table, state)
+        for group in state.groups.values():
+            self.configure_group(state, group)
 
-def _is_repeated(manager: QueueManager, queue: Queue, producer: bytes, sequence: int) -> bool:
-    state = manager.states.get(queue)
+    @staticmethod
+    def configure_group(state: QueueState, group: Group) -> None:
+        """How often a message is delivered; whether it dies as soon as it may, and whether anybody wants it then."""
+        terms = state.terms
+        if terms is None:
+            group.buries = bool(state.spec.dead_letter_queue)
+            group.deliveries_max = deliveries_max(state.effective_retry(group))
+        else:
+            group.set_policy(POLICY_AMQP091)
+            group.buries = terms.dead_exchange is not None
+            group.deliveries_max = max(terms.delivery_limit + 1, 0) if terms is not NO_TERMS else 0
+
+
+def _is_repeated(table: QueueTable, queue: Queue, producer: bytes, sequence: int) -> bool:
+    state = table.states.get(queue)
     return state is not None and is_repeated(state.producers.get(producer), sequence)
 
 
-def _produced(manager: QueueManager, queue: Queue, producer: bytes, sequence: int) -> None:
-    state = manager.states.get(queue)
+def _produced(table: QueueTable, queue: Queue, producer: bytes, sequence: int) -> None:
+    state = table.states.get(queue)
     if state is not None:  # else a stale route led to a queue that is no more
         state.note_produced(producer, with_sequence(state.producers.get(producer), sequence))
-        manager.note_changed(state)
+        table.note_changed(state)
 
 
-def _full(manager: QueueManager, queue: Queue) -> bool:
-    return make_room(manager, manager.states[queue])
+def _full(table: QueueTable, queue: Queue) -> bool:
+    return make_room(table, table.states[queue])
 
 
-def _dead(manager: QueueManager, group: Group, log: Log, offset: int, deliveries: int, reason: str) -> None:
-    state = manager.states.get(group.owner) if isinstance(group.owner, Queue) else None
+def _dead(table: QueueTable, group: Group, log: Log, offset: int, deliveries: int, reason: str) -> None:
+    state = table.states.get(group.owner) if isinstance(group.owner, Queue) else None
     if state is not None:
-        bury(manager, state, log, offset, deliveries, reason, group.name)
+        bury(table, state, log, offset, deliveries, reason, group.name)
 
 
 def filters_of(spec: QueueSpec) -> list[bytes]:
@@ -80,29 +106,16 @@ def _is_level(raw: bytes) -> bool:
     return b"/" not in odd and b"\0" not in odd and not name_problem(raw.decode("utf-8", "replace"))
 
 
-def configure(manager: QueueManager, state: QueueState) -> None:
-    """The queue is from now on as `state` says."""
-    queue, spec, terms = state.queue, state.spec, state.terms
-    if terms is NO_TERMS:
-        queue.configure_like(manager.asked.plain)
-    else:
-        _configure(manager.asked, queue, spec, terms)
-        if terms is not None and terms.overflow == "reject-publish-dlx" and terms.dead_exchange is not None:
-            queue.on_overflow = partial(_overflowed, manager, state)
-    for group in state.groups.values():
-        configure_group(manager, state, group)
-
-
-def _configure(asked: Asked, queue: Queue, spec: QueueSpec, terms: QueueTerms | None) -> None:
+def _configure(calls: QueueSettings, queue: Queue, spec: QueueSpec, terms: QueueTerms | None) -> None:
     queue.payload_max = spec.limits.max_message_size
     queue.capture_confirmed = spec.capture == "confirmed"
     # The same objects for all queues, which are given the queue: there may be a hundred thousand of them.
-    queue.on_delayed = asked.first_delayed if spec.type != "stream" else None
-    queue.wake = asked.wake_up
-    queue.on_due = asked.more_is_due
-    queue.on_stalled = asked.read_on
-    queue.is_repeated = asked.is_repeated
-    queue.on_produced = asked.produced
+    queue.on_delayed = calls.first_delayed if spec.type != "stream" else None
+    queue.wake = calls.wake_up
+    queue.on_due = calls.more_is_due
+    queue.on_stalled = calls.read_on
+    queue.is_repeated = calls.is_repeated
+    queue.on_produced = calls.produced
     if terms is not None and queue.kind != QUEUE_STREAM:
         queue.set_policy(POLICY_AMQP091)
         queue.ready_max = terms.length_max
@@ -115,21 +128,9 @@ def _configure(asked: Asked, queue: Queue, spec: QueueSpec, terms: QueueTerms | 
         queue.bytes_max = spec.limits.max_bytes
         queue.ttl_ms = int(spec.limits.message_ttl * 1000)
         queue.drop_head = spec.overflow == "drop-head"
-        queue.on_full = asked.full if spec.overflow == "drop-head" or spec.type == "stream" else None
+        queue.on_full = calls.full if spec.overflow == "drop-head" or spec.type == "stream" else None
 
 
-def _overflowed(manager: QueueManager, state: QueueState, *message: Any) -> None:
-    if manager.on_amqp_refused is not None:
-        manager.on_amqp_refused(state, *message)
-
-
-def configure_group(manager: QueueManager, state: QueueState, group: Group) -> None:
-    """How often a message is delivered; whether it dies as soon as it may, and whether anybody wants it then."""
-    terms = state.terms
-    if terms is None:
-        group.buries = bool(state.spec.dead_letter_queue)
-        group.deliveries_max = deliveries_max(manager.effective_retry(state, group))
-    else:
-        group.set_policy(POLICY_AMQP091)
-        group.buries = terms.dead_exchange is not None
-        group.deliveries_max = max(terms.delivery_limit + 1, 0) if terms is not NO_TERMS else 0
+def _overflowed(table: QueueTable, state: QueueState, *message: Any) -> None:
+    if table.amqp_dead_letters is not None:
+        table.amqp_dead_letters.refused(state, *message)

@@ -6,9 +6,9 @@ from types import MappingProxyType
 
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.queue import Queue
-from fluxmq.engine.queues.retry import RetryPolicy
+from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy, effective
 from fluxmq.model.amqp_queues import Declared, read_arguments
-from fluxmq.model.queues import QueueSpec
+from fluxmq.model.queues import QueueSpec, Retry
 
 __all__ = ["QueueState"]
 
@@ -56,6 +56,10 @@ class QueueState:
             self.retry_policies[group] = policy
         else:
             self.retry_policies = {group: policy}
+
+    def effective_retry(self, group: Group) -> Retry:
+        """What holds for a group: its retry policy, and the queue's `retry` where that says nothing."""
+        return effective(self.spec.retry, self.retry_policies.get(group, UNSPECIFIED))
 
     def note_produced(self, producer: bytes, known: tuple[int, int]) -> None:
         """What of a producer was appended."""

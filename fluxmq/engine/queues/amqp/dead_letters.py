@@ -22,7 +22,8 @@ from fluxmq.model.amqp import text
 from fluxmq.model.amqp_queues import NAME_BYTES_MAX
 
 if TYPE_CHECKING:
-    from fluxmq.engine.queues.manager import QueueManager, QueueState
+    from fluxmq.engine.queues.state import QueueState
+    from fluxmq.engine.queues.table import QueueTable
 
 __all__ = ["DeadLetterer", "Route", "is_cycle", "with_death"]
 
@@ -38,15 +39,15 @@ COUNT_MAX = (1 << 63) - 1
 class DeadLetterer:
     """Machine. route: None knows no exchange but the one without a name."""
 
-    def __init__(self, manager: QueueManager, route: Route | None = None) -> None:
-        self.manager = manager
+    def __init__(self, table: QueueTable, route: Route | None = None) -> None:
+        self.table = table
         self.route = route or self._default
         # (virtual host, exchange, routing key, headers, properties, payload, queues that have it); amq.topic
         # leads to MQTT clients as well
         self.on_published: Callable[[bytes, bytes, bytes, bytes, bytes, bytes, list[Queue]], None] | None = None
 
     def _default(self, vhost: bytes, exchange: bytes, key: bytes, headers: bytes) -> list[Queue]:
-        state = self.manager.queues.get((vhost, key)) if not exchange else None
+        state = self.table.queues.get((vhost, key)) if not exchange else None
         return [state.queue] if state is not None else []
 
     def bury(self, state: QueueState, log: Log, offset: int, reason: str) -> None:
@@ -60,7 +61,7 @@ class DeadLetterer:
 
     def refused(self, state: QueueState, topic: bytes, properties: bytes, payload: bytes, format_: int) -> None:
         """A message did not get in, for the queue is full."""
-        note_death(self.manager, state, "overflow")
+        note_death(self.table, state, "overflow")
         self._publish(state, topic, properties, payload, format_, "maxlen")
 
     def _publish(self, state: QueueState, topic: bytes, properties: bytes, payload: bytes, format_: int,
@@ -74,7 +75,7 @@ class DeadLetterer:
         keys = [key, *carbon_copies(headers)]
         headers = with_death(headers, name=text(name), reason=reason, exchange=text(exchange),
                              keys=[text(one) for one in keys], expiration=told.pop("expiration", None),
-                             time_s=self.manager.hub.now_ms // 1000)
+                             time_s=self.table.hub.now_ms // 1000)
         if state.terms.dead_key is not None:
             keys = [state.terms.dead_key]
             headers.pop("CC", None)
@@ -88,7 +89,7 @@ class DeadLetterer:
                 continue
             if queue.append_message(bytes((len(target),)) + target + keys[0], payload, properties=written, qos=QOS,
                                     priority=told.get("priority", 0), format=FORMAT_AMQP091) == 0:
-                note_dead_letter(self.manager, state)
+                note_dead_letter(self.table, state)
         if self.on_published is not None:
             for one in keys:
                 if len(one) <= NAME_BYTES_MAX:  # else no topic is so long

@@ -20,6 +20,7 @@ from fluxmq.engine.exchanges.manager import no_queue
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.amqp.dead_letters import DeadLetterer, Route
 from fluxmq.engine.queues.manager import QueueManager, QueueState
+from fluxmq.engine.queues.table import QueueListener
 from fluxmq.model.amqp import AmqpRefused, ReplyCode, shown
 from fluxmq.model.amqp_queues import (
     NAME_BYTES_MAX,
@@ -53,7 +54,7 @@ class QueueDeclared(msgspec.Struct, frozen=True):
     consumers: int
 
 
-class AmqpQueues:
+class AmqpQueues(QueueListener):
     """Machine. random_bytes: (n) -> n random bytes. route: as dead_letters'.
 
     An owner is what stands for a connection: anything, compared by identity.
@@ -66,9 +67,8 @@ class AmqpQueues:
         self._owned: dict[int, set[Queue]] = {}  # by id of the owner: its exclusive queues
         self._owners: dict[Queue, object] = {}
         self._leaders: dict[Queue, Member] = {}  # consumers that are the only ones allowed
-        manager.on_amqp_dead = self.dead.bury
-        manager.on_amqp_refused = self.dead.refused
-        manager.on_deleted.append(self._deleted)
+        manager.amqp_dead_letters = self.dead
+        manager.listeners.append(self)
 
     # ------------------------------------------------------------------ find
 
@@ -306,8 +306,8 @@ class AmqpQueues:
         self.whole(queue)
         self.manager.states[queue].idle_since_ms = self.manager.hub.steady_ms
         outcome = pull(member.group, member)
-        if outcome == PULL_STALLED and self.manager.on_stalled is not None:
-            self.manager.on_stalled(queue)  # a pump reads for consumers only
+        if outcome == PULL_STALLED:
+            self.manager.read_on(queue)  # a pump reads for consumers only
         return outcome
 
     @staticmethod
@@ -336,7 +336,8 @@ class AmqpQueues:
                 self.manager.delete(queue.address)
             yield
 
-    def _deleted(self, queue: Queue, members: list[Member]) -> None:
+    def queue_deleted(self, queue: Queue, members: list[Member]) -> None:
+        """An exclusive queue has no owner any more."""
         self._leaders.pop(queue, None)
         owner = id(self._owners.pop(queue, None))
         if owner in self._owned:

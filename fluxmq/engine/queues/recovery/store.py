@@ -104,11 +104,7 @@ class QueueKeeper:
         self.driver = driver
         self._work: Work[Any] | None = None  # under way in another thread
         self.looked = 0  # at how many queues checkpoints have looked so far, for tests
-        self.reader = QueueReader(manager, segments, cache_bytes, on_damage, driver)
-        manager.on_stalled = self.reader.read_for
-        manager.on_missing = self.reader.read_due
-        manager.on_uncertain = self.reader.measure
-        manager.offset_at_time = self.reader.offset_at_time  # type: ignore[method-assign]
+        self.reader = manager.disk = QueueReader(manager, segments, cache_bytes, on_damage, driver)
 
     # ------------------------------------------------------------------ recovery
 

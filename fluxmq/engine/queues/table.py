@@ -1,0 +1,153 @@
+"""The queues of a node, as the rules about them see them: the tables, what the view must hear, who is told.
+
+A rule (dead letters, delays, settings) takes the table; QueueManager is the table with the verbs that change it.
+"""
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.memory.commits import Line
+from fluxmq._core.memory.namespace import ROOT
+from fluxmq._core.queue.claim import Member
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import Queue
+from fluxmq._core.queue.stats import QueueSums
+from fluxmq.engine.ports.cluster import Cluster
+from fluxmq.engine.queues.records import LogRecord, QueueRecord, RecordKind, record
+from fluxmq.engine.queues.state import QueueState
+from fluxmq.model.amqp_queues import Declared
+from fluxmq.model.queues import QueueSpec
+
+__all__ = ["AmqpDeadLetters", "Disk", "QueueListener", "QueueTable"]
+
+
+class Disk:
+    """What queues ask of the segments. This one has none: all that there is, is in memory. QueueReader is another."""
+
+    def read_for(self, queue: Queue) -> None:
+        """A reader of the queue waits for what is on disk only."""
+
+    def read_due(self, queue: Queue) -> None:
+        """Delayed messages are due that are on disk only."""
+
+    def measure(self, queue: Queue, log: Log) -> bool:
+        """A part of the log's size was guessed. False: nobody knows better."""
+        return False
+
+    def offset_at_time(self, log: Log, time_ms: int) -> int:
+        """The first message that is not older."""
+        found = log.position_of_time(time_ms)
+        return found if found is not None else log.next
+
+
+class QueueListener:
+    """Is told of queues that come and go, by QueueTable.listeners."""
+
+    def queue_made(self, queue: Queue) -> None:
+        """It can be found by its name from now on."""
+
+    def queue_gone(self, queue: Queue) -> None:
+        """It is not found any more: deleted, or another node's."""
+
+    def queue_deleted(self, queue: Queue, members: list[Member]) -> None:
+        """It has been deleted; members: who consumed it."""
+
+    def queue_stopped(self, queue: Queue, members: list[Member]) -> None:
+        """It is damaged."""
+
+
+class AmqpDeadLetters(Protocol):
+    """Where messages of queues go that AMQP declared."""
+
+    def bury(self, state: QueueState, log: Log, offset: int, reason: str) -> None:
+        """A message died, which is in memory."""
+
+    def refused(self, state: QueueState, topic: bytes, properties: bytes, payload: bytes, format_: int, /) -> None:
+        """A message did not get in, for the queue is full, and is to go to dead letters."""
+
+
+class QueueTable(ABC):
+    """Machine. on_log, cluster: as Broker's."""
+
+    def __init__(self, hub: Hub, on_log: Callable[[str, str, str, dict[str, Any]], None] | None = None, *,
+                 cluster: Cluster) -> None:
+        self.hub = hub
+        self.directory, _, self.replicator = cluster
+        self.queues: dict[tuple[bytes, bytes], QueueState] = {}  # by namespace and name
+        self.durables = 0  # of these, how many are durable
+        self.states: dict[Queue, QueueState] = {}
+        self.numbers: Counter[int] = Counter()  # by line: the last one given to a queue, log or group
+        self.changed: set[QueueState] = set()  # what the view has is not as it is now
+        self.ended: list[tuple[str, int]] = []  # ("q" | "g" | "l" | "d", number): what the view must forget
+        self.disk = Disk()
+        self.listeners: list[QueueListener] = []
+        self.amqp_dead_letters: AmqpDeadLetters | None = None
+        self.refused_unknown = 0  # publishes to queues that are not there
+        self.sums = QueueSums(hub.ledger)
+        self.counted: Counter[str] = Counter()  # what is counted beside: died_<reason>, dead_lettered
+        self.kinds: Counter[str] = Counter()  # queues by type
+        self.streams: dict[QueueState, None] = {}
+        self.log = on_log or (lambda level, cause, text, fields: None)
+
+    def number(self, line: Line | None = None) -> int:
+        """A new one, for a queue, log or group: unique within its line. None: the journal's."""
+        at = 0 if line is None else line.number
+        self.numbers[at] += 1
+        return self.numbers[at]
+
+    def is_taken(self, line: Line, number: int) -> None:
+        """This one came from disk, or from whoever leads the line."""
+        if number > self.numbers[line.number]:
+            self.numbers[line.number] = number
+
+    @abstractmethod
+    def make(self, spec: QueueSpec, declared: Declared | None = None, line: Line | None = None) -> Queue:
+        """A new queue."""
+
+    @staticmethod
+    def members_of(state: QueueState) -> list[Member]:
+        """Who reads it, and who asks it."""
+        members: list[Member] = list(state.queue.readers)  # type: ignore[arg-type]
+        for group in state.groups.values():
+            members += group.members + group.pullers
+        return members
+
+    def trim(self, state: QueueState, log: Log, first: int) -> None:
+        """What is below is gone: retention, purge, drop-head."""
+        if first > log.first:
+            log.trim(first)
+            self.note_changed(state)
+            if state.queue.durable:
+                record(self.hub.ledger, RecordKind.TRIM, log.number, first.to_bytes(8, "big"), log.line)
+            state.queue.notify()
+
+    def note_changed(self, state: QueueState) -> None:
+        """The next checkpoint writes what is recorded of the queue, if the journal is what keeps it."""
+        if state.queue.line.number == 0:
+            self.changed.add(state)
+
+    def record_queue(self, state: QueueState) -> None:
+        self.note_changed(state)
+        if state.queue.durable:
+            record(self.hub.ledger, RecordKind.QUEUE, state.queue.number, self.queue_record(state), state.queue.line)
+
+    def queue_record(self, state: QueueState) -> QueueRecord:
+        logs, delays = [LogRecord(log.number, log.first >> 56) for log in state.queue.logs], state.queue.delays
+        numbers = (delays.log.number, delays.group.number) if delays is not None else (0, 0)
+        spec, declared, namespace = state.spec, state.declared, 0
+        if state.queue.namespace is not self.hub.root:
+            # Names travel with the namespace's own record only.
+            namespace = self.hub.ledger.number_of(state.queue.namespace, state.queue.line)
+            spec = msgspec.structs.replace(spec, namespace="/")
+            declared = msgspec.structs.replace(declared, vhost=ROOT) if declared is not None else None
+        return QueueRecord(spec if declared is None else None, logs, *numbers, declared, namespace)
+
+    def read_on(self, queue: Queue) -> None:
+        """Somebody looks at what is on disk only."""
+        self.disk.read_for(queue)
