@@ -22,8 +22,9 @@ from typing import Any, Literal
 
 from fluxmq.bench.load.brokers import Broker, Needs, start_broker
 from fluxmq.bench.load.engine import LoadError
+from fluxmq.bench.load.mqtt_session import MqttSession
 from fluxmq.bench.load.options import OptionsError
-from fluxmq.bench.load.packets import connect, integer, packet, string
+from fluxmq.bench.load.packets import integer, packet, string
 from fluxmq.bench.load.procinfo import memory
 
 __all__ = ["BacklogOptions", "run_backlog"]
@@ -63,24 +64,9 @@ class Publisher:
     """One MQTT 5 client that publishes in windows, with QoS 1."""
 
     def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), TIMEOUT)
-        self.socket.sendall(connect("backlog", level=5))
-        kind, body = self._packet(self.socket.recv(4096))
-        if kind != 0x20 or body[1]:
-            raise LoadError(f"CONNECT was refused with code {body[1]}")
-        self.window = min(WINDOW, receive_maximum(body[2:]))
-
-    @staticmethod
-    def _packet(data: bytes) -> tuple[int, bytes]:
-        if not data:
-            raise LoadError("the broker closed the connection")
-        size, shift, at = 0, 0, 1
-        while True:
-            size |= (data[at] & 0x7F) << shift
-            shift, at = shift + 7, at + 1
-            if not data[at - 1] & 0x80:
-                return data[0], data[at:at + size]
+        session = MqttSession(address, "backlog", timeout=TIMEOUT)
+        self.socket = session.sock
+        self.window = min(WINDOW, session.receive_maximum)
 
     def publish(self, window: list[bytes]) -> None:
         """Sends the packets, whose identifiers count from 1, and waits for all acknowledgements."""
@@ -103,17 +89,6 @@ class Publisher:
 
     def close(self) -> None:
         self.socket.close()
-
-
-def receive_maximum(properties: bytes) -> int:
-    """Of a CONNACK's properties (MQTT 5.0 section 3.2.2.3)."""
-    sizes = {0x11: 4, 0x13: 2, 0x21: 2, 0x22: 2, 0x24: 1, 0x25: 1, 0x27: 4, 0x28: 1, 0x29: 1, 0x2A: 1}
-    at = 1
-    while at < len(properties) and properties[at] in sizes:
-        if properties[at] == 0x21:
-            return int.from_bytes(properties[at + 1:at + 3], "big")
-        at += 1 + sizes[properties[at]]
-    return 100
 
 
 def windows(options: BacklogOptions, window: int, now_ms: int) -> Iterator[list[bytes]]:

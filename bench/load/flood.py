@@ -41,6 +41,7 @@ from fluxmq.bench.load.amqp_session import Session
 from fluxmq.bench.load.brokers import Needs, free_port, start_broker
 from fluxmq.bench.load.engine import LoadError
 from fluxmq.bench.load.histogram import Histogram
+from fluxmq.bench.load.mqtt_session import MqttSession
 from fluxmq.bench.load.options import OptionsError
 from fluxmq.bench.load.packets import connect, packet, string, subscribe
 from fluxmq.bench.load.procinfo import cpu_between, read_cpu
@@ -119,15 +120,8 @@ KINDS = {
 
 
 def open_mqtt(address: str, name: str) -> socket.socket:
-    """A connected MQTT 3.1.1 client. Raises LoadError, OSError."""
-    host, _, port = address.rpartition(":")
-    opened = socket.create_connection((host, int(port)), TIMEOUT)
-    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    opened.sendall(connect(name))
-    if opened.recv(4, socket.MSG_WAITALL)[3:] != b"\0":
-        opened.close()
-        raise LoadError("CONNECT was refused")
-    return opened
+    """The socket of a connected MQTT 3.1.1 client. Raises LoadError, OSError."""
+    return MqttSession(address, name, level=4, timeout=TIMEOUT).sock
 
 
 def fill_retained(address: str, options: FloodOptions) -> int:

@@ -12,7 +12,6 @@ The longest that a bystander waited for an answer says how long the broker's loo
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from fluxmq.bench.load.backlog import RestartOptions, settled_memory
 from fluxmq.bench.load.brokers import Broker, Needs, start_broker
 from fluxmq.bench.load.bystander import Bystander
 from fluxmq.bench.load.engine import LoadError
-from fluxmq.bench.load.packets import connect, disconnect, packet, string, subscribe
+from fluxmq.bench.load.mqtt_session import MqttSession
 from fluxmq.bench.load.procinfo import memory
 
 __all__ = ["ManyOptions", "run_many"]
@@ -78,50 +77,16 @@ class Amqp:
         self.session.close()
 
 
-class Mqtt:
-    """A blocking MQTT 5 client."""
+def publish_all(address: str, topics: list[str], payload: bytes, *, retain: bool) -> None:
+    client = MqttSession(address, "publisher", timeout=PATIENCE_SECONDS)
+    for at in range(0, len(topics), WINDOW):
+        client.publish_all(topics[at:at + WINDOW], payload, retain=retain)
+    client.close()
 
-    def __init__(self, address: str, name: str, clean: bool = True) -> None:
-        host, _, port = address.rpartition(":")
-        self.sock = socket.create_connection((host, int(port)), PATIENCE_SECONDS)
-        self.sock.sendall(connect(name, level=5, clean=clean, session_expiry=0 if clean else 86_400))
-        self.left = b""
-        self.expect(0x20)
 
-    def packet(self) -> tuple[int, bytes]:
-        while True:
-            size, shift, at = 0, 0, 1
-            while at < len(self.left):
-                size |= (self.left[at] & 0x7F) << shift
-                shift, at = shift + 7, at + 1
-                if not self.left[at - 1] & 0x80:
-                    if len(self.left) >= at + size:
-                        found = self.left[0], self.left[at:at + size]
-                        self.left = self.left[at + size:]
-                        return found
-                    break
-            got = self.sock.recv(1 << 16)
-            if not got:
-                raise LoadError("the broker closed the connection")
-            self.left += got
-
-    def expect(self, kind: int) -> None:
-        while self.packet()[0] & 0xF0 != kind:
-            pass
-
-    def publish_all(self, topics: list[str], payload: bytes, retain: bool) -> None:
-        for at in range(0, len(topics), WINDOW):
-            window = topics[at:at + WINDOW]
-            self.sock.sendall(b"".join(
-                packet(0x32 | retain, string(topic) + number.to_bytes(2, "big") + b"\x00" + payload)
-                for number, topic in enumerate(window, 1)))
-            for _ in window:
-                self.expect(0x40)
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self.sock.sendall(disconnect())
-        self.sock.close()
+def kept(broker: Broker, name: str) -> MqttSession:
+    """A client whose session outlives its connection."""
+    return MqttSession(broker.addresses["tcp"], name, clean=False, session_expiry=86_400, timeout=PATIENCE_SECONDS)
 
 
 class Work:
@@ -151,20 +116,15 @@ class Work:
             amqp.close()
         elif self.options.kind == "sessions":
             with phase("connect"):
-                for number, name in enumerate(self.names):
-                    client = Mqtt(source(broker, number), name, clean=False)
-                    client.sock.sendall(subscribe(1, name, 1, level=5))
-                    client.expect(0x90)
+                for name in self.names:
+                    client = kept(broker, name)
+                    client.subscribe_to(name, 1)
                     client.close()
             with phase("publish"):
-                client = Mqtt(broker.addresses["tcp"], "publisher")
-                client.publish_all(self.names, self.payload, False)
-                client.close()
+                publish_all(broker.addresses["tcp"], self.names, self.payload, retain=False)
         else:
             with phase("publish"):
-                client = Mqtt(broker.addresses["tcp"], "publisher")
-                client.publish_all(self.names, self.payload, True)
-                client.close()
+                publish_all(broker.addresses["tcp"], self.names, self.payload, retain=True)
 
     def use(self, broker: Broker, phase: Callable[[str], Any]) -> int:
         """How many were found."""
@@ -187,9 +147,9 @@ class Work:
             return found
         if self.options.kind == "sessions":
             with phase("resume"):
-                for number, name in enumerate(self.names):
-                    client = Mqtt(source(broker, number), name, clean=False)
-                    client.expect(0x30)
+                for name in self.names:
+                    client = kept(broker, name)
+                    client.until(lambda client=client: client.delivered > 0)
                     client.close()
             return len(self.names)
         return len(self.names)
@@ -216,13 +176,7 @@ class Work:
             amqp.close()
         elif self.options.kind == "retained":
             with phase("delete"):
-                client = Mqtt(broker.addresses["tcp"], "publisher")
-                client.publish_all(self.names, b"", True)
-                client.close()
-
-
-def source(broker: Broker, _number: int) -> str:
-    return broker.addresses["tcp"]
+                publish_all(broker.addresses["tcp"], self.names, b"", retain=True)
 
 
 class Phases:

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fluxmq._core.mqtt.encode import encode_packet
+from fluxmq._core.mqtt.packets import Connect, Subscribe, Subscription
 from fluxmq.bench.load.options import HEAD_SIZE, LoadOptions
 
 __all__ = ["PublishTemplate", "connect", "disconnect", "publish_template", "subscribe"]
@@ -34,27 +36,20 @@ def packet(first: int, body: bytes) -> bytes:
 def connect(client_id: str, *, level: int = 4, clean: bool = True, keep_alive: int = 0, session_expiry: int = 0,
             receive_maximum: int | None = None, username: str | None = None, password: str | None = None) -> bytes:
     """CONNECT. level: 4 (MQTT 3.1.1) or 5; the expiry (seconds) and the receive maximum are of 5 only."""
-    flags = (0x02 if clean else 0) | (0x80 if username is not None else 0) | (0x40 if password is not None else 0)
-    body = string("MQTT") + bytes([level, flags]) + keep_alive.to_bytes(2, "big")
-    if level == 5:
-        properties = b""
-        if session_expiry:
-            properties += b"\x11" + session_expiry.to_bytes(4, "big")
-        if receive_maximum is not None:
-            properties += b"\x21" + receive_maximum.to_bytes(2, "big")
-        body += integer(len(properties)) + properties
-    body += string(client_id)
-    for part in (username, password):
-        if part is not None:
-            body += string(part)
-    return packet(0x10, body)
+    properties: list[tuple[int, object]] = []
+    if level == 5 and session_expiry:
+        properties.append((0x11, session_expiry))
+    if level == 5 and receive_maximum is not None:
+        properties.append((0x21, receive_maximum))
+    return encode_packet(Connect(
+        client_id=client_id, protocol_level=level, clean_start=clean, keep_alive=keep_alive, username=username,
+        password=None if password is None else password.encode(), properties=properties), level)
 
 
 def subscribe(packet_id: int, topic_filter: str, qos: int, *, level: int = 4, start: str = "") -> bytes:
     """SUBSCRIBE to one filter. start: the user property `offset`, of version 5 only; "" for none."""
-    said = b"\x26" + string("offset") + string(start) if start else b""
-    properties = integer(len(said)) + said if level == 5 else b""
-    return packet(0x82, packet_id.to_bytes(2, "big") + properties + string(topic_filter) + bytes([qos]))
+    properties = [(0x26, ("offset", start))] if start and level == 5 else []
+    return encode_packet(Subscribe(packet_id, [Subscription(topic_filter, qos=qos)], properties=properties), level)
 
 
 def disconnect() -> bytes:
