@@ -24,12 +24,12 @@ from fluxmq.record.schema import COLUMNS, DICTIONARIES, SCHEMA, microseconds
 __all__ = ["OPEN", "SPARE", "RecordingFiles", "batch_of_columns", "batch_of_rows", "part_name", "prepare_directory"]
 
 OPEN = ".open"
-# Room that is given back for the last manifest, so that a disk that is full can say that it was.
+# Reserved room for the last manifest, so that it can be written on a full disk.
 SPARE = f"{MANIFEST}.spare"
 _SPARE_BYTES = 1 << 18
 _COMPRESSION = "zstd"
 _LEVEL = 1
-# Numbers that grow, or differ by little from row to row: smaller so, and written in less time. All but the digest.
+# Delta encoding for numbers that grow or change little between rows: smaller and faster. The digest is random.
 _DELTA = ("seq", "time", "time_ns", "connection", "packet_id", "size", "bytes", "answers", "ack_latency")
 
 
@@ -91,7 +91,7 @@ class _OpenPart:
         self.name = part_name(number)
         self._final = directory / self.name
         self._path = directory / f"_{self.name}{OPEN}"
-        # It holds what clients send and get: its owner's alone.
+        # It holds the clients' data, so only its owner may read it.
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._file = pa.OSFile(str(self._path), "wb")
         delta = {name: "DELTA_BINARY_PACKED" for name in _DELTA}
@@ -125,7 +125,7 @@ class _OpenPart:
         return Part(name=self.name, rows=self.rows, bytes=size, first_time=self.first_time, last_time=self.last_time)
 
     def abandon(self) -> None:
-        """Closes and removes what could not be ended, as far as that goes."""
+        """Closes and removes an unfinished part, as far as possible."""
         for step in (self._writer.close, self._file.close, lambda: os.close(self._descriptor), self._path.unlink):
             with contextlib.suppress(OSError, pa.ArrowException):
                 step()
@@ -181,7 +181,7 @@ class RecordingFiles:
 
     @property
     def capped(self) -> bool:
-        """The parts have as many bytes as was allowed."""
+        """Whether the parts have reached the allowed size."""
         return 0 < self._options.cap_bytes <= self.bytes
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -1,5 +1,5 @@
-"""A capture becomes a recording: its TCP connections, put together, are written as the entries that a broker's tap
-would have made of them, and take the same way from there.
+"""Makes a recording of a capture: reassembles its TCP connections and writes them as the entries that a broker's tap
+would have made, which are then handled like those of a tap.
 
     segments ──► streams ──► which protocol? who is the broker? ──► whole packets ──► entries ──► RecordRows ──► parts
 
@@ -33,9 +33,9 @@ AMQP_PORTS = (5672,)
 _OPENED, _ACCEPTED, _IN, _OUT, _CLOSED, _LOST = range(1, 7)
 _MQTT, _AMQP091 = 1, 2
 _PRESENT = 1
-_HELD_MAX = 1 << 16             # bytes of a connection of which it is not known what it is,
+_HELD_MAX = 1 << 16             # bytes of a connection while its protocol is unknown,
 _HELD_PIECES_MAX = 4096         # in so many pieces
-_FIRST_BYTES = 64               # of a direction: they say what it is
+_FIRST_BYTES = 64               # bytes of a direction that suffice to tell its protocol
 _OPEN_OK = 10 << 16 | 41
 # Flags that each MQTT packet type must have in its first byte; PUBLISH has its own.
 _FLAGS = {kind: 2 if kind in (6, 8, 10) else 0 for kind in range(1, 16) if kind != 3}
@@ -99,8 +99,8 @@ class _Way:
         self.stream = Stream()
         self.buffer = bytearray()
         self.synced = False
-        self.over = False           # what came was no packet: all that follows goes on as it is
-        self.first = b""            # bytes that say what it is, while that is not known
+        self.over = False           # the data was no packet: everything that follows is passed on unchanged
+        self.first = b""            # bytes received while the protocol is unknown
 
 
 class _Connection:
@@ -208,7 +208,7 @@ class _Connections:
         for way in (_IN, _OUT):
             decided = _protocol_of(first[way]) if first[way] else "connections without data"
             if isinstance(decided, int):
-                # A broker of AMQP answers a header that it does not know with its own: the client is who was first.
+                # An AMQP broker answers an unknown header with its own, so the client is the side that sent first.
                 if way == _OUT and connection.present:
                     connection.client, connection.server = connection.server, connection.client
                     connection.held = [(_OUT if kind == _IN else _IN, time, piece)
@@ -313,7 +313,7 @@ class _Connections:
             if data[at] == 1 and code >> 16 == 10:
                 method = decode_method(data[at + 7:at + 7 + size])
                 if isinstance(method, ConnectionStartOk):
-                    # Of a response that is none, nobody knows which part the password is.
+                    # In a malformed response the password's position is unknown.
                     parts = method.response.split(b"\0") if method.mechanism == "PLAIN" else []
                     connection.told["user"] = parts[1].decode("utf-8", "replace") if len(parts) == 3 else ""
                 elif isinstance(method, ConnectionOpen):
@@ -366,7 +366,7 @@ def import_capture(capture: Path, directory: Path, options: RecordOptions, *,
     done = Imported(manifest=manifest, packets=opened.packets, connections=connections.count,
                     skipped=dict(connections.skipped), notes=_notes(opened, connections, rows.lost_bytes))
     if not manifest.rows:
-        (directory / MANIFEST).unlink()     # so that the next try may have the directory
+        (directory / MANIFEST).unlink()     # so that the next attempt can use the directory
         raise RecordingError(f"{capture}: there is no MQTT and no AMQP 0-9-1 in it that could be read"
                              + "".join(f"; {note}" for note in done.notes))
     return done

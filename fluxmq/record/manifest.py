@@ -41,7 +41,7 @@ class Part(Struct, kw_only=True):
 
 
 class Broker(Struct, kw_only=True):
-    """What was recorded; version is empty when nobody knows."""
+    """The recorded broker; version is empty if unknown."""
 
     name: str = "fluxmq"
     version: str = ""
@@ -100,7 +100,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Replaces the manifest of that recording; it is on disk when this returns. OSError."""
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     fresh = directory / f"{MANIFEST}.new"
-    # As its parts, for its owner alone.
+    # Like its parts, readable for its owner only.
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(text + b"\n")
         file.flush()

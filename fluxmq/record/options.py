@@ -1,4 +1,4 @@
-"""What is asked of a recording, what it is of, and how far it is: the words that broker, command and writer share.
+"""Options, source and progress of a recording: the types that broker, command and writer share.
 
 As JSON (msgspec) they travel to the writer's process and, RecordOptions, into the manifest.
 """

@@ -20,7 +20,7 @@ from fluxmq.record.manifest import RecordingError
 __all__ = ["ACK", "FIN", "RST", "SYN", "Capture", "Segment"]
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
-_LOOK = 512                    # packets between two looks at how far it is
+_LOOK = 512                    # packets between two reports of progress
 _BLOCK_MAX = 64 << 20          # a larger packet is damage, not traffic
 _PCAP = {0xA1B2C3D4: 1_000, 0xA1B23C4D: 1}
 _SECTION = 0x0A0D0D0A

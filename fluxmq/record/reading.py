@@ -1,7 +1,7 @@
 """A recording on disk, opened and checked: its manifest, its parts, and their rows.
 
-Whatever is wrong becomes a RecordingError of one sentence that names the file. Parts that the manifest does not know
-yet, of a recording that runs or was cut off, are taken: what carries a part's final name is whole.
+Every fault is a RecordingError with one sentence that names the file. Parts that the manifest does not name
+yet, of a recording that runs or was cut off, are read: a part with its final name is complete.
 """
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -48,7 +48,7 @@ class Recording:
                 raise RecordingError(f"{part}: this part is damaged: {_first_line(error)}") from error
 
     def protocols(self) -> frozenset[str]:
-        """Which protocols its rows are of (`mqtt`, `amqp091`). Footers tell nearly always; a row group is read only
+        """The protocols of its rows (`mqtt`, `amqp091`). Nearly always the footers suffice; a row group is read only
         where it has several. RecordingError when a part is damaged within."""
         names: set[str] = set()
         for part in self.parts:

@@ -1,6 +1,6 @@
-"""The broker's side of recording: rings, the tap, and those who are connected already when it begins.
+"""The broker's side of recording: rings, the tap, and the connections that exist when it begins.
 
-One recording at a time. Who reads the ring is somebody else's affair: the broker's own child (supervisor.py), or a
+One recording at a time. Another process reads the ring: the broker's own child (supervisor.py), or a
 command that is attached to the admin socket. See docs/internals/recording.md, "Lifetime".
 """
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fluxmq.record.ring import make_ring, ring_capacity
 __all__ = ["Recorder", "Recording"]
 
 RING_BYTES_MAX = 2 << 30
-PRESENT_STEP = 100  # connections told of in one go: less than a millisecond of the loop's time
-ROOM_S = 0.01  # between two looks whether the reader has made room for more of them
+PRESENT_STEP = 100  # connections reported in one step: less than a millisecond of the loop's time
+ROOM_S = 0.01  # interval of checks whether the reader has made room for more of them
 
 
 def _make(capacity: int) -> tuple[int, Tap]:
@@ -35,7 +35,7 @@ def _make(capacity: int) -> tuple[int, Tap]:
 
 
 def _drop(made: asyncio.Future[tuple[int, Tap]]) -> None:
-    """Nobody waits for this ring any more."""
+    """The ring is not needed any more."""
     if not made.cancelled() and made.exception() is None:
         os.close(made.result()[0])
 
@@ -113,7 +113,7 @@ class Recorder(RecordPort):
             raise RecordRefused("unavailable", "the broker is stopping")
         recording = self._current = Recording(self, tap, descriptor)
         self._poller.record(tap)
-        # Who comes from now on is told of by the edge.
+        # The edge reports connections from now on.
         present = list(self._poller.connections.values())
         recording.told = asyncio.get_running_loop().create_task(self._tell_present(recording, present))
         return recording
@@ -133,7 +133,7 @@ class Recorder(RecordPort):
             await asyncio.sleep(0)
 
     def end(self, recording: Recording) -> None:
-        """Nothing more is recorded; the reader takes what is there. Twice does no harm."""
+        """Stops recording; the reader takes the rest. May be called twice."""
         if self._current is not recording:
             return
         self._poller.record(None)
@@ -145,12 +145,12 @@ class Recorder(RecordPort):
         os.close(recording.descriptor)  # the reader has its own
 
     def tick(self) -> None:
-        """Looks whether the reader still takes what it is given."""
+        """Checks whether the reader still takes entries."""
         if self._current is not None and self._current.tap.left:
             self.end(self._current)
 
     def stop(self) -> None:
-        """The broker has said goodbye to all."""
+        """All connections are closed: ends the recording."""
         self.stopping = True
         if self._current is not None:
             self.end(self._current)

@@ -1,6 +1,6 @@
 """The ring between broker and writer as a file in memory: made by the one, opened by the other.
 
-It holds what clients send and get. So it has no name in any file system, and whoever opens it by way of /proc must be
+It holds the clients' data, so it has no name in any file system, and a user that opens it by way of /proc must be
 the broker's user (or root).
 """
 import fcntl
@@ -26,7 +26,7 @@ def make_ring(capacity: int) -> int:
     try:
         os.fchmod(descriptor, 0o600)
         os.ftruncate(descriptor, RING_PAGE + capacity)
-        # Whoever has it open: a page that is no longer there would be the end of both processes.
+        # Sealed against shrinking: access to a page that is gone would kill both processes.
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     except BaseException:
         os.close(descriptor)

@@ -96,7 +96,7 @@ def current(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
 
 
 def differences(schema: pa.Schema) -> str:
-    """What keeps a file from being a part of a recording, in a few words; "" when nothing does."""
+    """Why a file is no part of a recording, in a few words; "" if it is one."""
     before = is_version_1(schema)
     for column in COLUMNS:
         if before and column.name in ("time", "time_ns"):

@@ -25,9 +25,9 @@ from fluxmq.record.ring import open_ring
 
 __all__ = ["CAP_REACHED", "Supervisor", "disk_used", "recording_name", "recording_options"]
 
-CAP_REACHED = 3  # exit status of a writer that has filled what it may fill
+CAP_REACHED = 3  # exit status of a writer that has reached its size limit
 RETRY_SECONDS_MAX = 60.0
-STEADY_SECONDS = 60.0  # a writer that lived so long died of something new
+STEADY_SECONDS = 60.0  # a writer that lived this long died of a new cause: the retry delay starts anew
 END_SECONDS = 10.0  # for the last rows of a writer whose ring has ended
 KILL_SECONDS = 2.0
 LOOK_SECONDS = 0.01
@@ -64,9 +64,9 @@ class Supervisor:
         self._record = record
         self._log = on_log
         self._recording: Recording | None = None
-        self._ring: int = -1  # own descriptor of it: what a dead writer left there is counted
+        self._ring: int = -1  # own descriptor of the ring, to count what a dead writer left in it
         self._alive: int = -1
-        self._unread = (0, 0, 0, 0)  # what dead writers left, see Tap.lose
+        self._unread = (0, 0, 0, 0)  # entries that dead writers left, see Tap.lose
         self._failures = 0
         self._since = 0.0
         self._due: float | None = None  # when the next one is started
@@ -116,7 +116,7 @@ class Supervisor:
                  "--options", msgspec.json.encode(recording_options(self._record, cap)).decode(),
                  "--about", msgspec.json.encode(self._recorder.about).decode()],
                 pass_fds=(self._ring, alive), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                start_new_session=True)  # a Ctrl+C at the broker's terminal is the broker's
+                start_new_session=True)  # Ctrl+C at the terminal must only reach the broker
         except BaseException:
             self._let_go()
             raise
@@ -130,7 +130,7 @@ class Supervisor:
         self._ring = self._alive = -1
 
     def tick(self) -> None:
-        """Looks after the child."""
+        """Checks the child process."""
         if self.child is not None:
             status = self.child.poll()
             if status is not None:
@@ -140,7 +140,7 @@ class Supervisor:
             self._starting = asyncio.get_running_loop().create_task(self._restart())
 
     def _ended(self, status: int) -> None:
-        """The child has gone before it was told to."""
+        """The child has ended unexpectedly."""
         assert self._recording is not None
         lived = time.monotonic() - self._since
         self._recorder.end(self._recording)
@@ -148,7 +148,7 @@ class Supervisor:
         if status == CAP_REACHED:
             self._log("warning", "record", "recording has ended: record.max_disk is reached", fields)
         else:
-            with contextlib.suppress(FluxError):  # a ring that was damaged says nothing
+            with contextlib.suppress(FluxError):  # a damaged ring has no usable counts
                 self._unread = open_ring(self._ring).discard()
             self._failures = 0 if lived > STEADY_SECONDS else self._failures + 1
             delay = 0.0 if not self._failures else min(RETRY_SECONDS_MAX, 2.0 ** (self._failures - 1) - 1)
@@ -156,7 +156,7 @@ class Supervisor:
             self._log("error", "record", "the writer of the recording died; another one is started in a new directory",
                       fields | {"in_s": delay})
         if self.directory is not None:
-            with contextlib.suppress(OSError):  # of one that could not even begin, nothing is left but this
+            with contextlib.suppress(OSError):  # of a writer that could not begin, this is all that is known
                 self.directory.rmdir()
         self._let_go()
         self.child = self._recording = None

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 __all__ = ["Piece", "Stream"]
 
-# What waits behind a hole before the hole is taken for one that will never be filled.
+# Bytes behind a gap from which on the gap counts as permanent.
 _WAITING_BYTES = 1 << 18
 _WAITING_SEGMENTS = 256
 
@@ -32,7 +32,7 @@ class Stream:
         self._waiting.clear()
 
     def segment(self, seq: int, data: bytes, missing: int = 0) -> Iterator[Piece]:
-        """What is in order now. missing: bytes at its end that the capture does not have."""
+        """The data that is in order now. missing: bytes at the segment's end that the capture does not have."""
         if not data:
             return
         if self.next is None:
@@ -76,6 +76,6 @@ class Stream:
         yield from self._ready()
 
     def rest(self) -> Iterator[Piece]:
-        """What waits behind holes, and the holes: nothing more comes that could fill them."""
+        """The data behind gaps, and the gaps, which nothing can fill any more."""
         while self._waiting:
             yield from self._past_hole()

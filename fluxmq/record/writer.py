@@ -1,5 +1,5 @@
-"""The writer of a recording: entries out of the ring, rows into parts. A process of its own, so that the broker waits
-for nothing it does.
+"""The writer of a recording: reads entries from the ring, writes rows into parts. It is a process of its own, so the
+broker does not wait for it.
 
     ring ──► RecordRows ──► batches ──► a thread that writes, syncs and renames parts
              this thread    at most 2
@@ -34,9 +34,9 @@ from fluxmq.record.ring import open_ring
 
 __all__ = ["POLL_S", "RowsWriter", "main", "rows_for", "run_writer"]
 
-POLL_S = 0.003              # between two looks into a ring that was empty; longer when it stays so
+POLL_S = 0.003              # interval of checks of an empty ring; grows while it stays empty
 IDLE_S = 0.05
-TICK_S = 0.5                # progress is told, the age of the part is looked at
+TICK_S = 0.5                # interval of progress reports and of checks of the part's age
 FLUSH_S = 10.0              # rows wait in memory no longer; as RecordOptions.max_seconds: a part is one row group
 TAKE_BYTES = 1 << 20
 BATCH_ROWS = 131_072
@@ -51,7 +51,7 @@ class _Word(enum.Enum):
     """What the thread that writes is told between batches."""
 
     LOOK = 0        # is the open part old enough?
-    END = 1         # nothing comes behind it
+    END = 1         # the last command
 
 
 def rows_for(options: RecordOptions) -> RecordRows:
@@ -97,11 +97,11 @@ class RowsWriter:
                     self._files.write(batch)
             except OSError as error:
                 self.error = error
-            except Exception as error:      # a bug: the recording ends with it, and nobody waits for this thread
+            except Exception as error:      # a bug: it ends the recording, and no caller waits for this thread
                 self.error = OSError(0, f"{type(error).__name__}: {error}")
 
     def flush(self) -> None:
-        """The batch goes to the thread. Waits while that has enough to do."""
+        """Hands the batch to the thread. Waits while it has enough to do."""
         if self.rows.rows:
             self._batches.put(batch_of_columns(*self.rows.take()))
         self._since = 0.0
@@ -154,7 +154,7 @@ def _refused(error: OSError) -> str:
 
 
 def _take_all(source: RingReader, writer: RowsWriter) -> None:
-    """What is in the ring now, and what did not fit into it by then: the broker may go on, this recording does not."""
+    """Takes the entries in the ring and counts those that did not fit. The broker goes on, the recording ends."""
     waiting_max = source.waiting
     while waiting_max > 0 and (entries := source.take(TAKE_BYTES)):
         waiting_max -= len(entries)

@@ -243,7 +243,7 @@ class Player(Waits):
                 self._not_sent(str(error))
                 done = True
         if done and kind == CLOSE:
-            self.links.pop(operation.link, None)        # nothing comes behind it
+            self.links.pop(operation.link, None)        # the last command
         return done
 
     def _on_link(self, link: Link, operation: Operation) -> bool:
