@@ -214,7 +214,7 @@ def _record(config: Config) -> Iterator[Finding]:
             yield ("record.topics",), f"{filter_!r} is no filter of topics, such as sensors/+/temperature or plant/#"
     for name in record.clients:
         if not name:
-            yield ("record.clients",), "a client id is empty: nobody has that one"
+            yield ("record.clients",), "a client id may not be empty"
     if os.path.exists(record.dir) and not os.path.isdir(record.dir):
         yield ("record.dir",), f"{record.dir} is not a directory"
     if record.enabled and importlib.util.find_spec("pyarrow") is None:

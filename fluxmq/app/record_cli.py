@@ -60,7 +60,7 @@ def _filters(context: click.Context, parameter: click.Parameter, values: tuple[s
 
 def _patterns(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     if "" in values:
-        raise click.BadParameter("a client id is empty: nobody has that one")
+        raise click.BadParameter("a client id may not be empty")
     return values
 
 

@@ -43,7 +43,7 @@ def _plain(response: bytes) -> Claim:
     if len(parts) != 3:
         raise ProtocolError(ReplyCode.SYNTAX_ERROR, "a response of PLAIN is NUL, user name, NUL, password")
     if parts[0] not in (b"", parts[1]):
-        raise ProtocolError(ReplyCode.SYNTAX_ERROR, "PLAIN asks to act as another user, and nobody may")
+        raise ProtocolError(ReplyCode.SYNTAX_ERROR, "PLAIN asks to act as another user, which is not allowed")
     return _claim(_name(parts[1], "PLAIN"), parts[2])
 
 

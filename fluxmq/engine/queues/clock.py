@@ -102,7 +102,7 @@ class QueueClock:
             wait = state.idle_since_ms + idle_ms - now
             if wait <= 0:
                 kind = "queue" if state.declared is not None else "ephemeral queue"
-                self.manager.log("info", "", f"{kind} deleted: nobody used it", {"queue": state.spec.shown})
+                self.manager.log("info", "", f"{kind} deleted: it was unused", {"queue": state.spec.shown})
                 self.manager.delete(queue.address)
                 return None
             waits.append(wait)

@@ -52,7 +52,7 @@ class LimitedConsumers:
     def _tell(self, one: Any) -> None:
         if isinstance(one, Group):
             if isinstance(one.owner, Queue):
-                self._say(one.owner, "group", "nothing new is handed out: too many messages were returned and wait",
+                self._say(one.owner, "group", "no new messages are delivered: too many wait for redelivery",
                           {"group": one.name.decode("utf-8", "replace"), "waiting": one.claims - one.held,
                            "hint": "consumers return what they get: find out why, or have them reject it"})
             return

@@ -74,7 +74,8 @@ class QueueManager(QueueTable):
         except QueueRefused as refused:
             self.log("warning", f"auto_create {refused.kind}", f"queue not made: {refused.text}", {"queue": spec.shown})
             return None
-        self.log("info", "", "queue made for whoever used it", {"queue": spec.shown, "type": self.auto})
+        self.log("info", "", "queue made automatically (queue_manager.auto_create)",
+                 {"queue": spec.shown, "type": self.auto})
         return queue
 
     def declare(self, spec: QueueSpec, line: Line | None = None) -> tuple[Queue, str]:
