@@ -98,7 +98,7 @@ class Edge(Bench):
         exchanges: Any = None  # of nobody here
         self.methods_ = ChannelMethods(self.hub, exchanges, self.queues, Asking(Authority(), lambda *told: None),
                                        later=self.later, consumer_timeout_ms=0, on_log=lambda *told: None)
-        self.edge = Client(self.connection, 1, "test", m.ConnectionStartOk)
+        self.edge = Client(self.connection, 1, "test")
         self.edge.vhost = "/"
         self.handler.on_method = self.on_method  # type: ignore[method-assign]
         self.handler.on_end = lambda connection: self.methods_.on_end(self.edge)  # type: ignore[method-assign]

@@ -1,8 +1,11 @@
 # cython: language_level=3
 """The client's end of one MQTT connection: the protocol machine, without socket and clock.
 
-    NEW ──start──► CONNECTING ──CONNACK 0──► OPEN ──leave, DISCONNECT, a breach──► CLOSED
-                        └──CONNACK with an error, anything else────────────────────┘
+    NEW ──start──► CONNECTING ──CONNACK──► OPEN ──end──► CLOSED
+    CONNECTING ──CONNACK with an error──► CLOSED
+    NEW, CONNECTING, CLOSED ──end──► CLOSED
+
+TRANSITIONS in writer.pyx is the table. A connection ends when either side leaves, with a breach, and with its socket.
 """
 from libc.stdint cimport uint8_t, uint32_t
 

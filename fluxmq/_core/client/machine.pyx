@@ -25,9 +25,9 @@ from collections import deque
 
 from fluxmq._core.client.message cimport Message
 from fluxmq._core.client.session cimport (
-    FREE, RELEASED, SENT_1, SENT_2, SUBSCRIBING, UNSUBSCRIBING, WAITING, Session, Slot,
+    FREE, RELEASED, SENT_1, SENT_2, SUBSCRIBING, UNSUBSCRIBING, WAITING, Session, Slot, enter,
 )
-from fluxmq._core.client.writer cimport CLOSED, CONNECTING, NEW, OPEN, ClientWriter
+from fluxmq._core.client.writer cimport CLOSED, CONNECTING, NEW, OPEN, ClientWriter, enter_state
 from fluxmq._core.errors import NotConnected, ProtocolError, UsageError, WindowFull
 from fluxmq._core.mqtt.consts cimport *
 from fluxmq._core.mqtt.decode import decode_packet
@@ -163,7 +163,7 @@ cdef class ClientMachine(ClientWriter):
         value = connect.get(PROPERTY_MAXIMUM_PACKET_SIZE)
         if value is not None:
             self.packet_bytes_max_in = value
-        self.state = CONNECTING
+        enter_state(self, CONNECTING)
         self.session.owner = self.serial
         self.write(packet)
 
@@ -203,7 +203,7 @@ cdef class ClientMachine(ClientWriter):
                              f"{self.receive_maximum} at a time")
         slot = self.session.take()
         # Before the bytes are written: that may flush, and whoever flushes may see the session.
-        slot.state = SENT_1 if qos == 1 else SENT_2
+        enter(slot, SENT_1 if qos == 1 else SENT_2)
         slot.qos = qos
         slot.retain = retain
         slot.topic = topic
@@ -262,7 +262,7 @@ cdef class ClientMachine(ClientWriter):
         if <size_t>len(packet) > self.packet_bytes_max_out:
             self.session.give_back(slot)
             raise UsageError(f"a packet of {len(packet)} bytes; the server takes {self.packet_bytes_max_out}")
-        slot.state = state
+        enter(slot, state)
         slot.qos = <int>(len(parts) // 2 if kind == SUBSCRIBE else len(parts))      # how many answers are due
         slot.done = done
         self.write(packet)
@@ -301,7 +301,7 @@ cdef class ClientMachine(ClientWriter):
                                               properties=None if properties is None else list(properties)),
                                    self.version)
             self.write(packet)
-        self.state = CLOSED
+        enter_state(self, CLOSED)
 
     def end(self) -> None:
         """The connection is gone. What cannot be answered any more is forgotten; the session stays as it is.
@@ -309,7 +309,7 @@ cdef class ClientMachine(ClientWriter):
         Once: from then on the session may be another machine's.
         """
         cdef Slot slot
-        self.state = CLOSED
+        enter_state(self, CLOSED)
         if self.ended:
             return
         self.ended = 1
@@ -344,10 +344,10 @@ cdef class ClientMachine(ClientWriter):
         except ProtocolError as error:
             if self.state == OPEN and self.version >= LEVEL_5:
                 self.leave(error.reason)
-            self.state = CLOSED
+            enter_state(self, CLOSED)
             raise
         except BaseException:
-            self.state = CLOSED
+            enter_state(self, CLOSED)
             raise
         finally:
             self.feeding = 0
@@ -451,7 +451,7 @@ cdef class ClientMachine(ClientWriter):
         elif kind == DISCONNECT:
             if self.version < LEVEL_5:
                 forbidden("before MQTT 5 a server sends no DISCONNECT")
-            self.state = CLOSED
+            enter_state(self, CLOSED)
             self.dismissed(packet)
         else:
             forbidden("AUTH without an authentication method")
@@ -462,7 +462,7 @@ cdef class ClientMachine(ClientWriter):
         if self.state != CONNECTING:
             forbidden("CONNACK came twice")
         if connack.reason_code:
-            self.state = CLOSED
+            enter_state(self, CLOSED)
             self.connected(connack)
             return 0
         if connack.session_present and self.clean_start:
@@ -475,7 +475,7 @@ cdef class ClientMachine(ClientWriter):
         value = connack.get(PROPERTY_MAXIMUM_PACKET_SIZE)
         if value is not None:
             self.packet_bytes_max_out = value
-        self.state = OPEN
+        enter_state(self, OPEN)
         self.accepted(connack.session_present)
         self.resume(connack.session_present)
         self.connected(connack)
@@ -609,7 +609,7 @@ cdef class ClientMachine(ClientWriter):
         if slot.state == SENT_2:
             if reason >= 0x80:
                 return self.finish(slot, reason)
-            slot.state = RELEASED
+            enter(slot, RELEASED)
             slot.reason = reason
             slot.topic = slot.payload = slot.properties = None
         elif slot.state != RELEASED:
@@ -648,7 +648,7 @@ cdef class ClientMachine(ClientWriter):
                 self.session.give_back(slot)
             elif slot.state in (SENT_1, SENT_2, WAITING):
                 slot.dup = present and (slot.state != WAITING or slot.dup)
-                slot.state = WAITING
+                enter(slot, WAITING)
                 self.session.waiting.append(slot)
         self.pump()
         for done, packet_id, reason in ended:
@@ -676,7 +676,7 @@ cdef class ClientMachine(ClientWriter):
             return REASON_QOS_NOT_SUPPORTED
         if slot.retain and not self.retain_available:
             return REASON_RETAIN_NOT_SUPPORTED
-        slot.state = SENT_1 if slot.qos == 1 else SENT_2
+        enter(slot, SENT_1 if slot.qos == 1 else SENT_2)
         try:
             self.write_publish(slot.topic, slot.payload, slot.properties,
                                PUBLISH << 4 | slot.dup << 3 | slot.qos << 1 | slot.retain, slot.packet_id)

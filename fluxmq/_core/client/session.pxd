@@ -1,18 +1,24 @@
 # cython: language_level=3
 """What a client must remember of its session beyond one connection: publishes on their way, QoS 2 that came in.
 
-A packet identifier is a slot. What a slot goes through; whatever is not here is a mistake of the server's:
+A packet identifier is a slot, and TRANSITIONS in the .pyx the table of what it goes through. Whatever is not here is a
+mistake of the server's:
 
-    FREE ──publish QoS 1──► SENT_1 ──PUBACK──► FREE
-    FREE ──publish QoS 2──► SENT_2 ──PUBREC──► RELEASED ──PUBCOMP──► FREE        PUBREC with an error: FREE
-    FREE ──subscribe──► SUBSCRIBING ──SUBACK──► FREE        unsubscribe, UNSUBACK: the same
+    FREE ──publish, QoS 1──► SENT_1 ──PUBACK──► FREE
+    FREE ──publish, QoS 2──► SENT_2 ──PUBREC──► RELEASED ──PUBCOMP──► FREE        SENT_2 ──PUBREC with an error──► FREE
+    FREE ──subscribe──► SUBSCRIBING ──SUBACK──► FREE            FREE ──unsubscribe──► UNSUBSCRIBING ──UNSUBACK──► FREE
 
-    a new connection, session present:  SENT_1, SENT_2 ──► WAITING ──window──► SENT_n, DUP    RELEASED: PUBREL again
-                      session not there: SENT_1, SENT_2 ──► WAITING ──window──► SENT_n, new    RELEASED ──► FREE, done
-                                     or: SENT_1, SENT_2 ──► FREE, failed
-    the end of a connection:            SUBSCRIBING, UNSUBSCRIBING ──► FREE, not answered
+A new connection. With the session present WAITING goes out with DUP, and PUBREL of RELEASED again; without the session
+RELEASED is done, and the others are either new messages or have failed:
+
+    SENT_1, SENT_2, WAITING ──resume──► WAITING ──window, QoS 1──► SENT_1       WAITING ──window, QoS 2──► SENT_2
+    SENT_1, SENT_2, WAITING, RELEASED ──session lost──► FREE                    WAITING ──more than it takes──► FREE
+
+The end of a connection: SUBSCRIBING, UNSUBSCRIBING ──end──► FREE.
 """
 from libc.stdint cimport uint64_t
+
+from fluxmq._core.debug cimport check
 
 cdef enum:
     FREE = 0
@@ -37,6 +43,13 @@ cdef class Slot:
     cdef object payload
     cdef bytes properties
     cdef object done            # called at the end, or None
+
+
+cdef bint may_follow(int state, int after) noexcept
+
+cdef inline void enter(Slot slot, int state) noexcept:
+    check(may_follow(slot.state, state))        # in a debug build
+    slot.state = state
 
 
 cdef class Session:

@@ -1,6 +1,8 @@
 from typing import final
 
-__all__ = ["Session"]
+__all__ = ["TRANSITIONS", "Session"]
+
+TRANSITIONS: dict[tuple[str, str], str]
 
 @final
 class Session:

@@ -5,7 +5,37 @@ from collections import deque
 
 from fluxmq._core.errors import WindowFull
 
-__all__ = ["Session"]
+__all__ = ["TRANSITIONS", "Session"]
+
+STATES = ("FREE", "SENT_1", "SENT_2", "RELEASED", "WAITING", "SUBSCRIBING", "UNSUBSCRIBING")     # by number
+TRANSITIONS = {
+    ("FREE", "publish, QoS 1"): "SENT_1",
+    ("FREE", "publish, QoS 2"): "SENT_2",
+    ("FREE", "subscribe"): "SUBSCRIBING",
+    ("FREE", "unsubscribe"): "UNSUBSCRIBING",
+    ("SENT_1", "PUBACK"): "FREE",
+    ("SENT_1", "resume"): "WAITING",
+    ("SENT_1", "session lost"): "FREE",
+    ("SENT_2", "PUBREC"): "RELEASED",
+    ("SENT_2", "PUBREC with an error"): "FREE",
+    ("SENT_2", "resume"): "WAITING",
+    ("SENT_2", "session lost"): "FREE",
+    ("RELEASED", "PUBCOMP"): "FREE",
+    ("RELEASED", "session lost"): "FREE",
+    ("WAITING", "window, QoS 1"): "SENT_1",
+    ("WAITING", "window, QoS 2"): "SENT_2",
+    ("WAITING", "resume"): "WAITING",
+    ("WAITING", "session lost"): "FREE",
+    ("WAITING", "more than it takes"): "FREE",
+    ("SUBSCRIBING", "SUBACK"): "FREE",
+    ("SUBSCRIBING", "end"): "FREE",
+    ("UNSUBSCRIBING", "UNSUBACK"): "FREE",
+    ("UNSUBSCRIBING", "end"): "FREE",
+}
+PAIRS = {(state, after) for (state, _), after in TRANSITIONS.items()}
+
+cdef bint may_follow(int state, int after) noexcept:
+    return (STATES[state], STATES[after]) in PAIRS
 
 cdef enum:
     IDENTIFIER_MAX = 65535

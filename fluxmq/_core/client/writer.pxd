@@ -2,11 +2,16 @@
 """What a client's connection writes, and what limits it. The states are drawn in client/machine.pxd."""
 from libc.stdint cimport uint8_t
 
+from fluxmq._core.debug cimport check
+
 cdef enum:
     NEW = 0
     CONNECTING = 1
     OPEN = 2
     CLOSED = 3
+
+
+cdef bint may_follow(int state, int after) noexcept
 
 
 cdef class ClientWriter:
@@ -30,3 +35,8 @@ cdef class ClientWriter:
     cdef int write_publish(self, object topic, object payload, bytes properties, int first, int packet_id) except -1
     cdef bytes properties_of(self, object properties)
     cdef int alias_for(self, object topic) except? -65536
+
+
+cdef inline void enter_state(ClientWriter writer, int state) noexcept:
+    check(may_follow(writer.state, state))      # in a debug build
+    writer.state = state

@@ -1,6 +1,8 @@
 from typing_extensions import disjoint_base
 
-__all__ = ["ClientWriter"]
+__all__ = ["TRANSITIONS", "ClientWriter"]
+
+TRANSITIONS: dict[tuple[str, str], str]
 
 @disjoint_base
 class ClientWriter:

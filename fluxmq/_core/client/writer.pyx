@@ -17,7 +17,22 @@ from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props, write_
 from fluxmq._core.wire.primitives cimport VARINT_MAX, put_bytes16, put_u8, put_u16, put_varint, varint_size
 from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
 
-__all__ = ["ClientWriter"]
+__all__ = ["TRANSITIONS", "ClientWriter"]
+
+STATES = ("NEW", "CONNECTING", "OPEN", "CLOSED")        # by number
+TRANSITIONS = {
+    ("NEW", "start"): "CONNECTING",
+    ("NEW", "end"): "CLOSED",
+    ("CONNECTING", "CONNACK"): "OPEN",
+    ("CONNECTING", "CONNACK with an error"): "CLOSED",
+    ("CONNECTING", "end"): "CLOSED",
+    ("OPEN", "end"): "CLOSED",
+    ("CLOSED", "end"): "CLOSED",
+}
+PAIRS = {(state, after) for (state, _), after in TRANSITIONS.items()}
+
+cdef bint may_follow(int state, int after) noexcept:
+    return (STATES[state], STATES[after]) in PAIRS
 
 cdef enum:
     OUT_BYTES_FULL = 131072     # so much is worth a system call of its own

@@ -41,7 +41,7 @@ from fluxmq._core.memory.node cimport WORK_ASK, WORK_COLD, WORK_CONNECT, WORK_HO
 from fluxmq._core.memory.tap cimport TAP_AMQP091
 from fluxmq._core.net.amqp091_channel cimport SETTLE_MORE
 from fluxmq._core.net.transport cimport (
-    ASK, DONE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN,
+    ASK, DONE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN, enter_phase,
 )
 from fluxmq._core.queue.queue cimport Queue
 from fluxmq._core.wire.primitives cimport peek_u16, peek_u32
@@ -169,7 +169,7 @@ cdef class AmqpConnection(Transport):
             self.vhost = vhost
             self.exchanges = exchanges
             self.namespace = self.hub.root if namespace is None else namespace
-            self.phase = PHASE_OPEN
+            enter_phase(self, PHASE_OPEN)
 
     def close_after(self, bytes data not None):
         """Ends; what waits for the disk leaves before, and then a last frame."""

@@ -33,7 +33,7 @@ from fluxmq._core.mqtt.consts cimport (
 )
 from fluxmq._core.mqtt.props cimport publish_props_t, scan_publish_props
 from fluxmq._core.net.transport cimport (
-    ASK, DONE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN, REFUSED,
+    ASK, DONE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN, REFUSED, enter_phase,
 )
 from fluxmq._core.pubsub.routes cimport HOP_SESSION, hop_t, route_drop
 from fluxmq._core.pubsub.trie cimport SUB_NO_LOCAL
@@ -167,7 +167,7 @@ cdef class Connection(Transport):
             return
         self.session = session
         self.topics = <Topics>session.namespace.topics
-        self.phase = PHASE_OPEN
+        enter_phase(self, PHASE_OPEN)
         self.link.packet_size_max = packet_size_max
         self.link.inbound = session.received_count
         link_set_aliases(self.link, <uint16_t>min(<uint32_t>alias_max, self.hub.topic_alias_out_max))

@@ -1,9 +1,13 @@
 """The bytes of one connection, whatever protocol they carry.
 
-Phases:
+Phases; PHASE_TRANSITIONS in the .pyx is the table. The listener says which is the first: TLS, HTTP or CONNECT.
 
-    TLS ─handshake─► HTTP ─upgrade─► CONNECT ─accepted─► OPEN ─► DRAINING ─► CLOSED
-    (TLS listeners)  (WebSocket)     first packet                last bytes leave, the peer's are ignored
+    TLS ──handshake──► CONNECT ──accept──► OPEN ──end──► DRAINING ──finish──► CLOSED
+    TLS ──handshake, WebSocket──► HTTP ──upgrade──► CONNECT
+    TLS, HTTP, CONNECT ──end──► DRAINING
+
+HTTP is the upgrade of a WebSocket, CONNECT the first packet of MQTT or the handshake of AMQP. In DRAINING the last
+bytes leave, and the peer's are ignored.
 
 A connection has a share of each round (memory/node.pxd, WORK_*). When that is used up, what is left of the read waits
 in `carry` and the connection in Hub.resumed, for the next round. One that used up its share is `greedy`: what it sends
@@ -17,6 +21,7 @@ packet.
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from fluxmq._core.debug cimport check
 from fluxmq._core.hub.hub cimport Hub
 from fluxmq._core.memory.commits cimport Waiter
 from fluxmq._core.memory.link cimport link_t
@@ -43,6 +48,8 @@ cdef enum:                  # what handling a packet or a frame answers
     DONE = 0
     REFUSED = 1             # it was answered so, and is over
     ASK = 2                 # nothing of it was consumed, the edge is asking; it comes again
+
+cdef bint may_follow(uint8_t phase, uint8_t after) noexcept
 
 cdef class Transport(Waiter):
     cdef readonly Hub hub
@@ -136,3 +143,8 @@ cdef class Transport(Waiter):
     cdef void count(self, bytes packet) noexcept
     cdef void let_go(self) noexcept
     cdef int drained(self) except -1
+
+
+cdef inline void enter_phase(Transport transport, uint8_t phase) noexcept:
+    check(may_follow(transport.phase, phase))       # in a debug build
+    transport.phase = phase

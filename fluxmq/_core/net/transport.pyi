@@ -8,7 +8,9 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.commits import Waiter
 from fluxmq._core.net.connection import Connection
 
-__all__ = ["Transport"]
+__all__ = ["PHASE_TRANSITIONS", "Transport"]
+
+PHASE_TRANSITIONS: dict[tuple[str, str], str]
 
 @type_check_only
 class Handler(Protocol):

@@ -36,7 +36,24 @@ from fluxmq._core.memory.tap cimport TAP_CLOSED, TAP_IN, TAP_OPENED, tap_now, ta
 from fluxmq._core.net.peer cimport peer_name
 from fluxmq._core.net.websocket cimport WS_OK, ws_answer, ws_unframe
 
-__all__ = ["Transport"]
+__all__ = ["PHASE_TRANSITIONS", "Transport"]
+
+PHASES = ("TLS", "HTTP", "CONNECT", "OPEN", "DRAINING", "CLOSED")        # by number
+PHASE_TRANSITIONS = {
+    ("TLS", "handshake"): "CONNECT",
+    ("TLS", "handshake, WebSocket"): "HTTP",
+    ("TLS", "end"): "DRAINING",
+    ("HTTP", "upgrade"): "CONNECT",
+    ("HTTP", "end"): "DRAINING",
+    ("CONNECT", "accept"): "OPEN",
+    ("CONNECT", "end"): "DRAINING",
+    ("OPEN", "end"): "DRAINING",
+    ("DRAINING", "finish"): "CLOSED",
+}
+PAIRS = {(phase, after) for (phase, _), after in PHASE_TRANSITIONS.items()}
+
+cdef bint may_follow(uint8_t phase, uint8_t after) noexcept:
+    return (PHASES[phase], PHASES[after]) in PAIRS
 
 cdef extern from "<string.h>" nogil:
     void* memmem(const void* hay, size_t n, const void* needle, size_t m)
@@ -235,7 +252,7 @@ cdef class Transport(Waiter):
         """
         if self.phase >= PHASE_DRAINING:
             return
-        self.phase = PHASE_DRAINING
+        enter_phase(self, PHASE_DRAINING)
         self.link.open = finish_acknowledging
         self.paused = 0
         self.asked = None
@@ -589,7 +606,7 @@ cdef class Transport(Waiter):
         if self.link.head != NULL:
             self.abort()                # it takes not even this: no frame may be put in front of what is no frame
             return 0
-        self.phase = PHASE_CONNECT
+        enter_phase(self, PHASE_CONNECT)
         self.link.websocket = 1
         self.keep(data, 0)
         if n > head:
@@ -620,7 +637,7 @@ cdef class Transport(Waiter):
             return 0
         self.want(EPOLLIN)
         self.heard_ms = self.hub.node.mono_ms
-        self.phase = PHASE_HTTP if self.ws != NULL else PHASE_CONNECT
+        enter_phase(self, PHASE_HTTP if self.ws != NULL else PHASE_CONNECT)
         return 0
 
     @property
@@ -717,7 +734,7 @@ cdef class Transport(Waiter):
                 shutdown(self.fd, SHUT_WR)
             self.want(EPOLLIN)
             return 0
-        self.phase = PHASE_CLOSED
+        enter_phase(self, PHASE_CLOSED)
         if self.hub.node.tap != NULL:
             self.tell_closed()
         self.state = None               # it points back at us: without it no garbage collection is needed

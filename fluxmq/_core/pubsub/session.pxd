@@ -1,13 +1,16 @@
 """One client's session: the window of messages in flight, the line of those that wait, inbound QoS 2 identifiers.
 
-State of an outbound message (slot_t.state), MQTT 5.0 section 4.3:
+State of an outbound message (slot_t.state), MQTT 5.0 section 4.3; TRANSITIONS in the .pyx is the table:
 
-    deliver ──► HELD ──commit──► SENT ──PUBACK──► gone                   QoS 1 (most go straight to SENT)
-                                  │
-                                  └──PUBREC──► RELEASE_HELD ──commit──► RELEASED ──PUBCOMP──► gone  QoS 2
-    reconnect:  SENT ──► WAITING ─window─► SENT (DUP);   RELEASE_HELD, RELEASED ──► RELEASED (PUBREL again)
-                HELD ──► UNSENT ──window─► SENT, without DUP: it never left [MQTT-3.3.1-1]
-                (from disk all are WAITING: nobody knows any more what had left)
+    FREE ──send──► SENT ──PUBACK──► FREE                    SENT ──PUBREC──► RELEASED ──PUBCOMP──► FREE
+    FREE ──record──► HELD ──commit──► SENT                  SENT ──record PUBREC──► RELEASE_HELD ──commit──► RELEASED
+    HELD ──refuse──► FREE                                   SENT ──PUBREC with an error, too large──► FREE
+    SENT, WAITING ──attach──► WAITING ──window──► SENT      with DUP
+    HELD, UNSENT ──attach──► UNSENT ──window──► SENT        without DUP: it never left [MQTT-3.3.1-1]
+    RELEASED, RELEASE_HELD ──attach──► RELEASE_HELD         then PUBREL again
+
+Not in the table: messages of queues end with the connection in any state, all others with the session. What is read
+from disk begins as WAITING, because it is not known what had left, or as RELEASE_HELD.
 
 A slot is HELD until a commit line has committed what its PUBLISH depends on:
     - in a journalled session each QoS 2 PUBLISH, and its PUBREL (RELEASE_HELD): if it left before the disk has it, a

@@ -5,7 +5,9 @@ from typing_extensions import disjoint_base
 from fluxmq._core.memory.ledger import Ledger
 from fluxmq._core.memory.namespace import Namespace
 
-__all__ = ["ClaimKeeper", "Replay", "Session"]
+__all__ = ["TRANSITIONS", "ClaimKeeper", "Replay", "Session"]
+
+TRANSITIONS: dict[tuple[str, str], str]
 
 @disjoint_base
 class ClaimKeeper: ...

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. A session's hot verbs: deliver, acknowledge, resume. The state table is in pubsub/session.pxd.
+"""Machine. A session's hot verbs: deliver, acknowledge, resume. The states are drawn in pubsub/session.pxd.
 
 Nothing here calls out to Python code, so a route may be walked while sessions change their state.
 It is one file because window, line and replay are one machine: each transition frees or takes what the others wait for.
@@ -10,6 +10,7 @@ from libc.string cimport memset
 
 from fluxmq._core.errors import ProtocolError
 
+from fluxmq._core.debug cimport check
 from fluxmq._core.memory.commits cimport HELD_SEND, ticket_t
 from fluxmq._core.memory.ledger cimport (
     RECORD_COMPLETED, RECORD_RECEIVED, RECORD_RELEASED, RECORD_SETTLED,
@@ -20,7 +21,37 @@ from fluxmq._core.memory.namespace cimport Namespace, lacks_room
 from fluxmq._core.mqtt.consts cimport PUBLISH, PUBREL, REASON_PACKET_IDENTIFIER_NOT_FOUND, REASON_PROTOCOL_ERROR
 from fluxmq._core.pubsub.trie cimport SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED
 
-__all__ = ["ClaimKeeper", "Replay", "Session"]
+__all__ = ["TRANSITIONS", "ClaimKeeper", "Replay", "Session"]
+
+STATES = ("FREE", "HELD", "SENT", "WAITING", "RELEASE_HELD", "RELEASED", "UNSENT")       # by number
+TRANSITIONS = {
+    ("FREE", "send"): "SENT",
+    ("FREE", "record"): "HELD",
+    ("HELD", "commit"): "SENT",
+    ("HELD", "refuse"): "FREE",
+    ("HELD", "attach"): "UNSENT",
+    ("SENT", "PUBACK"): "FREE",
+    ("SENT", "PUBREC"): "RELEASED",
+    ("SENT", "record PUBREC"): "RELEASE_HELD",
+    ("SENT", "PUBREC with an error, too large"): "FREE",
+    ("SENT", "attach"): "WAITING",
+    ("WAITING", "attach"): "WAITING",
+    ("WAITING", "window"): "SENT",
+    ("UNSENT", "attach"): "UNSENT",
+    ("UNSENT", "window"): "SENT",
+    ("RELEASE_HELD", "commit"): "RELEASED",
+    ("RELEASE_HELD", "attach"): "RELEASE_HELD",
+    ("RELEASED", "attach"): "RELEASE_HELD",
+    ("RELEASED", "PUBCOMP"): "FREE",
+}
+PAIRS = {(state, after) for (state, _), after in TRANSITIONS.items()}
+
+cdef bint may_follow(uint8_t state, uint8_t after) noexcept:
+    return (STATES[state], STATES[after]) in PAIRS
+
+cdef inline void enter(slot_t* slot, uint8_t state) noexcept:
+    check(may_follow(slot.state, state))        # in a debug build
+    slot.state = state
 
 cdef inline bint in_flight(const slot_t* slot) noexcept:
     """Whether this client was sent it over this connection: before, an acknowledgement is of an earlier one, or
@@ -193,7 +224,7 @@ cdef class Session:
         if self.journalled:
             if (first >> 1 & 3) == 2 or self.held:
                 # Takes its place in the window now, leaves when the disk knows it; so does what comes behind it.
-                slot.state = SLOT_HELD
+                enter(slot, SLOT_HELD)
                 self.outstanding += 1
                 self.held += 1
                 self.hold(slot)
@@ -253,7 +284,7 @@ cdef class Session:
                 # For the same batch as those before it at least: that one is not empty.
                 ticket.position = max(ticket.position, self.held_upto)
                 self.held += 1
-            slot.state = SLOT_HELD
+            enter(slot, SLOT_HELD)
             slot.line = ticket.line
             self.outstanding += 1
             self.link.awaited += body_bytes(&msg.body)
@@ -486,7 +517,7 @@ cdef class Session:
             self.outstanding += 1
         if slot.sequence == 0:
             self.drop_message(slot)         # it is never repeated on this connection, and its queue has it
-        slot.state = SLOT_SENT
+        enter(slot, SLOT_SENT)
         if written == 0:
             self.node.counters.dropped_too_large += 1
             claim = slot.claim
@@ -519,7 +550,7 @@ cdef class Session:
                     self.ledger.write_sequence(RECORD_SETTLED, self.number, sequence)
                     self.dirty = 1
             elif slot != NULL and slot.state == SLOT_RELEASE_HELD:
-                slot.state = SLOT_RELEASED
+                enter(slot, SLOT_RELEASED)
                 link_ack(link, PUBREL, slot.packet_id, 0)
             self.resend_next += 1
         if self.resend != NULL:
@@ -549,7 +580,7 @@ cdef class Session:
                 self.dirty = 1
                 self.ledger.write_sent(self.number, slot.sequence, slot.packet_id)
                 if (slot.first >> 1 & 3) == 2 or self.held:
-                    slot.state = SLOT_HELD
+                    enter(slot, SLOT_HELD)
                     self.outstanding += 1
                     self.held += 1
                     self.hold(slot)
@@ -576,7 +607,7 @@ cdef class Session:
                 if self.replay is not None:
                     self.replay.on_room(self)
         elif slot.state == SLOT_RELEASE_HELD:
-            slot.state = SLOT_RELEASED
+            enter(slot, SLOT_RELEASED)
             link_ack(self.link, PUBREL, packet_id, 0)
         return 0
 
@@ -633,13 +664,13 @@ cdef class Session:
         ids_drop(slot.ids)
         slot.ids = NULL
         if self.journalled and slot.sequence:
-            slot.state = SLOT_RELEASE_HELD
+            enter(slot, SLOT_RELEASE_HELD)
             self.ledger.write_sequence(RECORD_RELEASED, self.number, slot.sequence)
             self.ledger.commits.hold_at(self.ledger.commits.next_ticket(self.ledger.commits.local), HELD_SEND, NULL,
                                         self, PUBREL, packet_id)
             self.dirty = 1
         else:
-            slot.state = SLOT_RELEASED
+            enter(slot, SLOT_RELEASED)
             link_ack(self.link, PUBREL, packet_id, 0)
         if self.queued:
             self.pump()         # there may be room for its bytes
@@ -705,9 +736,9 @@ cdef class Session:
                 if slot.packet_id:
                     order.append((slot.sequence, slot.packet_id))
                     if slot.msg != NULL:
-                        slot.state = SLOT_UNSENT if slot.state in (SLOT_HELD, SLOT_UNSENT) else SLOT_WAITING
+                        enter(slot, SLOT_UNSENT if slot.state in (SLOT_HELD, SLOT_UNSENT) else SLOT_WAITING)
                     else:
-                        slot.state = SLOT_RELEASE_HELD
+                        enter(slot, SLOT_RELEASE_HELD)
                         self.outstanding += 1
             order.sort()
             self.resend = <uint16_t*>malloc(len(order) * sizeof(uint16_t))

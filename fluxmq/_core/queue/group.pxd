@@ -1,13 +1,16 @@
 """A group: who of its members gets which message of which log, and what becomes of it. Knows no protocol.
 
-A message, seen by one group:
+A message, seen by one group; TRANSITIONS in the .pyx is the table. Before it is claimed and when it is settled it is
+NONE:
 
-    not claimed ──claim──► HELD ──settle──► settled
-                           │  ▲
-                           │  └─ claim, delivery count + 1 ── READY ◄── WAITING (until its time)
-                           └─ lease over, nack, member gone ────┴──────────┘
-    reject, expiry, one delivery too many: on_dead is told, then it is settled; where the message is on the disk only,
-    it is DYING until it has been read
+    NONE ──claim──► HELD ──settle──► NONE
+    HELD ──give back──► READY ──claim──► HELD               the delivery count grows with each claim
+    HELD ──give back, delayed──► WAITING ──its time──► READY
+    HELD, READY ──dead, on disk only──► DYING ──read──► NONE
+
+A member gives a claim back by a nack, at the end of its lease, and when it goes. A message that is rejected, that has
+expired or was delivered once too often is dead: on_dead is told, then it is settled; one that is on the disk only is
+DYING until it has been read. Not in the table: READY, WAITING and DYING end with a purge.
 
 What is ready again goes before what was never claimed, lowest offset first: a requeue is in place. Of lanes the highest
 priority that has anything goes first.

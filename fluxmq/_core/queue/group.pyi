@@ -7,7 +7,9 @@ from fluxmq._core.queue.claim import Filter, GroupOwner, Member
 from fluxmq._core.queue.cursor import Cursor
 from fluxmq._core.queue.log import Log
 
-__all__ = ["Group"]
+__all__ = ["TRANSITIONS", "Group"]
+
+TRANSITIONS: dict[tuple[str, str], str]
 
 @final
 class Group:

@@ -11,6 +11,7 @@ from libc.stdlib cimport free
 
 from fluxmq._core.errors import UsageError
 
+from fluxmq._core.debug cimport check
 from fluxmq._core.memory.node cimport node_t
 from fluxmq._core.queue.claim cimport (
     CLAIM_DYING, CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, DELIVER_KEPT, DUE_DYING, DUE_DYING_RETRIES, busy_lane,
@@ -21,7 +22,28 @@ from fluxmq._core.queue.log cimport NOTHING_WANTED, chunk_hold
 from fluxmq._core.queue.policy cimport policy_of
 from fluxmq._core.wire.primitives cimport put_u16, put_u32
 
-__all__ = ["Group"]
+__all__ = ["TRANSITIONS", "Group"]
+
+STATES = {0: "NONE", CLAIM_READY: "READY", CLAIM_WAITING: "WAITING", CLAIM_HELD: "HELD", CLAIM_DYING: "DYING"}
+TRANSITIONS = {
+    ("NONE", "claim"): "HELD",
+    ("HELD", "settle"): "NONE",
+    ("HELD", "give back"): "READY",
+    ("HELD", "give back, delayed"): "WAITING",
+    ("HELD", "dead, on disk only"): "DYING",
+    ("READY", "claim"): "HELD",
+    ("READY", "dead, on disk only"): "DYING",
+    ("WAITING", "its time"): "READY",
+    ("DYING", "read"): "NONE",
+}
+PAIRS = {(state, after) for (state, _), after in TRANSITIONS.items()}
+
+cdef bint may_follow(uint8_t state, uint8_t after) noexcept:
+    return (STATES[state], STATES[after]) in PAIRS
+
+cdef inline void enter(claim_t* claim, uint8_t state) noexcept:
+    check(may_follow(claim.state, state))       # in a debug build
+    claim.state = state
 
 # Of members and pullers, until there are any: most groups of many have none. Nothing is added to it.
 cdef list NONE = []
@@ -575,7 +597,7 @@ cdef class Group:
         """Gives a claim, which is in no heap, to a member. 0: it takes none, and is not asked again in this pump."""
         cdef int taken
         self.turn_member = self.turn_next
-        claim.state = CLAIM_HELD
+        enter(claim, CLAIM_HELD)
         claim.member = <void*>member
         claim.chunk = chunk
         claim.payload = record.payload_length
@@ -612,7 +634,7 @@ cdef class Group:
         self.take_from_member(claim)
         claim.deliveries -= 1
         claim.due_ms = 0
-        claim.state = CLAIM_READY
+        enter(claim, CLAIM_READY)
         heap_push(&cursor.ready, claim)
         self.ready_bytes += claim.payload
         return 0
@@ -682,10 +704,10 @@ cdef class Group:
             claim.deliveries -= 1
         claim.due_ms = self.ledger.node.steady_ms + delay_ms if delay_ms > 0 else 0
         if claim.due_ms:
-            claim.state = CLAIM_WAITING
+            enter(claim, CLAIM_WAITING)
             heap_push(&self.waiting, claim)
         else:
-            claim.state = CLAIM_READY
+            enter(claim, CLAIM_READY)
             heap_push(&cursor.ready, claim)
         self.write_return(cursor, claim)
         self.touch()
@@ -707,7 +729,7 @@ cdef class Group:
 
     cdef int set_dying(self, Cursor cursor, claim_t* claim, str reason) except -1:
         self.unlink(claim)
-        claim.state = CLAIM_DYING
+        enter(claim, CLAIM_DYING)
         claim.due_ms = DUE_DYING_RETRIES if reason == "max_retries" else DUE_DYING
         if reason != "rejected":
             if self.dying_reasons is None:
@@ -738,7 +760,7 @@ cdef class Group:
                 self.settle_offset(<Cursor>claim.cursor, claim.offset)
                 continue
             heap_remove(&self.waiting, claim)
-            claim.state = CLAIM_READY
+            enter(claim, CLAIM_READY)
             claim.due_ms = 0
             heap_push(&(<Cursor>claim.cursor).ready, claim)
             self.touch()

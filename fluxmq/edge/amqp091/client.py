@@ -13,7 +13,6 @@ from fluxmq.engine.ports.clients import ClientInfo
 from fluxmq.model.amqp import ReplyCode
 
 if TYPE_CHECKING:
-    from fluxmq._core.amqp091.methods import Method
     from fluxmq._core.memory.namespace import Namespace
     from fluxmq._core.net.amqp091_connection import AmqpConnection
 
@@ -30,22 +29,21 @@ HOLD_CHANNEL = 16  # a channel of it ends, which has more consumers than can lea
 class Client:
     """State of one connection, from its protocol header to its end.
 
-    expects: the method of the handshake that must come next; None when it is over. number: class << 16 | method of the
-    method that is being handled, for connection.close to name. properties: what the client said about itself, as bytes,
-    for that is a tenth of the memory. closing: channels whose close-ok waited for the disk, to be opened again behind
-    it.
+    step: of the handshake (handshake.py). number: class << 16 | method of the method that is being handled, for
+    connection.close to name. properties: what the client said about itself, as bytes, for that is a tenth of the
+    memory. closing: channels whose close-ok waited for the disk, to be opened again behind it.
     """
 
-    __slots__ = ("blocked", "capabilities", "client_id", "closing", "connection", "ended_by", "expects", "holds",
-                 "identity", "listener", "mechanism", "name", "namespace", "number", "open", "peer", "properties",
-                 "since_ms", "vhost")
+    __slots__ = ("blocked", "capabilities", "client_id", "closing", "connection", "ended_by", "holds", "identity",
+                 "listener", "mechanism", "name", "namespace", "number", "open", "peer", "properties", "since_ms",
+                 "step", "vhost")
 
-    def __init__(self, connection: AmqpConnection, serial: int, listener: str, expects: type[Method]) -> None:
+    def __init__(self, connection: AmqpConnection, serial: int, listener: str) -> None:
         self.connection = connection
         self.peer = connection.peer
         self.client_id = f"amqp091-{self.peer}-{serial}"
         self.listener = listener
-        self.expects: type[Method] | None = expects
+        self.step = "STARTING"
         self.number = 0
         self.closing: frozenset[int] = frozenset()
         self.identity: str | None = None

@@ -1,15 +1,16 @@
 """From the protocol header to connection.open-ok, and connection.update-secret, which proves a user once more.
 
-    header ─► Start ─► StartOk ─► password (may take time) ─► Tune ─► TuneOk ─► Open ─► virtual host ─► OpenOk, accept
+    STARTING ──ConnectionStartOk──► PROVING ──proved──► TUNING ──ConnectionTuneOk──► OPENING ──ConnectionOpen──► OPEN
 
-SASL needs no Secure: each mechanism says everything in StartOk. The connection is paused while a password is checked.
+The protocol header is answered with Start, a proved user with Tune, Open with OpenOk. SASL needs no Secure: each
+mechanism says everything in StartOk. The connection is paused while a password is checked (PROVING).
 """
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from fluxmq import __version__
 from fluxmq._core.amqp091.fields import encode_table
@@ -38,6 +39,12 @@ __all__ = ["Handshake", "server_properties"]
 
 Proved = Callable[[Client, "str | None"], None]
 Refused = Callable[[Client, Claim, AuthError], None]
+TRANSITIONS: dict[tuple[str, type[Method] | str], str] = {  # of Client.step
+    ("STARTING", ConnectionStartOk): "PROVING",
+    ("PROVING", "proved"): "TUNING",
+    ("TUNING", ConnectionTuneOk): "OPENING",
+    ("OPENING", ConnectionOpen): "OPEN",
+}
 WRONG = 0x86  # reason of an AuthError: user name or password is wrong
 NAME_LENGTH_MAX = 255  # characters of connection_name that logs and lists show; all of it is among the properties
 # What this broker does beyond the specification, by the names that RabbitMQ gave it: clients ask for some of them.
@@ -61,6 +68,8 @@ class Handshake:
         self._starts = {offered: ConnectionStart(
             version_major=0, version_minor=9, server_properties=server_properties(), mechanisms=" ".join(offered),
             locales="en_US").frame(0) for offered in (mechanisms(False), mechanisms(True))}
+        self._verbs: dict[type[Method], Callable[[Client, Any], None]] = {
+            ConnectionStartOk: self._start_ok, ConnectionTuneOk: self._tune_ok, ConnectionOpen: self._open}
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------ Start, StartOk
@@ -68,7 +77,7 @@ class Handshake:
     def greet(self, connection: AmqpConnection) -> None:
         """The protocol header was right."""
         connection.bodies = self.front.clients.turns.bodies
-        client = Client(connection, next(self.front.clients.serials), self.front.name, ConnectionStartOk)
+        client = Client(connection, next(self.front.clients.serials), self.front.name)
         connection.state = client
         connection.write(self._starts[mechanisms(self._certificate(connection) is not None)])
 
@@ -76,16 +85,14 @@ class Handshake:
         """The next one of the handshake; anything else is out of turn."""
         if not method.by_client:
             raise ProtocolError(ReplyCode.COMMAND_INVALID, f"{method.name} is for servers to send")
-        if client.expects is None or type(method) is not client.expects:
+        if (client.step, type(method)) not in TRANSITIONS:
             # 503 is what the specification has for this; 504 is what clients of RabbitMQ see.
-            wanted = f"where {client.expects.name} was expected" if client.expects is not None else "out of turn"
-            raise ProtocolError(ReplyCode.CHANNEL_ERROR, f"{method.name} {wanted}")
-        if isinstance(method, ConnectionStartOk):
-            self._start_ok(client, method)
-        elif isinstance(method, ConnectionTuneOk):
-            self._tune_ok(client, method)
-        else:
-            self._open(client, cast(ConnectionOpen, method))
+            raise ProtocolError(ReplyCode.CHANNEL_ERROR, f"{method.name} is out of turn (step {client.step})")
+        self._verbs[type(method)](client, method)
+
+    @staticmethod
+    def _step(client: Client, event: type[Method] | str) -> None:
+        client.step = TRANSITIONS[client.step, event]
 
     def _start_ok(self, client: Client, method: ConnectionStartOk) -> None:
         properties = method.client_properties
@@ -108,7 +115,7 @@ class Handshake:
             self.front.login_refused(client, Claim(None, None), AuthError(error.reason, error.text))
             return
         client.connection.user = claim.username.encode() if claim.username is not None else None
-        client.expects = None
+        self._step(client, ConnectionStartOk)
         self._prove(client, claim, certificate, self._tune, self.front.login_refused)
 
     def _certificate(self, connection: AmqpConnection) -> dict[str, Any] | None:
@@ -189,7 +196,7 @@ class Handshake:
             guard.succeeded(origin.key, identity)
         if identity is not None:
             client.connection.user = identity.encode()
-        client.expects = ConnectionTuneOk
+        self._step(client, "proved")
         options = self.front.options
         client.connection.write(ConnectionTune(
             channel_max=options.channel_max, frame_max=options.frame_max, heartbeat=options.heartbeat_s).frame(0))
@@ -207,7 +214,7 @@ class Handshake:
         if channel_max > options.channel_max:
             raise ProtocolError(ReplyCode.NOT_ALLOWED, f"channel_max {channel_max} is above {options.channel_max}, "
                                                        f"which was offered")
-        client.expects = ConnectionOpen
+        self._step(client, ConnectionTuneOk)
         client.connection.tune(frame_max, channel_max, method.heartbeat)
 
     def _open(self, client: Client, method: ConnectionOpen) -> None:
@@ -225,7 +232,7 @@ class Handshake:
                                                        f"'{client.identity or ''}': vhost connection limit "
                                                        f"({namespace.connections_max}) is reached")
         namespace.connections += 1
-        client.expects = None
+        self._step(client, ConnectionOpen)
         client.vhost = name
         client.open = True
         client.since_ms = front.hub.now_ms
