@@ -65,6 +65,7 @@ def _mqtt(server: Server, path: str, slot: MqttSlot) -> Listener:
         packet_bytes_max=broker.max_message_size + limits.PACKET_OVERHEAD_BYTES_MAX,
         receive_max=broker.receive_maximum, inflight_max=session.max_inflight_messages,
         topic_alias_max=broker.topic_alias_max, qos_max=broker.max_qos,
+        user_properties_max=broker.max_user_properties,
         retain_available=broker.max_retained_messages > 0, keep_alive_max_s=int(broker.server_keep_alive_max),
         topic_levels_max=broker.max_topic_levels, payload_bytes_max=broker.max_message_size,
         response_information=broker.response_information, write_timeout_ms=int(slot.write_timeout * 1000),

@@ -2,7 +2,6 @@
 
 What is hot (Basic.Publish, Ack, Nack, Reject, Deliver) is in _core/net/amqp091_connection and amqp091_channel. What a
 method asks of exchanges and queues is decided in the engine; here it is taken apart, and answered when it is on disk.
-It is one file because it is one table: each method of the protocol and what it does.
 """
 from __future__ import annotations
 
@@ -15,10 +14,11 @@ from fluxmq._core.amqp091.fields import encode_table
 from fluxmq._core.bridge.telling import DIRECT_REPLY_TO
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.hub import Hub
-from fluxmq._core.net.amqp091_channel import Channel, ChannelMember
+from fluxmq._core.net.amqp091_channel import Channel
 from fluxmq._core.queue.queue import Queue
+from fluxmq.edge.amqp091.channel_state import ChannelState
 from fluxmq.edge.amqp091.client import HOLD_CHANNEL
-from fluxmq.edge.amqp091.consumers import Consumer, Consumers
+from fluxmq.edge.amqp091.consumers import Consumers
 from fluxmq.edge.amqp091.permissions import Permissions, unbroken
 from fluxmq.edge.amqp091.reply import reply_text
 from fluxmq.edge.asking import Asking, Undecided
@@ -30,23 +30,10 @@ from fluxmq.model.amqp import ReplyCode, text, wire
 if TYPE_CHECKING:
     from fluxmq.edge.amqp091.client import Client
 
-__all__ = ["ChannelMethods", "ChannelState"]
+__all__ = ["ChannelMethods"]
 
 TAG_BYTES = 16
 REPLY_TO = text(DIRECT_REPLY_TO)
-
-
-class ChannelState:
-    """What the edge keeps with a channel. last_queue: what an empty queue name means."""
-
-    __slots__ = ("channel", "client", "consumers", "getters", "last_queue")
-
-    def __init__(self, client: Client, channel: Channel) -> None:
-        self.client = client
-        self.channel = channel
-        self.consumers: dict[str, Consumer] = {}
-        self.getters: dict[tuple[Queue, bool], ChannelMember] = {}  # who Basic.Get asks with
-        self.last_queue = b""
 
 
 class ChannelMethods:

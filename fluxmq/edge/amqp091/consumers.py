@@ -11,6 +11,7 @@ from fluxmq._core.hub.hub import Hub
 from fluxmq._core.net.amqp091_channel import Channel, ChannelMember, ChannelReader
 from fluxmq._core.queue.heads import PULL_GIVEN, PULL_LIMITED, PULL_STALLED
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
+from fluxmq.edge.amqp091.channel_state import ChannelState, Consumer
 from fluxmq.edge.amqp091.client import HOLD_GET
 from fluxmq.engine.queues.amqp.queues import AmqpQueues
 from fluxmq.engine.queues.table import QueueListener
@@ -18,28 +19,14 @@ from fluxmq.model.amqp import AmqpRefused, ReplyCode, text, wire
 from fluxmq.model.amqp_queues import AGE, AGE_SECONDS
 
 if TYPE_CHECKING:
-    from fluxmq.edge.amqp091.channel import ChannelState
     from fluxmq.edge.amqp091.client import Client
 
-__all__ = ["Consumer", "Consumers", "stream_position"]
+__all__ = ["Consumers", "stream_position"]
 
 CANCEL_NOTIFY = "consumer_cancel_notify"
 PRIORITY_MAX = 2**31 - 1
 BASIC_GET = 60 << 16 | 70  # class and method
 AGAIN_S = 0.002  # a message that Basic.Get asks for is read from disk: look again
-
-
-class Consumer:
-    """One consumer tag: a member of a group, or a reader for each partition of a stream."""
-
-    __slots__ = ("channel", "group", "members", "queue", "tag")
-
-    def __init__(self, channel: Channel, queue: Queue, tag: str) -> None:
-        self.channel = channel
-        self.queue = queue
-        self.tag = tag
-        self.group: Any = None  # None: a stream that is read without a group
-        self.members: list[Any] = []
 
 
 class Consumers(QueueListener):

@@ -15,15 +15,13 @@ from fluxmq._core.amqp091.methods import (
     ConnectionUpdateSecret,
     decode_method,
 )
-from fluxmq._core.errors import AuthError, ProtocolError
+from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.hub import Hub
 from fluxmq.edge.amqp091.client import Client
 from fluxmq.edge.amqp091.clients import Clients
 from fluxmq.edge.amqp091.handshake import Handshake
 from fluxmq.edge.amqp091.options import FrontOptions
-from fluxmq.edge.amqp091.permissions import Permissions
-from fluxmq.edge.amqp091.reply import close_frame
-from fluxmq.edge.amqp091.sasl import Claim
+from fluxmq.edge.amqp091.parts import FrontParts
 from fluxmq.edge.amqp091.tally import Tally
 from fluxmq.edge.asking import Asking, Undecided
 from fluxmq.edge.telling import PRESENT, tell_opened
@@ -38,9 +36,6 @@ __all__ = ["ChannelVerbs", "Front"]
 
 CLASS_CONNECTION = 10
 PHASE_TLS = 0  # of _core/net/transport.pxd
-BANNED = 0x8A  # reason of an AuthError: too many failed logins came before
-# Reasons of an AuthError that are not about who the client is: too many logins at once, the broker is stopping.
-NOT_HIS_FAULT = {0x89: ReplyCode.RESOURCE_ERROR, 0x88: ReplyCode.INTERNAL_ERROR}
 
 # Why the clock ended a connection -> (what the log says, label of its metric).
 LATE = {
@@ -69,34 +64,19 @@ class ChannelVerbs(Protocol):
         """The clock has moved, by about a second."""
 
 
-class Front:
-    """Handler of every connection of one listener.
-
-    hub, asking, clients, tally: the node's. channels: what the methods of channels do. find_virtual_host: its
-    exchanges; None: there is no such virtual host. name: the listener's, for logs. username_from: where a client's
-    certificate names its user, "" = nowhere. guard: of failed logins; None: they lead to nothing. on_log: (level,
-    cause, text, fields).
-    """
+class Front(FrontParts):
+    """Handler of every connection of one listener. channels: what the methods of channels do. username_from: where a
+    client's certificate names its user, "" = nowhere. The others: as FrontParts."""
 
     def __init__(self, hub: Hub, asking: Asking, options: FrontOptions, tally: Tally, clients: Clients,
                  channels: ChannelVerbs, name: str, *, find_virtual_host: Callable[[str], Exchanges | None],
                  username_from: str = "", guard: Guard | None = None,
                  on_log: Callable[[str, str, str, dict[str, Any]], None],
                  log_connections: Callable[[], bool] = lambda: True) -> None:
-        self.hub = hub
-        self.asking = asking
-        self.authority = asking.authority
-        self.guard = guard
-        self.options = options
-        self.tally = tally
-        self.clients = clients
+        super().__init__(hub, asking, options, tally, clients, name, find_virtual_host=find_virtual_host, guard=guard,
+                         on_log=on_log, log_connections=log_connections)
         self.channels = channels
-        self.name = name
-        self.find_virtual_host = find_virtual_host
-        self.on_log = on_log
-        self.log_connections = log_connections  # asked for each line, before its fields are gathered
         self.connections = 0
-        self.permissions = Permissions(asking)
         self.handshake = Handshake(self, username_from)
 
     # ------------------------------------------------------------------ the handler's verbs
@@ -172,26 +152,6 @@ class Front:
             self.tally.refusals["malformed"] += 1
         client.number = client.number or connection.method
         client.say_goodbye(code, text)
-
-    def login_refused(self, client: Client, claim: Claim, error: AuthError) -> None:
-        """Ends a connection that could not prove its user. The client learns that much only if it has asked for it, for
-        the specification knows no other answer than a closed socket; the reason is for the log alone."""
-        code = NOT_HIS_FAULT.get(error.reason, ReplyCode.ACCESS_REFUSED)
-        self.on_log("warning", f"login {self.name}", f"login refused: {error.text}",
-                    client.fields() | {"user": claim.username, "mechanism": client.mechanism, "peer": client.peer})
-        if error.reason == BANNED:
-            self.tally.refusals["banned"] += 1
-        else:
-            self.tally.auth_failures += 1
-            self.tally.refusals["credentials"] += 1
-        connection = client.connection
-        connection.end_code = code
-        if "authentication_failure_close" in client.capabilities:
-            text = (f"Login was refused using authentication mechanism {client.mechanism}. For details see the "
-                    "broker logfile."
-                    if code == ReplyCode.ACCESS_REFUSED else "no login can be checked now; try again later")
-            connection.write(close_frame(code, text))
-        connection.end()
 
     def on_given_up(self, connection: AmqpConnection, why: str) -> None:
         """What an answer waited for was given up, so that it cannot be given: the client connects again, and asks again

@@ -27,13 +27,14 @@ from fluxmq._core.amqp091.methods import (
 )
 from fluxmq._core.errors import AuthError, ProtocolError
 from fluxmq.edge.amqp091.client import HOLD_LOGIN, Client
+from fluxmq.edge.amqp091.reply import close_frame
 from fluxmq.edge.amqp091.sasl import Claim, mechanisms, read_response
 from fluxmq.model import limits
 from fluxmq.model.amqp import ReplyCode
 
 if TYPE_CHECKING:
     from fluxmq._core.net.amqp091_connection import AmqpConnection
-    from fluxmq.edge.amqp091.front import Front
+    from fluxmq.edge.amqp091.parts import FrontParts
 
 __all__ = ["Handshake", "server_properties"]
 
@@ -46,6 +47,9 @@ TRANSITIONS: dict[tuple[str, type[Method] | str], str] = {  # of Client.step
     ("OPENING", ConnectionOpen): "OPEN",
 }
 WRONG = 0x86  # reason of an AuthError: user name or password is wrong
+BANNED = 0x8A  # too many failed logins came before
+# Reasons that are not about who the client is: too many logins at once, the broker is stopping.
+NOT_ITS_FAULT = {0x89: ReplyCode.RESOURCE_ERROR, 0x88: ReplyCode.INTERNAL_ERROR}
 NAME_LENGTH_MAX = 255  # characters of connection_name that logs and lists show; all of it is among the properties
 # What this broker does beyond the specification, by the names that RabbitMQ gave it: clients ask for some of them.
 CAPABILITIES = (
@@ -62,7 +66,7 @@ def server_properties() -> dict[str, Any]:
 class Handshake:
     """The way in, for the connections of one listener."""
 
-    def __init__(self, front: Front, username_from: str) -> None:
+    def __init__(self, front: FrontParts, username_from: str) -> None:
         self.front = front
         self.username_from = username_from
         self._starts = {offered: ConnectionStart(
@@ -112,11 +116,31 @@ class Handshake:
             claim = read_response(method.mechanism, method.response)
         except ProtocolError as error:
             # A client without a user name learns no more than one with a wrong password.
-            self.front.login_refused(client, Claim(None, None), AuthError(error.reason, error.text))
+            self._login_refused(client, Claim(None, None), AuthError(error.reason, error.text))
             return
         client.connection.user = claim.username.encode() if claim.username is not None else None
         self._step(client, ConnectionStartOk)
-        self._prove(client, claim, certificate, self._tune, self.front.login_refused)
+        self._prove(client, claim, certificate, self._tune, self._login_refused)
+
+    def _login_refused(self, client: Client, claim: Claim, error: AuthError) -> None:
+        """Ends a connection that could not prove its user. The client learns that much only if it has asked for it, for
+        the specification knows no other answer than a closed socket; the reason is for the log alone."""
+        code = NOT_ITS_FAULT.get(error.reason, ReplyCode.ACCESS_REFUSED)
+        self.front.on_log("warning", f"login {self.front.name}", f"login refused: {error.text}",
+                    client.fields() | {"user": claim.username, "mechanism": client.mechanism, "peer": client.peer})
+        if error.reason == BANNED:
+            self.front.tally.refusals["banned"] += 1
+        else:
+            self.front.tally.auth_failures += 1
+            self.front.tally.refusals["credentials"] += 1
+        connection = client.connection
+        connection.end_code = code
+        if "authentication_failure_close" in client.capabilities:
+            text = (f"Login was refused using authentication mechanism {client.mechanism}. For details see the "
+                    "broker logfile."
+                    if code == ReplyCode.ACCESS_REFUSED else "no login can be checked now; try again later")
+            connection.write(close_frame(code, text))
+        connection.end()
 
     def _certificate(self, connection: AmqpConnection) -> dict[str, Any] | None:
         """The client's, where it may name the user: one that a listener has verified, and takes the name from."""

@@ -4,7 +4,7 @@
                                                └─► AUTH … AUTH (MQTT 5 enhanced authentication) ─┘
 
 The connection is paused while anything takes time, so what a client sends ahead of CONNACK waits its turn
-[MQTT-3.1.4-6]. It is one file because it is the steps of one packet, in their order.
+[MQTT-3.1.4-6].
 """
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 from fluxmq._core.errors import AuthError, ProtocolError
 from fluxmq._core.mqtt.decode import connect_level, decode_packet
 from fluxmq._core.mqtt.encode import encode_packet
-from fluxmq._core.mqtt.packets import Auth, ConnAck, Connect
+from fluxmq._core.mqtt.packets import Auth, Connect
 from fluxmq._core.mqtt.props import encode_properties
 from fluxmq._core.wire.text import check_topic
 from fluxmq.edge.asking import PUBLISH, Undecided
-from fluxmq.edge.mqtt.connection import REASON_STRING_MAX, Client, Login, user_properties, without_length
+from fluxmq.edge.mqtt.connack import PACKET_SIZE_UNLIMITED, accepted_v5
+from fluxmq.edge.mqtt.connection import Client, Login, user_properties, without_length
 from fluxmq.edge.mqtt.namespaces import find_namespace, split_user_name
 from fluxmq.engine.ports.cluster import OwnedElsewhere, Unclaimed
 from fluxmq.engine.queues.consumers import is_order
@@ -29,30 +30,13 @@ from fluxmq.model.mqtt import Property, ReasonCode
 
 if TYPE_CHECKING:
     from fluxmq._core.net.connection import Connection
-    from fluxmq.edge.mqtt.front import Front
+    from fluxmq.edge.mqtt.parts import FrontParts
 
 __all__ = ["Connecting"]
 
 CONNECT = 1
 # How the client identifiers of other protocols begin: logs and access lists must not take one for the other.
 OTHERS_CLIENT_IDS = ("amqp091-", "amqp:")
-PACKET_SIZE_UNLIMITED = 0xFFFFFFFF
-# MQTT 5 reason -> CONNACK return code of 3.1.1, section 3.2.2.3; any other reason closes without an answer. A will that
-# this broker does not take is not authorized: the code that 3.1.1 has for what is right and not allowed.
-RETURN_CODE_311 = {
-    ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: 1,
-    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: 2,
-    ReasonCode.SERVER_UNAVAILABLE: 3,
-    ReasonCode.SERVER_BUSY: 3,
-    ReasonCode.USE_ANOTHER_SERVER: 3,
-    ReasonCode.QUOTA_EXCEEDED: 3,
-    ReasonCode.BAD_USER_NAME_OR_PASSWORD: 4,
-    ReasonCode.NOT_AUTHORIZED: 5,
-    ReasonCode.BANNED: 5,
-    ReasonCode.RETAIN_NOT_SUPPORTED: 5,
-    ReasonCode.QOS_NOT_SUPPORTED: 5,
-    ReasonCode.PACKET_TOO_LARGE: 5,
-}
 # Properties of a will that travel with the message; the others are the broker's (MQTT 5.0 section 3.1.3.2).
 WILL_OWN = (Property.WILL_DELAY_INTERVAL, Property.MESSAGE_EXPIRY_INTERVAL)
 
@@ -60,7 +44,7 @@ WILL_OWN = (Property.WILL_DELAY_INTERVAL, Property.MESSAGE_EXPIRY_INTERVAL)
 class Connecting:
     """The way in, for the connections of one listener."""
 
-    def __init__(self, front: Front, version: int, username_from: str) -> None:
+    def __init__(self, front: FrontParts, version: int, username_from: str) -> None:
         self.front = front
         self.version = version
         self.username_from = username_from
@@ -91,7 +75,7 @@ class Connecting:
         if packet.client_id.startswith(OTHERS_CLIENT_IDS):
             raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
                                 f"what begins with {' or '.join(OTHERS_CLIENT_IDS)} is a client identifier of AMQP")
-        most = self.front.hub.user_properties_max
+        most = self.front.options.user_properties_max
         of_will = user_properties(packet.will.properties if packet.will else ())
         if max(user_properties(packet.properties), of_will) > most:
             raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
@@ -282,8 +266,8 @@ class Connecting:
         client.present = present
         client.login = None
         if v5:
-            answer = self._connack_v5(client, packet, present, assigned, expiry_s if expiry_s != wanted else None,
-                                      keep_alive if keep_alive != packet.keep_alive else None, auth_data)
+            answer = accepted_v5(options, client, packet, present, assigned, expiry_s if expiry_s != wanted else None,
+                                 keep_alive if keep_alive != packet.keep_alive else None, auth_data)
         else:
             answer = bytes((0x20, 2, present and client.version == 4, 0))  # 3.1 has no session present flag
         window = min(cast(int, packet.get(Property.RECEIVE_MAXIMUM, 65535)), options.inflight_max)
@@ -307,7 +291,7 @@ class Connecting:
             connection.resume()
 
         def given_up(why: str) -> None:
-            self.front.on_given_up(connection, why)
+            connection.handler.on_given_up(connection, why)
             connection.end()
 
         if not self.front.hub.when_durable(accept, since, given_up):
@@ -350,53 +334,3 @@ class Connecting:
                     without_length(encode_properties(forwarded)),
                     cast(int, asked.get(Property.WILL_DELAY_INTERVAL, 0)),
                     cast("int | None", asked.get(Property.MESSAGE_EXPIRY_INTERVAL)))
-
-    def _connack_v5(self, client: Client, packet: Connect, present: bool, assigned: bool, expiry_s: int | None,
-                    keep_alive: int | None, auth_data: bytes) -> bytes:
-        """CONNACK of MQTT 5.0 with every property whose absence would mean something else (section 3.2.2.3)."""
-        options = self.front.options
-        properties: list[Any] = []
-        if expiry_s is not None:
-            properties.append((Property.SESSION_EXPIRY_INTERVAL, expiry_s))
-        if options.receive_max != 65535:
-            properties.append((Property.RECEIVE_MAXIMUM, options.receive_max))
-        if options.qos_max < 2:
-            properties.append((Property.MAXIMUM_QOS, options.qos_max))
-        if not options.retain_available:
-            properties.append((Property.RETAIN_AVAILABLE, 0))
-        properties.append((Property.MAXIMUM_PACKET_SIZE, options.packet_bytes_max))
-        if assigned:
-            properties.append((Property.ASSIGNED_CLIENT_IDENTIFIER, client.client_id))  # [MQTT-3.2.2-16]
-        if options.topic_alias_max:
-            properties.append((Property.TOPIC_ALIAS_MAXIMUM, options.topic_alias_max))
-        if keep_alive is not None:
-            properties.append((Property.SERVER_KEEP_ALIVE, keep_alive))
-        if options.response_information and packet.get(Property.REQUEST_RESPONSE_INFORMATION, 0):
-            properties.append((Property.RESPONSE_INFORMATION, options.response_information))
-        if client.method is not None:
-            properties.append((Property.AUTHENTICATION_METHOD, client.method))
-            if auth_data:
-                properties.append((Property.AUTHENTICATION_DATA, auth_data))
-        data = encode_packet(ConnAck(session_present=present, reason_code=0, properties=properties), 5)
-        if len(data) > client.packet_size_max and not assigned and client.method is None:
-            # Our limits are not promises that the client needs: better a client that has to find them out than none.
-            data = encode_packet(ConnAck(session_present=present, reason_code=0), 5)
-        if len(data) > client.packet_size_max:
-            raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "CONNACK is over the client's Maximum Packet Size")
-        return data
-
-    def refuse(self, connection: Connection, client: Client | None, reason: int, text: str) -> None:
-        """CONNACK with an error, where the protocol has one for it [MQTT-3.1.4-2]; the caller closes."""
-        if connection.version == 5:
-            most = client.packet_size_max if client is not None else PACKET_SIZE_UNLIMITED
-            reference = client.login.reference if client is not None and client.login is not None else ""
-            where: list[Any] = [(Property.SERVER_REFERENCE, reference)] if reference else []
-            said: list[Any] = [(Property.REASON_STRING, text[:REASON_STRING_MAX])]
-            for properties in (where + said, where, []):
-                answer = ConnAck(reason_code=reason, properties=properties)
-                data = encode_packet(answer, 5)
-                if len(data) <= most:
-                    connection.write(data)
-                    break
-        elif connection.version and reason in RETURN_CODE_311:
-            connection.write(bytes((0x20, 2, 0, RETURN_CODE_311[ReasonCode(reason)])))

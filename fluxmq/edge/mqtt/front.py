@@ -2,8 +2,6 @@
 
     CONNECT, AUTH      edge/mqtt/connect.py
     SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, protocol errors, ends, clocks    here
-
-It is one file because the handler of a connection is one object.
 """
 from __future__ import annotations
 
@@ -18,9 +16,11 @@ from fluxmq._core.net.connection import Connection
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.wire.text import check_filter, split_share
 from fluxmq.edge.asking import PUBLISH, Asking
+from fluxmq.edge.mqtt.connack import refuse
 from fluxmq.edge.mqtt.connect import Connecting
 from fluxmq.edge.mqtt.connection import Client, user_properties
 from fluxmq.edge.mqtt.options import FrontOptions
+from fluxmq.edge.mqtt.parts import FrontParts
 from fluxmq.edge.mqtt.queues import pairs_of_publish, read_consume, user_pairs
 from fluxmq.edge.mqtt.tally import ENDED_BY, Tally
 from fluxmq.edge.mqtt.upgrade import answer_upgrade
@@ -46,14 +46,9 @@ LATE = {
 }
 
 
-class Front:
-    """Handler of every connection of one listener.
-
-    broker, authority: the node's. options: what the configuration says about clients. name: the listener's, for logs.
-    version: 0, or the only version taken (3: 3.1 and 3.1.1, 5). guard: of failed logins; None: they lead to nothing.
-    asking: the node's; None: one of its own. on_log: (level, cause, text, fields). later: schedules a call after some
-    seconds.
-    """
+class Front(FrontParts):
+    """Handler of every connection of one listener. version: 0, or the only version taken (3: 3.1 and 3.1.1, 5). later:
+    schedules a call after some seconds. The others: as FrontParts."""
 
     def __init__(self, broker: Broker, authority: Authority, options: FrontOptions, tally: Tally, name: str, *,
                  version: int = 0, username_from: str = "", path: str = "/mqtt", origins: tuple[str, ...] = (),
@@ -61,19 +56,11 @@ class Front:
                  on_log: Callable[[str, str, str, dict[str, Any]], None],
                  log_connections: Callable[[], bool] = lambda: True,
                  later: Callable[[float, Callable[[], None]], Any]) -> None:
-        self.broker = broker
-        self.hub = broker.hub
-        self.authority = authority
-        self.guard = guard
-        self.asking = asking if asking is not None else Asking(authority, on_log)
-        self.options = options
-        self.tally = tally
-        self.name = name
+        super().__init__(broker, authority, options, tally, name, guard=guard, asking=asking, on_log=on_log,
+                         log_connections=log_connections)
         self.path = path
         self.origins = origins
-        self.on_log = on_log
         self.shares = Shares(later)
-        self.log_connections = log_connections  # asked for each line, before its fields are gathered
         self.connections = 0
         self.connecting = Connecting(self, version, username_from)
 
@@ -93,9 +80,9 @@ class Front:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"packet type {kind} may not be sent by a client")
         packet = decode_packet(first, body, client.version)
         # Those of PUBLISH were counted by the hot path, those of CONNECT on the way in.
-        if user_properties(cast(Any, packet).properties) > self.hub.user_properties_max:
-            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"more than {self.hub.user_properties_max} user properties "
-                                                           f"(broker.max_user_properties)")
+        if user_properties(cast(Any, packet).properties) > self.options.user_properties_max:
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"more than {self.options.user_properties_max} user "
+                                                           f"properties (broker.max_user_properties)")
         if kind == PacketType.AUTH:
             self.connecting.on_auth(client, cast(Auth, packet))
         elif kind == PacketType.DISCONNECT:
@@ -131,7 +118,7 @@ class Front:
             return
         self.tally.refused(reason)
         if reason:
-            self.connecting.refuse(connection, client, reason, text)
+            refuse(connection, client, reason, text)
 
     def on_crash(self, connection: Connection, error: BaseException) -> None:
         client = connection.state
@@ -333,8 +320,8 @@ class Front:
         code, retained = self.broker.subscribe(client.session, filter_, options, identifier, consume)
         why = ""
         if code >= 0x80 and consume is not None and self.broker.consumers is not None:
-            why = self.broker.consumers.refusal(client.session.namespace, filter_, min(options & 3, self.hub.qos_max),
-                                                consume)[1]
+            why = self.broker.consumers.refusal(client.session.namespace, filter_,
+                                                min(options & 3, self.options.qos_max), consume)[1]
         return code, retained, why
 
     def on_queue_order(self, connection: Connection, topic: bytes, properties: bytes) -> tuple[int, str]:

@@ -18,12 +18,12 @@ from fluxmq.model.mqtt import ReasonCode
 if TYPE_CHECKING:
     from fluxmq._core.memory.namespace import Namespace
     from fluxmq.edge.mqtt.connection import Client
-    from fluxmq.edge.mqtt.front import Front
+    from fluxmq.edge.mqtt.parts import FrontParts
 
 __all__ = ["find_namespace", "split_user_name"]
 
 
-def split_user_name(front: Front, username: str | None) -> tuple[str, str | None]:
+def split_user_name(front: FrontParts, username: str | None) -> tuple[str, str | None]:
     """The namespace that a user name of CONNECT names, "" for none, and the user that must prove its identity.
 
     On a node that has no namespace but "/" a colon is nothing special, as before there were namespaces.
@@ -34,7 +34,7 @@ def split_user_name(front: Front, username: str | None) -> tuple[str, str | None
     return (name, user or None) if name else ("", username)
 
 
-def find_namespace(front: Front, client: Client) -> Namespace:
+def find_namespace(front: FrontParts, client: Client) -> Namespace:
     """The namespace of an authenticated client. Raises AuthError(0x87) when it may not be there, and Undecided
     while that is being asked."""
     bound = front.authority.namespace_of(client.identity)

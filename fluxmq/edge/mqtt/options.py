@@ -13,6 +13,7 @@ class FrontOptions(msgspec.Struct, frozen=True, kw_only=True):
     inflight_max: int = 256
     topic_alias_max: int = 64
     qos_max: int = 2
+    user_properties_max: int = 64
     retain_available: bool = True
     keep_alive_max_s: int = 0
     topic_levels_max: int = 32

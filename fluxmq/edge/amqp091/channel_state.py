@@ -1,0 +1,37 @@
+"""What the edge keeps with a channel: its consumers, and what its methods need to remember."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fluxmq._core.net.amqp091_channel import Channel, ChannelMember
+    from fluxmq._core.queue.queue import Queue
+    from fluxmq.edge.amqp091.client import Client
+
+__all__ = ["ChannelState", "Consumer"]
+
+
+class Consumer:
+    """One consumer tag: a member of a group, or a reader for each partition of a stream."""
+
+    __slots__ = ("channel", "group", "members", "queue", "tag")
+
+    def __init__(self, channel: Channel, queue: Queue, tag: str) -> None:
+        self.channel = channel
+        self.queue = queue
+        self.tag = tag
+        self.group: Any = None  # None: a stream that is read without a group
+        self.members: list[Any] = []
+
+
+class ChannelState:
+    """The state of a channel. last_queue: what an empty queue name means."""
+
+    __slots__ = ("channel", "client", "consumers", "getters", "last_queue")
+
+    def __init__(self, client: Client, channel: Channel) -> None:
+        self.client = client
+        self.channel = channel
+        self.consumers: dict[str, Consumer] = {}
+        self.getters: dict[tuple[Queue, bool], ChannelMember] = {}  # who Basic.Get asks with
+        self.last_queue = b""
