@@ -12,21 +12,16 @@ __all__ = ["session_limits", "set_limits"]
 def set_limits(hub: Hub, config: Config) -> None:
     """What the configuration says about clients, where the hot verbs look."""
     broker, session = config.broker, config.session
-    hub.qos_max = broker.max_qos
-    hub.topic_levels_max = broker.max_topic_levels
-    hub.payload_bytes_max = broker.max_message_size
-    hub.user_properties_max = broker.max_user_properties
-    hub.topic_alias_max = broker.topic_alias_max
-    hub.topic_alias_out_max = broker.outbound_topic_alias_max
-    hub.receive_max = broker.receive_maximum
-    hub.inflight_max = session.max_inflight_messages
-    hub.retained_max = broker.max_retained_messages
-    hub.retained_bytes_max = broker.max_retained_bytes
-    hub.buffer_high = session.send_buffer_high
-    hub.buffer_low = session.send_buffer_low
-    hub.disconnect_on_full = session.disconnect_on_full
-    hub.backlog_max = limits.JOURNAL_BACKLOG_BYTES_MAX
-    hub.journal_ahead_max = limits.JOURNAL_AHEAD_TIMES_MAX * config.storage.journal_file_size
+    hub.set_limits(
+        qos_max=broker.max_qos, topic_levels_max=broker.max_topic_levels, payload_bytes_max=broker.max_message_size,
+        user_properties_max=broker.max_user_properties, topic_alias_max=broker.topic_alias_max,
+        topic_alias_out_max=broker.outbound_topic_alias_max, receive_max=broker.receive_maximum,
+        buffer_high=session.send_buffer_high, buffer_low=session.send_buffer_low,
+        disconnect_on_full=session.disconnect_on_full)
+    hub.retained.count_max = broker.max_retained_messages
+    hub.retained.bytes_max = broker.max_retained_bytes
+    hub.disk.backlog_max = limits.JOURNAL_BACKLOG_BYTES_MAX
+    hub.disk.ahead_max = limits.JOURNAL_AHEAD_TIMES_MAX * config.storage.journal_file_size
 
 
 def session_limits(config: Config) -> Limits:
@@ -40,4 +35,5 @@ def session_limits(config: Config) -> Limits:
         queue_max=config.session.max_offline_queue_size,
         queue_bytes_max=config.session.max_offline_queue_bytes,
         queue_rejects=config.session.offline_queue_policy == "reject",
+        qos_max=config.broker.max_qos,
     )

@@ -37,7 +37,7 @@ def set_limits(namespace: Namespace, limits: NamespaceLimits) -> None:
 def declare(server: Server) -> None:
     """The namespaces of the configuration, after what is on disk is known: before, their numbers could be others'."""
     for name in server.config.namespace_names():
-        server.hub.add_namespace(name.encode())
+        server.hub.namespaces.add(name.encode())
     for spec in server.config.namespaces:
         set_limits(server.hub.namespaces[spec.name.encode()], spec.limits)
     for namespace in server.hub.namespaces.values():

@@ -261,7 +261,7 @@ class Server:
             self.guard.tick()
             queue_setup.tick(self)
             if self._ticks % RETAINED_SWEEP_TICKS == 0:
-                self.hub.expire_retained()
+                self.hub.namespaces.expire_retained()
             interval = self.config.broker.sys_interval
             if interval:
                 self.sys_topics.tick(self.hub.mono_ms, int(interval * 1000))

@@ -3,7 +3,7 @@ once, and nobody else wants or must have anything."""
 from __future__ import annotations
 
 from fluxmq._core.errors import UsageError
-from fluxmq._core.hub.hub import PeerHop
+from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.memory.commits import Line
 from fluxmq.engine.ports.cluster import Cluster, Owner
 

@@ -271,7 +271,7 @@ class Broker:
             if self.consumers is not None and not self.consumers.make_for(will.topic, session.namespace):
                 self.log("warning", "will to a queue", "a will is lost: there is no such queue",
                          {"client_id": session.name.decode(), "topic": will.topic.decode()})
-        self.hub.publish_message(will.topic, will.payload, min(will.qos, self.hub.qos_max), retain,
+        self.hub.publish_message(will.topic, will.payload, min(will.qos, self.limits.qos_max), retain,
                                  will.properties, expires_at, session)
         self._record(session, RECORD_LINK, Link(state.connection is not None, state.since_ms, state.expiry_s, False))
 
@@ -290,7 +290,7 @@ class Broker:
         consume: with a filter below `$queue/`, what was asked for with it.
         Permission is the caller's business.
         """
-        granted = min(options & 3, self.hub.qos_max)
+        granted = min(options & 3, self.limits.qos_max)
         options = options & ~3 | granted
         try:
             share = split_share(filter_)
@@ -326,7 +326,7 @@ class Broker:
         """Sends what is retained under each (filter, options), if the session still is there and wants it."""
         for filter_, options in filters:
             if session.data is not None and filter_ in session.subscriptions:
-                self.hub.deliver_retained(session, filter_, min(options & 3, self.hub.qos_max), identifier)
+                self.hub.deliver_retained(session, filter_, min(options & 3, self.limits.qos_max), identifier)
 
     def unsubscribe(self, session: Session, filter_: bytes) -> int:
         """One filter of an UNSUBSCRIBE. Returns the reason code for UNSUBACK."""
@@ -407,14 +407,14 @@ class Broker:
         again, it changes nothing. Raises UsageError for a node that is not there."""
         hop = self.peers.hop(node)
         if wanted:
-            self.hub.add_peer(hop, filter_, self.hub.add_namespace(namespace))
+            self.hub.targets.add_peer(hop, filter_, self.hub.namespaces.add(namespace))
         elif namespace in self.hub.namespaces:
-            self.hub.remove_peer(hop, filter_, self.hub.namespaces[namespace])
+            self.hub.targets.remove_peer(hop, filter_, self.hub.namespaces[namespace])
 
     def forget_node(self, node: str) -> None:
         """For the Directory, before the node is no more: nothing is forwarded to it from now on. What its hop was given
         before is decided by whoever has its line."""
-        self.hub.remove_peer(self.peers.hop(node))
+        self.hub.targets.remove_peer(self.peers.hop(node))
 
     # ------------------------------------------------------------------ time
 

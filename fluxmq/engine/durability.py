@@ -131,7 +131,7 @@ class Keeper:
         # every read of the view is checked: load() would have raised, and there were no start.
         self._orphans = loader.orphans()
         self._stale = loader.stale_keys
-        found = {"sessions": len(loader.sessions), "retained": self.broker.hub.retained_count,
+        found = {"sessions": len(loader.sessions), "retained": self.broker.hub.retained.count,
                  "queued": sum(session.queued for session in loader.sessions.values()),
                  "journal_batches": batches, "journal_records": loader.records}
         self.broker.ended += line.take_ended()
@@ -184,7 +184,7 @@ class Keeper:
         if self.failed is not None:
             raise self._refusal() from self.failed
         hub = self.broker.hub
-        grown = journal.bytes_total - hub.journal_mark + self._replayed_bytes
+        grown = journal.bytes_total - hub.disk.checkpoint_mark + self._replayed_bytes
         # What is short may be what the journal holds, however little that is.
         relief = (journal.status == JOURNAL_FULL or hub.ledger.full) and hub.mono_ms >= self._relief_due_ms
         if grown >= self.file_bytes or (grown and relief):
@@ -212,7 +212,7 @@ class Keeper:
         journal = self.store.journal
         assert journal is not None
         upto = journal.rotate()
-        self.broker.hub.journal_mark = journal.bytes_total
+        self.broker.hub.disk.checkpoint_mark = journal.bytes_total
         self.broker.hub.wake_up()  # who was too far ahead of it is read again
         self._replayed_bytes = 0
         taken = _Taken()

@@ -90,7 +90,7 @@ class NamespaceAdmin:
             raise QueueRefused("invalid", f"the name {problem}", f"a name is 1 to {NAMESPACE_BYTES_MAX} bytes that can "
                                                                  f"be printed, without ':'")
         was_open = known is not None and known.open
-        self._hub.add_namespace(raw, True)
+        self._hub.namespaces.add(raw, True)
         return "created" if known is None else "unchanged" if was_open else "opened"
 
     def delete(self, name: str) -> dict[str, int]:
@@ -111,7 +111,7 @@ class NamespaceAdmin:
             if address in self._queues.queues:
                 self._queues.delete(address)
         self._exchanges.end_vhost(namespace.name)
-        self._hub.end_namespace(namespace)
+        self._hub.namespaces.end(namespace)
         return gone
 
     def _end_sessions(self, namespace: Namespace) -> None:

@@ -106,7 +106,7 @@ class ClockMachine(RuleBasedStateMachine):
             self.node.keeper.clock.tick()
             self.node.keeper.broker.tick()
             self.node.clock.tick()
-            self.node.hub.expire_retained()
+            self.node.hub.namespaces.expire_retained()
             for state in self.node.manager.queues.values():     # the clock does it every few seconds
                 retain(self.node.manager, state, self.node.keeper.clock.stamp_of_age)
         self.turn(ticks)

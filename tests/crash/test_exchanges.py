@@ -67,7 +67,7 @@ class ExchangeHistory(History):
 
     def add_vhost(self) -> None:
         """The second one, if a crash took it away or nobody made it."""
-        number = self.node.in_turn(lambda: self.node.hub.add_namespace(b"v"))
+        number = self.node.in_turn(lambda: self.node.hub.namespaces.add(b"v"))
         self.node.exchanges.add_vhost(b"v")
         self.snapshots[number] = self.state_of(self.node)
 

@@ -62,11 +62,11 @@ def end(server: Any, name: bytes) -> None:
     for address in [address for address in server.queue_manager.queues if address[0] == name]:
         server.queue_manager.delete(address)
     server.amqp091.exchanges.end_vhost(name)
-    server.hub.end_namespace(server.hub.namespaces[name])
+    server.hub.namespaces.end(server.hub.namespaces[name])
 
 
 def counts(node: Node) -> Any:
-    return node.call(lambda server: (server.hub.retained_count, server.hub.retained_bytes))
+    return node.call(lambda server: (server.hub.retained.count, server.hub.retained.bytes))
 
 
 def states(node: Node) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def test_nothing_comes_back(tmp_path: Path, before: Callable[[Node], None], afte
         number = node.call(lambda server: server.hub.namespaces[b"a"].number)
         node.call(lambda server: end(server, b"a"))
         if anew:
-            node.call(lambda server: server.hub.add_namespace(b"a"))
+            node.call(lambda server: server.hub.namespaces.add(b"a"))
             declare(node, "a")
             assert node.call(lambda server: server.hub.namespaces[b"a"].number) != number
             live(node, "a")

@@ -336,6 +336,6 @@ def test_few_namespaces_have_labels(start: Start, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(limits, "NAMESPACE_METRICS_MAX", 4)
     node = start()
     for number in range(9):
-        node.call(lambda server, name=b"n%d" % number: server.hub.add_namespace(name))  # type: ignore[misc]
+        node.call(lambda server, name=b"n%d" % number: server.hub.namespaces.add(name))  # type: ignore[misc]
     shown = node.call(lambda server: server.snapshots.metrics()["fluxmq_namespace_sessions"])
     assert [name for (name,) in shown] == ["/", "n0", "n1", "n2"]

@@ -31,7 +31,7 @@ class PeerWorld(World):
     def _peer(server: Any, name: str) -> PeerProbe:
         peer = PeerProbe(server.hub, server.hub.commits.open_line(f"peer {name}"))
         for filter_ in (f"{name}/#", f"{name}/+", "both"):
-            server.hub.add_peer(peer, filter_.encode())
+            server.hub.targets.add_peer(peer, filter_.encode())
         return peer
 
     def commit(self, peer: PeerProbe) -> None:

@@ -6,7 +6,7 @@ from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections.abc import Callable
 
 from fluxmq._core.errors import UsageError
-from fluxmq._core.hub.hub import PeerHop
+from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.memory.commits import Line
 from fluxmq.engine.ports.cluster import Cluster, Owner
 from fluxmq.engine.ports.queues import QueueRefused

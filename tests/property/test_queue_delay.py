@@ -68,7 +68,7 @@ class DelayMachine(RuleBasedStateMachine):
         self.queue.delays = self.delays = new_delays(self.hub)
         self.queue.on_delayed = lambda queue: None
         self.queue.on_due = self.go_on
-        self.hub.add_queue(self.queue, [])
+        self.hub.targets.add_queue(self.queue, [])
         self.waiting: list[tuple[int, int, bytes]] = []
         self.arrived: list[bytes] = []
         self.disk: dict[int, bytes] = {}

@@ -39,9 +39,9 @@ class FollowedMachine(QueueMachine):
         self.records: list[bytes] = []
         # Each of the two nodes has given its namespaces other numbers.
         for at in range(2):
-            self.hub.add_namespace(b"elsewhere %d" % at)
-        self.there.add_namespace(b"own")
-        self.hub.add_namespace(b"tenant")
+            self.hub.namespaces.add(b"elsewhere %d" % at)
+        self.there.namespaces.add(b"own")
+        self.hub.namespaces.add(b"tenant")
         queue = self.manager.declare(msgspec.structs.replace(spec, namespace="tenant"), self.line)[0]
         assert queue.number in self.here.numbers.values() or queue.number <= self.here.numbers[0]
         return queue

@@ -53,7 +53,8 @@ def publish(node: Node, key: bytes, payload: bytes, properties: bytes = b"") -> 
 
 
 def bind(node: Node, queue: str, key: bytes) -> None:
-    node.call(lambda server: server.hub.bind_queue(server.queue_manager.queues[b"/", queue.encode()].queue, key))
+    node.call(lambda server: server.hub.targets.bind_queue(
+        server.queue_manager.queues[b"/", queue.encode()].queue, key))
 
 
 def published(packet: Publish) -> list[tuple[str, str]]:

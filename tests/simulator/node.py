@@ -195,7 +195,7 @@ class Node:
         self.journal = self.store.journal
         self.hub = hub = Hub(self.journal, 64, chance.getrandbits(64))
         hub.wake = self._wake
-        hub.backlog_max, hub.journal_ahead_max = 1 << 24, 1 << 24
+        hub.disk.backlog_max, hub.disk.ahead_max = 1 << 24, 1 << 24
         self.poller = Poller(hub, 0, self.clock.read)
         cluster = solo()
         self.broker = Broker(hub, None, self.note, cluster=cluster)
@@ -226,7 +226,7 @@ class Node:
                                     log_connections=lambda: False)
         self.found = self.keeper.recover()
         for name in options.virtual_hosts:
-            hub.add_namespace(name.encode())
+            hub.namespaces.add(name.encode())
         for spec in options.queues:
             self.manager.declare(spec)
             self.manager.queues[spec.address].configured = True
@@ -336,7 +336,7 @@ class Node:
             self.limited.tick()
             self.space.tick()
             if self._ticks % 40 == 0:
-                self.hub.expire_retained()
+                self.hub.namespaces.expire_retained()
             self.keeper.tick()
             if self._ticks % 4 == 0:
                 for client in list(self.clients.open.values()):

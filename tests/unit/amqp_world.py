@@ -57,7 +57,7 @@ class World:
                 durable: bool = False, exclusive: bool = False, auto_delete: bool = False,
                 **arguments: Any) -> QueueDeclared:
         """arguments: `message_ttl=5` is x-message-ttl."""
-        self.hub.add_namespace(vhost.encode())
+        self.hub.namespaces.add(vhost.encode())
         return self.amqp.declare(
             vhost.encode(), name.encode("utf-8", "surrogateescape"), passive=passive, durable=durable,
             exclusive_owner=owner if exclusive else None, auto_delete=auto_delete, owner=owner,

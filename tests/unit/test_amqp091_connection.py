@@ -86,7 +86,7 @@ class Bench:
     def __init__(self) -> None:
         self.hub = Hub(None)
         self.hub.open_publish = True
-        self.hub.buffer_high, self.hub.buffer_low = 1 << 20, 1 << 18
+        self.hub.set_limits(buffer_high=1 << 20, buffer_low=1 << 18)
         self.poller = Poller(self.hub, 0)
         self.manager = QueueManager(self.hub, cluster=solo())
         self.exchanges = Exchanges()

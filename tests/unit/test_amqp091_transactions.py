@@ -114,7 +114,7 @@ def test_a_queue_that_is_full_is_told(bench: Bench) -> None:
 def test_a_transaction_has_an_end(bench: Bench) -> None:
     """256 MiB: what a batch of the journal holds is not far."""
     bench.bodies.message_max = 1 << 30
-    bench.hub.buffer_high = 1 << 40
+    bench.hub.set_limits(buffer_high=1 << 40)
     bench.connection.tune(1 << 27, 10, 0)
     assert not bench.handler.errors
     bench.queue(b"q")

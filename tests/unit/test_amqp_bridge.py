@@ -62,7 +62,7 @@ def spec(name: str, **more: object) -> QueueSpec:
 def test_a_publish_goes_to_both_worlds_each_in_its_form() -> None:
     world = World(spec("q"), spec("captured", topics=["sensors/#"]))
     hub = world.hub
-    hub.bind_queue(world.queue("q"), b"sensors.*")
+    hub.targets.bind_queue(world.queue("q"), b"sensors.*")
     session = hub.new_session(b"c", 0)
     hub.subscribe(session, b"sensors/+", 1, 0)
     raw = encode_amqp({"content_type": b"text/plain", "headers": [(b"n", "I", 5)], "delivery_mode": 2})
@@ -78,7 +78,7 @@ def test_a_publish_goes_to_both_worlds_each_in_its_form() -> None:
 
 def test_with_queues_alone_nothing_is_translated_and_nothing_is_lost() -> None:
     world = World(spec("q"))
-    world.hub.bind_queue(world.queue("q"), b"#")
+    world.hub.targets.bind_queue(world.queue("q"), b"#")
     raw = encode_amqp({"type": b"\xff"})
     assert publish_amqp(world.hub, b"amq.topic", b"a", b"x" * 10_000, raw) == (1, 0)
     assert world.records("q")[0].properties == raw and world.records("q")[0].payload == b"x" * 10_000
@@ -87,7 +87,7 @@ def test_with_queues_alone_nothing_is_translated_and_nothing_is_lost() -> None:
 def test_who_has_it_already_does_not_get_it_twice() -> None:
     world = World(spec("q"), spec("r"))
     for name in "qr":
-        world.hub.bind_queue(world.queue(name), b"a.#")
+        world.hub.targets.bind_queue(world.queue(name), b"a.#")
     publish_amqp(world.hub, b"orders", b"a.b", b"1", taken=[world.queue("q")])
     publish_amqp(world.hub, b"amq.topic", b"a.b", b"2")
     assert [len(world.taken(name)) for name in "qr"] == [1, 2]
@@ -97,7 +97,7 @@ def test_who_has_it_already_does_not_get_it_twice() -> None:
 @pytest.mark.parametrize("key", [b"", b"a+b", b"a.#.b", b"$SYS.x", b"$queue.q", b"\xff", b"a\0b"])
 def test_what_is_no_topic_of_clients_stays_with_amqp(key: bytes) -> None:
     world = World(spec("q"))
-    world.hub.bind_queue(world.queue("q"), b"#")
+    world.hub.targets.bind_queue(world.queue("q"), b"#")
     session = world.hub.new_session(b"c", 0)
     for pattern in (b"#", b"$SYS/#", b"$queue/#"):
         world.hub.subscribe(session, pattern, 1, 0)
@@ -122,20 +122,20 @@ def test_bindings_are_counted() -> None:
     hub, queue = world.hub, world.queue("q")
     filters = hub.root.topics.trie.filters
     for key in (b"a.b", b"a.b", b"a.#.c", b"a.#.d", b"a.#"):
-        hub.bind_queue(queue, key)
+        hub.targets.bind_queue(queue, key)
     hub.publish_message(b"a/b", b"1", 1)
     hub.publish_message(b"a/x/y/c", b"2", 1)
     assert [payload for _, _, payload in world.taken("q")] == [b"1", b"2"]
-    hub.unbind_queue(queue, b"a.b")
-    hub.unbind_queue(queue, b"a.#")
+    hub.targets.unbind_queue(queue, b"a.b")
+    hub.targets.unbind_queue(queue, b"a.#")
     for topic in (b"a/b", b"a/x/d", b"a/x/e"):
         hub.publish_message(topic, topic, 1)
     assert [payload for _, _, payload in world.taken("q")] == [b"1", b"2", b"a/b", b"a/x/d"]
     for key in (b"a.b", b"a.#.c", b"a.#.d"):
-        hub.unbind_queue(queue, key)
+        hub.targets.unbind_queue(queue, key)
     assert hub.root.topics.trie.filters == filters
     with pytest.raises(UsageError):
-        hub.unbind_queue(queue, b"a.b")
+        hub.targets.unbind_queue(queue, b"a.b")
     hub.publish_message(b"a/b", b"3", 1)
     assert len(world.taken("q")) == 4
 
@@ -143,8 +143,8 @@ def test_bindings_are_counted() -> None:
 def test_a_queue_that_is_declared_otherwise_keeps_its_bindings_and_one_that_ends_has_none() -> None:
     world = World(spec("q", topics=["x/#"]))
     filters = world.hub.root.topics.trie.filters
-    world.hub.bind_queue(world.queue("q"), b"a.*")
-    world.hub.bind_queue(world.queue("q"), b"x.#")
+    world.hub.targets.bind_queue(world.queue("q"), b"a.*")
+    world.hub.targets.bind_queue(world.queue("q"), b"x.#")
     world.manager.declare(spec("q", topics=["y"]))
     for topic in (b"a/b", b"x/y", b"y"):
         world.hub.publish_message(topic, b"1")
@@ -155,7 +155,7 @@ def test_a_queue_that_is_declared_otherwise_keeps_its_bindings_and_one_that_ends
 
 def test_a_full_queue_refuses_amqp_publishers_and_not_mqtts() -> None:
     world = World(spec("q", overflow="reject-publish", limits=QueueLimits(max_depth=1)))
-    world.hub.bind_queue(world.queue("q"), b"#")
+    world.hub.targets.bind_queue(world.queue("q"), b"#")
     session = world.hub.new_session(b"c", 0)
     world.hub.subscribe(session, b"#", 1, 0)
     assert publish_amqp(world.hub, b"amq.topic", b"a", b"1")[1] == 0
@@ -187,7 +187,7 @@ def test_what_amqp_publishers_ask_of_a_queue() -> None:
     world = World(spec("q", partitions=4), spec("p", max_priority=3))
     clock = QueueClock(world.manager)
     for name in "qp":
-        world.hub.bind_queue(world.queue(name), b"#")
+        world.hub.targets.bind_queue(world.queue(name), b"#")
     keyed = encode_amqp({"headers": [(b"partition-key", "S", b"k")], "priority": 200})
     for _ in range(5):
         publish_amqp(world.hub, b"amq.topic", b"a", b"x", keyed)
@@ -209,7 +209,7 @@ def test_what_amqp_publishers_ask_of_a_queue() -> None:
 
 def test_nonsense_in_headers_is_a_header() -> None:
     world = World(spec("q"))
-    world.hub.bind_queue(world.queue("q"), b"#")
+    world.hub.targets.bind_queue(world.queue("q"), b"#")
     raw = encode_amqp({"headers": [(b"x-delay", "S", b"soon"), (b"not-before", "I", -1), (b"priority", "S", b"high")]})
     assert publish_amqp(world.hub, b"amq.topic", b"a", b"x", raw)[1] == 0
     assert len(world.records("q")) == 1
@@ -287,14 +287,14 @@ class Bindings(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("qr"), key=st.sampled_from(KEYS))
     def bind(self, name: str, key: str) -> None:
-        self.world.hub.bind_queue(self.world.queue(name), key.encode())
+        self.world.hub.targets.bind_queue(self.world.queue(name), key.encode())
         self.bound[name][key] += 1
 
     @rule(name=st.sampled_from("qr"), data=st.data())
     def unbind(self, name: str, data: st.DataObject) -> None:
         if +self.bound[name]:
             key = data.draw(st.sampled_from(sorted((+self.bound[name]).elements())))
-            self.world.hub.unbind_queue(self.world.queue(name), key.encode())
+            self.world.hub.targets.unbind_queue(self.world.queue(name), key.encode())
             self.bound[name][key] -= 1
 
     @rule(topic=st.sampled_from(TOPICS), by_amqp=st.booleans())
@@ -318,7 +318,7 @@ TestBindings.settings = settings(max_examples=60, stateful_step_count=40, deadli
 def test_mqtt_properties_reach_an_amqp_queue_untouched() -> None:
     """Translated when somebody takes it, not before."""
     world = World(spec("q"))
-    world.hub.bind_queue(world.queue("q"), b"#")
+    world.hub.targets.bind_queue(world.queue("q"), b"#")
     raw = encode_mqtt({"content_type": b"text/plain", "users": [(b"a", b"1"), (b"a", b"2")]})
     world.hub.publish_message(b"x/y", b"1", 1, False, raw)
     record, = world.records("q")
@@ -327,7 +327,7 @@ def test_mqtt_properties_reach_an_amqp_queue_untouched() -> None:
 
 def test_a_table_that_lies_is_no_table() -> None:
     world = World(spec("q"))
-    world.hub.bind_queue(world.queue("q"), b"#")
+    world.hub.targets.bind_queue(world.queue("q"), b"#")
     session = world.hub.new_session(b"c", 0)
     world.hub.subscribe(session, b"#", 1, 0)
     raw = struct.pack(">HI", 1 << 13, 0xFFFFFFFF) + b"\x01aS"

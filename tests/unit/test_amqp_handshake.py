@@ -161,7 +161,7 @@ class Node:
     def __init__(self, authority: Authority, username_from: str = "", **options: Any) -> None:
         self.lines: list[tuple[str, str, dict[str, Any]]] = []
         self.hub = Hub(None)
-        self.hub.add_namespace(b"other")
+        self.hub.namespaces.add(b"other")
         self.tally, self.channels = Tally(), Channels()
         self.clients = Clients(BodyTurns(Bodies(), lambda *said: None))
         self.front = Front(

@@ -183,9 +183,9 @@ def test_names() -> None:
     assert {"a/b+c#", "v/a/b+c#", "v/ü", "ü"} <= listed
     for name in ("v/ü", "v/a/b+c#", "a/b+c#"):
         assert world.admin.describe(name)["name"] == name
-    assert world.hub.queues[world.queue("ü")] == ("$queue/ü/#".encode(),)
-    assert world.hub.queues[world.queue("ü", "v")] == ("$queue/ü/#".encode(),)
-    assert world.hub.queues[world.queue("a/b+c#")] == ()
+    assert world.hub.targets.queues[world.queue("ü")] == ("$queue/ü/#".encode(),)
+    assert world.hub.targets.queues[world.queue("ü", "v")] == ("$queue/ü/#".encode(),)
+    assert world.hub.targets.queues[world.queue("a/b+c#")] == ()
 
 
 def test_an_operator_sees_what_was_declared() -> None:

@@ -281,7 +281,7 @@ def test_pongs_answer_the_latest_ping_and_no_data_follows_a_close(bench: Bench) 
 
 @pytest.mark.parametrize("websocket", [False, True])
 def test_a_client_that_reads_no_answers_is_not_read(bench: Bench, websocket: bool) -> None:
-    bench.hub.buffer_high = bench.hub.buffer_low = 4096
+    bench.hub.set_limits(buffer_high=4096, buffer_low=4096)
     session = bench.hub.new_session(b"c", 0)
     bench.handler.on_first = lambda connection: connection.accept(session, 10, 0xFFFFFFFF, 0)
     client, connection = bench.connect(websocket=websocket, receive_buffer=8192)

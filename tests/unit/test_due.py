@@ -127,7 +127,7 @@ def test_a_retained_message_ends_when_its_expiry_has_passed(node: Node, expiry_s
 
     def ask(server: Server) -> tuple[int, int, list[int]]:
         [(_, kept)] = list(server.hub.root.topics.retained)
-        ended = [at(server, kept.expires_at + step, server.hub.expire_retained) for step in (-1, 0)]
+        ended = [at(server, kept.expires_at + step, server.hub.namespaces.expire_retained) for step in (-1, 0)]
         return kept.expires_at, server.hub.steady_ms, ended
 
     expires_at, now, ended = node.call(ask)

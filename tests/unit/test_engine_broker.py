@@ -256,28 +256,28 @@ def test_the_expiry_of_a_will_counts_from_its_publication() -> None:
 
 def test_retained_messages_expire() -> None:
     world = World()
-    before = world.hub.retained_bytes
+    before = world.hub.retained.bytes
     world.hub.publish_message(b"r/1", b"x", 0, True, expires_at=world.now_ms + 5000)
     world.hub.publish_message(b"r/2", b"x", 0, True)
     world.after(4.999)
-    assert world.hub.expire_retained() == 0
+    assert world.hub.namespaces.expire_retained() == 0
     world.after(0.001)
-    assert world.hub.expire_retained() == 1
+    assert world.hub.namespaces.expire_retained() == 1
     assert [topic for topic, _ in world.hub.root.topics.retained] == [b"r/2"]
     world.hub.publish_message(b"r/2", b"", 0, True)
-    assert world.hub.retained_bytes == before and len(world.hub.root.topics.retained) == 0
+    assert world.hub.retained.bytes == before and len(world.hub.root.topics.retained) == 0
 
 
 def test_a_retained_message_may_be_replaced_when_there_is_no_room_for_another() -> None:
     world = World()
-    world.hub.retained_max = 1
-    world.hub.retained_bytes_max = 100
+    world.hub.retained.count_max = 1
+    world.hub.retained.bytes_max = 100
     world.hub.publish_message(b"r", b"x" * 90, 0, True)
     world.hub.publish_message(b"s", b"y", 0, True)
     world.hub.publish_message(b"r", b"y" * 80, 0, True)
     [(topic, kept)] = list(world.hub.root.topics.retained)
     assert topic == b"r" and kept.payload == b"y" * 80
-    assert world.hub.retained_bytes == 81 and world.hub.retained_refused == 1
+    assert world.hub.retained.bytes == 81 and world.hub.retained.refused == 1
 
 
 # ---------------------------------------------------------------- takeover and bounds

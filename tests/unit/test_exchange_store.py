@@ -38,7 +38,7 @@ class Node:
         self.keeper.exchanges = ExchangeKeeper(self.exchanges, self.queues)
         self.found = self.keeper.recover()
         for name in vhosts:
-            self.hub.add_namespace(name)
+            self.hub.namespaces.add(name)
             self.exchanges.add_vhost(name)
 
     @staticmethod

@@ -27,7 +27,7 @@ class Queue:
 def made(*vhosts: bytes) -> ExchangeManager:
     manager = ExchangeManager(Hub(None), seed=7, cluster=solo())
     for name in vhosts:
-        manager.hub.add_namespace(name)
+        manager.hub.namespaces.add(name)
         manager.add_vhost(name)
     return manager
 
@@ -82,7 +82,7 @@ def test_virtual_hosts_do_not_see_each_other() -> None:
 
 def test_queues_of_a_virtual_host_that_is_no_more_are_kept_from_the_others() -> None:
     manager = made()
-    manager.hub.add_namespace(b"old").open = False
+    manager.hub.namespaces.add(b"old").open = False
     manager.queue_made(b"old", b"q", Queue(1))
     assert text_of(manager.open_vhost, b"old") == "530 vhost old not found"
     assert queues_of(manager, b"", b"q") == []
@@ -276,7 +276,7 @@ def test_what_mqtt_clients_publish_reaches_queues_bound_to_amq_topic() -> None:
     hub = Hub(None)
     queues, manager = QueueManager(hub, cluster=solo()), ExchangeManager(hub, cluster=solo())
     ExchangeKeeper(manager, queues)
-    namespace = hub.add_namespace(b"v")
+    namespace = hub.namespaces.add(b"v")
     for vhost in (b"/", b"v"):
         queues.declare(QueueSpec(name="q", namespace=vhost.decode()))
         manager.bind(vhost, b"amq.topic", b"q", b"a.#.z")

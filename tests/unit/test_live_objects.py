@@ -59,7 +59,7 @@ def test_retained_messages(payload: bytes) -> None:
     hub.deliver_retained(session, b"a/#", 1, 7)
     hub.publish_message(b"a/0", b"", 0, True)               # clears it
     hub.set_clock(3_000_000, 2_000_000)
-    assert hub.expire_retained() == 2
+    assert hub.namespaces.expire_retained() == 2
     hub.unsubscribe(session, b"a/#")
 
 

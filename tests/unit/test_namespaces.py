@@ -113,7 +113,7 @@ class Publisher:
 
     def __init__(self, rate: int) -> None:
         self.bench = Bench()
-        self.namespace: Namespace = self.bench.hub.add_namespace(b"shop")
+        self.namespace: Namespace = self.bench.hub.namespaces.add(b"shop")
         self.namespace.limit_rate(rate)
         self.now = 1_000_000
         self.bench.hub.set_clock(self.now, self.now)

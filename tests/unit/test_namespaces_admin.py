@@ -268,7 +268,7 @@ def test_after_a_restart_what_an_operator_made_is_open_and_what_he_deleted_is_go
         admin(server).delete("gone")
         admin(server).delete("again")
         admin(server).create("again")
-        server.hub.add_namespace(b"configured once")
+        server.hub.namespaces.add(b"configured once")
 
     first.call(work)
     first.stop()

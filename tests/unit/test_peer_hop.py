@@ -54,8 +54,8 @@ def end(hub: Hub, session: Session) -> None:
 def test_it_gets_a_message_once_however_many_filters_match() -> None:
     hub = new_hub()
     peer, other = PeerProbe(hub), PeerProbe(hub)
-    assert [hub.add_peer(peer, f) for f in (b"a/#", b"a/+", b"a/b", b"a/b")] == [True, True, True, False]
-    hub.add_peer(other, b"a/b")
+    assert [hub.targets.add_peer(peer, f) for f in (b"a/#", b"a/+", b"a/b", b"a/b")] == [True, True, True, False]
+    hub.targets.add_peer(other, b"a/b")
     assert hub.publish_message(b"a/b", b"x") == 2
     assert len(peer.forwarded) == len(other.forwarded) == 1
 
@@ -63,7 +63,7 @@ def test_it_gets_a_message_once_however_many_filters_match() -> None:
 def test_it_sees_all_of_the_message() -> None:
     hub = new_hub()
     peer = PeerProbe(hub)
-    hub.add_peer(peer, b"a/#")
+    hub.targets.add_peer(peer, b"a/#")
     publisher = hub.new_session(b"publisher", 0)
     hub.publish_message(b"a/b", b"x" * 5000, 1, True, b"\x03\x00\x01t", 2_000_000, publisher)
     hub.publish_message(b"a/c", b"", 0)
@@ -74,7 +74,7 @@ def test_it_sees_all_of_the_message() -> None:
 def test_what_came_from_a_peer_goes_to_sessions_only() -> None:
     hub = new_hub()
     peer, session = PeerProbe(hub), subscriber(hub, b"s")
-    hub.add_peer(peer, b"a/#")
+    hub.targets.add_peer(peer, b"a/#")
     assert hub.publish_message(b"a/b", b"x", 1, from_peer=True) == 2
     assert hub.publish_message(b"a/b", b"x", 1) == 2
     assert (len(peer.forwarded), session.queued) == (1, 2)
@@ -85,7 +85,7 @@ def test_what_came_from_a_peer_goes_to_sessions_only() -> None:
 def test_only_qos_1_and_2_have_tickets(alone: bool) -> None:
     hub = new_hub()
     peer = PeerProbe(hub, hub.commits.open_line("peer b"))
-    hub.add_peer(peer, b"a/#")
+    hub.targets.add_peer(peer, b"a/#")
     session = None if alone else subscriber(hub, b"s")
     for qos, tickets in ((0, 0), (1, 1), (2, 2)):
         hub.publish_message(b"a/b", b"x", qos)
@@ -98,10 +98,10 @@ def test_what_is_removed_gets_nothing_more() -> None:
     hub = new_hub()
     peer = PeerProbe(hub)
     for filter_ in (b"a/#", b"a/b", b"b"):
-        hub.add_peer(peer, filter_)
-    assert hub.remove_peer(peer, b"a/#") and not hub.remove_peer(peer, b"a/#")
+        hub.targets.add_peer(peer, filter_)
+    assert hub.targets.remove_peer(peer, b"a/#") and not hub.targets.remove_peer(peer, b"a/#")
     assert hub.publish_message(b"a/b", b"") == 1 and hub.publish_message(b"a/c", b"") == 0
-    assert hub.remove_peer(peer) and not hub.remove_peer(peer)
+    assert hub.targets.remove_peer(peer) and not hub.targets.remove_peer(peer)
     assert hub.publish_message(b"a/b", b"") == hub.publish_message(b"b", b"") == 0
     assert len(peer.forwarded) == 1 and hub.root.topics.trie.filters == 0
 
@@ -109,7 +109,7 @@ def test_what_is_removed_gets_nothing_more() -> None:
 def test_the_hub_keeps_it_alive() -> None:
     hub = new_hub()
     forwarded = (peer := PeerProbe(hub)).forwarded
-    hub.add_peer(peer, b"a")
+    hub.targets.add_peer(peer, b"a")
     del peer
     gc.collect()
     hub.publish_message(b"a", b"")
@@ -124,7 +124,7 @@ def in_order(hub: Hub, count: int) -> tuple[PeerProbe, list[Session]]:
     sessions = [hub.new_session(b"s%d" % n, 0) for n in range(200)]
     behind = [session for session in sessions if id(session) > id(peer)][:count]
     assert len(behind) == count
-    hub.add_peer(peer, b"a/#")
+    hub.targets.add_peer(peer, b"a/#")
     for session in behind:
         session.queue_max = 100
         hub.subscribe(session, b"a/#", 1, 0)
@@ -194,19 +194,19 @@ def test_each_hop_changes_what_is_left() -> None:
     added: list[Session] = []
 
     def remove(topic: bytes) -> None:
-        hub.remove_peer(peers.pop(1))
+        hub.targets.remove_peer(peers.pop(1))
         peers.pop(0).then = None
         added.append(subscriber(hub, b"s%d" % len(added)))
         hub.publish_message(b"b", b"")
 
     for peer in peers:
         peer.then = remove
-        hub.add_peer(peer, b"a/b")
+        hub.targets.add_peer(peer, b"a/b")
     del peer
     assert hub.publish_message(b"a/b", b"x", 1) == 10
     assert [len(each) for each in noted] == [1, 0] * 5
     assert [session.queued for session in added] == [0] * 5
-    hub.remove_peer(PeerProbe(hub))
+    hub.targets.remove_peer(PeerProbe(hub))
     for session in added:
         end(hub, session)
 

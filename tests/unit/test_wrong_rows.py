@@ -50,7 +50,7 @@ class Broker(Node):
 
 def fill(node: Broker, part: str) -> None:
     connection = Connection()
-    node.hub.add_namespace(f"{part}-tenant".encode())
+    node.hub.namespaces.add(f"{part}-tenant".encode())
     node.manager.declare(QueueSpec(name="theirs", namespace=f"{part}-tenant"))
     for who in ("one", "two"):
         name = f"{part}-{who}".encode()

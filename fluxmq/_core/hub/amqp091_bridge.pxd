@@ -1,8 +1,8 @@
 """amq.topic of a virtual host is the space of MQTT topics of that namespace: what is published to it by AMQP 0-9-1 goes
 to MQTT too.
 
-The other way is Hub.bind_queue: what MQTT clients publish reaches the queues bound to amq.topic, in the form of MQTT;
-`to_amqp` of amqp091_translate is for whoever hands it to an AMQP consumer.
+The other way is Targets.bind_queue: what MQTT clients publish reaches the queues bound to amq.topic, in the form of
+MQTT; `to_amqp` of bridge/translate is for whoever hands it to an AMQP consumer.
 """
 from libc.stdint cimport uint8_t
 

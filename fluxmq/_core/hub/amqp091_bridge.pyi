@@ -1,14 +1,15 @@
 from typing import final
 
 from fluxmq._core.exchange.exchange import Exchanges
-from fluxmq._core.hub.hub import Hub, TopicRelay
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.hub.targets import ExchangeHop
 from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.queue.queue import Queue
 
-__all__ = ["ExchangeRelay", "publish_amqp"]
+__all__ = ["AmqTopicHop", "publish_amqp"]
 
 @final
-class ExchangeRelay(TopicRelay):
+class AmqTopicHop(ExchangeHop):
     def __init__(self, hub: Hub, exchanges: Exchanges, namespace: Namespace) -> None: ...
     @property
     def namespace(self) -> Namespace: ...

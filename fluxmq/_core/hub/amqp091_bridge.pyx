@@ -9,16 +9,16 @@ from fluxmq._core.amqp091.topics cimport TOPIC_BYTES_MAX
 from fluxmq._core.amqp091.values cimport room_t
 from fluxmq._core.bridge.translate cimport read_wishes, to_amqp, to_mqtt, topic_of, wishes_t
 from fluxmq._core.exchange.exchange cimport Exchanges, Route
-from fluxmq._core.hub.hub cimport TopicRelay
+from fluxmq._core.hub.targets cimport ExchangeHop
 from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT, pub_t
 from fluxmq._core.memory.namespace cimport Namespace
-from fluxmq._core.pubsub.routes cimport HOP_QUEUE, HOP_RELAY, route_t
+from fluxmq._core.pubsub.routes cimport HOP_EXCHANGE, HOP_QUEUE, route_t
 from fluxmq._core.pubsub.topics cimport Topics
 from fluxmq._core.queue.queue cimport Queue
 
 from fluxmq._core.amqp091.topics import address_of
 
-__all__ = ["ExchangeRelay", "publish_amqp"]
+__all__ = ["AmqTopicHop", "publish_amqp"]
 
 cdef room_t room                # of the translation, for one publish
 cdef room_t way_back            # the same, of an MQTT client's
@@ -46,7 +46,7 @@ cdef int hub_publish_amqp(Hub hub, Namespace namespace, const body_t* amqp, list
     retain = wishes.retain
     if route.count == 0 and not retain:
         return 0
-    if not retain and route.kinds & ~(1 << HOP_QUEUE | 1 << HOP_RELAY) == 0:
+    if not retain and route.kinds & ~(1 << HOP_QUEUE | 1 << HOP_EXCHANGE) == 0:
         pub.body = amqp[0]
         pub.body.format = FORMAT_MQTT
         pub.body.topic = topic
@@ -69,7 +69,7 @@ cdef int hub_publish_amqp(Hub hub, Namespace namespace, const body_t* amqp, list
 
 
 @cython.final
-cdef class ExchangeRelay(TopicRelay):
+cdef class AmqTopicHop(ExchangeHop):
     """Machine. From the topics of MQTT to the exchanges that are bound to amq.topic, and on to their queues.
 
     exchanges: of the same namespace. Queues keep the message as the MQTT client sent it.
@@ -82,7 +82,7 @@ cdef class ExchangeRelay(TopicRelay):
         self.namespace = namespace
         self.exchanges = exchanges
 
-    cdef int relay(self, pub_t* pub) except -1:
+    cdef int forward(self, pub_t* pub) except -1:
         cdef body_t amqp
         cdef props_t props
         cdef Route route

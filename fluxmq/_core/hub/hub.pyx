@@ -1,70 +1,37 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. The hot crossing of one node, and the doors through which the cold verbs reach it. See hub/hub.pxd.
-It is one file because all of it works on the same few structures, and the doors are a few lines each."""
+"""Machine. The hot crossing of one node, and the doors through which the cold verbs reach it. See hub/hub.pxd."""
 cimport cython
 from cpython.ref cimport Py_DECREF, PyObject
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 
-from fluxmq._core.amqp091.topics import filter_of
-from fluxmq._core.errors import CorruptError, UsageError
-from fluxmq._core.memory.namespace import ENDED, read_namespace
+from fluxmq._core.errors import UsageError
 from fluxmq._core.disk.journal cimport Journal
+from fluxmq._core.hub.retained_store cimport of_broker
+from fluxmq._core.hub.targets cimport ExchangeHop, PeerHop, trie_of
 from fluxmq._core.memory.commits cimport (
     HELD_ACK, HELD_BYTES, HELD_CALL, HELD_SEND, HELD_TOLD, Commits, Line, Waiter, held_t, ticket_t,
 )
 from fluxmq._core.memory.link cimport (
     link_ack, link_commit, link_drop, link_mark, link_publish, link_room, link_t, link_write,
 )
-from fluxmq._core.memory.message cimport (
-    BLOB_BYTES_MIN, blob_copy, blob_drop, body_bytes, body_t, ids_drop, ids_new, ids_t, msg_drop, msg_hold, msg_new,
-    pub_own,
-)
-from fluxmq._core.memory.ledger cimport RECORD_NAMESPACE
-from fluxmq._core.memory.namespace cimport Namespace
+from fluxmq._core.memory.message cimport BLOB_BYTES_MIN, blob_copy, blob_drop, pub_own
 from fluxmq._core.memory.node cimport WORK_HOP, WORK_SUBSCRIPTION, stamp_clocks
 from fluxmq._core.mqtt.consts cimport PUBACK, PUBCOMP, PUBLISH, PUBREC
 from fluxmq._core.pubsub.retained_replay cimport RetainedReplay
 from fluxmq._core.pubsub.routes cimport (
-    HOP_GROUP, HOP_PEER, HOP_QUEUE, HOP_RELAY, HOP_SESSION, Routes, ShareGroup, route_enter, route_leave,
+    HOP_EXCHANGE, HOP_GROUP, HOP_QUEUE, HOP_SESSION, Routes, ShareGroup, route_enter, route_leave,
 )
 from fluxmq._core.pubsub.topics cimport Topics
-from fluxmq._core.pubsub.trie cimport (
-    SUB_KIND_UNIT, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_RETAIN_AS_PUBLISHED, SUB_WIDE, Trie,
-)
+from fluxmq._core.pubsub.trie cimport SUB_KIND_UNIT, SUB_NO_LOCAL, SUB_QOS_MASK, SUB_WIDE
+from fluxmq._core.queue.queue cimport Queue
 from fluxmq._core.wire.primitives cimport varint_size
 from fluxmq._core.wire.text cimport TEXT_OK, topic_valid
 
-__all__ = ["Hub", "PeerHop", "TopicRelay"]
+__all__ = ["Hub"]
 
 cdef enum:
     REPLAY_STEPS = 512              # nodes of the retained tree in one slice of one session's replay
     WORK_REPLAY = 65536             # of a round, for all replays: 1.3 ms
-
-
-cdef class TopicRelay:
-    """Machine. A base class."""
-
-    def __cinit__(self, *_):
-        self.namespace = None
-
-    cdef int relay(self, pub_t* pub) except -1:
-        return 0
-
-
-cdef class PeerHop:
-    """Machine. A base class."""
-
-    cdef int forward(self, pub_t* pub) except -1:
-        return 0
-
-
-cdef inline Trie trie_of(Namespace namespace) noexcept:
-    return (<Topics>namespace.topics).trie
-
-
-cdef bint of_broker(const pub_t* pub) noexcept:
-    """What the broker says of itself ($SYS): no client published it, so no count of what clients publish has it."""
-    return pub.source == NULL and pub.body.topic_length >= 5 and memcmp(pub.body.topic, <const char*>b"$SYS/", 5) == 0
 
 
 # Connections and sessions point into its ledger until they are freed, also when the collector frees them all at once.
@@ -83,37 +50,26 @@ cdef class Hub(Waiter):
         self.commits = self.ledger.commits
         self.commits.owner = <void*>self
         self.node = &self.ledger.node
-        self.route_entries = route_entries
-        self.seed = seed
         self.root = self.commits.root
-        self.root.topics = Topics(self.root, route_entries, seed)
-        self.namespaces = {self.root.name: self.root}
-        self.namespaces_dirty = set()
-        self.qos_max = 2
-        self.topic_levels_max = 32
-        self.payload_bytes_max = 1 << 20
-        self.user_properties_max = 64
-        self.topic_alias_max = 64
-        self.topic_alias_out_max = 64
-        self.receive_max = 1000
-        self.inflight_max = 256
-        self.retained_max = 100000
-        self.retained_bytes_max = 1 << 30
-        self.buffer_high = 8 << 20
-        self.buffer_low = 1 << 20
-        self.backlog_max = 64 << 20
-        self.journal_ahead_max = <uint64_t>1 << 63
+        self.retained = RetainedStore(self.ledger)
+        self.namespaces = Namespaces(self.ledger, self.retained, route_entries, seed)
+        self.targets = Targets(self.ledger)
+        self.disk = DiskPressure(journal)
+        self.limits = limits_t(qos_max=2, topic_levels_max=32, payload_bytes_max=1 << 20, user_properties_max=64,
+                               topic_alias_max=64, topic_alias_out_max=64, receive_max=1000,
+                               buffer_high=8 << 20, buffer_low=1 << 20, disconnect_on_full=False)
         self.open_publish = True
         self.resumed = []
         self.closed = []
         self.due = []
-        self.throttled = []
-        self.letters = []
-        self.queues = {}
-        self.bindings = {}
-        self.relays = {}
-        self.ended_topics = []
-        self.peers = {}
+        self.deferred_publishes = []
+
+    def set_limits(self, **limits):
+        """Changes some of limits_t, by name. Raises UsageError for a name that it has not."""
+        cdef dict known = self.limits
+        if unknown := limits.keys() - known.keys():
+            raise UsageError(f"no limits of the hub: {', '.join(unknown)}")
+        self.limits = known | limits
 
     # ---------------------------------------------------------------- clock and wake
 
@@ -187,7 +143,7 @@ cdef class Hub(Waiter):
         try:
             self.deliver_all(pub, route)
             if pub.retain:
-                self.retain(pub)
+                self.retained.retain(pub)
             if self.ledger.targets_count:
                 self.ledger.write_message(pub_own(pub))
         except BaseException:
@@ -258,7 +214,7 @@ cdef class Hub(Waiter):
     cdef int deliver_hop(self, const hop_t* hop, pub_t* pub) except -1:
         """One message to whatever a hop leads to: all but sessions and groups may publish, subscribe, end sessions."""
         cdef Queue queue
-        cdef TopicRelay relay
+        cdef ExchangeHop exchanges
         cdef PeerHop peer
         cdef uint8_t reason
         if hop.kind == HOP_SESSION:
@@ -270,9 +226,9 @@ cdef class Hub(Waiter):
             reason = <uint8_t>queue.take(pub, hop.options & SUB_WIDE)
             if reason:
                 pub.refused = reason
-        elif hop.kind == HOP_RELAY:
-            relay = <TopicRelay>hop.target
-            relay.relay(pub)
+        elif hop.kind == HOP_EXCHANGE:
+            exchanges = <ExchangeHop>hop.target
+            exchanges.forward(pub)
         elif not pub.from_peer:
             peer = <PeerHop>hop.target
             peer.forward(pub)
@@ -300,72 +256,6 @@ cdef class Hub(Waiter):
             if now != NULL:
                 route_leave(now)
         return 0
-
-    cdef int count_retained(self, Topics topics, Retained kept, int64_t sign) except -1:
-        """sign: 1, it is in the tree now; -1, it is no more. What the broker says of itself ($SYS) has no bounds."""
-        cdef uint64_t size = body_bytes(&kept.msg.body)
-        topics.retained_expiring += sign * (kept.msg.body.expires_at != 0)
-        if kept.volatile:
-            topics.retained_volatile += sign
-            return 0
-        topics.retained_bytes += sign * size
-        topics.namespace.bytes += sign * <int64_t>size
-        self.retained_bytes += sign * size
-        self.retained_count += sign
-        return 0
-
-    cdef int retain(self, pub_t* pub) except -1:
-        """Keeps, replaces or clears the retained message of a topic, [MQTT-3.3.1-5] [MQTT-3.3.1-6]."""
-        cdef bytes topic = (<const char*>pub.body.topic)[:pub.body.topic_length]
-        cdef bint volatile = of_broker(pub)
-        cdef Topics topics = <Topics>pub.topics
-        cdef Retained former
-        cdef Retained kept = None
-        if pub.body.payload_length == 0:
-            former = topics.retained.pop(topic)
-            if former is None:
-                return 0
-        else:
-            former = topics.retained.get(topic)
-            if not volatile and (self.lacks_room(&pub.body, former) or self.namespace_is_full(pub)):
-                self.retained_refused += 1
-                return 0
-            kept = Retained.__new__(Retained)
-            kept.node = self.node
-            kept.volatile = volatile
-            kept.msg = msg_new(&pub.body, pub.qos)
-            topics.retained.set(topic, kept)
-            self.count_retained(topics, kept, 1)
-        if former is not None:
-            self.count_retained(topics, former, -1)
-            volatile = volatile or former.volatile and kept is None
-        if not volatile and self.ledger.active():
-            self.ledger.write_retained(&pub.body, pub.qos, topics.namespace)
-            topics.retained_dirty.add(topic)
-        return 0
-
-    cdef bint lacks_room(self, const body_t* body, Retained former) noexcept:
-        """Whether more would be retained than may be with this in the place of the former; None: as a new one."""
-        cdef bint counted = former is not None and not former.volatile
-        cdef uint64_t freed = body_bytes(&former.msg.body) if counted else 0
-        return (not counted and self.retained_count >= self.retained_max
-                or self.retained_bytes + body_bytes(body) - freed > self.retained_bytes_max)
-
-    cdef bint namespace_is_full(self, pub_t* pub):
-        """Whether what its namespace keeps would be more than may be with this retained: in the place of the former."""
-        cdef Topics topics = <Topics>pub.topics
-        cdef Retained former
-        cdef int64_t size
-        if topics.namespace.bytes_max == 0 or pub.body.payload_length == 0:
-            return 0
-        size = <int64_t>body_bytes(&pub.body)
-        former = topics.retained.get((<const char*>pub.body.topic)[:pub.body.topic_length])
-        if former is not None and not former.volatile:
-            size -= <int64_t>body_bytes(&former.msg.body)
-        if topics.namespace.bytes + size <= <int64_t>topics.namespace.bytes_max:
-            return 0
-        topics.namespace.refused_bytes += 1
-        return 1
 
     def publish_message(self, bytes topic not None, bytes payload not None, int qos=0, bint retain=False,
                         bytes properties=b"", int64_t expires_at=0, Session source=None,
@@ -401,105 +291,6 @@ cdef class Hub(Waiter):
         self.touch()
         return matched
 
-    # ---------------------------------------------------------------- namespaces
-
-    def add_namespace(self, bytes name not None, bint kept=False) -> Namespace:
-        """The namespace of this name, made and recorded if it is not there, and open. name: UTF-8, at most 255 bytes.
-        kept: an operator makes it."""
-        cdef Namespace made = self.namespaces.get(name)
-        if made is not None:
-            if kept and not made.kept:
-                made.kept = True
-                self.namespaces_dirty.add(made.number)
-                if self.ledger.active():
-                    self.ledger.write(RECORD_NAMESPACE, made.number.to_bytes(8, "big") + made.record)
-        else:
-            made = self.make_namespace(name)
-            made.kept = kept
-            made.number = <uint32_t>self.ledger.namespace_number(self.commits.local, made)
-            self.namespaces_dirty.add(made.number)
-        made.open = True
-        return made
-
-    cdef Namespace make_namespace(self, bytes name):
-        cdef Namespace made = Namespace(name)
-        made.topics = Topics(made, self.route_entries, self.seed)
-        self.namespaces[name] = made
-        return made
-
-    def end_namespace(self, Namespace namespace not None):
-        """It is no more, and recorded so. What it had has ended before: its sessions, groups, queues and exchanges are
-        their owners' to end. What it retained goes with it."""
-        self.forget_namespace(namespace)
-        self.commits.local.name_namespace(namespace.number, None)
-        self.namespaces_dirty.add(namespace.number)
-        if self.ledger.active():
-            self.ledger.write(RECORD_NAMESPACE, namespace.number.to_bytes(8, "big") + ENDED)
-
-    cdef int forget_namespace(self, Namespace namespace) except -1:
-        """Nobody finds it any more, and the view will forget what it retained."""
-        cdef Topics topics = <Topics>namespace.topics
-        cdef Retained kept
-        for topic, value in list(topics.retained):
-            kept = <Retained>value
-            self.count_retained(topics, kept, -1)
-            topics.retained.pop(topic)
-            topics.retained_dirty.add(topic)
-        self.ended_topics.append(topics)
-        del self.namespaces[namespace.name]
-        return 0
-
-    def learn_namespace(self, Line line not None, uint64_t number, bytes said not None):
-        """A record or a row of the view says what a number means in a line (Namespace.record). Of the journal: the node
-        has it then, or has it no more. Nothing is recorded there, and unless an operator made it, it is not open until
-        the configuration says so. Raises CorruptError."""
-        cdef Namespace known
-        cdef bytes name
-        name, kept = read_namespace(said)
-        if name is None:
-            known = line.namespaces.get(number)
-            if known is not None and line.number == 0:
-                self.forget_namespace(known)
-            line.name_namespace(number, None)
-        elif number in line.namespaces:             # it is known, or it has ended later
-            known = line.namespaces[number]
-            if known is not None and known.name != name:
-                raise CorruptError(f"namespace {number} has two names: {known.text!r} and "
-                                   f"{name.decode('utf-8', 'replace')!r}")
-        else:
-            known = self.namespaces.get(name)
-            if known is None:
-                known = self.make_namespace(name) if line.number == 0 else self.add_namespace(name)
-            if line.number == 0:
-                known.number = <uint32_t>number
-                known.open = False
-            line.name_namespace(number, known)
-        if line.number == 0:
-            self.namespaces_dirty.add(number)
-            known = line.namespaces[number]
-            if known is not None and kept:
-                known.kept = known.open = True
-
-    def take_namespaces(self) -> dict:
-        """number -> Namespace.record, or ENDED, of those that changed since the last call: for a
-        checkpoint."""
-        cdef Line line = self.commits.local
-        changed, self.namespaces_dirty = self.namespaces_dirty, set()
-        found = {number: line.namespaces[number] for number in changed}
-        return {number: ENDED if known is None else known.record for number, known in found.items()}
-
-    def take_retained(self) -> list:
-        """[(Topics, topics)] whose retained messages changed since the last call: for a checkpoint."""
-        cdef Topics topics
-        cdef list found = []
-        spaces = [namespace.topics for namespace in self.namespaces.values()] + self.ended_topics
-        self.ended_topics = []
-        for topics in spaces:
-            if topics.retained_dirty:
-                found.append((topics, topics.retained_dirty))
-                topics.retained_dirty = set()
-        return found
-
     # ---------------------------------------------------------------- sessions and subscriptions
 
     def new_session(self, bytes name not None, uint64_t number, Namespace namespace=None) -> Session:
@@ -532,123 +323,6 @@ cdef class Hub(Waiter):
         trie_of(self.root if namespace is None else namespace).remove(
             <const uint8_t*><const char*>group.filter, len(group.filter), <void*>group)
 
-    def add_queue(self, Queue queue not None, filters):
-        """Puts a queue into the index under its filters (bytes, valid): what matches any of them is appended, once.
-
-        A queue that is there already has these instead of its former ones; its bindings stay."""
-        cdef tuple former = self.queues.get(queue, ())
-        self.queues[queue] = tuple(filters)
-        if queue.wake is None:
-            queue.wake = self.wake_up
-        for filter in former:
-            self.index_queue(queue, filter)
-        for filter in self.queues[queue]:
-            self.index_queue(queue, filter)
-
-    def remove_queue(self, Queue queue not None):
-        """With its bindings."""
-        cdef tuple filters = self.queues.pop(queue)
-        queue.bindings = 0
-        queue.patterns = []
-        for filter in (*filters, *self.bindings.pop(queue, {})):
-            self.index_queue(queue, filter)
-        queue.end()
-
-    def bind_queue(self, Queue queue not None, bytes binding_key not None):
-        """A queue that has been added is bound to amq.topic: what MQTT clients publish to a topic that the key matches
-        is appended to it, and their acknowledgements wait for that. As often as it is bound it must be unbound."""
-        found = filter_of(binding_key)
-        queue.bindings += 1
-        if found is None:
-            return                          # no topic can match it
-        counts = self.bindings.setdefault(queue, {}).setdefault(found[0], [0, 0])
-        counts[found[1] != b""] += 1
-        if found[1]:
-            queue.patterns = [*queue.patterns, found[1]]
-        self.index_queue(queue, found[0])
-
-    def unbind_queue(self, Queue queue not None, bytes binding_key not None):
-        """The end of one bind_queue. Raises UsageError when there was none."""
-        found = filter_of(binding_key)
-        counts = None if found is None else self.bindings.get(queue, {}).get(found[0])
-        if queue.bindings == 0 or (found is not None and (counts is None or not counts[found[1] != b""])):
-            raise UsageError(f"queue {queue.name!r} is not bound with {binding_key!r}")
-        queue.bindings -= 1
-        if found is None:
-            return
-        counts[found[1] != b""] -= 1
-        if found[1]:
-            patterns = list(queue.patterns)
-            patterns.remove(found[1])
-            queue.patterns = patterns
-        if counts == [0, 0]:
-            del self.bindings[queue][found[0]]
-        self.index_queue(queue, found[0])
-
-    cdef int index_queue(self, Queue queue, bytes filter) except -1:
-        """Puts one filter of a queue into the trie or takes it out, as it is wanted now."""
-        self.node.work += WORK_SUBSCRIPTION
-        cdef list counts = (<dict>self.bindings.get(queue, {})).get(filter, [0, 0])
-        cdef const uint8_t* at = <const uint8_t*><const char*>filter
-        cdef bint exact = counts[0] != 0 or filter in self.queues.get(queue, ())
-        if exact or counts[1]:
-            trie_of(queue.namespace).add(at, len(filter), <void*>queue, 0,
-                                         HOP_QUEUE * SUB_KIND_UNIT | (0 if exact else SUB_WIDE))
-        else:
-            trie_of(queue.namespace).remove(at, len(filter), <void*>queue)
-        return 0
-
-    def bind_relay(self, TopicRelay relay not None, bytes binding_key not None):
-        """What MQTT clients publish to a topic that the key may match goes to the relay too, which finds out whether it
-        does. As often as it is bound it must be unbound."""
-        cdef dict counts = self.relays.setdefault(relay, {})
-        cdef bytes filter
-        found = filter_of(binding_key)
-        if found is None:
-            return
-        filter = found[0]
-        counts[filter] = counts.get(filter, 0) + 1
-        trie_of(relay.namespace).add(<const uint8_t*><const char*>filter, len(filter), <void*>relay, 0,
-                                     HOP_RELAY * SUB_KIND_UNIT)
-
-    def unbind_relay(self, TopicRelay relay not None, bytes binding_key not None):
-        """The end of one bind_relay."""
-        cdef dict counts = self.relays[relay]
-        cdef bytes filter
-        found = filter_of(binding_key)
-        if found is None:
-            return
-        filter = found[0]
-        counts[filter] -= 1
-        if counts[filter] == 0:
-            del counts[filter]
-            trie_of(relay.namespace).remove(<const uint8_t*><const char*>filter, len(filter), <void*>relay)
-
-    def add_peer(self, PeerHop peer not None, bytes filter not None, Namespace namespace=None) -> bool:
-        """Somebody on another node wants what matches a filter (valid, without `$share/…/`): what is published here
-        goes to the peer too. namespace: None is "/". True: it is new. The hub keeps the peer until its last filter is
-        removed."""
-        cdef set filters = self.peers.setdefault(peer, set())
-        if namespace is None:
-            namespace = self.root
-        filters.add((namespace, filter))
-        return trie_of(namespace).add(<const uint8_t*><const char*>filter, len(filter), <void*>peer, 0,
-                                      HOP_PEER * SUB_KIND_UNIT) == 1
-
-    def remove_peer(self, PeerHop peer not None, bytes filter=None, Namespace namespace=None) -> bool:
-        """Nobody there wants it any more; filter None: nothing at all. True: something was there."""
-        cdef set filters = self.peers.get(peer, set())
-        cdef bytes each
-        cdef tuple wanted = (self.root if namespace is None else namespace, filter)
-        cdef list gone = list(filters) if filter is None else [wanted] if wanted in filters else []
-        for one in gone:
-            filters.remove(one)
-            each = one[1]
-            trie_of(<Namespace?>one[0]).remove(<const uint8_t*><const char*>each, len(each), <void*>peer)
-        if not filters:
-            self.peers.pop(peer, None)
-        return len(gone) != 0
-
     def spend(self, uint64_t units):
         """The cold half has done work that cannot be seen from the packet that asked for it (memory/node.pxd)."""
         self.node.work += units
@@ -670,25 +344,25 @@ cdef class Hub(Waiter):
             self.ledger.news = []
             for queue in news:
                 queue.pump()
-        if self.letters:
-            self.send_letters()
+        if self.deferred_publishes:
+            self.publish_deferred()
         return 0
 
     def publish_later(self, publish not None):
         """publish: called when nothing is being published any more, before this batch of the journal is handed over."""
-        self.letters.append(publish)
+        self.deferred_publishes.append(publish)
         self.touch()
 
-    cdef int send_letters(self) except -1:
-        """What is sent may make letters of its own, which are sent in the next turn."""
+    cdef int publish_deferred(self) except -1:
+        """A publish that one of these defers is for the next turn."""
         cdef int done = 0
-        letters, self.letters = self.letters, []
+        deferred, self.deferred_publishes = self.deferred_publishes, []
         try:
-            for publish in letters:
+            for publish in deferred:
                 done += 1
                 publish()
         finally:
-            self.letters = letters[done:] + self.letters
+            self.deferred_publishes = deferred[done:] + self.deferred_publishes
         return 0
 
     def deliver_retained(self, Session session not None, bytes filter not None, int options,
@@ -706,11 +380,7 @@ cdef class Hub(Waiter):
 
     cdef bint has_work(self) noexcept:
         """Whether a round would find something to do without anything having come."""
-        return len(self.resumed) != 0 or (len(self.due) != 0 and not self.is_behind())
-
-    cdef bint is_behind(self) noexcept:
-        """Whether the disk has so much to write that what can wait does."""
-        return self.ledger.journal is not None and self.ledger.journal.backlog() > self.backlog_max
+        return len(self.resumed) != 0 or (len(self.due) != 0 and not self.disk.is_behind())
 
     cdef int replay_retained(self) except -1:
         """A slice of what is retained for each who waits for it and has room, until the round has done enough. What is
@@ -719,7 +389,7 @@ cdef class Hub(Waiter):
         cdef int steps
         cdef int served = 0
         cdef uint64_t end = self.node.work + WORK_REPLAY
-        if self.is_behind():
+        if self.disk.is_behind():
             return 0
         waiting = self.due[:]
         self.due.clear()
@@ -735,36 +405,6 @@ cdef class Hub(Waiter):
             self.node.work += 1 + REPLAY_STEPS - steps
         self.due[:0] = waiting[served:]     # they come before who has had a slice
         return served
-
-    def put_retained(self, Topics topics not None, bytes topic not None, Retained kept):
-        """At start, from disk: keeps a message, or clears the topic (None). Nothing is recorded."""
-        cdef Retained former = topics.retained.pop(topic)
-        if former is not None:
-            self.count_retained(topics, former, -1)
-        if kept is not None:
-            kept.node = self.node
-            topics.retained.set(topic, kept)
-            self.count_retained(topics, kept, 1)
-
-    def expire_retained(self) -> int:
-        """Forgets retained messages whose expiry has passed; returns how many."""
-        cdef Namespace namespace
-        cdef Topics topics
-        cdef Retained kept
-        cdef int count = 0
-        for namespace in self.namespaces.values():
-            topics = <Topics>namespace.topics
-            if topics.retained_expiring == 0:
-                continue
-            expired = [topic for topic, value in topics.retained
-                       if 0 < (<Retained>value).msg.body.expires_at <= self.node.steady_ms]
-            for topic in expired:
-                kept = topics.retained.pop(topic)
-                self.count_retained(topics, kept, -1)
-                # No record: the message carries its own end, replay drops it by the clock.
-                topics.retained_dirty.add(topic)
-            count += len(expired)
-        return count
 
     # ---------------------------------------------------------------- the disk
 
@@ -806,10 +446,6 @@ cdef class Hub(Waiter):
             return True
         self.touch()
         return False
-
-    cdef bint is_ahead(self) noexcept:
-        """Whether the journal has grown much beyond what a checkpoint has begun with."""
-        return self.ledger.journal.count_bytes - self.journal_mark > self.journal_ahead_max
 
     def __dealloc__(self):
         if self.commits is not None:
@@ -907,9 +543,9 @@ cdef class Hub(Waiter):
             result["route_misses"] += topics.routes.misses
             result["filters"] += topics.trie.filters
             result["subscriptions"] += topics.trie.subscriptions
-        result["retained"] = self.retained_count
-        result["retained_bytes"] = self.retained_bytes
-        result["retained_refused"] = self.retained_refused
+        result["retained"] = self.retained.count
+        result["retained_bytes"] = self.retained.bytes
+        result["retained_refused"] = self.retained.refused
         result["held"] = self.commits.waiting
         result["records"] = self.ledger.records
         return result

@@ -213,7 +213,7 @@ def export_retained(Hub hub not None) -> tuple:
     cdef Retained kept
     cdef Topics space
     puts, deletes = [], []
-    for space, topics in hub.take_retained():
+    for space, topics in hub.namespaces.take_retained():
         for topic in topics:
             kept = space.retained.get(topic)
             if kept is None:
@@ -225,7 +225,7 @@ def export_retained(Hub hub not None) -> tuple:
 
 def export_namespaces(Hub hub not None) -> list:
     """[(key, value)] for the view, of namespaces that were made or ended since the last call."""
-    return [(namespace_key(number), said) for number, said in hub.take_namespaces().items()]
+    return [(namespace_key(number), said) for number, said in hub.namespaces.take_changes().items()]
 
 
 # -------------------------------------------------------------------- load
@@ -306,7 +306,7 @@ cdef class Loader:
         """rest: of the key, behind its first byte."""
         if len(rest) != 8:
             raise CorruptError("the key of a namespace is not as long as a number")
-        self.hub.learn_namespace(self.line, int.from_bytes(rest, "big"), value)
+        self.hub.namespaces.learn(self.line, int.from_bytes(rest, "big"), value)
 
     def add_retained(self, bytes key not None, bytes value not None):
         """key: as the view has it."""
@@ -324,11 +324,11 @@ cdef class Loader:
             namespace, topic = self.line.namespace(int.from_bytes(key[1:9], "big")), key[9:]
         else:
             size = int.from_bytes(key[1:3], "big")
-            namespace, topic = self.hub.add_namespace(key[3:3 + size] or ROOT), key[3 + size:]
+            namespace, topic = self.hub.namespaces.add(key[3:3 + size] or ROOT), key[3 + size:]
             self.stale_keys.append(key)
         if namespace is None:
             return              # it ended when the view was written
-        self.hub.put_retained(<Topics>namespace.topics, topic, kept)
+        self.hub.retained.put(<Topics>namespace.topics, topic, kept)
         if key[:1] != b"t":
             (<Topics>namespace.topics).retained_dirty.add(topic)
 
@@ -430,7 +430,7 @@ cdef class Loader:
             self.on_cold(kind, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
             return 0
         if kind == RECORD_NAMESPACE:
-            self.hub.learn_namespace(self.line, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
+            self.hub.namespaces.learn(self.line, number, PyBytes_FromStringAndSize(<const char*>c.at, c.end - c.at))
             return 0
         session = self.sessions.get(number)
         if session is None:
@@ -512,13 +512,13 @@ cdef class Loader:
                 and take_u32(&c, &body.payload_length) and (not named or take_bytes16(&c, &name, &name_length))):
             raise CorruptError("a RETAINED record is shorter than its header")
         if named:
-            namespace = self.hub.add_namespace(PyBytes_FromStringAndSize(<const char*>name, name_length) or ROOT)
+            namespace = self.hub.namespaces.add(PyBytes_FromStringAndSize(<const char*>name, name_length) or ROOT)
         else:
             namespace = self.line.namespace(number)
         kept.msg = read_body(&c, &body, expires_at, qos, topic_length, 0, 0)
         topic = kept.topic
         if namespace is not None:
-            self.hub.put_retained(<Topics>namespace.topics, topic, kept if kept.msg.body.payload_length else None)
+            self.hub.retained.put(<Topics>namespace.topics, topic, kept if kept.msg.body.payload_length else None)
             (<Topics>namespace.topics).retained_dirty.add(topic)
         return 0
 

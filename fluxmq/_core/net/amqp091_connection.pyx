@@ -311,7 +311,7 @@ cdef class AmqpConnection(Transport):
     cdef bint answers_pile_up(self) noexcept:
         """Whether it sends and does not read. Each of its channels may wait for two batches: that is no pile."""
         return (self.link.pending + self.link.awaited > 2 * self.link.high
-                or self.link.held > self.hub.receive_max + 2 * <uint32_t>len(self.channels))
+                or self.link.held > self.hub.limits.receive_max + 2 * <uint32_t>len(self.channels))
 
     cdef int end_read(self) except -1:
         """Before the read buffer goes to somebody else."""

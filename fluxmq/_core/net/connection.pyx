@@ -170,7 +170,7 @@ cdef class Connection(Transport):
         enter_phase(self, PHASE_OPEN)
         self.link.packet_size_max = packet_size_max
         self.link.inbound = session.received_count
-        link_set_aliases(self.link, <uint16_t>min(<uint32_t>alias_max, self.hub.topic_alias_out_max))
+        link_set_aliases(self.link, <uint16_t>min(<uint32_t>alias_max, self.hub.limits.topic_alias_out_max))
         session.attach(self.link, window)
         self.hub.touch()
 
@@ -233,7 +233,7 @@ cdef class Connection(Transport):
                 break
         # Once per read, not per packet: one read asks for 256 KiB of answers at most.
         if self.phase == PHASE_OPEN and (self.link.pending > 2 * self.link.high
-                                         or self.link.held > self.hub.receive_max):
+                                         or self.link.held > self.hub.limits.receive_max):
             self.pause_for(PAUSE_ANSWERS)
         return at - data
 
@@ -283,7 +283,7 @@ cdef class Connection(Transport):
         cdef uint32_t remaining, payload, properties
         cdef uint32_t n = 0
         cdef uint32_t packet_max = min(self.packet_bytes_max, <size_t>PASSED_PACKET_BYTES_MAX)
-        cdef uint32_t payload_max = min(hub.payload_bytes_max, <uint32_t>BLOB_BYTES_MIN - 1)
+        cdef uint32_t payload_max = min(hub.limits.payload_bytes_max, <uint32_t>BLOB_BYTES_MIN - 1)
         cdef bint v5 = self.link.version == 5
         cdef const uint8_t* stop = at + PASSED_RUN_BYTES_MAX
         cdef const uint8_t* body
@@ -389,16 +389,16 @@ cdef class Connection(Transport):
             at += 2
         elif first & 0x08:
             raise ProtocolError(REASON_MALFORMED_PACKET, "PUBLISH with DUP and QoS 0 [MQTT-3.3.1-2]")
-        if qos > hub.qos_max:
-            raise ProtocolError(REASON_QOS_NOT_SUPPORTED, f"QoS {qos} is over broker.max_qos {hub.qos_max}")
-        if pub.retain and hub.retained_max == 0:
+        if qos > hub.limits.qos_max:
+            raise ProtocolError(REASON_QOS_NOT_SUPPORTED, f"QoS {qos} is over broker.max_qos {hub.limits.qos_max}")
+        if pub.retain and hub.retained.count_max == 0:
             raise ProtocolError(REASON_RETAIN_NOT_SUPPORTED, "PUBLISH with RETAIN, but retained messages are off "
                                                              "(broker.max_retained_messages: 0) [MQTT-3.2.2-14]")
         if self.link.version == 5:
             at = self.read_properties(&pub, at, end)
         pub.body.payload = at
         pub.body.payload_length = <uint32_t>(end - at)
-        if pub.body.payload_length > hub.payload_bytes_max:
+        if pub.body.payload_length > hub.limits.payload_bytes_max:
             self.too_large(pub.body.payload_length)
         if (route == NULL or route.topic_length != pub.body.topic_length
                 or memcmp(route.topic, pub.body.topic, route.topic_length) != 0):
@@ -428,9 +428,9 @@ cdef class Connection(Transport):
             return 0
         if qos == 2 and self.session.has_received(packet_id):
             return self.acknowledge(PUBREC, packet_id, 0, hub.commits.mark)        # seen already, [MQTT-4.3.3-10]
-        if self.link.version == 5 and self.link.inbound >= hub.receive_max:
-            raise ProtocolError(REASON_RECEIVE_MAXIMUM_EXCEEDED, f"more than {hub.receive_max} PUBLISH unacknowledged "
-                                                                 f"[MQTT-3.3.4-7]")
+        if self.link.version == 5 and self.link.inbound >= hub.limits.receive_max:
+            raise ProtocolError(REASON_RECEIVE_MAXIMUM_EXCEEDED, f"more than {hub.limits.receive_max} PUBLISH "
+                                                                 f"unacknowledged [MQTT-3.3.4-7]")
         return self.publish_and_answer(&pub, route, packet_id)
 
     cdef int publish_and_answer(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1:
@@ -439,7 +439,7 @@ cdef class Connection(Transport):
         cdef uint8_t qos = pub.qos
         cdef uint64_t since = hub.commits.mark
         cdef int matched
-        if pub.retain and self.link.version == 5 and hub.namespace_is_full(pub):
+        if pub.retain and self.link.version == 5 and hub.retained.namespace_is_full(pub):
             return self.refuse_publish(qos, packet_id, REASON_QUOTA_EXCEEDED,
                                        f"namespace {self.topics.namespace.text} keeps as much as it may (limits.bytes)")
         self.link.inbound += 1
@@ -528,9 +528,9 @@ cdef class Connection(Transport):
         if properties.has_subscription_id:
             raise ProtocolError(REASON_PROTOCOL_ERROR, "PUBLISH from a client with a Subscription Identifier "
                                                        "[MQTT-3.3.4-6]")
-        if properties.user_properties > self.hub.user_properties_max:
-            raise ProtocolError(REASON_QUOTA_EXCEEDED, f"more than {self.hub.user_properties_max} user properties "
-                                                       f"(broker.max_user_properties)")
+        if properties.user_properties > self.hub.limits.user_properties_max:
+            raise ProtocolError(REASON_QUOTA_EXCEEDED, f"more than {self.hub.limits.user_properties_max} user "
+                                                       f"properties (broker.max_user_properties)")
         pub.body.properties = properties.forward
         pub.body.properties_length = properties.forward_length
         if properties.has_expiry:
@@ -540,8 +540,8 @@ cdef class Connection(Transport):
             raise ProtocolError(REASON_PAYLOAD_FORMAT_INVALID, "the payload is not UTF-8 although its Payload Format "
                                                                "Indicator says so")
         if properties.topic_alias:
-            if properties.topic_alias > self.hub.topic_alias_max:
-                raise ProtocolError(REASON_TOPIC_ALIAS_INVALID, f"topic alias over {self.hub.topic_alias_max} "
+            if properties.topic_alias > self.hub.limits.topic_alias_max:
+                raise ProtocolError(REASON_TOPIC_ALIAS_INVALID, f"topic alias over {self.hub.limits.topic_alias_max} "
                                                                 f"[MQTT-3.3.2-9]")
             if pub.body.topic_length:
                 self.learning = properties.topic_alias      # when it is known that this packet is handled now
@@ -563,7 +563,7 @@ cdef class Connection(Transport):
         cdef bytes topic = (<const char*>pub.body.topic)[:pub.body.topic_length]
         self.learning = 0
         if self.aliases is None:
-            self.aliases = [None] * self.hub.topic_alias_max
+            self.aliases = [None] * self.hub.limits.topic_alias_max
         former = self.aliases[index]
         self.alias_bytes += <uint32_t>len(topic) - (<uint32_t>len(<bytes>former) if former is not None else 0)
         if self.alias_bytes > ALIAS_BYTES_MAX:
@@ -585,14 +585,15 @@ cdef class Connection(Transport):
 
     cdef route_t* route_of(self, pub_t* pub) except NULL:
         """A topic that differs from the last one: validates it, finds its route, remembers it."""
-        cdef int valid = topic_valid(pub.body.topic, pub.body.topic_length, self.hub.topic_levels_max)
+        cdef int valid = topic_valid(pub.body.topic, pub.body.topic_length, self.hub.limits.topic_levels_max)
         self.hub.node.work += WORK_ROUTE
         if valid == TEXT_BAD:
             raise ProtocolError(REASON_MALFORMED_PACKET, "the topic name is not valid UTF-8 [MQTT-1.5.4-1]")
         if valid != TEXT_OK:
             if topic_valid(pub.body.topic, pub.body.topic_length, 0) == TEXT_OK:
-                raise ProtocolError(REASON_TOPIC_NAME_INVALID, f"the topic name has more than "
-                                                               f"{self.hub.topic_levels_max} levels (max_topic_levels)")
+                raise ProtocolError(REASON_TOPIC_NAME_INVALID,
+                                    f"the topic name has more than {self.hub.limits.topic_levels_max} levels "
+                                    f"(max_topic_levels)")
             raise ProtocolError(REASON_PROTOCOL_ERROR, "the topic name is empty [MQTT-4.7.3-1] or has a wildcard "
                                                        "[MQTT-3.3.2-2]")
         return self.remember(self.topics.routes.find(pub.body.topic, pub.body.topic_length))
@@ -662,7 +663,7 @@ cdef class Connection(Transport):
         """Answers when all since the mark is committed, and never before an earlier one [MQTT-4.6.0-2]."""
         if (must_wait(self.hub.commits, self.link, since)
                 and self.hub.commits.hold(HELD_ACK, self.link, None, packet_type, packet_id, reason, since)):
-            if self.link.version != 5 and self.link.held >= self.hub.receive_max:
+            if self.link.version != 5 and self.link.held >= self.hub.limits.receive_max:
                 self.pause_for(PAUSE_ANSWERS)   # 3.1.1 has no word for it, MQTT 5 was told its Receive Maximum
             return 0
         if packet_type == PUBACK or packet_type == PUBCOMP or packet_type == PUBREC and reason >= 0x80:
@@ -735,6 +736,6 @@ cdef class Connection(Transport):
             return "keep_alive"
         if self.link.pending and self.write_timeout_ms and now - self.link.progress_ms > self.write_timeout_ms:
             return "write"
-        if self.link.choked and self.hub.disconnect_on_full:
+        if self.link.choked and self.hub.limits.disconnect_on_full:
             return "full"
         return ""

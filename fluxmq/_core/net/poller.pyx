@@ -293,7 +293,7 @@ cdef class Poller:
 
     cdef int leave_turn(self) except -1:
         self.hub.in_turn = False
-        if self.hub.has_work() or self.hub.ledger.news or self.hub.letters:
+        if self.hub.has_work() or self.hub.ledger.news or self.hub.deferred_publishes:
             self.hub.touch()            # resumed by the last flush, or not done: their turn comes after the others'
         return 0
 
@@ -379,7 +379,7 @@ cdef class Poller:
         """Returns how many connections went on with what waited in them."""
         cdef Transport connection
         cdef int served = 0
-        if self.hub.throttled:
+        if self.hub.disk.throttled:
             self.resume_throttled()
         if self.hub.resumed:
             served = self.go_on()
@@ -462,9 +462,9 @@ cdef class Poller:
     cdef int resume_throttled(self) except -1:
         """The disk, or a checkpoint, has caught up: who was not read because of it is read again."""
         cdef Transport connection
-        if self.hub.ledger.journal.backlog() < self.hub.backlog_max // 2 and not self.hub.is_ahead():
-            waiting = self.hub.throttled[:]
-            self.hub.throttled.clear()
+        if self.hub.disk.has_eased():
+            waiting = self.hub.disk.throttled[:]
+            self.hub.disk.throttled.clear()
             for connection in waiting:
                 connection.resume_from(PAUSE_DISK)
         return 0

@@ -39,7 +39,7 @@ cdef enum:
 
 cdef enum:
     PAUSE_EDGE = 1          # the edge asked: a password is being checked, CONNACK waits for the disk
-    PAUSE_DISK = 2          # it writes faster than the disk takes; in Hub.throttled
+    PAUSE_DISK = 2          # it writes faster than the disk takes; in DiskPressure.throttled
     PAUSE_ANSWERS = 4       # it sends and does not read: answers for it pile up, or too many of them wait for the disk
     PAUSE_ASK = 8           # somebody is asked whether the packet in front may be done; until answered()
     PAUSE_RATE = 16         # its namespace publishes more than it may; in Namespace.waiting

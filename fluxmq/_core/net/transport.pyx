@@ -25,6 +25,7 @@ from json import dumps
 from ssl import SSLWantReadError, SSLWantWriteError
 
 from fluxmq._core.errors import ProtocolError
+from fluxmq._core.hub.disk_pressure cimport DiskPressure
 from fluxmq._core.memory.commits cimport HELD_BYTES, must_wait
 from fluxmq._core.memory.link cimport (
     chunk_t, link_close, link_drop, link_flush, link_mark, link_new, link_seal, link_sent, link_tap, link_tap_begin,
@@ -109,8 +110,8 @@ cdef class Transport(Waiter):
         self.tls = tls
         self.link = link_new(hub.node, fd)
         self.link.owner = <void*>self
-        self.link.high = hub.buffer_high
-        self.link.low = hub.buffer_low
+        self.link.high = hub.limits.buffer_high
+        self.link.low = hub.limits.buffer_low
         self.link.tls = tls is not None
         self.end_why = ""
         self.epoll = epoll
@@ -181,10 +182,10 @@ cdef class Transport(Waiter):
     cdef int throttle(self) except -1:
         """It has recorded something. Stops reading who writes faster than the disk or a checkpoint takes;
         Poller.journal_turn goes on with it."""
-        cdef Hub hub = self.hub
-        if hub.ledger.active() and (hub.ledger.journal.backlog() > hub.backlog_max or hub.is_ahead()):
+        cdef DiskPressure disk = self.hub.disk
+        if disk.is_behind() or disk.is_ahead():
             self.pause_for(PAUSE_DISK)
-            hub.throttled.append(self)
+            disk.throttled.append(self)
         return 0
 
     cdef int hold_back(self, Namespace namespace) except -1:
@@ -669,7 +670,7 @@ cdef class Transport(Waiter):
         elif self.link.pending <= self.link.low:
             self.link.choked = 0
             # Deliveries end at the high water mark, so what was over twice that were answers.
-            if (self.paused & PAUSE_ANSWERS and 2 * self.link.held <= self.hub.receive_max
+            if (self.paused & PAUSE_ANSWERS and 2 * self.link.held <= self.hub.limits.receive_max
                     and self.link.awaited <= self.link.high):
                 self.resume_from(PAUSE_ANSWERS)
             if self.ws != NULL:

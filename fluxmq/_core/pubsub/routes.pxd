@@ -18,7 +18,7 @@ cdef enum:                  # what a hop leads to: hop_t.kind. Hub.deliver_hop i
     HOP_SESSION = 0         # Session
     HOP_GROUP = 1           # ShareGroup
     HOP_QUEUE = 2           # Queue
-    HOP_RELAY = 3           # TopicRelay: bindings between exchanges
+    HOP_EXCHANGE = 3        # ExchangeHop: bindings of amq.topic to other exchanges
     HOP_PEER = 4            # PeerHop: another node
 
 cdef struct hop_t:

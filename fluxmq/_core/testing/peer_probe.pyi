@@ -2,7 +2,8 @@ from collections.abc import Callable
 
 from typing_extensions import disjoint_base
 
-from fluxmq._core.hub.hub import Hub, PeerHop
+from fluxmq._core.hub.hub import Hub
+from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.memory.commits import Line
 
 __all__ = ["PeerProbe"]

@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """For tests: a hop to another node that only notes what it was to forward, and does in between what a test asks for."""
-from fluxmq._core.hub.hub cimport Hub, PeerHop
+from fluxmq._core.hub.hub cimport Hub
+from fluxmq._core.hub.targets cimport PeerHop
 from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.memory.message cimport pub_t
 from fluxmq._core.pubsub.session cimport Session

@@ -16,7 +16,7 @@ import msgspec
 from fluxmq._core.amqp091.topics import filter_of
 from fluxmq._core.exchange.exchange import TYPES, Binding, Destination, Exchange, Exchanges, QueueEnd
 from fluxmq._core.exchange.headers import KIND_NAMES, read_headers, sorted_table
-from fluxmq._core.hub.amqp091_bridge import ExchangeRelay
+from fluxmq._core.hub.amqp091_bridge import AmqTopicHop
 from fluxmq._core.hub.hub import Hub
 from fluxmq.engine.exchanges.records import BindingRecord, ExchangeKind, ExchangeRecord, StoredExchange, view_key
 from fluxmq.engine.ports.cluster import Cluster
@@ -86,7 +86,7 @@ class ExchangeManager:
         self.hub = hub
         self.directory = cluster.directory
         self.vhosts: dict[bytes, Exchanges] = {}  # by name: those that somebody has used
-        self._relays: dict[bytes, ExchangeRelay] = {}  # of each virtual host
+        self._hops: dict[bytes, AmqTopicHop] = {}  # of each virtual host
         self.number_last = 0
         # What the view must hear of, by its keys. A key is in one of them.
         self.puts: dict[bytes, bytes] = {}
@@ -99,27 +99,27 @@ class ExchangeManager:
     def add_vhost(self, name: bytes) -> Exchanges:
         """A virtual host with the exchanges that each has; as it is, if it is there. Its namespace is."""
         known, namespace = self.vhosts.get(name), self.hub.namespaces[name]
-        if known is not None and self._relays[name].namespace is namespace:
+        if known is not None and self._hops[name].namespace is namespace:
             return known  # else it is that of a namespace which ended before this one got its name
         made = self.vhosts[name] = Exchanges(self._entries, self._seed)
         for exchange, type_ in PREDECLARED.items():
             it = made.declare(exchange, type_, durable=True, mqtt=exchange == MQTT_EXCHANGE)
             it.data = ExchangeRecord(name, exchange, type_)
-        relay = self._relays[name] = ExchangeRelay(self.hub, made, namespace)
-        made.on_mqtt = lambda binding, there: self._topics(relay, binding, there)
+        hop = self._hops[name] = AmqTopicHop(self.hub, made, namespace)
+        made.on_mqtt = lambda binding, there: self._topics(hop, binding, there)
         return made
 
-    def _topics(self, relay: ExchangeRelay, binding: Binding, there: bool) -> None:
+    def _topics(self, hop: AmqTopicHop, binding: Binding, there: bool) -> None:
         """An amq.topic has a binding, or has it no more: what MQTT clients publish goes there too."""
         end = binding.destination
         if not isinstance(end, QueueEnd):
-            (self.hub.bind_relay if there else self.hub.unbind_relay)(relay, binding.key)
-        elif end.queue in self.hub.queues:  # a queue that ends took its filters along
-            (self.hub.bind_queue if there else self.hub.unbind_queue)(end.queue, binding.key)
+            (self.hub.targets.bind_exchange if there else self.hub.targets.unbind_exchange)(hop, binding.key)
+        elif end.queue in self.hub.targets.queues:  # a queue that ends took its filters along
+            (self.hub.targets.bind_queue if there else self.hub.targets.unbind_queue)(end.queue, binding.key)
         found = filter_of(binding.key)
         if found is not None:
             (self.directory.announce if there else self.directory.withdraw)(
-                relay.namespace.name, found[0])
+                hop.namespace.name, found[0])
 
     def open_vhost(self, name: bytes) -> Exchanges:
         """For who connects. Raises AmqpRefused: 530."""
@@ -139,7 +139,7 @@ class ExchangeManager:
             for binding in exchange.outbound:
                 if binding.number:
                     self.note(view_key(ExchangeKind.BIND, binding.number), None)
-        self._relays.pop(name, None)
+        self._hops.pop(name, None)
         for known in list(exchanges.exchanges):
             exchanges.delete(known)  # topics that its bindings wanted are wanted no more
         exchanges.let_go()  # remembered routes, which the collector does not see, keep the queues and what they lead to

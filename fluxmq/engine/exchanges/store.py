@@ -93,7 +93,7 @@ class ExchangeKeeper(QueueListener):
         """None: there is a newer one of this name, or its namespace has ended."""
         hub = self.manager.hub
         # An earlier version wrote the name of the virtual host.
-        namespace = (hub.add_namespace(stored.namespace) if isinstance(stored.namespace, bytes) else
+        namespace = (hub.namespaces.add(stored.namespace) if isinstance(stored.namespace, bytes) else
                      hub.commits.local.namespace(stored.namespace))
         if namespace is None:
             return None

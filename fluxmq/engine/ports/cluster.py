@@ -26,7 +26,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
 from fluxmq._core.errors import ProtocolError
-from fluxmq._core.hub.hub import PeerHop
+from fluxmq._core.hub.targets import PeerHop
 from fluxmq._core.memory.commits import Line
 from fluxmq.model.mqtt import ReasonCode
 

@@ -114,7 +114,7 @@ class QueueManager(QueueTable):
             self.dead_names.add(state)
         self.settings.configure(state)
         if not state.queue.following:
-            self.hub.add_queue(state.queue, filters_of(spec))
+            self.hub.targets.add_queue(state.queue, filters_of(spec))
             self._tell_topics(state.queue.namespace.name, former, spec.topics)
             state.queue.notify()
 
@@ -172,7 +172,7 @@ class QueueManager(QueueTable):
         if spec.dlq.topic:
             self.dead_names.add(state)
         self.settings.configure(state)
-        self.hub.add_queue(queue, filters_of(spec))
+        self.hub.targets.add_queue(queue, filters_of(spec))
         self._tell_topics(state.queue.namespace.name, (), spec.topics)
         queue.notify()
         for listener in self.listeners:
@@ -215,7 +215,7 @@ class QueueManager(QueueTable):
             self.sums.forget(state.queue)
             self.dead_names.remove(state)
         self.changed.discard(state)
-        self.hub.remove_queue(state.queue)
+        self.hub.targets.remove_queue(state.queue)
         self._tell_topics(state.queue.namespace.name, state.spec.topics, ())
         self.directory.release_queue(*state.queue.address)
         for listener in self.listeners:

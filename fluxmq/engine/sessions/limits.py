@@ -18,3 +18,4 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     queue_max: int = 1000
     queue_bytes_max: int = 64 << 20
     queue_rejects: bool = False
+    qos_max: int = 2

@@ -83,7 +83,7 @@ class SessionLine:
         """None: its namespace has ended."""
         hub = self.broker.hub
         # An earlier version wrote the name, and knew one only.
-        namespace = hub.add_namespace(head.namespace or ROOT) if isinstance(head.namespace, bytes) else (
+        namespace = hub.namespaces.add(head.namespace or ROOT) if isinstance(head.namespace, bytes) else (
             self.line.namespace(head.namespace))
         if namespace is None:
             return None

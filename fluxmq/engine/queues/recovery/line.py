@@ -68,7 +68,7 @@ class QueueLine:
         hub, declared = self.manager.hub, record.declared
         if record.namespace == 0 and declared is not None and declared.vhost != ROOT:
             # As an earlier version wrote it, in the journal only.
-            namespace: Namespace | None = hub.add_namespace(declared.vhost)
+            namespace: Namespace | None = hub.namespaces.add(declared.vhost)
         else:
             namespace = self.line.namespace(record.namespace)
         if namespace is None or namespace is hub.root:
@@ -123,7 +123,7 @@ class QueueLine:
         """The queue is as in a snapshot of its leader, whatever was known of it; records that were committed later
         follow. Raises CorruptError."""
         found = read_snapshot(raw)
-        self.manager.hub.learn_namespace(self.line, found.record.namespace, found.namespace)
+        self.manager.hub.namespaces.learn(self.line, found.record.namespace, found.namespace)
         state = self.queues.get(found.number) or self.adopt(found.number, found.record, found.record.told())
         if state is None:
             raise CorruptError(f"the namespace of queue {found.number:016x} has ended")
@@ -152,7 +152,7 @@ class QueueLine:
         moved: set[object] = set()
         for kind, body in iter_records(records):
             if kind == RECORD_NAMESPACE:
-                self.manager.hub.learn_namespace(self.line, int.from_bytes(body[:8], "big"), body[8:])
+                self.manager.hub.namespaces.learn(self.line, int.from_bytes(body[:8], "big"), body[8:])
             if RecordKind.APPEND <= kind <= RecordKind.TRIM:
                 if len(body) < 8:
                     raise CorruptError(f"a record of kind {kind} has {len(body)} bytes")

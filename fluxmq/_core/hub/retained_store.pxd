@@ -1,0 +1,27 @@
+"""What is retained on a node, counted and bounded: messages of all namespaces, each in the tree of its Topics."""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcmp
+
+from fluxmq._core.memory.ledger cimport Ledger
+from fluxmq._core.memory.message cimport body_t, pub_t
+from fluxmq._core.pubsub.retained cimport Retained
+from fluxmq._core.pubsub.topics cimport Topics
+
+# What the broker says of itself ($SYS): no client published it, so no count of what clients publish has it.
+cdef inline bint of_broker(const pub_t* pub) noexcept:
+    return pub.source == NULL and pub.body.topic_length >= 5 and memcmp(pub.body.topic, <const char*>b"$SYS/", 5) == 0
+
+cdef class RetainedStore:
+    cdef Ledger ledger
+    cdef public uint32_t count_max
+    cdef public uint64_t bytes_max
+    # of all namespaces, without what is the broker's own
+    cdef readonly uint64_t count
+    cdef readonly uint64_t bytes
+    cdef readonly uint64_t refused
+
+    cdef int retain(self, pub_t* pub) except -1
+    cdef int forget_all(self, Topics topics) except -1
+    cdef int change_counts(self, Topics topics, Retained kept, int64_t sign) except -1
+    cdef bint lacks_room(self, const body_t* body, Retained former) noexcept
+    cdef bint namespace_is_full(self, pub_t* pub)
