@@ -27,7 +27,7 @@ from fluxmq.client.inbox import Delivery, Inbox
 from fluxmq.client.options import ConnAck, ConnectOptions, Will
 from fluxmq.client.publisher import Publisher
 from fluxmq.client.queues import Queue
-from fluxmq.client.subscriptions import Handler, Subscription, Subscriptions
+from fluxmq.client.subscriptions import Handler, Subscriptions
 
 __all__ = ["Client"]
 
@@ -63,29 +63,20 @@ class Client(Publisher):
                  connect_timeout_s: float = 10.0) -> None:
         if lost not in ("republish", "fail"):
             raise UsageError(f'lost must be "republish" or "fail", not {lost!r}')
-        if max_queued < 1:
-            raise UsageError("max_queued must be at least 1")
-        super().__init__(max_pending)
+        super().__init__(max_pending, max_queued, manual_ack=manual_ack)
         self.address = address
         self.options = options or ConnectOptions(
             client_id=client_id, version=version, clean_start=clean_start, keep_alive_s=keep_alive_s, username=username,
             password=password, will=will, session_expiry_s=session_expiry_s, receive_maximum=receive_maximum)
         self.version = self.options.version
-        self.manual_ack = manual_ack
-        self.dropped = 0            # messages of QoS 0 that found no room
         self.connects = 0           # connections that were accepted
         self.messages = Inbox(self, manual=manual_ack)
         self._tls, self._server_name, self._timeout_s = tls, server_name, connect_timeout_s
         self._reconnect, self._republish = reconnect, lost == "republish"
-        self._max_queued = max_queued
         self._lost: asyncio.Event
-        self._came: asyncio.Event
         self._task: asyncio.Task[None] | None = None
         self._why: BaseException | None = None          # the last connection ended
-        self._queued = 0
-        self._waiters = 0
-        self._paused = False
-        self._subscriptions = Subscriptions(self)
+        self._subscriptions = Subscriptions(self, self.messages)
 
     # Life
 
@@ -145,23 +136,11 @@ class Client(Publisher):
         return connection
 
     @property
-    def connected(self) -> bool:
-        """Whether there is a connection now."""
-        return self._connection is not None and self._connection.is_open
-
-    @property
     def connack(self) -> ConnAck:
         """What the server said last. Raises NotConnected before it said anything, and while there is no connection."""
         if self._connection is None:
             raise NotConnected("there is no connection")
         return self._connection.connack
-
-    async def wait_connected(self) -> None:
-        """Wait for a connection. Raises what ended the client."""
-        while not self.connected:
-            self.check_ended(closed=NotConnected)
-            self._came.clear()          # it may still say so of a connection that is ending
-            await self._came.wait()
 
     async def _connect(self, *, first: bool = False) -> None:
         options = self.options
@@ -264,25 +243,11 @@ class Client(Publisher):
                 raise UsageError(f"a topic filter is a str, not {name!r}; several are several arguments")
         await self._subscriptions.unsubscribe(topic_filters)
 
-    async def add_subscription(self, entry: Subscription) -> int:
-        """Subscribe what was made elsewhere; as subscribe."""
-        return await self._subscriptions.add(entry)
-
-    async def end_subscription(self, entry: Subscription) -> None:
-        """Unsubscribe it, if the client still lives."""
-        if self._ended:
-            self._subscriptions.remove(entry)
-        elif self._subscriptions.has(entry):
-            await self._subscriptions.unsubscribe([entry.topic_filter])
-
     def queue(self, name: str) -> Queue:
         """A queue or stream of the server (docs/queues.md); MQTT 5."""
-        return Queue(self, name)
-
-    @property
-    def connection(self) -> Connection | None:
-        """The connection of this moment, None while there is none. For what Client does not do."""
-        return self._connection
+        if self.version < LEVEL_5:
+            raise UsageError("queue helpers need MQTT 5; with 3.1.1 publish and subscribe to $queue/… yourself")
+        return Queue(self, self._subscriptions, name)
 
     def _on_message(self, message: Message) -> None:
         connection = self._connection
@@ -308,26 +273,3 @@ class Client(Publisher):
             inbox.put(delivery)
         if self._queued >= self._max_queued:
             self._check_reading()
-
-    def taken(self, count: int) -> None:
-        """A reader took messages out of an inbox."""
-        self._queued -= count
-        if self._paused and self._queued <= self._max_queued // 2:
-            self._check_reading()
-
-    def waiting(self, by: int) -> None:
-        """Somebody begins or ends to wait for an answer: until it came, everything is read."""
-        self._waiters += by
-        self._check_reading()
-
-    def _check_reading(self) -> None:
-        connection = self._connection
-        if connection is None:
-            return
-        if self._paused:
-            if self._waiters or self._queued <= self._max_queued // 2:
-                self._paused = False
-                connection.resume_reading()
-        elif self._queued >= self._max_queued and not self._waiters:
-            self._paused = True
-            connection.pause()

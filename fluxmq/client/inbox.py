@@ -3,15 +3,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
 
 from fluxmq._core.client.message import Message
 from fluxmq._core.client.properties import Properties
+from fluxmq.client.base import ClientBase
 from fluxmq.client.connection import Connection
 from fluxmq.client.errors import UsageError
-
-if TYPE_CHECKING:
-    from fluxmq.client.client import Client
 
 __all__ = ["Delivery", "Inbox"]
 
@@ -79,7 +76,7 @@ class Inbox:
     Ends when the client is closed and nothing waits; raises what ended the client, when something did.
     """
 
-    def __init__(self, client: Client, *, manual: bool) -> None:
+    def __init__(self, client: ClientBase, *, manual: bool) -> None:
         self._client = client
         self._manual = manual
         self._waiting: deque[Delivery] = deque()

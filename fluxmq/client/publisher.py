@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any
 
@@ -11,7 +10,7 @@ from fluxmq._core.client.properties import Properties
 from fluxmq._core.client.publishing import Publishing
 from fluxmq._core.client.session import Session
 from fluxmq._core.mqtt.packets import Properties as PropertyList
-from fluxmq.client.connection import Connection
+from fluxmq.client.base import ClientBase
 from fluxmq.client.errors import NotConnected, PublishRefused, QueueFull, SessionLost, UsageError, WindowFull
 from fluxmq.client.reasons import reason_text
 from fluxmq.client.results import PublishResult
@@ -27,38 +26,21 @@ def wake(future: asyncio.Future[None] | None) -> None:
         future.set_result(None)
 
 
-class Publisher(ABC):
-    """Machine. Root of Client; `_connection` is the one of this moment, None while there is none."""
+class Publisher(ClientBase):
+    """Machine. max_pending: publishes that wait."""
 
-    _loop: asyncio.AbstractEventLoop
-
-    def __init__(self, max_pending: int) -> None:
+    def __init__(self, max_pending: int, max_queued: int, *, manual_ack: bool) -> None:
         if max_pending < 1:
             raise UsageError("max_pending must be at least 1")
+        super().__init__(max_queued, manual_ack=manual_ack)
         self._max_pending = max_pending
         self._session = Session()
-        self._connection: Connection | None = None
-        self._ended = False
-        self._error: BaseException | None = None
         self._pending: deque[tuple[Any, ...]] = deque()
         self._abandoned = False                             # some of `_pending` may not be wanted any more
         self._room: asyncio.Future[None] | None = None      # of those who wait for room in `_pending`
         self._idle: asyncio.Future[None] | None = None      # of those who wait until nothing is on its way
         self._sent = Publishing(self)                       # what a publish of QoS 0 gives
         self._sent(0, 0)
-
-    @abstractmethod
-    def waiting(self, by: int) -> None:
-        """Somebody begins (1) or ends (-1) to wait for an answer of the server."""
-
-    def check_ended(self, closed: type[Exception] = StopAsyncIteration) -> None:
-        """Raises what ended the client; `closed` when nobody wanted it otherwise. Nothing while it goes on."""
-        if self._ended:
-            if self._error is not None:
-                raise self._error.with_traceback(None)      # the same one each time: its traceback would grow
-            raise closed("the client was closed")
-        if not hasattr(self, "_loop"):
-            raise NotConnected("the client was not started; `async with client:` or `await client.start()` does it")
 
     async def publish(self, topic: str | bytes, payload: Payload = b"", qos: int = 0, retain: bool = False,
                       properties: bytes | PropertyList | None = None) -> PublishResult:
@@ -151,9 +133,6 @@ class Publisher(ABC):
     def told(self) -> PropertyList:
         """Properties of the acknowledgement that is being heard of."""
         return self._connection.told if self._connection is not None else []
-
-    def new_future(self) -> asyncio.Future[None]:
-        return self._loop.create_future()
 
     def outcome(self, publishing: Publishing) -> PublishResult:
         """What awaiting a Publishing gives or raises."""

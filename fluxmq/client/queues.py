@@ -4,23 +4,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from fluxmq._core.client.properties import Properties
 from fluxmq._core.client.publishing import Publishing
 from fluxmq._core.mqtt.packets import Properties as PropertyList
 from fluxmq.client.errors import UsageError
 from fluxmq.client.inbox import Delivery, Inbox
-from fluxmq.client.publisher import Payload
+from fluxmq.client.publisher import Payload, Publisher
 from fluxmq.client.results import PublishResult
-from fluxmq.client.subscriptions import Subscription
-
-if TYPE_CHECKING:
-    from fluxmq.client.client import Client
+from fluxmq.client.subscriptions import Subscription, Subscriptions
 
 __all__ = ["Queue", "QueueConsumer", "QueueMessage"]
 
-LEVEL_5 = 5
 REFUSED = 0x80      # PUBACK with this is a $nack
 Offset = str | int | datetime
 User = Mapping[str, str] | Iterable[tuple[str, str]]
@@ -29,12 +25,11 @@ User = Mapping[str, str] | Iterable[tuple[str, str]]
 class Queue:
     """A queue or stream by its name. Made by Client.queue."""
 
-    def __init__(self, client: Client, name: str) -> None:
-        if client.version < LEVEL_5:
-            raise UsageError("queue helpers need MQTT 5; with 3.1.1 publish and subscribe to $queue/… yourself")
+    def __init__(self, client: Publisher, subscriptions: Subscriptions, name: str) -> None:
         if not name or any(sign in name for sign in "/+#"):
             raise UsageError(f"a queue's name is one level of a topic: {name!r}")
         self.client = client
+        self.subscriptions = subscriptions
         self.name = name
 
     def _asked(self, key: str | None, priority: int | None, delay_s: float | None, not_before: datetime | None,
@@ -236,14 +231,14 @@ class QueueConsumer:
     async def start(self) -> None:
         """Subscribe; the iterator does it by itself. Raises SubscribeRefused, what ended the client."""
         if not self._started:
-            await self.queue.client.add_subscription(self._entry)
+            await self.queue.subscriptions.add(self._entry)
             self._started = True
 
     async def stop(self) -> None:
         """Unsubscribe: what is unsettled goes to others. Nothing happens when the client ended already."""
         if self._started:
             self._started = False
-            await self.queue.client.end_subscription(self._entry)
+            await self.queue.subscriptions.end(self._entry)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -5,18 +5,16 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from fluxmq._core.client.properties import Properties
 from fluxmq._core.mqtt.packets import Properties as PropertyList
+from fluxmq.client.base import ClientBase
 from fluxmq.client.connection import Connection
 from fluxmq.client.errors import FluxError, NotConnected, SubscribeRefused, UsageError
 from fluxmq.client.filters import check_filter, filter_matches, topic_part
 from fluxmq.client.inbox import Delivery, Inbox
 from fluxmq.client.reasons import reason_text
-
-if TYPE_CHECKING:
-    from fluxmq.client.client import Client
 
 __all__ = ["Handler", "Subscription", "Subscriptions"]
 
@@ -29,7 +27,7 @@ GONE_MAX = 256          # filters that were unsubscribed: late messages of their
 class _HandlerInbox(Inbox):
     """An inbox that a plain function empties at once."""
 
-    def __init__(self, client: Client, handler: Handler) -> None:
+    def __init__(self, client: ClientBase, handler: Handler) -> None:
         super().__init__(client, manual=client.manual_ack)
         self._handler = handler
 
@@ -92,10 +90,11 @@ class Subscription:
 
 
 class Subscriptions:
-    """All of a client's, by filter."""
+    """All of a client's, by filter. messages: where those go that no handler takes."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ClientBase, messages: Inbox) -> None:
         self._client = client
+        self._messages = messages
         self._entries: dict[str, Subscription] = {}
         self._routes: dict[str, list[Subscription]] = {}
         self._gone: dict[str, Subscription] = {}
@@ -174,7 +173,7 @@ class Subscriptions:
         self._stop(previous)
         if previous.inbox is not None:
             for delivery in previous.inbox.drain():
-                (inbox or self._client.messages).put(delivery)
+                (inbox or self._messages).put(delivery)
             previous.inbox.drop()
 
     async def _answered(self, entry: Subscription) -> None:
@@ -211,6 +210,13 @@ class Subscriptions:
         refused = next((code for code in codes if code >= 0x80), 0)
         if refused:
             raise SubscribeRefused(refused, told.text("reason_string") or reason_text(refused))
+
+    async def end(self, entry: Subscription) -> None:
+        """Unsubscribe it, if the client still lives."""
+        if self._client.ended:
+            self._forget(entry)
+        elif self._entries.get(entry.topic_filter) is entry:
+            await self.unsubscribe([entry.topic_filter])
 
     def _expect_late(self, entry: Subscription) -> None:
         """What the server had for it before UNSUBSCRIBE it may still send."""
@@ -309,14 +315,6 @@ class Subscriptions:
     def clear_inboxes(self) -> int:
         """Messages that the server sends again; how many."""
         return sum(entry.inbox.clear() for entry in self._entries.values() if entry.inbox is not None)
-
-    def has(self, entry: Subscription) -> bool:
-        """Whether it is one of these."""
-        return self._entries.get(entry.topic_filter) is entry
-
-    def remove(self, entry: Subscription) -> None:
-        """Forget it without a word to the server."""
-        self._forget(entry)
 
     def _forget(self, entry: Subscription) -> None:
         if self._entries.get(entry.topic_filter) is entry:
