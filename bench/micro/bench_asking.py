@@ -100,7 +100,7 @@ def serve(folder: Path, port: Any) -> None:
         server = Server(config, Asked(folder / "decider"))
         server.initialize()
         await server.start()
-        port.send(server.listeners[0][2][0])
+        port.send(server.listeners.opened[0][2][0])
         await server.stopped.wait()
 
     uvloop.run(run())

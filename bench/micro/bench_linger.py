@@ -72,7 +72,7 @@ def serve(folder: Path, mode: str, port: Any) -> None:
         server.initialize()
         await server.start()
         other = await asyncio.start_server(echo, "127.0.0.1", 0)
-        port.send((server.listeners[0][2][0], other.sockets[0].getsockname()))
+        port.send((server.listeners.opened[0][2][0], other.sockets[0].getsockname()))
         await server.stopped.wait()
 
     uvloop.run(run())

@@ -5,26 +5,46 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from fluxmq.access.guard import Guard
 from fluxmq.access.guesses import Guesses, Rules
-from fluxmq.app.descriptors import connections_of_one_address
+from fluxmq.app.descriptors import (
+    connections_of_one_address,
+    connections_that_fit,
+    raise_descriptor_limit,
+    tell_what_does_not_fit,
+)
+from fluxmq.app.logs import Notes
 from fluxmq.edge.origins import Origins
 from fluxmq.model.config import Config
 from fluxmq.model.origins import Networks
 
-__all__ = ["admission"]
+__all__ = ["Admission", "admission"]
 
 KEY_BYTES = 32
 
 
-def admission(config: Config, descriptors: int, later: Callable[[float, Callable[[], None]], Any],
-              on_log: Callable[[str, str, str, dict[str, Any]], None]) -> tuple[Origins, Guard]:
-    """What all listeners share. descriptors: the limit of open files. later: the loop's call_later."""
+class Admission(NamedTuple):
+    """What all listeners share. descriptors: the limit of open files. connections_max: of all listeners together."""
+
+    descriptors: int
+    connections_max: int
+    origins: Origins
+    guard: Guard
+
+
+def admission(config: Config, later: Callable[[float, Callable[[], None]], Any], notes: Notes) -> Admission:
+    """later: the loop's call_later."""
+    descriptors = raise_descriptor_limit()
+    # The default asks for as many as there can be; a configured number is one that somebody relies on.
+    tell_what_does_not_fit((slot.max_connections for _, slot in config.listeners()
+                            if slot.max_connections != type(slot)().max_connections), descriptors, notes.log)
     auth = config.auth
     rules = Rules(delay_after=auth.delay_after, delay_max_ms=int(auth.delay_max * 1000), ban_after=auth.ban_after,
                   ban_origin_after=auth.ban_address_after, ban_ms=int(auth.ban_time * 1000))
     guesses = Guesses(rules, secrets.token_bytes(KEY_BYTES))
-    return (Origins(Networks(config.server.exempt_networks), connections_of_one_address(config, descriptors)),
-            Guard(guesses, clock=time.monotonic, wall=time.time, later=later, on_log=on_log))
+    return Admission(
+        descriptors, connections_that_fit(descriptors),
+        Origins(Networks(config.server.exempt_networks), connections_of_one_address(config, descriptors)),
+        Guard(guesses, clock=time.monotonic, wall=time.time, later=later, on_log=notes.say))

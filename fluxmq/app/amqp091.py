@@ -1,9 +1,11 @@
 """The part of the composition root that is about AMQP 0-9-1: what its listeners share, and its part of each tick."""
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from fluxmq._core.hub.amqp091_bridge import publish_amqp
 from fluxmq._core.net.amqp091_connection import Bodies
@@ -21,7 +23,12 @@ from fluxmq.engine.queues.amqp.queues import AmqpQueues
 if TYPE_CHECKING:
     from fluxmq._core.exchange.exchange import Exchanges
     from fluxmq._core.queue.queue import Queue
-    from fluxmq.app.server import Server
+    from fluxmq.app.queue_setup import Queues
+    from fluxmq.edge.asking import Asking
+    from fluxmq.engine.broker import Broker
+    from fluxmq.engine.durability import Keeper
+    from fluxmq.engine.ports.cluster import Cluster
+    from fluxmq.model.config import Amqp091 as Amqp091Config
 
 __all__ = ["Amqp091"]
 
@@ -33,38 +40,30 @@ BODIES_BYTES_MIN = 64 << 20
 
 
 class Amqp091:
-    """What all connections of a node share."""
+    """What all connections of a node share. later: the loop's call_later."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, broker: Broker, keeper: Keeper, queues: Queues, asking: Asking, config: Amqp091Config,
+                 cluster: Cluster, later: Callable[[float, Callable[[], None]], Any]) -> None:
         self.notes = Notes("fluxmq.amqp", time.monotonic)
         self.tally = Tally()
-        config = server.config.amqp091
+        self._hub, self._node_queues = broker.hub, queues
+        self._virtual_hosts = config.virtual_hosts
         self._memory = MemoryAlarm(high_mark(config.memory_high))
         self.clients = Clients(BodyTurns(Bodies(
             config.max_message_size, max(BODIES_BYTES_MIN, int(BODIES_SHARE * self._memory.mark))), self.notes.say))
-        self._ticks = 0
-        self.exchanges: ExchangeManager
-        self.queues: AmqpQueues
-        self.channels: ChannelMethods
-
-    def initialize(self) -> None:
-        """Builds what connections need; after queues, before anything is read from disk."""
-        server, config = self._server, self._server.config.amqp091
-        assert server.store is not None
-        self.exchanges = ExchangeManager(server.hub, seed=secrets.randbits(64), cluster=server.cluster)
-        self.queues = AmqpQueues(server.queue_manager, secrets.token_bytes, self._route)
+        self.exchanges = ExchangeManager(broker.hub, seed=secrets.randbits(64), cluster=cluster)
+        self.queues = AmqpQueues(queues.manager, secrets.token_bytes, self._route)
         self.queues.dead.on_published = self._dead_letter
-        server.keeper.exchanges = ExchangeKeeper(self.exchanges, server.queue_manager)
-        self.channels = ChannelMethods(server.hub, self.exchanges, self.queues, server.asking,
-                                       later=server.loop.call_later,
+        keeper.exchanges = ExchangeKeeper(self.exchanges, queues.manager)
+        self.channels = ChannelMethods(broker.hub, self.exchanges, self.queues, asking, later=later,
                                        consumer_timeout_ms=int(config.consumer_timeout * 1000), on_log=self.notes.say)
+        self._ticks = 0
 
     def _dead_letter(self, vhost: bytes, exchange: bytes, key: bytes, headers: bytes, properties: bytes,
                      payload: bytes, queues: list[Queue]) -> None:
         """To MQTT, where amq.topic leads; in the batch of its death, but not at once: a message may die while another
         is being published."""
-        hub = self._server.hub
+        hub = self._hub
         exchanges, namespace = self.exchanges.vhosts.get(vhost), hub.namespaces.get(vhost)
         route = exchanges.lookup(exchange, key, headers) if exchanges is not None else None
         if route is not None and route.mqtt and namespace is not None:
@@ -79,9 +78,9 @@ class Amqp091:
 
     def find_virtual_host(self, name: str) -> Exchanges | None:
         """None: there is no such namespace, or it is not for AMQP."""
-        namespace = self._server.hub.namespaces.get(name.encode("utf-8", "surrogateescape"))
+        namespace = self._hub.namespaces.get(name.encode("utf-8", "surrogateescape"))
         # "/" is always there, but not always for AMQP.
-        closed = name == "/" and name not in self._server.config.amqp091.virtual_hosts
+        closed = name == "/" and name not in self._virtual_hosts
         if namespace is None or not namespace.open or closed:
             return None
         return self.exchanges.add_vhost(namespace.name)
@@ -94,9 +93,8 @@ class Amqp091:
                     "memory is no longer short")
             self.notes.say("warning", "", text, {"amqp091.memory_high": self._memory.mark})
         if self._memory.on and self._ticks % TRIM_TICKS == 0:
-            self._server.loop.run_in_executor(None, trim)  # what nobody uses any more must not keep it on
-        space = self._server.queue_space
-        self.clients.tick(memory=self._memory.on, disk=space.why if space is not None and space.full else "")
+            asyncio.get_running_loop().run_in_executor(None, trim)  # what nobody uses any more must not keep it on
+        self.clients.tick(memory=self._memory.on, disk=self._node_queues.refusing)
         if self._ticks % CHANNEL_TICKS == 0:
             for client in list(self.clients.open.values()):
                 self.channels.tick(client)

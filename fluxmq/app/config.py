@@ -12,7 +12,8 @@ from typing import Any
 
 from fluxmq._core.errors import ConfigError
 from fluxmq.app.config_checks import check
-from fluxmq.app.config_sources import Given, Problem, from_environment, from_sets
+from fluxmq.app.config_given import Given, Problem
+from fluxmq.app.config_sources import from_environment, from_sets
 from fluxmq.model.config import Config
 from fluxmq.model.config_keys import KEYS, build
 from fluxmq.model.config_refused import refusal

@@ -1,4 +1,4 @@
-"""Environment and flags, each read into a list of what it gives: (key, value, where it stands). Files: config_yaml.py.
+"""Environment and flags, each read into a list of what it gives (config_given.py). Files: config_yaml.py.
 
 A value for a key that is not text is a YAML scalar or list. One plain word needs no parser of YAML, so that one is
 imported only when there is a file, or a value of more than that.
@@ -6,62 +6,14 @@ imported only when there is a file, or a value of more than that.
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
 
+from fluxmq.app.config_given import Given, Problem, resolve
 from fluxmq.app.config_words import is_word, word
-from fluxmq.model.config_keys import KEYS, SECTIONS
-from fluxmq.model.config_refused import ALIASES, refusal
+from fluxmq.model.config_keys import KEYS
 
-__all__ = ["ENVIRONMENT_PREFIX", "Given", "Problem", "from_environment", "from_sets", "resolve", "unknown_key"]
+__all__ = ["ENVIRONMENT_PREFIX", "from_environment", "from_sets"]
 
 ENVIRONMENT_PREFIX = "FLUXMQ__"
-
-
-class Given(NamedTuple):
-    """A value for a key, not converted yet. origin: for people, "fluxmq.yaml:12"."""
-
-    path: str
-    value: Any
-    origin: str
-
-
-class Problem(NamedTuple):
-    """path: the key as written, "" for the source as a whole. text: what is wrong and what is allowed."""
-
-    path: str
-    text: str
-
-
-def unknown_key(path: str) -> str:
-    """Why there is no such key, and the nearest that there is."""
-    reason = refusal(path)
-    if reason is not None:
-        return reason
-    parent, _, name = path.rpartition(".")
-    while parent not in SECTIONS:
-        parent, _, name = parent.rpartition(".")
-    prefix = f"{parent}." if parent else ""
-    children = {other[len(prefix):].partition(".")[0]: None for other in (*SECTIONS, *KEYS) if other.startswith(prefix)}
-    children.pop("", None)
-    elsewhere = next((key for key in KEYS if key.rpartition(".")[2] == name and prefix + name == path), None)
-    if elsewhere is not None:
-        return f"unknown key; there is {elsewhere}"
-    near = difflib.get_close_matches(name, children, 1)
-    if near:
-        return f"unknown key; the nearest is {prefix}{near[0]}"
-    return f"unknown key; {parent or 'at the top there are'}{' has' if parent else ''} {', '.join(children)}"
-
-
-def resolve(path: str, origin: str) -> tuple[str, str] | Problem:
-    """A written path to a key of the schema, and where it stands; or what is wrong with it."""
-    if path in ALIASES:
-        return ALIASES[path], f"{origin}, written as {path}"
-    if path in KEYS:
-        return path, origin
-    if path in SECTIONS:
-        below = [key for key in (*KEYS, *SECTIONS) if key.startswith(path + ".") and "." not in key[len(path) + 1:]]
-        return Problem(path, f"is a section, set a key in it: {', '.join(below)} ({origin})")
-    return Problem(path, f"{unknown_key(path)} ({origin})")
 
 
 def _from_text(path: str, text: str, origin: str) -> Given | Problem:

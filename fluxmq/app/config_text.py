@@ -3,7 +3,8 @@ from collections.abc import Iterator, Mapping
 
 from fluxmq._core.errors import ConfigError
 from fluxmq.app.config import DEFAULT, Provenance
-from fluxmq.app.config_sources import ENVIRONMENT_PREFIX, unknown_key
+from fluxmq.app.config_given import unknown_key
+from fluxmq.app.config_sources import ENVIRONMENT_PREFIX
 from fluxmq.app.exit_codes import MEANINGS
 from fluxmq.model.config import Config
 from fluxmq.model.config_keys import (

@@ -1,4 +1,4 @@
-"""YAML read into a list of what it gives (config_sources.py): a file, or one value.
+"""YAML read into a list of what it gives (config_given.py): a file, or one value.
 
 It is read as version 1.2 reads it (config_words.py). The node tree is walked along the schema, so that every key knows
 its line, and nothing outside the schema is ever expanded.
@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from fluxmq.app.config_sources import Given, Problem, resolve
+from fluxmq.app.config_given import Given, Problem, resolve
 from fluxmq.app.config_words import KINDS
 from fluxmq.model.config_keys import SECTIONS
 from fluxmq.model.config_refused import ALIASES

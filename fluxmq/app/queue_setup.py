@@ -1,10 +1,16 @@
 """The part of the composition root that is about queues: who knows whom, and the queues of the configuration."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
 from fluxmq._core.errors import ConfigError
-from fluxmq.engine.ports.queues import QueueRefused
+from fluxmq.app.logs import Notes
+from fluxmq.engine.broker import Broker
+from fluxmq.engine.durability import Keeper
+from fluxmq.engine.ports.cluster import Cluster
+from fluxmq.engine.ports.queues import QueueRefused, QueuesPort
+from fluxmq.engine.ports.store import StateStore
 from fluxmq.engine.queues.admin import QueueAdmin
 from fluxmq.engine.queues.clock import QueueClock
 from fluxmq.engine.queues.consumers import QueueConsumers
@@ -13,62 +19,69 @@ from fluxmq.engine.queues.limits import LimitedConsumers
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.recovery.store import QueueKeeper
 from fluxmq.model import limits
+from fluxmq.model.config import Config
 from fluxmq.storage.reserve import Reserve
 from fluxmq.storage.segments import SegmentStore
 
-if TYPE_CHECKING:
-    from fluxmq.app.server import Server
-
-__all__ = ["declare", "initialize", "tick"]
+__all__ = ["Queues"]
 
 
-def initialize(server: Server) -> SegmentStore | None:
-    """Builds what queues need. Returns the segment files, None where nothing is on disk."""
-    config = server.config
-    manager = QueueManager(server.hub, config.queue_manager.auto_create, server.note, cluster=server.cluster)
-    segments = None
-    assert server.store is not None
-    if server.store.path is not None:
-        segments = SegmentStore(server.store.path, segment_bytes=config.queue_manager.segment_size,
-                                compression=config.queue_manager.compression,
-                                recover=config.storage.recover_on_startup)
-    server.keeper.queues = QueueKeeper(manager, segments, config.queue_manager.cache_size, server.keeper.driver,
-                                       small_bytes=limits.QUEUE_SMALL_BYTES)
-    server.broker.consumers = QueueConsumers(manager, server.note)
-    server.queue_manager = manager
-    server.hub.ledger.limit_claims(config.queue_manager.max_unsettled_per_consumer,
-                                   config.queue_manager.max_unsettled)
-    server.queue_limited = LimitedConsumers(manager)
-    server.queue_clock = QueueClock(manager, int(config.queue_manager.auto_commit_interval * 1000),
-                                    server.keeper.clock.stamp_of_age)
-    if server.store.path is not None:
-        server.queue_space = QueueSpace(manager, Reserve(server.store.path, limits.QUEUE_RESERVE_BYTES),
-                                        server.keeper.driver, server.note)
-    server.queues = QueueAdmin(manager)
-    return segments
+class Queues:
+    """All that queues need. later: the loop's call_later. segments, space: None where nothing is on disk."""
 
+    def __init__(self, broker: Broker, keeper: Keeper, store: StateStore, config: Config, cluster: Cluster,
+                 notes: Notes, later: Callable[..., Any]) -> None:
+        self._broker, self._later, self._specs = broker, later, config.queues
+        options = config.queue_manager
+        self.manager = manager = QueueManager(broker.hub, options.auto_create, notes.say, cluster=cluster)
+        self.segments: SegmentStore | None = None
+        self.space: QueueSpace | None = None
+        if store.path is not None:
+            self.segments = SegmentStore(store.path, segment_bytes=options.segment_size,
+                                         compression=options.compression, recover=config.storage.recover_on_startup)
+            self.space = QueueSpace(manager, Reserve(store.path, limits.QUEUE_RESERVE_BYTES), keeper.driver, notes.say)
+        keeper.queues = QueueKeeper(manager, self.segments, options.cache_size, keeper.driver,
+                                    small_bytes=limits.QUEUE_SMALL_BYTES)
+        broker.consumers = QueueConsumers(manager, notes.say)
+        broker.hub.ledger.limit_claims(options.max_unsettled_per_consumer, options.max_unsettled)
+        self.limited = LimitedConsumers(manager)
+        self.clock = QueueClock(manager, int(options.auto_commit_interval * 1000), keeper.clock.stamp_of_age)
+        self.admin: QueuesPort = QueueAdmin(manager)
 
-def declare(server: Server) -> None:
-    """The queues of the configuration, after what is on disk is known. Raises ConfigError for one that is there and is
-    otherwise."""
-    for at, spec in enumerate(server.config.queues):
-        try:
-            server.queue_manager.declare(spec)
-        except QueueRefused as refused:
-            raise ConfigError(f"queues[{at}]", f"{refused.text}; {refused.hint}") from None
-        server.queue_manager.queues[spec.address].configured = True
+    @property
+    def refusing(self) -> str:
+        """Why the disk takes no more of what is published to queues; "": it does."""
+        return self.space.why if self.space is not None and self.space.full else ""
 
+    def declare(self) -> None:
+        """The queues of the configuration, after what is on disk is known. Raises ConfigError for one that is there and
+        is otherwise."""
+        for at, spec in enumerate(self._specs):
+            try:
+                self.manager.declare(spec)
+            except QueueRefused as refused:
+                raise ConfigError(f"queues[{at}]", f"{refused.text}; {refused.hint}") from None
+            self.manager.queues[spec.address].configured = True
 
-def tick(server: Server) -> None:
-    """The clock has moved."""
-    if not server.queue_clock.behind:       # else it goes on by itself
-        look(server)
-    server.queue_limited.tick()
-    if server.queue_space is not None:
-        server.queue_space.tick()
+    def tick(self) -> None:
+        """The clock has moved."""
+        if not self.clock.behind:       # else it goes on by itself
+            self._look()
+        self.limited.tick()
+        if self.space is not None:
+            self.space.tick()
 
+    def _look(self) -> None:
+        """At the queues that something happened to; where those are many, at the others after a turn."""
+        if self.clock.tick() and not self._broker.stopping:
+            self._later(0, self._look)
 
-def look(server: Server) -> None:
-    """At the queues that something happened to; where those are many, at the others after a turn."""
-    if server.queue_clock.tick() and not server.broker.stopping:
-        server.loop.call_later(0, look, server)
+    async def stop(self) -> None:
+        """Nothing is published any more."""
+        if self.space is not None:
+            await self.space.stop()
+
+    def close(self) -> None:
+        """After the store."""
+        if self.segments is not None:
+            self.segments.close()

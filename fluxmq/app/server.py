@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import hashlib
 import logging
 import os
 import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,42 +28,32 @@ from fluxmq.access.authority import Authority
 from fluxmq.admin.health import HealthServer
 from fluxmq.admin.metrics import Metrics
 from fluxmq.admin.socket import SOCKET_PATH_BYTES_MAX, AdminSocket
-from fluxmq.app import exit_codes, namespaces, queue_setup, recovered
-from fluxmq.app.admission import admission
+from fluxmq.app import exit_codes, namespaces, recovered
+from fluxmq.app.admission import Admission, admission
 from fluxmq.app.amqp091 import Amqp091
-from fluxmq.app.certificates import Contexts, out_of_date
-from fluxmq.app.config_text import show
-from fluxmq.app.descriptors import connections_that_fit, raise_descriptor_limit, tell_what_does_not_fit
 from fluxmq.app.driver import LoopDriver
 from fluxmq.app.exit_codes import BindError
 from fluxmq.app.heap import HeapKeeper, settle_heap
 from fluxmq.app.hub_limits import session_limits, set_limits
-from fluxmq.app.listeners import open_listeners
+from fluxmq.app.listeners import Listeners, Served
 from fluxmq.app.logs import Notes, configure
 from fluxmq.app.loop_epoll import watch_loop
-from fluxmq.app.reviewing import Reviewing
+from fluxmq.app.permissions import Permissions
+from fluxmq.app.queue_setup import Queues
+from fluxmq.app.recording import Recording
 from fluxmq.app.snapshot import Snapshots
 from fluxmq.cluster.solo import solo
-from fluxmq.edge.asking import Asking
-from fluxmq.edge.listening import SocketListener
 from fluxmq.edge.mqtt.clients import MqttClients
 from fluxmq.edge.mqtt.tally import Tally
 from fluxmq.engine.broker import Broker
 from fluxmq.engine.durability import Keeper
+from fluxmq.engine.namespaces import NamespaceAdmin
+from fluxmq.engine.ports.clients import ClientsPort
 from fluxmq.engine.ports.cluster import Cluster
-from fluxmq.engine.ports.queues import QueuesPort
 from fluxmq.engine.ports.store import StateStore
-from fluxmq.engine.queues.clock import QueueClock
-from fluxmq.engine.queues.disk_full import QueueSpace
-from fluxmq.engine.queues.limits import LimitedConsumers
-from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.sys_topics import SysTopics
 from fluxmq.model.config import Config
-from fluxmq.record.options import BrokerAbout
-from fluxmq.record.recorder import Recorder
-from fluxmq.record.supervisor import Supervisor
 from fluxmq.storage.memory import MemoryStore
-from fluxmq.storage.segments import SegmentStore
 from fluxmq.storage.store import RocksStore
 
 __all__ = ["Server", "run"]
@@ -110,71 +99,71 @@ async def _main(config: Config) -> int:
 class Server:
     """One node. authority: who decides; None: the configured files. cluster: the nodes beside it; None: none."""
 
+    # Built by initialize().
+    admission: Admission
+    store: StateStore
+    hub: Hub
+    poller: Poller
+    broker: Broker
+    keeper: Keeper
+    queues: Queues
+    permissions: Permissions
+    amqp091: Amqp091
+    recording: Recording
+    sys_topics: SysTopics
+    snapshots: Snapshots
+
     def __init__(self, config: Config, authority: Authority | None = None, cluster: Cluster | None = None) -> None:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.stopped = asyncio.Event()
         self.status = exit_codes.OK
         self.notes = Notes("fluxmq.mqtt", time.monotonic)
-        self.log, self.note = self.notes.log, self.notes.say
-        self.listeners: list[tuple[str, SocketListener, list[tuple[str, int]]]] = []
-        self.contexts: Contexts = []
-        self.health: HealthServer | None = None
-        self.queues: QueuesPort | None = None
-        self.admin: AdminSocket | None = None
-        self.store: StateStore | None = None
         self.cluster = cluster if cluster is not None else solo()
-        self.heap = HeapKeeper()
-        self.segments: SegmentStore | None = None
-        self.queue_manager: QueueManager
-        self.queue_clock: QueueClock
-        self.queue_limited: LimitedConsumers
-        self.queue_space: QueueSpace | None = None
-        self.descriptors = 0
-        self.connections_max = 0  # of all listeners together
+        self.listeners = Listeners()
         self.tally = Tally()
-        self.amqp091 = Amqp091(self)
-        self.recorder: Recorder | None = None
-        self.supervisor: Supervisor | None = None
+        self.heap = HeapKeeper()
+        self.health: HealthServer | None = None
+        self.admin: AdminSocket | None = None
+        self._authority = authority
+        self._closing: list[Callable[[], None]] = []  # what initialize() has opened, in the order in which it is closed
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._authority = authority
-        self._started = False
+        self._initialized = self._started = False
 
     # ------------------------------------------------------------------ initialize
 
     def initialize(self) -> None:
         """Builds everything and takes what can be refused: directory, files, addresses. Nothing is served yet."""
-        config = self.config
-        self.descriptors = raise_descriptor_limit()
-        self.connections_max = connections_that_fit(self.descriptors)
-        self.origins, self.guard = admission(config, self.descriptors, self.loop.call_later, self.note)
-        # The default asks for as many as there can be; a configured number is one that somebody relies on.
-        tell_what_does_not_fit((slot.max_connections for _, slot in config.listeners()
-                                if slot.max_connections != type(slot)().max_connections), self.descriptors, self.log)
+        config, notes, later = self.config, self.notes, self.loop.call_later
+        self.admission = admission(config, later, notes)
         self.store = self._store()
+        self._closing.append(self.store.close)
         self.store.start()
         self.hub = Hub(self.store.journal, config.broker.route_cache_entries, secrets.randbits(64))
         set_limits(self.hub, config)
         self.poller = Poller(self.hub)
-        self.broker = Broker(self.hub, session_limits(config), self.note, cluster=self.cluster)
+        self.broker = Broker(self.hub, session_limits(config), notes.say, cluster=self.cluster)
         self.keeper = Keeper(self.broker, self.store, config.storage.journal_file_size, LoopDriver(self.loop))
-        self.segments = queue_setup.initialize(self)
-        self.authority = self._authority = self._authority or Authority(
-            config.auth.users_file or None, config.auth.acl_file or None, config.auth.allow_anonymous)
-        self.asking = Asking(self.authority, self.note, config.auth.ask_timeout)
-        self.reviewing = Reviewing(self.broker, self.asking)
-        self._apply_authority()
-        self.amqp091.initialize()
-        open_listeners(self)
-        self.recorder = Recorder(self.poller, BrokerAbout(
-            version=__version__, config_digest=hashlib.sha256(show(config, {}).encode()).hexdigest()),
-            config.record.ring_size)
+        self.queues = Queues(self.broker, self.keeper, self.store, config, self.cluster, notes, later)
+        self._closing.append(self.queues.close)
+        self.permissions = Permissions(self.broker, config.auth, self._authority, notes)
+        self._closing.append(self.permissions.authority.close)
+        asking = self.permissions.asking
+        self.amqp091 = Amqp091(self.broker, self.keeper, self.queues, asking, config.amqp091, self.cluster, later)
+        self._closing.append(self.amqp091.notes.close)
+        self.listeners.open(Served(config, self.poller, self.admission, self.broker, asking, self.tally, notes,
+                                   self.amqp091, later))
+        self.recording = Recording(self.poller, config, notes)
         self.sys_topics = SysTopics(self.broker, __version__)
-        self.snapshots = Snapshots(self)
+        self.snapshots = Snapshots(
+            config=config, journal=self.store.journal, stopped=self.stopped, broker=self.broker, queues=self.queues,
+            asking=asking, guard=self.admission.guard, listeners=self.listeners, tally=self.tally,
+            amqp091=self.amqp091, recording=self.recording)
         if config.server.health_enabled:
             self.health = HealthServer(config.server.health_addr, self.snapshots.health, self.snapshots.ready,
                                        Metrics(self.snapshots.metrics, queues=self.snapshots.queue_metrics).render)
+        self._initialized = True
 
     def _store(self) -> StateStore:
         storage = self.config.storage
@@ -188,15 +177,16 @@ class Server:
 
     async def start(self) -> None:
         """Brings state back from disk and begins to serve."""
-        found = self.keeper.recover()
-        recovered.tell(self.log, self.store, self.segments)
-        namespaces.declare(self)
-        queue_setup.declare(self)
-        self.reviewing.begin()  # permissions may have changed while it was down
-        for problem in out_of_date(self.contexts):
-            self.log.warning(problem)
-        if found:
-            self.log.info("state recovered", extra=found)
+        log = self.notes.log
+        recovered_state = self.keeper.recover()
+        recovered.tell(log, self.store, self.queues.segments)
+        namespaces.declare(self.config, self.hub, self.notes)
+        self.queues.declare()
+        self.permissions.reviewing.begin()  # permissions may have changed while it was down
+        for problem in self.listeners.out_of_date():
+            log.warning(problem)
+        if recovered_state:
+            log.info("state recovered", extra=recovered_state)
         if self.health is not None:
             try:
                 await self.health.start()
@@ -204,9 +194,7 @@ class Server:
                 raise BindError("server.health_addr", self.config.server.health_addr, error,
                                 "Another program listens there: set server.health_addr to another address, or "
                                 "server.health_enabled to false") from None
-        if self.config.record.enabled and self.recorder is not None:
-            self.supervisor = Supervisor(self.recorder, self.config.record, self.note)
-            await self.supervisor.start()
+        await self.recording.start()
         self.hub.wake = self._wake
         self.loop.add_reader(self.poller.fileno(), self._turn)
         watch_loop(self.poller, self.loop, lambda: self._turn(self.poller.linger))
@@ -217,21 +205,27 @@ class Server:
     async def _start_admin(self) -> None:
         """The admin socket, last: what it is asked for needs turns and a journal that run."""
         path = self.config.admin_socket_path()
-        if path is None or self.queues is None:
+        if path is None:
             return
         if not self.config.server.admin_socket and len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
             # nobody asked for it: a long data directory is no reason not to start
-            self.log.warning("no admin socket: its path is too long; give server.admin_socket a shorter one",
-                             extra={"path": str(path)})
+            self.notes.log.warning("no admin socket: its path is too long; give server.admin_socket a shorter one",
+                                   extra={"path": str(path)})
             return
         clients = MqttClients(self.broker), self.amqp091.clients
-        self.admin = AdminSocket(path, self.queues, self.recorder, clients=clients, bans=self.guard,
-                                 namespaces=namespaces.port(self, clients), on_log=self.note)
+        self.admin = AdminSocket(path, self.queues.admin, self.recording.recorder, clients=clients,
+                                 bans=self.admission.guard, namespaces=self.namespace_admin(clients),
+                                 on_log=self.notes.say)
         try:
             await self.admin.start()
         except OSError as error:
             self.admin = None
             raise BindError("server.admin_socket", str(path), error) from None
+
+    def namespace_admin(self, clients: Sequence[ClientsPort]) -> NamespaceAdmin:
+        """For the admin ring. clients: of all protocols."""
+        return NamespaceAdmin(self.broker, self.queues.manager, self.amqp091.exchanges, clients,
+                              lambda: namespaces.configured(self.config))
 
     def _wake(self) -> None:
         self.loop.call_soon(self._turn)
@@ -245,7 +239,7 @@ class Server:
     def fail(self, error: FluxError) -> None:
         """The disk failed for good: nothing can be promised any more, so the node stops."""
         if not self.stopped.is_set():
-            self.log.critical(f"stopping: {error}")
+            self.notes.log.critical(f"stopping: {error}")
             self.status = exit_codes.exit_code(error)
             self.stopped.set()
 
@@ -258,8 +252,8 @@ class Server:
             self.poller.begin_slice()
             self.keeper.clock.tick()
             self.broker.tick()
-            self.guard.tick()
-            queue_setup.tick(self)
+            self.admission.guard.tick()
+            self.queues.tick()
             if self._ticks % RETAINED_SWEEP_TICKS == 0:
                 self.hub.namespaces.expire_retained()
             interval = self.config.broker.sys_interval
@@ -270,10 +264,7 @@ class Server:
             if self._ticks % LOSING_TICKS == 0:
                 self._tell_losing()
             self.amqp091.tick()
-            if self.recorder is not None:
-                self.recorder.tick()
-            if self.supervisor is not None:
-                self.supervisor.tick()
+            self.recording.tick()
             self.notes.flush()
         except StorageError as error:
             self.fail(error)
@@ -284,12 +275,12 @@ class Server:
         """Says which clients messages were dropped for, once a second each, and of a crowd only the worst."""
         losing = sorted(self.hub.take_losing(), key=lambda each: each[1], reverse=True)
         for session, messages in losing[:LOSING_LINES_MAX]:
-            self.note("warning", "", "messages dropped: the client does not take them" if session.connected else
+            self.notes.say("warning", "", "messages dropped: the client does not take them" if session.connected else
                       "messages dropped: the client is away and its queue is full",
                       {"client_id": session.name.decode(), "dropped": messages, "queued": session.queued})
         rest = losing[LOSING_LINES_MAX:]
         if rest:
-            self.note("warning", "", "messages dropped for further clients",
+            self.notes.say("warning", "", "messages dropped for further clients",
                       {"clients": len(rest), "dropped": sum(messages for _, messages in rest)})
 
     # ------------------------------------------------------------------ reload and stop
@@ -297,61 +288,47 @@ class Server:
     def reload(self) -> None:
         """SIGHUP: certificates, users, ACL. What does not load is reported, and what was in force stays."""
         log = logging.getLogger("fluxmq.app")
-        problems = [f"{path}: {problem}" for path, contexts in self.contexts if (problem := contexts.reload())]
-        problems += self.authority.reload()
-        self._apply_authority()
-        self.reviewing.begin()
-        self.amqp091.clients.review(self.authority.removed)
+        problems = self.listeners.reload_certificates() + self.permissions.reload()
+        self.amqp091.clients.review(self.permissions.authority.removed)
         for problem in problems:
             log.error(f"reload: {problem}")
-        for problem in out_of_date(self.contexts):
+        for problem in self.listeners.out_of_date():
             log.warning(f"reload: {problem}")
         if not problems:
             log.info("reloaded certificates, users and ACL")
 
-    def _apply_authority(self) -> None:
-        self.hub.open_publish = self.authority.open_publish
-        self.hub.access_generation = self.authority.generation
-
     async def stop(self) -> None:
         """Ends in order: listeners, clients, disk."""
-        for _, listener, _ in self.listeners:
-            listener.close()
-        if self.recorder is not None:
-            self.recorder.stopping = True  # the recording of an attached client ends with the last goodbye
+        self.listeners.close()
+        if self._initialized:
+            await self._end_service()
+        for close in self._closing:
+            close()
+        self.notes.close()
+
+    async def _end_service(self) -> None:
+        self.recording.recorder.stopping = True  # the recording of an attached client ends with the last goodbye
         if self.admin is not None:
             await self.admin.stop()
         if self._started:
-            self.reviewing.stop()
+            self.permissions.reviewing.stop()
             await self._say_goodbye()
             self.amqp091.channels.departures.finish()
             if self._timer is not None:
                 self._timer.cancel()
             self.loop.remove_reader(self.poller.fileno())
-        if self.recorder is not None:
-            self.recorder.stop()
-        if self.supervisor is not None:
-            await self.supervisor.stop()
+        await self.recording.stop()
         if self.health is not None:
             await self.health.stop()
-        if self._authority is not None:
-            self._authority.close()
-        if self.queue_space is not None:
-            await self.queue_space.stop()
-        if self.store is not None:
-            if self._started:
-                await self.keeper.close(self.config.server.shutdown_timeout)
-                if self.keeper.failed is not None and not isinstance(self.keeper.failed, ShortageError):
-                    self.status = self.status or exit_codes.STORAGE
-            self.store.close()
-        if self.segments is not None:
-            self.segments.close()
-        self.notes.close()
-        self.amqp091.notes.close()
+        await self.queues.stop()
+        if self._started:
+            await self.keeper.close(self.config.server.shutdown_timeout)
+            if self.keeper.failed is not None and not isinstance(self.keeper.failed, ShortageError):
+                self.status = self.status or exit_codes.STORAGE
 
     async def _say_goodbye(self) -> None:
         """DISCONNECT 0x8B or connection.close 320 to everybody, then time for the last bytes to leave."""
-        self.log.info("stopping", extra={"connections": len(self.poller.connections)})
+        self.notes.log.info("stopping", extra={"connections": len(self.poller.connections)})
         self.broker.stopping = True
         deadline = time.monotonic() + self.config.server.shutdown_timeout
         for connection in list(self.poller.connections.values()):
@@ -371,7 +348,7 @@ class Server:
         config = self.config
         say: Callable[[str], None] = lambda line: print(line, file=out)  # noqa: E731
         say(f"FluxMQ {__version__}")
-        for path, _, bound in self.listeners:
+        for path, _, bound in self.listeners.opened:
             for host, port in bound:
                 shown = f"[{host}]" if ":" in host else host
                 say(f"listening  {path.removeprefix('server.').replace('.', '/')}  {shown}:{port}")
@@ -386,8 +363,8 @@ class Server:
                        f"acknowledged means written; on disk within {config.storage.sync_interval:g} s")
             say(f"data       {Path(config.storage.dir).resolve()}  ({meaning})")
         say(f"access     {self._access()}")
-        say(f"limits     {self.descriptors} open files: {self.connections_max} connections, "
-            f"{self.origins.connections_max} of one address")
+        say(f"limits     {self.admission.descriptors} open files: {self.admission.connections_max} connections, "
+            f"{self.admission.origins.connections_max} of one address")
         say("ready")
         out.flush()
 

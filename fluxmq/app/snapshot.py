@@ -1,8 +1,10 @@
 """What health, readiness and metrics show, read from the running server."""
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,16 @@ from fluxmq.model import limits
 from fluxmq.model.metrics import METRICS, QueueSnapshot, Snapshot
 
 if TYPE_CHECKING:
-    from fluxmq.app.server import Server
+    from fluxmq._core.disk.journal import Journal
+    from fluxmq.access.guard import Guard
+    from fluxmq.app.amqp091 import Amqp091
+    from fluxmq.app.listeners import Listeners
+    from fluxmq.app.queue_setup import Queues
+    from fluxmq.app.recording import Recording
+    from fluxmq.edge.asking import Asking
+    from fluxmq.edge.mqtt.tally import Tally
+    from fluxmq.engine.broker import Broker
+    from fluxmq.model.config import Config
 
 __all__ = ["Snapshots"]
 
@@ -26,16 +37,27 @@ _OF_NAMESPACE: dict[str, Callable[[Namespace], int]] = {
     "retained": lambda one: one.topics.retained_count, "retained_bytes": lambda one: one.topics.retained_bytes,
     "kept_bytes": lambda one: one.bytes, "refused_total": lambda one: (
         one.refused_connections + one.refused_sessions + one.refused_queues + one.refused_bytes + one.held_back)}
+PACKETS = next(m for m in METRICS if m.name == "fluxmq_packets_received_total").labels[0].values
 DROPS = ("buffer_full", "queue_full", "expired", "too_large", "no_connection")
 
 
+@dataclass(frozen=True, kw_only=True)
 class Snapshots:
-    """server: the node that is shown."""
+    """What is shown, part by part. journal: None where nothing is recorded. stopped: set when the node stops. tally: of
+    MQTT."""
 
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.started = time.monotonic()
-        self._packets = next(m for m in METRICS if m.name == "fluxmq_packets_received_total").labels[0].values
+    config: Config
+    journal: Journal | None
+    stopped: asyncio.Event
+    broker: Broker
+    queues: Queues
+    asking: Asking
+    guard: Guard
+    listeners: Listeners
+    tally: Tally
+    amqp091: Amqp091
+    recording: Recording
+    started: float = field(default_factory=time.monotonic)
 
     def health(self) -> dict[str, Any]:
         """The process is alive and its loop turns."""
@@ -43,16 +65,13 @@ class Snapshots:
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
         """Whether clients are welcome: the broker serves and its disk takes what it is given."""
-        server = self.server
-        journal = server.store.journal if server.store is not None else None
-        full = server.queue_space is not None and server.queue_space.full
-        storage = journal is None or (journal.status == 0 and not full)
-        checks = {"broker": {"status": "up" if not server.stopped.is_set() else "down"},
+        journal, refusing = self.journal, self.queues.refusing
+        storage = journal is None or (journal.status == 0 and not refusing)
+        checks = {"broker": {"status": "up" if not self.stopped.is_set() else "down"},
                   "storage": {"status": "up" if storage else "down"}}
         if journal is not None and not storage:
             checks["storage"]["details"] = (journal.status_text if journal.status else
-                                            f"{server.queue_space.why}: queues refuse what is published"
-                                            if server.queue_space is not None else "")
+                                            f"{refusing}: queues refuse what is published")
         good = all(check["status"] == "up" for check in checks.values())
         if good:
             return True, {"status": "ready", "mode": "nominal", "checks": checks}
@@ -60,19 +79,17 @@ class Snapshots:
 
     def metrics(self) -> Snapshot:
         """Every metric of model/metrics.py."""
-        server = self.server
-        c = server.hub.counters()
-        tally = server.tally
-        by_packet = {kind: number for number, kind in enumerate(self._packets, 1)}
-        journal = server.store.journal if server.store is not None else None
+        broker, guard, asking, tally, journal = self.broker, self.guard, self.asking, self.tally, self.journal
+        c = broker.hub.counters()
+        by_packet = {kind: number for number, kind in enumerate(PACKETS, 1)}
         return {
             "fluxmq_info": {(__version__,): 1},
             "fluxmq_uptime_seconds": time.monotonic() - self.started,
-            "fluxmq_connections": server.broker.connected,
+            "fluxmq_connections": broker.connected,
             "fluxmq_connections_total": tally.accepted,
             "fluxmq_disconnections_total": {(reason,): n for reason, n in tally.disconnections.items()},
             "fluxmq_connect_refused_total": {(reason,): n for reason, n in tally.refusals.items()},
-            "fluxmq_accept_failures_total": sum(listener.accept_failures for _, listener, _ in server.listeners),
+            "fluxmq_accept_failures_total": self.listeners.accept_failures,
             "fluxmq_packets_received_total": {(k,): c["packets_received"][i] for k, i in by_packet.items()},
             "fluxmq_packets_sent_total": {(k,): c["packets_sent"][i] for k, i in by_packet.items()},
             "fluxmq_messages_received_total": {(str(q),): c["messages_received"][q] for q in range(3)},
@@ -81,9 +98,9 @@ class Snapshots:
             "fluxmq_bytes_sent_total": c["bytes_sent"],
             "fluxmq_messages_dropped_total": {(reason,): c[f"dropped_{reason}"] for reason in DROPS},
             "fluxmq_messages_unrouted_total": c["unrouted"],
-            "fluxmq_sessions": len(server.broker.sessions),
+            "fluxmq_sessions": len(broker.sessions),
             "fluxmq_subscriptions": (
-                c["subscriptions"] - len(server.broker.groups) + sum(map(len, server.broker.groups.values()))),
+                c["subscriptions"] - len(broker.groups) + sum(map(len, broker.groups.values()))),
             "fluxmq_retained_messages": c["retained"],
             "fluxmq_retained_bytes": c["retained_bytes"],
             "fluxmq_inflight_messages": c["inflight"],
@@ -97,34 +114,26 @@ class Snapshots:
             "fluxmq_journal_sync_seconds": {("sum",): journal.sync_ns / 1e9 if journal is not None else 0,
                                             ("count",): journal.syncs if journal is not None else 0},
             "fluxmq_protocol_errors_total": c["protocol_errors"],
-            "fluxmq_auth_failures_total": tally.auth_failures + server.amqp091.tally.auth_failures,
-            "fluxmq_login_refusals_delayed_total": server.guard.delayed,
-            "fluxmq_login_bans_total": {(of,): number for of, number in server.guard.begun.items()},
-            "fluxmq_login_bans": server.guard.standing,
-            "fluxmq_decisions_total": {(answer,): n for answer, n in server.asking.answers.items()},
-            "fluxmq_connections_asking": server.asking.waiting,
+            "fluxmq_auth_failures_total": tally.auth_failures + self.amqp091.tally.auth_failures,
+            "fluxmq_login_refusals_delayed_total": guard.delayed,
+            "fluxmq_login_bans_total": {(of,): number for of, number in guard.begun.items()},
+            "fluxmq_login_bans": guard.standing,
+            "fluxmq_decisions_total": {(answer,): n for answer, n in asking.answers.items()},
+            "fluxmq_connections_asking": asking.waiting,
             "fluxmq_acl_denied_total": {("publish",): c["publish_denied"], ("subscribe",): tally.subscribe_denied},
-        } | self._amqp091() | self._record() | self._namespaces() | self._queues()
+        } | self._amqp091() | self.recording.metrics() | self._namespaces() | self._queues()
 
     def _namespaces(self) -> dict[str, Any]:
         """Of namespaces one by one: a bounded number."""
-        known = self.server.hub.namespaces
+        known = self.broker.hub.namespaces
         some = nsmallest(limits.NAMESPACE_METRICS_MAX, known.values(), key=in_order)
         return {"fluxmq_namespaces": len(known)} | {
             f"fluxmq_namespace_{name}": {(one.text,): read(one) for one in some}
             for name, read in _OF_NAMESPACE.items()}
 
-    def _record(self) -> dict[str, Any]:
-        """Of recordings."""
-        recorder, supervisor = self.server.recorder, self.server.supervisor
-        assert recorder is not None
-        return {"fluxmq_recording": int(recorder.recording),
-                "fluxmq_record_writer_restarts_total": supervisor.restarts if supervisor is not None else 0,
-                } | {f"fluxmq_record_{name}_total": value for name, value in recorder.totals().items()}
-
     def _amqp091(self) -> dict[str, Any]:
         """Of AMQP 0-9-1."""
-        tally, clients = self.server.amqp091.tally, self.server.amqp091.clients.open.values()
+        tally, clients = self.amqp091.tally, self.amqp091.clients.open.values()
         return {
             "fluxmq_amqp_connections": len(clients),
             "fluxmq_amqp_connections_total": tally.accepted,
@@ -136,10 +145,10 @@ class Snapshots:
 
     def _queues(self) -> dict[str, Any]:
         """Of all queues."""
-        manager = self.server.queue_manager
+        manager = self.queues.manager
         happened, now, kinds = totals(manager)
         happened["refused_unknown_queue"] = manager.refused_unknown
-        counters = self.server.hub.counters()
+        counters = self.broker.hub.counters()
         return {"fluxmq_queues": {(kind,): number for kind, number in kinds.items()},
                 "fluxmq_queues_damaged": sum(queue.damage is not None for queue in manager.states),
                 "fluxmq_queues_claims": counters["claims"],
@@ -149,10 +158,10 @@ class Snapshots:
     def queue_metrics(self, asked: Sequence[str]) -> list[QueueSnapshot]:
         """Queues one by one: those asked for that are there; else as many as queue_manager.metrics_queues says, those
         of the configuration first, and of each as many groups."""
-        manager, bound = self.server.queue_manager, self.server.config.queue_manager.metrics_queues
+        manager, bound = self.queues.manager, self.config.queue_manager.metrics_queues
         chosen = {}
         for found in ([named(manager, name) for name in asked] or
-                      [manager.queues.get(spec.address) for spec in self.server.config.queues]):
+                      [manager.queues.get(spec.address) for spec in self.config.queues]):
             if found is not None:
                 chosen[found.queue.address] = found
         if not asked:

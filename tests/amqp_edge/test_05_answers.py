@@ -41,7 +41,7 @@ def connect(where: tuple[str, int]) -> Wire:
 
 
 def address(node: Node) -> tuple[str, int]:
-    return next(bound[0] for path, _, bound in node.server.listeners if "amqp091" in path)
+    return next(bound[0] for path, _, bound in node.server.listeners.opened if "amqp091" in path)
 
 
 def connections(node: Node) -> list[tuple[int, bool]]:

@@ -39,7 +39,7 @@ def census() -> dict[str, int]:
 
 
 def connect(node: Node) -> Wire:
-    wire = Wire(next(bound[0] for path, _, bound in node.server.listeners if "amqp091" in path)).login()
+    wire = Wire(next(bound[0] for path, _, bound in node.server.listeners.opened if "amqp091" in path)).login()
     wire.open_channel(1)
     return wire
 

@@ -135,7 +135,7 @@ def _repair_segments(host: LocalHost, story: Story, told: dict[str, Any], file: 
     # Whatever it is, it stops one queue at most, and not the start.
     host.start()
     assert host.server is not None
-    stopped = [state.damage for state in host.server.queue_manager.states if state.damage is not None]
+    stopped = [state.damage for state in host.server.queues.manager.states if state.damage is not None]
     if len(stopped) > 1:
         raise Wrong(f"more than one queue is stopped: {stopped}")
     found = next((line for line in stopped if line), found)

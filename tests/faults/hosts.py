@@ -22,7 +22,7 @@ from kit.journals import Ops
 from kit.powercut import PowerCut
 
 from fluxmq._core.errors import FluxError
-from fluxmq.app import queue_setup
+from fluxmq.app import queue_setup, recording
 from fluxmq.app import server as server_module
 from fluxmq.app.config import load
 from fluxmq.app.server import Server
@@ -102,7 +102,7 @@ class LocalHost:
     @property
     def address(self) -> tuple[str, int]:
         assert self.server is not None
-        return self.server.listeners[0][2][0]
+        return self.server.listeners.opened[0][2][0]
 
     @property
     def ended(self) -> str | None:
@@ -128,7 +128,7 @@ class LocalHost:
             server.initialize()
             await server.start()
             for queue in QUEUES:
-                server.queue_manager.declare(QueueSpec(**queue))
+                server.queues.manager.declare(QueueSpec(**queue))
             server.keeper.file_bytes = 1 << 40      # checkpoints are taken when the story says so
         except FluxError as error:
             await self._end()
@@ -151,11 +151,11 @@ class LocalHost:
         self.server.keeper.file_bytes = 1 << 40
 
     def declare(self, queue: str) -> None:
-        self._in_turn(lambda server: server.queue_manager.declare(QueueSpec(name=queue)))
+        self._in_turn(lambda server: server.queues.manager.declare(QueueSpec(name=queue)))
 
     def delete(self, queue: str) -> None:
-        self._in_turn(lambda server: server.queue_manager.delete((b"/", queue.encode()))
-                      if (b"/", queue.encode()) in server.queue_manager.queues else None)
+        self._in_turn(lambda server: server.queues.manager.delete((b"/", queue.encode()))
+                      if (b"/", queue.encode()) in server.queues.manager.queues else None)
 
     def _in_turn(self, what: Callable[[Server], object]) -> None:
         async def turn() -> None:
@@ -254,5 +254,5 @@ def prepare_process() -> None:
     gc.set_threshold(*server_module.GC_THRESHOLDS)
     poller = server_module.Poller
     server_module.Poller = lambda hub: poller(hub, 0)                   # type: ignore[misc,assignment]
-    server_module.show = lambda *_: ""                                  # type: ignore[misc,assignment]
+    recording.show = lambda *_: ""                                  # type: ignore[misc,assignment]
     logging.getLogger().handlers[:] = [logging.NullHandler()]

@@ -28,7 +28,7 @@ def start(directory: Path, whose: str) -> Node:
     node = Node(directory, {"server.admin_socket": directory / "s"})
     for name, kind in zip(QUEUES, ("classic", "stream"), strict=True):
         node.call(lambda server, name=name, kind=kind:  # type: ignore[misc]
-                  QueueAdmin(server.queue_manager).declare({"name": f"{name}-{whose}", "type": kind}))
+                  QueueAdmin(server.queues.manager).declare({"name": f"{name}-{whose}", "type": kind}))
     return node
 
 
@@ -72,7 +72,7 @@ def sessions_in(server: Any) -> dict[bytes, Any]:
 
 
 def queues_in(server: Any) -> dict[str, str]:
-    manager = server.queue_manager
+    manager = server.queues.manager
     return {state.spec.name: digest(manager, state) for state in manager.states.values()}
 
 
@@ -108,7 +108,7 @@ def test_it_is_applied_as_it_is(theirs: tuple[Node, dict[str, str]], tmp_path: P
 
         def follow(server: Any) -> tuple[SessionLine, QueueLine]:
             line = server.hub.commits.open_line("their journal")
-            queues = QueueLine(server.queue_manager, line)
+            queues = QueueLine(server.queues.manager, line)
             sessions = SessionLine(server.broker, line, lambda kind, number, body: None)
             for batch in batches:
                 sessions.apply(batch)
@@ -117,7 +117,7 @@ def test_it_is_applied_as_it_is(theirs: tuple[Node, dict[str, str]], tmp_path: P
 
         sessions, queues = ours.call(follow)
         assert ours.call(lambda server: {
-            state.spec.name: digest(server.queue_manager, state) for state in queues.queues.values()}) == wanted_queues
+            state.spec.name: digest(server.queues.manager, state) for state in queues.queues.values()}) == wanted_queues
         assert {session.name: (session.number, dict(session.subscriptions), session.queued, session.inflight)
                 for session in sessions.sessions.values()} == wanted_sessions
         # Ours are as they were, and so is what clients find: nothing of theirs is reached by a name or a topic.

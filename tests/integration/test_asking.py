@@ -51,13 +51,13 @@ class AskingWorld(World):
         self.node.call(self._listen)
 
     def _listen(self, server: Server) -> None:
-        before = server.asking.on_log
+        before = server.permissions.asking.on_log
 
         def note(level: str, cause: str, text: str, fields: dict[str, Any]) -> None:
             self.lines.append((text, fields))
             before(level, cause, text, fields)
 
-        server.asking.on_log = note
+        server.permissions.asking.on_log = note
 
     def subscriber(self, *filters: str) -> Client:
         """One that gets what others publish; it was asked about before."""
@@ -173,9 +173,9 @@ def test_nothing_of_a_qos_2_publish_is_known_before_its_answer(world: AskingWorl
     client.send(Publish(topic="asked", payload=b"1", qos=2, packet_id=7))
     asked = world.takes("publish", "asked")
     client.close()
-    world.wait_until(lambda server: server.asking.waiting == 1)
+    world.wait_until(lambda server: server.permissions.asking.waiting == 1)
     again = world.mqtt("client", **KEPT)       # takes the session over, and with it the end of what was asked
-    world.wait_until(lambda server: server.asking.waiting == 0)
+    world.wait_until(lambda server: server.permissions.asking.waiting == 0)
     again.send(Pubrel(packet_id=7))
     again.expect(Pubcomp, packet_id=7, reason=0x92)     # packet identifier not found
     again.send(Publish(topic="asked", payload=b"1", qos=2, packet_id=7, dup=True))
@@ -199,7 +199,7 @@ def test_a_large_publish(world: AskingWorld, allowed: bool) -> None:
     client.send(Publish(topic="other", payload=BIG))
     world.takes("publish", "other")
     reset(client)
-    world.wait_until(lambda server: server.asking.waiting == 0)
+    world.wait_until(lambda server: server.permissions.asking.waiting == 0)
 
 
 def test_a_topic_too_long_to_be_remembered_is_asked_about_each_time(world: AskingWorld) -> None:
@@ -412,7 +412,7 @@ def test_a_commit_waits_for_all_its_answers(world: AskingWorld) -> None:
 
 def test_who_does_not_answer_in_time_is_named_and_taken_for_a_refusal_once(world: AskingWorld) -> None:
     subscriber = world.subscriber("#")
-    world.node.call(lambda server: setattr(server.asking, "limit_s", SHORT_S))
+    world.node.call(lambda server: setattr(server.permissions.asking, "limit_s", SHORT_S))
     client, wire = world.mqtt("client"), world.amqp()
     client.send(Publish(topic="asked", qos=1, packet_id=1))
     late = world.takes("publish", "asked")
@@ -426,8 +426,9 @@ def test_who_does_not_answer_in_time_is_named_and_taken_for_a_refusal_once(world
     wire.publish(1, "amq.topic", "asked")
     world.takes("publish", "asked")
     assert wire.expect_refusal(1).code == 403
-    assert world.node.call(lambda server: server.asking.answers) == {"allowed": 2, "refused": 0, "late": 3, "failed": 0}
-    world.node.call(lambda server: setattr(server.asking, "limit_s", 3600))
+    assert world.node.call(lambda server: server.permissions.asking.answers) == {
+        "allowed": 2, "refused": 0, "late": 3, "failed": 0}
+    world.node.call(lambda server: setattr(server.permissions.asking, "limit_s", 3600))
     world.decider.answer(late, True)        # too late; and so is what was never asked
     world.decider.answer(known, False)
     client.send(Publish(topic="asked", payload=b"1", qos=1, packet_id=1))
@@ -450,7 +451,7 @@ def test_a_decider_that_breaks(world: AskingWorld, how: str) -> None:
         world.decider.break_off()
     for one in (client, other):
         one.expect(Puback, packet_id=1, reason=DENIED)
-    assert world.node.call(lambda server: server.asking.answers["failed"]) == 2
+    assert world.node.call(lambda server: server.permissions.asking.answers["failed"]) == 2
     assert "could not decide (ConnectionError" in world.lines[-1][0]
     client.send(Publish(topic="asked", qos=1, packet_id=2))     # a new connection to it
     world.takes("publish", "asked", True)
@@ -488,14 +489,14 @@ def test_connections_that_end_while_they_ask(world: AskingWorld) -> None:
         asked.append(world.takes("publish", "asked"))
     wire.publish(1, "amq.topic", "asked", b"never")
     asked.append(world.takes("publish", "asked"))
-    assert world.node.call(lambda server: server.asking.waiting) == 4
+    assert world.node.call(lambda server: server.permissions.asking.waiting) == 4
     reset(mqtt)
     world.mqtt("taken")
     taken.expect_closed(0x8E)
     world.node.call(lambda server: connection_of(server, "admin").state.displaced(0x98))
     wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     wire.drop()
-    world.wait_until(lambda server: server.asking.waiting == 0)
+    world.wait_until(lambda server: server.permissions.asking.waiting == 0)
     assert world.node.call(lambda server: server.hub.awaited) == 0
     for one in asked:
         world.decider.answer(one, True)
@@ -518,7 +519,7 @@ def test_the_broker_stops_while_clients_ask(world: AskingWorld) -> None:
     world.takes("publish", "w")
     world.node.stop()
     client.expect_closed(0x8B)
-    assert world.node.server.asking.waiting == 0
+    assert world.node.server.permissions.asking.waiting == 0
 
 
 # ── a reload ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -30,8 +30,8 @@ class LineWorld(World):
 
     def _open(self, server: Any) -> Line:
         line: Line = server.hub.commits.open_line("group 7")
-        server.queue_manager.declare(QueueSpec(name="far"), line)
-        server.queue_manager.declare(QueueSpec(name="near"))
+        server.queues.manager.declare(QueueSpec(name="far"), line)
+        server.queues.manager.declare(QueueSpec(name="near"))
         return line
 
     def commit(self) -> None:

@@ -34,7 +34,7 @@ def tenant(node: Node, name: str) -> Tenant:
 
 def declare(node: Node, name: str) -> None:
     for spec in specs_of(name):
-        node.call(lambda server, spec=spec: QueueAdmin(server.queue_manager).declare(spec))     # type: ignore[misc]
+        node.call(lambda server, spec=spec: QueueAdmin(server.queues.manager).declare(spec))     # type: ignore[misc]
 
 
 def settle(node: Node) -> None:
@@ -59,8 +59,8 @@ def end(server: Any, name: bytes) -> None:
     for address, session in list(server.broker.sessions.items()):
         if address[0] == name:
             server.broker.end_session(session)
-    for address in [address for address in server.queue_manager.queues if address[0] == name]:
-        server.queue_manager.delete(address)
+    for address in [address for address in server.queues.manager.queues if address[0] == name]:
+        server.queues.manager.delete(address)
     server.amqp091.exchanges.end_vhost(name)
     server.hub.namespaces.end(server.hub.namespaces[name])
 

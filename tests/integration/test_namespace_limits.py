@@ -39,9 +39,7 @@ def about(node: Node, name: str = "shop") -> dict[str, Any]:
 
 
 def namespaces_of(server: Server) -> Any:
-    from fluxmq.app import namespaces
-
-    return namespaces.port(server, ())
+    return server.namespace_admin(())
 
 
 def client(node: Node, client_id: str, namespace: str = "shop", **options: Any) -> Client:
@@ -133,7 +131,7 @@ def test_bytes(start: Start) -> None:
     for _ in range(2):
         mqtt.receive()
     mqtt.expect_quiet()
-    node.call(lambda server: server.queue_clock.tick())
+    node.call(lambda server: server.queues.clock.tick())
     mqtt.publish("$queue/q", bytes(50_000), 1)  # what was settled makes room
 
 

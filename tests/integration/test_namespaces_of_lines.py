@@ -50,7 +50,7 @@ def test_what_another_node_says_is_in_the_namespaces_of_its_names(tmp_path: Path
         for name in ("/", "a", "b"):
             for spec in specs_of(name):
                 theirs.call(lambda server, spec=spec:       # type: ignore[misc]
-                            QueueAdmin(server.queue_manager).declare(spec))
+                            QueueAdmin(server.queues.manager).declare(spec))
         tenants = [Tenant(name, theirs.listens("mqtt.tcp.plain"), theirs.listens("amqp091.plain"))
                    for name in ("/", "a", "b")]
         interleave(tenants, LIFE, Random(1))
@@ -61,7 +61,7 @@ def test_what_another_node_says_is_in_the_namespaces_of_its_names(tmp_path: Path
         wanted = theirs.call(lambda server: (
             {(one.namespace.text, one.name): one.number for one in server.broker.sessions.values()},
             {(state.queue.namespace.text, state.spec.namespace, state.queue.name): state.queue.depth
-             for state in server.queue_manager.states.values()},
+             for state in server.queues.manager.states.values()},
             {one.text: sorted((topic, kept.payload) for topic, kept in one.topics.retained)
              for one in server.hub.namespaces.values()}))
         their_numbers = numbers(theirs)
@@ -74,7 +74,7 @@ def test_what_another_node_says_is_in_the_namespaces_of_its_names(tmp_path: Path
 
         def follow(server: Any) -> Any:
             line = server.hub.commits.open_line("their journal")
-            queues = QueueLine(server.queue_manager, line)
+            queues = QueueLine(server.queues.manager, line)
             sessions = SessionLine(server.broker, line, lambda kind, number, body: None)
             for batch in batches:
                 sessions.apply(batch)
@@ -118,7 +118,7 @@ def test_an_upgrade_that_crashes_before_its_first_checkpoint(tmp_path: Path, arc
             settle(node)
             found.append((numbers(node), node.call(lambda server: {
                 one.text: ({name for where, name in server.broker.sessions if where == one.name},
-                           {name: state.queue.depth for (where, name), state in server.queue_manager.queues.items()
+                           {name: state.queue.depth for (where, name), state in server.queues.manager.queues.items()
                             if where == one.name},
                            {topic for topic, _ in one.topics.retained},
                            set(server.amqp091.exchanges.add_vhost(one.name).exchanges))

@@ -114,7 +114,7 @@ def test_who_has_gone_meanwhile_leaves_nothing(world: OwnedWorld) -> None:
         client.transport.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.transport.close()                    # a reset, which is seen although nothing is read
     world.directory.wait_asked(b"c", 0)             # the questions were cancelled
-    assert world.awaited() == 0 and world.node.call(lambda server: server.asking.waiting) == 0
+    assert world.awaited() == 0 and world.node.call(lambda server: server.permissions.asking.waiting) == 0
     wait_until(lambda: {name: count for name, count in live_objects().items() if name in before} == before)
     assert world.node.call(lambda server: b"c" not in server.broker.sessions)
 

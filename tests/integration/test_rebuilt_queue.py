@@ -28,7 +28,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def of(server: Any, name: bytes) -> tuple[Any, Any]:
-    return server.queue_manager, server.queue_manager.queues[b"/", name]
+    return server.queues.manager, server.queues.manager.queues[b"/", name]
 
 
 def take_snapshot(node: Node, name: bytes = b"q") -> bytes:

@@ -341,7 +341,7 @@ def miscounted(server: Server) -> list[str]:
     """The namespaces whose count of bytes is not the sum of what is there."""
     found = []
     for namespace in server.hub.namespaces.values():
-        queues = [queue for queue in server.queue_manager.states if queue.namespace is namespace]
+        queues = [queue for queue in server.queues.manager.states if queue.namespace is namespace]
         kept = namespace.topics.retained_bytes + sum(
             session.queued_bytes for session in server.broker.sessions.values() if session.namespace is namespace)
         kept += sum(log.kept_bytes for queue in queues for log in (

@@ -57,12 +57,12 @@ class Node:
 
     def listens(self, slot: str) -> tuple[str, int]:
         """The address of a listener, such as `mqtt.websocket.plain`."""
-        [bound] = [bound for path, _, bound in self.server.listeners if path == f"server.{slot}"]
+        [bound] = [bound for path, _, bound in self.server.listeners.opened if path == f"server.{slot}"]
         return bound[0]
 
     @property
     def address(self) -> tuple[str, int]:
-        return self.server.listeners[0][2][0]
+        return self.server.listeners.opened[0][2][0]
 
     def call(self, what: Callable[[Server], T]) -> T:
         """Runs it on the loop's thread; its result."""

@@ -68,8 +68,7 @@ class Recorded:
         self.node = node
 
         async def begin(server: Server) -> Recording:
-            assert server.recorder is not None
-            recording = await server.recorder.attach(ring_bytes)
+            recording = await server.recording.recorder.attach(ring_bytes)
             assert recording.told is not None
             await recording.told
             return recording
@@ -93,7 +92,7 @@ class Recorded:
 
     def end(self) -> list[Entry]:
         """Ends the recording; everything."""
-        self.node.call(lambda server: server.recorder.end(self.recording))
+        self.node.call(lambda server: server.recording.recorder.end(self.recording))
         self.take()
         assert self.reader.ended
         return self.entries

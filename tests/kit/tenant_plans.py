@@ -183,7 +183,7 @@ def book(tenant: Tenant) -> dict[str, Any]:
 
 def state_of(server: Any, name: str) -> dict[str, Any]:
     """What the node has in one namespace."""
-    manager, raw = server.queue_manager, name.encode()
+    manager, raw = server.queues.manager, name.encode()
     exchanges = server.amqp091.exchanges.vhosts.get(raw)
     return {
         "sessions": {client: (dict(session.subscriptions), session.queued)

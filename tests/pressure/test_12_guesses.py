@@ -166,7 +166,7 @@ def test_what_a_ban_overtakes_does_not_tell_which_password_was_right(tmp_path: P
         wait_until(lambda: node.call(lambda server: sum(
             connection.paused != 0 for connection in server.poller.connections.values())) == 4)
         for _ in range(10):
-            node.call(lambda server: server.guard.failed(bytes((127, 0, 0, 1)), "anna", lambda: None))
+            node.call(lambda server: server.admission.guard.failed(bytes((127, 0, 0, 1)), "anna", lambda: None))
         release.set()
         assert [client.expect(Connack).reason for client in clients] == [BANNED] * 2
         texts = [each.expect_close(403) for each in by_amqp]

@@ -90,7 +90,7 @@ class World:
         return self.seen
 
     def asking(self) -> int:
-        return self.node.call(lambda server: server.asking.waiting)
+        return self.node.call(lambda server: server.permissions.asking.waiting)
 
     def stop(self) -> None:
         self.listener.close()
@@ -148,4 +148,4 @@ def test_connections_that_are_asked_about(world: World, plans: list[tuple[str, l
         mine = [topic for topic in found if topic.split("/")[1] == speaker.name]
         assert mine == speaker.expected()
     assert world.decider.questions.empty()
-    assert world.node.call(lambda server: (server.asking.waiting, server.hub.awaited)) == (0, 0)
+    assert world.node.call(lambda server: (server.permissions.asking.waiting, server.hub.awaited)) == (0, 0)

@@ -47,7 +47,7 @@ class House:
 
     def ask(self, verb: str, what: Any) -> object:
         def run(server: Any) -> object:
-            admin = QueueAdmin(server.queue_manager)
+            admin = QueueAdmin(server.queues.manager)
             try:
                 if verb == "declare":
                     return admin.declare(what)
@@ -73,14 +73,14 @@ class House:
         try:
             for tenant in self.tenants:
                 clear_up(tenant, lambda namespace, queue: self.node.call(
-                    lambda server: server.queue_manager.delete((namespace.encode(), queue.encode()))
-                    if (namespace.encode(), queue.encode()) in server.queue_manager.queues else None))
+                    lambda server: server.queues.manager.delete((namespace.encode(), queue.encode()))
+                    if (namespace.encode(), queue.encode()) in server.queues.manager.queues else None))
             wait_until(lambda: not self.node.call(lambda server: server.poller.connections))
             left = self.node.call(lambda server: {one.text: (one.sessions, one.queues, list(one.topics.retained))
                                                   for one in server.hub.namespaces.values()})
             assert left == {name: (0, 0, []) for name in TENANTS}
             assert self.node.call(lambda server: (len(server.broker.sessions), len(server.broker.groups),
-                                                  len(server.queue_manager.queues))) == (0, 0, 0)
+                                                  len(server.queues.manager.queues))) == (0, 0, 0)
         finally:
             self.node.stop()
 

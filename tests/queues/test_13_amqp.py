@@ -34,7 +34,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     one = Node(tmp_path, {"server.admin_socket": tmp_path / "s"})
     try:
         for spec in ({"name": "q"}, {"name": "s", "type": "stream"}):
-            one.call(lambda server, spec=spec: QueueAdmin(server.queue_manager).declare(spec))  # type: ignore[misc]
+            one.call(lambda server, spec=spec: QueueAdmin(server.queues.manager).declare(spec))  # type: ignore[misc]
         yield one
     finally:
         one.stop()
@@ -42,7 +42,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def put(node: Node, queue: str, exchange: bytes, key: bytes, payload: bytes = b"x", properties: bytes = RAW) -> None:
     def append(server: Any) -> int:
-        found = server.queue_manager.queues[b"/", queue.encode()].queue
+        found = server.queues.manager.queues[b"/", queue.encode()].queue
         return int(found.append_message(address_of(exchange, key), payload, properties=properties, format=AMQP))
 
     assert node.call(append) == 0
@@ -54,7 +54,7 @@ def publish(node: Node, key: bytes, payload: bytes, properties: bytes = b"") -> 
 
 def bind(node: Node, queue: str, key: bytes) -> None:
     node.call(lambda server: server.hub.targets.bind_queue(
-        server.queue_manager.queues[b"/", queue.encode()].queue, key))
+        server.queues.manager.queues[b"/", queue.encode()].queue, key))
 
 
 def published(packet: Publish) -> list[tuple[str, str]]:
@@ -140,7 +140,7 @@ def test_a_message_that_a_header_retains(node: Node, connect: Connect) -> None:
 
 def test_a_binding_makes_publishers_wait_for_the_disk_and_outlives_what_is_full(node: Node, connect: Connect) -> None:
     """QoS 1 is acknowledged although the queue takes no more."""
-    node.call(lambda server: QueueAdmin(server.queue_manager).declare(
+    node.call(lambda server: QueueAdmin(server.queues.manager).declare(
         {"name": "full", "overflow": "reject-publish", "limits": {"max_depth": 1}}))
     bind(node, "full", b"a.*")
     client = connect(node)
@@ -148,7 +148,7 @@ def test_a_binding_makes_publishers_wait_for_the_disk_and_outlives_what_is_full(
     client.publish("a/b", b"1", 1, expect=0)
     assert node.call(lambda server: server.hub.ledger.records) == records + 1
     client.publish("a/b", b"2", 1, expect=0)
-    assert node.call(lambda server: server.queue_manager.queues[b"/", b"full"].queue.depth) == 1
+    assert node.call(lambda server: server.queues.manager.queues[b"/", b"full"].queue.depth) == 1
 
 
 def test_an_operator_sees_it_as_amqp_does_alive_and_dead(node: Node, connect: Connect, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_names_that_look_alike_are_for_all(node: Node, connect: Connect) -> None
 def test_what_queues_held_is_there_after_a_restart(tmp_path: Path, connect: Connect) -> None:
     first = Node(tmp_path)
     try:
-        first.call(lambda server: QueueAdmin(server.queue_manager).declare({"name": "q"}))
+        first.call(lambda server: QueueAdmin(server.queues.manager).declare({"name": "q"}))
         put(first, "q", b"orders", b"eu.west")
         client = connect(first)
         client.subscribe("nothing")  # a turn of the loop

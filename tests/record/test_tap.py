@@ -332,7 +332,7 @@ def test_a_full_ring_loses_whole_entries_and_counts_them(node: Node) -> None:
     assert recorded_bytes + lost[1] == len(wire.sent) + len(wire.got) + len(heard.sent) + len(heard.got)
     at = next(i for i, entry in enumerate(recorded.entries) if entry.kind == LOST)
     assert b"after" in recorded.entries[at + 1].data
-    assert node.call(lambda server: server.recorder.totals()["lost_entries"]) == lost[0]
+    assert node.call(lambda server: server.recording.recorder.totals()["lost_entries"]) == lost[0]
 
 
 def test_one_recording_at_a_time(node: Node) -> None:
@@ -346,8 +346,8 @@ def test_one_recording_at_a_time(node: Node) -> None:
 def test_a_reader_that_takes_no_more_ends_the_recording(node: Node) -> None:
     recorded = Recorded(node)
     recorded.reader.stop()
-    node.call(lambda server: server.recorder.tick())
-    assert not node.call(lambda server: server.recorder.recording)
+    node.call(lambda server: server.recording.recorder.tick())
+    assert not node.call(lambda server: server.recording.recorder.recording)
     assert recorded.reader.ended
 
 

@@ -51,7 +51,7 @@ def fill(node: Node, part: str) -> None:
     if part == "first":
         for name, kind in (("orders", "classic"), ("events", "stream")):
             node.call(lambda server, name=name, kind=kind:  # type: ignore[misc]
-                      QueueAdmin(server.queue_manager).declare({"name": name, "type": kind}))
+                      QueueAdmin(server.queues.manager).declare({"name": name, "type": kind}))
         away.subscribe("news/#", qos=2)
         away.drop()
         wait_until(lambda: node.call(lambda server: not server.broker.sessions[b"/", b"away"].connected))

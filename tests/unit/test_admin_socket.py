@@ -176,7 +176,7 @@ def test_the_broker_opens_it_where_the_configuration_says(run: Callable[..., Non
         server = broker(*[text.format(dir=tmp_path) for text in sets])
         try:
             server.initialize()
-            server.queues = FakeQueues()
+            server.queues.admin = FakeQueues()
             await server.start()
             out = io.StringIO()
             server.announce(out)
@@ -197,7 +197,7 @@ def test_a_socket_that_was_asked_for_and_cannot_be_ends_the_start(run: Callable[
             server = broker("storage.type=memory", f"server.admin_socket={path}")
             try:
                 server.initialize()
-                server.queues = FakeQueues()
+                server.queues.admin = FakeQueues()
                 with pytest.raises(BindError, match=f"^server.admin_socket: cannot listen on .*{why}"):
                     await server.start()
             finally:

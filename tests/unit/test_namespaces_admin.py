@@ -13,7 +13,6 @@ from kit.node import Node
 from oracle.mqtt import Will as OracleWill
 
 from fluxmq.admin.metrics import Metrics
-from fluxmq.app import namespaces
 from fluxmq.app.server import Server
 from fluxmq.edge.mqtt.clients import MqttClients
 from fluxmq.engine.namespaces import NamespaceAdmin
@@ -45,7 +44,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def admin(server: Server) -> NamespaceAdmin:
-    return namespaces.port(server, ())
+    return server.namespace_admin(())
 
 
 def connect(server: Server, name: bytes, client_id: bytes, *, expiry_s: int = EXPIRY_NEVER, will: Will | None = None,
@@ -69,7 +68,7 @@ def fill(server: Server, name: bytes) -> list[Carrier]:
         broker.subscribe(session, b"$share/g/jobs", 1, 0)
         broker.subscribe(session, b"a/#", 1, 0)
     broker.disconnect(away, lost, publish_will=True)
-    server.queues.declare({"name": "q", "namespace": name.decode(), "topics": ["a/#"]})
+    server.queues.admin.declare({"name": "q", "namespace": name.decode(), "topics": ["a/#"]})
     exchanges = server.amqp091.exchanges
     exchanges.add_vhost(name)
     exchanges.declare(name, b"x", b"fanout", durable=True)
@@ -128,7 +127,7 @@ def test_all_that_is_in_it_goes_and_nothing_else(node: Node) -> None:
         assert broker.wills_published == wills and broker.state_bytes == state_bytes
         assert port.list_namespaces() == before and not any(one.told for one in others)
         assert not [key for key in broker.groups if key[0] is former]
-        assert not [key for key in (*broker.sessions, *server.queue_manager.queues) if key[0] == b"shop"]
+        assert not [key for key in (*broker.sessions, *server.queues.manager.queues) if key[0] == b"shop"]
         assert b"shop" not in server.amqp091.exchanges.vhosts and server.amqp091.find_virtual_host("shop") is None
         # another one of this name is empty, and is another one
         assert port.create("shop") == "created"
@@ -195,7 +194,7 @@ def test_clients_of_mqtt_are_told_and_those_of_another_namespace_are_not(node: N
     everybody: dict[str, list[Client]] = {}
     for name in ("/", "shop"):
         into(node, name)
-        node.call(lambda server, name=name: server.queues.declare({"name": "jobs", "namespace": name}))
+        node.call(lambda server, name=name: server.queues.admin.declare({"name": "jobs", "namespace": name}))
         worker, watcher = Client(node.address), Client(node.address)
         worker.connect("worker", properties=EXPIRY, will=OracleWill(topic="wills", payload=b"gone", qos=1))
         watcher.connect("watcher", properties=EXPIRY)
@@ -243,7 +242,7 @@ def test_a_client_of_amqp_with_messages_in_hand_and_queues_of_its_own(tmp_path: 
             client.send("basic.consume", 0, queue, b"", False, False, False, False, [], channel=1)
             client.expect("basic.consume-ok", 1)
             assert client.recv().name == "basic.deliver" and client.recv() and client.recv()
-        port = lambda server: namespaces.port(server, (server.amqp091.clients,))  # noqa: E731
+        port = lambda server: server.namespace_admin((server.amqp091.clients,))  # noqa: E731
         gone = node.call(lambda server: port(server).delete("shop"))
         assert gone == {"connections": 1, "sessions": 0, "queues": 2, "messages": 2, "retained": 0}
         client.expect_close(320)

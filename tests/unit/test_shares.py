@@ -212,7 +212,7 @@ def by_hand(node: Node) -> Later:
     later = Later()
 
     def take_over(server: Server) -> None:
-        for _, listener, _ in server.listeners:
+        for _, listener, _ in server.listeners.opened:
             listener.front.shares = Shares(later)  # type: ignore[attr-defined]
 
     node.call(take_over)

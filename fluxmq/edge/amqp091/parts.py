@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fluxmq.edge.amqp091.options import FrontOptions
     from fluxmq.edge.amqp091.tally import Tally
     from fluxmq.edge.asking import Asking
-    from fluxmq.engine.ports_guard import Guard
+    from fluxmq.engine.ports.guard import Guard
 
 __all__ = ["FrontParts"]
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from fluxmq.edge.mqtt.options import FrontOptions
     from fluxmq.edge.mqtt.tally import Tally
     from fluxmq.engine.broker import Broker
-    from fluxmq.engine.ports_access import Authority
-    from fluxmq.engine.ports_guard import Guard
+    from fluxmq.engine.ports.access import Authority
+    from fluxmq.engine.ports.guard import Guard
 
 __all__ = ["FrontParts"]
 
