@@ -42,6 +42,7 @@ from fluxmq._core.errors import StorageError
 from fluxmq.admin.bans import lift_bans, list_bans
 from fluxmq.admin.bodies import Message, Messages, Replay, Seek, shown_message, to_publish
 from fluxmq.admin.clients import disconnect_client, list_clients, show_client
+from fluxmq.admin.dead_letters import replay_dead_letters
 from fluxmq.admin.http import Answer, Request, Stream
 from fluxmq.admin.namespaces import create_namespace, delete_namespace, list_namespaces, show_namespace
 from fluxmq.admin.pages import PAGE_WORDS, accepts_pages, browse_page
@@ -329,8 +330,8 @@ class AdminRoutes:
         return _json(200, {"groups": self._queues.groups(call.names[0])})
 
     async def _seek(self, call: _Call) -> Answer:
-        asked = msgspec.json.decode(call.body, type=Seek)
-        positions = self._queues.seek(call.names[0], call.names[1], asked.position, asked.partition)
+        seek = msgspec.json.decode(call.body, type=Seek)
+        positions = self._queues.seek(call.names[0], call.names[1], seek.position, seek.partition)
         await self._durable()
         return _json(200, {"positions": positions})
 
@@ -349,49 +350,10 @@ class AdminRoutes:
             call.names[0], position, count, limits.ADMIN_BROWSE_BYTES_MAX))
 
     async def _dead_replay(self, call: _Call) -> Answer:
-        """In steps, each a batch of its own; what else the node has to do goes on between them."""
-        asked = msgspec.json.decode(call.body or b"{}", type=Replay)
-        name, max_count = call.names[0], limits.ADMIN_REPLAY_MAX
-        counts = [asked.count] if asked.messages is None else [asked.count, len(asked.messages)]
-        if not all(1 <= count <= max_count for count in counts):
-            raise _invalid(f"1 to {max_count} dead letters at once")
-        if asked.messages is None:
-            replayed = await self._replay_oldest(name, asked.count)
-        else:
-            replayed = 0
-            for at in range(0, len(asked.messages), _STEP):
-                some = asked.messages[at:at + _STEP]
-                more = True
-                while more:
-                    try:
-                        step = self._queues.dead_replay(name, some, len(some))
-                    except QueueRefused:
-                        if not replayed:
-                            raise
-                        return await self._replayed(replayed)
-                    replayed, more = replayed + step.moved, step.more
-                    await asyncio.sleep(_LOADING_SECONDS if more and not step.moved else 0)
-        return await self._replayed(replayed)
-
-    async def _replayed(self, replayed: int) -> Answer:
+        replayed = await replay_dead_letters(
+            self._queues, call.names[0], msgspec.json.decode(call.body or b"{}", type=Replay))
         await self._durable()
         return _json(200, {"replayed": replayed})
-
-    async def _replay_oldest(self, name: str, count: int) -> int:
-        left = count
-        while left:
-            asked = min(left, _STEP)
-            try:
-                step = self._queues.dead_replay(name, None, asked)
-            except QueueRefused:
-                if left == count:
-                    raise
-                break
-            left -= step.moved
-            if step.moved < asked and not step.more:
-                break
-            await asyncio.sleep(0 if step.moved else _LOADING_SECONDS)
-        return count - left
 
     async def _dead_purge(self, call: _Call) -> Answer:
         purged = self._queues.dead_purge(call.names[0])

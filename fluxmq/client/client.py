@@ -208,9 +208,9 @@ class Client(Publisher):
         if self._ended:
             return
         self._ended, self._error = True, error
-        told = error or NotConnected("the client was closed")
-        self._fail_all(told)
-        self._subscriptions.fail(told)
+        reason = error or NotConnected("the client was closed")
+        self._fail_all(reason)
+        self._subscriptions.fail(reason)
         self.messages.wake()
         if hasattr(self, "_came"):
             self._came.set()

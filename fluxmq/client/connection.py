@@ -234,9 +234,9 @@ class Connection(ClientMachine):
             self._tell()
 
     def _tell(self) -> None:
-        told, self._on_closed = self._on_closed, None
-        if told is not None:
-            told(self._error, self._reason)
+        on_closed, self._on_closed = self._on_closed, None
+        if on_closed is not None:
+            on_closed(self._error, self._reason)
 
     # What the machine calls
 
@@ -255,8 +255,8 @@ class Connection(ClientMachine):
         if self._answer.done():
             return
         if connack.reason_code:
-            said = properties.text("reason_string") or reason_text(connack.reason_code, self.version)
-            self._error = ConnectRefused(connack.reason_code, f"the server refused the connection: {said}")
+            why = properties.text("reason_string") or reason_text(connack.reason_code, self.version)
+            self._error = ConnectRefused(connack.reason_code, f"the server refused the connection: {why}")
             self._answer.set_exception(self._error)
             return
         self._answer.set_result(ConnAck(connack.session_present, connack.reason_code, properties))
@@ -265,9 +265,9 @@ class Connection(ClientMachine):
 
     def dismissed(self, disconnect: Disconnect) -> None:
         properties = Properties(disconnect.properties)
-        said = properties.text("reason_string") or reason_text(disconnect.reason_code, self.version)
+        why = properties.text("reason_string") or reason_text(disconnect.reason_code, self.version)
         self._reason = disconnect.reason_code
-        self._close(ConnectionLost(disconnect.reason_code, f"the server closed the connection: {said}"))
+        self._close(ConnectionLost(disconnect.reason_code, f"the server closed the connection: {why}"))
 
     # What the transport calls
 

@@ -145,8 +145,8 @@ class Publisher(ClientBase):
             raise SessionLost("the server has no session any more; it is not known whether it took the message")
         properties = Properties(publishing.told or ())
         if reason >= 0x80:
-            said = properties.text("reason_string") or reason_text(reason)
-            raise PublishRefused(reason, f"the server did not take the message: {said}")
+            why = properties.text("reason_string") or reason_text(reason)
+            raise PublishRefused(reason, f"the server did not take the message: {why}")
         return PublishResult(reason, properties)
 
     async def flush(self) -> None:

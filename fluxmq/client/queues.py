@@ -32,22 +32,22 @@ class Queue:
         self.subscriptions = subscriptions
         self.name = name
 
-    def _asked(self, key: str | None, priority: int | None, delay_s: float | None, not_before: datetime | None,
+    def _properties(self, key: str | None, priority: int | None, delay_s: float | None, not_before: datetime | None,
                producer: tuple[str, int] | None, user: User, properties: PropertyList | None) -> Properties:
-        asked: list[tuple[str, str]] = list(user.items() if isinstance(user, Mapping) else user)
+        pairs: list[tuple[str, str]] = list(user.items() if isinstance(user, Mapping) else user)
         if key is not None:
-            asked.append(("partition-key", key))
+            pairs.append(("partition-key", key))
         if priority is not None:
-            asked.append(("priority", str(priority)))
+            pairs.append(("priority", str(priority)))
         if delay_s is not None:
-            asked.append(("x-delay", str(round(delay_s * 1000))))
+            pairs.append(("x-delay", str(round(delay_s * 1000))))
         if not_before is not None:
-            asked.append(("not-before", str(_milliseconds(not_before))))
+            pairs.append(("not-before", str(_milliseconds(not_before))))
         if producer is not None and (not isinstance(producer, tuple) or len(producer) != 2):
             raise UsageError(f"producer is (id, sequence), not {producer!r}")
         if producer is not None:
-            asked += [("producer-id", producer[0]), ("producer-sequence", str(producer[1]))]
-        return Properties(properties or (), user=asked)
+            pairs += [("producer-id", producer[0]), ("producer-sequence", str(producer[1]))]
+        return Properties(properties or (), user=pairs)
 
     async def publish(self, payload: Payload = b"", *, key: str | None = None, routing_key: str = "",
                       priority: int | None = None, delay_s: float | None = None, not_before: datetime | None = None,
@@ -59,7 +59,7 @@ class Queue:
         delivered before. producer: (id, sequence), of which one message is kept however often it is published. user:
         further user properties. Raises as Client.publish; PublishRefused says why in words.
         """
-        return await self.client.publish(self.topic(routing_key), payload, qos, False, self._asked(
+        return await self.client.publish(self.topic(routing_key), payload, qos, False, self._properties(
             key, priority, delay_s, not_before, producer, user, properties))
 
     def publish_nowait(self, payload: Payload = b"", *, key: str | None = None, routing_key: str = "",
@@ -67,7 +67,7 @@ class Queue:
                        producer: tuple[str, int] | None = None, user: User = (), qos: int = 1,
                        properties: PropertyList | None = None) -> Publishing:
         """As publish, without waiting; raises as Client.publish_nowait."""
-        return self.client.publish_nowait(self.topic(routing_key), payload, qos, False, self._asked(
+        return self.client.publish_nowait(self.topic(routing_key), payload, qos, False, self._properties(
             key, priority, delay_s, not_before, producer, user, properties))
 
     def topic(self, routing_key: str = "") -> str:
@@ -92,16 +92,16 @@ class Queue:
         numbers = {"prefetch": prefetch, "visibility-timeout": visibility_timeout_s, "max-retries": max_retries,
                    "initial-backoff": initial_backoff_s, "max-backoff": max_backoff_s,
                    "backoff-multiplier": backoff_multiplier}
-        asked = [("ack", ack)]
+        pairs = [("ack", ack)]
         if group is not None:
-            asked.append(("consumer-group", group))
-        asked += [(name, _number(value)) for name, value in numbers.items() if value is not None]
+            pairs.append(("consumer-group", group))
+        pairs += [(name, _number(value)) for name, value in numbers.items() if value is not None]
         if exclusive:
-            asked.append(("exclusive", "true"))
+            pairs.append(("exclusive", "true"))
         if offset is not None:
-            asked.append(("offset", _offset(offset)))
+            pairs.append(("offset", _offset(offset)))
         topic_filter = self.topic() if routing == "#" else self.topic(routing)
-        return QueueConsumer(self, topic_filter, qos, Properties(user=asked), manual=ack == "manual")
+        return QueueConsumer(self, topic_filter, qos, Properties(user=pairs), manual=ack == "manual")
 
 
 class QueueMessage:

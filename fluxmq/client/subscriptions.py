@@ -79,7 +79,7 @@ class Subscription:
         self.previous: Subscription | None = None       # whose place it takes, if the server agrees
 
     @property
-    def asked(self) -> bool:
+    def pending(self) -> bool:
         """Whether somebody waits for SUBACK."""
         return self.answer is not None and not self.answer.done()
 
@@ -145,7 +145,7 @@ class Subscriptions:
     async def _settled(self, topic_filter: str) -> Subscription | None:
         """Wait until nobody else waits for an answer about this filter. Whose it is."""
         self._client.check_ended(closed=NotConnected)
-        while (entry := self._entries.get(topic_filter)) is not None and entry.answer is not None and entry.asked:
+        while (entry := self._entries.get(topic_filter)) is not None and entry.answer is not None and entry.pending:
             self._client.waiting(1)
             try:
                 await asyncio.wait([entry.answer])
@@ -194,7 +194,7 @@ class Subscriptions:
         try:
             while (answer := await self._unsubscribed(topic_filters)) is None:
                 pass            # the connection ended before UNSUBACK: on the next one again
-            codes, told = answer
+            codes, properties = answer
             for name, code in zip(topic_filters, codes, strict=False):
                 if code >= 0x80 and name in gone:
                     gone[name].ending = False
@@ -209,7 +209,7 @@ class Subscriptions:
                     self._expect_late(entry)
         refused = next((code for code in codes if code >= 0x80), 0)
         if refused:
-            raise SubscribeRefused(refused, told.text("reason_string") or reason_text(refused))
+            raise SubscribeRefused(refused, properties.text("reason_string") or reason_text(refused))
 
     async def end(self, entry: Subscription) -> None:
         """Unsubscribe it, if the client still lives."""
@@ -257,9 +257,9 @@ class Subscriptions:
             def done(_: int, codes: list[int], entry: Subscription = entry) -> None:
                 entry.granted = codes[0]
                 if codes[0] >= 0x80:
-                    said = Properties(connection.told).text("reason_string") or reason_text(codes[0])
+                    why = Properties(connection.told).text("reason_string") or reason_text(codes[0])
                     self._failed(entry, SubscribeRefused(
-                        codes[0], f"the server did not take {entry.topic_filter!r}: {said}"))
+                        codes[0], f"the server did not take {entry.topic_filter!r}: {why}"))
                 entry.settle()
 
             entry.granted, entry.sent_on = -1, connection
@@ -271,7 +271,7 @@ class Subscriptions:
 
     def _failed(self, entry: Subscription, error: Exception) -> None:
         """Who asked hears it; of one that was to be made again, whoever reads it, or the loop."""
-        if entry.asked:
+        if entry.pending:
             entry.error = error
             self._take_back(entry)      # now: the next packet may be a message
         elif entry.alone and entry.inbox is not None:

@@ -116,31 +116,31 @@ class ChannelMethods:
                         client.fields() | {"user": client.identity, "exchange": text(exchange), "key": text(key)})
         return allowed
 
-    def end_channel(self, client: Client, number: int, told: m.ChannelClose | m.ChannelCloseOk | None) -> None:
-        """What it had is ready again; its consumers are no more. told: what the client is sent when that is so. If it
+    def end_channel(self, client: Client, number: int, reply: m.ChannelClose | m.ChannelCloseOk | None) -> None:
+        """What it had is ready again; its consumers are no more. reply: what the client is sent when that is so. If it
         takes more than this turn's share, nothing else of the connection is handled until then."""
         channel = client.connection.channels.get(number)
         if channel is None or channel.state is None:
-            self._tell_closed(client, number, told)
+            self._tell_closed(client, number, reply)
             return
         state, channel.state = channel.state, None
         channel.begin_closing()
-        if not self.departures.begin(self._leave(client, channel, state, told)) and not client.connection.ended:
+        if not self.departures.begin(self._leave(client, channel, state, reply)) and not client.connection.ended:
             client.hold(HOLD_CHANNEL)
 
-    def _leave(self, client: Client, channel: Channel, state: ChannelState, told: Any) -> Iterator[None]:
+    def _leave(self, client: Client, channel: Channel, state: ChannelState, reply: Any) -> Iterator[None]:
         yield from self.consumers.leave_all(channel, state)
         channel.close()
         if not client.connection.ended:
             if client.connection.channels.get(channel.number) is channel:
-                self._tell_closed(client, channel.number, told)
+                self._tell_closed(client, channel.number, reply)
             client.release(HOLD_CHANNEL)
 
     @staticmethod
-    def _tell_closed(client: Client, number: int, told: m.ChannelClose | m.ChannelCloseOk | None) -> None:
-        if told is not None:
-            client.connection.close_channel(number, await_ok=isinstance(told, m.ChannelClose))
-            if client.connection.write_behind(told.frame(number)) and isinstance(told, m.ChannelCloseOk):
+    def _tell_closed(client: Client, number: int, reply: m.ChannelClose | m.ChannelCloseOk | None) -> None:
+        if reply is not None:
+            client.connection.close_channel(number, await_ok=isinstance(reply, m.ChannelClose))
+            if client.connection.write_behind(reply.frame(number)) and isinstance(reply, m.ChannelCloseOk):
                 client.closing |= {number}
 
     def tick(self, client: Client) -> None:
@@ -234,11 +234,11 @@ class ChannelMethods:
 
     def _named(self, client: Client, state: ChannelState, name: str) -> bytes:
         """The queue that a method is about; an empty name is the one declared last on this channel."""
-        found = wire(name) or state.last_queue
-        if not found:
+        queue_name = wire(name) or state.last_queue
+        if not queue_name:
             raise ProtocolError(ReplyCode.NOT_FOUND, "no previously declared queue")
-        self._use_queue(client, text(found))
-        return found
+        self._use_queue(client, text(queue_name))
+        return queue_name
 
     def _use_queue(self, client: Client, name: str) -> None:
         if not self.permissions.may_use_queue(client, name):

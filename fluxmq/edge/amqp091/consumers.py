@@ -163,8 +163,8 @@ class Consumers(QueueListener):
     def _tell_cancelled(state: ChannelState, consumer: Consumer) -> None:
         del state.consumers[consumer.tag]
         if CANCEL_NOTIFY in state.client.capabilities:
-            told = m.BasicCancel(consumer_tag=consumer.tag, no_wait=True)
-            state.client.connection.write(told.frame(state.channel.number))
+            cancel = m.BasicCancel(consumer_tag=consumer.tag, no_wait=True)
+            state.client.connection.write(cancel.frame(state.channel.number))
 
     def get_one(self, state: ChannelState, queue: Queue, *, no_ack: bool, waited: bool = False) -> None:
         """Basic.Get: a message that is ready now, or Basic.Get-Empty."""

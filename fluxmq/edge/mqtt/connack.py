@@ -74,9 +74,9 @@ def refuse(connection: Connection, client: Client | None, reason: int, text: str
     if connection.version == 5:
         most = client.packet_size_max if client is not None else PACKET_SIZE_UNLIMITED
         reference = client.login.reference if client is not None and client.login is not None else ""
-        where: list[Any] = [(Property.SERVER_REFERENCE, reference)] if reference else []
-        said: list[Any] = [(Property.REASON_STRING, text[:REASON_STRING_MAX])]
-        for properties in (where + said, where, []):
+        other_node: list[Any] = [(Property.SERVER_REFERENCE, reference)] if reference else []
+        reason_string: list[Any] = [(Property.REASON_STRING, text[:REASON_STRING_MAX])]
+        for properties in (other_node + reason_string, other_node, []):
             answer = ConnAck(reason_code=reason, properties=properties)
             data = encode_packet(answer, 5)
             if len(data) <= most:

@@ -252,9 +252,9 @@ class Connecting:
         client.name = client.client_id.encode()
         namespace = client.namespace = find_namespace(self.front, client)
         will = self._will(client)
-        wanted = cast(int, packet.get(Property.SESSION_EXPIRY_INTERVAL, 0)) if v5 else (
+        requested_s = cast(int, packet.get(Property.SESSION_EXPIRY_INTERVAL, 0)) if v5 else (
             0 if packet.clean_start else EXPIRY_NEVER)
-        expiry_s = self.front.broker.cap_expiry(wanted)
+        expiry_s = self.front.broker.cap_expiry(requested_s)
         keep_alive = packet.keep_alive
         if v5 and options.keep_alive_max_s and not 0 < keep_alive <= options.keep_alive_max_s:
             keep_alive = options.keep_alive_max_s
@@ -266,8 +266,9 @@ class Connecting:
         client.present = present
         client.login = None
         if v5:
-            answer = accepted_v5(options, client, packet, present, assigned, expiry_s if expiry_s != wanted else None,
-                                 keep_alive if keep_alive != packet.keep_alive else None, auth_data)
+            answer = accepted_v5(
+                options, client, packet, present, assigned, expiry_s if expiry_s != requested_s else None,
+                keep_alive if keep_alive != packet.keep_alive else None, auth_data)
         else:
             answer = bytes((0x20, 2, present and client.version == 4, 0))  # 3.1 has no session present flag
         window = min(cast(int, packet.get(Property.RECEIVE_MAXIMUM, 65535)), options.inflight_max)
@@ -304,33 +305,33 @@ class Connecting:
 
     def _will(self, client: Client) -> Will | None:
         assert client.login is not None
-        asked = client.login.packet.will
-        if asked is None:
+        will = client.login.packet.will
+        if will is None:
             return None
         options = self.front.options
-        topic = asked.topic.encode()
+        topic = will.topic.encode()
         if check_topic(topic, options.topic_levels_max) != 1:
             raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, "the will's topic is not a topic name [MQTT-3.1.3-11]")
-        if is_order(asked.topic.encode()):
+        if is_order(will.topic.encode()):
             raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, "a will is not about a message of a queue: its "
                                                                "publisher is gone")
-        if asked.qos > options.qos_max:
+        if will.qos > options.qos_max:
             raise ProtocolError(ReasonCode.QOS_NOT_SUPPORTED, f"the QoS of the will is over {options.qos_max}")
-        if len(asked.payload) > options.payload_bytes_max:
+        if len(will.payload) > options.payload_bytes_max:
             raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "the will is over broker.max_message_size")
-        if asked.retain and not options.retain_available:
+        if will.retain and not options.retain_available:
             raise ProtocolError(ReasonCode.RETAIN_NOT_SUPPORTED, "the will asks for RETAIN, but retained messages are "
                                                                  "off (broker.max_retained_messages: 0) "
                                                                  "[MQTT-3.2.2-13]")
         allowed: int | None = 0 if topic.startswith(b"$SYS/") else 1
         if allowed and not self.front.authority.open_publish:
-            allowed = self.front.asking.decide(client, PUBLISH, asked.topic)
+            allowed = self.front.asking.decide(client, PUBLISH, will.topic)
         if allowed is None:
             raise Undecided
         if allowed <= 0:
-            raise AuthError(ReasonCode.NOT_AUTHORIZED, f"not authorized to publish the will to {asked.topic!r}")
-        forwarded = [item for item in asked.properties if item[0] not in WILL_OWN]
-        return Will(topic, asked.payload, asked.qos, asked.retain,
+            raise AuthError(ReasonCode.NOT_AUTHORIZED, f"not authorized to publish the will to {will.topic!r}")
+        forwarded = [item for item in will.properties if item[0] not in WILL_OWN]
+        return Will(topic, will.payload, will.qos, will.retain,
                     without_length(encode_properties(forwarded)),
-                    cast(int, asked.get(Property.WILL_DELAY_INTERVAL, 0)),
-                    cast("int | None", asked.get(Property.MESSAGE_EXPIRY_INTERVAL)))
+                    cast(int, will.get(Property.WILL_DELAY_INTERVAL, 0)),
+                    cast("int | None", will.get(Property.MESSAGE_EXPIRY_INTERVAL)))

@@ -213,14 +213,14 @@ class Front(FrontParts):
 
     def on_subscribe(self, client: Client, packet: Subscribe) -> bool:
         """SUBSCRIBE, MQTT 5.0 section 3.8: a reason code for each filter, in order [MQTT-3.8.4-6]. True: it asks."""
-        for wanted in packet.subscriptions:
-            _check_form(wanted.filter, client.version == 5)
+        for subscription in packet.subscriptions:
+            _check_form(subscription.filter, client.version == 5)
         decided: dict[str, int] = {}
         if self.authority.asks and not self.authority.open_subscribe:
-            found = self.asking.decide_filters(client, (wanted.filter for wanted in packet.subscriptions))
-            if found is None:
+            answers = self.asking.decide_filters(client, (each.filter for each in packet.subscriptions))
+            if answers is None:
                 return True
-            decided = found
+            decided = answers
         self._in_shares(client, self._subscriptions(client, packet, decided), len(packet.subscriptions))
         return False
 
@@ -263,23 +263,23 @@ class Front(FrontParts):
         codes = []
         refused: list[str] = []
         wants_retained: list[tuple[bytes, int]] = []
-        for wanted in packet.subscriptions:
+        for subscription in packet.subscriptions:
             if client.session is not session:
                 return
-            if not self._may_subscribe(client, wanted.filter, decided, generation):
+            if not self._may_subscribe(client, subscription.filter, decided, generation):
                 code: int = ReasonCode.NOT_AUTHORIZED
                 self.tally.subscribe_denied += 1
                 self.on_log("warning", f"acl {client.client_id}", "subscribe denied",
-                            client.who() | {"filter": wanted.filter})
+                            client.who() | {"filter": subscription.filter})
             else:
-                options = (wanted.qos | wanted.no_local << 2 | wanted.retain_as_published << 3
-                           | wanted.retain_handling << 4)
-                filter_ = wanted.filter.encode()
+                options = (subscription.qos | subscription.no_local << 2 | subscription.retain_as_published << 3
+                           | subscription.retain_handling << 4)
+                filter_ = subscription.filter.encode()
                 code, retained, why = self._subscribe(client, filter_, options, identifier, packet)
                 if why:
-                    refused.append(f"{wanted.filter}: {why}")
+                    refused.append(f"{subscription.filter}: {why}")
                     self.on_log("warning", f"queue {client.client_id}", f"subscription refused: {why}",
-                                {"client_id": client.client_id, "filter": wanted.filter})
+                                {"client_id": client.client_id, "filter": subscription.filter})
                 if retained:
                     wants_retained.append((filter_, options))
             codes.append(code if v5 or code < 0x80 else 0x80)
@@ -296,14 +296,14 @@ class Front(FrontParts):
             # Behind SUBACK, as people expect it, although the specification would let them come before.
             self.hub.when_durable(lambda: self._deliver_retained(session, wants_retained, identifier), since)
 
-    def _deliver_retained(self, session: Session, wanted: list[tuple[bytes, int]], identifier: int) -> None:
+    def _deliver_retained(self, session: Session, filters: list[tuple[bytes, int]], identifier: int) -> None:
         def steps() -> Iterator[None]:
-            for one in wanted:
+            for one in filters:
                 self.broker.deliver_retained(session, [one], identifier)
                 yield
 
-        if len(wanted) <= STEPS_AT_ONCE:
-            self.broker.deliver_retained(session, wanted, identifier)
+        if len(filters) <= STEPS_AT_ONCE:
+            self.broker.deliver_retained(session, filters, identifier)
         else:
             self.shares.begin(steps())
 
