@@ -26,8 +26,8 @@ KIND = "-".join(name for name, on in SWITCHES.items() if on) or "plain"
 
 # Packages of the core, each above those in front of it (tests/tidy/test_rings.py); client, record and testing beside
 # them.
-CORE = ["wire", "mqtt", "amqp091", "disk", "memory", "pubsub", "queue", "exchange", "bridge", "hub", "net", "client",
-        "record", "testing"]
+CORE = ["wire", "mqtt", "amqp091", "disk", "memory", "pubsub", "envelope", "queue", "exchange", "bridge", "hub", "net",
+        "client", "record", "testing"]
 SPARK = ["examples", "gate", "measures", "player", "profile", "replay", "report", "source", "verify"]
 PACKAGES = [
     "fluxmq", "fluxmq._core", *(f"fluxmq._core.{name}" for name in CORE), "fluxmq.model",
@@ -45,12 +45,13 @@ PACKAGE_DIR = {"fluxmq.bench": "bench", "fluxmq.bench.load": "bench/load", "flux
 
 # Modules that read what comes from a socket or a disk, and what these import: nothing else of the core.
 PARSERS = {
-    "wire": {"text"},
+    "wire": {"levels", "text"},
     "mqtt": {"decode", "encode", "fields", "packets", "props"},
-    "amqp091": {"fields", "methods", "names", "properties", "topics", "values"},
+    "amqp091": {"edit", "fields", "methods", "names", "properties", "topics", "values"},
     "disk": {"journal", "journal_format", "segment_format"},
     "memory": {"link", "message", "tap"},
     "pubsub": {"trie"},
+    "envelope": {"envelope"},
     "bridge": {"header", "to_mqtt", "translate"},
     "net": {"websocket"},
     "client": {"machine", "message", "publishing", "session", "writer"},

@@ -21,10 +21,10 @@ from fluxmq._core.exchange.exchange import TYPES
 from fluxmq._core.exchange.headers import read_headers
 from fluxmq._core.hub.persist import Loader
 from fluxmq._core.memory.namespace import read_namespace
+from fluxmq._core.queue.log import envelope_of
 from fluxmq._core.queue.state import RECORD_OFFSETS_MAX, cursors_of
 from fluxmq.engine.clock import CLOCK_KEY, RECORD_CLOCK
 from fluxmq.engine.exchanges.records import BindingRecord, ExchangeKind, StoredExchange
-from fluxmq.engine.queues.properties import log_properties, told_in
 from fluxmq.engine.queues.records import GroupRecord, LogMeta, QueueRecord, RecordKind
 from fluxmq.engine.sessions.state import Head, Link, Subscription
 from fluxmq.model.queues import QueueSpec
@@ -254,7 +254,7 @@ def _record(kind: int, body: bytes) -> None:
         if len(messages_of(body[8:])) != 1:
             raise CorruptError("an APPEND record holds what is no message")
         if b"producer-id" in body:
-            told_in(body[8 + 46] >> 4, log_properties(body[8:]))
+            envelope_of(body[8:]).headers()
     elif kind == RecordKind.TRIM or kind == RECORD_CLOCK:
         if len(body) != 16:
             raise CorruptError(f"a record of kind {kind} has {len(body)} bytes")

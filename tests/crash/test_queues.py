@@ -28,7 +28,7 @@ from fluxmq._core.queue.stats import queue_counts
 from fluxmq._core.testing.probes import claims_of
 from fluxmq.engine.queues.manager import QueueState
 from fluxmq.engine.queues.positions import NOTHING
-from fluxmq.engine.queues.properties import encode_users, users_of
+from fluxmq.engine.queues.properties import encode_users
 from fluxmq.model.queues import QueueLimits, QueueSpec, Retry
 
 HOUR = 3_600_000
@@ -146,7 +146,7 @@ class Watcher:
         """(payload, reason, log, offset, group, count) of all dead letters."""
         dead, found, offset = self.node.manager.queues.get((b"/", b"q.dlq")), [], 0
         while dead is not None and (record := self.record(dead.queue.logs[0], offset)) is not None:
-            told = {name: value.decode() for name, value in users_of(record.properties)}
+            told = {name: value.decode() for name, value in record.envelope.headers()}
             partition, _, text = told[b"x-death-message-id"].partition(":")
             log = int(partition) * self.model.lanes + (int(text) >> 56)
             found.append((record.payload, told[b"x-death-reason"], log, int(text), told[b"x-death-group"],

@@ -35,7 +35,6 @@ from fluxmq.cluster.solo import solo
 from fluxmq.engine.queues.clock import QueueClock
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.positions import NOTHING
-from fluxmq.engine.queues.properties import users_of
 from fluxmq.model.queues import QueueLimits, QueueSpec, Retry
 
 QUOTA_EXCEEDED = 0x97
@@ -164,7 +163,7 @@ class QueueMachine(RuleBasedStateMachine):
         found, offset = [], self.dead_next
         while state is not None and (record := state.queue.logs[0].at_or_above(offset)) is not None:
             offset = record.offset + 1
-            told = {name.decode(): value.decode() for name, value in users_of(record.properties)}
+            told = {name.decode(): value.decode() for name, value in record.envelope.headers()}
             found.append((record.payload, told))
         if not keep:
             self.dead_next = offset

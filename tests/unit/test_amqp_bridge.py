@@ -12,12 +12,12 @@ from oracle.amqp_mqtt import decode_amqp, decode_mqtt, encode_amqp, encode_mqtt
 
 from fluxmq._core.amqp091.edit import headers_of, properties_of, split_address, with_headers
 from fluxmq._core.amqp091.topics import address_of
-from fluxmq._core.bridge.queue_session import TopicFilter
 from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.amqp091_bridge import publish_amqp
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.queue.log import Log, Record
 from fluxmq._core.queue.queue import Queue
+from fluxmq._core.queue.session_member import TopicFilter
 from fluxmq._core.testing.probes import ReaderProbe, pump_queues, session_state
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.ports.queues import QueueMessage

@@ -21,7 +21,7 @@ from fluxmq.engine.queues.admin import QueueAdmin
 from fluxmq.engine.queues.clock import QueueClock
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.positions import NOTHING
-from fluxmq.engine.queues.properties import encode_users, users_of
+from fluxmq.engine.queues.properties import encode_users
 from fluxmq.model.queues import QueueLimits, QueueSpec, Retry
 
 Got = list[tuple[str, int]]
@@ -68,7 +68,7 @@ class Bench:
         for offset in range(log.first, log.next):
             record = log.get(offset)
             assert record is not None
-            found.append(dict(users_of(record.properties)))
+            found.append(dict(record.envelope.headers()))
         return found
 
 

@@ -43,5 +43,3 @@ cdef uint32_t reply_topic(const slice_t* reply_to, uint8_t* out) noexcept nogil
 cdef uint32_t reply_route(const uint8_t* key, uint32_t n, uint8_t* out) noexcept nogil
 # A response topic as reply_to, at most 255 bytes. 0: it is longer.
 cdef uint32_t reply_address(const slice_t* topic, uint8_t* out) noexcept nogil
-# A topic against a filter in which `#` may stand anywhere, for any number of levels, also none. `$` is not looked at.
-cdef bint levels_match(const uint8_t* p, const uint8_t* p_end, const uint8_t* t, const uint8_t* t_end) noexcept nogil

@@ -1,1 +1,1 @@
-"""From one protocol's message to the other's, and a queue's messages to an MQTT session."""
+"""From one protocol's message to the other's."""

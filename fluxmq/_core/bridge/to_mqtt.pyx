@@ -19,7 +19,8 @@ from fluxmq._core.amqp091.topics cimport (
 from fluxmq._core.amqp091.values cimport (
     entry_t, next_entry, next_item, put_entry, read_decimal, room_more, room_put, value_text,
 )
-from fluxmq._core.memory.message cimport FORMAT_MQTT
+from fluxmq._core.envelope.envelope cimport converters
+from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT
 from fluxmq._core.wire.primitives cimport peek_u32, put_bytes16, put_u8
 from fluxmq._core.wire.text cimport TEXT_OK, text_valid, topic_valid
 
@@ -108,7 +109,6 @@ cdef inline bint is_mark(const marks_t* marks, const entry_t* e) noexcept nogil:
     return (name == marks.topic.name or name == marks.content_type.name or name == marks.response_topic.name
             or name == marks.correlation.name or name == marks.payload_format.name or name == marks.users.name
             or name == marks.retain.name)
-
 
 
 
@@ -322,3 +322,6 @@ cdef int to_mqtt(const body_t* amqp, room_t* room, body_t* mqtt, uint8_t* qos, b
     qos[0] = props.of[DELIVERY_MODE].at != NULL and props.of[DELIVERY_MODE].at[0] == 2
     retain[0] = marks.retain.name != NULL and marks.retain.value[0] != 0
     return 0
+
+
+converters[FORMAT_AMQP091] = to_mqtt

@@ -68,7 +68,7 @@ cdef enum:
 
 
 cdef class ClaimKeeper:
-    """Machine. See pubsub/session.pxd; the queues of MQTT clients are in bridge/queue_session.pyx."""
+    """Machine. See pubsub/session.pxd; the queues of MQTT clients are in queue/session_member.pyx."""
 
     cdef int on_acknowledged(self, void* claim, uint8_t reason) except -1:
         raise NotImplementedError

@@ -2,11 +2,12 @@ from typing import Self, final
 
 from typing_extensions import disjoint_base
 
+from fluxmq._core.envelope.envelope import Envelope
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.ledger import Ledger
 from fluxmq._core.memory.namespace import Namespace
 
-__all__ = ["Log", "Needed", "Record"]
+__all__ = ["Log", "Needed", "Record", "envelope_of"]
 
 @final
 class Record:
@@ -30,6 +31,10 @@ class Record:
     def format(self) -> int: ...
     @property
     def priority(self) -> int: ...
+    @property
+    def envelope(self) -> Envelope: ...
+
+def envelope_of(message: bytes) -> Envelope: ...
 
 @disjoint_base
 class Needed: ...

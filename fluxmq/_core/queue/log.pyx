@@ -16,13 +16,14 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
 from fluxmq._core.errors import CorruptError, UsageError
+from fluxmq._core.envelope.envelope cimport Envelope
 from fluxmq._core.memory.spans cimport spans_add, spans_end, spans_wait
 from fluxmq._core.queue.cache cimport cache_in, cache_out
 from fluxmq._core.queue.pages cimport data_free, data_new
 
 from fluxmq._core.queue.sizes cimport Sizes, span_t
 
-__all__ = ["Log", "Needed", "Record"]
+__all__ = ["Log", "Needed", "Record", "envelope_of"]
 
 NOTHING_WANTED = 0xFFFFFFFFFFFFFFFF
 
@@ -51,6 +52,10 @@ cdef class Record:
     cdef readonly uint8_t priority
     cdef readonly uint8_t format     # FORMAT_* of memory/message.pxd
 
+    @property
+    def envelope(self) -> Envelope:
+        return Envelope(self.format, self.topic, self.properties)
+
     def __repr__(self) -> str:
         return f"Record(offset={self.offset}, topic={self.topic!r}, payload={self.payload!r})"
 
@@ -71,6 +76,17 @@ cdef Record record_value(const record_t* record):
     value.format = record.qos >> 4
     value.priority = record.priority
     return value
+
+
+def envelope_of(bytes message not None) -> Envelope:
+    """Of a message as it stands in a log. Raises CorruptError: it is none."""
+    cdef const record_t* record = <const record_t*><const char*>message
+    cdef const char* at = <const char*>message + HEAD_BYTES
+    if len(message) < HEAD_BYTES or len(message) < HEAD_BYTES + <Py_ssize_t>record.topic_length + \
+            record.properties_length:
+        raise CorruptError("a message is shorter than it says")
+    return Envelope(record.qos >> 4, at[:record.topic_length],
+                    (at + record.topic_length)[:record.properties_length])
 
 
 cdef void record_body(const record_t* record, body_t* out) noexcept:

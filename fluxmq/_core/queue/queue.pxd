@@ -4,11 +4,11 @@ The cold verbs (declare, delete, groups, dead letters, time) are in engine/queue
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from fluxmq._core.envelope.envelope cimport options_t
 from fluxmq._core.memory.commits cimport Line
 from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.memory.message cimport body_t, pub_t
 from fluxmq._core.memory.namespace cimport Namespace
-from fluxmq._core.queue.asked cimport asked_t
 from fluxmq._core.queue.claim cimport GroupOwner, queue_counts_t
 from fluxmq._core.queue.cursor cimport Cursor
 from fluxmq._core.queue.delay cimport Delays
@@ -89,7 +89,7 @@ cdef class Queue(GroupOwner):
     cdef bint is_bound(self, const body_t* body) noexcept
     cdef int no_space(self) except -1
     cdef int refused(self, uint64_t* count) except -1
-    cdef int append(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
+    cdef int append(self, const body_t* body, uint8_t qos, const options_t* options) except -1
     cdef int pump(self) except -1
     cdef int tidy_heads(self, Group group) except -1
     cdef int stir(self) except -1
@@ -104,8 +104,8 @@ cdef class Queue(GroupOwner):
     cdef int overflowed(self, const body_t* body) except -1
     cdef bint is_over_ready(self, const body_t* body) except -1
     cdef bint make_room(self, const body_t* body) except -1
-    cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1
+    cdef int delay(self, const body_t* body, uint8_t qos, const options_t* options) except -1
     cdef int move_due(self) except -1
     cdef int trim_settled(self) except -1
     cdef uint64_t lowest_floor(self, uint32_t at, Log log)
-    cdef int read_asked(self, const body_t* body, asked_t* asked) except -1
+    cdef int read_options(self, const body_t* body, options_t* options) except -1

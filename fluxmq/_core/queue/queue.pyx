@@ -1,18 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Machine. Takes publishes into logs, hands news to groups. See queue/queue.pxd, docs/internals/queues.md.
 
-What a publisher asks is in queue/asked.pxd. It is one file because taking, pumping and limits share their state.
+What a publisher asks is in envelope/envelope.pxd. It is one file because taking, pumping and limits share their state.
 """
 cimport cython
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memset
 
 from fluxmq._core.errors import UsageError
-from fluxmq._core.amqp091.topics cimport levels_match
-from fluxmq._core.memory.message cimport FORMAT_AMQP091, body_bytes
+from fluxmq._core.envelope.envelope cimport options_t, read_options
+from fluxmq._core.memory.message cimport body_bytes
 from fluxmq._core.memory.namespace cimport lacks_room
 from fluxmq._core.mqtt.consts cimport REASON_PACKET_TOO_LARGE, REASON_QUOTA_EXCEEDED, REASON_UNSPECIFIED_ERROR
-from fluxmq._core.queue.asked cimport asked_t, read_asked
 from fluxmq._core.queue.claim cimport busy_lane
 from fluxmq._core.queue.cursor cimport Cursor as GroupCursor
 from fluxmq._core.queue.delay cimport ROUND_MAX, Delays
@@ -21,6 +20,7 @@ from fluxmq._core.queue.heads cimport drop_heads, expire_heads, ready_count
 from fluxmq._core.queue.log cimport Log, Needed, chunk_t, record_body, record_t
 from fluxmq._core.queue.policy cimport POLICY_AMQP091, policy_of
 from fluxmq._core.queue.stream cimport StreamReader
+from fluxmq._core.wire.levels cimport levels_match
 
 __all__ = ["LogNeeds", "POLICY_AMQP091", "QUEUE_CLASSIC", "QUEUE_EPHEMERAL", "QUEUE_STREAM", "Queue"]
 
@@ -228,7 +228,7 @@ cdef class Queue(GroupOwner):
         self.touch()
 
     def settle_news(self):
-        """Pumps it now, not at the end of the turn: what is asked next is to see what came before."""
+        """Pumps it now, not at the end of the turn: what is options next is to see what came before."""
         if self.news:
             self.pump()
             self.touch()
@@ -273,7 +273,7 @@ cdef class Queue(GroupOwner):
 
     cdef int take(self, pub_t* pub, bint wide) except -1:
         cdef const body_t* body = &pub.body
-        cdef asked_t asked
+        cdef options_t options
         cdef bint addressed
         cdef int reason
         cdef uint64_t mark = self.ledger.commits.mark
@@ -283,13 +283,13 @@ cdef class Queue(GroupOwner):
         if pub.amqp != NULL:
             body = pub.amqp
         addressed = self.is_address(&pub.body)
-        reason = self.read_asked(body, &asked)
+        reason = self.read_options(body, &options)
         if reason:
             self.refused(&self.counts.refused_properties)
         else:
             reason = self.no_space()
         if reason == 0:
-            reason = self.append(body, pub.qos, &asked)
+            reason = self.append(body, pub.qos, &options)
         if addressed or self.capture_confirmed or (pub.amqp != NULL and self.bindings):
             return reason
         if reason:
@@ -301,13 +301,13 @@ cdef class Queue(GroupOwner):
 
     cdef int put(self, const body_t* body, uint8_t qos) except -1:
         """A publish that another protocol than MQTT has routed here. Returns 0, or the reason to refuse it."""
-        cdef asked_t asked
-        cdef int reason = self.read_asked(body, &asked)
+        cdef options_t options
+        cdef int reason = self.read_options(body, &options)
         if reason:
             self.refused(&self.counts.refused_properties)
         else:
             reason = self.no_space()
-        return reason if reason else self.append(body, qos, &asked)
+        return reason if reason else self.append(body, qos, &options)
 
     cdef int refused(self, uint64_t* count) except -1:
         """One more, of what nobody is pumped for."""
@@ -345,64 +345,64 @@ cdef class Queue(GroupOwner):
                 and memcmp(body.topic + ADDRESS_PREFIX_BYTES, <const char*>self.name, n) == 0
                 and (body.topic_length == end or body.topic[end] == 47))
 
-    cdef int read_asked(self, const body_t* body, asked_t* asked) except -1:
-        return read_asked(body, &self.ledger.node, asked)
+    cdef int read_options(self, const body_t* body, options_t* options) except -1:
+        return read_options(body, &self.ledger.node, options)
 
-    cdef int append(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1:
+    cdef int append(self, const body_t* body, uint8_t qos, const options_t* options) except -1:
         """0, or the reason to refuse it."""
         cdef body_t kept = body[0]
         cdef uint32_t partition = 0
         cdef uint32_t lane
         cdef bytes producer = None
         cdef Log log
-        if self.payload_max and body.payload_length > self.payload_max and not asked.forced:
+        if self.payload_max and body.payload_length > self.payload_max and not options.forced:
             self.refused(&self.counts.refused_too_large)
             return REASON_PACKET_TOO_LARGE
-        if asked.producer != NULL and asked.has_sequence and self.is_repeated is not None:
-            producer = (<const char*>asked.producer)[:asked.producer_length]
-            if self.is_repeated(self, producer, asked.sequence):
+        if options.producer != NULL and options.has_sequence and self.is_repeated is not None:
+            producer = (<const char*>options.producer)[:options.producer_length]
+            if self.is_repeated(self, producer, options.sequence):
                 self.counts.repeated += 1
                 self.stir()
                 self.ledger.wait_for_earlier(self.line)
                 return 0
-        if not asked.forced and self.namespace.bytes_max and self.namespace_is_full(body):
+        if not options.forced and self.namespace.bytes_max and self.namespace_is_full(body):
             self.refused(&self.counts.refused_full)
             self.namespace.refused_bytes += 1
             return REASON_QUOTA_EXCEEDED
-        if not asked.forced and self.policy.limits_ready:
+        if not options.forced and self.policy.limits_ready:
             if not self.drop_head and self.is_over_ready(body):
                 self.refused(&self.counts.refused_full)
                 self.overflowed(body)
                 return REASON_QUOTA_EXCEEDED
-        elif not asked.forced and self.is_full(body) and not self.make_room(body):
+        elif not options.forced and self.is_full(body) and not self.make_room(body):
             self.refused(&self.counts.refused_full)
             return REASON_QUOTA_EXCEEDED
         if not self.policy.ttl_from_ready and self.ttl_ms:
             kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + self.ttl_ms)
-        if asked.not_before > self.ledger.node.steady_ms and self.on_delayed is not None:
-            self.delay(&kept, qos, asked)
+        if options.not_before > self.ledger.node.steady_ms and self.on_delayed is not None:
+            self.delay(&kept, qos, options)
             if producer is not None:
-                self.on_produced(self, producer, asked.sequence)
+                self.on_produced(self, producer, options.sequence)
             return 0
-        if asked.has_lifetime:
-            kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + asked.lifetime_ms)
+        if options.has_lifetime:
+            kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + options.lifetime_ms)
         if self.policy.ttl_from_ready:
             self.note_ready(&kept)
         if self.partitions > 1:
-            if asked.key != NULL:
-                partition = hash_key(asked.key, asked.key_length) % self.partitions
+            if options.key != NULL:
+                partition = hash_key(options.key, options.key_length) % self.partitions
             else:
                 partition = self.turn_partition
                 self.turn_partition = (self.turn_partition + 1) % self.partitions
-        lane = asked.priority if asked.priority < self.lanes else self.lanes - 1
+        lane = options.priority if options.priority < self.lanes else self.lanes - 1
         log = <Log>self.logs[partition * self.lanes + lane]
-        log.append(&kept, qos, asked.priority, 0)
+        log.append(&kept, qos, options.priority, 0)
         self.busy[lane >> 6] |= <uint64_t>1 << (lane & 63)
         if self.durable:
             self.ledger.recorded(self.line)     # so the publisher's acknowledgement waits
         self.counts.appended += 1
         if producer is not None:
-            self.on_produced(self, producer, asked.sequence)
+            self.on_produced(self, producer, options.sequence)
         self.touch()
         return 0
 
@@ -482,10 +482,10 @@ cdef class Queue(GroupOwner):
             total += log.kept_bytes
         return total
 
-    cdef int delay(self, const body_t* body, uint8_t qos, const asked_t* asked) except -1:
+    cdef int delay(self, const body_t* body, uint8_t qos, const options_t* options) except -1:
         if self.delays is None:
             self.on_delayed(self)
-        self.delays.append(body, qos, asked.priority, asked.not_before)
+        self.delays.append(body, qos, options.priority, options.not_before)
         self.stir()
         self.note_change()
         if self.durable:
@@ -498,7 +498,7 @@ cdef class Queue(GroupOwner):
         cdef Delays delays = self.delays
         cdef const record_t* record = NULL
         cdef body_t body
-        cdef asked_t asked
+        cdef options_t options
         cdef uint32_t moved = 0
         cdef uint64_t size = 0
         cdef uint32_t payload_max = self.payload_max
@@ -513,11 +513,11 @@ cdef class Queue(GroupOwner):
                     break
                 size += record.size
                 record_body(record, &body)
-                self.read_asked(&body, &asked)
-                asked.not_before = 0
-                asked.producer = NULL       # it was new when it came
-                asked.priority = record.priority
-                full = self.append(&body, record.qos & 0x0F, &asked) != 0
+                self.read_options(&body, &options)
+                options.not_before = 0
+                options.producer = NULL       # it was new when it came
+                options.priority = record.priority
+                full = self.append(&body, record.qos & 0x0F, &options) != 0
                 if full:                    # it stays, and is tried again
                     self.counts.refused_full -= 1
                     break
@@ -535,7 +535,7 @@ cdef class Queue(GroupOwner):
         """As if a client had published it: user properties are obeyed. Returns 0, or the MQTT 5 reason code of the
         refusal. topic, properties: as format, a FORMAT_*, says; valid."""
         cdef body_t body
-        cdef asked_t asked
+        cdef options_t options
         cdef int reason
         memset(&body, 0, sizeof(body))
         body.topic = <const uint8_t*><const char*>topic
@@ -546,12 +546,12 @@ cdef class Queue(GroupOwner):
         body.properties_length = <uint32_t>len(properties)
         body.expires_at = expires_at
         body.format = <uint8_t>format
-        reason = self.read_asked(&body, &asked)
+        reason = self.read_options(&body, &options)
         if reason:
             self.refused(&self.counts.refused_properties)
         else:
             reason = self.no_space()
-        return reason if reason else self.append(&body, <uint8_t>qos, &asked)
+        return reason if reason else self.append(&body, <uint8_t>qos, &options)
 
     def append_message(self, bytes topic not None, bytes payload not None, *, bytes properties=b"", int qos=1,
                        int priority=0, int64_t expires_at=0, int64_t not_before=0, bytes partition_key=b"",
@@ -563,9 +563,9 @@ cdef class Queue(GroupOwner):
         of topic and properties. Returns 0, or the MQTT 5 reason code of the refusal.
         """
         cdef body_t body
-        cdef asked_t asked
+        cdef options_t options
         memset(&body, 0, sizeof(body))
-        memset(&asked, 0, sizeof(asked))
+        memset(&options, 0, sizeof(options))
         body.topic = <const uint8_t*><const char*>topic
         body.topic_length = <uint32_t>len(topic)
         body.payload = <const uint8_t*><const char*>payload
@@ -574,13 +574,13 @@ cdef class Queue(GroupOwner):
         body.properties_length = <uint32_t>len(properties)
         body.expires_at = expires_at
         body.format = <uint8_t>format
-        asked.not_before = not_before
-        asked.priority = <uint8_t>priority
-        asked.forced = forced
+        options.not_before = not_before
+        options.priority = <uint8_t>priority
+        options.forced = forced
         if partition_key:
-            asked.key = <const uint8_t*><const char*>partition_key
-            asked.key_length = <uint32_t>len(partition_key)
-        return self.append(&body, <uint8_t>qos, &asked)
+            options.key = <const uint8_t*><const char*>partition_key
+            options.key_length = <uint32_t>len(partition_key)
+        return self.append(&body, <uint8_t>qos, &options)
 
     # ---------------------------------------------------------------- news goes out
 
@@ -668,8 +668,8 @@ cdef class Queue(GroupOwner):
     cdef uint64_t lowest_floor(self, uint32_t at, Log log):
         """The position below which all groups have settled a log, or any that is not above its first offset.
 
-        As long as the group that was found to be behind has not moved, nobody else is asked; when it has, those after
-        it are, until one is found that is behind. All are asked only when all have moved, so each message costs each
+        As long as the group that was found to be behind has not moved, nobody else is options; when it has, those after
+        it are, until one is found that is behind. All are options only when all have moved, so each message costs each
         group one question."""
         cdef uint32_t count = <uint32_t>len(self.groups)
         cdef uint32_t i, here

@@ -7,14 +7,19 @@ A column is buffers as Arrow lays them out: validity bits, offsets (i32), values
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset, strlen
 
 from fluxmq._core.disk.journal_format cimport journal_next_record
+from fluxmq._core.envelope.envelope cimport (
+    FORMAT_NAMES, KEY_CONTENT_TYPE, KEY_HEADER, KEY_PRIORITY, TOPIC_ROOM, field_t, fields_of, fields_t, next_field,
+    read_topic,
+)
+from fluxmq._core.memory.message cimport body_t
 from fluxmq._core.queue.log cimport record_t
+from fluxmq._core.wire.text cimport utf8_valid
 
-from fluxmq._core.amqp091.edit import headers_of, properties_of, split_address
-from fluxmq._core.amqp091.topics import topic_of_address
 from fluxmq._core.errors import CorruptError, UsageError
 
 __all__ = ["Rows", "appends_of", "scan_batch"]
@@ -25,18 +30,11 @@ cdef enum:
     RECORD_SETTLE = 22
     RECORD_QUEUE = 24
     RECORD_TRIM = 29
-    FORMAT_AMQP = 1             # FORMAT_AMQP091 of memory/message.pxd
+    NUMBER_BYTES = 24
     HEAD = 48                   # of a message
     ROWS_MAX = 32768            # of a batch, and of its messages about so many bytes, whatever they consist of:
     BATCH_BYTES = 8 << 20       # offsets of every column are i32
     COLUMN_BYTES_MAX = 1 << 30  # of one column between two take()
-    # Properties of MQTT 5 that a message in a queue still has (MQTT 5.0 section 2.2.2.2)
-    PAYLOAD_FORMAT = 0x01
-    EXPIRY = 0x02
-    CONTENT_TYPE = 0x03
-    RESPONSE_TOPIC = 0x08
-    CORRELATION_DATA = 0x09
-    USER_PROPERTY = 0x26
 
 cdef int64_t TIME_LAST = 253402300799999    # ms: the end of the year 9999, the last that Python's times have
 
@@ -182,6 +180,21 @@ cdef tuple map_of(map_t* map):
     return ends_of(&map.ends), text_of(&map.names), text_of(&map.values)
 
 
+cdef bytes shown(const uint8_t* text, size_t size):
+    return (<const char*>text)[:size].decode("utf-8", "backslashreplace").encode()
+
+
+cdef void body_of(const record_t* record, const uint8_t* at, body_t* body) noexcept:
+    memset(body, 0, sizeof(body_t))
+    body.format = record.qos >> 4
+    body.topic = at
+    body.topic_length = record.topic_length
+    body.properties = at + record.topic_length
+    body.properties_length = record.properties_length
+    body.payload = body.properties + record.properties_length
+    body.payload_length = record.payload_length
+
+
 @cython.final
 cdef class Rows:
     """Machine. Messages in, columns out.
@@ -218,6 +231,8 @@ cdef class Rows:
     cdef text_t format
     cdef map_t properties
     cdef map_t headers
+    cdef bytes name                     # of the field in hand, where it is not as it came
+    cdef bytes value
 
     def __cinit__(self, uint64_t first, uint64_t end, *, topics=None, bytes prefix=b"",
                   int64_t time_min=-(1 << 62), int64_t time_max=1 << 62, gone=()):
@@ -251,15 +266,15 @@ cdef class Rows:
         """
         cdef size_t total = <size_t>raw.shape[0]
         cdef record_t record
-        cdef const uint8_t* body
+        cdef body_t body
         while at < total and self.count < ROWS_MAX and self.held < BATCH_BYTES:
             if total - at < HEAD:
                 raise CorruptError(f"a run of {total} bytes does not divide into messages")
             memcpy(&record, &raw[at], HEAD)
-            body = &raw[at] + HEAD
             if record.size < HEAD or record.size > total - at or <uint64_t>HEAD + record.topic_length + \
                     record.properties_length + record.payload_length > record.size:
                 raise CorruptError(f"a run of {total} bytes does not divide into messages")
+            body_of(&record, &raw[at] + HEAD, &body)
             at += record.size
             if record.offset < self.next:
                 continue
@@ -270,8 +285,8 @@ cdef class Rows:
             if self.lowest == <uint64_t>0xFFFFFFFFFFFFFFFF:
                 self.lowest = record.offset
             self.read += 1
-            if self.wanted(&record, body):
-                self.row(&record, body)
+            if self.wanted(&record, &body):
+                self.row(&record, &body)
                 self.taken += 1
                 self.count += 1
                 self.held += record.size
@@ -282,7 +297,9 @@ cdef class Rows:
         """Whether take() is due."""
         return self.count >= ROWS_MAX or self.held >= BATCH_BYTES
 
-    cdef bint wanted(self, const record_t* record, const uint8_t* topic) except -1:
+    cdef bint wanted(self, const record_t* record, const body_t* message) except -1:
+        cdef body_t body = message[0]
+        cdef uint8_t[TOPIC_ROOM] room
         cdef Py_ssize_t prefix = len(self.prefix)
         if not self.time_min <= record.time_ms <= self.time_max:
             return 0
@@ -292,15 +309,14 @@ cdef class Rows:
             return 0
         if self.topics is None and prefix == 0:
             return 1
-        if record.qos >> 4 == FORMAT_AMQP:
-            name = topic_of_address((<const char*>topic)[:record.topic_length])
-            return (self.topics is None or name in self.topics) and (<bytes>name).startswith(self.prefix)
-        if record.topic_length < prefix or memcmp(topic, <const char*>self.prefix, prefix) != 0:
+        read_topic(&body, room)
+        if body.topic_length < prefix or memcmp(body.topic, <const char*>self.prefix, prefix) != 0:
             return 0
-        return self.topics is None or (<const char*>topic)[:record.topic_length] in self.topics
+        return self.topics is None or (<const char*>body.topic)[:body.topic_length] in self.topics
 
-    cdef int row(self, const record_t* record, const uint8_t* body) except -1:
-        cdef const uint8_t* properties = body + record.topic_length
+    cdef int row(self, const record_t* record, const body_t* body) except -1:
+        cdef body_t named = body[0]
+        cdef uint8_t[TOPIC_ROOM] room
         cdef uint8_t small = record.qos & 15
         cdef int16_t priority = record.priority
         cdef uint8_t there = record.expires_at != 0
@@ -310,107 +326,67 @@ cdef class Rows:
         put_i64(&self.time, record.time_ms * 1000)
         put_i64(&self.expiry, min(record.expires_at, TIME_LAST) * 1000)
         put(&self.expiry_valid, &there, 1)
-        put_text(&self.payload, properties + record.properties_length, record.payload_length)
+        put_text(&self.payload, body.payload, body.payload_length)
         put(&self.qos, &small, 1)
-        if record.qos >> 4 == FORMAT_AMQP:
-            priority = self.amqp((<const char*>body)[:record.topic_length],
-                                 (<const char*>properties)[:record.properties_length], priority)
-            put_text(&self.format, <const uint8_t*>b"amqp091", 7)
-        else:
-            put_text(&self.topic, body, record.topic_length)
-            self.mqtt(properties, record.properties_length)
-            put_text(&self.format, <const uint8_t*>b"mqtt", 4)
+        read_topic(&named, room)
+        put_text(&self.topic, named.topic, named.topic_length)
+        self.fields(body, &priority)
+        put_text(&self.format, <const uint8_t*>FORMAT_NAMES[body.format], strlen(FORMAT_NAMES[body.format]))
         put(&self.priority, &priority, 2)
         end_row(&self.properties)
         return end_row(&self.headers)
 
-    cdef int mqtt(self, const uint8_t* at, size_t size) except -1:
-        """Properties as they came (they were validated then), into columns."""
-        cdef const uint8_t* end = at + size
-        cdef const uint8_t* value
-        cdef size_t length, more
+    cdef int fields(self, const body_t* body, int16_t* priority) except -1:
+        """Properties and headers into columns. priority: as a property says."""
+        cdef fields_t fields
+        cdef field_t field
+        cdef char[NUMBER_BYTES] digits
         cdef size_t since = self.headers.names.ends.used // 4
         cdef bint keyed = 0
         cdef bint typed = 0
-        cdef uint8_t identifier
-        while at < end:
-            identifier = at[0]
-            at += 1
-            if identifier == PAYLOAD_FORMAT and end - at >= 1:
-                put_entry(&self.properties, <const uint8_t*>b"payload-format-indicator", 24,
-                          <const uint8_t*>(b"1" if at[0] else b"0"), 1)
-                at += 1
-                continue
-            if identifier == EXPIRY and end - at >= 4:
-                at += 4
-                continue
-            if identifier not in (CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA, USER_PROPERTY) or end - at < 2:
-                raise CorruptError(f"a message has a property 0x{identifier:02x}, which none in a queue has")
-            length = at[0] << 8 | at[1]
-            value = at + 2
-            if <size_t>(end - value) < length:
-                raise CorruptError("a property of a message ends behind all of them")
-            at = value + length
-            if identifier == CONTENT_TYPE and not typed:
-                put_text(&self.content_type, value, length)
+        fields_of(body, &fields)
+        while next_field(&fields, &field):
+            if field.is_number:
+                snprintf(digits, NUMBER_BYTES, b"%llu", <unsigned long long>field.number)
+                field.value = <const uint8_t*>digits
+                field.length = <uint32_t>strlen(digits)
+                if field.key == KEY_PRIORITY:
+                    priority[0] = <int16_t>field.number
+            elif not field.is_text:
+                self.readable(&field)
+            if field.key == KEY_CONTENT_TYPE:
+                if not typed:
+                    put_text(&self.content_type, field.value, field.length)
                 typed = 1
-            elif identifier == RESPONSE_TOPIC:
-                put_entry(&self.properties, <const uint8_t*>b"response-topic", 14, value, length)
-            elif identifier == CORRELATION_DATA:
-                hexed = (<const char*>value)[:length].hex().encode()
-                put_entry(&self.properties, <const uint8_t*>b"correlation-data", 16,
-                          <const uint8_t*><const char*>hexed, len(hexed))
-            elif identifier == USER_PROPERTY:
-                if end - at < 2:
-                    raise CorruptError("a property of a message ends behind all of them")
-                more = at[0] << 8 | at[1]
-                if <size_t>(end - at) - 2 < more:
-                    raise CorruptError("a property of a message ends behind all of them")
-                if not keyed and length == 13 and memcmp(value, <const char*>b"partition-key", 13) == 0:
-                    put_text(&self.key, at + 2, more)
+            elif field.key != KEY_HEADER:
+                put_entry(&self.properties, field.name, field.name_length, field.value, field.length)
+            else:
+                if not keyed and field.name_length == 13 and memcmp(field.name, b"partition-key", 13) == 0:
+                    put_text(&self.key, field.value, field.length)
                     keyed = 1
-                if not has_entry(&self.headers, since, value, length):
-                    put_entry(&self.headers, value, length, at + 2, more)
-                at += 2 + more
+                if not has_entry(&self.headers, since, field.name, field.name_length):
+                    put_entry(&self.headers, field.name, field.name_length, field.value, field.length)
+        if fields.malformed == -2:
+            raise CorruptError("a property of a message ends behind all of them")
+        if fields.malformed >= 0:
+            raise CorruptError(f"a message has a property 0x{fields.malformed:02x}, which none in a queue has")
         if not typed:
             put_null(&self.content_type)
         if not keyed:
             put_null(&self.key)
         return 0
 
-    cdef int amqp(self, bytes address, bytes properties, int16_t priority) except -1:
-        """One that came by AMQP: its properties by their names there, its headers. Returns its priority."""
-        cdef size_t since = self.headers.names.ends.used // 4
-        cdef bint keyed = 0
-        topic = <bytes>topic_of_address(address)
-        put_text(&self.topic, <const uint8_t*><const char*>topic, len(topic))
-        exchange, routing_key = split_address(address)
-        told = properties_of(properties)
-        kind = told.pop("content-type", None)
-        if kind is None:
-            put_null(&self.content_type)
-        else:
-            self.encoded(&self.content_type, kind)
-        for name, value in {"exchange": exchange, "routing-key": routing_key, **told}.items():
-            if isinstance(value, bytes):
-                value = value.decode("utf-8", "backslashreplace")
-            self.encoded(&self.properties.names, name)
-            self.encoded(&self.properties.values, str(value))
-        for name, value in headers_of(properties):
-            name = name.decode("utf-8", "backslashreplace").encode()
-            if not keyed and name == b"partition-key":
-                self.encoded(&self.key, value.decode("utf-8", "backslashreplace"))
-                keyed = 1
-            if not has_entry(&self.headers, since, <const uint8_t*><const char*>name, len(name)):
-                self.encoded(&self.headers.names, name.decode())
-                self.encoded(&self.headers.values, value.decode("utf-8", "backslashreplace"))
-        if not keyed:
-            put_null(&self.key)
-        return told.get("priority", priority)
-
-    cdef int encoded(self, text_t* text, str value) except -1:
-        raw = value.encode("utf-8", "backslashreplace")
-        return put_text(text, <const uint8_t*><const char*>raw, len(raw))
+    cdef int readable(self, field_t* field) except -1:
+        """What is no UTF-8 is shown as well as it can be."""
+        if not utf8_valid(field.name, field.name_length):
+            self.name = shown(field.name, field.name_length)
+            field.name = <const uint8_t*><const char*>self.name
+            field.name_length = <uint32_t>len(self.name)
+        if not utf8_valid(field.value, field.length):
+            self.value = shown(field.value, field.length)
+            field.value = <const uint8_t*><const char*>self.value
+            field.length = <uint32_t>len(self.value)
+        return 0
 
     def take(self) -> dict:
         """What there is since the last take(), by column. Numbers: (validity, values); text and bytes: (validity, ends,

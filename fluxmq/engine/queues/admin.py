@@ -4,11 +4,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from fluxmq._core.amqp091.edit import headers_of, properties_of, split_address
-from fluxmq._core.amqp091.topics import topic_of_address
 from fluxmq._core.errors import StorageError
 from fluxmq._core.memory.namespace import ROOT
-from fluxmq._core.mqtt.props import decode_properties
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Record
 from fluxmq._core.queue.queue import QUEUE_STREAM
@@ -17,18 +14,17 @@ from fluxmq.engine.queues.amqp.admin import declared_of, named
 from fluxmq.engine.queues.dead_letters import dead_letter_state
 from fluxmq.engine.queues.manager import NOTHING, PREFIX, QueueManager, QueueState
 from fluxmq.engine.queues.pages import logs_of, page_of
-from fluxmq.engine.queues.properties import FORMAT_AMQP091, encode_users, with_length
+from fluxmq.engine.queues.properties import encode_users
 from fluxmq.engine.queues.replay import Replay, comes_from, is_kept
 from fluxmq.engine.queues.retry import UNSPECIFIED
 from fluxmq.engine.queues.statistics import counts_of, numbers_of
-from fluxmq.model.mqtt import PacketType, Property, ReasonCode
+from fluxmq.model.mqtt import ReasonCode
 from fluxmq.model.queues import Retry, read_spec, write_spec
 from fluxmq.model.units import format_duration
 
 __all__ = ["QueueAdmin"]
 
 LOOK_STEP = 5000  # messages looked at in one call of browse
-USER_PROPERTY = 0x26
 CONTENT_TYPE = 0x03
 REFUSALS: dict[int, tuple[Literal["full", "invalid"], str]] = {
     ReasonCode.QUOTA_EXCEEDED: ("full", "the queue is full"),
@@ -304,31 +300,12 @@ def retry_of(retry: Retry) -> dict[str, Any]:
 
 def message_of(record: Record, partition: int, expires_at: int) -> QueueMessage:
     """A message of a log in the port's words. expires_at: by the wall clock."""
-    if record.format == FORMAT_AMQP091:
-        return amqp_message_of(record, partition, expires_at)
-    named: dict[str, Any] = {}
-    users: list[tuple[str, str]] = []
-    for identifier, value in decode_properties(with_length(record.properties), PacketType.PUBLISH):
-        if identifier == USER_PROPERTY:
-            users.append(value)  # type: ignore[arg-type]
-        else:
-            named[Property(identifier).name.lower().replace("_", "-")] = (
-                value.hex() if isinstance(value, bytes) else value)
-    return QueueMessage(
-        partition=partition, offset=record.offset, topic=record.topic.decode(), payload=record.payload,
-        time_ms=record.time_ms, expires_at=expires_at, priority=record.priority, properties=named,
-        user_properties=users)
-
-
-def amqp_message_of(record: Record, partition: int, expires_at: int) -> QueueMessage:
-    """One that came by AMQP: its properties by their names there, its headers as user properties."""
-    exchange, key = (part.decode("utf-8", "backslashreplace") for part in split_address(record.topic))
+    envelope = record.envelope
     users = [(name.decode("utf-8", "backslashreplace"), value.decode("utf-8", "backslashreplace"))
-             for name, value in headers_of(record.properties)]
+             for name, value in envelope.headers()]
     return QueueMessage(
-        partition=partition, offset=record.offset, topic=topic_of_address(record.topic).decode(),
-        payload=record.payload, time_ms=record.time_ms, expires_at=expires_at, priority=record.priority,
-        properties={"exchange": exchange, "routing-key": key, **properties_of(record.properties)},
+        partition=partition, offset=record.offset, topic=envelope.topic_name().decode(), payload=record.payload,
+        time_ms=record.time_ms, expires_at=expires_at, priority=record.priority, properties=envelope.named(),
         user_properties=users)
 
 

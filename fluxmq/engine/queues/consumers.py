@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from fluxmq._core.bridge.queue_session import SessionClaims, SessionMember, SessionReader
 from fluxmq._core.memory.namespace import Namespace
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.queue.queue import QUEUE_STREAM
+from fluxmq._core.queue.session_member import SessionClaims, SessionMember, SessionReader
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.retry import PROPERTIES, UNSPECIFIED, backoff_problem
 from fluxmq.engine.queues.settle_topics import Consumer, OrderRefused, obey

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fluxmq._core.amqp091.topics import topic_of_address
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq.engine.queues.positions import NOTHING
-from fluxmq.engine.queues.properties import DEATHS, FORMAT_AMQP091, death_properties, with_deaths
+from fluxmq.engine.queues.properties import DEATHS, death_properties
 from fluxmq.model.queues import DEAD_LETTER_SUFFIX, DeadLetters, QueueSpec
 
 if TYPE_CHECKING:
@@ -87,12 +86,12 @@ def bury(table: QueueTable, state: QueueState, log: Log, offset: int, deliveries
         return
     target = dead_letter_queue(table, state.spec)
     at = state.queue.logs.index(log) if log in state.queue.logs else 0
-    of_amqp = message.format == FORMAT_AMQP091
+    envelope = message.envelope
     told = death_properties(queue=state.spec.name, partition=at // state.queue.lanes, offset=offset,
-                            topic=topic_of_address(message.topic) if of_amqp else message.topic, group=group,
+                            topic=envelope.topic_name(), group=group,
                             deliveries=deliveries, reason=reason, time_ms=message.time_ms, now_ms=table.hub.now_ms)
-    target.append_message(message.topic if of_amqp else PREFIX + target.name, message.payload,
-                          properties=with_deaths(message.format, message.properties, told), qos=message.qos,
+    target.append_message(envelope.moved_to(PREFIX + target.name), message.payload,
+                          properties=envelope.with_headers(told), qos=message.qos,
                           forced=True, format=message.format)
     note_dead_letter(table, state)
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fluxmq._core.bridge.queue_session import TopicFilter
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import QUEUE_CLASSIC, QUEUE_EPHEMERAL, QUEUE_STREAM, Queue
+from fluxmq._core.queue.session_member import TopicFilter
 from fluxmq.engine.ports.cluster import Cluster
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.dead_letters import DeadNames, dead_letter_queue

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fluxmq._core.queue.log import Log, Record
 from fluxmq._core.queue.queue import QUEUE_STREAM
 from fluxmq.engine.ports.queues import Moved, QueueRefused
-from fluxmq.engine.queues.properties import FORMAT_AMQP091, partition_key_of, priority_of, told_in, without_deaths
+from fluxmq.engine.queues.properties import DEATH
 from fluxmq.model.mqtt import ReasonCode
 
 if TYPE_CHECKING:
@@ -32,10 +32,7 @@ def is_kept(state: QueueState, log: Log, offset: int) -> bool:
 
 def comes_from(record: Record, name: str) -> bool:
     """Whether a dead letter is of this queue; what does not say is anybody's."""
-    origin = None
-    for key, value in told_in(record.format, record.properties):
-        if key == b"x-death-queue":
-            origin = value  # the last one is ours: its publisher may have said anything before
+    origin = record.envelope.get(b"x-death-queue")
     return origin is None or origin == name.encode()
 
 
@@ -112,13 +109,11 @@ class Replay:
     def _back(self, state: QueueState, dead: QueueState, log: Log, record: Record, moved: int) -> bool:
         """One dead letter goes back, without what was said of its death. False: the queue takes no more; raises
         QueueRefused when it has not taken any."""
-        said = record.format, record.properties
-        topic = record.topic  # of AMQP: exchange and routing key, which it kept
-        if record.format != FORMAT_AMQP091:
-            topic = dict(told_in(*said)).get(b"x-death-topic", b"$queue/" + state.queue.name)
+        envelope = record.envelope
+        topic = envelope.moved_to(envelope.get(b"x-death-topic", b"$queue/" + state.queue.name))
         reason = state.queue.append_message(
-            topic, record.payload, qos=record.qos, properties=without_deaths(*said), priority=priority_of(*said),
-            partition_key=partition_key_of(*said), format=record.format)
+            topic, record.payload, qos=record.qos, properties=envelope.with_headers([], DEATH),
+            priority=envelope.priority(), partition_key=envelope.partition_key(), format=record.format)
         if reason:
             if moved:
                 return False

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fluxmq._core.amqp091.fields import Integer, Timestamp, encode_table
 from fluxmq._core.amqp091.properties import decode_properties, encode_properties
 from fluxmq._core.bridge.translate import mqtt_to_amqp
+from fluxmq._core.envelope.envelope import FORMAT_AMQP091
 from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.queues.dead_letters import note_dead_letter, note_death
@@ -30,7 +31,6 @@ __all__ = ["DeadLetterer", "Route", "is_cycle", "with_death"]
 # (virtual host, exchange, routing key, header table without its length) -> queues, each once
 Route = Callable[[bytes, bytes, bytes, bytes], list[Queue]]
 
-FORMAT_AMQP091 = 1  # of Record.format; _core/memory/message.pxd
 REASONS = {"expired": "expired", "maxlen": "maxlen", "max_retries": "delivery_limit"}
 QOS = 1
 COUNT_MAX = (1 << 63) - 1

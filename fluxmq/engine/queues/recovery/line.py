@@ -23,13 +23,12 @@ from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT, Namespace
 from fluxmq._core.queue.group import Group
-from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.log import Log, envelope_of
 from fluxmq._core.queue.queue import QUEUE_STREAM, Queue
 from fluxmq._core.queue.state import replay, restore_state
 from fluxmq.engine.queues.deduplication import with_sequence
 from fluxmq.engine.queues.delays import adopt_delays
 from fluxmq.engine.queues.manager import KINDS, QueueManager, QueueState
-from fluxmq.engine.queues.properties import log_properties, told_in
 from fluxmq.engine.queues.records import GroupRecord, QueueRecord, RecordKind
 from fluxmq.engine.queues.recovery.snapshot import derive, read_snapshot, rebuild
 from fluxmq.engine.stored import group_of, queue_of
@@ -201,7 +200,7 @@ class QueueLine:
         log.replay(body)
         state.queue.mark()
         if b"producer-id" in body:
-            told = dict(told_in(body[46] >> 4, log_properties(body)))
+            told = dict(envelope_of(body).headers())
             sequence = told.get(b"producer-sequence", b"")
             if b"producer-id" in told and sequence.isdigit():
                 producer = told[b"producer-id"]

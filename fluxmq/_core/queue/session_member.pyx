@@ -2,7 +2,7 @@
 """Machine. Queues for MQTT clients: what a consumer's PUBLISH looks like, and what its acknowledgement means.
 
     topic           `$queue/<name>/<rest>` as it was published; of a captured topic `$queue/<name>/<topic>`
-    of AMQP         what amqp091_translate makes of it; without a topic it comes at `$queue/<name>`
+    other formats   what the bridge makes of it; without a topic it comes at `$queue/<name>`
     MQTT 5          user properties behind the publisher's own:
                     queue, message-id (`<partition>:<offset>`), offset, group-id, delivery-count, from the second
                     time on redelivered; of a captured message x-source-topic. In 3.1.1 there is but the topic.
@@ -17,12 +17,10 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset, strlen
 
-from fluxmq._core.amqp091.topics cimport TOPIC_BYTES_MAX
-from fluxmq._core.amqp091.values cimport room_t
-from fluxmq._core.bridge.translate cimport to_mqtt, topic_of
+from fluxmq._core.envelope.envelope cimport TOPIC_ROOM, as_mqtt, read_topic
 from fluxmq._core.memory.commits cimport ticket_t
 from fluxmq._core.memory.link cimport link_publish
-from fluxmq._core.memory.message cimport FORMAT_AMQP091, body_t, ids_drop, ids_new, msg_drop, msg_new
+from fluxmq._core.memory.message cimport body_t, ids_drop, ids_new, msg_drop, msg_new
 from fluxmq._core.mqtt.consts cimport PUBLISH
 from fluxmq._core.queue.claim cimport Filter
 from fluxmq._core.queue.cursor cimport Cursor
@@ -41,8 +39,6 @@ cdef enum:
 # One per process, as in net/transport.pyx: filled and copied within one call.
 cdef uint8_t* scratch = NULL
 cdef size_t scratch_room = 0
-cdef room_t translated
-cdef uint8_t[TOPIC_BYTES_MAX] topic_room
 
 
 cdef uint8_t* room_for(size_t size) except NULL:
@@ -63,18 +59,6 @@ cdef inline uint8_t* put_user(uint8_t* at, const char* key, const void* value, s
     return put_bytes16(at, value, <unsigned short>n)
 
 
-cdef int of_amqp(body_t* body, bint v5) except -1:
-    """Makes a message of AMQP one of MQTT; of 3.1.1 the topic is all."""
-    cdef body_t amqp = body[0]
-    cdef uint8_t qos
-    cdef bint retain
-    if v5:
-        return to_mqtt(&amqp, &translated, body, &qos, &retain)
-    body.topic_length = topic_of(amqp.topic, amqp.topic_length, topic_room)
-    body.topic = topic_room
-    return 0
-
-
 cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint32_t partition, uint32_t deliveries,
                           uint8_t qos, bint v5) except NULL:
     cdef body_t body
@@ -89,8 +73,7 @@ cdef msg_t* queue_message(Queue queue, const record_t* record, bytes group, uint
     cdef size_t body_start
     memset(&body, 0, sizeof(body))
     record_body(record, &body)
-    if body.format == FORMAT_AMQP091:
-        of_amqp(&body, v5)
+    as_mqtt(&body, v5)
     captured = body.topic_length != 0 and not queue.is_address(&body)
     size = prefix + 1 + 2 * <size_t>body.topic_length + body.properties_length + name_length + len(group) + 320
     at = topic = room_for(size)
@@ -170,11 +153,9 @@ cdef class TopicFilter(Filter):
         cdef body_t body
         cdef uint32_t prefix = 7 + <uint32_t>len(self.queue.name)
         cdef const uint8_t* pattern = <const uint8_t*><const char*>self.pattern
-        cdef uint8_t[TOPIC_BYTES_MAX] topic
+        cdef uint8_t[TOPIC_ROOM] topic
         record_body(record, &body)
-        if body.format == FORMAT_AMQP091:
-            body.topic_length = topic_of(body.topic, body.topic_length, topic)
-            body.topic = topic
+        read_topic(&body, topic)
         if not self.queue.is_address(&body):
             prefix = 0
         elif body.topic_length == prefix:
@@ -187,7 +168,7 @@ cdef class TopicFilter(Filter):
 
 @cython.final
 cdef class SessionClaims(ClaimKeeper):
-    """Machine. One per session that consumes; see bridge/queue_session.pxd. A claim itself knows its member."""
+    """Machine. One per session that consumes; see queue/session_member.pxd. A claim itself knows its member."""
 
     def __cinit__(self):
         self.queues = []
