@@ -18,7 +18,7 @@ from rocksdict import AccessType, Options, Rdict
 from fluxmq._core.disk.journal_format import FILE_HEADER_SIZE, batch_at, decode_file_header, file_name, file_number
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.queue.rows import scan_batch
-from fluxmq.model.amqp_queues import Declared, read_arguments, spec_of
+from fluxmq.model.queue_arguments import Declared, read_arguments, spec_of
 from fluxmq.model.queues import QueueSpec
 from fluxmq.spark.source.columns import SourceError
 

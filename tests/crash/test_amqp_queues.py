@@ -100,7 +100,7 @@ class AmqpHistory(History):
     def state_of(self, node: QueueNode) -> State:
         """What of it is durable."""
         return frozenset((state.declared.vhost, state.declared.name, state.declared.durable, state.declared.auto_delete,
-                          repr(sorted(state.declared.arguments.items())), state.terms,
+                          repr(sorted(state.declared.arguments.items())), state.arguments,
                           tuple(self.unsettled(node, state.queue)))
                          for state in node.manager.queues.values()
                          if state.queue.durable and state.declared is not None)

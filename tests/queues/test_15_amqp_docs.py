@@ -20,7 +20,7 @@ from queues.test_10_docs import blocks
 
 from fluxmq.app.config import load
 from fluxmq.edge.amqp091.handshake import CAPABILITIES
-from fluxmq.model.amqp_queues import ANY_KNOWN
+from fluxmq.model.queue_arguments import ANY_KNOWN
 
 pika = pytest.importorskip("pika")
 

@@ -16,7 +16,7 @@ from fluxmq.app.queue_text import as_queue
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.records import QueueRecord
 from fluxmq.engine.queues.table import QueueListener
-from fluxmq.model.amqp_queues import Declared, QueueTerms, read_arguments
+from fluxmq.model.queue_arguments import Declared, QueueArguments, read_arguments
 from fluxmq.model.queues import QueueSpec
 
 NAMED = "for queue 'q' in vhost '/': "
@@ -104,7 +104,7 @@ def test_what_arguments_mean() -> None:
     given = {"x-queue-type": "quorum", "x-message-ttl": 5, "x-expires": 7, "x-max-length": 3, "x-max-length-bytes": 9,
              "x-overflow": "reject-publish", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": b"k",
              "x-single-active-consumer": True, "x-delivery-limit": 2}
-    assert read_arguments(Declared(b"/", b"q", durable=True, arguments=given)) == QueueTerms(
+    assert read_arguments(Declared(b"/", b"q", durable=True, arguments=given)) == QueueArguments(
         kind="quorum", ttl_ms=5, expires_ms=7, length_max=3, bytes_max=9, overflow="reject-publish", dead_exchange=b"",
         dead_key=b"k", single=True, delivery_limit=2)
     assert read_arguments(Declared(b"/", b"q", durable=True, arguments={

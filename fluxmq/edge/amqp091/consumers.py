@@ -16,7 +16,7 @@ from fluxmq.edge.amqp091.client import HOLD_GET
 from fluxmq.engine.queues.amqp.queues import AmqpQueues
 from fluxmq.engine.queues.table import QueueListener
 from fluxmq.model.amqp import AmqpRefused, ReplyCode, text, wire
-from fluxmq.model.amqp_queues import AGE, AGE_SECONDS
+from fluxmq.model.queue_arguments import AGE, AGE_SECONDS
 
 if TYPE_CHECKING:
     from fluxmq.edge.amqp091.client import Client

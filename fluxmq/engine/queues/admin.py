@@ -200,10 +200,10 @@ class QueueAdmin:
             members = [{"client": reader.client or "", "held": reader.held, "limited": reader.limited}
                        for reader in state.queue.readers if reader.group is group]
         lag = sum(max(cursor.log.next - max(cursor.next, cursor.log.first), 0) for cursor in group.cursors)
-        terms = {} if stream else {"retry": retry_of(state.effective_retry(group)),
+        retry = {} if stream else {"retry": retry_of(state.effective_retry(group)),
                                    "contract": list(state.retry_policies.get(group, UNSPECIFIED).specified())}
         return {"name": group.name.decode(), "filter": pattern.decode(), "mode": group.mode, "members": members,
-                **terms, "claimed": group.claims, "lag": lag if stream else group.lag,
+                **retry, "claimed": group.claims, "lag": lag if stream else group.lag,
                 "positions": [{"partition": cursor.partition, "next": cursor.next, "settled": cursor.floor}
                               for cursor in group.cursors]}
 

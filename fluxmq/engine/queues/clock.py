@@ -149,8 +149,8 @@ def ends(state: QueueState) -> int:
 
 def idle_max_ms(state: QueueState) -> int | None:
     """How long nobody need use a queue before it is deleted; None: for ever."""
-    if state.terms is not None:
-        return state.terms.expires_ms if state.terms.expires_ms > 0 else None
+    if state.arguments is not None:
+        return state.arguments.expires_ms if state.arguments.expires_ms > 0 else None
     if state.queue.kind != QUEUE_EPHEMERAL or state.configured:
         return None
     return int(state.spec.expires_after * 1000)

@@ -74,7 +74,7 @@ def bury(table: QueueTable, state: QueueState, log: Log, offset: int, deliveries
          group: bytes) -> None:
     """Copies a message, which is in memory, to the dead letters. Their limits do not count: it would be lost."""
     note_death(table, state, DEATHS.get(reason, "rejected"))
-    if state.terms is not None:  # its dead letters go to an exchange, or nowhere
+    if state.arguments is not None:  # its dead letters go to an exchange, or nowhere
         if table.amqp_dead_letters is not None:
             table.amqp_dead_letters.bury(state, log, offset, reason)
         return

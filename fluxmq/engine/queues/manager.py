@@ -26,7 +26,7 @@ from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy, backoff_ms
 from fluxmq.engine.queues.settings import PREFIX, QueueSettings, filters_of
 from fluxmq.engine.queues.state import QueueState
 from fluxmq.engine.queues.table import QueueTable
-from fluxmq.model.amqp_queues import Declared
+from fluxmq.model.queue_arguments import Declared
 from fluxmq.model.queues import QueueSpec, name_problem
 
 __all__ = ["KINDS", "NOTHING", "PREFIX", "QueueManager", "QueueState"]
@@ -261,7 +261,7 @@ class QueueManager(QueueTable):
         state = self.states[queue]
         key = (name, pattern)
         group = state.groups.get(key)
-        single = state.terms is not None and state.terms.single
+        single = state.arguments is not None and state.arguments.single
         mode = "single" if single else mode or ("exclusive" if exclusive else "shared")
         if group is not None and not group.members and group.mode != mode:
             group.set_mode(mode)

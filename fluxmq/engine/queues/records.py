@@ -11,7 +11,7 @@ from fluxmq._core.errors import CorruptError
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.ledger import Ledger
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy
-from fluxmq.model.amqp_queues import Declared, read_arguments, spec_of
+from fluxmq.model.queue_arguments import Declared, read_arguments, spec_of
 from fluxmq.model.queues import QueueSpec
 
 __all__ = ["GroupRecord", "LogMeta", "LogRecord", "QueueRecord", "RecordKind", "record"]

@@ -11,7 +11,7 @@ from fluxmq.engine.queues.dead_letters import bury, make_room
 from fluxmq.engine.queues.deduplication import is_repeated, with_sequence
 from fluxmq.engine.queues.delays import first_delayed, more_is_due
 from fluxmq.engine.queues.retry import deliveries_max
-from fluxmq.model.amqp_queues import NO_TERMS, Declared, QueueTerms, spec_of
+from fluxmq.model.queue_arguments import NO_ARGUMENTS, Declared, QueueArguments, spec_of
 from fluxmq.model.queues import NAME_BYTES_MAX, name_problem
 
 if TYPE_CHECKING:
@@ -42,17 +42,18 @@ class QueueSettings:
         self.wake_up = table.hub.wake_up
         ledger = table.hub.ledger
         self.plain = Queue(ledger, 0, b"", QUEUE_CLASSIC, [Log(ledger, 0)])
-        spec = spec_of(Declared(b"/", b"", True, False, False, {}), NO_TERMS)
-        _configure(self, self.plain, spec, NO_TERMS)
+        spec = spec_of(Declared(b"/", b"", True, False, False, {}), NO_ARGUMENTS)
+        _configure(self, self.plain, spec, NO_ARGUMENTS)
 
     def configure(self, state: QueueState) -> None:
         """The queue is from now on as `state` says."""
-        queue, spec, terms = state.queue, state.spec, state.terms
-        if terms is NO_TERMS:
+        queue, spec, arguments = state.queue, state.spec, state.arguments
+        if arguments is NO_ARGUMENTS:
             queue.configure_like(self.plain)
         else:
-            _configure(self, queue, spec, terms)
-            if terms is not None and terms.overflow == "reject-publish-dlx" and terms.dead_exchange is not None:
+            _configure(self, queue, spec, arguments)
+            if (arguments is not None and arguments.overflow == "reject-publish-dlx"
+                    and arguments.dead_exchange is not None):
                 queue.on_overflow = partial(_overflowed, self.table, state)
         for group in state.groups.values():
             self.configure_group(state, group)
@@ -60,14 +61,14 @@ class QueueSettings:
     @staticmethod
     def configure_group(state: QueueState, group: Group) -> None:
         """How often a message is delivered; whether it dies as soon as it may, and whether anybody wants it then."""
-        terms = state.terms
-        if terms is None:
+        arguments = state.arguments
+        if arguments is None:
             group.buries = bool(state.spec.dead_letter_queue)
             group.deliveries_max = deliveries_max(state.effective_retry(group))
         else:
             group.set_policy(POLICY_AMQP091)
-            group.buries = terms.dead_exchange is not None
-            group.deliveries_max = max(terms.delivery_limit + 1, 0) if terms is not NO_TERMS else 0
+            group.buries = arguments.dead_exchange is not None
+            group.deliveries_max = max(arguments.delivery_limit + 1, 0) if arguments is not NO_ARGUMENTS else 0
 
 
 def _is_repeated(table: QueueTable, queue: Queue, producer: bytes, sequence: int) -> bool:
@@ -106,7 +107,7 @@ def _is_level(raw: bytes) -> bool:
     return b"/" not in odd and b"\0" not in odd and not name_problem(raw.decode("utf-8", "replace"))
 
 
-def _configure(calls: QueueSettings, queue: Queue, spec: QueueSpec, terms: QueueTerms | None) -> None:
+def _configure(calls: QueueSettings, queue: Queue, spec: QueueSpec, arguments: QueueArguments | None) -> None:
     queue.payload_max = spec.limits.max_message_size
     queue.capture_confirmed = spec.capture == "confirmed"
     # The same objects for all queues, which are given the queue: there may be a hundred thousand of them.
@@ -116,13 +117,13 @@ def _configure(calls: QueueSettings, queue: Queue, spec: QueueSpec, terms: Queue
     queue.on_stalled = calls.read_on
     queue.is_repeated = calls.is_repeated
     queue.on_produced = calls.produced
-    if terms is not None and queue.kind != QUEUE_STREAM:
+    if arguments is not None and queue.kind != QUEUE_STREAM:
         queue.set_policy(POLICY_AMQP091)
-        queue.ready_max = terms.length_max
-        queue.ready_bytes_max = terms.bytes_max
-        queue.drop_head = terms.overflow == "drop-head"
-        queue.ttl_ms = max(terms.ttl_ms, 0)
-        queue.at_once = terms.ttl_ms == 0
+        queue.ready_max = arguments.length_max
+        queue.ready_bytes_max = arguments.bytes_max
+        queue.drop_head = arguments.overflow == "drop-head"
+        queue.ttl_ms = max(arguments.ttl_ms, 0)
+        queue.at_once = arguments.ttl_ms == 0
     else:
         queue.messages_max = spec.limits.max_depth
         queue.bytes_max = spec.limits.max_bytes

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from fluxmq._core.queue.group import Group
 from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy, effective
-from fluxmq.model.amqp_queues import Declared, read_arguments
+from fluxmq.model.queue_arguments import Declared, read_arguments
 from fluxmq.model.queues import QueueSpec, Retry
 
 __all__ = ["QueueState"]
@@ -19,16 +19,16 @@ NONE: Mapping[object, object] = MappingProxyType({})
 class QueueState:
     """What the engine keeps with a Queue."""
 
-    __slots__ = ("commit_due_ms", "configured", "dead_lettered", "declared", "died", "due_at", "groups",
+    __slots__ = ("arguments", "commit_due_ms", "configured", "dead_lettered", "declared", "died", "due_at", "groups",
                  "had_consumer", "idle_since_ms", "owner", "producers", "queue", "retained", "retention_due_ms",
-                 "retry_policies", "spec", "terms")
+                 "retry_policies", "spec")
 
     def __init__(self, spec: QueueSpec, queue: Queue, declared: Declared | None = None) -> None:
         self.spec = spec
         self.queue = queue
         # As AMQP declared it, and what that means; None: it was not AMQP.
         self.declared = declared
-        self.terms = read_arguments(declared) if declared is not None else None
+        self.arguments = read_arguments(declared) if declared is not None else None
         self.owner: object = None  # of an exclusive queue: the connection
         self.had_consumer = False  # of AMQP
         self.groups: dict[tuple[bytes, bytes], Group] = {}

@@ -21,7 +21,7 @@ from fluxmq._core.queue.stats import QueueSums
 from fluxmq.engine.ports.cluster import Cluster
 from fluxmq.engine.queues.records import LogRecord, QueueRecord, RecordKind, record
 from fluxmq.engine.queues.state import QueueState
-from fluxmq.model.amqp_queues import Declared
+from fluxmq.model.queue_arguments import Declared
 from fluxmq.model.queues import QueueSpec
 
 __all__ = ["AmqpDeadLetters", "Disk", "QueueListener", "QueueTable"]

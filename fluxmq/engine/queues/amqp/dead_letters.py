@@ -20,7 +20,7 @@ from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.queues.dead_letters import note_dead_letter, note_death
 from fluxmq.model.amqp import text
-from fluxmq.model.amqp_queues import NAME_BYTES_MAX
+from fluxmq.model.queue_arguments import NAME_BYTES_MAX
 
 if TYPE_CHECKING:
     from fluxmq.engine.queues.state import QueueState
@@ -52,7 +52,7 @@ class DeadLetterer:
 
     def bury(self, state: QueueState, log: Log, offset: int, reason: str) -> None:
         """A message dies that is in memory; whoever calls settles it."""
-        if state.terms is None or state.terms.dead_exchange is None:
+        if state.arguments is None or state.arguments.dead_exchange is None:
             return
         message = log.get(offset)
         if message is not None:
@@ -66,7 +66,7 @@ class DeadLetterer:
 
     def _publish(self, state: QueueState, topic: bytes, properties: bytes, payload: bytes, format_: int,
                  reason: str) -> None:
-        assert state.terms is not None and state.terms.dead_exchange is not None
+        assert state.arguments is not None and state.arguments.dead_exchange is not None
         vhost, name = state.queue.address
         if format_ != FORMAT_AMQP091:
             topic, properties = mqtt_to_amqp(topic, properties, QOS)
@@ -76,11 +76,11 @@ class DeadLetterer:
         headers = with_death(headers, name=text(name), reason=reason, exchange=text(exchange),
                              keys=[text(one) for one in keys], expiration=told.pop("expiration", None),
                              time_s=self.table.hub.now_ms // 1000)
-        if state.terms.dead_key is not None:
-            keys = [state.terms.dead_key]
+        if state.arguments.dead_key is not None:
+            keys = [state.arguments.dead_key]
             headers.pop("CC", None)
         headers = dict(sorted(headers.items()))  # as RabbitMQ writes them
-        target = state.terms.dead_exchange
+        target = state.arguments.dead_exchange
         table = encode_table(headers)
         found = {queue: None for one in keys for queue in self.route(vhost, target, one, table)}
         written = encode_properties(told | {"headers": headers})

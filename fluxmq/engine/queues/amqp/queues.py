@@ -22,7 +22,7 @@ from fluxmq.engine.queues.amqp.dead_letters import DeadLetterer, Route
 from fluxmq.engine.queues.manager import QueueManager, QueueState
 from fluxmq.engine.queues.table import QueueListener
 from fluxmq.model.amqp import AmqpRefused, ReplyCode, shown
-from fluxmq.model.amqp_queues import (
+from fluxmq.model.queue_arguments import (
     NAME_BYTES_MAX,
     Declared,
     difference,
@@ -127,8 +127,8 @@ class AmqpQueues(QueueListener):
         elif len(name) > NAME_BYTES_MAX:
             raise AmqpRefused(ReplyCode.PRECONDITION_FAILED, "queue name is longer than 255 bytes")
         # The values are judged as they came; what is kept of them means the same.
-        terms = read_arguments(msgspec.structs.replace(said, arguments=dict(arguments or {})))
-        spec = spec_of(said, terms)
+        parsed = read_arguments(msgspec.structs.replace(said, arguments=dict(arguments or {})))
+        spec = spec_of(said, parsed)
         try:
             self.manager.check_room(spec)
         except QueueRefused as refused:  # in RabbitMQ's words
@@ -244,8 +244,8 @@ class AmqpQueues(QueueListener):
 
     def tells_deliveries(self, queue: Queue) -> bool:
         """Whether a redelivery says how many there were before (x-delivery-count): those of quorum queues do."""
-        terms = self.manager.states[queue].terms
-        return terms is not None and terms.kind == "quorum"
+        arguments = self.manager.states[queue].arguments
+        return arguments is not None and arguments.kind == "quorum"
 
     # ------------------------------------------------------------------ consumers
 
@@ -259,7 +259,7 @@ class AmqpQueues(QueueListener):
             raise locked(vhost, name)
         self.whole(queue)
         joined = self._group(queue, group or GROUP)
-        single = state.terms is not None and state.terms.single
+        single = state.arguments is not None and state.arguments.single
         if queue in self._leaders or (exclusive and (joined.members or single)):
             raise AmqpRefused(ReplyCode.ACCESS_REFUSED, f"{where(vhost, name)} in exclusive use")
         member.lease_ms = 0

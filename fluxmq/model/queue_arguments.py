@@ -16,7 +16,7 @@ from fluxmq.model.amqp import AmqpRefused, ReplyCode
 from fluxmq.model.amqp import shown as text_of
 from fluxmq.model.queues import DeadLetters, QueueLimits, QueueSpec, Retention, Retry
 
-__all__ = ["AGE", "AGE_SECONDS", "ANY_KNOWN", "NAME_BYTES_MAX", "Declared", "QueueTerms", "difference",
+__all__ = ["AGE", "AGE_SECONDS", "ANY_KNOWN", "NAME_BYTES_MAX", "Declared", "QueueArguments", "difference",
            "kept_arguments", "read_arguments", "spec_of", "where"]
 
 NAME_BYTES_MAX = 255
@@ -53,7 +53,7 @@ class Declared(msgspec.Struct, array_like=True, frozen=True):
     arguments: dict[str, Any] = {}
 
 
-class QueueTerms(msgspec.Struct, frozen=True, kw_only=True):
+class QueueArguments(msgspec.Struct, frozen=True, kw_only=True):
     """What the arguments mean. Times in ms; -1: no such limit."""
 
     kind: str = "classic"  # classic, quorum, stream
@@ -70,7 +70,7 @@ class QueueTerms(msgspec.Struct, frozen=True, kw_only=True):
     age_s: int = 0
 
 
-NO_TERMS = QueueTerms()
+NO_ARGUMENTS = QueueArguments()
 
 
 def where(vhost: bytes, name: bytes) -> str:
@@ -214,7 +214,7 @@ def _age(value: object) -> int:
     return int(match[1]) * AGE_SECONDS[match[2]]
 
 
-# Argument → its reader, and the field of QueueTerms that takes the value, if any.
+# Argument → its reader, and the field of QueueArguments that takes the value, if any.
 READ: dict[str, tuple[Callable[[object], Any], str]] = {
     "x-queue-type": (_one_of("queue type", *KNOWN), "kind"),
     "x-expires": (_expiry, "expires_ms"),
@@ -241,10 +241,10 @@ READ: dict[str, tuple[Callable[[object], Any], str]] = {
 }
 
 
-def read_arguments(declared: Declared) -> QueueTerms:
+def read_arguments(declared: Declared) -> QueueArguments:
     """What a declaration means. Raises AmqpRefused: 406."""
     if not declared.arguments:
-        return NO_TERMS  # of most queues, and asked of each at a start
+        return NO_ARGUMENTS  # of most queues, and asked of each at a start
     named = where(declared.vhost, declared.name)
     given = declared.arguments
     found: dict[str, Any] = {}
@@ -263,17 +263,17 @@ def read_arguments(declared: Declared) -> QueueTerms:
             raise refusal(f"invalid arg '{name}' for {named}: {wrong.text}") from None
         if field:
             found[field] = value
-    terms = QueueTerms(**found)
-    if "x-dead-letter-routing-key" in given and terms.dead_exchange is None:
+    arguments = QueueArguments(**found)
+    if "x-dead-letter-routing-key" in given and arguments.dead_exchange is None:
         raise refusal(f"invalid arg 'x-dead-letter-routing-key' for {named}: routing_key_but_no_dlx_defined")
     if given.get("x-stream-max-segment-size-bytes", 0) > SEGMENT_BYTES_MAX:
         raise refusal("Exceeded max value for x-stream-max-segment-size-bytes")
-    if terms.kind != "classic":
+    if arguments.kind != "classic":
         for wrong_, what in ((not declared.durable, "non-durable"), (declared.exclusive, "exclusive-owner"),
                              (declared.auto_delete, "auto-delete")):
             if wrong_:
                 raise refusal(f"invalid property '{what}' for {named}")
-    return terms
+    return arguments
 
 
 def refusal(text: str) -> AmqpRefused:
@@ -316,24 +316,25 @@ _PLAIN_RETRY = Retry(max_retries=0, initial_backoff=0.0, max_backoff=0.0, visibi
 _NO_DEAD_LETTERS = DeadLetters(enabled=False)
 
 
-def spec_of(declared: Declared, terms: QueueTerms) -> QueueSpec:
-    """The queue as an entry of `queues:`, as far as that can express it; the terms hold the rest."""
+def spec_of(declared: Declared, arguments: QueueArguments) -> QueueSpec:
+    """The queue as an entry of `queues:`, as far as that can express it; the arguments hold the rest."""
     name, namespace = declared.name.decode("utf-8", "surrogateescape"), declared.vhost.decode()
-    if terms is NO_TERMS:  # nearly all queues, and there may be a hundred thousand: they share what is the same
+    if arguments is NO_ARGUMENTS:  # nearly all queues, and there may be a hundred thousand: they share what is the same
         return QueueSpec(name=name, namespace=namespace,
                          type="classic" if declared.durable and not declared.exclusive else "ephemeral",
                          overflow="drop-head", expires_after=0.0, retry=_PLAIN_RETRY, dlq=_NO_DEAD_LETTERS)
-    limit = QueueLimits(max_depth=min(max(terms.length_max, 0), DEPTH_MAX), max_bytes=min(max(terms.bytes_max, 0),
-                        SIZE_MAX), message_ttl=max(terms.ttl_ms, 0) / 1000)
-    if terms.kind == "stream":
+    limit = QueueLimits(max_depth=min(max(arguments.length_max, 0), DEPTH_MAX),
+                        max_bytes=min(max(arguments.bytes_max, 0), SIZE_MAX),
+                        message_ttl=max(arguments.ttl_ms, 0) / 1000)
+    if arguments.kind == "stream":
         return QueueSpec(name=name, namespace=namespace, type="stream", retention=Retention(
-            max_age=float(terms.age_s), max_length_bytes=limit.max_bytes), dlq=DeadLetters(enabled=False))
+            max_age=float(arguments.age_s), max_length_bytes=limit.max_bytes), dlq=DeadLetters(enabled=False))
     durable = declared.durable and not declared.exclusive  # an exclusive queue has no owner after a restart
     return QueueSpec(
         name=name, namespace=namespace, type="classic" if durable else "ephemeral", limits=limit,
-        max_priority=terms.priority_max,
-        overflow="drop-head" if terms.overflow == "drop-head" else "reject-publish",
-        expires_after=max(terms.expires_ms, 0) / 1000,
-        retry=Retry(max_retries=min(max(terms.delivery_limit, 0), 65000), initial_backoff=0.0, max_backoff=0.0,
+        max_priority=arguments.priority_max,
+        overflow="drop-head" if arguments.overflow == "drop-head" else "reject-publish",
+        expires_after=max(arguments.expires_ms, 0) / 1000,
+        retry=Retry(max_retries=min(max(arguments.delivery_limit, 0), 65000), initial_backoff=0.0, max_backoff=0.0,
                     visibility_timeout=0.0),
         dlq=DeadLetters(enabled=False))
