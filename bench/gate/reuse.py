@@ -50,10 +50,11 @@ def _headers(root: Path) -> list[Path]:
 
 def _closure(root: Path, source: Path) -> list[Path]:
     """The files of the tree that Cython reads for it."""
-    from Cython.Build.Dependencies import create_dependency_tree  # type: ignore[import-untyped]
+    from Cython.Build.Dependencies import create_dependency_tree
 
     packages = [root / name for name in ("fluxmq", "bench")]
-    found = map(Path, create_dependency_tree(quiet=True).all_dependencies(str(root / source)))
+    found = map(Path, create_dependency_tree(quiet=True)  # type: ignore[no-untyped-call]
+               .all_dependencies(str(root / source)))
     return sorted(path.relative_to(root) for path in found if any(home in path.parents for home in packages))
 
 

@@ -16,7 +16,7 @@ import time
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fluxmq.bench.gate.rows import GateRow
 from fluxmq.bench.gate.workload import PUBLISHES, write_workload
@@ -114,7 +114,7 @@ class Turns:
             folder.mkdir()
             with start_broker("fluxmq", needs) as broker:
                 for kind, count in row.load.items():
-                    Work(ManyOptions(folder=folder, kind=kind, count=count)).make(broker, lambda _: nullcontext())
+                    Work(ManyOptions(folder=folder, kind=cast(Any, kind), count=count)).make(broker, lambda _: nullcontext())
         began = time.monotonic()
         with start_broker("fluxmq", needs) as broker:
             seconds, cpu, held = time.monotonic() - began, read_cpu(broker.pid), memory(broker.pid)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fluxmq._core.amqp091 import methods as m
-from fluxmq._core.client.amqp091_machine import AmqpEvents, AmqpLogin, AmqpMachine, AmqpMessage, AmqpRefused
+from fluxmq._core.client.amqp091_machine import AmqpLogin, AmqpMachine, AmqpMessage, AmqpRefused
 from fluxmq._core.errors import ProtocolError
 from fluxmq.bench.load.amqp_frames import CHANNEL
 from fluxmq.bench.load.amqp_options import AmqpOptions
@@ -25,7 +25,7 @@ class SessionError(OSError):
     """The broker refused something, or does not speak AMQP 0-9-1. The text says what it said."""
 
 
-class Session(AmqpEvents):
+class Session:
     """A connection whose handshake is done and whose channel is open.
 
     channel_max: the highest channel that will be opened. server: what it calls itself and its version. delivered:
@@ -66,6 +66,15 @@ class Session(AmqpEvents):
     def on_channel_closed(self, channel: int, why: AmqpRefused) -> None:
         self.refusal = f"{why.code} {why}"
 
+    def on_returned(self, message: AmqpMessage) -> None:
+        """Nothing is published as mandatory."""
+
+    def on_cancelled(self, channel: int, tag: str) -> None:
+        self.refusal = f"consumer {tag} was cancelled"
+
+    def on_blocked(self, blocked: bool) -> None:
+        """The socket tells."""
+
     def on_closed(self, why: AmqpRefused) -> None:
         self.refusal = f"{why.code} {why}"
 
@@ -92,6 +101,10 @@ class Session(AmqpEvents):
             raise SessionError(f"{addr}: {error}") from error
         except TimeoutError as error:
             raise SessionError(f"{addr} did not answer for {self.options.connect_timeout:g} s") from error
+
+    def until_confirmed(self, number: int) -> None:
+        """Until this publish is confirmed. Raises SessionError."""
+        self.until(lambda: self.confirmed >= number)
 
     def call_all(self, methods: Sequence[m.Method], channel: int = CHANNEL) -> list[Any]:
         """Sends methods at once; their answers. Raises SessionError."""

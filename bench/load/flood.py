@@ -193,9 +193,9 @@ class Flood:
         waiting = {one: memoryview(self.block) for one in self.sockets}
         had = dict.fromkeys(self.sockets, 0)
         with selectors.DefaultSelector() as selector:
-            for one in self.sockets:
-                one.setblocking(False)
-                selector.register(one, selectors.EVENT_READ | selectors.EVENT_WRITE)
+            for client in self.sockets:
+                client.setblocking(False)
+                selector.register(client, selectors.EVENT_READ | selectors.EVENT_WRITE)
             while (left := until - time.monotonic()) > 0:
                 for key, events in selector.select(left):
                     one: Any = key.fileobj

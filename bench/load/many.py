@@ -62,7 +62,7 @@ class Amqp:
         for at in range(0, len(packets), WINDOW):
             last = min(at + WINDOW, len(packets))
             session.machine.out += b"".join(packets[at:last])
-            session.until(lambda last=last: session.confirmed >= last)
+            session.until_confirmed(last)
 
     def take_all(self, consumes: list[m.Method], count: int) -> int:
         """A consumer for each queue; every message is acknowledged when all have come. Returns how many have."""
@@ -149,7 +149,7 @@ class Work:
             with phase("resume"):
                 for name in self.names:
                     client = kept(broker, name)
-                    client.until(lambda client=client: client.delivered > 0)
+                    client.until_delivered()
                     client.close()
             return len(self.names)
         return len(self.names)

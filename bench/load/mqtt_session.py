@@ -53,6 +53,10 @@ class MqttSession(ClientMachine):
                 raise LoadError(f"the broker broke the protocol: {error}") from error
             self.sock.sendall(self.take_output())
 
+    def until_delivered(self) -> None:
+        """Until a message has come. Raises LoadError, OSError."""
+        self.until(lambda: self.delivered > 0)
+
     def publish_all(self, topics: list[str], payload: bytes, *, retain: bool) -> None:
         """With QoS 1; returns when all are acknowledged."""
         for topic in topics:

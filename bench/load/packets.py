@@ -1,11 +1,14 @@
 """The cold packets of the load generator, as bytes. The hot ones are in engine.pyx."""
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fluxmq._core.mqtt.encode import encode_packet
 from fluxmq._core.mqtt.packets import Connect, Subscribe, Subscription
 from fluxmq.bench.load.options import HEAD_SIZE, LoadOptions
+
+if TYPE_CHECKING:
+    from fluxmq._core.mqtt.packets import Properties
 
 __all__ = ["PublishTemplate", "connect", "disconnect", "publish_template", "subscribe"]
 
@@ -36,7 +39,7 @@ def packet(first: int, body: bytes) -> bytes:
 def connect(client_id: str, *, level: int = 4, clean: bool = True, keep_alive: int = 0, session_expiry: int = 0,
             receive_maximum: int | None = None, username: str | None = None, password: str | None = None) -> bytes:
     """CONNECT. level: 4 (MQTT 3.1.1) or 5; the expiry (seconds) and the receive maximum are of 5 only."""
-    properties: list[tuple[int, object]] = []
+    properties: Properties = []
     if level == 5 and session_expiry:
         properties.append((0x11, session_expiry))
     if level == 5 and receive_maximum is not None:
@@ -48,7 +51,7 @@ def connect(client_id: str, *, level: int = 4, clean: bool = True, keep_alive: i
 
 def subscribe(packet_id: int, topic_filter: str, qos: int, *, level: int = 4, start: str = "") -> bytes:
     """SUBSCRIBE to one filter. start: the user property `offset`, of version 5 only; "" for none."""
-    properties = [(0x26, ("offset", start))] if start and level == 5 else []
+    properties: Properties = [(0x26, ("offset", start))] if start and level == 5 else []
     return encode_packet(Subscribe(packet_id, [Subscription(topic_filter, qos=qos)], properties=properties), level)
 
 

@@ -204,15 +204,17 @@ def main(publishes: int, pairs: int) -> None:
     with broker() as address:
         load_ = Load(address, publishes)
         load_.run(100)
-        ratios, rates, trips = [], ([], []), ([], [])  # type: ignore[var-annotated]
+        ratios: list[float] = []
+        rates: tuple[list[float], list[float]] = ([], [])
+        trips: tuple[list[float], list[float]] = ([], [])
         for _ in range(pairs):
             pair = [load_.run(every) for every in (0, 100)]
             for at, (rate, seen) in enumerate(pair):
                 rates[at].append(rate)
                 trips[at].extend(seen)
             ratios.append(pair[1][0] / pair[0][0])
-    for name, rate, seen in zip(("nothing asked", "1 % asked"), rates, trips, strict=True):
-        click.echo(f"{name:14} {statistics.median(rate):>10,.0f} publishes/s   bystander {described(seen)}")
+    for name, of_rate, of_trips in zip(("nothing asked", "1 % asked"), rates, trips, strict=True):
+        click.echo(f"{name:14} {statistics.median(of_rate):>10,.0f} publishes/s   bystander {described(of_trips)}")
     click.echo(f"{'ratio':14} {statistics.median(ratios):>10.3f}   ({min(ratios):.3f}..{max(ratios):.3f})")
 
 

@@ -59,10 +59,10 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 def serve(folder: Path, mode: str, port: Any) -> None:
     if mode == "blind":  # an epoll that nothing is in: the loop never seems to have anything to do
         empty = select.epoll()
-        fluxmq.app.server.watch_loop = lambda poller, loop, linger: poller.watch_loop(
+        vars(fluxmq.app.server)["watch_loop"] = lambda poller, loop, linger: poller.watch_loop(
             empty.fileno(), (), lambda: loop.call_soon(linger))
     elif mode == "never lingers":
-        fluxmq.app.server.watch_loop = lambda poller, loop, linger: None
+        vars(fluxmq.app.server)["watch_loop"] = lambda poller, loop, linger: None
 
     async def run() -> None:
         config, _ = load(sets=[f"storage.dir={folder / 'data'}", "storage.type=memory", "server.health_enabled=false",

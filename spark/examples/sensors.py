@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from fluxmq.spark.attempt import attempt, in_words
 from fluxmq.spark.session import session
-from fluxmq.spark.source.data_source.columns import SourceError
-from fluxmq.spark.source.data_source.data_source import register
+from fluxmq.spark.source.columns import SourceError
+from fluxmq.spark.source.data_source import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -107,7 +107,7 @@ def _room(spark: SparkSession, wanted: int | None) -> int:
     there from the start."""
     end = time.monotonic() + EXECUTORS_S
     while (slots := _slots(spark)) < (wanted or 1) and time.monotonic() < end:
-        if spark.sparkContext.master.startswith("local"):
+        if (spark.sparkContext.master or "").startswith("local"):
             break
         time.sleep(TOLD_EVERY_S)
     return slots
