@@ -114,7 +114,8 @@ class Turns:
             folder.mkdir()
             with start_broker("fluxmq", needs) as broker:
                 for kind, count in row.load.items():
-                    Work(ManyOptions(folder=folder, kind=cast(Any, kind), count=count)).make(broker, lambda _: nullcontext())
+                    options = ManyOptions(folder=folder, kind=cast(Any, kind), count=count)
+                    Work(options).make(broker, lambda _: nullcontext())
         began = time.monotonic()
         with start_broker("fluxmq", needs) as broker:
             seconds, cpu, held = time.monotonic() - began, read_cpu(broker.pid), memory(broker.pid)
