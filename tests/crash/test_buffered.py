@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kit.carrier import Carrier
 from kit.powercut import PowerCut
 from kit.python import TESTS, environment
 
@@ -24,13 +25,6 @@ from fluxmq.engine.durability import Keeper
 from fluxmq.storage.store import RocksStore
 
 SESSIONS = (b"one", b"two", b"three")
-
-
-class Connection:
-    """Whoever carries a client: nothing of it is needed here."""
-
-    def displaced(self, reason: int) -> None:
-        raise AssertionError(reason)
 
 
 def opened(directory: Path, identity: int) -> tuple[RocksStore, Broker, Keeper]:
@@ -47,7 +41,7 @@ async def checkpoint_between_slices(directory: Path) -> None:
     assert journal is not None
     asyncio.get_running_loop().add_reader(journal.event_fd, journal.poll)
     for name in SESSIONS:
-        connection = Connection()
+        connection = Carrier(stays=True)
         broker.connect(name, version=5, clean_start=False, expiry_s=100, keep_alive_s=0, will=None, username=None,
                        connection=connection)
         session = broker.sessions[b"/", name]

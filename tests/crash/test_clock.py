@@ -17,6 +17,7 @@ from crash.queue_node import QueueNode, View
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from kit.carrier import Carrier
 
 from fluxmq._core.pubsub.session import Session
 from fluxmq._core.queue.member import PyMember
@@ -37,18 +38,13 @@ def user_property(name: bytes, value: bytes) -> bytes:
     return b"".join((b"\x26", len(name).to_bytes(2, "big"), name, len(value).to_bytes(2, "big"), value))
 
 
-class Link:
-    def displaced(self, reason: int) -> None:
-        pass
-
-
 @dataclass
 class Client:
     """A session and what it waits for. left: by the model's clock; None: it is connected."""
 
     expiry_s: int
     delay_s: int | None
-    link: Link
+    link: Carrier
     left: int | None = None
     lost: bool = False              # it was connected when the broker ended: its time begins when that is back
 
@@ -187,7 +183,7 @@ class ClockMachine(RuleBasedStateMachine):
     @rule(expiry=waits, delay=st.none() | waits, leaves=st.booleans())
     def connect(self, expiry: int, delay: int | None, leaves: bool) -> None:
         name = self.payload().decode()
-        client = self.clients[name] = Client(expiry, delay, Link())
+        client = self.clients[name] = Client(expiry, delay, Carrier())
         will = Will(b"will/" + name.encode(), b"x", 1, True, b"", delay) if delay is not None else None
 
         def come() -> None:

@@ -11,6 +11,7 @@ from crash.history import DISK_STEPS, SMOKE, History, Steps
 from crash.queue_node import QueueNode
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from kit.carrier import Carrier
 
 from fluxmq.engine.exchanges.manager import PREDECLARED
 from fluxmq.engine.namespaces import NamespaceAdmin
@@ -32,13 +33,6 @@ step = st.one_of(
     *DISK_STEPS,
     st.tuples(st.just("crash"), st.floats(0, 0.999), st.sampled_from(("kill", "power", "torn"))),
 )
-
-
-class Carrier:
-    """A connection."""
-
-    def displaced(self, reason: int) -> None:
-        """Nobody is told."""
 
 
 class NamespaceHistory(History):

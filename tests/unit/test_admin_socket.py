@@ -6,14 +6,13 @@ import json
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.fake_queues import FakeQueues
@@ -29,20 +28,6 @@ from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.model import limits
 
 Q = "/api/v1/queues"
-
-
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Callable[[Awaitable[None]], None]:
-    """Runs a coroutine to its end on a fresh loop, with a limit so that a hang is a failure."""
-    def runner(coroutine: Awaitable[None]) -> None:
-        async def limited() -> None:
-            async with asyncio.timeout(30):
-                await coroutine
-
-        with asyncio.Runner(loop_factory=request.param) as loop:
-            loop.run(limited())
-
-    return runner
 
 
 @asynccontextmanager

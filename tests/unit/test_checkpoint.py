@@ -5,6 +5,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from kit.carrier import Carrier
+
 from fluxmq._core.hub.hub import Hub
 from fluxmq.app.driver import LoopDriver
 from fluxmq.cluster.solo import solo
@@ -13,14 +15,7 @@ from fluxmq.engine.durability import Keeper
 from fluxmq.storage.store import RocksStore
 
 
-class Connection:
-    """Whoever carries a client: nothing of it is needed here."""
-
-    def displaced(self, reason: int) -> None:
-        raise AssertionError(reason)
-
-
-def connect(broker: Broker, connection: Connection) -> None:
+def connect(broker: Broker, connection: Carrier) -> None:
     broker.connect(b"c", version=5, clean_start=False, expiry_s=100, keep_alive_s=0, will=None, username=None,
                    connection=connection)
 
@@ -37,7 +32,7 @@ def test_a_message_that_dies_during_a_checkpoint_stays_in_the_view(tmp_path: Pat
         hub, journal = broker.hub, store.journal
         assert journal is not None
         asyncio.get_running_loop().add_reader(journal.event_fd, journal.poll)
-        connection = Connection()
+        connection = Carrier(stays=True)
         connect(broker, connection)
         session = broker.sessions[b"/", b"c"]
         broker.subscribe(session, b"t", 1, 0)
@@ -86,7 +81,7 @@ def test_no_checkpoint_begins_while_the_node_stops(tmp_path: Path) -> None:
                 await asyncio.sleep(0.001)
                 journal.poll()
 
-        connect(broker, Connection())
+        connect(broker, Carrier(stays=True))
         await durable()
         keeper.tick()
         await asyncio.sleep(0)
@@ -105,7 +100,7 @@ def test_no_checkpoint_begins_while_the_node_stops(tmp_path: Path) -> None:
 def test_timers_of_earlier_lives_do_not_pile_up() -> None:
     broker = Broker(Hub(None), cluster=solo())
     for _ in range(10 * STALE_TIMERS_MAX):
-        connection = Connection()
+        connection = Carrier(stays=True)
         connect(broker, connection)
         broker.disconnect(broker.sessions[b"/", b"c"], connection, publish_will=False)
     assert len(broker._timers) <= 2 * STALE_TIMERS_MAX

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.carrier import Carrier
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.hub import Hub
@@ -16,16 +17,6 @@ from fluxmq.engine.sessions.state import EXPIRY_NEVER, Will
 
 START_MS = 1_700_000_000_000
 YEAR_S = 366 * 86400
-
-
-class Link:
-    """Whoever carries a client; remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.told: list[int] = []
-
-    def displaced(self, reason: int) -> None:
-        self.told.append(reason)
 
 
 class World:
@@ -48,8 +39,8 @@ class World:
         clean: bool = False,
         will: Will | None = None,
         present: bool | None = None,
-    ) -> tuple[Session, Link]:
-        link = Link()
+    ) -> tuple[Session, Carrier]:
+        link = Carrier()
         session, had = self.broker.connect(
             name.encode(),
             version=5,
@@ -64,7 +55,7 @@ class World:
             assert had is present
         return session, link
 
-    def leave(self, session: Session, link: Link, *, will: bool = True, expiry_s: int | None = None) -> None:
+    def leave(self, session: Session, link: Carrier, *, will: bool = True, expiry_s: int | None = None) -> None:
         self.broker.disconnect(session, link, publish_will=will, expiry_s=expiry_s)
 
     def after(self, seconds: float) -> None:
@@ -416,7 +407,7 @@ class Model:
 @given(st.lists(OPERATIONS, max_size=30))
 def test_any_history(operations: list[tuple]) -> None:  # type: ignore[type-arg]
     world, model = World(), Model()
-    online: dict[str, tuple[Session, Link]] = {}
+    online: dict[str, tuple[Session, Carrier]] = {}
     for kind, *arguments in operations:
         if kind == "connect":
             name, clean, expiry, delay = arguments

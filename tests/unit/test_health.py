@@ -4,32 +4,17 @@ import contextlib
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import uvloop
 
 from fluxmq._core.errors import UsageError
 from fluxmq.admin.health import HealthServer
 from fluxmq.model import limits
 
 Factory = Callable[[], asyncio.AbstractEventLoop]
-
-
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Callable[[Awaitable[None]], None]:
-    """Runs a coroutine to its end on a fresh loop, with a limit so that a hang is a failure."""
-    def runner(coroutine: Awaitable[None]) -> None:
-        async def limited() -> None:
-            async with asyncio.timeout(30):
-                await coroutine
-
-        with asyncio.Runner(loop_factory=request.param) as loop:
-            loop.run(limited())
-
-    return runner
 
 
 class Broker:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from kit.amqp import AmqpClient
+from kit.carrier import Carrier
 from kit.client import Client
 from kit.node import Node
 from oracle.mqtt import Will as OracleWill
@@ -24,16 +25,6 @@ from fluxmq.model.mqtt import ReasonCode
 EXPIRY = {"session_expiry_interval": 3600}
 NO_LIMITS = dict.fromkeys(("connections", "sessions", "queues", "bytes", "messages_per_second"), 0)
 EMPTY = {"connections": 0, "sessions": 0, "queues": 0, "messages": 0, "retained": 0}
-
-
-class Carrier:
-    """A ClientConnection that notes what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[int] = []
-
-    def displaced(self, reason: int) -> None:
-        self.told.append(reason)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from kit.carrier import Carrier
 from kit.nodes import HERE, Nodes
 
 from fluxmq._core.errors import ProtocolError, UsageError
@@ -26,11 +27,6 @@ from fluxmq.model.queues import QueueSpec
 THERE = Owner("there", 8)
 
 
-class Peer:
-    def displaced(self, reason: int) -> None:
-        pass
-
-
 class World:
     def __init__(self, **limits: Any) -> None:
         self.nodes = Nodes()
@@ -44,7 +40,7 @@ class World:
 
     def connect(self, name: bytes = b"c", *, clean_start: bool = False, expiry_s: int = 100,
                 will: Will | None = None) -> Session:
-        self.peer = Peer()
+        self.peer = Carrier()
         return self.broker.connect(name, version=5, clean_start=clean_start, expiry_s=expiry_s, keep_alive_s=0,
                                    will=will, username=None, connection=self.peer)[0]  # type: ignore[arg-type]
 

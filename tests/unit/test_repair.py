@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kit.carrier import Carrier
 
 from fluxmq._core.disk.journal_format import file_number
 from fluxmq._core.errors import CorruptError, StorageError
@@ -94,13 +95,6 @@ class Node:
         self.segments.close()
 
 
-class Connection:
-    """Whoever carries a client: nothing of it is needed here."""
-
-    def displaced(self, reason: int) -> None:
-        raise AssertionError(reason)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two checkpoints, and what came after them in the journal."""
@@ -108,7 +102,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     node = Node(directory)
     chance = random.Random(4)
     for number in range(SESSIONS):
-        connection = Connection()
+        connection = Carrier(stays=True)
         name = b"client-%d" % number
         node.broker.connect(name, version=5, clean_start=False, expiry_s=1 << 20, keep_alive_s=0, will=None,
                             username=None, connection=connection)

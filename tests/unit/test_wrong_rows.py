@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
+from kit.carrier import Carrier
 from oracle.stored import (
     JOURNAL_BEGIN,
     batches_of_journal,
@@ -21,7 +22,7 @@ from oracle.stored import (
     journal_header,
     seed_of,
 )
-from unit.test_repair import Connection, Node
+from unit.test_repair import Node
 
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.queue.state import RECORD_OFFSETS_MAX
@@ -49,7 +50,7 @@ class Broker(Node):
 
 
 def fill(node: Broker, part: str) -> None:
-    connection = Connection()
+    connection = Carrier(stays=True)
     node.hub.namespaces.add(f"{part}-tenant".encode())
     node.manager.declare(QueueSpec(name="theirs", namespace=f"{part}-tenant"))
     for who in ("one", "two"):
