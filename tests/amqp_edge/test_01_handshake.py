@@ -46,21 +46,6 @@ def test_a_connection(broker: Broker, client: Open) -> None:
     wait_until(lambda: metric(broker, "fluxmq_amqp_connections") == 0)
 
 
-def test_in_one_piece_and_byte_by_byte(broker: Broker, client: Open) -> None:
-    """Everything that a client has to say comes ahead of what the broker answers."""
-    probe = AmqpClient(("127.0.0.1", broker.addresses["amqp091/plain"][1]))
-    said = (HEADER + probe.method("connection.start-ok", [], b"PLAIN", b"\0guest\0guest", b"en_US")
-            + probe.method("connection.tune-ok", 0, 0, 0) + probe.method("connection.open", b"/", b"", False))
-    probe.close()
-    for pieces in ([said], [said[i:i + 1] for i in range(len(said))]):
-        one = client(broker)
-        for piece in pieces:
-            one.send_bytes(piece)
-        for name in ("connection.start", "connection.tune", "connection.open-ok"):
-            one.expect(name)
-        one.disconnect()
-
-
 @pytest.mark.parametrize("header", [b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00", b"AMQP\x01\x01\x00\x09",
                                     b"GET / HTTP/1.1\r\n\r\n", bytes.fromhex("100c00044d5154540402003c0000")])
 def test_another_protocol_hears_which_is_spoken(broker: Broker, client: Open, header: bytes) -> None:
