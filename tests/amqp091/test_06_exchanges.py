@@ -5,18 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from amqp091.clients.base import AmqpError, Channel, Connection
+from amqp091.clients.base import AmqpError, Channel, Connection, refused
 
 Name = Callable[[str], str]
 Connect = Callable[..., Connection]
-
-
-def refused(code: int, action: Callable[..., Any], *arguments: Any, **named: Any) -> str:
-    """What the broker says when it refuses this with that code."""
-    with pytest.raises(AmqpError) as error:
-        action(*arguments, **named)
-    assert error.value.code == code, error.value
-    return error.value.text
 
 
 def exists(connection: Connection, exchange: str) -> bool:

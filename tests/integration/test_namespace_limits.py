@@ -212,3 +212,5 @@ def test_messages_per_second_of_amqp(start: Start) -> None:
         assert name == "basic.ack"
         confirmed = arguments["delivery_tag"]  # type: ignore[index]
     assert about(node)["refused"]["messages_per_second"] > 0
+    wire.close()
+    reader.close()

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+import pytest
+
 __all__ = ["TIMEOUT", "AmqpError", "Channel", "Client", "Connection", "Declared", "Message", "Publication", "Returned",
-           "Where"]
+           "Where", "refused"]
 
 TIMEOUT = 15.0
 Table = dict[str, Any] | None
@@ -44,6 +46,14 @@ class AmqpError(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code} {text}")
         self.code, self.text = code, text
+
+
+def refused(code: int, action: Callable[..., Any], *arguments: Any, **named: Any) -> str:
+    """What the broker says when it refuses this with that code."""
+    with pytest.raises(AmqpError) as error:
+        action(*arguments, **named)
+    assert error.value.code == code, error.value
+    return error.value.text
 
 
 class Declared(NamedTuple):
