@@ -213,8 +213,8 @@ class Watcher:
         if self.known.delayed:
             assert delays is not None and delays.first_due() == min(self.known.delayed.values())
         for sequence in range(1, 6):
-            assert self.state.queue.is_repeated is not None
-            assert self.state.queue.is_repeated(self.state.queue, b"p", sequence) == (sequence in self.known.produced)
+            assert self.state.queue.events.is_repeated(self.state.queue, b"p", sequence) == (
+                sequence in self.known.produced)
 
     def claims(self, group: Group) -> dict[tuple[int, int], tuple[str, int, int]]:
         places, found = {log.number: at for at, log in enumerate(self.state.queue.logs)}, {}

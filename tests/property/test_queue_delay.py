@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import heapq
 import struct
+from types import SimpleNamespace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,8 +67,8 @@ class DelayMachine(RuleBasedStateMachine):
         self.log = Log(self.hub.ledger, 1)
         self.queue = Queue(self.hub.ledger, 9, b"q", QUEUE_CLASSIC, [self.log])
         self.queue.delays = self.delays = new_delays(self.hub)
-        self.queue.on_delayed = lambda queue: None
-        self.queue.on_due = self.go_on
+        self.queue.events = SimpleNamespace(first_delayed=lambda queue: None, more_is_due=self.go_on,
+                                            stalled=lambda queue: None)
         self.hub.targets.add_queue(self.queue, [])
         self.waiting: list[tuple[int, int, bytes]] = []
         self.arrived: list[bytes] = []

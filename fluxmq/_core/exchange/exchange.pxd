@@ -8,7 +8,7 @@ key, or, of an exchange where nothing was, its alternate. What it led to is a Ro
 in are remembered by exchange and key (sets of four, the least recently used gives way) for as long as `generation`
 stands; a publisher may remember one itself and compare the generation.
 
-The cold half is engine/exchanges.py: it decides what may be declared, bound and deleted, and this object does it.
+The cold half is engine/exchanges/: it decides what may be declared, bound and deleted, and this object does it.
 """
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

@@ -2,7 +2,7 @@
 
 View keys (the values are drawn in hub/persist.pyx):
 
-    's' u64 session     the session: its head (msgpack, engine/sessions.py), subscriptions, window, line, inbound QoS 2
+    's' u64 session     its head (msgpack, engine/sessions/state.py), subscriptions, window, line, inbound QoS 2
     'm' u64 message     one message that a stored session still needs
     'n' u64 namespace   u8 flags (1: kept, 2: it has ended, and no other one gets its number), u16 length, name
     't' u64 namespace, topic     one retained message

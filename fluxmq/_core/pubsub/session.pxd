@@ -74,7 +74,7 @@ cdef class Session:
     cdef readonly uint64_t number       # its name in journal and view; 0 until it is journalled
     cdef public bint journalled         # its changes are recorded
     cdef public bint dirty              # hot verbs changed it since the view's copy was made
-    # what the cold verbs keep with it (engine/sessions.py); the hot verbs never look
+    # what the cold verbs keep with it (engine/sessions/state.py); the hot verbs never look
     cdef public dict subscriptions      # filter bytes -> (options, identifier)
     cdef public object data
     # where to

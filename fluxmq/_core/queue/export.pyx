@@ -36,7 +36,7 @@ cdef inline bint is_taken(const part_t* part, uint32_t i) noexcept:
 
 def unflushed(Log log not None, Needed needed=None) -> bytes:
     """The messages of a log that no segment has and that still count, now, in one piece. Nothing is sealed: it is for
-    logs with so few of them that the view keeps them (engine/queue_store.py). needed: as for an Export."""
+    logs with so few of them that the view keeps them (engine/queues/recovery/store.py). needed: as for an Export."""
     cdef uint32_t i, j
     cdef chunk_t* chunk
     cdef const record_t* record

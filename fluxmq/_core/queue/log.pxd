@@ -82,7 +82,7 @@ cdef class Log:
     cdef readonly uint64_t bytes_in
     cdef public uint64_t wanted         # an offset that a reader asked for and no chunk has; NOTHING_WANTED otherwise
     cdef public bint loading            # the storage ring is at it
-    # What the view has of it, for engine/queue_store: `first` and `next` of its `l`, and how far its `k` reaches.
+    # What the view has of it (engine/queues/recovery/store): `first`, `next` of its `l`, how far its `k` reaches.
     cdef public uint64_t stored_first
     cdef public uint64_t stored_next
     cdef public uint64_t kept_upto      # NOTHING_WANTED: there is no `k`

@@ -1,6 +1,6 @@
 """A queue as the publish path sees it: where a message goes, whether there is room, who is told. See queue/queue.pyx.
 
-The cold verbs (declare, delete, groups, dead letters, time) are in engine/queues.py and configure this object.
+The cold verbs (declare, delete, groups, dead letters, time) are in engine/queues/ and configure this object.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -50,23 +50,17 @@ cdef class Queue(GroupOwner):
     cdef public int64_t ready_max           # messages that nobody has; -1: any number
     cdef public int64_t ready_bytes_max     # bytes of their bodies; -1: any number
     cdef readonly int64_t expiry_ms         # when the next one at a head expires: steady clock; 0: none
-    cdef public object on_overflow          # (topic, properties, body, format): refused, for it is full
+    cdef public bint dead_letter_refused    # a message that is refused for lack of room goes to dead letters
     cdef bint expiring                      # a message may be here that expires
     cdef bint pumping                       # within pump()
     cdef public bint capture_confirmed      # an ordinary topic's publisher waits for the append, and is refused with it
-    # the cold half; None = not in use
-    cdef public object on_full              # (queue): the oldest goes, or will when it is read; False: none does
-    cdef public object on_delayed           # (queue): gives it `delays`; None: nothing is delayed, as of streams
-    cdef public object on_due               # (queue): what is due goes on when the disk is done, then notify()
+    cdef public object events               # engine/queues/events.py: what the cold half decides; None: nobody is there
     cdef public Delays delays               # None: nothing was ever delayed
-    cdef public object on_stalled           # (queue): logs of it wait for the disk (Log.wanted)
-    cdef public object is_repeated          # (queue, producer, sequence) -> bool: appended already
-    cdef public object on_produced          # (queue, producer, sequence): appended now
     cdef public object wake                 # asks for a turn, outside of one
     cdef public str damage                  # why nothing comes or goes any more but settlements; None: all is well
     cdef readonly uint64_t floors_read      # of groups' cursors, to find out what all have settled
     cdef Ledger ledger
-    # It applies what another instance decides (engine/queue_line.py), and decides nothing itself.
+    # It applies what another instance decides (engine/queues/recovery/line.py), and decides nothing itself.
     cdef public bint following
     cdef readonly Line line               # where what it records is committed
     cdef uint32_t turn_partition

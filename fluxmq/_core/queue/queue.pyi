@@ -31,15 +31,10 @@ class Queue(GroupOwner):
     at_once: bool
     ready_max: int
     ready_bytes_max: int
-    on_overflow: Callable[[bytes, bytes, bytes, int], None] | None
+    dead_letter_refused: bool
     capture_confirmed: bool
-    on_full: Callable[[Queue], bool] | None
-    on_delayed: Callable[[Queue], None] | None
-    on_due: Callable[[Queue], None] | None
+    events: Any
     delays: Delays | None
-    on_stalled: Callable[[Queue], None] | None
-    is_repeated: Callable[[Queue, bytes, int], bool] | None
-    on_produced: Callable[[Queue, bytes, int], None] | None
     stirred: bool
     marked: bool
     wake: Callable[[], Any] | None

@@ -134,10 +134,8 @@ cdef class Queue(GroupOwner):
         self.policy, self.at_once = other.policy, other.at_once
         self.ready_max, self.ready_bytes_max = other.ready_max, other.ready_bytes_max
         self.capture_confirmed = other.capture_confirmed
-        self.on_full, self.on_overflow = other.on_full, other.on_overflow
-        self.wake, self.on_stalled = other.wake, other.on_stalled
-        self.on_delayed, self.on_due = other.on_delayed, other.on_due
-        self.is_repeated, self.on_produced = other.is_repeated, other.on_produced
+        self.dead_letter_refused = other.dead_letter_refused
+        self.wake, self.events = other.wake, other.events
 
     def restored(self) -> bool:
         """At recovery: as derive. The caller has taken all news."""
@@ -358,9 +356,9 @@ cdef class Queue(GroupOwner):
         if self.payload_max and body.payload_length > self.payload_max and not options.forced:
             self.refused(&self.counts.refused_too_large)
             return REASON_PACKET_TOO_LARGE
-        if options.producer != NULL and options.has_sequence and self.is_repeated is not None:
+        if options.producer != NULL and options.has_sequence and self.events is not None:
             producer = (<const char*>options.producer)[:options.producer_length]
-            if self.is_repeated(self, producer, options.sequence):
+            if self.events.is_repeated(self, producer, options.sequence):
                 self.counts.repeated += 1
                 self.stir()
                 self.ledger.wait_for_earlier(self.line)
@@ -379,10 +377,10 @@ cdef class Queue(GroupOwner):
             return REASON_QUOTA_EXCEEDED
         if not self.policy.ttl_from_ready and self.ttl_ms:
             kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + self.ttl_ms)
-        if options.not_before > self.ledger.node.steady_ms and self.on_delayed is not None:
+        if options.not_before > self.ledger.node.steady_ms and self.events is not None and self.kind != QUEUE_STREAM:
             self.delay(&kept, qos, options)
             if producer is not None:
-                self.on_produced(self, producer, options.sequence)
+                self.events.produced(self, producer, options.sequence)
             return 0
         if options.has_lifetime:
             kept.expires_at = sooner(kept.expires_at, self.ledger.node.steady_ms + options.lifetime_ms)
@@ -402,7 +400,7 @@ cdef class Queue(GroupOwner):
             self.ledger.recorded(self.line)     # so the publisher's acknowledgement waits
         self.counts.appended += 1
         if producer is not None:
-            self.on_produced(self, producer, options.sequence)
+            self.events.produced(self, producer, options.sequence)
         self.touch()
         return 0
 
@@ -419,10 +417,10 @@ cdef class Queue(GroupOwner):
         return 0
 
     cdef int overflowed(self, const body_t* body) except -1:
-        if self.on_overflow is not None and not self.pumping:   # what was delayed stays, and is tried again
-            self.on_overflow((<const char*>body.topic)[:body.topic_length],
-                             (<const char*>body.properties)[:body.properties_length],
-                             (<const char*>body.payload)[:body.payload_length], body.format)
+        if self.dead_letter_refused and not self.pumping:   # what was delayed stays, and is tried again
+            self.events.refused(self, (<const char*>body.topic)[:body.topic_length],
+                                (<const char*>body.properties)[:body.properties_length],
+                                (<const char*>body.payload)[:body.payload_length], body.format)
         return 0
 
     cdef bint is_full(self, const body_t* body):
@@ -458,7 +456,8 @@ cdef class Queue(GroupOwner):
             self.trim_settled()
         while self.is_full(body):
             kept = self.kept()
-            if self.on_full is None or not self.on_full(self):
+            if (self.events is None or not (self.drop_head or self.kind == QUEUE_STREAM)
+                    or not self.events.make_room(self)):
                 return 0
             if self.kept() == kept:
                 return 1        # the oldest must be read from disk first, and goes with a later one
@@ -484,7 +483,7 @@ cdef class Queue(GroupOwner):
 
     cdef int delay(self, const body_t* body, uint8_t qos, const options_t* options) except -1:
         if self.delays is None:
-            self.on_delayed(self)
+            self.events.first_delayed(self)
         self.delays.append(body, qos, options.priority, options.not_before)
         self.stir()
         self.note_change()
@@ -526,8 +525,8 @@ cdef class Queue(GroupOwner):
         finally:
             self.payload_max = payload_max
             delays.finish()
-        if not full and self.on_due is not None and delays.is_due():
-            self.on_due(self)
+        if not full and self.events is not None and delays.is_due():
+            self.events.more_is_due(self)
         return 0
 
     def publish(self, bytes topic not None, bytes payload not None, bytes properties=b"", int qos=1,
@@ -615,8 +614,8 @@ cdef class Queue(GroupOwner):
                 self.trim_settled()
         finally:
             self.pumping = False
-        if stalled and self.on_stalled is not None:
-            self.on_stalled(self)
+        if stalled and self.events is not None:
+            self.events.stalled(self)
         return 0
 
     cdef int tidy_heads(self, Group group) except -1:

@@ -1,0 +1,58 @@
+"""What compiled queues and groups ask the engine, and tell it (Queue.events in _core/queue/queue.pxd)."""
+from __future__ import annotations
+
+from fluxmq._core.queue.group import Group
+from fluxmq._core.queue.log import Log
+from fluxmq._core.queue.queue import Queue
+from fluxmq.engine.queues import delays
+from fluxmq.engine.queues.dead_letters import bury, make_room
+from fluxmq.engine.queues.deduplication import is_repeated, with_sequence
+from fluxmq.engine.queues.table import QueueTable
+
+__all__ = ["QueueEvents"]
+
+
+class QueueEvents:
+    """One for all queues of a table: there may be a hundred thousand of them."""
+
+    def __init__(self, table: QueueTable) -> None:
+        self.table = table
+
+    def is_repeated(self, queue: Queue, producer: bytes, sequence: int) -> bool:
+        """Whether the producer has appended this sequence already."""
+        state = self.table.states.get(queue)
+        return state is not None and is_repeated(state.producers.get(producer), sequence)
+
+    def produced(self, queue: Queue, producer: bytes, sequence: int) -> None:
+        """The producer has appended it now."""
+        state = self.table.states.get(queue)
+        if state is not None:  # else a stale route led to a queue that is no more
+            state.note_produced(producer, with_sequence(state.producers.get(producer), sequence))
+            self.table.note_changed(state)
+
+    def make_room(self, queue: Queue) -> bool:
+        """The queue is full: the oldest message goes, or will when it is read. False: none does."""
+        return make_room(self.table, self.table.states[queue])
+
+    def refused(self, queue: Queue, topic: bytes, properties: bytes, payload: bytes, format_: int) -> None:
+        """A message did not get in, for the queue is full, and goes to dead letters (Queue.dead_letter_refused)."""
+        if self.table.amqp_dead_letters is not None:
+            self.table.amqp_dead_letters.refused(self.table.states[queue], topic, properties, payload, format_)
+
+    def first_delayed(self, queue: Queue) -> None:
+        """Gives the queue `delays`."""
+        delays.first_delayed(self.table, queue)
+
+    def more_is_due(self, queue: Queue) -> None:
+        """What is due goes on when the disk is done, and notify() is called then."""
+        delays.more_is_due(self.table, queue)
+
+    def stalled(self, queue: Queue) -> None:
+        """Logs of the queue wait for the disk (Log.wanted)."""
+        self.table.read_on(queue)
+
+    def dead(self, group: Group, log: Log, offset: int, deliveries: int, reason: str) -> None:
+        """A message died in a group (Group.on_dead)."""
+        state = self.table.states.get(group.owner) if isinstance(group.owner, Queue) else None
+        if state is not None:
+            bury(self.table, state, log, offset, deliveries, reason, group.name)
