@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.namespace import Namespace
@@ -35,7 +36,6 @@ from fluxmq.model.mqtt import ReasonCode
 
 __all__ = ["Broker", "Limits"]
 
-RECORD_SESSION, RECORD_SESSION_END, RECORD_SUBSCRIBE, RECORD_UNSUBSCRIBE, RECORD_LINK = 1, 2, 3, 4, 12
 NO_LOCAL = 0x04
 RETAIN_HANDLING_NEW_ONLY, RETAIN_HANDLING_NEVER = 1, 2
 STALE_TIMERS_MAX = 1024
@@ -221,7 +221,7 @@ class Broker:
                 self._after(session, state.will.delay_s * 1000, self._will_due)
         if state.expiry_s != EXPIRY_NEVER:
             self._after(session, state.expiry_s * 1000, self._expired)
-        self._record(session, RECORD_LINK, Link(False, state.since_ms, state.expiry_s, state.will is not None))
+        self._record(session, RecordKind.LINK, Link(False, state.since_ms, state.expiry_s, state.will is not None))
 
     def end_session(self, session: Session, *, replaced: bool = False, publish_will: bool = True) -> None:
         """Forgets a session and everything in it; publishes a will that still waits, [MQTT-3.1.2-8]. replaced: its
@@ -242,7 +242,7 @@ class Broker:
                 self.directory.release_session(*address)
         if session.number and self.hub.durable:
             session.journalled = False
-            self.hub.ledger.write(RECORD_SESSION_END, struct.pack(">Q", session.number))
+            self.hub.ledger.write(RecordKind.SESSION_END, struct.pack(">Q", session.number))
             self.ended.append(session.number)
             self.dirty.discard(session)
         session.clear()
@@ -273,7 +273,8 @@ class Broker:
                          {"client_id": session.name.decode(), "topic": will.topic.decode()})
         self.hub.publish_message(will.topic, will.payload, min(will.qos, self.limits.qos_max), retain,
                                  will.properties, expires_at, session)
-        self._record(session, RECORD_LINK, Link(state.connection is not None, state.since_ms, state.expiry_s, False))
+        link = Link(state.connection is not None, state.since_ms, state.expiry_s, False)
+        self._record(session, RecordKind.LINK, link)
 
     def _set_will(self, state: SessionState, will: Will | None) -> None:
         self.state_bytes += (will.size if will else 0) - (state.will.size if state.will else 0)
@@ -314,7 +315,7 @@ class Broker:
             return ReasonCode.QUOTA_EXCEEDED, False
         self.remember_consume(session, filter_, consume)
         self._add_subscription(session, filter_, options & OPTIONS_MASK, identifier)
-        self._record(session, RECORD_SUBSCRIBE, Subscription(filter_, options & OPTIONS_MASK, identifier, consume))
+        self._record(session, RecordKind.SUBSCRIBE, Subscription(filter_, options & OPTIONS_MASK, identifier, consume))
         if consume is not None and self.consumers is not None:
             self.consumers.update_retry_policy(session.namespace, filter_, consume)
             return granted, False
@@ -333,7 +334,7 @@ class Broker:
         if filter_ not in session.subscriptions:
             return ReasonCode.NO_SUBSCRIPTION_EXISTED
         self._drop_subscription(session, filter_)
-        self._record(session, RECORD_UNSUBSCRIBE, filter_)
+        self._record(session, RecordKind.UNSUBSCRIBE, filter_)
         return ReasonCode.SUCCESS
 
     def _add_subscription(self, session: Session, filter_: bytes, options: int, identifier: int) -> None:
@@ -458,7 +459,7 @@ class Broker:
             self.session_number_last += 1
             session.set_number(self.session_number_last)
             session.journalled = state.kept
-        self._record(session, RECORD_SESSION, state.head())
+        self._record(session, RecordKind.SESSION, state.head())
 
     def restore(self, sessions: Iterable[Session]) -> None:
         """After load and replay: puts what came from disk to work. Subscriptions are live from here on, so that what is

@@ -22,9 +22,8 @@ from typing import Any
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.hub.hub import Hub
 
-__all__ = ["CLOCK_KEY", "RECORD_CLOCK", "SteadyClock"]
+__all__ = ["CLOCK_KEY", "SteadyClock"]
 
-RECORD_CLOCK = 13
 CLOCK_KEY = b"c"
 SET_MS = 20  # two clocks that are read one after the other agree to a millisecond, unless one was set in between
 STEPS_MAX = 64  # times that the clock was set, remembered one by one: of more, the oldest count as one

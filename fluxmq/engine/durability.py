@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from fluxmq._core.disk.journal import JOURNAL_FAILED, JOURNAL_FULL, JOURNAL_OK, Journal
+from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError, ShortageError, StorageError
 from fluxmq._core.hub.persist import (
     Loader,
@@ -36,8 +37,7 @@ from fluxmq._core.hub.persist import (
 from fluxmq._core.pubsub.session import Session
 from fluxmq.engine import stored
 from fluxmq.engine.broker import Broker
-from fluxmq.engine.clock import CLOCK_KEY, RECORD_CLOCK, SteadyClock
-from fluxmq.engine.exchanges.records import ExchangeKind
+from fluxmq.engine.clock import CLOCK_KEY, SteadyClock
 from fluxmq.engine.exchanges.store import ExchangeKeeper
 from fluxmq.engine.ports.driver import Driver, Work
 from fluxmq.engine.ports.store import StateStore
@@ -164,9 +164,9 @@ class Keeper:
 
     def _on_other(self, kind: int, number: int, body: bytes) -> None:
         """A record that is not about sessions."""
-        if kind == RECORD_CLOCK:
+        if kind == RecordKind.CLOCK:
             self.clock.replay(number, body)
-        elif kind >= ExchangeKind.EXCHANGE:
+        elif kind >= RecordKind.EXCHANGE:
             if self.exchanges is not None:
                 self.exchanges.replay(kind, number, body)
         elif self.queues is not None:

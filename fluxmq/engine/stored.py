@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from fluxmq._core.disk.journal_format import iter_records
+from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.disk.segment_format import messages_of
 from fluxmq._core.errors import CorruptError, ProtocolError, UsageError
 from fluxmq._core.exchange.exchange import TYPES
@@ -23,9 +24,9 @@ from fluxmq._core.hub.persist import Loader
 from fluxmq._core.memory.namespace import read_namespace
 from fluxmq._core.queue.log import envelope_of
 from fluxmq._core.queue.state import RECORD_OFFSETS_MAX, cursors_of
-from fluxmq.engine.clock import CLOCK_KEY, RECORD_CLOCK
-from fluxmq.engine.exchanges.records import BindingRecord, ExchangeKind, StoredExchange
-from fluxmq.engine.queues.records import GroupRecord, LogMeta, QueueRecord, RecordKind
+from fluxmq.engine.clock import CLOCK_KEY
+from fluxmq.engine.exchanges.records import BindingRecord, StoredExchange
+from fluxmq.engine.queues.records import GroupRecord, LogMeta, QueueRecord
 from fluxmq.engine.sessions.state import Head, Link, Subscription
 from fluxmq.model.queues import QueueSpec
 
@@ -40,9 +41,9 @@ KINDS_OF_ROWS = {b"n": "namespace", b"m": "message", b"s": "session", b"q": "que
                  b"d": "producers of queue", b"e": "exchange", b"b": "binding", b"k": "messages of log",
                  b"x": "removal of log"}
 
-_MESSAGE, _SESSION, _SESSION_END, _SUBSCRIBE, _UNSUBSCRIBE, _LINK, _RETAINED_NAMED = 5, 1, 2, 3, 4, 12, 11
-_NAMESPACE, _RETAINED = 14, 15
-_SHORT = {6: 18, 7: 16, 8: 16, 9: 10, 10: 10}  # SENT, SETTLED, RELEASED, RECEIVED, COMPLETED: the least of their bytes
+# The least of their bytes.
+_SHORT: dict[int, int] = {RecordKind.SENT: 18, RecordKind.SETTLED: 16, RecordKind.RELEASED: 16, RecordKind.RECEIVED: 10,
+                          RecordKind.COMPLETED: 10}
 _GROUPS = {RecordKind.CLAIM: 30, RecordKind.SETTLE: 28, RecordKind.RETURN: 34, RecordKind.CURSOR: 24}
 _MESSAGE_HEAD = struct.Struct(">QBHII")     # expires_at, qos, lengths of topic, properties, payload
 _ENTRY = struct.Struct(">QQHBB")             # of a session, and a target of a MESSAGE; then 4 bytes each of the last
@@ -227,20 +228,20 @@ def _stored_message(value: bytes) -> None:
 
 
 def _record(kind: int, body: bytes) -> None:
-    if kind == _MESSAGE:
+    if kind == RecordKind.MESSAGE:
         _message_record(body)
-    elif kind == _RETAINED:
+    elif kind == RecordKind.RETAINED:
         *_, topic, properties, payload = _MESSAGE_HEAD.unpack_from(body, 8)
         if len(body) < 8 + _MESSAGE_HEAD.size + topic + properties + payload:
             raise CorruptError("a RETAINED record is shorter than it says")
-    elif kind == _RETAINED_NAMED:
+    elif kind == RecordKind.RETAINED_NAMED:
         *_, topic, properties, payload = _MESSAGE_HEAD.unpack_from(body)
         [namespace] = struct.unpack_from(">H", body, _MESSAGE_HEAD.size)
         if len(body) < _MESSAGE_HEAD.size + 2 + namespace + topic + properties + payload:
             raise CorruptError("a RETAINED record is shorter than it says")
     elif len(body) < 8:
         raise CorruptError(f"a record of kind {kind} is shorter than its number")
-    elif kind == _NAMESPACE:
+    elif kind == RecordKind.NAMESPACE:
         read_namespace(body[8:])
     elif kind in _SHORT:
         if len(body) < _SHORT[kind]:
@@ -255,7 +256,7 @@ def _record(kind: int, body: bytes) -> None:
             raise CorruptError("an APPEND record holds what is no message")
         if b"producer-id" in body:
             envelope_of(body[8:]).headers()
-    elif kind == RecordKind.TRIM or kind == RECORD_CLOCK:
+    elif kind == RecordKind.TRIM or kind == RecordKind.CLOCK:
         if len(body) != 16:
             raise CorruptError(f"a record of kind {kind} has {len(body)} bytes")
     elif kind in _BODIES:
@@ -263,9 +264,9 @@ def _record(kind: int, body: bytes) -> None:
 
 
 _BODIES: dict[int, Any] = {
-    _SESSION: head_of, _SUBSCRIBE: subscription_of, _UNSUBSCRIBE: unsubscribed_of, _LINK: link_of,
-    RecordKind.QUEUE: queue_of, RecordKind.GROUP: group_of, ExchangeKind.EXCHANGE: exchange_of,
-    ExchangeKind.BIND: binding_of,
+    RecordKind.SESSION: head_of, RecordKind.SUBSCRIBE: subscription_of, RecordKind.UNSUBSCRIBE: unsubscribed_of,
+    RecordKind.LINK: link_of, RecordKind.QUEUE: queue_of, RecordKind.GROUP: group_of,
+    RecordKind.EXCHANGE: exchange_of, RecordKind.BIND: binding_of,
 }
 
 

@@ -19,6 +19,7 @@ from fluxmq._core.disk.journal_format import (
     iter_records,
     synced_at,
 )
+from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError
 from fluxmq.engine.stored import record_problem
 from fluxmq.storage.journal_files import read_batches
@@ -28,7 +29,7 @@ from fluxmq.storage.reading import read_whole
 __all__ = ["drop_records", "wrong_records"]
 
 _HEADER = 5  # of a record: kind u8, length u32
-_KINDS = {*range(1, 16), *range(20, 30), *range(32, 36)}
+_KINDS = set(RecordKind)
 
 
 def wrong_records(journal: Path, after: int) -> Iterator[tuple[int, int, str]]:

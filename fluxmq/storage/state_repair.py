@@ -25,13 +25,14 @@ from pathlib import Path
 import msgspec
 
 from fluxmq._core.disk.journal_format import iter_records
+from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.disk.segment_format import file_first, log_name, log_number, messages_of
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.hub.persist import Loader, namespace_key, session_entries, session_without
 from fluxmq._core.queue.state import cursors_of
-from fluxmq.engine.exchanges.records import BindingRecord, ExchangeKind
+from fluxmq.engine.exchanges.records import BindingRecord
 from fluxmq.engine.queues.delays import DELAY_GROUP
-from fluxmq.engine.queues.records import GroupRecord, LogMeta, LogRecord, QueueRecord, RecordKind
+from fluxmq.engine.queues.records import GroupRecord, LogMeta, LogRecord, QueueRecord
 from fluxmq.engine.stored import (
     WRONG_SHAPE,
     binding_of,
@@ -57,7 +58,6 @@ _LANE_BITS = 56
 _OFFSET_AT = 8  # in a message: drawn in _core/queue/log.pxd
 _NAMED_MAX = 20  # numbers in one line of a report
 
-_SESSION, _NAMESPACE, _RETAINED = 1, 14, 15
 _EMPTY_STATE = b"\1" + bytes(4)  # of a group: version, no cursors
 
 # What goes with a row of the state that does not hold, as long as nothing of it can be kept.
@@ -289,14 +289,14 @@ def _journal(state: _State, journal: Path, applied: int) -> None:
                 state.ended.add(number)
             elif kind == RecordKind.GROUP:
                 state.groups.setdefault(number, (group_of(body[8:]), []))
-            elif kind == ExchangeKind.EXCHANGE:
+            elif kind == RecordKind.EXCHANGE:
                 state.exchanges.add(number)
                 _use(state, exchange_of(body[8:]).namespace)
-            elif kind == _SESSION:
+            elif kind == RecordKind.SESSION:
                 _use(state, head_of(body[8:]).namespace)
                 continue
-            elif kind in (_NAMESPACE, _RETAINED):
-                (state.namespaces if kind == _NAMESPACE else state.used).add(number)
+            elif kind in (RecordKind.NAMESPACE, RecordKind.RETAINED):
+                (state.namespaces if kind == RecordKind.NAMESPACE else state.used).add(number)
                 continue
             else:
                 continue

@@ -16,6 +16,7 @@ import msgspec
 from rocksdict import AccessType, Options, Rdict
 
 from fluxmq._core.disk.journal_format import FILE_HEADER_SIZE, batch_at, decode_file_header, file_name, file_number
+from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.queue.rows import scan_batch
 from fluxmq.model.queue_arguments import Declared, read_arguments, spec_of
@@ -24,7 +25,6 @@ from fluxmq.spark.source.columns import SourceError
 
 __all__ = ["Behind", "Group", "Stored", "StoredLog", "read_small", "read_state", "walk_journal"]
 
-NAMESPACE, SETTLE, QUEUE, QUEUE_END, GROUP, GROUP_END, CURSOR, TRIM = 14, 22, 24, 25, 26, 27, 28, 29
 PAGE_BYTES = 8192
 PAGE_BITS = 16
 APPLIED_KEY = b"\x00applied"
@@ -125,25 +125,25 @@ class Stored:
     def replay(self, kind: int, body: bytes) -> None:
         """One record of the journal."""
         number = int.from_bytes(body[:8], "big")
-        if kind == SETTLE:
+        if kind == RecordKind.SETTLE:
             _, log, first, count = struct.unpack(">QQQI", body)
             self._cursor(number, log).settle(first, first + count)
-        elif kind == CURSOR:
+        elif kind == RecordKind.CURSOR:
             _, log, first = struct.unpack(">QQQ", body)
             cursor = self._cursor(number, log)
             cursor.floor, cursor.spans = first, []         # all below is settled, nothing above is
-        elif kind == NAMESPACE:
+        elif kind == RecordKind.NAMESPACE:
             self._name(number, body[8:])
-        elif kind == QUEUE:
+        elif kind == RecordKind.QUEUE:
             self.queues[number] = msgspec.msgpack.decode(body[8:], type=QueueRecord)
-        elif kind == QUEUE_END:
+        elif kind == RecordKind.QUEUE_END:
             self.queues.pop(number, None)
-        elif kind == GROUP:
+        elif kind == RecordKind.GROUP:
             queue = msgspec.msgpack.decode(body[8:], type=list[Any])[0]
             self.groups.setdefault(number, (queue, {}))
-        elif kind == GROUP_END:
+        elif kind == RecordKind.GROUP_END:
             self.groups.pop(number, None)
-        elif kind == TRIM:
+        elif kind == RecordKind.TRIM:
             first = int.from_bytes(body[8:16], "big")
             log_ = self.logs.setdefault(number, StoredLog(first, first))
             log_.first, log_.next = max(log_.first, first), max(log_.next, first)

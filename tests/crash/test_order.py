@@ -26,7 +26,7 @@ from kit.tools import require_tool
 from oracle.mqtt import Publish
 from oracle.stored import records
 
-SESSION, SUBSCRIBE, MESSAGE, RELEASED, COMPLETED, RETAINED = 1, 3, 5, 8, 10, 15       # fluxmq/_core/memory/ledger.pxd
+SESSION, SUBSCRIBE, MESSAGE, RELEASED, COMPLETED, RETAINED = 1, 3, 5, 8, 10, 15  # fluxmq/_core/disk/record_kinds.pxd
 PUBACKS_MIN = 100
 Event = tuple[str, int, bytes]
 

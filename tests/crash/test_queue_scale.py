@@ -12,10 +12,9 @@ import pytest
 from crash.queue_node import QueueNode, View
 from oracle.stored import batches_of_journals
 
+from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.queue.member import PyMember
 from fluxmq.engine import durability
-from fluxmq.engine.clock import RECORD_CLOCK
-from fluxmq.engine.queues.records import RecordKind
 from fluxmq.engine.queues.recovery.store import EXPORT_WORK, WORK_OF_A_QUEUE
 from fluxmq.model.queues import QueueSpec
 
@@ -49,7 +48,7 @@ class Counting:
 def records(directory: Path, after: int = 0) -> Counter[int]:
     """Of the journal, by kind, but for the time that closes each batch."""
     return Counter(kind for batch in batches_of_journals(directory / "journal", after) for kind, _ in batch.records
-                   if kind != RECORD_CLOCK)
+                   if kind != RecordKind.CLOCK)
 
 
 def restart(node: QueueNode, identity: int) -> QueueNode:

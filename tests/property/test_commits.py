@@ -13,13 +13,13 @@ from kit.journals import wait_durable, writing
 from kit.watch import grown
 from oracle.commits import CommitOracle
 
+from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import UsageError
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.testing.commits_probe import WaitingLink, end_turn, release
 from fluxmq._core.testing.probes import gathered, live_objects
 
-RECORD_CLOCK = 13
 LINES = 4
 LINKS = 5
 
@@ -73,7 +73,7 @@ class World:
         """Gives something to lines; the tickets."""
         tickets = {n: self.lines[n].give() for n in given}
         if journal:
-            self.hub.ledger.write(RECORD_CLOCK, bytes(16))
+            self.hub.ledger.write(RecordKind.CLOCK, bytes(16))
             tickets[0] = self.gathering()[0]
         return tickets
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from kit.journals import contents, wait_event, writing
 
+from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.net.poller import Poller
 from fluxmq._core.queue.member import PyMember
 from fluxmq._core.queue.state import RECORD_OFFSETS_MAX
 from fluxmq.cluster.solo import solo
 from fluxmq.engine.queues.manager import QueueManager
-from fluxmq.engine.queues.records import RecordKind
 from fluxmq.model.queues import QueueSpec
 
 MOVED = b"this one is moved"

@@ -24,6 +24,7 @@ from oracle.stored import (
 )
 from unit.test_repair import Node
 
+from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.queue.state import RECORD_OFFSETS_MAX
 from fluxmq.app.log_commands import log
@@ -31,7 +32,6 @@ from fluxmq.cluster.solo import solo
 from fluxmq.engine.clock import CLOCK_KEY
 from fluxmq.engine.exchanges.manager import ExchangeManager
 from fluxmq.engine.exchanges.store import ExchangeKeeper
-from fluxmq.engine.queues.records import RecordKind
 from fluxmq.engine.stored import KINDS_OF_ROWS, shown
 from fluxmq.model.queues import QueueSpec
 from fluxmq.storage.repair import repair

@@ -3,30 +3,7 @@
 Ring 0 decides which change is durable; the journal makes it so; Hub.release lets go what waited. With no journal
 (`storage.type: memory`) nothing is recorded.
 
-Records (kind, body; big-endian). A session is named by its number; every record of a session is skipped in replay when
-the view's copy of that session already holds its batch.
-
-    1 SESSION      u64 session, then the session's head as hub/persist.pyx writes it
-    2 SESSION_END  u64 session
-    3 SUBSCRIBE    u64 session, u8 options, u32 identifier, filter
-    4 UNSUBSCRIBE  u64 session, filter
-    5 MESSAGE      u64 message, i64 expires_at, u8 qos, u16 topic length, u32 properties length, u32 payload length,
-                   u32 targets, topic, properties, payload, then per target:
-                   u64 session, u64 sequence, u16 packet id (0 = waiting), u8 first byte, u8 n, n x u32 identifiers
-    6 SENT         u64 session, u64 sequence, u16 packet id      left the queue, is in flight under this id; sequence
-                                                                 0: ids up to this one may be in use
-    7 SETTLED      u64 session, u64 sequence                     acknowledged, expired or evicted
-    8 RELEASED     u64 session, u64 sequence                     PUBREC came: PUBREL from now on
-    9 RECEIVED     u64 session, u16 packet id                    inbound QoS 2, [MQTT-4.3.3-10]
-   10 COMPLETED    u64 session, u16 packet id                    PUBREL came
-   11 RETAINED     of an earlier version: as 15, but with the namespace's name (u16 length) behind the lengths
-   12 LINK         u64 session, msgpack: connected, steady ms, expiry interval s, whether a will waits
-   13 CLOCK        i64 steady ms, i64 wall ms                   of the turn that ends here (memory/node.pxd)
-   14 NAMESPACE    u64 namespace, u8 flags, u16 length, name    1: an operator made it; 2: it has ended, and has no name
-   15 RETAINED     u64 namespace, i64 expires_at, u8 qos, u16 topic length, u32 properties length,
-                   u32 payload length, topic, properties, payload; an empty payload clears
-
-A namespace is named by its number in the table of the record's line (memory/commits.pxd).
+Records: disk/record_kinds.pxd.
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -35,23 +12,6 @@ from fluxmq._core.memory.commits cimport Commits, Line
 from fluxmq._core.memory.message cimport body_t, ids_t, msg_t
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.memory.node cimport node_t
-
-cdef enum:
-    RECORD_SESSION = 1
-    RECORD_SESSION_END = 2
-    RECORD_SUBSCRIBE = 3
-    RECORD_UNSUBSCRIBE = 4
-    RECORD_MESSAGE = 5
-    RECORD_SENT = 6
-    RECORD_SETTLED = 7
-    RECORD_RELEASED = 8
-    RECORD_RECEIVED = 9
-    RECORD_COMPLETED = 10
-    RECORD_RETAINED_NAMED = 11
-    RECORD_LINK = 12
-    RECORD_CLOCK = 13
-    RECORD_NAMESPACE = 14
-    RECORD_RETAINED = 15
 
 cdef struct cache_t:            # chunks of logs that segments have too (queue/cache.pyx)
     void* coldest               # chunk_t*; what that is, queue/log.pxd says, which needs this file

@@ -1,10 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
-"""Machine. Writes the records of memory/ledger.pxd."""
+"""Machine. Writes the records of sessions that disk/record_kinds.pxd lists."""
 cimport cython
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
 from fluxmq._core.disk.journal_format cimport BATCH_BYTES_MAX
+from fluxmq._core.disk.record_kinds cimport (
+    RECORD_CLOCK, RECORD_MESSAGE, RECORD_NAMESPACE, RECORD_RETAINED, RECORD_SENT,
+)
 from fluxmq._core.memory.message cimport msg_drop
 from fluxmq._core.memory.node cimport WORK_SHARE_MAX
 from fluxmq._core.wire.primitives cimport put_u8, put_u16, put_u32

@@ -11,10 +11,8 @@ from libc.string cimport memset
 from fluxmq._core.errors import ProtocolError
 
 from fluxmq._core.debug cimport check
+from fluxmq._core.disk.record_kinds cimport RECORD_COMPLETED, RECORD_RECEIVED, RECORD_RELEASED, RECORD_SETTLED
 from fluxmq._core.memory.commits cimport HELD_SEND, ticket_t
-from fluxmq._core.memory.ledger cimport (
-    RECORD_COMPLETED, RECORD_RECEIVED, RECORD_RELEASED, RECORD_SETTLED,
-)
 from fluxmq._core.memory.link cimport link_ack, link_drop, link_hold, link_publish
 from fluxmq._core.memory.message cimport body_bytes, ids_drop, ids_hold, msg_hold, pub_own
 from fluxmq._core.memory.namespace cimport Namespace, lacks_room

@@ -12,6 +12,7 @@ from libc.stdlib cimport free
 from fluxmq._core.errors import UsageError
 
 from fluxmq._core.debug cimport check
+from fluxmq._core.disk.record_kinds cimport RECORD_CLAIM, RECORD_CURSOR, RECORD_RETURN, RECORD_SETTLE
 from fluxmq._core.memory.node cimport node_t
 from fluxmq._core.queue.claim cimport (
     CLAIM_DYING, CLAIM_HELD, CLAIM_READY, CLAIM_WAITING, DELIVER_KEPT, DUE_DYING, DUE_DYING_RETRIES, busy_lane,
@@ -49,10 +50,6 @@ cdef inline void enter(claim_t* claim, uint8_t state) noexcept:
 cdef list NONE = []
 
 cdef enum:
-    RECORD_CLAIM = 21
-    RECORD_SETTLE = 22
-    RECORD_RETURN = 23
-    RECORD_CURSOR = 28
     LANE_SHIFT = 56
     DELIVERIES_MAX = 65535
     SCAN_MAX = 10000            # messages that one pump looks at for one cursor without handing any out

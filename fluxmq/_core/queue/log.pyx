@@ -15,6 +15,7 @@ cimport cython
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
+from fluxmq._core.disk.record_kinds cimport RECORD_APPEND
 from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.envelope.envelope cimport Envelope
 from fluxmq._core.memory.spans cimport spans_add, spans_end, spans_wait
@@ -28,7 +29,6 @@ __all__ = ["Log", "Needed", "Record", "envelope_of"]
 NOTHING_WANTED = 0xFFFFFFFFFFFFFFFF
 
 cdef enum:
-    RECORD_APPEND = 20
     HEAD_BYTES = 48
     CHUNK_BYTES_MIN = 512           # many queues have few messages: a page each would be most of their memory
     AT_ROOM_MIN = 4

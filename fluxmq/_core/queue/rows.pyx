@@ -12,6 +12,9 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset, strlen
 
 from fluxmq._core.disk.journal_format cimport journal_next_record
+from fluxmq._core.disk.record_kinds cimport (
+    RECORD_APPEND, RECORD_NAMESPACE, RECORD_QUEUE, RECORD_SETTLE, RECORD_TRIM,
+)
 from fluxmq._core.envelope.envelope cimport (
     FORMAT_NAMES, KEY_CONTENT_TYPE, KEY_HEADER, KEY_PRIORITY, TOPIC_ROOM, field_t, fields_of, fields_t, next_field,
     read_topic,
@@ -25,11 +28,6 @@ from fluxmq._core.errors import CorruptError, UsageError
 __all__ = ["Rows", "appends_of", "scan_batch"]
 
 cdef enum:
-    RECORD_NAMESPACE = 14       # memory/ledger.pxd
-    RECORD_APPEND = 20          # kinds of journal records, docs/internals/queues.md
-    RECORD_SETTLE = 22
-    RECORD_QUEUE = 24
-    RECORD_TRIM = 29
     NUMBER_BYTES = 24
     HEAD = 48                   # of a message
     ROWS_MAX = 32768            # of a batch, and of its messages about so many bytes, whatever they consist of:
@@ -439,8 +437,8 @@ def appends_of(const uint8_t[::1] batch not None, uint64_t log, uint64_t first, 
 
 
 def scan_batch(const uint8_t[::1] batch not None, dict tally not None):
-    """What a journal batch says of queues besides messages: [(kind, body)] of kinds 14, 22 and 24 to 29, in order. Its
-    messages are added to `tally`: {log: [first offset, last offset, bytes]}. Raises CorruptError."""
+    """What a journal batch says of queues besides messages: [(kind, body)] of NAMESPACE, SETTLE and QUEUE to TRIM, in
+    order. Its messages are added to `tally`: {log: [first offset, last offset, bytes]}. Raises CorruptError."""
     cdef const uint8_t* at
     cdef const uint8_t* stop
     cdef const uint8_t* body = NULL

@@ -14,6 +14,7 @@ from fluxmq._core.errors import CorruptError
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from fluxmq._core.disk.record_kinds cimport RECORD_CLAIM, RECORD_CURSOR, RECORD_RETURN, RECORD_SETTLE
 from fluxmq._core.queue.claim cimport (
     CLAIM_DYING, CLAIM_READY, CLAIM_WAITING, DUE_DYING_RETRIES, claim_t, heap_push,
 )
@@ -23,10 +24,6 @@ from fluxmq._core.queue.group cimport RUN_MAX, Group
 __all__ = ["RECORD_OFFSETS_MAX", "cursors_in", "cursors_of", "export_state", "replay", "restore_state", "state_of"]
 
 cdef enum:
-    RECORD_CLAIM = 21
-    RECORD_SETTLE = 22
-    RECORD_RETURN = 23
-    RECORD_CURSOR = 28
     LANE_SHIFT = 56
     AHEAD_BITS = 36             # offsets from a group's floor on: pages for more are 8 MiB of pointers
     PAGE_BYTES = 8192

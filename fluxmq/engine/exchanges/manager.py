@@ -14,11 +14,12 @@ from typing import Protocol
 import msgspec
 
 from fluxmq._core.amqp091.topics import filter_of
+from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.exchange.exchange import TYPES, Binding, Destination, Exchange, Exchanges, QueueEnd
 from fluxmq._core.exchange.headers import KIND_NAMES, read_headers, sorted_table
 from fluxmq._core.hub.amqp091_bridge import AmqTopicHop
 from fluxmq._core.hub.hub import Hub
-from fluxmq.engine.exchanges.records import BindingRecord, ExchangeKind, ExchangeRecord, StoredExchange, view_key
+from fluxmq.engine.exchanges.records import BindingRecord, ExchangeRecord, StoredExchange, view_key
 from fluxmq.engine.ports.cluster import Cluster
 from fluxmq.engine.queues.records import record
 from fluxmq.model.amqp import AmqpRefused, ReplyCode, shown
@@ -135,10 +136,10 @@ class ExchangeManager:
             return
         for exchange in exchanges.exchanges.values():
             if exchange.number:
-                self._record(ExchangeKind.EXCHANGE_END, exchange.number, None)
+                self._record(RecordKind.EXCHANGE_END, exchange.number, None)
             for binding in exchange.outbound:
                 if binding.number:
-                    self.note(view_key(ExchangeKind.BIND, binding.number), None)
+                    self.note(view_key(RecordKind.BIND, binding.number), None)
         self._hops.pop(name, None)
         for known in list(exchanges.exchanges):
             exchanges.delete(known)  # topics that its bindings wanted are wanted no more
@@ -186,7 +187,7 @@ class ExchangeManager:
         number = self._number() if durable else 0
         made = self.adopt(said, durable, number)
         if durable:
-            self._record(ExchangeKind.EXCHANGE, number, self._stored(said))
+            self._record(RecordKind.EXCHANGE, number, self._stored(said))
         return made
 
     def adopt(self, said: ExchangeRecord, durable: bool, number: int) -> Exchange:
@@ -212,7 +213,7 @@ class ExchangeManager:
 
     def _delete(self, exchange: Exchange) -> list[Binding]:
         if exchange.number:
-            self._record(ExchangeKind.EXCHANGE_END, exchange.number, None)
+            self._record(RecordKind.EXCHANGE_END, exchange.number, None)
         return self.vhosts[exchange.data.vhost].delete(exchange.name)
 
     # ------------------------------------------------------------------ bindings
@@ -230,7 +231,7 @@ class ExchangeManager:
         durable = begin.durable and end.durable
         made = self.adopt_binding(begin, end, routing_key, sorted_table(arguments), self._number() if durable else 0)
         if made is not None and made.number:
-            self._record(ExchangeKind.BIND, made.number, msgspec.msgpack.encode(BindingRecord(
+            self._record(RecordKind.BIND, made.number, msgspec.msgpack.encode(BindingRecord(
                 self._number_of(begin), self._number_of(end), to_exchange, made.key, made.arguments)))
         return made is not None
 
@@ -249,7 +250,7 @@ class ExchangeManager:
         if gone is None:
             return False
         if gone.number:
-            self._record(ExchangeKind.UNBIND, gone.number, None)
+            self._record(RecordKind.UNBIND, gone.number, None)
         self._gone(vhost, [gone])
         return True
 
@@ -266,7 +267,7 @@ class ExchangeManager:
         while bindings:
             binding = bindings.pop()
             if binding.number:
-                self.note(view_key(ExchangeKind.BIND, binding.number), None)
+                self.note(view_key(RecordKind.BIND, binding.number), None)
             source = binding.source
             if source.auto_delete and not source.outbound and exchanges.exchanges.get(source.name) is source:
                 bindings += self._delete(source)
@@ -284,7 +285,7 @@ class ExchangeManager:
         assert isinstance(end, Exchange)
         if not end.number:
             end.number = self._number()
-            self._record(ExchangeKind.EXCHANGE, end.number, self._stored(end.data))
+            self._record(RecordKind.EXCHANGE, end.number, self._stored(end.data))
         return end.number
 
     def _stored(self, said: ExchangeRecord) -> bytes:
@@ -292,7 +293,7 @@ class ExchangeManager:
         return msgspec.msgpack.encode(StoredExchange(namespace, said.name, said.type, said.auto_delete, said.internal,
                                                      said.arguments))
 
-    def _record(self, kind: ExchangeKind, number: int, value: bytes | None) -> None:
+    def _record(self, kind: RecordKind, number: int, value: bytes | None) -> None:
         if self.hub.ledger.journal is not None:
             record(self.hub.ledger, kind, number, value)
             self.note(view_key(kind, number), value)

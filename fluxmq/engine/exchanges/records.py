@@ -1,7 +1,6 @@
 """What is on disk of exchanges and bindings: records of the journal, which are the values of the view as well.
 
-    journal    32 EXCHANGE      u64 exchange, msgpack StoredExchange     33 EXCHANGE_END  u64 exchange
-               34 BIND          u64 binding, msgpack BindingRecord       35 UNBIND        u64 binding
+    journal    EXCHANGE, EXCHANGE_END, BIND, UNBIND (_core/disk/record_kinds.pxd)
     view       e<number> StoredExchange    b<number> BindingRecord
 
 Only durable exchanges are here, and bindings between what is durable. A binding names its ends by their numbers, which
@@ -10,20 +9,11 @@ about them, and a queue of the same name made later inherits none.
 """
 from __future__ import annotations
 
-import enum
-
 import msgspec
 
-__all__ = ["BindingRecord", "ExchangeKind", "ExchangeRecord", "StoredExchange", "view_key"]
+from fluxmq._core.disk.record_kinds import RecordKind
 
-
-class ExchangeKind(enum.IntEnum):
-    """Kinds of records in the journal that belong to exchanges."""
-
-    EXCHANGE = 32
-    EXCHANGE_END = 33
-    BIND = 34
-    UNBIND = 35
+__all__ = ["BindingRecord", "ExchangeRecord", "StoredExchange", "view_key"]
 
 
 class ExchangeRecord(msgspec.Struct, array_like=True, frozen=True):
@@ -60,5 +50,5 @@ class BindingRecord(msgspec.Struct, array_like=True, frozen=True):
 
 def view_key(kind: int, number: int) -> bytes:
     """Where the view has what a record of this kind speaks of."""
-    prefix = b"e" if kind in (ExchangeKind.EXCHANGE, ExchangeKind.EXCHANGE_END) else b"b"
+    prefix = b"e" if kind in (RecordKind.EXCHANGE, RecordKind.EXCHANGE_END) else b"b"
     return prefix + number.to_bytes(8, "big")

@@ -6,11 +6,12 @@ known.
 """
 from __future__ import annotations
 
+from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.exchange.exchange import Destination, Exchange
 from fluxmq._core.queue.queue import Queue
 from fluxmq.engine.exchanges.manager import ExchangeManager
-from fluxmq.engine.exchanges.records import BindingRecord, ExchangeKind, ExchangeRecord, StoredExchange, view_key
+from fluxmq.engine.exchanges.records import BindingRecord, ExchangeRecord, StoredExchange, view_key
 from fluxmq.engine.queues.manager import QueueManager
 from fluxmq.engine.queues.table import QueueListener
 from fluxmq.engine.stored import binding_of, exchange_of
@@ -42,16 +43,16 @@ class ExchangeKeeper(QueueListener):
 
     def load(self, kind: bytes, number: int, value: bytes) -> None:
         """One value of the view."""
-        self._set(ExchangeKind.EXCHANGE if kind == b"e" else ExchangeKind.BIND, number, value)
+        self._set(RecordKind.EXCHANGE if kind == b"e" else RecordKind.BIND, number, value)
 
     def replay(self, kind: int, number: int, body: bytes) -> None:
         """One record of the journal that belongs to exchanges; body: what follows its number."""
-        if kind in (ExchangeKind.EXCHANGE, ExchangeKind.BIND):
+        if kind in (RecordKind.EXCHANGE, RecordKind.BIND):
             self._set(kind, number, body)
             self.manager.note(view_key(kind, number), body)
-        elif kind in (ExchangeKind.EXCHANGE_END, ExchangeKind.UNBIND):
+        elif kind in (RecordKind.EXCHANGE_END, RecordKind.UNBIND):
             known: dict[int, StoredExchange] | dict[int, BindingRecord] = (
-                self._exchanges if kind == ExchangeKind.EXCHANGE_END else self._bindings)
+                self._exchanges if kind == RecordKind.EXCHANGE_END else self._bindings)
             known.pop(number, None)
             self.manager.note(view_key(kind, number), None)
         else:
@@ -59,7 +60,7 @@ class ExchangeKeeper(QueueListener):
 
     def _set(self, kind: int, number: int, value: bytes) -> None:
         self.manager.number_last = max(self.manager.number_last, number)
-        if kind == ExchangeKind.EXCHANGE:
+        if kind == RecordKind.EXCHANGE:
             self._exchanges[number] = exchange_of(value)
         else:
             self._bindings[number] = binding_of(value)
@@ -70,7 +71,7 @@ class ExchangeKeeper(QueueListener):
         for number in sorted(self._exchanges, reverse=True):
             exchange = self._adopt(number, self._exchanges[number])
             if exchange is None:
-                self.manager.note(view_key(ExchangeKind.EXCHANGE, number), None)
+                self.manager.note(view_key(RecordKind.EXCHANGE, number), None)
             else:
                 made[number] = exchange
         ends = {int(end.queue.number): end for exchanges in self.manager.vhosts.values()
@@ -82,7 +83,7 @@ class ExchangeKeeper(QueueListener):
             if source is None or end is None or self.manager.adopt_binding(
                     source, end, record.key, record.arguments, number) is None:
                 # An end of it ended with the journal not saying more, or a crash came between two of the same.
-                self.manager.note(view_key(ExchangeKind.BIND, number), None)
+                self.manager.note(view_key(RecordKind.BIND, number), None)
             else:
                 bound += 1
         self._exchanges.clear()

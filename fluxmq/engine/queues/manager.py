@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT
@@ -21,7 +22,7 @@ from fluxmq.engine.ports.cluster import Cluster
 from fluxmq.engine.ports.queues import QueueRefused
 from fluxmq.engine.queues.dead_letters import DeadNames, dead_letter_queue
 from fluxmq.engine.queues.positions import NOTHING, offset_in, read_position
-from fluxmq.engine.queues.records import GroupRecord, RecordKind, record
+from fluxmq.engine.queues.records import GroupRecord, record
 from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy, backoff_ms
 from fluxmq.engine.queues.settings import PREFIX, QueueSettings, filters_of
 from fluxmq.engine.queues.state import QueueState

@@ -1,12 +1,12 @@
 """What the cold verbs of queues write into the journal, and keep in the view (docs/internals/queues.md, Records)."""
 from __future__ import annotations
 
-import enum
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.ledger import Ledger
@@ -14,26 +14,11 @@ from fluxmq.engine.queues.retry import UNSPECIFIED, RetryPolicy
 from fluxmq.model.queue_arguments import Declared, read_arguments, spec_of
 from fluxmq.model.queues import QueueSpec
 
-__all__ = ["GroupRecord", "LogMeta", "LogRecord", "QueueRecord", "RecordKind", "record"]
+__all__ = ["GroupRecord", "LogMeta", "LogRecord", "QueueRecord", "record"]
 
 
 # What is never below 0 is checked where it is decoded, which costs nothing; nothing in msgpack is above a u64.
 Count = Annotated[int, Meta(ge=0)]
-
-
-class RecordKind(enum.IntEnum):
-    """Kinds of records in the journal that belong to queues."""
-
-    APPEND = 20
-    CLAIM = 21
-    SETTLE = 22
-    RETURN = 23
-    QUEUE = 24
-    QUEUE_END = 25
-    GROUP = 26
-    GROUP_END = 27
-    CURSOR = 28
-    TRIM = 29
 
 
 class LogRecord(msgspec.Struct, array_like=True, frozen=True):
@@ -83,7 +68,7 @@ class LogMeta(msgspec.Struct, array_like=True):
     safe: Count
 
 
-def record(ledger: Ledger, kind: enum.IntEnum, number: int, body: object = None, line: Line | None = None) -> None:
+def record(ledger: Ledger, kind: RecordKind, number: int, body: object = None, line: Line | None = None) -> None:
     """Writes a record that begins with a number; what follows is msgpack, or bytes as they are. line: of what has that
     number; None: the journal."""
     more = b"" if body is None else body if isinstance(body, bytes) else msgspec.msgpack.encode(body)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.hub.hub import Hub
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT
@@ -19,7 +20,7 @@ from fluxmq._core.queue.log import Log
 from fluxmq._core.queue.queue import Queue
 from fluxmq._core.queue.stats import QueueSums
 from fluxmq.engine.ports.cluster import Cluster
-from fluxmq.engine.queues.records import LogRecord, QueueRecord, RecordKind, record
+from fluxmq.engine.queues.records import LogRecord, QueueRecord, record
 from fluxmq.engine.queues.state import QueueState
 from fluxmq.model.queue_arguments import Declared
 from fluxmq.model.queues import QueueSpec

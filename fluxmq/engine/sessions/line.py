@@ -9,24 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.hub.persist import Loader
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT, Namespace
 from fluxmq._core.pubsub.session import Session
 from fluxmq.engine import stored
-from fluxmq.engine.broker import (
-    RECORD_LINK,
-    RECORD_SESSION,
-    RECORD_SESSION_END,
-    RECORD_SUBSCRIBE,
-    RECORD_UNSUBSCRIBE,
-    Broker,
-)
+from fluxmq.engine.broker import Broker
 from fluxmq.engine.sessions.state import Head, SessionState, Subscription
 
 __all__ = ["SessionLine"]
 
-_COLD = (RECORD_SESSION, RECORD_SESSION_END, RECORD_SUBSCRIBE, RECORD_UNSUBSCRIBE, RECORD_LINK)
+_COLD = (RecordKind.SESSION, RecordKind.SESSION_END, RecordKind.SUBSCRIBE, RecordKind.UNSUBSCRIBE, RecordKind.LINK)
 
 
 class SessionLine:
@@ -111,7 +105,7 @@ class SessionLine:
             self._on_other(kind, number, body)
             return
         session = self.sessions.get(number)
-        if kind == RECORD_SESSION:
+        if kind == RecordKind.SESSION:
             head = stored.head_of(body)
             if session is None:
                 if (made := self._make(number, head)) is not None:
@@ -120,11 +114,11 @@ class SessionLine:
                 self._apply_head(session, head)
         elif session is None:
             return  # its end is in the view already
-        elif kind == RECORD_SESSION_END:
+        elif kind == RecordKind.SESSION_END:
             self._forget(self.sessions.pop(number))
-        elif kind == RECORD_SUBSCRIBE:
+        elif kind == RecordKind.SUBSCRIBE:
             self._subscribe(session, stored.subscription_of(body))
-        elif kind == RECORD_UNSUBSCRIBE:
+        elif kind == RecordKind.UNSUBSCRIBE:
             session.subscriptions.pop(stored.unsubscribed_of(body), None)
         else:
             link = stored.link_of(body)

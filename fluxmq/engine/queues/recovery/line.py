@@ -19,6 +19,7 @@ from collections.abc import Callable
 import msgspec
 
 from fluxmq._core.disk.journal_format import iter_records
+from fluxmq._core.disk.record_kinds import RecordKind
 from fluxmq._core.errors import CorruptError, UsageError
 from fluxmq._core.memory.commits import Line
 from fluxmq._core.memory.namespace import ROOT, Namespace
@@ -29,14 +30,13 @@ from fluxmq._core.queue.state import replay, restore_state
 from fluxmq.engine.queues.deduplication import with_sequence
 from fluxmq.engine.queues.delays import adopt_delays
 from fluxmq.engine.queues.manager import KINDS, QueueManager, QueueState
-from fluxmq.engine.queues.records import GroupRecord, QueueRecord, RecordKind
+from fluxmq.engine.queues.records import GroupRecord, QueueRecord
 from fluxmq.engine.queues.recovery.snapshot import derive, read_snapshot, rebuild
 from fluxmq.engine.stored import group_of, queue_of
 from fluxmq.model.queues import QueueSpec
 
 __all__ = ["QueueLine"]
 
-RECORD_NAMESPACE = 14  # memory/ledger.pxd
 _OF_GROUPS = (RecordKind.CLAIM, RecordKind.SETTLE, RecordKind.RETURN, RecordKind.CURSOR)
 
 
@@ -150,7 +150,7 @@ class QueueLine:
             raise UsageError(f"line {self.line.name!r} is led here")
         moved: set[object] = set()
         for kind, body in iter_records(records):
-            if kind == RECORD_NAMESPACE:
+            if kind == RecordKind.NAMESPACE:
                 self.manager.hub.namespaces.learn(self.line, int.from_bytes(body[:8], "big"), body[8:])
             if RecordKind.APPEND <= kind <= RecordKind.TRIM:
                 if len(body) < 8:

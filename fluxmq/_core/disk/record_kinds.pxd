@@ -1,0 +1,80 @@
+# cython: language_level=3
+"""Kinds of records in the journal, and what their bodies hold. Numbers are big-endian.
+
+Sessions, and what is of the whole node. A session is named by its number; every record of a session is skipped in
+replay when the view's copy of that session already holds its batch.
+
+    1 SESSION      u64 session, then the session's head as hub/persist.pyx writes it
+    2 SESSION_END  u64 session
+    3 SUBSCRIBE    u64 session, u8 options, u32 identifier, filter
+    4 UNSUBSCRIBE  u64 session, filter
+    5 MESSAGE      u64 message, i64 expires_at, u8 qos, u16 topic length, u32 properties length, u32 payload length,
+                   u32 targets, topic, properties, payload, then per target:
+                   u64 session, u64 sequence, u16 packet id (0 = waiting), u8 first byte, u8 n, n x u32 identifiers
+    6 SENT         u64 session, u64 sequence, u16 packet id      left the queue, is in flight under this id; sequence
+                                                                 0: ids up to this one may be in use
+    7 SETTLED      u64 session, u64 sequence                     acknowledged, expired or evicted
+    8 RELEASED     u64 session, u64 sequence                     PUBREC came: PUBREL from now on
+    9 RECEIVED     u64 session, u16 packet id                    inbound QoS 2, [MQTT-4.3.3-10]
+   10 COMPLETED    u64 session, u16 packet id                    PUBREL came
+   11 RETAINED     of an earlier version: as 15, but with the namespace's name (u16 length) behind the lengths
+   12 LINK         u64 session, msgpack: connected, steady ms, expiry interval s, whether a will waits
+   13 CLOCK        i64 steady ms, i64 wall ms                   of the turn that ends here (memory/node.pxd)
+   14 NAMESPACE    u64 namespace, u8 flags, u16 length, name    1: an operator made it; 2: it has ended, and has no name
+   15 RETAINED     u64 namespace, i64 expires_at, u8 qos, u16 topic length, u32 properties length,
+                   u32 payload length, topic, properties, payload; an empty payload clears
+
+Queues. QueueRecord and GroupRecord are the structs of engine/queues/records.py; the message of an APPEND is
+little-endian, as in memory and in segments (queue/log.pxd).
+
+   20 APPEND       u64 log, message
+   21 CLAIM        u64 group, u64 log, u64 first offset, u32 n, u16 delivery count      n messages in a row
+   22 SETTLE       u64 group, u64 log, u64 first offset, u32 n
+   23 RETURN       u64 group, u64 log, u64 offset, u16 delivery count, i64 not before (ms, 0 = at once; -1, -2: never)
+   24 QUEUE        u64 queue, msgpack QueueRecord               declared or changed
+   25 QUEUE_END    u64 queue                                    deleted, with its logs and groups
+   26 GROUP        u64 group, msgpack GroupRecord               made or changed
+   27 GROUP_END    u64 group
+   28 CURSOR       u64 group, u64 log, u64 next offset          seek, stream commit: what is below is settled, no more
+   29 TRIM         u64 log, u64 first offset                    retention, purge, drop-head: what is below is gone
+
+Exchanges. StoredExchange and BindingRecord are the structs of engine/exchanges/records.py.
+
+   32 EXCHANGE     u64 exchange, msgpack StoredExchange
+   33 EXCHANGE_END u64 exchange
+   34 BIND         u64 binding, msgpack BindingRecord
+   35 UNBIND       u64 binding
+
+A namespace is named by its number in the table of the record's line (memory/commits.pxd).
+"""
+
+cdef enum:
+    RECORD_SESSION = 1
+    RECORD_SESSION_END = 2
+    RECORD_SUBSCRIBE = 3
+    RECORD_UNSUBSCRIBE = 4
+    RECORD_MESSAGE = 5
+    RECORD_SENT = 6
+    RECORD_SETTLED = 7
+    RECORD_RELEASED = 8
+    RECORD_RECEIVED = 9
+    RECORD_COMPLETED = 10
+    RECORD_RETAINED_NAMED = 11
+    RECORD_LINK = 12
+    RECORD_CLOCK = 13
+    RECORD_NAMESPACE = 14
+    RECORD_RETAINED = 15
+    RECORD_APPEND = 20
+    RECORD_CLAIM = 21
+    RECORD_SETTLE = 22
+    RECORD_RETURN = 23
+    RECORD_QUEUE = 24
+    RECORD_QUEUE_END = 25
+    RECORD_GROUP = 26
+    RECORD_GROUP_END = 27
+    RECORD_CURSOR = 28
+    RECORD_TRIM = 29
+    RECORD_EXCHANGE = 32
+    RECORD_EXCHANGE_END = 33
+    RECORD_BIND = 34
+    RECORD_UNBIND = 35

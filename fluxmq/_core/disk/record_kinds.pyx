@@ -1,0 +1,39 @@
+# cython: language_level=3, auto_pickle=False, embedsignature=True
+"""Kinds of records in the journal for Python code: the numbers of disk/record_kinds.pxd."""
+import enum
+
+__all__ = ["RecordKind"]
+
+
+class RecordKind(enum.IntEnum):
+    """Kinds of records in the journal; disk/record_kinds.pxd says what their bodies hold."""
+
+    SESSION = RECORD_SESSION
+    SESSION_END = RECORD_SESSION_END
+    SUBSCRIBE = RECORD_SUBSCRIBE
+    UNSUBSCRIBE = RECORD_UNSUBSCRIBE
+    MESSAGE = RECORD_MESSAGE
+    SENT = RECORD_SENT
+    SETTLED = RECORD_SETTLED
+    RELEASED = RECORD_RELEASED
+    RECEIVED = RECORD_RECEIVED
+    COMPLETED = RECORD_COMPLETED
+    RETAINED_NAMED = RECORD_RETAINED_NAMED
+    LINK = RECORD_LINK
+    CLOCK = RECORD_CLOCK
+    NAMESPACE = RECORD_NAMESPACE
+    RETAINED = RECORD_RETAINED
+    APPEND = RECORD_APPEND
+    CLAIM = RECORD_CLAIM
+    SETTLE = RECORD_SETTLE
+    RETURN = RECORD_RETURN
+    QUEUE = RECORD_QUEUE
+    QUEUE_END = RECORD_QUEUE_END
+    GROUP = RECORD_GROUP
+    GROUP_END = RECORD_GROUP_END
+    CURSOR = RECORD_CURSOR
+    TRIM = RECORD_TRIM
+    EXCHANGE = RECORD_EXCHANGE
+    EXCHANGE_END = RECORD_EXCHANGE_END
+    BIND = RECORD_BIND
+    UNBIND = RECORD_UNBIND
