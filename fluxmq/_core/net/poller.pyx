@@ -31,26 +31,15 @@ from fluxmq._core.errors import UsageError
 from fluxmq._core.memory.link cimport link_drop, link_t
 from fluxmq._core.memory.node cimport WORK_ACCEPT, WORK_ROUND, WORK_SHARE_MAX, WORK_SHARE_MIN, node_t, stamp_clocks
 from fluxmq._core.memory.tap cimport Tap
+from fluxmq._core.net.epoll cimport (
+    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, epoll_create1, epoll_ctl, epoll_event,
+    epoll_wait,
+)
 from fluxmq._core.net.peer cimport PEER_BYTES, peer_ip, sockaddr
 from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.net.transport cimport PAUSE_DISK, PAUSE_RATE, Transport
 
 __all__ = ["Poller"]
-
-cdef extern from "<sys/epoll.h>" nogil:
-    ctypedef union epoll_data_t:
-        void* ptr
-    cdef struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_create1(int flags)
-    int epoll_ctl(int epfd, int op, int fd, epoll_event* event)
-    int epoll_wait(int epfd, epoll_event* events, int n, int timeout)
-    int EPOLL_CLOEXEC
-    int EPOLL_CTL_ADD
-    int EPOLL_CTL_DEL
-    int EPOLL_CTL_MOD
-    uint32_t EPOLLIN
 
 cdef extern from "<sys/timerfd.h>" nogil:
     cdef struct itimerspec:

@@ -34,6 +34,9 @@ from fluxmq._core.memory.link cimport (
 from fluxmq._core.memory.message cimport blob_drop, blob_new
 from fluxmq._core.memory.node cimport WORK_CONNECT, WORK_HANDSHAKE
 from fluxmq._core.memory.tap cimport TAP_CLOSED, TAP_IN, TAP_OPENED, tap_now, tap_t, tap_write
+from fluxmq._core.net.epoll cimport (
+    EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, epoll_ctl, epoll_event,
+)
 from fluxmq._core.net.peer cimport peer_name
 from fluxmq._core.net.websocket cimport WS_OK, ws_answer, ws_unframe
 
@@ -63,20 +66,6 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int fd, void* into, size_t n, int flags)
     int shutdown(int fd, int how)
     int SHUT_WR
-
-cdef extern from "<sys/epoll.h>" nogil:
-    ctypedef union epoll_data_t:
-        void* ptr
-    cdef struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_ctl(int epfd, int op, int fd, epoll_event* event)
-    int EPOLL_CTL_ADD
-    int EPOLL_CTL_MOD
-    uint32_t EPOLLIN
-    uint32_t EPOLLOUT
-    uint32_t EPOLLERR
-    uint32_t EPOLLHUP
 
 cdef enum:
     READ_BYTES = 262144         # of one recv: thousands of small packets, and still in the second-level cache
