@@ -150,17 +150,3 @@ cdef inline void amqp_wake_all(AmqpLoop* s) noexcept nogil:
     s.first_woken = (s.first_woken + 1) % s.publishers_attached
     for i in range(s.publishers_attached):
         amqp_wake(s, s.peers + s.publisher_at[(s.first_woken + i) % s.publishers_attached])
-
-cdef inline uint32_t be16(const uint8_t* at) noexcept nogil:
-    return <uint32_t>at[0] << 8 | at[1]
-
-cdef inline uint32_t be32(const uint8_t* at) noexcept nogil:
-    return be16(at) << 16 | be16(at + 2)
-
-cdef inline uint64_t be64(const uint8_t* at) noexcept nogil:
-    return <uint64_t>be32(at) << 32 | be32(at + 4)
-
-cdef inline void put64(uint8_t* at, uint64_t value) noexcept nogil:
-    cdef int i
-    for i in range(8):
-        at[i] = <uint8_t>(value >> (56 - 8 * i))

@@ -8,12 +8,13 @@ from libc.string cimport memcpy
 from bench.load.amqp_loop cimport (
     EXPECTS_BODY, EXPECTS_HEADER, EXPECTS_METHOD, FAULT_CANCELLED, FAULT_CLOSED, FAULT_MALFORMED, FAULT_MEMORY,
     FAULT_NONE, FAULT_SAID, FRAME_BODY, FRAME_END, FRAME_HEAD, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, HEAD_BYTES,
-    TEXT_MAX, AmqpLoop, AmqpPeer, amqp_fail, amqp_mark, amqp_wake, amqp_wake_all, be16, be32, be64, put64)
+    TEXT_MAX, AmqpLoop, AmqpPeer, amqp_fail, amqp_mark, amqp_wake, amqp_wake_all)
 from bench.load.buckets cimport buckets_add
 from bench.load.loop cimport NUMBER_BITS, PUBLISHER_BITS, TAG_BITS
 from bench.load.peer cimport (
     RECV_ERROR, RECV_NOTHING, ROLE_PUBLISHER, ROLE_SUBSCRIBER, peer_keep, peer_put, peer_recv)
 from bench.load.sequence cimport sequences_take
+from fluxmq._core.wire.primitives cimport peek_u16, peek_u32, peek_u64, put_u64
 
 cdef enum:
     READ_MAX = 256 * 1024       # one recv
@@ -54,7 +55,7 @@ cdef inline void amqp_take(AmqpLoop* s, AmqpPeer* p, const uint8_t* data, size_t
     cdef size_t at = 0
     cdef uint32_t size
     while end - at >= FRAME_HEAD and s.fault == FAULT_NONE:
-        size = be32(data + at + 3)
+        size = peek_u32(data + at + 3)
         if size > s.frame_max:
             amqp_fail(s, p, FAULT_MALFORMED, data[at])
             return
@@ -77,11 +78,11 @@ cdef inline void amqp_frame(AmqpLoop* s, AmqpPeer* p, uint8_t kind, const uint8_
             p.head_size += take
         p.body_left -= size
     elif kind == FRAME_HEADER and p.expects == EXPECTS_HEADER and size >= 14:
-        p.body_left = be64(body + 4)
+        p.body_left = peek_u64(body + 4)
         p.head_size = 0
         p.expects = EXPECTS_BODY
     elif kind == FRAME_METHOD and size >= 4:
-        amqp_method(s, p, be32(body), body + 4, size - 4)
+        amqp_method(s, p, peek_u32(body), body + 4, size - 4)
         return
     elif kind == FRAME_HEARTBEAT:
         return
@@ -103,12 +104,12 @@ cdef inline void amqp_method(AmqpLoop* s, AmqpPeer* p, uint32_t which, const uin
         if size < at + 9 or size == 0:
             amqp_fail(s, p, FAULT_MALFORMED, FRAME_METHOD)
             return
-        p.tag = be64(body + at)
+        p.tag = peek_u64(body + at)
         p.redelivered = body[at + 8] & 1
         p.returned = False
         p.expects = EXPECTS_HEADER
     elif (which == BASIC_ACK or which == BASIC_NACK) and size >= 9:
-        amqp_confirm(s, p, be64(body), body[8] & 1, which == BASIC_NACK)
+        amqp_confirm(s, p, peek_u64(body), body[8] & 1, which == BASIC_NACK)
     elif which == BASIC_RETURN and p.expects == EXPECTS_METHOD:
         p.returned = True
         p.expects = EXPECTS_HEADER
@@ -129,7 +130,7 @@ cdef inline void amqp_closed(AmqpLoop* s, AmqpPeer* p, const uint8_t* body, uint
         length = min(<uint32_t>body[2], size - 3)
         memcpy(s.fault_text, body + 3, min(length, <uint32_t>TEXT_MAX - 1))
         s.fault_text[min(length, <uint32_t>TEXT_MAX - 1)] = 0
-    amqp_fail(s, p, FAULT_SAID, be16(body) if size >= 2 else 0)
+    amqp_fail(s, p, FAULT_SAID, peek_u16(body) if size >= 2 else 0)
 
 cdef inline void amqp_pause(AmqpLoop* s, AmqpPeer* p, bint on) noexcept nogil:
     if p.paused == on:
@@ -157,7 +158,7 @@ cdef inline void amqp_acknowledge(AmqpLoop* s, AmqpPeer* p, bint multiple) noexc
     """basic.ack of the delivery that came last, or of all up to it."""
     cdef uint8_t[21] packet = [FRAME_METHOD, 0, CHANNEL, 0, 0, 0, 13, 0, 60, 0, 80,
                                0, 0, 0, 0, 0, 0, 0, 0, 0, FRAME_END]
-    put64(packet + 11, p.tag)
+    put_u64(packet + 11, p.tag)
     packet[19] = multiple
     p.unacked = 0
     amqp_put(s, p, packet, 21)

@@ -36,18 +36,6 @@ cdef bint table_find(const uint8_t* table, uint32_t length, const char* key, uin
                      const uint8_t** value, uint32_t* value_length) noexcept nogil
 
 
-cdef inline uint64_t peek_u64(const uint8_t* at) noexcept nogil:
-    return <uint64_t>peek_u32(at) << 32 | peek_u32(at + 4)
-
-
-cdef inline bint take_u64(Cursor* c, uint64_t* out) noexcept nogil:
-    if c.end - c.at < 8:
-        return 0
-    out[0] = peek_u64(c.at)
-    c.at += 8
-    return 1
-
-
 cdef inline bint take_shortstr(Cursor* c, const uint8_t** out, uint32_t* n) noexcept nogil:
     """One byte of length, then that many bytes, borrowed."""
     if c.at == c.end or c.end - c.at - 1 < c.at[0]:
@@ -70,13 +58,6 @@ cdef inline bint take_longstr(Cursor* c, const uint8_t** out, uint32_t* n) noexc
     out[0] = c.at + 4
     c.at += 4 + <size_t>length
     return 1
-
-
-cdef inline uint8_t* put_u64(uint8_t* p, uint64_t value) noexcept nogil:
-    cdef int i
-    for i in range(8):
-        p[i] = <uint8_t>(value >> (56 - 8 * i))
-    return p + 8
 
 
 cdef inline uint8_t* put_shortstr(uint8_t* p, const void* source, uint8_t n) noexcept nogil:

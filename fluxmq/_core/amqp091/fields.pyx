@@ -25,7 +25,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
 from fluxmq._core.amqp091.consts cimport REPLY_SYNTAX_ERROR
-from fluxmq._core.wire.primitives cimport Cursor, peek_u16, peek_u32, put_u32, take_u8
+from fluxmq._core.wire.primitives cimport Cursor, peek_u16, peek_u32, peek_u64, put_u32, take_u8
 
 from fluxmq._core.errors import ProtocolError, UsageError
 

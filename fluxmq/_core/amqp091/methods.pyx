@@ -25,7 +25,7 @@ from fluxmq._core.amqp091.consts cimport (
     QUEUE_UNBIND, QUEUE_UNBIND_OK, REPLY_COMMAND_INVALID, REPLY_FRAME_ERROR, REPLY_NOT_IMPLEMENTED, TX_COMMIT,
     TX_COMMIT_OK, TX_ROLLBACK, TX_ROLLBACK_OK, TX_SELECT, TX_SELECT_OK)
 from fluxmq._core.amqp091.fields cimport (
-    expect_end, peek_u64, read_longstr, read_longtext, read_number, read_shortstr, read_table, write_longstr,
+    expect_end, read_longstr, read_longtext, read_number, read_shortstr, read_table, write_longstr,
     write_longtext, write_number, write_shortstr, write_table, writer_bytes, writer_close, writer_more, writer_open,
     writer_t)
 from fluxmq._core.wire.primitives cimport Cursor, peek_u32, put_u8, put_u16, put_u32

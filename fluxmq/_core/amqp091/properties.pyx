@@ -9,9 +9,9 @@ from fluxmq._core.amqp091.consts cimport (
     PROPERTY_REPLY_TO, PROPERTY_TIMESTAMP, PROPERTY_TYPE, PROPERTY_USER_ID, REPLY_SYNTAX_ERROR)
 from fluxmq._core.amqp091.fields cimport (
     TABLE_DEPTH_MAX, expect_end, read_number, read_shortstr, read_table, syntax_error, table_check, take_longstr,
-    take_shortstr, take_u64, write_number, write_shortstr, write_table, writer_bytes, writer_close, writer_open,
+    take_shortstr, write_number, write_shortstr, write_table, writer_bytes, writer_close, writer_open,
     writer_t)
-from fluxmq._core.wire.primitives cimport Cursor, put_u8, take_u8, take_u16
+from fluxmq._core.wire.primitives cimport Cursor, put_u16, take_u8, take_u16, take_u64
 
 from fluxmq._core.errors import UsageError
 
@@ -123,7 +123,7 @@ def encode_properties(dict properties not None) -> bytes:
                 flags |= <uint16_t>bit
                 write_property(&w, name, kind, value)
             bit >>= 1
-        put_u8(put_u8(w.data, <uint8_t>(flags >> 8)), <uint8_t>flags)
+        put_u16(w.data, flags)
         return writer_bytes(&w)
     finally:
         writer_close(&w)

@@ -14,7 +14,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
-from fluxmq._core.wire.primitives cimport peek_u16, peek_u32
+from fluxmq._core.wire.primitives cimport peek_u16, peek_u32, peek_u64, put_u32
 from fluxmq._core.wire.text cimport text_valid
 
 __all__ = ["read_text", "write_text"]
@@ -141,10 +141,7 @@ cdef int put_value(room_t* out, uint8_t kind, const void* value, uint32_t size) 
     cdef uint32_t n = 1
     head[0] = kind
     if fixed_size(kind) == -1:
-        head[1] = <uint8_t>(size >> 24)
-        head[2] = <uint8_t>(size >> 16)
-        head[3] = <uint8_t>(size >> 8)
-        head[4] = <uint8_t>size
+        put_u32(head + 1, size)
         n = 5
     room_put(out, head, n)
     return room_put(out, value, size)
@@ -173,10 +170,6 @@ cdef bint read_decimal(const uint8_t* text, uint32_t length, uint64_t maximum, u
         value = value * 10 + digit
     out[0] = value
     return 1
-
-
-cdef inline uint64_t peek_u64(const uint8_t* at) noexcept nogil:
-    return <uint64_t>peek_u32(at) << 32 | peek_u32(at + 4)
 
 
 cdef bint read_integer(const entry_t* entry, int64_t* value) noexcept nogil:

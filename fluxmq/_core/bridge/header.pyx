@@ -6,7 +6,7 @@ from libc.string cimport memcmp, memset, strlen
 from fluxmq._core.amqp091.names cimport HEADERS, props_read, props_t
 from fluxmq._core.amqp091.values cimport entry_t, next_entry, put_entry, room_free, room_more, room_put, room_t
 from fluxmq._core.memory.message cimport body_t
-from fluxmq._core.wire.primitives cimport put_u16, put_u32
+from fluxmq._core.wire.primitives cimport peek_u16, put_u16, put_u32, put_u64
 
 __all__ = ["with_number"]
 
@@ -28,7 +28,7 @@ cdef int header_add(body_t* body, const char* name, int64_t value, room_t* room)
     cdef const uint8_t* end = NULL
     cdef uint8_t[8] number
     cdef uint32_t n = <uint32_t>strlen(name)
-    cdef uint32_t flags = (<uint32_t>start[0] << 8 | start[1]) | HEADERS_FLAG
+    cdef uint32_t flags = peek_u16(start) | HEADERS_FLAG
     cdef uint32_t i
     cdef size_t table
     cdef props_t props
@@ -51,7 +51,7 @@ cdef int header_add(body_t* body, const char* name, int64_t value, room_t* room)
     room.used = 0
     room_put(room, number, put_u16(number, <uint16_t>flags) - number)
     room_put(room, start + 2, <size_t>(before - start - 2))
-    put_u32(put_u32(number, <uint32_t>(<uint64_t>value >> 32)), <uint32_t>value)
+    put_u64(number, <uint64_t>value)
     table = room.used + 4
     room_more(room, 4)
     room.used = table

@@ -3,7 +3,7 @@
 """Messages of AMQP 0-9-1 as MQTT 5 has them. bridge/translate.pxd has the rules, docs/interop.md the table."""
 from binascii import b2a_base64
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcmp, memcpy, memset, strlen
 
@@ -21,7 +21,7 @@ from fluxmq._core.amqp091.values cimport (
 )
 from fluxmq._core.envelope.envelope cimport converters
 from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT
-from fluxmq._core.wire.primitives cimport peek_u32, put_bytes16, put_u8
+from fluxmq._core.wire.primitives cimport peek_u32, put_bytes16, put_u8, put_u16
 from fluxmq._core.wire.text cimport TEXT_OK, text_valid, topic_valid
 
 cdef enum:
@@ -218,8 +218,7 @@ cdef int put_header(room_t* out, const entry_t* e) except -1:
         code_length = value_text(out, e, code)
         n = out.used - start - n
         if n <= STRING_MAX:
-            out.data[start + 3 + e.name_length] = <uint8_t>(n >> 8)
-            out.data[start + 4 + e.name_length] = <uint8_t>n
+            put_u16(out.data + start + 3 + e.name_length, <uint16_t>n)
             if code_length:
                 memcpy(name, b"amqp-is:", 8)
                 memcpy(name + 8, e.name, e.name_length)

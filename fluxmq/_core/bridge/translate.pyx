@@ -26,7 +26,7 @@ from fluxmq._core.amqp091.values cimport (
 )
 from fluxmq._core.bridge.to_mqtt cimport to_mqtt
 from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT
-from fluxmq._core.wire.primitives cimport Cursor, put_u8, put_u16, put_u32, take_bytes16, take_u8
+from fluxmq._core.wire.primitives cimport Cursor, put_u8, put_u16, put_u32, put_u64, take_bytes16, take_u8
 from fluxmq._core.wire.text cimport text_valid
 
 __all__ = ["amqp_to_mqtt", "mqtt_to_amqp"]
@@ -158,7 +158,7 @@ cdef bint take_property(const body_t* mqtt, const mqtt_t* read, int number, bint
     if number == TIMESTAMP:
         if not read_decimal(value.at, value.n, 0xFFFFFFFFFFFFFFFF, &n):
             return 0
-        put_u32(put_u32(numbers + 16, <uint32_t>(n >> 32)), <uint32_t>n)
+        put_u64(numbers + 16, n)
         props.of[TIMESTAMP].at = numbers + 16
         props.of[TIMESTAMP].n = 8
         return 1

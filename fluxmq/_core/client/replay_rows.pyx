@@ -24,7 +24,7 @@ from libc.string cimport memcpy
 
 from fluxmq._core.client.message cimport Message
 from fluxmq._core.errors import NotConnected
-from fluxmq._core.wire.primitives cimport peek_u32, put_u32
+from fluxmq._core.wire.primitives cimport peek_u32, put_u32, put_u64
 
 cdef enum:
     CHUNK_BITS = 14
@@ -340,8 +340,7 @@ cdef class Lane:
         cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(payload)
         put_u32(to, self.rows.run)
         put_u32(to + 4, <uint32_t>self.client.number)
-        put_u32(to + 8, <uint32_t>(<uint64_t>op >> 32))
-        put_u32(to + 12, <uint32_t>op)
+        put_u64(to + 8, <uint64_t>op)
         cdef int64_t at = TRACE, more
         if recorded is not None and size > TRACE:
             memcpy(to + TRACE, PyBytes_AS_STRING(recorded) + TRACE, size - TRACE)

@@ -8,7 +8,7 @@ from libc.string cimport memcmp, memcpy
 
 from fluxmq._core.errors import ProtocolError
 from fluxmq._core.wire.hash cimport hash_bytes, hash_word
-from fluxmq._core.wire.primitives cimport peek_u16, peek_u32
+from fluxmq._core.wire.primitives cimport peek_u16, peek_u32, peek_u64
 
 __all__ = ["KIND_NAMES", "read_headers", "sorted_table"]
 
@@ -37,10 +37,6 @@ cdef struct value_t:
     uint32_t length
     uint8_t of                  # kind_class
     bint negative
-
-
-cdef inline uint64_t peek_u64(const uint8_t* at) noexcept nogil:
-    return <uint64_t>peek_u32(at) << 32 | peek_u32(at + 4)
 
 
 # Where the value of this kind ends that begins at `at`, or NULL: it is cut off, or nobody knows the kind.

@@ -4,7 +4,7 @@ cimport cython
 
 from fluxmq._core.errors import CorruptError
 from fluxmq._core.memory.commits cimport Line
-from fluxmq._core.memory.ledger cimport RECORD_NAMESPACE
+from fluxmq._core.disk.record_kinds cimport RECORD_NAMESPACE
 from fluxmq._core.pubsub.topics cimport Topics
 
 from fluxmq._core.memory.namespace import ENDED, read_namespace

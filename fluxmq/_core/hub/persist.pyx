@@ -31,7 +31,9 @@ from fluxmq._core.memory.namespace cimport Namespace
 from fluxmq._core.pubsub.retained cimport Retained
 from fluxmq._core.pubsub.session cimport SLOT_RELEASE_HELD, SLOT_WAITING, entry_t
 from fluxmq._core.pubsub.topics cimport Topics
-from fluxmq._core.wire.primitives cimport Cursor, put_u8, put_u16, put_u32, take_bytes16, take_u8, take_u16, take_u32
+from fluxmq._core.wire.primitives cimport (
+    Cursor, put_u8, put_u16, put_u32, put_u64, take_bytes16, take_u8, take_u16, take_u32, take_u64,
+)
 
 __all__ = ["Loader", "MessageHold", "export_namespaces", "export_retained", "export_session", "message_key",
            "namespace_key", "retained_key", "session_key",
@@ -40,21 +42,6 @@ __all__ = ["Loader", "MessageHold", "export_namespaces", "export_retained", "exp
 cdef enum:
     VALUE_VERSION = 1
     ENTRY_BYTES = 20            # without identifiers
-
-
-cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept nogil:
-    return put_u32(put_u32(at, <uint32_t>(value >> 32)), <uint32_t>value)
-
-
-cdef inline bint take_u64(Cursor* c, uint64_t* out) noexcept nogil:
-    cdef uint32_t high = 0
-    cdef uint32_t low = 0
-    if c.end - c.at < 8:
-        return 0
-    take_u32(c, &high)
-    take_u32(c, &low)
-    out[0] = <uint64_t>high << 32 | low
-    return 1
 
 
 @cython.final

@@ -10,16 +10,12 @@ from fluxmq._core.disk.record_kinds cimport (
 )
 from fluxmq._core.memory.message cimport msg_drop
 from fluxmq._core.memory.node cimport WORK_SHARE_MAX
-from fluxmq._core.wire.primitives cimport put_u8, put_u16, put_u32
+from fluxmq._core.wire.primitives cimport put_u8, put_u16, put_u32, put_u64
 
 __all__ = ["Ledger"]
 
 cdef enum:
     CLOCK_BYTES = 64            # more than a CLOCK with its head takes
-
-
-cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept nogil:
-    return put_u32(put_u32(at, <uint32_t>(value >> 32)), <uint32_t>value)
 
 
 # Until the configuration says otherwise (limit_claims).

@@ -10,7 +10,7 @@ from libc.string cimport memcmp, memcpy, memset
 from fluxmq._core.debug cimport count_live, ensure
 from fluxmq._core.memory.message cimport BLOB_BYTES_MIN, blob_drop, blob_hold, live
 from fluxmq._core.memory.tap cimport TAP_MQTT, TAP_OUT, tap_begin, tap_commit, tap_now, tap_t
-from fluxmq._core.wire.primitives cimport put_u16, put_u32, put_varint, varint_size
+from fluxmq._core.wire.primitives cimport put_u16, put_u32, put_u64, put_varint, varint_size
 
 cdef extern from "<sys/socket.h>" nogil:
     cdef struct iovec:
@@ -204,8 +204,7 @@ cdef int link_ack(link_t* link, uint8_t packet_type, uint16_t packet_id, uint8_t
     if at == NULL:
         return -1
     at[0] = <uint8_t>(packet_type << 4 | (2 if packet_type == 6 else 0))
-    at[2] = <uint8_t>(packet_id >> 8)
-    at[3] = <uint8_t>packet_id
+    put_u16(at + 2, packet_id)
     link.node.counters.packets_sent[packet_type] += 1
     if reason and link.version == 5:
         at[1] = 3
@@ -370,8 +369,7 @@ cdef void link_seal(link_t* link) noexcept:
         first.start -= 10
         at = first.data + first.start
         at[1] = 127
-        for i in range(8):
-            at[2 + i] = <uint8_t>(length >> (56 - 8 * i))
+        put_u64(at + 2, length)
         link.pending += 10
     at[0] = 0x82
 

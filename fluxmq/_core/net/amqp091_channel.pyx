@@ -34,7 +34,7 @@ from fluxmq._core.net.transport cimport Transport
 from fluxmq._core.queue.claim cimport DELIVER_KEPT, DELIVER_TAKEN, claim_let_go
 from fluxmq._core.queue.group cimport Group
 from fluxmq._core.queue.log cimport Log, record_body
-from fluxmq._core.wire.primitives cimport put_u8, put_u16, put_u32
+from fluxmq._core.wire.primitives cimport put_u8, put_u16, put_u32, put_u64
 
 __all__ = ["Channel", "ChannelMember", "ChannelReader"]
 
@@ -53,10 +53,6 @@ cdef enum:
 # One per process, as in net/transport.pyx: filled and copied within one call.
 cdef room_t translation
 cdef room_t header_room
-
-
-cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept:
-    return put_u32(put_u32(at, <uint32_t>(value >> 32)), <uint32_t>value)
 
 
 cdef inline uint8_t* put_short(uint8_t* at, const void* data, uint32_t n) noexcept:

@@ -44,7 +44,7 @@ from fluxmq._core.net.transport cimport (
     ASK, DONE, PAUSE_ANSWERS, PHASE_CONNECT, PHASE_DRAINING, PHASE_OPEN, enter_phase,
 )
 from fluxmq._core.queue.queue cimport Queue
-from fluxmq._core.wire.primitives cimport peek_u16, peek_u32
+from fluxmq._core.wire.primitives cimport peek_u16, peek_u32, peek_u64
 
 __all__ = ["PROTOCOL_HEADER", "AmqpConnection", "Bodies"]
 
@@ -65,10 +65,6 @@ SOFT_CODES = frozenset({311, 313, 403, 404, 405, 406})      # they close a chann
 
 cdef uint8_t[8] HEARTBEAT_FRAME
 HEARTBEAT_FRAME[:] = [FRAME_HEARTBEAT, 0, 0, 0, 0, 0, 0, FRAME_END]
-
-
-cdef inline uint64_t peek_u64(const uint8_t* at) noexcept nogil:
-    return <uint64_t>peek_u32(at) << 32 | peek_u32(at + 4)
 
 
 @cython.final

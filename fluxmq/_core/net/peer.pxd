@@ -1,4 +1,5 @@
 """Who is at the other end of a socket. Header only."""
+from fluxmq._core.wire.primitives cimport peek_u16
 
 cdef extern from "<sys/socket.h>" nogil:
     cdef struct sockaddr:
@@ -34,7 +35,7 @@ cdef inline str peer_name(int fd):
         return ""
     family = address[0] | address[1] << 8
     if family == AF_INET and inet_ntop(AF_INET, address + 4, text, 64) != NULL:
-        return f"{text.decode()}:{address[2] << 8 | address[3]}"
+        return f"{text.decode()}:{peek_u16(address + 2)}"
     if family == AF_INET6 and inet_ntop(AF_INET6, address + 8, text, 64) != NULL:
-        return f"[{text.decode()}]:{address[2] << 8 | address[3]}"
+        return f"[{text.decode()}]:{peek_u16(address + 2)}"
     return ""

@@ -4,6 +4,7 @@ from libc.stdint cimport uint32_t
 from libc.string cimport memcpy, memmove
 
 from fluxmq._core.memory.link cimport link_control_frame
+from fluxmq._core.wire.primitives cimport peek_u16, peek_u64, put_u16
 
 cdef enum:
     CONTINUATION = 0
@@ -36,8 +37,7 @@ cdef void unmask(uint8_t* data, size_t n, const uint8_t* mask, uint8_t phase) no
 cdef int give_up(ws_t* ws, uint16_t code, int result) noexcept:
     ws.close_due = 1
     ws.close_have = 2
-    ws.close[0] = <uint8_t>(code >> 8)
-    ws.close[1] = <uint8_t>code
+    put_u16(ws.close, code)
     return result
 
 
@@ -71,14 +71,11 @@ cdef int header_done(ws_t* ws) noexcept:
     cdef uint8_t short_length = ws.header[1] & 0x7F
     cdef uint64_t length = short_length
     cdef uint8_t mask_at = 2
-    cdef int i
     if short_length == 126:
-        length = <uint64_t>ws.header[2] << 8 | ws.header[3]
+        length = peek_u16(ws.header + 2)
         mask_at = 4
     elif short_length == 127:
-        length = 0
-        for i in range(8):
-            length = length << 8 | ws.header[2 + i]
+        length = peek_u64(ws.header + 2)
         mask_at = 10
     memcpy(ws.mask, ws.header + mask_at, 4)
     ws.header_have = 0
@@ -151,7 +148,7 @@ cdef inline size_t take_whole_frames(ws_t* ws, uint8_t* data, size_t n, size_t a
         length = data[at + 1] & 0x7F
         header = 6
         if length == 126:
-            length = <size_t>data[at + 2] << 8 | data[at + 3]
+            length = peek_u16(data + at + 2)
             header = 8
         if length == 127 or n - at < header + length:
             break

@@ -21,7 +21,7 @@ from fluxmq._core.queue.claim cimport (
 from fluxmq._core.queue.cursor cimport PAGE_BITS
 from fluxmq._core.queue.log cimport NOTHING_WANTED, chunk_hold
 from fluxmq._core.queue.policy cimport policy_of
-from fluxmq._core.wire.primitives cimport put_u16, put_u32
+from fluxmq._core.wire.primitives cimport put_u16, put_u32, put_u64
 
 __all__ = ["TRANSITIONS", "Group"]
 
@@ -60,10 +60,6 @@ cdef inline bint is_over(const record_t* record, const node_t* node, queue_polic
     """Its time has passed, by the rules of the policy."""
     return record.expires_at != 0 and (record.expires_at < node.steady_ms or (
         record.expires_at == node.steady_ms and not (policy.grants_instant and record.time_ms == node.now_ms)))
-
-
-cdef inline uint8_t* put_u64(uint8_t* at, uint64_t value) noexcept:
-    return put_u32(put_u32(at, <uint32_t>(value >> 32)), <uint32_t>value)
 
 
 # Members' claims point into cursors; both are the group's, and go with it.

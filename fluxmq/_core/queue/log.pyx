@@ -23,6 +23,7 @@ from fluxmq._core.queue.cache cimport cache_in, cache_out
 from fluxmq._core.queue.pages cimport data_free, data_new
 
 from fluxmq._core.queue.sizes cimport Sizes, span_t
+from fluxmq._core.wire.primitives cimport put_u64
 
 __all__ = ["Log", "Needed", "Record", "envelope_of"]
 
@@ -722,9 +723,3 @@ cdef bint record_holds(const uint8_t* at, size_t n) noexcept:
         return 0
     inside = HEAD_BYTES + <uint64_t>record.topic_length + record.properties_length + record.payload_length
     return inside <= record.size
-
-
-cdef inline void put_u64(uint8_t* at, uint64_t value) noexcept:
-    cdef int i
-    for i in range(8):
-        at[i] = <uint8_t>(value >> (56 - 8 * i))

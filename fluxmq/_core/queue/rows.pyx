@@ -21,6 +21,7 @@ from fluxmq._core.envelope.envelope cimport (
 )
 from fluxmq._core.memory.message cimport body_t
 from fluxmq._core.queue.log cimport record_t
+from fluxmq._core.wire.primitives cimport peek_u64
 from fluxmq._core.wire.text cimport utf8_valid
 
 from fluxmq._core.errors import CorruptError, UsageError
@@ -409,7 +410,6 @@ def appends_of(const uint8_t[::1] batch not None, uint64_t log, uint64_t first, 
     cdef const uint8_t* stop
     cdef const uint8_t* body = NULL
     cdef uint8_t kind = 0
-    cdef uint8_t i
     cdef uint32_t length = 0
     cdef uint64_t number
     cdef record_t record
@@ -427,9 +427,7 @@ def appends_of(const uint8_t[::1] batch not None, uint64_t log, uint64_t first, 
             raise CorruptError("a journal batch does not divide into records")
         if kind != RECORD_APPEND or length < 8 + HEAD:
             continue
-        number = 0
-        for i in range(8):
-            number = number << 8 | body[i]
+        number = peek_u64(body)
         memcpy(&record, body + 8, HEAD)
         if number == log and first <= record.offset < end:
             into += (<const char*>body + 8)[:length - 8]
@@ -443,7 +441,6 @@ def scan_batch(const uint8_t[::1] batch not None, dict tally not None):
     cdef const uint8_t* stop
     cdef const uint8_t* body = NULL
     cdef uint8_t kind = 0
-    cdef uint8_t i
     cdef uint32_t length = 0
     cdef uint64_t number
     cdef record_t record
@@ -463,9 +460,7 @@ def scan_batch(const uint8_t[::1] batch not None, dict tally not None):
         if kind == RECORD_NAMESPACE or kind == RECORD_SETTLE or RECORD_QUEUE <= kind <= RECORD_TRIM:
             found.append((kind, (<const char*>body)[:length]))
         elif kind == RECORD_APPEND and length >= 8 + HEAD:
-            number = 0
-            for i in range(8):
-                number = number << 8 | body[i]
+            number = peek_u64(body)
             memcpy(&record, body + 8, HEAD)
             known = <list>tally.get(number)
             if known is None:

@@ -20,6 +20,7 @@ from fluxmq._core.queue.claim cimport (
 )
 from fluxmq._core.queue.cursor cimport PAGE_BITS, Cursor
 from fluxmq._core.queue.group cimport RUN_MAX, Group
+from fluxmq._core.wire.primitives cimport peek_u16, peek_u32, peek_u64
 
 __all__ = ["RECORD_OFFSETS_MAX", "cursors_in", "cursors_of", "export_state", "replay", "restore_state", "state_of"]
 
@@ -152,14 +153,6 @@ def state_of(Group group not None) -> bytes:
     return b"".join(parts)
 
 
-cdef inline uint64_t big_endian(const uint8_t* at, int size) noexcept:
-    cdef uint64_t value = 0
-    cdef int i
-    for i in range(size):
-        value = value << 8 | at[i]
-    return value
-
-
 def restore_state(Group group not None, bytes state not None):
     """What export_state gave, into a fresh group with its cursors. Raises CorruptError."""
     cdef const uint8_t* at = <const uint8_t*><const char*>state
@@ -170,27 +163,27 @@ def restore_state(Group group not None, bytes state not None):
         raise cut_short(group)
     if at[0] != STATE_VERSION:
         raise CorruptError(f"the state of group {group.number:016x} is of version {at[0]}")
-    count = <uint32_t>big_endian(at + 1, 4)
+    count = peek_u32(at + 1)
     at += 5
     for _ in range(count):
         if end - at < CURSOR_BYTES:
             raise cut_short(group)
-        cursor = group.cursor_of(big_endian(at, 8))
-        pages, claims = <uint32_t>big_endian(at + 24, 4), <uint32_t>big_endian(at + 28, 4)
+        cursor = group.cursor_of(peek_u64(at))
+        pages, claims = peek_u32(at + 24), peek_u32(at + 28)
         if <uint64_t>(end - at) < CURSOR_BYTES + <uint64_t>pages * (8 + PAGE_BYTES) + <uint64_t>claims * CLAIM_BYTES:
             raise cut_short(group)
         if cursor is not None:
-            group.move(cursor, big_endian(at + 16, 8))
-            cursor.next = big_endian(at + 8, 8)
+            group.move(cursor, peek_u64(at + 16))
+            cursor.next = peek_u64(at + 8)
         at += CURSOR_BYTES
         for _ in range(pages):
             if cursor is not None:
-                restore_page(cursor, big_endian(at, 8), at + 8)
+                restore_page(cursor, peek_u64(at), at + 8)
             at += 8 + PAGE_BYTES
         for _ in range(claims):
             if cursor is not None:
-                replay_claim(group, cursor, big_endian(at, 8), 1, <uint16_t>big_endian(at + 8, 2),
-                             <int64_t>big_endian(at + 10, 8), False)
+                replay_claim(group, cursor, peek_u64(at), 1, peek_u16(at + 8),
+                             <int64_t>peek_u64(at + 10), False)
             at += CLAIM_BYTES
     if at != end:
         raise CorruptError(f"the state of group {group.number:016x} is longer than it says")

@@ -23,7 +23,7 @@ from fluxmq._core.amqp091.consts cimport (
     BASIC_REJECT, BASIC_RETURN, CHANNEL_CLOSE, CHANNEL_CLOSE_OK, CHANNEL_OPEN, CONFIRM_SELECT, CONNECTION_CLOSE,
     CONNECTION_OPEN, EXCHANGE_UNBIND, EXCHANGE_UNBIND_OK, FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_HEARTBEAT,
     FRAME_METHOD, PROPERTY_DELIVERY_MODE)
-from fluxmq._core.amqp091.fields cimport peek_u64, take_shortstr, take_u64
+from fluxmq._core.amqp091.fields cimport take_shortstr
 from fluxmq._core.amqp091.methods cimport (
     BasicConsume, BasicConsumeOk, BasicGet, BasicGetOk, BasicReturn, Method, method_read)
 from fluxmq._core.amqp091.properties cimport amqp_properties_t, properties_read
@@ -37,7 +37,9 @@ from fluxmq._core.record.pending cimport (
     LEFT_OUT, NOTHING, sent_t, window_free, window_put, window_take)
 from fluxmq._core.record.state cimport (
     PAYLOAD_FULL, PAYLOAD_SIZE, Peer, Recording, json_of, row_end, row_malformed, row_packet, row_payload)
-from fluxmq._core.wire.primitives cimport Cursor, peek_u16, peek_u32, take_u8, take_u16, take_u32
+from fluxmq._core.wire.primitives cimport (
+    Cursor, peek_u16, peek_u32, peek_u64, take_u8, take_u16, take_u32, take_u64,
+)
 from fluxmq._core.wire.xxh64 cimport xxh64_begin, xxh64_end, xxh64_more
 
 cdef enum:

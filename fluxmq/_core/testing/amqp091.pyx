@@ -10,9 +10,9 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from fluxmq._core.amqp091.fields cimport (
-    TABLE_DEPTH_MAX, put_shortstr, put_u64, table_check, table_find, take_longstr, take_shortstr, take_u64)
+    TABLE_DEPTH_MAX, put_shortstr, table_check, table_find, take_longstr, take_shortstr)
 from fluxmq._core.amqp091.properties cimport amqp_properties_t, octets_t, properties_read
-from fluxmq._core.wire.primitives cimport Cursor
+from fluxmq._core.wire.primitives cimport Cursor, put_u64, take_u64
 
 
 cdef uint8_t* copied(bytes data) except NULL:

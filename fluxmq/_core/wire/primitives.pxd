@@ -39,6 +39,10 @@ cdef inline uint32_t peek_u32(const uint8_t* at) noexcept nogil:
     return <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3]
 
 
+cdef inline uint64_t peek_u64(const uint8_t* at) noexcept nogil:
+    return <uint64_t>peek_u32(at) << 32 | peek_u32(at + 4)
+
+
 cdef inline bint take_u16(Cursor* c, uint16_t* out) noexcept nogil:
     if c.end - c.at < 2:
         return 0
@@ -52,6 +56,14 @@ cdef inline bint take_u32(Cursor* c, uint32_t* out) noexcept nogil:
         return 0
     out[0] = peek_u32(c.at)
     c.at += 4
+    return 1
+
+
+cdef inline bint take_u64(Cursor* c, uint64_t* out) noexcept nogil:
+    if c.end - c.at < 8:
+        return 0
+    out[0] = peek_u64(c.at)
+    c.at += 8
     return 1
 
 
@@ -109,6 +121,10 @@ cdef inline uint8_t* put_u32(uint8_t* p, uint32_t value) noexcept nogil:
     p[2] = <uint8_t>(value >> 8)
     p[3] = <uint8_t>value
     return p + 4
+
+
+cdef inline uint8_t* put_u64(uint8_t* p, uint64_t value) noexcept nogil:
+    return put_u32(put_u32(p, <uint32_t>(value >> 32)), <uint32_t>value)
 
 
 cdef inline uint8_t* put_varint(uint8_t* p, uint32_t value) noexcept nogil:
