@@ -39,22 +39,22 @@ cdef struct marks_t:            # headers by which something of MQTT comes back;
     entry_t retain
 
 
-cdef void read_wishes(const body_t* amqp, wishes_t* wishes) noexcept nogil:
+cdef void read_mqtt_hints(const body_t* amqp, mqtt_hints_t* hints) noexcept nogil:
     cdef props_t props
     cdef entry_t entry
     cdef const uint8_t* at
     cdef uint64_t lifetime = 0
     props_read(amqp.properties, amqp.properties_length, &props)
-    wishes.qos = props.of[DELIVERY_MODE].at != NULL and props.of[DELIVERY_MODE].at[0] == 2
-    wishes.retain = 0
-    wishes.lifetime_ms = -1
+    hints.qos = props.of[DELIVERY_MODE].at != NULL and props.of[DELIVERY_MODE].at[0] == 2
+    hints.retain = 0
+    hints.lifetime_ms = -1
     if props.of[EXPIRATION].at != NULL and read_decimal(props.of[EXPIRATION].at, props.of[EXPIRATION].n,
                                                         LIFETIME_MS_MAX, &lifetime):
-        wishes.lifetime_ms = <int64_t>lifetime
+        hints.lifetime_ms = <int64_t>lifetime
     at = props.of[HEADERS].at
     while at != NULL and next_entry(&at, props.of[HEADERS].at + props.of[HEADERS].n, &entry):
         if entry.kind == c"t" and named(entry.name, entry.name_length, MARK_RETAIN):
-            wishes.retain = entry.value[0] != 0
+            hints.retain = entry.value[0] != 0
 
 
 cdef bint is_pairs(const entry_t* mark) noexcept nogil:

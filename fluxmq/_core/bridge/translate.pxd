@@ -18,7 +18,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from fluxmq._core.amqp091.topics cimport topic_of
 from fluxmq._core.amqp091.values cimport room_t
-from fluxmq._core.bridge.to_mqtt cimport read_wishes, to_mqtt, wishes_t
+from fluxmq._core.bridge.to_mqtt cimport mqtt_hints_t, read_mqtt_hints, to_mqtt
 from fluxmq._core.memory.message cimport body_t
 
 # to_mqtt is cimported from here too. Both leave the payload, its blob and expires_at as they are; topic and properties

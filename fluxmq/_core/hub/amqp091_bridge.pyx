@@ -7,7 +7,7 @@ from libc.string cimport memset
 from fluxmq._core.amqp091.names cimport HEADERS, props_read, props_t
 from fluxmq._core.amqp091.topics cimport TOPIC_BYTES_MAX
 from fluxmq._core.amqp091.values cimport room_t
-from fluxmq._core.bridge.translate cimport read_wishes, to_amqp, to_mqtt, topic_of, wishes_t
+from fluxmq._core.bridge.translate cimport mqtt_hints_t, read_mqtt_hints, to_amqp, to_mqtt, topic_of
 from fluxmq._core.exchange.exchange cimport Exchanges, Route
 from fluxmq._core.hub.targets cimport ExchangeHop
 from fluxmq._core.memory.message cimport FORMAT_AMQP091, FORMAT_MQTT, pub_t
@@ -29,7 +29,7 @@ cdef int hub_publish_amqp(Hub hub, Namespace namespace, const body_t* amqp, list
     cdef uint8_t[TOPIC_BYTES_MAX] topic
     cdef uint32_t length = topic_of(amqp.topic, amqp.topic_length, topic)
     cdef bint retain = 0
-    cdef wishes_t wishes
+    cdef mqtt_hints_t hints
     cdef body_t timed
     cdef Queue queue
     cdef route_t* route
@@ -41,9 +41,9 @@ cdef int hub_publish_amqp(Hub hub, Namespace namespace, const body_t* amqp, list
     route = (<Topics>namespace.topics).routes.find(topic, length)
     memset(&pub, 0, sizeof(pub))
     pub.topics = <void*>namespace.topics
-    read_wishes(amqp, &wishes)
-    pub.qos = wishes.qos
-    retain = wishes.retain
+    read_mqtt_hints(amqp, &hints)
+    pub.qos = hints.qos
+    retain = hints.retain
     if route.count == 0 and not retain:
         return 0
     if not retain and route.kinds & ~(1 << HOP_QUEUE | 1 << HOP_EXCHANGE) == 0:
@@ -54,8 +54,8 @@ cdef int hub_publish_amqp(Hub hub, Namespace namespace, const body_t* amqp, list
         pub.body.properties_length = 0
     else:
         timed = amqp[0]
-        if timed.expires_at == 0 and wishes.lifetime_ms >= 0:
-            timed.expires_at = hub.node.steady_ms + max(wishes.lifetime_ms, 1)
+        if timed.expires_at == 0 and hints.lifetime_ms >= 0:
+            timed.expires_at = hub.node.steady_ms + max(hints.lifetime_ms, 1)
         to_mqtt(&timed, &room, &pub.body, &pub.qos, &retain)
         pub.retain = retain
     pub.amqp = amqp
