@@ -1,14 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. One AMQP 0-9-1 channel: delivery tags and what became of them, confirms. See the .pxd. One file,
-for all of it works on the one ring of deliveries.
+"""Machine. One AMQP 0-9-1 channel: delivery tags, their settlement, publisher confirms. See the .pxd. It is one file
+because all of it works on one ring of deliveries.
 
     claimed ──batch durable──► sent ──Basic.Ack──► settled
        │                        ├──Basic.Nack, Reject, requeue──► ready again at once, in its place
        │                        └──the same without requeue──► dead letter, or gone
        └──channel closes, at any time──► ready again, in its place
 
-A consumer without acknowledgements has settled a message once its bytes are in the socket's buffer (RabbitMQ: as soon
-as it is on its way). Basic.Recover gives back what is not settled.
+A delivery to a consumer without acknowledgements counts as settled once its bytes are in the socket's buffer (RabbitMQ:
+as soon as it is sent). Basic.Recover makes deliveries that are not settled ready again.
 """
 cimport cython
 from libc.stdint cimport UINT64_MAX
@@ -41,13 +41,14 @@ __all__ = ["Channel", "ChannelMember", "ChannelReader"]
 cdef enum:
     SETTLE = 0
     REQUEUE = 1
-    # What settling one of many costs, in units of memory/node.pxd: a reject asks the engine, which may bury it.
+    # Cost of settling one delivery of many, in units of memory/node.pxd: a reject calls the engine, which may
+    # dead-letter the message.
     WORK_ACK = 4
     WORK_REQUEUE = 15
     WORK_REJECT = 75
     DISCARD = 2
-    NO_ACK_MAX = 8192               # deliveries of a consumer without acknowledgements that have not left yet
-    METHOD_BYTES_MAX = 1024         # of Basic.Deliver and its kin: three short strings and some numbers
+    NO_ACK_MAX = 8192               # unsent deliveries of a consumer without acknowledgements
+    METHOD_BYTES_MAX = 1024         # Basic.Deliver, GetOk, Return: three short strings and some numbers
     FRAME_EXTRA = 8                 # type, channel, size, end
 
 # One per process, as in net/transport.pyx: filled and copied within one call.
@@ -68,8 +69,8 @@ cdef inline uint8_t* put_head(uint8_t* at, uint8_t kind, uint16_t channel, uint3
 cdef int write_content(link_t* link, uint32_t frame_max, uint16_t channel, const uint8_t* method,
                        uint32_t method_length,
                        const body_t* body) except -1:
-    """A method and its content: three frames, more where the payload is longer than one takes (section 4.2.6 of the
-    specification). frame_max: of a frame with everything, at least 4096."""
+    """Writes a method and its content: three frames, or more if the payload does not fit in one (section 4.2.6 of the
+    specification). frame_max: size of a whole frame, at least 4096."""
     cdef uint32_t part = min(body.payload_length, frame_max - FRAME_EXTRA)
     cdef uint32_t header = 12 + body.properties_length
     cdef uint32_t first = 2 * FRAME_EXTRA + method_length + header + (FRAME_EXTRA + part if part else 0)
@@ -107,7 +108,7 @@ cdef int write_content(link_t* link, uint32_t frame_max, uint16_t channel, const
 
 @cython.final
 cdef class ChannelMember(Member):
-    """Machine. tag: of the consumer; None for Basic.Get."""
+    """Machine. tag: the consumer tag; None for Basic.Get."""
 
     def __init__(self, Channel channel not None, Queue queue not None, bytes tag, *, bint no_ack=False,
                  uint32_t prefetch=0):
@@ -119,7 +120,7 @@ cdef class ChannelMember(Member):
         self.carried_by(channel.link)
 
     def cancel(self):
-        """It takes nothing more."""
+        """Stops deliveries to this consumer."""
         self.cancelled = True
 
     cdef uint32_t credit(self) noexcept:
@@ -129,13 +130,13 @@ cdef class ChannelMember(Member):
 
     cdef int deliver(self, claim_t* claim, const record_t* record) except -1:
         cdef Channel channel = self.channel
-        # The claim is recorded at the end of this pump, so what gathers is not empty.
+        # The claim is recorded at the end of this pump, so the next batch will not be empty.
         return channel.give(<void*>self, 0, claim, record,
                             channel.ledger.commits.next_ticket(self.queue.line) if self.queue.durable
                             else ticket_t(0, 0, 0))
 
     cdef int lost(self, claim_t* claim) except -1:
-        """The client may still acknowledge it."""
+        """The channel forgets the claim but still accepts the client's acknowledgement of it."""
         return self.channel.forget_claim(claim)
 
     cdef void forget(self, claim_t* claim) noexcept:
@@ -167,7 +168,7 @@ cdef class ChannelReader(StreamReader):
         cdef ticket_t ticket = self.log.waits_for(record.offset)
         cdef Channel channel = self.channel
         if ticket.position or channel.deliveries.count:
-            # Nobody holds a stream's message, so it is read again when it may leave.
+            # A stream's message is not claimed exclusively: it is read again when it may be sent.
             channel.starved = True
             if ticket.position:
                 channel.wait_for(ticket)
@@ -175,7 +176,7 @@ cdef class ChannelReader(StreamReader):
         return channel.give(<void*>self, 1, claim, record, ticket)
 
     def leave(self):
-        """The consumer is cancelled, or its channel closed: what it was given means nothing any more."""
+        """The consumer is cancelled, or its channel closed: drops its unsettled deliveries."""
         cdef claim_t* claim = self.oldest
         while claim != NULL:
             self.channel.forget_claim(claim)
@@ -185,7 +186,7 @@ cdef class ChannelReader(StreamReader):
 
 @cython.final
 cdef class Channel(Waiter):
-    """Machine. number: 1 to channel_max. transport: the connection's. frame_max: as negotiated."""
+    """Machine. number: 1 to channel_max. transport: the connection. frame_max: as negotiated."""
 
     def __cinit__(self, Transport transport not None, int number, uint32_t frame_max):
         self.number = <uint16_t>number
@@ -207,7 +208,7 @@ cdef class Channel(Waiter):
         free_marks(&self.deliveries)
 
     def rollback(self):
-        """Tx.Rollback: what was published and settled since the last commit is forgotten."""
+        """Tx.Rollback: discards what was published and settled since the last commit."""
         cdef uint64_t tag
         for tag, _ in self.tx_settles:
             if self.find(tag) != NULL:
@@ -217,12 +218,13 @@ cdef class Channel(Waiter):
         self.tx_bytes = 0
 
     def begin_closing(self):
-        """Channel.Close was sent: whatever comes before its answer is ignored."""
+        """Channel.Close was sent: everything that arrives before Channel.CloseOk is ignored."""
         self.closing = True
 
     def close(self):
-        """Its consumers are the caller's to take out of their groups, now or before. Confirms that need not wait for
-        the disk leave now; the others leave in their time, so what ends the channel must be written when durable."""
+        """Closes the channel. The caller removes its consumers from their groups, now or earlier. Confirms that need
+        no commit are written now, the others when committed; so the caller must write the method that ends the channel
+        behind them (write_when_durable)."""
         cdef uint64_t at
         self.flush_confirms()
         self.closed = self.closing = True
@@ -236,7 +238,7 @@ cdef class Channel(Waiter):
         self.tx_bytes = 0
 
     def select_tx(self):
-        """Tx.Select: publishes and acknowledgements are kept until commit."""
+        """Tx.Select: publishes and acknowledgements take effect on commit."""
         self.transactional = True
 
     # ---------------------------------------------------------------- the disk
@@ -267,7 +269,7 @@ cdef class Channel(Waiter):
         return self.on_committed(line, position)
 
     cdef int take_deliveries(self) except -1:
-        """Sends what waits for nothing any more, in the order of the tags."""
+        """Sends deliveries whose commits are decided, in the order of their tags."""
         cdef uint64_t tag = 0
         cdef mark_t* mark
         while self.deliveries.count:
@@ -281,7 +283,7 @@ cdef class Channel(Waiter):
         return self.send_up_to(tag) if tag else 0
 
     cdef int drop_unsent(self, uint64_t first, uint64_t last) except -1:
-        """The claims of these deliveries were given up before they left: their queue hands them out anew."""
+        """A line gave up the claims of these deliveries before they were sent: the queue delivers the messages anew."""
         cdef uint64_t at = self.place(first)
         cdef delivery_t* delivery
         self.walking += 1
@@ -297,7 +299,7 @@ cdef class Channel(Waiter):
         return 0
 
     cdef int take_back(self, delivery_t* delivery) except -1:
-        """What was not sent yet is ready again, as if its consumer never had it."""
+        """Makes the message of an unsent delivery ready again, as if it had never been claimed."""
         cdef ChannelMember member = <ChannelMember>delivery.consumer
         self.awaits_no_more(delivery)
         self.unacknowledged -= not member.no_ack
@@ -321,7 +323,7 @@ cdef class Channel(Waiter):
                 self.confirm_now = self.published
                 return 0
             if self.confirms.others:
-                return self.write_answer(BASIC_ACK, self.published, 0)      # who waits for another line is passed by
+                return self.write_answer(BASIC_ACK, self.published, 0)      # overtakes runs that wait for other lines
         for i in range(count):
             self.wait_for(commits.needed[i])
         if count == 1 and extend_last(&self.confirms, commits.needed[0], self.published):
@@ -329,8 +331,8 @@ cdef class Channel(Waiter):
         return add_mark(&self.confirms, commits.needed, <uint32_t>count, self.published)
 
     cdef int take_confirms(self) except -1:
-        """Confirms what is committed, in as few frames as can be, and refuses what was given up. Where the oldest still
-        waits for its line, what others decided behind it is answered one by one."""
+        """Confirms what is committed, in as few frames as possible, and refuses what a line gave up. While the oldest
+        run still waits for its line, runs behind it that are decided are answered tag by tag."""
         cdef Commits commits = self.ledger.commits
         cdef mark_t* mark
         cdef uint64_t upto = 0
@@ -371,7 +373,7 @@ cdef class Channel(Waiter):
         return self.write_confirm(tag) if tag else 0
 
     cdef int write_confirm(self, uint64_t tag) except -1:
-        """Basic.Ack of all up to the tag that have had no answer; what was refused among them has had its own."""
+        """Basic.Ack of all unanswered tags up to this one; refused tags among them were answered before."""
         self.write_answer(BASIC_ACK, tag, tag - self.confirmed > 1)
         self.confirmed = tag
         return 0
@@ -395,7 +397,7 @@ cdef class Channel(Waiter):
         return 0
 
     cdef int write_return(self, const body_t* body, uint16_t code, const char* text) except -1:
-        """Basic.Return of a message of ours (FORMAT_AMQP091)."""
+        """Basic.Return of a message in FORMAT_AMQP091."""
         cdef uint8_t[METHOD_BYTES_MAX] method
         cdef uint8_t* at = put_u16(put_u32(method, BASIC_RETURN), code)
         cdef uint32_t n = 0
@@ -410,7 +412,7 @@ cdef class Channel(Waiter):
     # ---------------------------------------------------------------- deliveries
 
     cdef uint32_t room(self, bint no_ack, uint32_t prefetch, uint32_t held) noexcept:
-        """How many more a consumer takes."""
+        """How many more deliveries a consumer may get."""
         cdef uint32_t limit = 0xFFFFFFFF
         if (self.closing or self.stopped or self.link.pending + self.link.awaited > self.link.high
                 or not self.link.open):
@@ -428,7 +430,7 @@ cdef class Channel(Waiter):
         return limit
 
     cdef int feed(self) except -1:
-        """There is room again: whoever had to stop goes on."""
+        """There is room again: schedules the queues of all consumers, so that deliveries resume."""
         self.starved = False
         for consumer in self.consumers:
             if isinstance(consumer, ChannelMember):
@@ -467,7 +469,7 @@ cdef class Channel(Waiter):
                 self.wait_for(ticket)
             if not extend_last(&self.deliveries, ticket, tag):
                 add_mark(&self.deliveries, &ticket, ticket.position != 0, tag)
-            return DELIVER_KEPT                 # its bytes are needed once more, when it leaves
+            return DELIVER_KEPT                 # the record is read when the delivery is sent
         self.sent = tag
         self.send_one(delivery, tag)
         delivery.record = NULL
@@ -477,8 +479,8 @@ cdef class Channel(Waiter):
         return DELIVER_TAKEN
 
     cdef int make_room(self) except -1:
-        """For one more. Where half of what is in the ring is settled, that leaves it: one delivery that nobody ever
-        settles must not keep all that come after it."""
+        """Makes room for one more delivery. If at least half of the ring is settled, the ring is compacted instead of
+        doubled, so that one delivery that is never settled does not make it grow without bound."""
         cdef delivery_t* grown
         cdef uint32_t room
         cdef uint32_t live = 0
@@ -541,13 +543,13 @@ cdef class Channel(Waiter):
                 self.awaits_no_more(delivery)
                 self.send_one(delivery, delivery.tag)
                 delivery.record = NULL
-                claim_let_go(delivery.claim)    # a reader's leave at once, never from here
+                claim_let_go(delivery.claim)    # a reader's deliveries are sent at once and never come here
             at += 1
         self.sent = last
         return 0
 
     cdef int send_one(self, delivery_t* delivery, uint64_t tag) except -1:
-        """Basic.Deliver, or Basic.Get-Ok, and the message."""
+        """Writes Basic.Deliver or Basic.GetOk, and the message."""
         cdef uint8_t[METHOD_BYTES_MAX] method
         cdef uint8_t* at
         cdef body_t body
@@ -567,7 +569,7 @@ cdef class Channel(Waiter):
             member = <ChannelMember>delivery.consumer
             consumer_tag = member.tag
             redelivered = delivery.claim.deliveries > 1
-            # RabbitMQ tells consumers of a quorum queue from the second time on, and whoever asks always.
+            # RabbitMQ: consumers of a quorum queue get x-delivery-count from the second delivery on, Basic.Get always.
             if member.counts and (redelivered or consumer_tag is None):
                 header_add(&body, b"x-delivery-count", <int64_t>delivery.claim.deliveries - 1, &header_room)
         if consumer_tag is None:
@@ -585,7 +587,7 @@ cdef class Channel(Waiter):
         return write_content(self.link, self.frame_max, self.number, method, <uint32_t>(at - method), &body)
 
     cdef int settle_automatic(self) except -1:
-        """What was sent to consumers that do not acknowledge is in the socket: it is settled."""
+        """Settles deliveries to consumers without acknowledgements: their bytes are in the socket."""
         cdef uint64_t at = self.place(self.automatic)
         cdef delivery_t* delivery
         self.walking += 1
@@ -603,10 +605,10 @@ cdef class Channel(Waiter):
         self.advance()
         return 0
 
-    # ---------------------------------------------------------------- what the client says of them
+    # ---------------------------------------------------------------- acknowledgements
 
     cdef int settle(self, uint64_t tag, bint multiple, int how, uint64_t work_end) except -1:
-        """Raises ProtocolError 406 for a tag that is not waited for."""
+        """Raises ProtocolError 406 for a tag that is unknown or settled."""
         cdef uint64_t at
         cdef uint64_t last = tag if tag else self.sent
         cdef delivery_t* delivery
@@ -627,8 +629,9 @@ cdef class Channel(Waiter):
         return 0
 
     cdef int settle_kept(self) except -1:
-        """Tx.Commit. What is no longer this channel's (its queue was deleted) is nobody's to settle. It is recorded
-        when this returns, so that who asks Ledger.records knows that there is something to wait for."""
+        """Tx.Commit: settles what the transaction collected, except deliveries that left the channel since (the queue
+        was deleted). The records are written before this returns, so that Ledger.records tells the caller that there
+        is something to wait for."""
         cdef uint64_t tag
         cdef int how
         cdef delivery_t* delivery
@@ -664,12 +667,12 @@ cdef class Channel(Waiter):
 
     cdef int settle_now(self, uint64_t tag, bint multiple, int how, uint64_t work_end) except -1:
         cdef uint64_t at
-        cdef uint64_t last = tag if tag else self.sent     # nobody has seen what waits for the disk: it is not settled
+        cdef uint64_t last = tag if tag else self.sent     # unsent deliveries cannot be acknowledged
         cdef uint64_t* work = &self.ledger.node.work
         cdef uint32_t cost = WORK_ACK if how == SETTLE else WORK_REQUEUE if how == REQUEUE else WORK_REJECT
         cdef delivery_t* delivery
         if multiple and self.settling:
-            last, self.settling = self.settling, 0         # what was sent meanwhile is not meant
+            last, self.settling = self.settling, 0         # excludes what was sent since the first round
         else:
             self.check_tag(tag, multiple)
         at = self.ring_at if multiple else self.place(tag)
@@ -725,8 +728,8 @@ cdef class Channel(Waiter):
         raise ProtocolError(REPLY_PRECONDITION_FAILED, f"unknown delivery tag {tag}")
 
     cdef int forget_claim(self, claim_t* claim) noexcept:
-        """It is not this channel's any more. A consumer loses its claims from the oldest on, which others' lie between:
-        the search goes on where the last one ended."""
+        """Removes a claim that the channel no longer owns. A consumer loses its claims from the oldest on, interleaved
+        with others' deliveries, so each search starts where the last one ended."""
         cdef uint64_t at = max(self.lost_at, self.ring_at)
         cdef uint64_t left = self.ring_end - self.ring_at
         cdef delivery_t* delivery
@@ -751,7 +754,7 @@ cdef class Channel(Waiter):
         if delivery.awaited:
             self.link.awaited -= delivery.awaited
             delivery.awaited = 0
-            link_mark(self.link)            # who is not read because of it may be read again
+            link_mark(self.link)            # a connection paused for pending answers may be read again
 
     cdef void advance(self) noexcept:
         while self.ring_at < self.ring_end and not is_kept(&self.ring[self.ring_at & (self.ring_room - 1)]):
@@ -761,8 +764,7 @@ cdef class Channel(Waiter):
         self.first = self.ring[self.ring_at & (self.ring_room - 1)].tag if self.ring_at < self.ring_end else self.next
 
     def withdraw(self, ChannelMember member not None):
-        """What it was given and has not been sent yet is ready again, as if it never had it: its consumer is
-        cancelled."""
+        """The consumer is cancelled: makes the messages of its unsent deliveries ready again, as if never claimed."""
         cdef uint64_t at = self.place(self.sent + 1)
         cdef delivery_t* delivery
         self.walking += 1
@@ -777,12 +779,12 @@ cdef class Channel(Waiter):
         self.advance()
 
     def recover(self):
-        """Basic.Recover with requeue: everything that was sent and is not settled is ready again, in its place."""
+        """Basic.Recover with requeue: every message sent and not settled becomes ready again, in its place."""
         if self.next > self.first:
             self.settle_now(0, True, REQUEUE, UINT64_MAX)
 
     def oldest_ms(self):
-        """How long the oldest delivery waits for its acknowledgement; None: there is none."""
+        """Age of the oldest delivery that awaits an acknowledgement; None: there is none."""
         cdef uint64_t at = self.ring_at
         cdef delivery_t* delivery
         while at < self.ring_end:
@@ -794,7 +796,7 @@ cdef class Channel(Waiter):
 
 
 cdef inline bint is_kept(const delivery_t* delivery) noexcept:
-    """Whether anything may still be said of it."""
+    """Whether the ring still needs this delivery."""
     return delivery.consumer != NULL or delivery.lost
 
 
@@ -805,5 +807,5 @@ cdef inline bint acknowledges_itself(const delivery_t* delivery) noexcept:
 
 
 cdef inline bint is_waited_for(const delivery_t* delivery) noexcept:
-    """Whether a delivery that was sent may be settled."""
+    """Whether the client may acknowledge a delivery that was sent."""
     return delivery.consumer != NULL and not delivery.asked and not acknowledges_itself(delivery)

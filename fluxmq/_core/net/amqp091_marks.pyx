@@ -9,13 +9,13 @@ cdef mark_t* mark_at(marks_t* marks, uint32_t index) noexcept:
 
 
 cdef inline bint waits_elsewhere(const mark_t* mark) noexcept:
-    """Whether it waits for another line than the journal."""
+    """Whether the run waits for another line than the journal."""
     return mark.ticket.line != 0 or mark.more != NULL
 
 
 cdef bint joins(const mark_t* last, const ticket_t* tickets, uint32_t count) noexcept:
-    """Whether what waits for these tickets may be of the run: it then leaves no earlier than it must. What waits for
-    the journal may join a run that waits for a later batch; what another line may give up stands by itself."""
+    """Whether a tag with these tickets may extend the run, which then is never decided too early. A tag that waits for
+    the journal may join a run that waits for a later batch; one that another line may give up needs its own run."""
     if last.more != NULL or count > 1:
         return 0
     if count == 0:
