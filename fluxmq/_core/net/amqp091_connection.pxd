@@ -22,31 +22,31 @@ cdef enum:
     EXPECT_BODY = 2
 
 cdef class Bodies:
-    """What the contents that are not complete yet may take, of all connections of a node together.
+    """Memory limit for incomplete contents of all connections of a node.
 
-    message_max: bytes of one body. most: bytes of all from which on the handler's on_bodies() is told of
-    each that grows. held: bytes that they have now."""
+    message_max: maximum bytes of one body. most: total above which every further growth calls the handler's
+    on_bodies(). held: bytes in use now."""
     cdef public uint64_t message_max
     cdef public uint64_t most
     cdef readonly uint64_t held
 
 cdef class Content:
-    """What one channel is in the middle of publishing."""
+    """The content that a channel is publishing: method received, header or body incomplete."""
     cdef Channel channel
     cdef Bodies bodies
     cdef uint8_t expects                # EXPECT_*
     cdef bint mandatory
     cdef bint immediate
-    cdef bint kept                      # properties were copied: they outlive the read buffer
+    cdef bint kept                      # properties were copied out of the read buffer
     cdef uint32_t topic_length
-    cdef uint8_t[512] topic             # as FORMAT_AMQP091 has it
+    cdef uint8_t[512] topic             # encoded as in FORMAT_AMQP091
     cdef const uint8_t* properties
     cdef uint32_t properties_length
     cdef uint8_t* own_properties
     cdef uint32_t own_properties_room
     cdef uint64_t body_size
     cdef uint64_t body_have
-    cdef uint8_t* own_body              # of a body that came in several frames
+    cdef uint8_t* own_body              # a body that arrives in several frames
     cdef uint64_t own_body_room
 
     cdef int keep(self) except -1
@@ -58,22 +58,22 @@ cdef class AmqpConnection(Transport):
     cdef public uint32_t frame_max
     cdef public uint32_t channel_max
     cdef readonly int heartbeat_s
-    cdef readonly bint greeted          # its protocol header was ours
+    cdef readonly bint greeted          # a valid protocol header was received
     cdef readonly Exchanges exchanges   # of its virtual host; None until Connection.Open
-    cdef readonly Namespace namespace   # the same
+    cdef readonly Namespace namespace   # of its virtual host; None until Connection.Open
     cdef readonly dict channels         # number -> Channel
-    cdef readonly bint published        # it has begun to: it is not only a consumer
+    cdef readonly bint published        # has begun a publish, so it is not only a consumer
     cdef readonly str vhost
-    cdef readonly uint32_t method       # class << 16 | method of the one that ended the connection; 0: it was none
+    cdef readonly uint32_t method       # class << 16 | method of the one that ended the connection; 0: none did
     cdef public Bodies bodies           # the node's; None: its own
-    cdef public bint favoured           # it goes on although the bodies of all are too much
-    cdef public bytes user              # user-id may only be this one; None: anybody's
+    cdef public bint favoured           # may go on publishing although Bodies.most is exceeded
+    cdef public bytes user              # the only value allowed in the property user-id; None: any
     cdef dict contents                  # number -> Content
-    cdef Content last                   # of the frame before
-    cdef list unfinished                # contents that a read ended in the middle of
-    cdef list answering                 # channels with confirms that leave at the end of this read
+    cdef Content last                   # content of the previous frame
+    cdef list unfinished                # contents incomplete at the end of a read
+    cdef list answering                 # channels whose confirms are written at the end of this read
     cdef bint recorded
-    cdef uint64_t sent_bytes            # heartbeats: of the node's counter when it was looked at last
+    cdef uint64_t sent_bytes            # heartbeats: the node's counter at the last tick
     cdef int64_t sent_ms
     cdef dict allowed                   # (exchange, routing key) -> bool
     cdef uint64_t allowed_generation

@@ -1,18 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Handle and machine. Frames of one AMQP 0-9-1 connection, and the hot methods. See net/amqp091_connection.pxd.
-It is one file because a content has one way, from its method to its queues, that it may have to take again (ASK).
+It is one file because the path of a content, from its method to its queues, may have to be repeated as a whole (ASK).
 
-What the edge must provide (`handler`), besides what Transport asks for:
+What the edge must provide (`handler`), besides what Transport requires:
 
-    on_greeting(connection)                     the protocol header was right: Connection.Start
+    on_greeting(connection)                     a valid protocol header arrived: send Connection.Start
     on_method(connection, channel, payload) -> bool     any method that is not hot; channel 0 is the connection. True:
                                                 ASK (transport.pxd)
-    on_channel_error(connection, channel, code, text, method)   a soft error: Channel.Close is to be sent
-    may_publish(connection, exchange, routing_key) -> int | None    asked once for each pair. 0, 1: no, yes; -1: no, to
-                                                be asked again; None: ASK
+    on_channel_error(connection, channel, code, text, method)   a soft error: send Channel.Close
+    may_publish(connection, exchange, routing_key) -> int | None    called once for each pair. 0, 1: no, yes; -1: no,
+                                                not cached; None: ASK
 
-Errors: ProtocolError with a reply code of the specification. Soft codes (those that close a channel) that concern a
-channel end up with on_channel_error; the rest ends the connection through on_error.
+Errors: ProtocolError with a reply code of the specification. A soft code (one that closes a channel) on a channel calls
+on_channel_error; any other error ends the connection through on_error.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -56,11 +56,11 @@ cdef enum:
     FRAME_HEAD = 7                  # type, channel, size
     FRAME_EXTRA = 8                 # and the end
     FRAME_MAX_UNTUNED = 131072      # before Connection.TuneOk: client properties may be long
-    OWN_KEPT_MAX = 262144           # room for bodies and properties that a connection keeps, shared by its channels
+    OWN_KEPT_MAX = 262144           # buffers for bodies and properties kept for reuse, shared by the channels
     ALLOWED_MAX = 1024
-    ASKED_AT_ONCE_MAX = 256         # questions about one transaction that are under way, as in edge/asking.py
+    ASKED_AT_ONCE_MAX = 256         # pending authorization requests of one transaction, as in edge/asking.py
     TX_BYTES_MAX = 268435456        # of one transaction: a batch of the journal holds four times that
-    KEPT_BYTES = 256                # what a publish takes that waits for its commit, beside its bytes
+    KEPT_BYTES = 256                # memory of a publish in a transaction, besides its own bytes
 SOFT_CODES = frozenset({311, 313, 403, 404, 405, 406})      # they close a channel, section 1.1 of the specification
 
 cdef uint8_t[8] HEARTBEAT_FRAME
@@ -92,7 +92,7 @@ cdef class Content:
         self.own_body_room = self.own_properties_room = 0
 
     cdef int keep(self) except -1:
-        """The read buffer goes to somebody else: what is in it is copied."""
+        """Copies what still points into the read buffer, before another connection reuses that."""
         cdef uint8_t* grown
         if self.expects != EXPECT_BODY or self.kept:
             return 0
@@ -109,7 +109,7 @@ cdef class Content:
         return 0
 
     cdef int add(self, const uint8_t* data, uint32_t n) except -1:
-        """Room grows with what has come, not with what the header promises."""
+        """Appends to the body. The buffer grows with the bytes received, not with the size the header announces."""
         cdef uint8_t* grown
         cdef uint64_t room
         if self.body_have + n > self.own_body_room:
@@ -125,7 +125,7 @@ cdef class Content:
         return 0
 
     cdef void done(self, uint64_t share) noexcept:
-        """share: room that it may keep for its next."""
+        """share: buffer bytes that may be kept for the next content."""
         self.expects = EXPECT_METHOD
         if self.own_body_room + self.own_properties_room > share:
             self.drop()
@@ -145,22 +145,22 @@ cdef class AmqpConnection(Transport):
         self.answering = []
         self.sent_ms = hub.node.mono_ms
 
-    # ---------------------------------------------------------------- what the edge does with it
+    # ---------------------------------------------------------------- for the edge
 
     @property
     def open(self) -> bool:
         return self.phase == PHASE_OPEN
 
     def tune(self, uint32_t frame_max, uint32_t channel_max, int heartbeat_s):
-        """As negotiated, section 4.2.2 of the specification: frame_max with everything, 4096 at least; heartbeat_s: 0
-        for none."""
+        """Sets what was negotiated, section 4.2.2 of the specification. frame_max: size of a whole frame, at least
+        4096; heartbeat_s: 0 for none."""
         self.frame_max = frame_max
         self.channel_max = channel_max
         self.heartbeat_s = heartbeat_s
 
     def accept(self, Exchanges exchanges not None, str vhost not None, Namespace namespace=None):
-        """Connection.Open was answered: channels may be opened. vhost: the virtual host's name, for texts. namespace:
-        the same; None: "/"."""
+        """Connection.OpenOk was sent: channels may be opened. vhost: name of the virtual host, for error texts.
+        namespace: of the virtual host; None: "/"."""
         if self.phase == PHASE_CONNECT:
             self.vhost = vhost
             self.exchanges = exchanges
@@ -168,13 +168,13 @@ cdef class AmqpConnection(Transport):
             enter_phase(self, PHASE_OPEN)
 
     def close_after(self, bytes data not None):
-        """Ends; what waits for the disk leaves before, and then a last frame."""
+        """Ends the connection: sends what waits for the disk, then `data` as the last frame."""
         self.end(True)                  # closes the channels, whose last confirms come before the frame
         self.write_behind(data)
 
     def open_channel(self, int number) -> Channel:
-        """Raises ProtocolError: 504 for one that is open, 530 where as many are open as channel_max allows, whatever
-        their numbers: section 4.2.2 of the specification lets a client choose them."""
+        """Raises ProtocolError: 504 if the channel is open, 530 if channel_max channels are. channel_max limits their
+        count, not their numbers: section 4.2.2 of the specification lets a client choose those."""
         cdef Content content
         if number in self.channels:
             raise ProtocolError(REPLY_CHANNEL_ERROR, "second 'channel.open' seen")
@@ -192,7 +192,7 @@ cdef class AmqpConnection(Transport):
 
     @property
     def publishing(self) -> bool:
-        """Whether a content is under way: its body has begun and not ended."""
+        """Whether a content is incomplete: its body has begun and not ended."""
         cdef Content content
         for content in self.contents.values():
             if content.expects == EXPECT_BODY:
@@ -200,7 +200,7 @@ cdef class AmqpConnection(Transport):
         return False
 
     def close_channel(self, int number, bint await_ok):
-        """await_ok: Channel.Close of ours was sent, the number is free again when it is answered."""
+        """await_ok: the broker sent Channel.Close; the number becomes free with Channel.CloseOk."""
         cdef Content content = self.contents.get(number)
         if content is None:
             return
@@ -210,14 +210,14 @@ cdef class AmqpConnection(Transport):
             self.forget_channel(number)
 
     def forget_channel(self, int number):
-        """Its number is free."""
+        """Frees the channel's number."""
         self.channels.pop(number, None)
         self.contents.pop(number, None)
         self.last = None
 
     def tick(self) -> str:
-        """What the clock says about this connection: "" or why it must end: connect, heartbeat, write. Sends
-        heartbeats, section 4.2.7 of the specification."""
+        """Checks timeouts: returns "" or the reason to end the connection: connect, heartbeat, write. Sends heartbeats,
+        section 4.2.7 of the specification."""
         cdef int64_t now = self.hub.node.mono_ms
         if self.phase == PHASE_DRAINING:
             if now >= self.deadline_ms:
@@ -264,7 +264,7 @@ cdef class AmqpConnection(Transport):
         cdef int result
         if not self.greeted:
             if memcmp(at, PROTOCOL, min(n, <size_t>8)) != 0:
-                # The answer to any other header is ours, then the end, section 4.2.2 of the specification.
+                # Another protocol header is answered with this one, then closed: section 4.2.2 of the specification.
                 link_write(self.link, PROTOCOL, 8)
                 self.handler.on_error(self, 0, "the protocol header is not that of AMQP 0-9-1")
                 self.end(True)
@@ -289,12 +289,12 @@ cdef class AmqpConnection(Transport):
             self.check_end(at, size)
             result = self.on_frame(at[0], peek_u16(at + 1), at + 7, size)
             if result == SETTLE_MORE or result == ASK:
-                self.parsed = at    # it stays where it is, and is handled again: in the next round, or when answered
+                self.parsed = at    # the frame stays in front and is handled again: next round, or when answered
             else:
                 at += size + FRAME_EXTRA
                 if self.asked is not None:
                     self.asked = None
-            # Per frame: a few bytes (Basic.Get) may ask for as much as a message has.
+            # Checked per frame: a few bytes (Basic.Get) may cause an answer as large as a message.
             if self.link.pending + self.link.awaited > 2 * self.link.high:
                 self.pause_for(PAUSE_ANSWERS)
             if self.hub.node.work >= self.work_end and at < end:
@@ -305,12 +305,12 @@ cdef class AmqpConnection(Transport):
         return at - data
 
     cdef bint answers_pile_up(self) noexcept:
-        """Whether it sends and does not read. Each of its channels may wait for two batches: that is no pile."""
+        """Whether the peer sends but does not read answers. Each channel may have two batches of answers pending."""
         return (self.link.pending + self.link.awaited > 2 * self.link.high
                 or self.link.held > self.hub.limits.receive_max + 2 * <uint32_t>len(self.channels))
 
     cdef int end_read(self) except -1:
-        """Before the read buffer goes to somebody else."""
+        """Called before another connection reuses the read buffer."""
         cdef Content content
         cdef Channel channel
         for content in self.unfinished:
@@ -442,7 +442,7 @@ cdef class AmqpConnection(Transport):
         if at[0] & 2:
             raise ProtocolError(REPLY_NOT_IMPLEMENTED, "immediate=true")
         content.expects = EXPECT_HEADER
-        self.published = True           # from here on it takes memory, whatever comes of it
+        self.published = True           # a publish takes memory from here on, even if it is refused
         return 0
 
     cdef int on_header(self, Content content, const uint8_t* at, uint32_t size) except -1:
@@ -478,14 +478,14 @@ cdef class AmqpConnection(Transport):
         if content.body_have == content.body_size:
             result = self.complete(content, content.own_body)
             if result == ASK:
-                content.body_have -= size       # this frame comes again
+                content.body_have -= size       # this frame will be handled again
             return result
         if content.bodies.held > content.bodies.most and not self.favoured:
             self.handler.on_bodies(self)
-        return 0                        # what is not kept yet is among the unfinished since its header
+        return 0                        # a content not copied yet is in `unfinished` since its header
 
     cdef int complete(self, Content content, const uint8_t* payload) except -1:
-        """DONE; or ASK, and the content is as it was before the frame that completes it."""
+        """DONE; or ASK, which leaves the content as it was before the frame that completes it."""
         cdef body_t body
         cdef Channel channel = content.channel
         cdef amqp_properties_t properties
@@ -520,7 +520,8 @@ cdef class AmqpConnection(Transport):
 
     cdef int keep_publish(self, Channel channel, const body_t* body, const amqp_properties_t* properties,
                           bint mandatory) except -1:
-        """Until Tx.Commit. What would be refused is refused now: a commit is all or nothing."""
+        """Keeps a publish until Tx.Commit. Refuses now what would be refused then, because a commit is all or
+        nothing."""
         cdef Route route = self.route_of(body, properties)
         if route is None:
             return ASK
@@ -536,8 +537,8 @@ cdef class AmqpConnection(Transport):
         return 0
 
     cdef int publish(self, Channel channel, const body_t* body, bint mandatory) except -1:
-        """Routes one message: DONE, REFUSED by a queue, ASK. Raises ProtocolError 404 for an exchange that is not
-        there, 403 for one that is not for this user."""
+        """Routes one message: DONE, REFUSED by a queue, ASK. Raises ProtocolError 404 for an unknown exchange, 403 for
+        one that this user may not publish to."""
         cdef uint64_t since = self.hub.commits.mark
         cdef amqp_properties_t properties
         cdef Route route = None
@@ -547,7 +548,7 @@ cdef class AmqpConnection(Transport):
         cdef bint refused = 0
         cdef int routed
         self.spend(self.namespace, 1)
-        if body.topic[0] == 0:      # an answer to an MQTT client, whose topic reply_to was
+        if body.topic[0] == 0:      # default exchange: may be a reply to an MQTT client (reply_to was its topic)
             moved = body[0]
             moved.topic = address
             moved.topic_length = reply_route(body.topic + 1, body.topic_length - 1, address)
@@ -580,7 +581,7 @@ cdef class AmqpConnection(Transport):
         return refused
 
     cdef Route route_of(self, const body_t* body, const amqp_properties_t* properties):
-        """Where the exchange that is named sends it; None: whether this user may is being asked."""
+        """The route that the named exchange gives the message; None: authorization is pending (ASK)."""
         cdef uint32_t n = body.topic[0]
         cdef Route route = self.exchanges.find(body.topic + 1, n, body.topic + 1 + n, body.topic_length - 1 - n,
                                                properties.headers.at, properties.headers.length)
@@ -596,8 +597,8 @@ cdef class AmqpConnection(Transport):
         return route
 
     cdef int publish_copies(self, const body_t* body, Route route, bint* refused) except -1:
-        """Headers CC and BCC: the same message by further routing keys, in each queue once. Whether it went anywhere;
-        ASK: it did not yet."""
+        """Headers CC and BCC: routes the message by further routing keys too, once to each queue. Returns whether it
+        was routed; ASK: nothing was done yet."""
         cdef body_t sent = body[0]
         cdef body_t other = body[0]
         cdef amqp_properties_t properties
@@ -635,15 +636,15 @@ cdef class AmqpConnection(Transport):
         return routed
 
     cdef bint publish_topic(self, const body_t* body, list queues, bint* refused) except? 0:
-        """It came to amq.topic: to MQTT clients, and queues that capture its topic. queues: those that have it. Whether
-        it went anywhere."""
+        """A message reached amq.topic: delivers it to MQTT clients and to queues that capture its topic. queues: those
+        that have it already. Returns whether it was routed."""
         cdef uint8_t reason = 0
         cdef int matched = hub_publish_amqp(self.hub, self.namespace, body, queues, &reason)
         refused[0] = refused[0] or reason != 0
         return matched != 0
 
     cdef int check_access(self, const body_t* body) except -1:
-        """DONE: this user may; ASK. Raises ProtocolError 403."""
+        """DONE: this user may publish it; ASK: not known yet. Raises ProtocolError 403."""
         cdef bytes topic = (<const char*>body.topic)[:body.topic_length]
         allowed = self.decided[topic] if self.decided is not None else self.decide(topic)
         if allowed is None:
@@ -656,7 +657,7 @@ cdef class AmqpConnection(Transport):
         return DONE
 
     cdef object decide(self, bytes topic):
-        """As the handler's may_publish, of an exchange and a routing key as FORMAT_AMQP091 has them; remembered."""
+        """The handler's may_publish for an address encoded as in FORMAT_AMQP091 (exchange, routing key), cached."""
         if self.allowed is None or self.allowed_generation != self.hub.access_generation or len(
                 self.allowed) >= ALLOWED_MAX:
             self.allowed = {}
@@ -671,8 +672,8 @@ cdef class AmqpConnection(Transport):
         return allowed
 
     cdef dict decide_all(self, list publishes):
-        """Of every address that a transaction publishes to, as decide(); None: some are being asked. Their number at
-        once is bounded, the next follow when these are answered."""
+        """decide() for every address that a transaction publishes to; None: some requests are pending. The number
+        pending is bounded; further ones follow when these are answered."""
         cdef uint8_t[ADDRESS_BYTES_MAX] moved
         cdef amqp_properties_t found
         cdef body_t body
@@ -707,8 +708,8 @@ cdef class AmqpConnection(Transport):
         return decided if asked == 0 else None
 
     def commit(self, Channel channel not None) -> bool:
-        """Tx.Commit: everything that was published and settled since the last one, in one batch of the journal. Raises
-        ProtocolError 406, and has done all the same, when a queue took no more. True: ASK, and nothing was done."""
+        """Tx.Commit: applies everything published and settled since the last one, in one batch of the journal. Raises
+        ProtocolError 406 if a queue refused a message; the rest is applied all the same. True: ASK, nothing done."""
         if not self.hub.open_publish:
             self.decided = self.decide_all(channel.tx_publishes)
             if self.decided is None:
@@ -736,7 +737,7 @@ cdef class AmqpConnection(Transport):
             body.payload_length = <uint32_t>len(payload)
             try:
                 refused = self.publish(channel, &body, mandatory) or refused
-            except ProtocolError:               # its exchange has been deleted since
+            except ProtocolError:               # the exchange was deleted since the publish
                 if mandatory:
                     channel.write_return(&body, REPLY_NO_ROUTE, b"NO_ROUTE")
         self.recorded = self.hub.ledger.active()

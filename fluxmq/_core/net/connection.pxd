@@ -11,16 +11,16 @@ from fluxmq._core.pubsub.topics cimport Topics
 cdef class Connection(Transport):
     cdef readonly Session session       # from CONNACK on
     cdef Topics topics                  # of its namespace
-    # the publisher's memory of its last topic
+    # cache for a publisher that repeats its last topic
     cdef route_t* last_route            # counted
-    cdef uint8_t* last_properties       # wire bytes of the last properties found good that travel as they are; owned
+    cdef uint8_t* last_properties       # last valid properties that are forwarded unchanged, wire bytes; owned
     cdef uint32_t last_properties_length
     cdef uint32_t last_properties_room
     cdef uint64_t last_access           # access generation at which last_route's topic was allowed
     cdef dict allowed                   # topic -> bool, answers of the Authority
     cdef list aliases                   # inbound: alias - 1 -> topic bytes or None
     cdef uint32_t alias_bytes           # of those topics
-    cdef uint16_t learning              # the alias that the packet being handled gives its topic to; 0: none
+    cdef uint16_t learning              # the alias that the current packet assigns to its topic; 0: none
     cdef public int64_t keep_alive_ms   # 1.5 x keep alive, 0 = off, [MQTT-3.1.2-22]
     cdef const uint8_t* read_properties(self, pub_t* pub, const uint8_t* at, const uint8_t* end) except NULL
     cdef int learn_alias(self, const pub_t* pub) except -1

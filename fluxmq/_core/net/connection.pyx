@@ -1,17 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Handle and machine. One MQTT connection: packets out of bytes, hot packets handled. The phases: transport.pxd.
-It is one file because a publish has one way, from its bytes to its answer, which a packet that asks takes again.
+"""Handle and machine. One MQTT connection: parses packets and handles the hot ones. The phases: transport.pxd.
+It is one file because the path of a publish, from its bytes to its answer, may have to be repeated as a whole (ASK).
 
-The hot packets (PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ) end here; all others go to the edge as bytes. Beside
-what a Transport asks of its `handler`, the edge must provide:
+The hot packets (PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ) are handled here; all others go to the edge as
+bytes. Besides what Transport requires of its `handler`, the edge must provide:
 
     on_packet(connection, first_byte, body) -> bool     a cold packet; may raise ProtocolError. True: ASK (see
                                                 transport.pxd)
     on_refused(connection, type, id, reason, text)  answers a QoS 1 or 2 PUBLISH of MQTT 5 that is not allowed
-    may_publish(connection, topic) -> int | None    asked while Hub.open_publish is false. 0, 1: no, yes, cached for a
-                                                generation; -1: no, not cached; None: ASK
-    on_queue_order(connection, topic, properties) -> (reason, text)     a PUBLISH to `$queue/<name>/$ack` and its kin
-    on_queue_unknown(connection, topic) -> bool     nothing takes this `$queue/…` topic; True: now something does
+    may_publish(connection, topic) -> int | None    called while Hub.open_publish is false. 0, 1: no, yes, cached for
+                                                a generation; -1: no, not cached; None: ASK
+    on_queue_order(connection, topic, properties) -> (reason, text)     a PUBLISH to a command topic of a queue, like
+                                                `$queue/<name>/$ack`
+    on_queue_unknown(connection, topic) -> bool     no queue takes this `$queue/…` topic; True: now one does
 """
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -43,16 +44,16 @@ from fluxmq._core.wire.text cimport TEXT_BAD, TEXT_OK, topic_valid, utf8_valid
 __all__ = ["Connection"]
 
 cdef enum:
-    PASSED_PACKET_BYTES_MAX = 8192      # of a packet that is passed on as it came
-    PASSED_RUN_BYTES_MAX = 57000        # of a run of them, but for its last packet: one chunk of a link holds it
+    PASSED_PACKET_BYTES_MAX = 8192      # of a packet that is forwarded unchanged
+    PASSED_RUN_BYTES_MAX = 57000        # of a run of them without its last packet: one chunk of a link holds it
     CONNECT_BYTES_MAX = 393216  # six of 65 535 bytes: client id, will topic and payload, user, password, properties
     PROPERTIES_REMEMBERED_MAX = 512
-    ALLOWED_MAX = 1024          # remembered answers of the Authority per connection
+    ALLOWED_MAX = 1024          # cached answers of the Authority per connection
     QUEUE_PREFIX_BYTES = 7      # "$queue/"
     ALIAS_BYTES_MAX = 131072            # of the topics of a client's aliases: two of the longest, 64 of 2 KiB
-    ALLOWED_TOPIC_BYTES_MAX = 1024      # asked again for a longer one: 1 024 of 64 KiB would be 64 MiB
+    ALLOWED_TOPIC_BYTES_MAX = 1024      # answers for longer topics are not cached: 1 024 of 64 KiB would be 64 MiB
 
-# By what Queue.take says. PUBACK and PUBREC have no code for a message that is too large (MQTT 5.0 section 3.4.2.1).
+# By result of Queue.take. PUBACK and PUBREC have no code for a message that is too large (MQTT 5.0 section 3.4.2.1).
 QUEUE_REFUSALS = {
     REASON_QUOTA_EXCEEDED: (REASON_QUOTA_EXCEEDED, "the queue is full, or its namespace"),
     REASON_UNSPECIFIED_ERROR: (REASON_UNSPECIFIED_ERROR,
@@ -143,7 +144,7 @@ cdef class Connection(Transport):
 
     @property
     def topic_aliases(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """Those that are in force: the client's, and ours."""
+        """The aliases in force: (inbound, outbound)."""
         cdef link_t* link = self.link
         cdef uint32_t i
         ours = []
@@ -158,7 +159,7 @@ cdef class Connection(Transport):
         self.link.version = <uint8_t>level
 
     def accept(self, Session session not None, uint32_t window, uint32_t packet_size_max, uint16_t alias_max):
-        """CONNACK was written: from now on hot packets are handled and the session sends here.
+        """CONNACK was written: from now on hot packets are handled and the session sends through this connection.
 
         window: messages in flight, 1 to 65 535. packet_size_max: client's Maximum Packet Size, bytes.
         alias_max: client's Topic Alias Maximum.
@@ -221,7 +222,7 @@ cdef class Connection(Transport):
                 break
             self.parsed = c.at + remaining
             if self.dispatch(at[0], c.at, c.at + remaining, NULL) == ASK:
-                self.parsed = at        # it stays where it is
+                self.parsed = at        # the packet stays in front
                 break
             if self.asked is not None:
                 self.asked = None
@@ -231,15 +232,15 @@ cdef class Connection(Transport):
             if hub.node.work >= self.work_end and at < end:
                 self.defer(0)       # its share is used up: the rest in the next round
                 break
-        # Once per read, not per packet: one read asks for 256 KiB of answers at most.
+        # Checked once per read, not per packet: one read causes at most 256 KiB of answers.
         if self.phase == PHASE_OPEN and (self.link.pending > 2 * self.link.high
                                          or self.link.held > self.hub.limits.receive_max):
             self.pause_for(PAUSE_ANSWERS)
         return at - data
 
     cdef size_t pass_on(self, const uint8_t* begin, const uint8_t* end) except? 0:
-        """Consecutive QoS 0 PUBLISH of the last topic, to sessions that all take them byte for byte as they came:
-        copies the whole run once per subscriber. Returns its bytes; 0: the first packet needs a closer look."""
+        """Fast path: consecutive QoS 0 PUBLISH packets to the last topic whose subscribers all take them unchanged.
+        Copies the whole run once per subscriber. Returns its bytes; 0: the first packet needs the normal path."""
         cdef Hub hub = self.hub
         cdef route_t* route = self.last_route
         cdef uint32_t i, n
@@ -255,7 +256,7 @@ cdef class Connection(Transport):
             if (link == NULL or (link.version == 5) != (self.link.version == 5) or link.aliases != NULL
                     or link.pending > link.high or link.packet_size_max < PASSED_PACKET_BYTES_MAX):
                 return 0
-        # Last, because it looks at many packets: where the above refuses them it would do so again for each of them.
+        # Last, because it scans many packets: if a check above fails, it would scan them again for each packet.
         n = self.run_of(begin, end, route, &end)
         if n == 0:
             return 0
@@ -263,7 +264,7 @@ cdef class Connection(Transport):
             link = (<Session>route.hops[i].target).link
             if link_write(link, begin, <uint32_t>(end - begin)) < 0:
                 raise MemoryError()
-        # Next to nothing per message: what it costs is bytes, 256 of them a unit for each copy.
+        # The cost per message is negligible; each 256 bytes of each copy count as one unit.
         hub.node.work += n // 2 + <uint64_t>route.count * (1 + <uint64_t>(end - begin) // 256)
         self.topics.routes.hits += n
         hub.node.counters.packets_received[PUBLISH] += n
@@ -276,7 +277,7 @@ cdef class Connection(Transport):
 
     cdef uint32_t run_of(self, const uint8_t* at, const uint8_t* end, const route_t* route,
                          const uint8_t** run_end) noexcept:
-        """How many packets from `at` on are whole, alike, valid and allowed without asking; where they end."""
+        """Number of packets from `at` on that are complete, alike, valid and allowed without ASK; sets run_end."""
         cdef Hub hub = self.hub
         cdef uint32_t topic_length = route.topic_length
         cdef uint32_t head = topic_length + 2
@@ -303,7 +304,7 @@ cdef class Connection(Transport):
                 break
             payload = remaining - head
             if v5:
-                # None, or what was found good the last time and travels as it is.
+                # No properties, or the same valid bytes as last time, forwarded unchanged.
                 if payload == 0:
                     break
                 properties = body[head]
@@ -450,7 +451,7 @@ cdef class Connection(Transport):
             matched = hub.publish(pub, route)
         except BaseException:
             if qos == 2:
-                self.session.complete(packet_id)        # it has not arrived: sent again, it is new
+                self.session.complete(packet_id)        # refused: the same identifier is a new message next time
             raise
         if pub.refused:
             if qos == 2:
@@ -468,12 +469,11 @@ cdef class Connection(Transport):
         return 0
 
     cdef route_t* queue_route(self, pub_t* pub, route_t* route, uint16_t packet_id) except? NULL:
-        """A publish to `$queue/…`: where it goes, or NULL when it has been dealt with (an order like `$ack`, a queue
-        that is not there)."""
+        """The route of a publish to `$queue/…`; NULL: already handled (a command like `$ack`, an unknown queue)."""
         cdef int reason
         cdef uint64_t since = self.hub.commits.mark
         cdef bytes topic
-        pub.retain = 0                  # a queue keeps its messages itself
+        pub.retain = 0                  # messages to a queue are not retained
         if is_queue_order(route):
             topic = (<const char*>route.topic)[:route.topic_length]
             self.hub.node.work += WORK_COLD
@@ -515,7 +515,7 @@ cdef class Connection(Transport):
                 raise ProtocolError(REASON_PROTOCOL_ERROR, "PUBLISH with neither topic nor alias [MQTT-3.3.2-8]")
             return c.at
         if length == self.last_properties_length and memcmp(c.at, self.last_properties, length) == 0:
-            # Most publishers say the same of every message: what was found good once need not be looked at again.
+            # Most publishers repeat the same properties: the same bytes need no second validation.
             if pub.body.topic_length == 0:
                 raise ProtocolError(REASON_PROTOCOL_ERROR, "PUBLISH with neither topic nor alias [MQTT-3.3.2-8]")
             pub.body.properties = c.at
@@ -534,7 +534,7 @@ cdef class Connection(Transport):
         pub.body.properties = properties.forward
         pub.body.properties_length = properties.forward_length
         if properties.has_expiry:
-            # Expiry 0 has expired at once: it may reach who is connected now, nobody later.
+            # Expiry 0 expires at once: the message may reach sessions connected now, none later.
             pub.body.expires_at = self.hub.node.steady_ms + <int64_t>properties.expiry_s * 1000
         if properties.payload_format == 1 and not utf8_valid(c.at + length, end - c.at - length):
             raise ProtocolError(REASON_PAYLOAD_FORMAT_INVALID, "the payload is not UTF-8 although its Payload Format "
@@ -544,7 +544,7 @@ cdef class Connection(Transport):
                 raise ProtocolError(REASON_TOPIC_ALIAS_INVALID, f"topic alias over {self.hub.limits.topic_alias_max} "
                                                                 f"[MQTT-3.3.2-9]")
             if pub.body.topic_length:
-                self.learning = properties.topic_alias      # when it is known that this packet is handled now
+                self.learning = properties.topic_alias      # assigned once the packet is permitted, see permit()
             else:
                 topic = self.aliases[properties.topic_alias - 1] if self.aliases is not None else None
                 if topic is None:
@@ -584,7 +584,7 @@ cdef class Connection(Transport):
         return 0
 
     cdef route_t* route_of(self, pub_t* pub) except NULL:
-        """A topic that differs from the last one: validates it, finds its route, remembers it."""
+        """A topic that differs from the last one: validates it, finds its route, caches it."""
         cdef int valid = topic_valid(pub.body.topic, pub.body.topic_length, self.hub.limits.topic_levels_max)
         self.hub.node.work += WORK_ROUTE
         if valid == TEXT_BAD:
@@ -608,7 +608,7 @@ cdef class Connection(Transport):
         return route
 
     cdef int permit(self, pub_t* pub, route_t* route, uint16_t packet_id) except -1:
-        """Whether this packet is handled now, and its alias learned: DONE. REFUSED: it was answered; ASK: not now."""
+        """Asks for permission and assigns the topic alias. DONE: allowed; REFUSED: answered; ASK: not known yet."""
         cdef int allowed = DONE
         if not self.hub.open_publish or route.topic[0] == 36:
             allowed = self.may_publish(route)
@@ -623,15 +623,15 @@ cdef class Connection(Transport):
         return self.refuse_publish(pub.qos, packet_id, REASON_NOT_AUTHORIZED, "not authorized to publish to this topic")
 
     cdef int may_publish(self, route_t* route) except -1:
-        """Whether the Authority lets this client publish to the route's topic, which is asked once per topic and
-        generation: DONE, REFUSED, or ASK while it cannot say."""
+        """Whether the Authority lets this client publish to the route's topic, cached per topic and generation: DONE,
+        REFUSED, or ASK while the answer is pending."""
         cdef bytes topic
         cdef object answer
         if self.last_access == self.hub.access_generation + 1:
             return DONE
         topic = (<const char*>route.topic)[:route.topic_length]
         if topic.startswith(b"$SYS/"):
-            return REFUSED              # the broker's own, MQTT 5.0 section 4.7.2
+            return REFUSED              # topics reserved for the broker, MQTT 5.0 section 4.7.2
         if not self.hub.open_publish:
             if self.allowed is None or self.allowed.get(None) != self.hub.access_generation:
                 self.allowed = {None: self.hub.access_generation}
@@ -651,7 +651,7 @@ cdef class Connection(Transport):
         return DONE
 
     cdef int refuse_publish(self, uint8_t qos, uint16_t packet_id, uint8_t reason, str text) except -1:
-        """MQTT 5 answers and goes on; 3.1.1 has no negative answer, so the connection ends [MQTT-3.3.5-2]."""
+        """MQTT 5: answers with the reason. 3.1.1 has no negative answer, so the connection ends [MQTT-3.3.5-2]."""
         if self.link.version != 5:
             raise ProtocolError(reason, text)
         if qos:
@@ -660,11 +660,11 @@ cdef class Connection(Transport):
         return REFUSED
 
     cdef int acknowledge(self, uint8_t packet_type, uint16_t packet_id, uint8_t reason, uint64_t since) except -1:
-        """Answers when all since the mark is committed, and never before an earlier one [MQTT-4.6.0-2]."""
+        """Answers once everything since the mark is committed, in the order of the publishes [MQTT-4.6.0-2]."""
         if (must_wait(self.hub.commits, self.link, since)
                 and self.hub.commits.hold(HELD_ACK, self.link, None, packet_type, packet_id, reason, since)):
             if self.link.version != 5 and self.link.held >= self.hub.limits.receive_max:
-                self.pause_for(PAUSE_ANSWERS)   # 3.1.1 has no word for it, MQTT 5 was told its Receive Maximum
+                self.pause_for(PAUSE_ANSWERS)   # 3.1.1 has no Receive Maximum, so reading pauses instead
             return 0
         if packet_type == PUBACK or packet_type == PUBCOMP or packet_type == PUBREC and reason >= 0x80:
             self.link.inbound -= 1
@@ -672,12 +672,12 @@ cdef class Connection(Transport):
 
     cdef int on_given_up(self, uint32_t line, uint64_t position, uint8_t packet_type, uint16_t packet_id,
                          str why) except -1:
-        """Who published is refused, MQTT 5 with a reason; any other answer that cannot be given ends the connection
-        [MQTT-4.13.2-1]."""
+        """A commit line gave up what this answer waits for. A publish of MQTT 5 is refused with a reason; otherwise the
+        connection ends [MQTT-4.13.2-1]."""
         if packet_type != PUBACK and packet_type != PUBREC:
             return Transport.on_given_up(self, line, position, packet_type, packet_id, why)
         if packet_type == PUBREC and self.session is not None:
-            self.session.complete(packet_id)    # it has not arrived: sent again, it is new
+            self.session.complete(packet_id)    # refused: the same identifier is a new message next time
         self.link.inbound -= 1
         if self.link.version != 5:
             return Transport.on_given_up(self, line, position, packet_type, packet_id, why)
@@ -715,7 +715,7 @@ cdef class Connection(Transport):
                                 since)
 
     cdef int check_ack_properties(self, uint8_t packet_type, const uint8_t* at, const uint8_t* end) except -1:
-        """Cold: an acknowledgement with a reason or properties is decoded only to be validated."""
+        """Cold path: validates the reason and properties of an acknowledgement."""
         from fluxmq._core.mqtt.decode import decode_packet
         self.hub.node.work += WORK_ASK
         decode_packet(packet_type << 4 | (2 if packet_type == PUBREL else 0),
@@ -723,7 +723,7 @@ cdef class Connection(Transport):
         return 0
 
     def tick(self) -> str:
-        """What the clock says about this connection: "" or why it must end: connect, keep_alive, write, full, drain."""
+        """Checks timeouts: "" or the reason to end the connection: connect, keep_alive, write, full, drain."""
         cdef int64_t now = self.hub.node.mono_ms
         if self.phase == PHASE_DRAINING:
             if now >= self.deadline_ms:

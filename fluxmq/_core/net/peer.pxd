@@ -1,4 +1,4 @@
-"""Who is at the other end of a socket. Header only."""
+"""The address of a socket's peer. Header only."""
 from fluxmq._core.wire.primitives cimport peek_u16
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -26,7 +26,7 @@ cdef inline bytes peer_ip(const unsigned char* address, unsigned int length):
 
 
 cdef inline str peer_name(int fd):
-    """"address:port" of the other end of a socket."""
+    """"address:port" of a socket's peer; "" if it has none."""
     cdef unsigned char[128] address
     cdef char[64] text
     cdef unsigned int length = 128

@@ -1,23 +1,23 @@
-"""The bytes of one connection, whatever protocol they carry.
+"""The byte stream of one connection, independent of the protocol it carries.
 
-Phases; PHASE_TRANSITIONS in the .pyx is the table. The listener says which is the first: TLS, HTTP or CONNECT.
+Phases; PHASE_TRANSITIONS in the .pyx is the table. The listener determines the first one: TLS, HTTP or CONNECT.
 
     TLS ──handshake──► CONNECT ──accept──► OPEN ──end──► DRAINING ──finish──► CLOSED
     TLS ──handshake, WebSocket──► HTTP ──upgrade──► CONNECT
     TLS, HTTP, CONNECT ──end──► DRAINING
 
-HTTP is the upgrade of a WebSocket, CONNECT the first packet of MQTT or the handshake of AMQP. In DRAINING the last
-bytes leave, and the peer's are ignored.
+HTTP is the upgrade to WebSocket, CONNECT the first packet of MQTT or the handshake of AMQP. In DRAINING the last bytes
+are sent, and those of the peer are ignored.
 
-A connection has a share of each round (memory/node.pxd, WORK_*). When that is used up, what is left of the read waits
-in `carry` and the connection in Hub.resumed, for the next round. One that used up its share is `greedy`: what it sends
-next is not read when it comes but in its turn among the others in that list, of which a round serves as many as it can.
+A connection has a share of each round (memory/node.pxd, WORK_*). When the share is used up, the rest of the read waits
+in `carry` and the connection in Hub.resumed, for the next round. A connection that used up its share is `greedy`: its
+next bytes are not read when they arrive, but when its turn comes in that list, of which a round serves as many as it
+can.
 
-`paused` stops parsing and reading in any phase (a password being checked, answers that are not read; PAUSE_*); what has
-arrived waits in `carry`. A packet that is answered with ASK is not consumed: it stays in front, and is handled again
-from its first byte when the edge has laid its verdicts on `asked` and called answered() (decision 0008). Reading goes
-through one buffer that all connections share; a connection owns memory for input only while it is in the middle of a
-packet.
+`paused` stops parsing and reading in any phase (a password is being checked, the peer does not read answers; PAUSE_*);
+bytes that have arrived wait in `carry`. A packet whose handling returns ASK is not consumed: it stays in front and is
+handled again from its first byte when the edge has stored its verdicts in `asked` and called answered() (decision
+0008). All connections read into one shared buffer; a connection owns input memory only while a packet is incomplete.
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -38,24 +38,24 @@ cdef enum:
     PHASE_CLOSED = 5
 
 cdef enum:
-    PAUSE_EDGE = 1          # the edge asked: a password is being checked, CONNACK waits for the disk
-    PAUSE_DISK = 2          # it writes faster than the disk takes; in DiskPressure.throttled
-    PAUSE_ANSWERS = 4       # it sends and does not read: answers for it pile up, or too many of them wait for the disk
-    PAUSE_ASK = 8           # somebody is asked whether the packet in front may be done; until answered()
+    PAUSE_EDGE = 1          # by the edge: a password is being checked, CONNACK waits for the disk
+    PAUSE_DISK = 2          # it publishes faster than the disk writes; in DiskPressure.throttled
+    PAUSE_ANSWERS = 4       # the peer does not read its answers, or too many of them wait for the disk
+    PAUSE_ASK = 8           # authorization of the packet in front is pending; until answered()
     PAUSE_RATE = 16         # its namespace publishes more than it may; in Namespace.waiting
 
-cdef enum:                  # what handling a packet or a frame answers
+cdef enum:                  # result of handling a packet or a frame
     DONE = 0
-    REFUSED = 1             # it was answered so, and is over
-    ASK = 2                 # nothing of it was consumed, the edge is asking; it comes again
+    REFUSED = 1             # a refusal was sent; the packet is consumed
+    ASK = 2                 # nothing was consumed: authorization is pending, then the packet is handled again
 
 cdef bint may_follow(uint8_t phase, uint8_t after) noexcept
 
 cdef class Transport(Waiter):
     cdef readonly Hub hub
     cdef public object handler          # the edge: cold packets, see edge/mqtt/connection.py
-    cdef public object state            # whatever the edge keeps with it
-    cdef public object origin           # edge/origins.py: the address that it counts for; None: for none
+    cdef public object state            # owned by the edge
+    cdef public object origin           # edge/origins.py: the address whose limits count it; None: none
     cdef public object asked            # edge/asking.py: verdicts about the packet in front; None: nothing was asked
     cdef object tls                     # ssl.SSLSocket, or None
     cdef link_t* link
@@ -63,39 +63,39 @@ cdef class Transport(Waiter):
     cdef readonly int fd                # -1 once closed
     cdef int epoll
     cdef uint32_t interest              # epoll events asked for
-    cdef uint32_t deferred              # epoll events that it will look at when it goes on
-    # One byte each, for there are many connections: bint is an int.
+    cdef uint32_t deferred              # epoll events to be handled in a later round (go_on)
+    # One byte each, because there are many connections and a bint is an int.
     cdef readonly uint8_t phase
-    cdef readonly uint8_t paused        # PAUSE_* bits, 0 = it is read
-    cdef uint8_t waited                 # what is being refused has waited for its turn, which is now
-    cdef uint8_t resumed                # in Hub.resumed: it goes on in a later round
-    cdef uint8_t reported               # the edge heard that it ended
-    cdef uint8_t closing                # WebSocket: its Close came while it was paused, behind what waits in carry
-    cdef readonly bint greedy           # it used up its share the last time
+    cdef readonly uint8_t paused        # PAUSE_* bits; 0: not paused
+    cdef uint8_t waited                 # the refusal under way has waited for its commit and may be written now
+    cdef uint8_t resumed                # in Hub.resumed: continues in a later round
+    cdef uint8_t reported               # on_end was called
+    cdef uint8_t closing                # WebSocket: Close arrived behind bytes that still wait in carry
+    cdef readonly bint greedy           # used up its share the last time it was served
     cdef readonly bint eof              # the peer closed its side
     cdef uint64_t served                # node.turn of the round in which it was last greedy
     cdef uint64_t work_end              # value of node.work at which its share is used up
     # recording, see tap_read
-    cdef const uint8_t* untapped        # what was parsed before it is recorded; NULL: nothing is being parsed for one
-    cdef const uint8_t* parsed          # end of the packet that is being handled
-    cdef int64_t read_ns                # when its bytes were read
-    cdef public str end_why             # what the edge says about the end; "": nothing yet
-    cdef public int end_code            # the reason or reply code that went with it
-    cdef uint32_t read_room             # bytes of one recv: fewer where a read is more than a share
+    cdef const uint8_t* untapped        # first parsed byte that is not recorded yet; NULL: no recorded parse under way
+    cdef const uint8_t* parsed          # end of the packet being handled
+    cdef int64_t read_ns                # time of the read
+    cdef public str end_why             # reason for the end, given by the edge; "": none yet
+    cdef public int end_code            # MQTT reason code or AMQP reply code sent with it
+    cdef uint32_t read_room             # bytes of one recv: fewer for a peer whose reads exceed a share
     # input
-    cdef uint8_t* carry                 # start of an incomplete packet, or whatever waits
-    cdef size_t carry_start             # offset of the first byte that counts
+    cdef uint8_t* carry                 # start of an incomplete packet, or bytes that wait to be parsed
+    cdef size_t carry_start             # offset of the first unparsed byte
     cdef size_t carry_length            # bytes from there on
     cdef size_t carry_room
-    cdef uint8_t* input                 # while go_on parses it: what was carry, if nobody else has it yet
+    cdef uint8_t* input                 # the former carry while go_on parses it, unless released
     cdef size_t input_room
     cdef blob_t* big                    # an incomplete packet too large for the shared buffer, received in place
-    cdef size_t big_have                # all of it: it waits to be handled again
-    cdef uint32_t big_recorded          # the recording that has it already; 0: none
+    cdef size_t big_have                # bytes received; complete: it waits to be handled again
+    cdef uint32_t big_recorded          # number of the recording that already has it; 0: none
     cdef public uint32_t packet_bytes_max
     # time, monotonic ms
     cdef readonly int64_t heard_ms
-    cdef public int64_t deadline_ms     # until CONNECT must have come, or draining must have ended; 0 = none
+    cdef public int64_t deadline_ms     # by which CONNECT must arrive, or draining must end; 0 = none
     cdef public int64_t write_timeout_ms
 
     cdef int on_event(self, uint32_t events) except -1
@@ -131,7 +131,7 @@ cdef class Transport(Waiter):
     cdef int finish(self) except -1
     cdef int throttle(self) except -1
     cdef int hold_back(self, Namespace namespace) except -1
-    # It has published so many messages.
+    # Charges published messages to the namespace's budget; pauses the connection once that is used up.
     cdef inline int spend(self, Namespace namespace, int64_t messages) except -1:
         namespace.budget -= messages
         return self.hold_back(namespace) if namespace.budget <= 0 else 0

@@ -1,16 +1,16 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Handle. The bytes of one connection: sockets, TLS, WebSocket, buffers, the way it ends. What the bytes mean is
-decided by the class that inherits from it (connection.pyx for MQTT). One of ring 0's socket handles. See the .pxd.
-It is one file because reading, waiting, sending and ending are states of one object, each of which the others ask for.
+"""Handle. The byte stream of one connection: socket, TLS, WebSocket, buffers, orderly end. Subclasses parse the bytes
+(connection.pyx for MQTT, amqp091_connection.pyx for AMQP). One of ring 0's socket handles. See the .pxd.
+It is one file because reading, pausing, sending and ending are states of one object and depend on each other.
 
 What the edge must provide (`handler`):
 
     on_http(transport, head) -> (bool, bytes)  the HTTP request of a WebSocket upgrade; accepted?, the response
-    on_error(transport, reason, text)          the peer broke the protocol: answer and call end()
-    on_crash(transport, exception)             a bug of ours; the connection is closed afterwards
-    on_given_up(transport, why)                a commit line gave up what an answer waits for: tell the peer; it is
-                                               ended afterwards
-    on_end(transport)                          called once, when the connection stops being one
+    on_error(transport, reason, text)          the peer violated the protocol: answer and call end()
+    on_crash(transport, exception)             an unexpected exception; the connection is closed afterwards
+    on_given_up(transport, why)                a commit line gave up what an answer waits for: inform the peer; the
+                                               connection is ended afterwards
+    on_end(transport)                          called once, when the connection ends
 """
 cimport cython
 from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
@@ -68,15 +68,15 @@ cdef extern from "<sys/socket.h>" nogil:
     int SHUT_WR
 
 cdef enum:
-    READ_BYTES = 262144         # of one recv: thousands of small packets, and still in the second-level cache
-    READ_BYTES_MIN = 8192       # of who sends more work than a share: what waits for its turn waits in the kernel
+    READ_BYTES = 262144         # of one recv: thousands of small packets, yet fits in the second-level cache
+    READ_BYTES_MIN = 8192       # of one recv of a peer whose reads exceed a share: the rest waits in the kernel
     CARRY_BYTES_MAX = 65536     # a packet longer than this is received in memory of its own
     HTTP_BYTES_MAX = 16384
     DRAIN_MS = 2000             # how long a closing connection may take to send its last bytes
     AGAIN = -1
     BROKEN = -2
 
-# One per process: a loop has one thread, and no read outlives its turn.
+# One per process: the event loop has one thread, and no read outlives its turn.
 cdef uint8_t* shared = <uint8_t*>malloc(READ_BYTES + 2 * CARRY_BYTES_MAX)
 
 
@@ -84,11 +84,9 @@ cdef uint8_t* shared = <uint8_t*>malloc(READ_BYTES + 2 * CARRY_BYTES_MAX)
 cdef class Transport(Waiter):
     """Handle. Owns the socket `fd` from construction on.
 
-    hub: the node's. fd: a connected, non-blocking TCP socket; a negative number that no other has, where `tls` is no
-    socket but something in memory that behaves like one (Poller.play). epoll: the poller's descriptor. handler: see
-    above.
-    tls: an ssl.SSLSocket over the same descriptor whose handshake is still to be done, or None. websocket: an
-    upgrade comes first.
+    hub: the node's. fd: a connected, non-blocking TCP socket; or a unique negative number if `tls` is an in-memory
+    object that behaves like a socket (Poller.play). epoll: the poller's descriptor. handler: see above.
+    tls: an ssl.SSLSocket over the same descriptor before its handshake, or None. websocket: expect an upgrade first.
     """
 
     def __cinit__(self, Hub hub not None, int fd, int epoll, object handler, object tls=None, bint websocket=False):
@@ -149,18 +147,18 @@ cdef class Transport(Waiter):
 
     @property
     def peer(self) -> str:
-        """Address of the other end, "" when it is gone."""
+        """Address of the peer; "" if the connection is gone."""
         return peer_name(self.fd) if self.phase != PHASE_CLOSED else ""
 
     def write(self, bytes data not None):
-        """Queues one packet; it leaves at the end of the turn."""
+        """Queues one packet, to be sent at the end of the turn."""
         self.count(data)
         link_write(self.link, <const uint8_t*><const char*>data, <uint32_t>len(data))
         self.hub.touch()
 
     def write_when_durable(self, bytes data not None, uint64_t since):
-        """As write, but behind all that was recorded or given to commit lines since a mark (Commits.mark then), and
-        behind its elders. If that is given up the connection ends: on_given_up."""
+        """As write, but only when everything recorded or given to commit lines since the mark (Commits.mark at that
+        time) is committed, and behind earlier such writes. If a line gives it up, the connection ends: on_given_up."""
         if (self.waited or not must_wait(self.hub.commits, self.link, since)
                 or not self.hub.commits.hold(HELD_BYTES, self.link, data, 0, 0, 0, since)):
             self.write(data)
@@ -169,8 +167,8 @@ cdef class Transport(Waiter):
         self.hub.touch()
 
     cdef int throttle(self) except -1:
-        """It has recorded something. Stops reading who writes faster than the disk or a checkpoint takes;
-        Poller.journal_turn goes on with it."""
+        """Called when the connection caused journal records. Pauses it while the disk or a checkpoint is behind;
+        Poller.journal_turn resumes it."""
         cdef DiskPressure disk = self.hub.disk
         if disk.is_behind() or disk.is_ahead():
             self.pause_for(PAUSE_DISK)
@@ -178,8 +176,8 @@ cdef class Transport(Waiter):
         return 0
 
     cdef int hold_back(self, Namespace namespace) except -1:
-        """Its namespace has published what it may in this slice of time: nothing more is read of the connection until
-        the next one, which Poller.begin_slice begins."""
+        """Pauses the connection because its namespace has used up its publish budget of this time slice, until
+        Poller.begin_slice begins the next one."""
         if not self.paused & PAUSE_RATE:
             self.pause_for(PAUSE_RATE)
             namespace.held_back += 1
@@ -188,32 +186,32 @@ cdef class Transport(Waiter):
 
     cdef int on_given_up(self, uint32_t line, uint64_t position, uint8_t packet_type, uint16_t packet_id,
                          str why) except -1:
-        """What an answer waited for was given up, so it cannot be given."""
+        """A commit line gave up what an answer waited for, so the connection ends without it."""
         if self.phase < PHASE_DRAINING:
             self.handler.on_given_up(self, why)
             self.end()
         return 0
 
     def write_behind(self, bytes data not None) -> bool:
-        """As write, but behind everything of this connection that waits for the disk. Whether anything does."""
+        """As write, but behind everything of this connection that waits for the disk. Returns whether anything does."""
         cdef bint waits = self.link.held != 0
         self.write_when_durable(data, self.hub.commits.mark)
         return waits
 
     def pause(self):
-        """Stops parsing and reading until resume(); what has arrived waits."""
+        """Stops parsing and reading until resume(); bytes that have arrived are kept."""
         self.pause_for(PAUSE_EDGE)
 
     def resume(self):
-        """Ends what pause() began; other reasons not to read stay."""
+        """Ends pause(); other PAUSE_* reasons remain in force."""
         self.resume_from(PAUSE_EDGE)
 
     def ask(self):
-        """Stops as pause() does, until answered(): what the packet in front needs is being asked."""
+        """Pauses until answered(): authorization of the packet in front is pending."""
         self.pause_for(PAUSE_ASK)
 
     def answered(self):
-        """Goes on behind ask(): the packet in front is handled again, and finds `asked`."""
+        """Ends ask(): the packet in front is handled again, with the verdicts in `asked`."""
         self.resume_from(PAUSE_ASK)
 
     cdef int pause_for(self, uint8_t reason) except -1:
@@ -235,10 +233,10 @@ cdef class Transport(Waiter):
         return 0
 
     def end(self, bint finish_acknowledging=False):
-        """Sends what is waiting, then closes. The session is let go at once and on_end is called.
+        """Sends what is pending, then closes. Detaches the session and calls on_end at once.
 
-        finish_acknowledging: also what still waits for the disk leaves before the end; otherwise nothing is added any
-        more, as after a DISCONNECT of ours [MQTT-3.14.4-1].
+        finish_acknowledging: also sends answers that still wait for the disk; otherwise nothing more is written, as
+        after the broker's DISCONNECT [MQTT-3.14.4-1].
         """
         if self.phase >= PHASE_DRAINING:
             return
@@ -256,12 +254,12 @@ cdef class Transport(Waiter):
         self.hub.touch()
 
     def abort(self):
-        """Closes now; what was waiting is lost."""
+        """Closes now; pending output is lost."""
         self.end()
         self.finish()
 
     cdef int defer(self, uint32_t events) except -1:
-        """The rest, and what epoll reported, is looked at in a later round (go_on), behind those who wait already."""
+        """Leaves the rest and these epoll events to a later round (go_on), behind connections already waiting."""
         self.deferred |= events
         if not self.resumed:
             self.resumed = True
@@ -273,17 +271,17 @@ cdef class Transport(Waiter):
         return self.hub.node.work >= self.work_end
 
     cdef void rest(self) noexcept:
-        """The end of its turn in this round."""
+        """Ends the connection's turn in this round."""
         self.greedy = self.spent()
         self.served = self.hub.node.turn
 
     cdef int on_event(self, uint32_t events) except -1:
-        """One readiness report of the poller. Never raises for what a peer did."""
+        """Handles one readiness report of the poller. Never raises because of what a peer sent."""
         cdef uint32_t later = 0
         if self.phase < PHASE_DRAINING:
             if self.phase == PHASE_TLS:
                 if self.hub.node.work >= self.hub.node.work_round:
-                    later = events          # a storm of handshakes takes a round each few
+                    later = events          # many handshakes at once are spread over several rounds
             elif self.resumed or self.greedy:
                 later = events & (EPOLLIN | EPOLLHUP | EPOLLERR)
         if later:
@@ -291,7 +289,7 @@ cdef class Transport(Waiter):
         return self.serve(events & ~later) if events != later else 0
 
     cdef int serve(self, uint32_t events) except -1:
-        """Looks at what was reported, for as long as a share lasts."""
+        """Handles the reported events, until the connection's share is used up."""
         self.work_end = self.hub.node.work + self.hub.node.work_share
         try:
             if self.phase == PHASE_CLOSED:
@@ -305,7 +303,7 @@ cdef class Transport(Waiter):
                     self.link.blocked = 0
                     self.flush()
                 elif self.phase != PHASE_CLOSED:
-                    # A read of the TLS layer wanted to write: it is the read that goes on now.
+                    # A TLS read had to wait for the socket to become writable: repeat the read.
                     self.want(self.interest & ~EPOLLOUT)
                     events |= EPOLLIN
             if events & (EPOLLIN | EPOLLHUP | EPOLLERR) and self.phase != PHASE_CLOSED:
@@ -337,7 +335,7 @@ cdef class Transport(Waiter):
             self.abort()
 
     cdef int go_on(self) except -1:
-        """After resume() or defer(): parses what waited, and looks at what was reported meanwhile."""
+        """After resume() or defer(): parses the bytes kept, then handles the events reported meanwhile."""
         cdef uint32_t events = self.deferred
         self.resumed = False
         self.deferred = 0
@@ -348,7 +346,7 @@ cdef class Transport(Waiter):
         self.work_end = self.hub.node.work + self.hub.node.work_share
         try:
             if self.waits():
-                self.heard_ms = self.hub.node.mono_ms   # it came long ago perhaps, and waited for us
+                self.heard_ms = self.hub.node.mono_ms   # the bytes may have waited long: keep alive starts anew
                 self.take_carried()
             if self.closing and not self.paused and not self.resumed:
                 self.end()
@@ -365,12 +363,12 @@ cdef class Transport(Waiter):
         return 0
 
     cdef bint waits(self) noexcept:
-        """Whether something that has come is not handled yet."""
+        """Whether received bytes are not handled yet."""
         return self.carry_length != 0 or (self.big != NULL and self.big_have == self.big.size)
 
     cdef int take_carried(self) except -1:
-        """Parses what waited where it lies. What is not handled now stays there (keep): nothing is copied or looked at
-        again for each share that it takes."""
+        """Parses the kept bytes in place. Bytes not handled now stay there (keep), so a long input that takes several
+        shares is neither copied nor scanned again for each."""
         cdef uint8_t* at = self.carry + self.carry_start
         cdef size_t n = self.carry_length
         self.input = self.carry
@@ -389,7 +387,7 @@ cdef class Transport(Waiter):
         cdef size_t n
         cdef size_t room = self.read_room
         if self.resumed:
-            return 0                # what waits in carry comes first (go_on), and may leave no room in `shared`
+            return 0                # go_on parses carry first; it may leave no room in `shared`
         while True:
             if self.big != NULL and self.ws == NULL and self.tls is None:
                 return self.receive_big()
@@ -417,8 +415,9 @@ cdef class Transport(Waiter):
                 self.read_room = max(<uint32_t>READ_BYTES_MIN, self.read_room // 2)
             elif got == <ssize_t>room:
                 self.read_room = min(<uint32_t>READ_BYTES, self.read_room * 2)
-            # What stays in the socket is asked for in the next round. What the TLS layer has taken out of it (the rest
-            # of one record) epoll does not see, so exactly that is read now: a fast peer must not keep us here.
+            # Bytes left in the socket are read in the next round. epoll does not report bytes that the TLS layer has
+            # already taken from the socket (the rest of one record), so exactly those are read now, and no more: a fast
+            # peer must not hold up the round.
             if (self.tls is None or got < <ssize_t>room or self.paused or self.resumed
                     or self.phase >= PHASE_DRAINING):
                 return 0
@@ -435,7 +434,7 @@ cdef class Transport(Waiter):
         ws_answer(self.ws, self.link, 1)
         if result != WS_OK:
             if (self.paused or self.resumed) and self.waits():
-                self.closing = True     # what was received before it is handled first (go_on)
+                self.closing = True     # bytes received before Close are handled first (go_on)
             else:
                 self.end()
         return 0
@@ -444,7 +443,7 @@ cdef class Transport(Waiter):
         """Bytes read; 0: the peer closed; AGAIN: nothing now; BROKEN: the connection is gone."""
         cdef ssize_t got
         cdef size_t total = 0
-        # draining: what comes is thrown away as it is
+        # draining: input is discarded, so it needs no decryption
         if self.tls is None or (self.phase == PHASE_DRAINING and self.fd >= 0):
             while True:
                 got = recv(self.fd, into, room, 0)
@@ -469,7 +468,7 @@ cdef class Transport(Waiter):
         return <ssize_t>total
 
     cdef int receive_big(self) except -1:
-        """The rest of a large packet goes straight to where it will stay."""
+        """Receives the rest of a large packet directly into its own memory."""
         cdef ssize_t got = self.receive(self.big.data + self.big_have, self.big.size - self.big_have)
         if got == AGAIN:
             return 0
@@ -488,7 +487,7 @@ cdef class Transport(Waiter):
         return 0
 
     cdef int take_big(self) except -1:
-        """A packet that came into memory of its own is whole: handles it, lets go of it unless it must come again."""
+        """Handles a complete packet in memory of its own, and releases it unless it must be handled again."""
         cdef blob_t* blob = self.big
         cdef int result = DONE
         if self.hub.node.tap != NULL and self.big_recorded != self.hub.node.recording:
@@ -518,7 +517,7 @@ cdef class Transport(Waiter):
             rest = self.big.size - self.big_have
             if rest > n:
                 rest = n
-            if rest:                    # 0: it waits to be handled again
+            if rest:                    # 0: the packet waits to be handled again
                 memcpy(self.big.data + self.big_have, data, rest)
                 self.big_have += rest
                 data += rest
@@ -536,7 +535,7 @@ cdef class Transport(Waiter):
         return self.keep(data + used, n - used)
 
     cdef int keep(self, const uint8_t* data, size_t n) except -1:
-        """Puts an incomplete packet (or, paused, everything unparsed) aside."""
+        """Keeps an incomplete packet (or, while paused, everything unparsed) in `carry`."""
         cdef uint8_t* grown
         cdef size_t size
         if n == 0:
@@ -548,7 +547,7 @@ cdef class Transport(Waiter):
             return 0
         if (self.paused or self.resumed) and self.input != NULL and (
                 self.input <= data < self.input + self.input_room):
-            self.carry = self.input     # it waits where it is
+            self.carry = self.input     # kept in place, no copy
             self.carry_room = self.input_room
             self.carry_start = data - self.input
             self.carry_length = n
@@ -573,7 +572,7 @@ cdef class Transport(Waiter):
         return 0
 
     cdef int upgrade(self, const uint8_t* data, size_t n) except -1:
-        """Waits for the whole HTTP request; the edge judges it."""
+        """Waits for the whole HTTP request, then lets the edge accept or reject it."""
         cdef const uint8_t* blank = <const uint8_t*>memmem(data, n, <const char*>b"\r\n\r\n", 4)
         cdef size_t head
         self.hub.node.work += WORK_CONNECT
@@ -594,7 +593,7 @@ cdef class Transport(Waiter):
         if self.phase != PHASE_HTTP:
             return 0                    # the peer is gone already
         if self.link.head != NULL:
-            self.abort()                # it takes not even this: no frame may be put in front of what is no frame
+            self.abort()                # the socket did not take the response: no WebSocket frame may mix with its rest
             return 0
         enter_phase(self, PHASE_CONNECT)
         self.link.websocket = 1
@@ -632,11 +631,11 @@ cdef class Transport(Waiter):
 
     @property
     def certificate(self):
-        """The peer's certificate as ssl.SSLSocket.getpeercert() tells it, or None."""
+        """The peer's certificate as ssl.SSLSocket.getpeercert() returns it, or None."""
         return self.tls.getpeercert() if self.tls is not None else None
 
     cdef int flush(self) except -1:
-        """Sends what is waiting. Called by the poller for each dirty link, once per turn."""
+        """Sends pending output. The poller calls it once per turn for each dirty link."""
         cdef int result
         if self.phase == PHASE_CLOSED:
             return 0
@@ -658,7 +657,7 @@ cdef class Transport(Waiter):
                 self.finish()
         elif self.link.pending <= self.link.low:
             self.link.choked = 0
-            # Deliveries end at the high water mark, so what was over twice that were answers.
+            # Deliveries stop at the high water mark, so bytes beyond twice that are answers.
             if (self.paused & PAUSE_ANSWERS and 2 * self.link.held <= self.hub.limits.receive_max
                     and self.link.awaited <= self.link.high):
                 self.resume_from(PAUSE_ANSWERS)
@@ -690,7 +689,7 @@ cdef class Transport(Waiter):
 
     cdef int want(self, uint32_t interest) except -1:
         cdef epoll_event event
-        # A closed descriptor's number may be somebody else's by now.
+        # The number of a closed descriptor may belong to another connection by now.
         if interest == self.interest or self.phase == PHASE_CLOSED or self.epoll < 0:
             return 0
         self.interest = interest
@@ -709,17 +708,17 @@ cdef class Transport(Waiter):
         self.big_have = 0
 
     cdef int finish(self) except -1:
-        """Everything has left, or time is up. First our side is shut, so that the peer reads our last packet whole;
-        the descriptor goes when the peer has closed too, or when the deadline passes."""
+        """All output was sent, or the deadline has passed. First shuts down the sending side, so that the peer gets the
+        last packet whole; closes the descriptor when the peer has closed too, or at the deadline."""
         if self.phase == PHASE_CLOSED:
             return 0
         if not self.eof and self.link.head == NULL:
             self.eof = True             # the next call closes
             if self.tls is not None:
                 try:
-                    self.tls.unwrap()   # close_notify; that the peer's has not come yet is no error
+                    self.tls.unwrap()   # sends close_notify; the peer's may still be missing
                 except (OSError, ValueError):
-                    pass                # gone already, or never grown up: the socket is closed next
+                    pass                # connection gone or handshake incomplete: the socket is closed next
             if self.fd >= 0:
                 shutdown(self.fd, SHUT_WR)
             self.want(EPOLLIN)
@@ -727,7 +726,7 @@ cdef class Transport(Waiter):
         enter_phase(self, PHASE_CLOSED)
         if self.hub.node.tap != NULL:
             self.tell_closed()
-        self.state = None               # it points back at us: without it no garbage collection is needed
+        self.state = None               # breaks the reference cycle, so that no garbage collection is needed
         link_close(self.link)
         if self.tls is not None:
             self.tls.close()
@@ -740,12 +739,12 @@ cdef class Transport(Waiter):
 
     @property
     def number(self) -> int:
-        """Of this connection, from 1, unique in a run of the broker."""
+        """Number of this connection, from 1, unique in a run of the broker."""
         return self.link.number
 
     @property
     def protocol(self) -> int:
-        """As in an entry of a recording: 1 MQTT, 2 AMQP 0-9-1."""
+        """Code of the protocol in a recording: 1 MQTT, 2 AMQP 0-9-1."""
         return self.link.protocol
 
     @property
@@ -754,12 +753,12 @@ cdef class Transport(Waiter):
 
     @property
     def secure(self) -> bool:
-        """Whether it is a connection over TLS."""
+        """Whether the connection uses TLS."""
         return self.tls is not None
 
     def tell(self, int kind, bytes data not None, int flags=0):
-        """An event of this connection (OPENED, ACCEPTED: memory/tap.pxd) for the recording, if one runs. With OPENED
-        the recording of its bytes begins; before that, nothing of it is recorded."""
+        """Records an event of this connection (OPENED, ACCEPTED: memory/tap.pxd) if a recording runs. OPENED starts the
+        recording of its bytes."""
         cdef tap_t* tap = <tap_t*>self.hub.node.tap
         if tap == NULL:
             return
@@ -767,12 +766,12 @@ cdef class Transport(Waiter):
             link_tap_begin(self.link)
         elif self.link.recording != self.hub.node.recording:
             return
-        self.tap_read(self.parsed)      # what the client sent to cause it comes first
+        self.tap_read(self.parsed)      # first the bytes of the client that caused the event
         tap_write(tap, <uint8_t>kind, self.link.protocol, <uint16_t>flags, self.link.number, tap_now(),
                   <const uint8_t*><const char*>data, len(data))
 
     cdef ssize_t parse_tapped(self, uint8_t* data, size_t n) except -1:
-        """As parse, and what was parsed is recorded."""
+        """As parse, and records the bytes parsed."""
         cdef ssize_t used
         self.untapped = data
         self.parsed = NULL
@@ -781,7 +780,7 @@ cdef class Transport(Waiter):
             used = self.parse(data, n)
             self.parsed = data + used
         except BaseException:
-            # The packet that was refused is the last one; of what is none, all that came.
+            # Record up to the packet that raised the error; if no packet was recognised, everything received.
             if self.parsed == NULL:
                 self.parsed = data + n
             raise
@@ -791,7 +790,7 @@ cdef class Transport(Waiter):
         return used
 
     cdef void tap_read(self, const uint8_t* end) noexcept:
-        """What was parsed up to `end` becomes an entry."""
+        """Records the bytes parsed up to `end` as one entry."""
         cdef tap_t* tap = <tap_t*>self.hub.node.tap
         if tap == NULL or self.untapped == NULL or end <= self.untapped:
             return
@@ -801,39 +800,39 @@ cdef class Transport(Waiter):
         self.untapped = end
 
     cdef void tap_big(self) noexcept:
-        """A packet that came into memory of its own is an entry of its own."""
+        """Records a packet received into memory of its own as one entry."""
         if self.link.recording == self.hub.node.recording:
             tap_write(<tap_t*>self.hub.node.tap, TAP_IN, self.link.protocol, 0, self.link.number, tap_now(),
                       self.big.data, self.big.size)
 
     cdef int tell_closed(self) except -1:
-        """The last entry of a connection. unsent: bytes at the end of what is recorded as sent that did not leave."""
+        """Writes the connection's last entry. unsent: bytes at the end of the recorded output that were not sent."""
         why = self.end_why or "lost"
         self.tell(TAP_CLOSED, dumps({
             "by": "client" if why in ("client", "lost") else "broker", "reason": why, "code": self.end_code,
             "unsent": link_tap_unsent(self.link)}).encode())
         return 0
 
-    # ---------------------------------------------------------------- what the protocol adds
+    # ---------------------------------------------------------------- overridden by the protocol
 
     cdef ssize_t parse(self, uint8_t* data, size_t n) except -1:
         """Handles every complete packet in data[0:n], stops when paused or ended; returns the bytes used."""
         raise NotImplementedError
 
     cdef size_t packet_bytes(self, const uint8_t* data, size_t n) noexcept:
-        """How long the packet that begins here is in all; 0: its header does not tell yet."""
+        """Total length of the packet that begins here; 0: its header is incomplete."""
         return 0
 
     cdef int dispatch_big(self, blob_t* blob) except -1:
-        """Handles one whole packet that came into memory of its own: DONE, REFUSED or ASK."""
+        """Handles one complete packet in memory of its own: DONE, REFUSED or ASK."""
         raise NotImplementedError
 
     cdef void count(self, bytes packet) noexcept:
-        """A packet of the cold half is about to be sent."""
+        """Counts a packet that the cold half sends."""
 
     cdef void let_go(self) noexcept:
-        """The connection ends: drops what sends through it."""
+        """The connection ends: detaches the session or the channels that send through it."""
 
     cdef int drained(self) except -1:
-        """The outbound buffer is under its low water: there is room for what waits elsewhere."""
+        """The outbound buffer is below its low water mark: sends more from queues and sessions."""
         return 0
