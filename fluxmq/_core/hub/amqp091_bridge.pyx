@@ -70,9 +70,9 @@ cdef int hub_publish_amqp(Hub hub, Namespace namespace, const body_t* amqp, list
 
 @cython.final
 cdef class AmqTopicHop(ExchangeHop):
-    """Machine. From the topics of MQTT to the exchanges that are bound to amq.topic, and on to their queues.
+    """Machine. Forwards MQTT publishes to the exchanges bound to amq.topic, and on to their queues.
 
-    exchanges: of the same namespace. Queues keep the message as the MQTT client sent it.
+    exchanges: of the same namespace. Queues keep the message in MQTT format.
     """
     cdef Hub hub
     cdef Exchanges exchanges
@@ -89,7 +89,7 @@ cdef class AmqTopicHop(ExchangeHop):
         cdef Queue queue
         cdef uint32_t n
         if pub.amqp != NULL:
-            return 0                    # it came from there
+            return 0                    # published by AMQP: the exchanges have routed it already
         to_amqp(&pub.body, pub.qos, self.hub.node.steady_ms, &way_back, &amqp)
         props_read(amqp.properties, amqp.properties_length, &props)
         n = amqp.topic[0]
@@ -100,16 +100,16 @@ cdef class AmqTopicHop(ExchangeHop):
         for queue in route.queues:
             if queue.passed != pub.passing:
                 queue.passed = pub.passing
-                queue.put(&pub.body, pub.qos)       # refused: counted, and nothing that its publisher should hear
+                queue.put(&pub.body, pub.qos)       # a refusal is counted, but not reported to the publisher
         return 0
 
 
 def publish_amqp(Hub hub not None, bytes exchange not None, bytes routing_key not None, bytes payload not None,
                  bytes properties=b"", int64_t expires_at=0, list taken=None,
                  Namespace namespace=None) -> tuple[int, int]:
-    """hub_publish_amqp for the cold half: (how many matched, 0 or the reason code of a refusal).
+    """hub_publish_amqp for the cold half. Returns (number of matches, reason code of a refusal or 0).
 
-    properties: of the content header, flags in front. expires_at: steady clock, ms; 0 = never. namespace: None is "/".
+    properties: from the content header, with flags. expires_at: steady clock, ms; 0 = never. namespace: None is "/".
     """
     cdef bytes address = address_of(exchange, routing_key)
     cdef uint8_t refused = 0

@@ -1,4 +1,4 @@
-"""Back-pressure of the disk: while the journal is behind, connections whose messages it records are not read."""
+"""Back-pressure of the disk: while the journal is behind, connections that cause records are not read."""
 from libc.stdint cimport uint64_t
 
 from fluxmq._core.disk.journal cimport Journal
@@ -6,15 +6,15 @@ from fluxmq._core.disk.journal cimport Journal
 cdef class DiskPressure:
     cdef Journal journal                    # None: nothing is recorded
     cdef public uint64_t backlog_max        # bytes not yet on disk
-    cdef public uint64_t ahead_max          # bytes that no checkpoint has begun with
-    cdef public uint64_t checkpoint_mark    # what the journal had written when the last checkpoint began
-    cdef readonly list throttled            # connections that are not read because of it
+    cdef public uint64_t ahead_max          # bytes written since the last checkpoint began
+    cdef public uint64_t checkpoint_mark    # journal bytes written when the last checkpoint began
+    cdef readonly list throttled            # connections paused because of it
 
-    # Whether the disk has so much to write that what can wait does.
+    # Whether the backlog is so large that writers must wait.
     cdef inline bint is_behind(self) noexcept:
         return self.journal is not None and self.journal.backlog() > self.backlog_max
 
-    # Whether the journal has grown much beyond what a checkpoint has begun with.
+    # Whether the journal has grown too much since the last checkpoint began.
     cdef inline bint is_ahead(self) noexcept:
         return self.journal is not None and self.journal.count_bytes - self.checkpoint_mark > self.ahead_max
 

@@ -1,11 +1,11 @@
-"""The crossing of everything hot: publish, retain, release what waited for the disk.
+"""The hot path of a node: publish, retain, release what waited for the disk.
 
     publish(pub) ─► Routes.find(topic) ─► each hop: Session.deliver, ShareGroup.deliver, Queue.take,
                                           ExchangeHop.forward or PeerHop.forward
                  ─► RetainedStore, when the retain flag is set
                  ─► Ledger: one MESSAGE record with every journalled target
 
-The cold verbs (connect, subscribe, expire …) are in fluxmq/engine and configure this object.
+The cold operations (connect, subscribe, expire …) are in fluxmq/engine and configure this object.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -21,7 +21,7 @@ from fluxmq._core.memory.node cimport node_t
 from fluxmq._core.pubsub.routes cimport hop_t, route_t
 from fluxmq._core.pubsub.session cimport Session
 
-cdef struct limits_t:               # of clients, as the configuration has them: Hub.set_limits
+cdef struct limits_t:               # limits for clients, from the configuration: Hub.set_limits
     uint8_t qos_max
     bint disconnect_on_full
     uint32_t topic_levels_max
@@ -35,7 +35,7 @@ cdef struct limits_t:               # of clients, as the configuration has them:
 
 cdef class Hub(Waiter):
     cdef readonly Ledger ledger
-    cdef readonly Commits commits               # the ledger's: what answers wait for
+    cdef readonly Commits commits               # the ledger's: answers wait here until they are committed
     cdef readonly Namespaces namespaces
     cdef readonly Namespace root                # "/"
     cdef readonly RetainedStore retained
@@ -43,20 +43,20 @@ cdef class Hub(Waiter):
     cdef readonly DiskPressure disk
     cdef node_t* node
     cdef readonly limits_t limits
-    # permissions: nothing is asked while open_publish
+    # permissions: while open_publish, publishes need no authorization
     cdef public bint open_publish
     cdef public uint64_t access_generation
     # set by the edge: schedules a turn when bytes were written outside of one
     cdef public object wake
     cdef bint in_turn
     cdef bint woken
-    cdef public uint32_t awaited                # results that the event loop waits for: turns do not linger
+    cdef public uint32_t awaited                # results that the event loop waits for; while not 0, no turn lingers
     cdef bint cold                              # this turn involved the cold half: the event loop may have work
-    cdef readonly list resumed                  # connections that go on with what waited in them
-    cdef list due                               # sessions to which retained messages are sent next
+    cdef readonly list resumed                  # connections with unhandled input, served in the next round
+    cdef list due                               # sessions that are due to get retained messages
     cdef readonly list closed                   # connections whose descriptor is closed; dropped at the end of the turn
-    cdef uint64_t passing                       # publishes so far (pub_t.passing)
-    cdef list deferred_publishes                # calls that publish, when nothing is being published any more
+    cdef uint64_t passing                       # number of publishes so far (pub_t.passing)
+    cdef list deferred_publishes                # callables that publish; called when no publish is under way
 
     cdef int publish(self, pub_t* pub, route_t* route) except -1
     cdef uint64_t next_passing(self) noexcept

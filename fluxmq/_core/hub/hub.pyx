@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
-"""Machine. The hot crossing of one node, and the doors through which the cold verbs reach it. See hub/hub.pxd."""
+"""Machine. The hot path of one node, and the methods with which the cold half configures it. See hub/hub.pxd."""
 cimport cython
 from cpython.ref cimport Py_DECREF, PyObject
 from libc.string cimport memcpy, memset
@@ -34,14 +34,14 @@ cdef enum:
     WORK_REPLAY = 65536             # of a round, for all replays: 1.3 ms
 
 
-# Connections and sessions point into its ledger until they are freed, also when the collector frees them all at once.
+# Connections and sessions point into the ledger until they are freed, even when the collector frees them all at once.
 @cython.no_gc_clear
 @cython.final
 cdef class Hub(Waiter):
-    """One per node, for all of its namespaces; each namespace has a Topics of its own.
+    """One per node, for all of its namespaces; each namespace has its own Topics.
 
-    journal: where durable changes go, or None. route_entries: size of each namespace's cache of routes. seed: secret,
-    for the hashes.
+    journal: records durable changes; or None. route_entries: size of each namespace's route cache. seed: secret seed
+    of the hashes.
     """
 
     def __cinit__(self, Journal journal, uint32_t route_entries=65536, uint64_t seed=0):
@@ -65,7 +65,7 @@ cdef class Hub(Waiter):
         self.deferred_publishes = []
 
     def set_limits(self, **limits):
-        """Changes some of limits_t, by name. Raises UsageError for a name that it has not."""
+        """Sets fields of limits_t by name. Raises UsageError for an unknown name."""
         cdef dict known = self.limits
         if unknown := limits.keys() - known.keys():
             raise UsageError(f"no limits of the hub: {', '.join(unknown)}")
@@ -74,25 +74,25 @@ cdef class Hub(Waiter):
     # ---------------------------------------------------------------- clock and wake
 
     def set_clock(self, int64_t wall_ms, int64_t mono_ms, int64_t slept_ms=0):
-        """The time of this turn, in milliseconds: what the poller does after each wait, by hand. slept_ms: how long the
-        machine has slept, which the monotonic clock leaves out."""
+        """Sets the time of this turn, in milliseconds, as the poller does after each wait. slept_ms: how long the
+        machine has slept in all, which the monotonic clock does not count."""
         stamp_clocks(self.node, wall_ms, mono_ms + slept_ms, mono_ms)
 
     def resume_clock(self, int64_t steady_ms, int64_t wall_ms):
-        """At start, before anything is due: the steady clock goes on from the last one that is on disk, with the wall
-        clock of then. As much has passed meanwhile as by the wall clock, and nothing if that was set back."""
+        """At start, before any deadline is checked: continues the steady clock from the last pair of clocks on disk.
+        The time elapsed since is taken from the wall clock; none if that was set back."""
         cdef int64_t now = max(steady_ms + self.node.now_ms - wall_ms, steady_ms)
         self.node.steady_base += now - self.node.steady_ms
         self.node.steady_ms = now
         self.node.wall_lead = self.node.now_ms - now
 
     def wall_of(self, int64_t steady_ms) -> int:
-        """A point of the steady clock as people read it, by the wall clock of today. 0 stays 0, which is none."""
+        """Converts a steady time to wall time, by the current difference of the clocks. 0 (none) stays 0."""
         return steady_ms + self.node.wall_lead if steady_ms else 0
 
     @property
     def recording(self) -> bool:
-        """Whether somebody records: only then what Transport.tell takes need be gathered."""
+        """Whether a recording runs; if not, callers need not collect the data for Transport.tell."""
         return self.node.tap != NULL
 
     @property
@@ -113,7 +113,7 @@ cdef class Hub(Waiter):
         return self.node.mono_ms
 
     cdef void touch(self):
-        """Something was written outside of a turn: asks for one, once."""
+        """Output was written outside of a turn: requests a turn, once."""
         if self.in_turn or self.woken or self.wake is None:
             return
         self.woken = True
@@ -126,9 +126,9 @@ cdef class Hub(Waiter):
         return self.passing
 
     cdef int publish(self, pub_t* pub, route_t* route) except -1:
-        """Everything that a PUBLISH causes. Returns how many subscriptions (merged) or groups it matched.
+        """Routes, delivers, retains and records one PUBLISH. Returns how many subscriptions (merged) or groups matched.
 
-        Afterwards pub.owned has been given back; the bytes that pub.body points to are the caller's again.
+        Drops pub.owned; the caller may reuse the bytes that pub.body points to.
         """
         cdef bint own_blob = 0
         cdef uint32_t count = route.count
@@ -166,7 +166,7 @@ cdef class Hub(Waiter):
         cdef hop_t* hop
         cdef link_t* link
         cdef Session session
-        cdef const uint8_t* made = NULL     # the last QoS 0 packet that any link of its version may take as it is
+        cdef const uint8_t* made = NULL     # the last encoded QoS 0 packet, reusable for any link of the same version
         cdef uint8_t made_version = 0
         cdef uint32_t made_size = 0
         cdef uint8_t* at
@@ -182,7 +182,7 @@ cdef class Hub(Waiter):
             hop = &route.hops[i]
             if hop.kind != HOP_SESSION:
                 self.deliver_hop(hop, pub)
-                made = NULL             # it may have closed that link
+                made = NULL             # the hop may have closed the link that holds the bytes
                 if route.generation != (<Routes>route.routes).trie.generation:
                     self.deliver_rest(pub, route, i + 1)
                     break
@@ -203,7 +203,7 @@ cdef class Hub(Waiter):
                 continue
             if not session.deliver(pub, hop.options, NULL):
                 continue
-            # The packet just made is contiguous at the end of that link's tail, and stays there until the flush.
+            # The packet just encoded is contiguous at the end of that link's tail and stays there until the flush.
             made_version = link.version == 5
             made_size = packet_size(pub, made_version)
             made = link.tail.data + link.tail.end - made_size
@@ -212,7 +212,8 @@ cdef class Hub(Waiter):
         return 0
 
     cdef int deliver_hop(self, const hop_t* hop, pub_t* pub) except -1:
-        """One message to whatever a hop leads to: all but sessions and groups may publish, subscribe, end sessions."""
+        """Delivers a message to the target of a hop. Targets other than sessions and groups may publish, subscribe and
+        end sessions."""
         cdef Queue queue
         cdef ExchangeHop exchanges
         cdef PeerHop peer
@@ -235,8 +236,8 @@ cdef class Hub(Waiter):
         return 0
 
     cdef int deliver_rest(self, pub_t* pub, route_t* route, uint32_t begin) except -1:
-        """A hop has changed subscriptions: from `begin` on the message goes to those who still want it, as they want it
-        now; targets of others may be gone. Who came meanwhile does not get it."""
+        """Called after a hop changed subscriptions, so that targets may be freed: delivers from `begin` on only to
+        targets that still match, with their present options. Subscribers added meanwhile do not get the message."""
         cdef Routes routes = <Routes>route.routes
         cdef route_t* now = NULL
         cdef const hop_t* hop
@@ -260,12 +261,12 @@ cdef class Hub(Waiter):
     def publish_message(self, bytes topic not None, bytes payload not None, int qos=0, bint retain=False,
                         bytes properties=b"", int64_t expires_at=0, Session source=None,
                         Namespace namespace=None, bint from_peer=False) -> int:
-        """Publishes for the broker itself: wills, $SYS, the cold doors of other protocols.
+        """Publishes for the cold half: wills, $SYS, other protocols.
 
-        topic: a valid topic name, UTF-8. properties: MQTT 5 wire bytes that travel as they are (no expiry, alias or
-        subscription identifier). expires_at: steady clock, ms; 0 = never. namespace: None is the source's, and without
-        one "/". from_peer: another node forwarded it, so that it goes to no peer. Returns how many subscriptions
-        matched. Raises UsageError for an invalid topic or QoS.
+        topic: a valid topic name, UTF-8. properties: MQTT 5 wire bytes that are forwarded unchanged (no expiry, alias
+        or subscription identifier). expires_at: steady clock, ms; 0 = never. namespace: None is the source's, and
+        without a source "/". from_peer: another node forwarded it, so it is not forwarded to peers. Returns how many
+        subscriptions matched. Raises UsageError for an invalid topic or QoS.
         """
         cdef pub_t pub
         cdef route_t* route
@@ -298,7 +299,7 @@ cdef class Hub(Waiter):
         return Session(name, self.root if namespace is None else namespace, number, self.ledger)
 
     def subscribe(self, Session session not None, bytes filter not None, int options, uint32_t identifier) -> bool:
-        """options: SUB_* bits. Replaces a subscription to the same filter, [MQTT-3.8.4-3]. True: it is new."""
+        """options: SUB_* bits. Replaces a subscription to the same filter, [MQTT-3.8.4-3]. True: there was none."""
         self.node.work += WORK_SUBSCRIPTION
         if session.replay is not None:
             (<RetainedReplay>session.replay).change(filter, <uint8_t>options & SUB_QOS_MASK, identifier)
@@ -313,8 +314,7 @@ cdef class Hub(Waiter):
                                                  <void*>session) == 1
 
     def add_group(self, ShareGroup group not None, Namespace namespace=None):
-        """Puts a share group into the index; whoever adds it keeps it alive until remove_group. namespace: None is
-        "/"."""
+        """Puts a share group into the index. The caller keeps it alive until remove_group. namespace: None is "/"."""
         trie_of(self.root if namespace is None else namespace).add(
             <const uint8_t*><const char*>group.filter, len(group.filter), <void*>group, 0,
             HOP_GROUP * SUB_KIND_UNIT)
@@ -324,20 +324,20 @@ cdef class Hub(Waiter):
             <const uint8_t*><const char*>group.filter, len(group.filter), <void*>group)
 
     def spend(self, uint64_t units):
-        """The cold half has done work that cannot be seen from the packet that asked for it (memory/node.pxd)."""
+        """Adds work of the cold half beyond the fixed cost of the packet that caused it (memory/node.pxd)."""
         self.node.work += units
 
     @property
     def work(self) -> int:
-        """What was done so far, in units of about 20 ns."""
+        """Work done so far, in units of about 20 ns."""
         return self.node.work
 
     def wake_up(self):
-        """Asks for a turn, if none is under way."""
+        """Requests a turn if none is under way."""
         self.touch()
 
     cdef int pump_queues(self) except -1:
-        """Queues with news hand out what they can, so that it is recorded in this turn's batch."""
+        """Pumps the queues that changed: they deliver what they can, so that it is recorded in this turn's batch."""
         cdef Queue queue
         cdef list news = self.ledger.news
         if news:
@@ -349,12 +349,12 @@ cdef class Hub(Waiter):
         return 0
 
     def publish_later(self, publish not None):
-        """publish: called when nothing is being published any more, before this batch of the journal is handed over."""
+        """publish: called when no publish is under way, before this batch of the journal is submitted."""
         self.deferred_publishes.append(publish)
         self.touch()
 
     cdef int publish_deferred(self) except -1:
-        """A publish that one of these defers is for the next turn."""
+        """A publish deferred by one of these runs in the next turn."""
         cdef int done = 0
         deferred, self.deferred_publishes = self.deferred_publishes, []
         try:
@@ -367,8 +367,8 @@ cdef class Hub(Waiter):
 
     def deliver_retained(self, Session session not None, bytes filter not None, int options,
                          uint32_t identifier):
-        """From now on a session is sent what is retained under a filter, with the retain flag set, [MQTT-3.3.1-8]: in
-        slices, as it takes them (pubsub/retained_replay.pxd)."""
+        """Starts sending a session the retained messages under a filter, with the retain flag set, [MQTT-3.3.1-8]: in
+        slices, as the session has room (pubsub/retained_replay.pxd)."""
         cdef RetainedReplay replay
         if session.replay is None:
             session.replay = RetainedReplay(
@@ -379,12 +379,12 @@ cdef class Hub(Waiter):
         self.touch()
 
     cdef bint has_work(self) noexcept:
-        """Whether a round would find something to do without anything having come."""
+        """Whether another round has work even without new input."""
         return len(self.resumed) != 0 or (len(self.due) != 0 and not self.disk.is_behind())
 
     cdef int replay_retained(self) except -1:
-        """A slice of what is retained for each who waits for it and has room, until the round has done enough. What is
-        sent to a session that is journalled goes to the disk first, and waits while that is behind."""
+        """Sends a slice of retained messages to each due session with room, until the work of the round is used up.
+        Messages to a journalled session are recorded first, so these sessions wait while the disk is behind."""
         cdef Session session
         cdef int steps
         cdef int served = 0
@@ -403,21 +403,21 @@ cdef class Hub(Waiter):
             if (<RetainedReplay>session.replay).run(session, &steps):
                 session.replay.on_room(session)
             self.node.work += 1 + REPLAY_STEPS - steps
-        self.due[:0] = waiting[served:]     # they come before who has had a slice
+        self.due[:0] = waiting[served:]     # before those that have had a slice
         return served
 
     # ---------------------------------------------------------------- the disk
 
     @property
     def durable(self) -> bool:
-        """Whether anything is recorded at all."""
+        """Whether the node has a journal."""
         return self.ledger.active()
 
     def when_durable(self, call, uint64_t since, refused=None) -> bool:
-        """Calls `call()` once everything recorded and given to commit lines since a mark (`Commits.mark` then) is
-        committed; at once when that is nothing. Returns whether it was called at once.
+        """Calls `call()` once everything recorded and given to commit lines since a mark (`Commits.mark` at that time)
+        is committed; at once if there is nothing to wait for. Returns whether it was called at once.
 
-        refused: called with the reason instead when a line gave it up; None: then nothing is called.
+        refused: called with the reason instead if a line gives it up; None: then nothing is called.
         """
         if self.commits.hold_call(call if refused is None else (call, refused), since) == 0:
             call()
@@ -426,8 +426,8 @@ cdef class Hub(Waiter):
         return False
 
     def when_gathered(self, call, Line line) -> bool:
-        """Calls `call()` once everything that a line was given so far is decided; at once when it is. Returns whether
-        it was called at once."""
+        """Calls `call()` once everything given to a line so far is decided; at once if it is. Returns whether it was
+        called at once."""
         if line.newest() <= line.done():
             call()
             return True
@@ -436,11 +436,10 @@ cdef class Hub(Waiter):
         return False
 
     def when_all_durable(self, call, refused=None) -> bool:
-        """Calls `call()` once everything that was changed so far on this node is on disk, whenever that was, and what
-        was given to other lines in this turn is committed. Returns whether it was called at once. refused: as for
-        when_durable."""
+        """Calls `call()` once every change on this node so far, in whatever turn, is on disk, and everything given to
+        other lines in this turn is committed. Returns whether it was called at once. refused: as for when_durable."""
         cdef Commits commits = self.commits
-        self.pump_queues()              # groups write what they decided when they are pumped
+        self.pump_queues()              # groups write their records when they are pumped
         if commits.hold_all(call if refused is None else (call, refused)) == 0:
             call()
             return True
@@ -451,17 +450,17 @@ cdef class Hub(Waiter):
         if self.commits is not None:
             self.commits.owner = NULL
         for namespace in (self.namespaces or {}).values():
-            namespace.topics = None         # each has the other: nobody would free them before the collector comes
+            namespace.topics = None         # breaks the reference cycle, so that no garbage collection is needed
 
     cdef int on_committed(self, uint32_t line, uint64_t position) except -1:
-        """Another line than the journal has decided something: a turn lets go what waited for it."""
+        """Another line than the journal has decided positions: requests a turn, which releases what waited for it."""
         self.touch()
         return 0
 
     cdef int release(self) except -1:
-        """Lets go whatever waited for what is committed now, in the order in which it began to wait.
+        """Releases everything whose wait is decided, in the order in which the waits began.
 
-        Raises, after all of them, the first error that any of them had.
+        Raises the first error of any of them, after all have been released.
         """
         cdef object problem = None
         cdef Commits commits = self.commits
@@ -488,13 +487,13 @@ cdef class Hub(Waiter):
                     call = <object>held.object
                     (call[0] if isinstance(call, tuple) else call)()
             except Exception as error:
-                problem = problem or error      # those behind it are not to blame
+                problem = problem or error      # release the rest all the same
             finally:
                 if held.link != NULL:
                     held.link.held -= 1
                     if held.link.held == 0:
                         commits.forget(held.link)
-                        link_mark(held.link)    # a connection that ends may have waited for this
+                        link_mark(held.link)    # a draining connection may close once this is sent
                     link_drop(held.link)
                 if held.object != NULL:
                     Py_DECREF(<object>held.object)
@@ -503,7 +502,7 @@ cdef class Hub(Waiter):
         return 0
 
     cdef int refuse(self, held_t* held, str why) except -1:
-        """A line has given up what this waited for: nobody may be told that it was done."""
+        """A line has given up what this waited for: refuses it, instead of confirming it."""
         if held.kind == HELD_SEND:
             (<Session>held.object).refuse(held.packet_id, held.line)
         elif held.kind == HELD_TOLD:
@@ -519,10 +518,10 @@ cdef class Hub(Waiter):
                                                             held.packet_id, why)
         return 0
 
-    # ---------------------------------------------------------------- seeing inside
+    # ---------------------------------------------------------------- inspection
 
     def take_losing(self) -> list:
-        """[(session, messages)] of those for which messages were dropped for want of room since the last call."""
+        """[(session, messages)] of sessions for which messages were dropped, for lack of room, since the last call."""
         cdef Session session
         losing = [(session, session.lost) for session in self.ledger.losing]
         for session in self.ledger.losing:
@@ -566,7 +565,7 @@ cdef const hop_t* hop_to(const route_t* route, const void* target) noexcept:
 
 
 cdef uint32_t packet_size(pub_t* pub, bint v5) noexcept:
-    """Bytes of the QoS 0 PUBLISH without alias and identifiers, as link_publish makes it."""
+    """Bytes of the QoS 0 PUBLISH without alias and identifiers, as link_publish encodes it."""
     cdef uint32_t properties = pub.body.properties_length + (5 if pub.body.expires_at else 0)
     cdef uint32_t remaining = 2 + pub.body.topic_length + pub.body.payload_length
     if v5:

@@ -1,16 +1,16 @@
-"""Between memory and disk: sessions and messages as bytes for the view, and back; records of the journal replayed.
+"""Between memory and disk: sessions and messages to and from bytes of the view; replay of journal records.
 
 View keys (the values are drawn in hub/persist.pyx):
 
     's' u64 session     its head (msgpack, engine/sessions/state.py), subscriptions, window, line, inbound QoS 2
     'm' u64 message     one message that a stored session still needs
-    'n' u64 namespace   u8 flags (1: kept, 2: it has ended, and no other one gets its number), u16 length, name
+    'n' u64 namespace   u8 flags (1: kept, 2: ended, the number is not reused), u16 length, name
     't' u64 namespace, topic     one retained message
-    'r' u16 length, namespace, topic     the same of an earlier version: read, and written as 't'
+    'r' u16 length, namespace, topic     the same in an earlier version: read, and written as 't'
 
-Replay meets states that may have seen a record already (a checkpoint is taken while the state moves on), so each record
-is applied in a way that a second application changes nothing: a target only when its sequence is new to the session,
-everything else by saying what is now.
+A checkpoint is taken while the state changes, so replay may apply a record to a state that includes it already.
+Therefore replay is idempotent: a target is added only if its sequence is new to the session; every other record states
+the new value.
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -22,13 +22,13 @@ from fluxmq._core.wire.primitives cimport Cursor
 
 cdef class Loader:
     cdef readonly Hub hub
-    cdef readonly Line line             # of which the records are
-    cdef readonly list stale_keys       # of an earlier version's rows, which the next checkpoint takes away
+    cdef readonly Line line             # source of the records
+    cdef readonly list stale_keys       # keys of an earlier version, which the next checkpoint deletes
     cdef readonly dict sessions         # number -> Session
     cdef dict messages                  # number -> MessageHold
     cdef readonly uint64_t message_last
     cdef readonly uint64_t records
-    cdef object on_cold                 # (kind, session number, body): the records of the cold verbs
+    cdef object on_cold                 # (kind, session number, body): called for records of cold operations
 
     cdef int fill_entry(self, Session session, Cursor* c) except -1
     cdef int apply(self, uint8_t kind, const uint8_t* at, const uint8_t* end) except -1

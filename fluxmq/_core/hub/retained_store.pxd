@@ -1,4 +1,4 @@
-"""What is retained on a node, counted and bounded: messages of all namespaces, each in the tree of its Topics."""
+"""The retained messages of a node, counted and limited; each is stored in the tree of its namespace's Topics."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
@@ -7,7 +7,7 @@ from fluxmq._core.memory.message cimport body_t, pub_t
 from fluxmq._core.pubsub.retained cimport Retained
 from fluxmq._core.pubsub.topics cimport Topics
 
-# What the broker says of itself ($SYS): no client published it, so no count of what clients publish has it.
+# Whether it is the broker's own status ($SYS): not published by a client, so not counted.
 cdef inline bint of_broker(const pub_t* pub) noexcept:
     return pub.source == NULL and pub.body.topic_length >= 5 and memcmp(pub.body.topic, <const char*>b"$SYS/", 5) == 0
 
@@ -15,7 +15,7 @@ cdef class RetainedStore:
     cdef Ledger ledger
     cdef public uint32_t count_max
     cdef public uint64_t bytes_max
-    # of all namespaces, without what is the broker's own
+    # of all namespaces, without $SYS
     cdef readonly uint64_t count
     cdef readonly uint64_t bytes
     cdef readonly uint64_t refused

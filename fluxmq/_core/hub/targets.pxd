@@ -1,7 +1,7 @@
-"""What the index of topics leads to beside sessions and share groups: queues, bound exchanges, other nodes.
+"""Targets in the topic index besides sessions and share groups: queues, bound exchanges, other nodes.
 
-The index has pointers: what is here is alive while the index knows it. Of a queue it has one entry for each filter,
-whether the queue itself or bindings of amq.topic want it.
+The index stores borrowed pointers, so Targets keeps each target alive while it is indexed. A queue has one index entry
+per filter, whether the filter is the queue's own or comes from bindings of amq.topic.
 """
 from fluxmq._core.memory.ledger cimport Ledger
 from fluxmq._core.memory.message cimport pub_t
@@ -11,16 +11,16 @@ from fluxmq._core.pubsub.trie cimport Trie
 from fluxmq._core.queue.queue cimport Queue
 
 cdef class ExchangeHop:
-    """Bindings of amq.topic to other exchanges: it takes publishes of MQTT clients further."""
+    """Bindings of amq.topic to other exchanges: forwards publishes of MQTT clients to them."""
     cdef readonly Namespace namespace
     cdef int forward(self, pub_t* pub) except -1
 
 cdef class PeerHop:
-    """Another node where somebody wants a topic: it forwards what it is given, once however many filters match."""
-    # pub.body and what it points to are good for this call: who keeps it makes it his own (pub_own). With QoS 1 and 2
-    # it gives what it took to the peer's commit line (Commits.give), so that the publisher's answer waits for that; QoS
-    # 0 has no ticket. Of a publish by AMQP the body is the translation, pub.amqp what was published. What it raises
-    # ends the publisher's connection: a peer that cannot take it gives the position up. It may change subscriptions.
+    """Another node with subscribers to a topic: forwards each message once, however many filters match."""
+    # pub.body and what it points to are valid during this call; to keep them use pub_own. For QoS 1 and 2 forward()
+    # calls Commits.give for the peer's commit line, so that the publisher's answer waits for it; QoS 0 gets no ticket.
+    # For an AMQP publish, body is the translation and pub.amqp the original. An exception ends the publisher's
+    # connection, so a peer that cannot take the message gives up the position instead. May change subscriptions.
     cdef int forward(self, pub_t* pub) except -1
 
 cdef inline Trie trie_of(Namespace namespace):
@@ -29,7 +29,7 @@ cdef inline Trie trie_of(Namespace namespace):
 cdef class Targets:
     cdef Ledger ledger
     cdef readonly dict queues       # Queue -> its filters
-    cdef dict bindings              # Queue -> filter -> [bindings that it is, those that it is wider than]
+    cdef dict bindings              # Queue -> filter -> [bindings equal to the filter, bindings narrower than it]
     cdef dict exchanges             # ExchangeHop -> filter -> bindings
     cdef dict peers                 # PeerHop -> its set of (Namespace, filter)
 

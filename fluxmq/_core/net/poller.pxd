@@ -1,4 +1,4 @@
-"""The turn: wait for sockets, let connections take what arrived, hand the journal its batch, flush what is dirty."""
+"""The turn: wait for sockets, let connections handle input, submit the journal's batch, flush dirty links."""
 from libc.stdint cimport int64_t, uint32_t
 
 from fluxmq._core.hub.hub cimport Hub
@@ -7,24 +7,24 @@ from fluxmq._core.memory.tap cimport Tap
 cdef class Poller:
     cdef readonly Hub hub
     cdef readonly int epoll             # of all sockets
-    cdef int gate                       # what the event loop watches: an epoll that has `epoll` in it
-    cdef int either                     # has `epoll` and the loop's own epoll in it; -1: not known, no turn lingers
+    cdef int gate                       # an epoll that contains `epoll`; the event loop watches it
+    cdef int either                     # contains `epoll` and the loop's own epoll; -1: unknown, no turn lingers
     cdef int loop                       # the loop's own epoll
-    cdef object callbacks               # of the loop, those that wait to be called
-    cdef object ask                     # to be called when linger() is to be called soon
+    cdef object callbacks               # the loop's callbacks that are ready to be called
+    cdef object ask                     # schedules a call of linger()
     cdef bint loop_has_work
-    cdef bint shut                      # the gate: linger() was asked for, or is under way
-    cdef readonly dict connections      # descriptor -> Connection; what keeps them alive
+    cdef bint shut                      # the gate: linger() is scheduled or running
+    cdef readonly dict connections      # descriptor -> Connection; keeps them alive
     cdef readonly dict listeners        # descriptor -> listener object of the edge
-    cdef int timer                      # its descriptor: when to stop lingering
+    cdef int timer                      # descriptor of the timer that ends lingering
     cdef bint time_is_up
     cdef int journal_fd                 # the journal's eventfd, -1 without a journal
-    cdef public int linger_ms           # how long a busy turn waits for more before the event loop gets its turn
-    cdef int linger_off                 # turns that do not wait, because waiting was in vain
+    cdef public int linger_ms           # how long a busy turn waits for more before it returns to the event loop
+    cdef int linger_off                 # number of turns that will not linger, because lingering found nothing
     cdef int64_t now_ns
     cdef object clocks                  # None: the system's, and epoll; else see Poller
-    cdef int64_t slice_ms               # when the last slice of time began, monotonic; 0: none has
-    cdef Tap recording                  # None: nobody records
+    cdef int64_t slice_ms               # start of the current time slice, monotonic; 0: none yet
+    cdef Tap recording                  # None: no recording
 
     cdef int watch(self, int epoll, int op, int fd, uint32_t events, void* mark) except -1
     cdef int turn_to(self, bint lingering) except -1

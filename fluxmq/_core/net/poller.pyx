@@ -1,20 +1,19 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False, embedsignature=True
 """Handle. One epoll for all sockets of a node, itself watched by the event loop as a single descriptor.
 
-The event loop calls turn() when any of them is ready. So a turn costs one Python call whatever the number of ready
+The event loop calls turn() when any socket is ready. So a turn costs one Python call whatever the number of ready
 sockets, and an idle connection costs the loop nothing. While messages keep coming, a turn lingers: it waits for the
-next ones itself, for `linger_ms` in all, because a trip through the event loop costs as much as several messages.
-Whatever involves the cold half (a CONNECT, a task) ends the turn at once. docs/decisions/0001-nested-epoll.md.
+next ones itself, for `linger_ms` in all, because a pass through the event loop costs as much as several messages.
+Work for the cold half (a CONNECT, a task) ends the turn at once. docs/decisions/0001-nested-epoll.md.
 
-What the loop has to do for others (a peer's stream, an HTTP client, a thread that calls) ends it too: a lingering turn
-waits for its sockets or for the loop's own epoll, and not at all while callbacks of the loop wait. The loop's epoll
-must not tell of the sockets then, so what the loop watches is a gate, which is shut while a turn lingers. And it
-lingers in a call of its own, behind everything that was called with it. docs/decisions/0009-lingering-ends.md.
+Other work of the loop (a peer's stream, an HTTP client, a call from a thread) ends the turn too: a lingering turn waits
+for its sockets or for the loop's own epoll, and does not wait at all while callbacks of the loop are ready. The loop's
+epoll must not report the sockets meanwhile, so the loop watches a gate, which is shut while a turn lingers. linger() is
+a separate callback, behind all that were ready with turn(). docs/decisions/0009-lingering-ends.md.
 
     loop's epoll ∋ gate ∋ epoll ∋ sockets        `either` ∋ epoll, loop's epoll
 
-One of ring 0's socket handles: it waits, accepts and stamps the clock; what is done with the bytes is decided by
-Connection and Hub.
+One of ring 0's socket handles: it waits, accepts and sets the clock; Connection and Hub handle the bytes.
 """
 cimport cython
 from cpython.ref cimport PyObject
@@ -65,15 +64,15 @@ cdef extern from "<netinet/in.h>" nogil:
 cdef extern from "<netinet/tcp.h>" nogil:
     int TCP_NODELAY
 
-# Their addresses, in an event, stand for the timer, and for the event loop's epoll.
+# Their addresses identify, in an event, the timer and the event loop's epoll.
 cdef char timer_mark, loop_mark
 
 cdef enum:
     EVENTS_MAX = 512
     LINGER_ROUNDS_MIN = 2
     LINGER_OFF_TURNS = 16
-    ACCEPT_MAX = 256            # of one listener per round, so that a storm does not starve those who are in
-    ACCEPT_MIN = 8              # also of a round that has done enough
+    ACCEPT_MAX = 256            # of one listener per round, so that new connections do not starve existing ones
+    ACCEPT_MIN = 8              # even in a round whose work is used up
 
 cdef inline int64_t milliseconds(const timespec* at) noexcept:
     return <int64_t>at.tv_sec * 1000 + at.tv_nsec // 1000000
@@ -83,8 +82,8 @@ cdef inline int64_t milliseconds(const timespec* at) noexcept:
 cdef class Poller:
     """Handle. hub: the node's. linger_ms: see above; 0 = never.
 
-    clocks: where time is simulated: called for (wall, steady, monotonic) milliseconds. Then there is no epoll: play()
-    is told what is ready, and connections are made with their bytes' ways behind `tls`, no descriptor and no epoll."""
+    clocks: for simulated time: a callable that returns (wall, steady, monotonic) milliseconds. Then there is no epoll:
+    play() gets the ready connections, whose `tls` is an in-memory socket, without a descriptor or an epoll."""
 
     def __cinit__(self, Hub hub not None, int linger_ms=10, object clocks=None):
         self.epoll = self.gate = self.either = self.loop = -1
@@ -105,7 +104,7 @@ cdef class Poller:
         self.watch(self.gate, EPOLL_CTL_ADD, self.epoll, EPOLLIN, NULL)
         if hub.ledger.journal is not None:
             self.journal_fd = hub.ledger.journal.event_fd
-            self.watch(self.epoll, EPOLL_CTL_ADD, self.journal_fd, EPOLLIN, NULL)       # nothing else has no object
+            self.watch(self.epoll, EPOLL_CTL_ADD, self.journal_fd, EPOLLIN, NULL)       # NULL identifies the journal
         self.timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
         if self.timer < 0:
             raise OSError(errno, "timerfd_create")
@@ -131,14 +130,14 @@ cdef class Poller:
             close(self.either)
 
     def fileno(self) -> int:
-        """What the event loop watches. Sockets are in `epoll`."""
+        """The descriptor that the event loop watches."""
         return self.gate
 
     def watch_loop(self, int fd, callbacks not None, ask not None):
-        """Lets turns linger. fd: the epoll in which the event loop waits, and which has fileno() in it; open as long as
-        turn() is called. callbacks: those of the loop that wait to be called, of which only the length is looked at.
-        ask: called to have linger() called soon, behind what waits by then. Without watch_loop no turn lingers, for
-        nobody could say that the loop has something to do."""
+        """Enables lingering. fd: the epoll in which the event loop waits and which contains fileno(); open as long as
+        turn() is called. callbacks: the loop's ready callbacks, of which only the length is read. ask: schedules a call
+        of linger(), behind callbacks ready by then. Without watch_loop no turn lingers, because the poller cannot see
+        whether the loop has work."""
         if self.either >= 0:
             raise UsageError("the loop is watched already")
         self.loop = fd
@@ -165,9 +164,9 @@ cdef class Poller:
         return 0
 
     def add_listener(self, int fd, listener):
-        """fd: a listening, non-blocking socket, the caller's to close. listener: accepted(fd, address) -> Connection |
-        None, where address is the IP address of the other end, 4 or 16 bytes, b"" where there is none; and
-        accept_failed(errno), after which the descriptor is left alone until add_listener is called again."""
+        """fd: a listening, non-blocking socket, which the caller closes. listener: has accepted(fd, address) ->
+        Connection | None, where address is the peer's IP address, 4 or 16 bytes, or b""; and accept_failed(errno),
+        after which nothing is accepted from fd until add_listener is called again."""
         self.watch(self.epoll, EPOLL_CTL_ADD, fd, EPOLLIN, <void*><PyObject*>listener)
         self.listeners[fd] = listener
 
@@ -177,23 +176,23 @@ cdef class Poller:
             epoll_ctl(self.epoll, EPOLL_CTL_DEL, fd, &event)
 
     def adopt(self, Transport connection not None):
-        """Keeps a connection until it is closed."""
+        """Keeps a connection alive until it is closed."""
         self.connections[connection.fd] = connection
 
     @property
     def tap(self) -> Tap | None:
-        """Where all connections are being recorded."""
+        """The tap that records all connections; None: no recording."""
         return self.recording
 
     def record(self, Tap tap):
-        """From now on into `tap`, each connection from its OPENED on (Transport.tell); None: nothing any more."""
+        """Starts a recording into `tap`, of each connection from its OPENED on (Transport.tell); None: stops it."""
         self.recording = tap
         self.hub.node.recording += 1
         self.hub.node.tap = NULL if tap is None else <void*>&tap.tap
 
     def turn(self):
-        """Handles whatever is ready. The event loop calls it when fileno() is readable, the edge after work outside of
-        a turn (Hub.wake). Raises StorageError when the journal has failed."""
+        """Handles everything that is ready. The event loop calls it when fileno() is readable, the edge after work
+        outside of a turn (Hub.wake). Raises StorageError if the journal has failed."""
         cdef bint lingers = False
         self.hub.in_turn = True
         self.hub.woken = False
@@ -204,7 +203,7 @@ cdef class Poller:
                     self.linger_off -= 1
                 else:
                     lingers = True
-                    self.turn_to(True)      # or the loop would call turn() before linger()
+                    self.turn_to(True)      # otherwise the loop would call turn() before linger()
                     self.ask()
         finally:
             if lingers:
@@ -213,8 +212,8 @@ cdef class Poller:
                 self.leave_turn()
 
     def linger(self):
-        """Further rounds, until the time is up, somebody else has something to do, or nothing comes. The loop calls it
-        when turn() has asked for it. As turn()."""
+        """Further rounds, until the time is up, the loop has other work, or nothing arrives. The loop calls it after
+        turn() has scheduled it. Raises as turn()."""
         cdef int found = 0
         if not self.shut:
             return
@@ -230,19 +229,19 @@ cdef class Poller:
                     break
                 found += 1
             if found < LINGER_ROUNDS_MIN and not self.hub.cold and not self.loop_has_work:
-                self.linger_off = LINGER_OFF_TURNS      # too quiet for it
+                self.linger_off = LINGER_OFF_TURNS      # too little traffic to linger
         finally:
             self.turn_to(False)
             self.leave_turn()
 
     cdef bint may_linger(self) except -1:
-        """Whether nobody else is known to wait for the loop."""
+        """Whether the loop has no other known work."""
         return (self.either >= 0 and self.linger_ms != 0 and not self.hub.cold and self.hub.awaited == 0
                 and len(self.callbacks) == 0)
 
     cdef int turn_to(self, bint lingering) except -1:
-        """Who is told of the sockets: `either`, or the loop. Nothing is taken out and put back, for then the kernel
-        would look at every socket (decision 0009)."""
+        """Selects which epoll reports the sockets: `either` or the loop's. Only event masks change: to remove and add
+        `epoll` would make the kernel poll every socket (decision 0009)."""
         cdef uint32_t here = EPOLLIN if lingering else 0
         self.shut = lingering
         self.watch(self.gate, EPOLL_CTL_MOD, self.epoll, EPOLLIN - here, NULL)
@@ -262,8 +261,8 @@ cdef class Poller:
         return 0
 
     def play(self, list ready not None, bint journal) -> int:
-        """A turn of one round where time is simulated. ready: [(connection, epoll events)]; journal: its writer has
-        something to say. Returns how many connections went on with what waited in them. Raises as turn()."""
+        """A turn of one round under simulated time. ready: [(connection, epoll events)]; journal: its eventfd is ready.
+        Returns how many connections resumed (go_on). Raises as turn()."""
         cdef Transport connection
         if self.clocks is None:
             raise UsageError("play() is for a poller with clocks of its own")
@@ -283,12 +282,12 @@ cdef class Poller:
     cdef int leave_turn(self) except -1:
         self.hub.in_turn = False
         if self.hub.has_work() or self.hub.ledger.news or self.hub.deferred_publishes:
-            self.hub.touch()            # resumed by the last flush, or not done: their turn comes after the others'
+            self.hub.touch()            # connections resumed by the last flush, or not finished, need another turn
         return 0
 
     cdef void set_timer(self) noexcept:
-        """The end of lingering is an event among the others: a timeout in each wait would program the processor's timer
-        for each, and that costs more than a message does."""
+        """Starts the timer whose event ends lingering. A timeout in each epoll_wait would program the processor's timer
+        each time, which costs more than a message."""
         cdef itimerspec when
         memset(&when, 0, sizeof(when))
         when.it_value.tv_sec = self.linger_ms // 1000
@@ -297,7 +296,7 @@ cdef class Poller:
         timerfd_settime(self.timer, 0, &when, NULL)
 
     cdef int round(self) except -1:
-        """Returns how many descriptors were ready, the timer apart, and how many connections went on."""
+        """Returns how many descriptors were ready, without the timer, plus how many connections resumed (go_on)."""
         cdef epoll_event[EVENTS_MAX] events
         cdef int n
         cdef int i
@@ -319,7 +318,7 @@ cdef class Poller:
                 self.time_is_up = True
                 quiet += 1
                 continue
-            # Closed connections stay in hub.closed until the end of the round, so the pointer is good.
+            # hub.closed keeps closed connections until the end of the round, so the pointer is valid.
             target = <object><PyObject*>events[i].data.ptr
             if isinstance(target, Transport):
                 (<Transport>target).on_event(events[i].events)
@@ -335,7 +334,7 @@ cdef class Poller:
         return self.share(ready)
 
     cdef int share(self, int ready) noexcept:
-        """Divides a round among those who have something to do in it."""
+        """Divides the work of a round into shares for the connections that have something to do."""
         cdef node_t* node = self.hub.node
         cdef uint64_t takers = <uint64_t>ready + <uint64_t>len(self.hub.resumed)
         node.work_round = node.work + WORK_ROUND
@@ -344,8 +343,8 @@ cdef class Poller:
         return 0
 
     cdef int go_on(self) except -1:
-        """Those who wait for their turn, in the order in which they began to, until the round has done enough: one at
-        least, and each once at most. Returns how many."""
+        """Resumes waiting connections, first come first served, until the work of the round is used up: at least one,
+        and each at most once. Returns how many."""
         cdef Transport connection
         cdef int served = 0
         cdef int seen = 0
@@ -357,7 +356,7 @@ cdef class Poller:
                 break
             seen += 1
             if connection.greedy and connection.served == self.hub.node.turn:
-                later.append(connection)        # it had its share of this round
+                later.append(connection)        # it was served in this round already
                 continue
             served += 1
             connection.go_on()
@@ -365,7 +364,7 @@ cdef class Poller:
         return served
 
     cdef int end_turn(self) except -1:
-        """Returns how many connections went on with what waited in them."""
+        """Returns how many connections resumed (go_on)."""
         cdef Transport connection
         cdef int served = 0
         if self.hub.disk.throttled:
@@ -374,15 +373,15 @@ cdef class Poller:
             served = self.go_on()
         if self.hub.due:
             served += self.hub.replay_retained()
-        # Once the journal has failed, journal_turn tells; here connections go on until the node stops.
+        # journal_turn reports a failed journal; connections go on here until the node stops.
         self.hub.pump_queues()
         if self.hub.commits.moved:
-            self.hub.release()          # another line than the journal has decided something
+            self.hub.release()          # another line than the journal has decided positions
         if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
             self.hub.ledger.submit()
         self.flush_dirty()
         if self.hub.ledger.journal is not None and self.hub.ledger.journal.status != JOURNAL_FAILED:
-            self.hub.ledger.submit()    # what a flush took from a queue is recorded too; nobody else would ask
+            self.hub.ledger.submit()    # records of deliveries that a flush took from queues; no other turn may come
         self.hub.commits.end_turn()
         if self.hub.closed:
             for connection in self.hub.closed:
@@ -392,10 +391,10 @@ cdef class Poller:
         return served
 
     cdef int flush_dirty(self) except -1:
-        """One send per dirty link; what a drained link takes from its queue is sent in the same pass."""
+        """One send per dirty link; messages that a drained link takes from its queue are sent in the same pass."""
         cdef link_t* link
         cdef object owner
-        cdef int left = 1000000         # a bound, not a policy: each flush either empties a link or blocks it
+        cdef int left = 1000000         # safety bound: each flush either empties a link or blocks it
         while self.hub.node.dirty != NULL and left:
             link = <link_t*>self.hub.node.dirty
             self.hub.node.dirty = <void*>link.next_dirty
@@ -409,7 +408,7 @@ cdef class Poller:
         return 0
 
     def accept_ready(self, listener):
-        # One listener may have several sockets (IPv4 and IPv6), and the event does not say which.
+        # One listener may have several sockets (IPv4 and IPv6); the event does not identify the socket.
         for fd in [fd for fd, known in self.listeners.items() if known is listener]:
             self.accept_from(fd, listener)
 
@@ -440,16 +439,16 @@ cdef class Poller:
         return 0
 
     cdef int journal_turn(self) except -1:
-        """A batch is durable: lets go what waited for it. The next one is handed over, in the middle of a turn: what
-        queues have settled in it is recorded at the end of their pump, and belongs with what is recorded already (a
-        dead letter, the other half of a transaction)."""
+        """A batch is durable: releases what waited for it, and submits the next one. This happens in the middle of a
+        turn, so queues are pumped first: what they have settled is recorded only by their pump, and belongs in one
+        batch with records already made (a dead letter, the other half of a transaction)."""
         self.hub.pump_queues()
         self.hub.ledger.poll()
         self.hub.release()
         return 0
 
     cdef int resume_throttled(self) except -1:
-        """The disk, or a checkpoint, has caught up: who was not read because of it is read again."""
+        """The disk, or a checkpoint, has caught up: resumes the connections paused because of it."""
         cdef Transport connection
         if self.hub.disk.has_eased():
             waiting = self.hub.disk.throttled[:]
@@ -459,8 +458,8 @@ cdef class Poller:
         return 0
 
     def begin_slice(self):
-        """A slice of time begins, for what a namespace may publish in a second: who was not read because of that is
-        read again. By Hub.mono_ms; called a few times a second."""
+        """Begins a time slice for the publish rate of namespaces: renews their budgets and resumes the connections that
+        had to wait. Measured by Hub.mono_ms; called a few times a second."""
         cdef Namespace namespace
         cdef Transport connection
         cdef int64_t now = self.hub.node.mono_ms
@@ -474,7 +473,7 @@ cdef class Poller:
                     connection.resume_from(PAUSE_RATE)
 
     def sweep(self) -> list:
-        """Looks at every connection's clock. Returns [(connection, why)] of who must end, see Connection.tick."""
+        """Checks the timeouts of all connections. Returns [(connection, why)] for those to end, see Connection.tick."""
         cdef Transport connection
         self.stamp()
         late = []
