@@ -14,8 +14,8 @@ __all__ = ["Namespaces"]
 
 @cython.final
 cdef class Namespaces(dict):
-    """Machine. name -> Namespace, and "/" from the beginning. ledger, retained: the node's. route_entries, seed: as of
-    the hub."""
+    """Machine. name -> Namespace; contains "/" from the start. ledger, retained: the node's. route_entries, seed: as
+    for Hub."""
 
     def __cinit__(self, Ledger ledger not None, RetainedStore retained not None, uint32_t route_entries, uint64_t seed):
         cdef Namespace root = ledger.commits.root
@@ -29,11 +29,11 @@ cdef class Namespaces(dict):
         self[root.name] = root
 
     def __init__(self, *_):
-        """What dict.__init__ would take for entries is for __cinit__."""
+        """Keeps the arguments of __cinit__ away from dict.__init__."""
 
     def add(self, bytes name not None, bint kept=False) -> Namespace:
-        """The namespace of this name, made and recorded if it is not there, and open. name: UTF-8, at most 255 bytes.
-        kept: an operator makes it."""
+        """Opens and returns the namespace with this name; creates and records it if needed. name: UTF-8, at most 255
+        bytes. kept: an operator creates it."""
         cdef Namespace made = self.get(name)
         if made is not None:
             if kept and not made.kept:
@@ -56,8 +56,8 @@ cdef class Namespaces(dict):
         return made
 
     def end(self, Namespace namespace not None):
-        """It is no more, and recorded so. What it had has ended before: its sessions, groups, queues and exchanges are
-        their owners' to end. What it retained goes with it."""
+        """Ends a namespace, and records that. The caller has ended its sessions, groups, queues and exchanges before.
+        Its retained messages are removed here."""
         self.forget(namespace)
         self.ledger.commits.local.name_namespace(namespace.number, None)
         self.changed.add(namespace.number)
@@ -65,7 +65,7 @@ cdef class Namespaces(dict):
             self.ledger.write(RECORD_NAMESPACE, namespace.number.to_bytes(8, "big") + ENDED)
 
     cdef int forget(self, Namespace namespace) except -1:
-        """Nobody finds it any more, and the view will forget what it retained."""
+        """Removes it from the index; the next checkpoint deletes its retained messages from the view."""
         cdef Topics topics = <Topics>namespace.topics
         self.retained.forget_all(topics)
         self.ended_topics.append(topics)
@@ -73,9 +73,9 @@ cdef class Namespaces(dict):
         return 0
 
     def learn(self, Line line not None, uint64_t number, bytes record not None):
-        """A record or a row of the view says what a number means in a line (Namespace.record). Of the journal: the node
-        has it then, or has it no more. Nothing is recorded there, and unless an operator made it, it is not open until
-        the configuration says so. Raises CorruptError."""
+        """Applies a record or a row of the view that defines a namespace number of a line (Namespace.record). For the
+        journal the namespace is created or removed, without a new record; unless an operator created it, it stays
+        closed until the configuration names it. Raises CorruptError."""
         cdef Namespace known
         cdef bytes name
         name, kept = read_namespace(record)
@@ -84,7 +84,7 @@ cdef class Namespaces(dict):
             if known is not None and line.number == 0:
                 self.forget(known)
             line.name_namespace(number, None)
-        elif number in line.namespaces:             # it is known, or it has ended later
+        elif number in line.namespaces:             # known, or ended by a later record
             known = line.namespaces[number]
             if known is not None and known.name != name:
                 raise CorruptError(f"namespace {number} has two names: {known.text!r} and "
@@ -104,8 +104,7 @@ cdef class Namespaces(dict):
                 known.kept = known.open = True
 
     def take_changes(self) -> dict:
-        """number -> Namespace.record, or ENDED, of those that changed since the last call: for a
-        checkpoint."""
+        """number -> Namespace.record, or ENDED, of namespaces changed since the last call: for a checkpoint."""
         cdef Line line = self.ledger.commits.local
         changed, self.changed = self.changed, set()
         found = {number: line.namespaces[number] for number in changed}
@@ -124,6 +123,6 @@ cdef class Namespaces(dict):
         return found
 
     def expire_retained(self) -> int:
-        """Forgets retained messages whose expiry has passed; returns how many."""
+        """Removes expired retained messages; returns how many."""
         cdef Namespace namespace
         return sum([self.retained.expire(namespace.topics) for namespace in self.values()])

@@ -87,7 +87,7 @@ cdef uint8_t* put_entry(uint8_t* at, msg_t* msg, uint64_t sequence, uint16_t pac
 
 
 cdef int need_message(msg_t* msg, list puts) except -1:
-    """The view must have every message that a session in it names."""
+    """Adds a message to `puts` unless the view has it: every message that a stored session names must be there."""
     if msg != NULL and not msg.stored:
         puts.append((message_key(msg.id), message_value(&msg.body, msg.qos)))
         msg.stored = 1
@@ -128,7 +128,7 @@ def export_session(Session session not None, bytes head not None) -> list:
     cdef uint8_t* begin
     for i in range(slots_end):
         slot = &session.slots[i]
-        if slot.packet_id and slot.sequence:    # what a queue gave is the queue's to keep
+        if slot.packet_id and slot.sequence:    # without a sequence it belongs to a queue, which stores it
             slots += 1
             size += ENTRY_BYTES + (4 * min(slot.ids.count, 255) if slot.ids != NULL else 0)
             need_message(slot.msg, puts)
@@ -143,7 +143,7 @@ def export_session(Session session not None, bytes head not None) -> list:
     memcpy(at, <const char*>head, len(head))
     at += len(head)
     at = put_u64(at, session.sequence_last)
-    # From the view on nobody knows which of those that may be in use were.
+    # The view does not store which identifiers of the reserved range were used: continue behind the whole range.
     at = put_u16(at, session.packet_id_kept if session.keeps_packet_id(session.packet_id_last) else
                  session.packet_id_last)
     at = put_u32(at, slots)
@@ -166,8 +166,8 @@ def export_session(Session session not None, bytes head not None) -> list:
 
 
 def session_entries(bytes value not None) -> list:
-    """[(message, begin, end, which)] of a session's value: the number of each message that it names (0: released),
-    where its entry stands, and whether in the window (0) or in line (1). Raises CorruptError."""
+    """[(message, begin, end, which)] of a session's value: the number of each message that it names (0: released), the
+    place of its entry, and whether it is in the window (0) or queued (1). Raises CorruptError."""
     cdef list found = []
     cdef Py_ssize_t at = 5 + len(Loader.head_of(value)) + 10
     cdef Py_ssize_t begin
@@ -183,7 +183,7 @@ def session_entries(bytes value not None) -> list:
 
 
 def session_without(bytes value not None, missing not None) -> bytes:
-    """A session's value without the entries of these messages: for a repair that has lost them. Raises CorruptError."""
+    """A session's value without the entries of these messages, for a repair that lost them. Raises CorruptError."""
     cdef list entries = session_entries(value)
     cdef Py_ssize_t at = 5 + len(Loader.head_of(value)) + 10
     parts = [value[:at]]
@@ -196,7 +196,7 @@ def session_without(bytes value not None, missing not None) -> bytes:
 
 
 def export_retained(Hub hub not None) -> tuple:
-    """(puts, deletes) for the view, of retained messages that changed since the last call."""
+    """(puts, deletes) for the view: retained messages changed since the last call."""
     cdef Retained kept
     cdef Topics space
     puts, deletes = [], []
@@ -211,14 +211,14 @@ def export_retained(Hub hub not None) -> tuple:
 
 
 def export_namespaces(Hub hub not None) -> list:
-    """[(key, value)] for the view, of namespaces that were made or ended since the last call."""
+    """[(key, value)] for the view: namespaces created or ended since the last call."""
     return [(namespace_key(number), said) for number, said in hub.namespaces.take_changes().items()]
 
 
 # -------------------------------------------------------------------- load
 
 cdef msg_t* read_message(Cursor* c, uint64_t number, bint stored) except NULL:
-    """Reads expires_at … payload. The bytes were checksummed: a short one is a file of another make."""
+    """Reads expires_at … payload. The checksum was verified before, so a short value has an unknown format."""
     cdef body_t body
     cdef uint64_t expires_at
     cdef uint16_t topic_length
@@ -265,8 +265,8 @@ cdef ids_t* read_ids(Cursor* c, uint8_t n) except? NULL:
 cdef class Loader:
     """Machine. Rebuilds sessions and retained messages at start: first the view's values, then the journal's batches.
 
-    hub: fresh. line: of which the records are. on_cold: called with (kind, session number, body) for the records that
-    the cold half wrote; for SESSION it must make the Session and put it into `sessions`.
+    hub: empty. line: source of the records. on_cold: called with (kind, session number, body) for records of the cold
+    half; for SESSION it must create the Session and put it into `sessions`.
     """
 
     def __init__(self, Hub hub not None, on_cold, Line line=None):
@@ -290,7 +290,7 @@ cdef class Loader:
         self.message_last = max(self.message_last, number)
 
     def add_namespace(self, bytes rest not None, bytes value not None):
-        """rest: of the key, behind its first byte."""
+        """rest: the key without its first byte."""
         if len(rest) != 8:
             raise CorruptError("the key of a namespace is not as long as a number")
         self.hub.namespaces.learn(self.line, int.from_bytes(rest, "big"), value)
@@ -314,7 +314,7 @@ cdef class Loader:
             namespace, topic = self.hub.namespaces.add(key[3:3 + size] or ROOT), key[3 + size:]
             self.stale_keys.append(key)
         if namespace is None:
-            return              # it ended when the view was written
+            return              # the namespace had ended when the view was written
         self.hub.retained.put(<Topics>namespace.topics, topic, kept)
         if key[:1] != b"t":
             (<Topics>namespace.topics).retained_dirty.add(topic)
@@ -332,7 +332,7 @@ cdef class Loader:
         return value[5:5 + n]
 
     def fill_session(self, Session session not None, bytes value not None):
-        """Window, line and inbound identifiers of a session from its value; every message was added before."""
+        """Restores window, queue and inbound identifiers of a session; all its messages must have been added before."""
         cdef Cursor c
         cdef uint32_t n, i
         cdef uint16_t packet_id = 0
@@ -352,7 +352,7 @@ cdef class Loader:
         for i in range(n):
             take_u16(&c, &packet_id)
             session.mark_received(packet_id, True)
-        session.packet_id_last = session.packet_id_kept = packet_id_last    # restored slots have moved it
+        session.packet_id_last = session.packet_id_kept = packet_id_last    # restore_slot has changed it
         self.sessions[session.number] = session
 
     cdef int fill_entry(self, Session session, Cursor* c) except -1:
@@ -422,7 +422,7 @@ cdef class Loader:
             return 0
         session = self.sessions.get(number)
         if session is None:
-            return 0                # it ended later in the journal, and the view knows that already
+            return 0                # the view knows already that a later record ends the namespace
         if kind == RECORD_RECEIVED or kind == RECORD_COMPLETED:
             if not take_u16(&c, &packet_id):
                 raise CorruptError(f"a record of kind {kind} is too short")
@@ -482,7 +482,7 @@ cdef class Loader:
         return 0
 
     cdef int apply_retained(self, const uint8_t* at, const uint8_t* end, bint named) except -1:
-        """named: a record of an earlier version, which has the namespace's name."""
+        """named: a record of an earlier version, with the name of the namespace instead of its number."""
         cdef Cursor c
         cdef body_t body
         cdef uint64_t number = 0
@@ -512,7 +512,7 @@ cdef class Loader:
 
     cdef int add_target(self, Session session, msg_t* msg, uint64_t sequence, uint16_t packet_id, uint8_t first,
                         ids_t* ids) except -1:
-        """Puts a message where the record says: in flight under its identifier, or at the end of the line."""
+        """Adds a message as recorded: in flight under its packet identifier, or at the end of the session's queue."""
         cdef slot_t* slot
         if packet_id == 0:
             session.restore_queued(msg, first, ids, sequence)
@@ -561,15 +561,15 @@ cdef class Loader:
         return NULL
 
     def orphans(self) -> list:
-        """Numbers of messages that the view has and no session needs: what a crash left between two checkpoints."""
+        """Numbers of messages in the view that no session needs: left by a crash between two checkpoints."""
         cdef MessageHold hold
         return [number for number, hold in self.messages.items() if (<MessageHold>hold).msg.refs == 1]
 
     def let_go(self):
-        """No record that follows names a message that came before."""
+        """Releases all loaded messages: no record that follows names an earlier one."""
         self.messages.clear()
 
     def finish(self):
-        """The journal is replayed: lets go of what only the loading needed; call after `orphans`."""
+        """The journal is replayed: releases what only loading needed; call after `orphans`."""
         self.let_go()
         self.hub.ledger.message_last = self.message_last

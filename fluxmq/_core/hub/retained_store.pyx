@@ -17,7 +17,7 @@ cdef class RetainedStore:
         self.bytes_max = 1 << 30
 
     cdef int retain(self, pub_t* pub) except -1:
-        """Keeps, replaces or clears the retained message of a topic, [MQTT-3.3.1-5] [MQTT-3.3.1-6]."""
+        """Stores, replaces or clears the retained message of a topic, [MQTT-3.3.1-5] [MQTT-3.3.1-6]."""
         cdef bytes topic = (<const char*>pub.body.topic)[:pub.body.topic_length]
         cdef bint volatile = of_broker(pub)
         cdef Topics topics = <Topics>pub.topics
@@ -47,7 +47,7 @@ cdef class RetainedStore:
         return 0
 
     def put(self, Topics topics not None, bytes topic not None, Retained kept):
-        """At start, from disk: keeps a message, or clears the topic (None). Nothing is recorded."""
+        """At start, from disk: stores a message, or clears the topic (None). Nothing is recorded."""
         cdef Retained former = topics.retained.pop(topic)
         if former is not None:
             self.change_counts(topics, former, -1)
@@ -57,14 +57,14 @@ cdef class RetainedStore:
             self.change_counts(topics, kept, 1)
 
     cdef bint lacks_room(self, const body_t* body, Retained former) noexcept:
-        """Whether more would be retained than may be with this in the place of the former; None: as a new one."""
+        """Whether the node's limits would be exceeded with this message in place of the former one (None: as new)."""
         cdef bint counted = former is not None and not former.volatile
         cdef uint64_t freed = body_bytes(&former.msg.body) if counted else 0
         return (not counted and self.count >= self.count_max
                 or self.bytes + body_bytes(body) - freed > self.bytes_max)
 
     cdef bint namespace_is_full(self, pub_t* pub):
-        """Whether what its namespace keeps would be more than may be with this retained: in the place of the former."""
+        """Whether the namespace's byte limit would be exceeded with this message in place of the former one."""
         cdef Topics topics = <Topics>pub.topics
         cdef Retained former
         cdef int64_t size
@@ -80,7 +80,7 @@ cdef class RetainedStore:
         return 1
 
     cdef int change_counts(self, Topics topics, Retained kept, int64_t sign) except -1:
-        """sign: 1, it is in the tree now; -1, it is no more. What the broker says of itself ($SYS) has no bounds."""
+        """sign: 1, added to the tree; -1, removed from it. $SYS topics are not counted."""
         cdef uint64_t size = body_bytes(&kept.msg.body)
         topics.retained_expiring += sign * (kept.msg.body.expires_at != 0)
         if kept.volatile:
@@ -93,7 +93,7 @@ cdef class RetainedStore:
         return 0
 
     cdef int forget_all(self, Topics topics) except -1:
-        """Its namespace has ended; the view will forget what it retained."""
+        """The namespace has ended: removes its messages; the next checkpoint deletes them from the view."""
         for topic, value in list(topics.retained):
             self.change_counts(topics, <Retained>value, -1)
             topics.retained.pop(topic)
@@ -101,7 +101,7 @@ cdef class RetainedStore:
         return 0
 
     def expire(self, Topics topics not None) -> int:
-        """Forgets messages whose expiry has passed; returns how many."""
+        """Removes expired messages; returns how many."""
         cdef Retained kept
         if topics.retained_expiring == 0:
             return 0
@@ -110,6 +110,6 @@ cdef class RetainedStore:
         for topic in expired:
             kept = topics.retained.pop(topic)
             self.change_counts(topics, kept, -1)
-            # No record: the message carries its own end, replay drops it by the clock.
+            # No record is needed: the stored message has its expiry, and a restart drops it by the clock.
             topics.retained_dirty.add(topic)
         return len(expired)

@@ -41,9 +41,9 @@ cdef class Targets:
         self.peers = {}
 
     def add_queue(self, Queue queue not None, filters):
-        """Puts a queue into the index under its filters (bytes, valid): what matches any of them is appended, once.
+        """Indexes a queue under its filters (bytes, valid): a publish that matches any of them is appended once.
 
-        A queue that is there already has these instead of its former ones; its bindings stay."""
+        If the queue is indexed already, these replace its former filters; its bindings stay."""
         cdef tuple former = self.queues.get(queue, ())
         self.queues[queue] = tuple(filters)
         for filter in former:
@@ -52,7 +52,7 @@ cdef class Targets:
             self.index_queue(queue, filter)
 
     def remove_queue(self, Queue queue not None):
-        """With its bindings."""
+        """Removes a queue from the index, with its bindings."""
         cdef tuple filters = self.queues.pop(queue)
         queue.bindings = 0
         queue.patterns = []
@@ -61,12 +61,12 @@ cdef class Targets:
         queue.end()
 
     def bind_queue(self, Queue queue not None, bytes binding_key not None):
-        """A queue that has been added is bound to amq.topic: what MQTT clients publish to a topic that the key matches
-        is appended to it, and their acknowledgements wait for that. As often as it is bound it must be unbound."""
+        """Binds an added queue to amq.topic: MQTT publishes to a topic that the key matches are appended to it, and
+        their acknowledgements wait for that. Bindings are counted: each needs its own unbind_queue."""
         found = filter_of(binding_key)
         queue.bindings += 1
         if found is None:
-            return                          # no topic can match it
+            return                          # no MQTT topic can match the key
         counts = self.bindings.setdefault(queue, {}).setdefault(found[0], [0, 0])
         counts[found[1] != b""] += 1
         if found[1]:
@@ -74,7 +74,7 @@ cdef class Targets:
         self.index_queue(queue, found[0])
 
     def unbind_queue(self, Queue queue not None, bytes binding_key not None):
-        """The end of one bind_queue. Raises UsageError when there was none."""
+        """Reverts one bind_queue. Raises UsageError if there was none."""
         found = filter_of(binding_key)
         counts = None if found is None else self.bindings.get(queue, {}).get(found[0])
         if queue.bindings == 0 or (found is not None and (counts is None or not counts[found[1] != b""])):
@@ -92,7 +92,7 @@ cdef class Targets:
         self.index_queue(queue, found[0])
 
     cdef int index_queue(self, Queue queue, bytes filter) except -1:
-        """Puts one filter of a queue into the trie or takes it out, as it is wanted now."""
+        """Adds one filter of a queue to the trie, or removes it if neither the queue nor a binding uses it any more."""
         self.ledger.node.work += WORK_SUBSCRIPTION
         cdef list counts = (<dict>self.bindings.get(queue, {})).get(filter, [0, 0])
         cdef const uint8_t* at = <const uint8_t*><const char*>filter
@@ -105,8 +105,8 @@ cdef class Targets:
         return 0
 
     def bind_exchange(self, ExchangeHop hop not None, bytes binding_key not None):
-        """What MQTT clients publish to a topic that the key may match goes to the hop too, which finds out whether it
-        does. As often as it is bound it must be unbound."""
+        """Sends MQTT publishes whose topic may match the key to the hop too, which checks whether it does. Bindings are
+        counted: each needs its own unbind_exchange."""
         cdef dict counts = self.exchanges.setdefault(hop, {})
         cdef bytes filter
         found = filter_of(binding_key)
@@ -118,7 +118,7 @@ cdef class Targets:
                                      HOP_EXCHANGE * SUB_KIND_UNIT)
 
     def unbind_exchange(self, ExchangeHop hop not None, bytes binding_key not None):
-        """The end of one bind_exchange."""
+        """Reverts one bind_exchange."""
         cdef dict counts = self.exchanges[hop]
         cdef bytes filter
         found = filter_of(binding_key)
@@ -131,8 +131,8 @@ cdef class Targets:
             trie_of(hop.namespace).remove(<const uint8_t*><const char*>filter, len(filter), <void*>hop)
 
     def add_peer(self, PeerHop peer not None, bytes filter not None, Namespace namespace=None) -> bool:
-        """Somebody on another node wants what matches a filter (valid, without `$share/…/`): what is published here
-        goes to the peer too. namespace: None is "/". True: it is new. The hub keeps the peer until its last filter is
+        """Another node has subscribers to a filter (valid, without `$share/…/`): matching publishes are forwarded to
+        the peer. namespace: None is "/". True: the filter is new. The hub keeps the peer alive until its last filter is
         removed."""
         cdef set filters = self.peers.setdefault(peer, set())
         if namespace is None:
@@ -142,7 +142,7 @@ cdef class Targets:
                                       HOP_PEER * SUB_KIND_UNIT) == 1
 
     def remove_peer(self, PeerHop peer not None, bytes filter=None, Namespace namespace=None) -> bool:
-        """Nobody there wants it any more; filter None: nothing at all. True: something was there."""
+        """The other node has no subscribers to the filter any more (filter None: to any). True: one was removed."""
         cdef set filters = self.peers.get(peer, set())
         cdef bytes each
         cdef tuple wanted = (self.ledger.commits.root if namespace is None else namespace, filter)

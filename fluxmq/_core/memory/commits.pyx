@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
-"""Machine. Lines, tickets, and who waits for them. See memory/commits.pxd.
+"""Machine. Lines, tickets, and the waits for them. See memory/commits.pxd.
 
-A ring is released from its front. Who is entered for a position that was decided already, or for an older one than the
-ring's last, leaves with what stands before it: later than it might, and never too early.
+A ring is released from its front. A wait for a position that is decided already, or is older than that of the ring's
+last wait, is released after those before it: later than possible, but never too early.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -22,7 +22,7 @@ __all__ = ["Commits", "Line", "Waiter"]
 
 cdef enum:
     GATHER_BYTES_MIN = 4096
-    GIVEN_UP_MAX = 1024             # ranges remembered of one line; a line gives up when its leader or peer changes
+    GIVEN_UP_MAX = 1024             # ranges kept per line; a line gives up when its leader or peer changes
 
 
 cdef class Waiter:
@@ -42,7 +42,7 @@ cdef void entry_free(entry_t* entry) noexcept:
 
 
 cdef void let_go(held_t* held) noexcept:
-    """Nobody will release it: the node has stopped before its line decided."""
+    """Drops a wait that will not be released: the node stopped before its line decided."""
     cdef entry_t* entry
     if held.kind == HELD_ENTRY:
         entry = <entry_t*>held.object
@@ -61,10 +61,10 @@ cdef void let_go(held_t* held) noexcept:
 
 
 @cython.final
-@cython.no_gc_clear             # what waits is given back while it is deallocated
+@cython.no_gc_clear             # deallocation drops the waits, which needs the fields
 cdef class Line:
-    """Handle. A source of commits other than the node's own journal is driven from outside: what was given to it leaves
-    with `submit`, and `commit` or `give_up` say what became of it."""
+    """Handle. Lines other than the node's journal are driven from outside: `submit` takes the changes given so far,
+    `commit` and `give_up` report their outcome."""
 
     def __dealloc__(self):
         cdef held_t held
@@ -95,19 +95,19 @@ cdef class Line:
         at[0] = kind
         put_u32(at + 1, length)
         self.gather_length = end
-        self.given = True               # also what nobody waits for goes with the next submit
+        self.given = True               # the next submit includes it even if nothing waits for it
         return at + RECORD_HEADER_BYTES
 
     def namespace(self, uint64_t number) -> Namespace | None:
-        """Whose number this is in records of the line; None: that of one that has ended. Raises CorruptError for a
-        number that no record gave."""
+        """The namespace with this number in records of the line; None: it has ended. Raises CorruptError for a number
+        that no record has defined."""
         try:
             return self.namespaces[number]
         except KeyError:
             raise CorruptError(f"namespace {number} has no name in line {self.name!r}") from None
 
     def name_namespace(self, uint64_t number, Namespace namespace):
-        """Records name the namespace so from now on; None: it has ended, and its number is nobody's for ever."""
+        """Defines a number that records use for the namespace; None: it has ended, and the number is not reused."""
         former = self.namespaces.get(number)
         if former is not None:
             self.namespace_numbers.pop(former, None)
@@ -120,7 +120,7 @@ cdef class Line:
 
     cdef uint64_t newest(self) noexcept:
         if self.journal is not None:
-            # What gathers may be empty, and may stay so: it is not handed over then.
+            # The gathering batch may be empty; an empty one is never submitted.
             return self.journal.gathering if self.journal.gather.records else self.journal.gathering - 1
         return self.at if self.given else self.at - 1
 
@@ -161,30 +161,31 @@ cdef class Line:
         if upto >= self.at:
             raise UsageError(f"line {self.name!r} has not submitted position {upto}: the next one is {self.at}")
         if upto <= self.decided:
-            return 0                # told twice
+            return 0                # reported before
         self.decided = upto
         return (<Commits>self.commits).moved_on(self) if self.commits != NULL else 0
 
     @property
     def committed(self) -> int:
-        """All up to this position is committed, or was given up."""
+        """Everything up to this position is committed or given up."""
         return self.done()
 
     @property
     def waiting(self) -> int:
-        """How many waits stand in its ring."""
+        """Number of waits in its ring."""
         return self.held_count
 
     def give(self) -> int:
-        """Something is given to it, now: its position, for which whoever compares marks waits. Raises UsageError when
-        the line is closed."""
+        """Gives a change to the line and moves the mark: returns its position. Raises UsageError if the line is
+        closed."""
         if self.commits == NULL:
             raise UsageError(f"line {self.name!r} is of a node that has ended")
         return (<Commits>self.commits).give(self)
 
     def submit(self) -> tuple:
-        """What was given since the last submit is on its way, as one: (position, records), the latter for
-        `journal_format.iter_records`. (0, b""): nothing was given. At the end of a turn, when queues were pumped."""
+        """Takes everything given since the last submit as one batch: (position, records), the latter for
+        `journal_format.iter_records`; (0, b""): nothing was given. Call it at the end of a turn, after queues were
+        pumped."""
         if not self.given:
             return 0, b""
         records = PyBytes_FromStringAndSize(<char*>self.gather, self.gather_length)
@@ -194,13 +195,13 @@ cdef class Line:
         return self.at - 1, records
 
     def commit(self, uint64_t upto):
-        """All up to this position is committed, but for what was given up. Raises UsageError when it was never
+        """Everything up to this position is committed, except what was given up. Raises UsageError if it was never
         submitted."""
         self.decide(upto)
 
     def give_up(self, str why not None, uint64_t upto=0):
-        """All that is not decided up to a position (0: whatever was given so far) will not be committed here. why: for
-        whoever waited, as a person may read it. Raises UsageError when it was never submitted."""
+        """Gives up everything undecided up to a position (0: everything given so far). why: the reason, shown to
+        clients and users. Raises UsageError if the position was never submitted."""
         cdef uint64_t first = self.decided + 1
         if upto == 0:
             self.submit()
@@ -215,7 +216,7 @@ cdef class Line:
         self.decide(upto)
 
     def close(self, str why not None):
-        """Gives up what is not decided; it takes nothing from now on."""
+        """Gives up what is undecided; the line accepts nothing from now on."""
         if self.number == 0:
             raise UsageError("line 0 is the journal and stays")
         self.give_up(why)
@@ -225,7 +226,7 @@ cdef class Line:
 @cython.final
 @cython.no_gc_clear
 cdef class Commits:
-    """Machine. One per Hub. journal: the node's, or None when nothing is to be durable."""
+    """Machine. One per Hub. journal: the node's, or None if nothing is durable."""
 
     def __cinit__(self, Journal journal):
         self.lines = []
@@ -249,7 +250,7 @@ cdef class Commits:
         free(self.needed)
 
     def open_line(self, str name not None) -> Line:
-        """A further line. name: what it is, for people."""
+        """Opens another line. name: for messages to users."""
         cdef Line line = Line.__new__(Line)
         line.number = <uint32_t>len(self.lines)
         line.name = name
@@ -302,7 +303,7 @@ cdef class Commits:
         return ticket_t(line.gathering(), line.number, 1)
 
     cdef int need(self, ticket_t ticket) except -1:
-        """Adds it to `needed`, one of each line."""
+        """Adds a ticket to `needed`, which has one per line."""
         cdef ticket_t* grown
         cdef uint32_t i, room
         for i in range(self.needed_count):
@@ -328,17 +329,17 @@ cdef class Commits:
         self.needed_count = 0
         if self.mark == since:
             return 0
-        if self.alone and self.needed_room:     # only the journal: as it is on a node by itself
+        if self.alone and self.needed_room:     # fast path: the journal is the only line
             self.needed[0] = ticket_t(self.local.newest(), 0, 1)
             self.needed_count = self.needed[0].position > self.local.done()
             return self.needed_count
         if since < self.turn_mark or since > self.mark:
-            # Over several turns nobody remembers what was given to whom: the newest of each line has all of it.
+            # The mark is older than `given`: wait for the newest position of each line, which includes it all.
             for line in self.lines:
                 if line.newest() > line.done() or line.refusal(line.newest()) is not None:
                     self.need(ticket_t(line.newest(), line.number, 1))
             return self.needed_count
-        i = self.given_count            # those since the mark are the last
+        i = self.given_count            # tickets since the mark are at the end
         while i and self.given[i - 1].mark > since:
             i -= 1
             others += 1
@@ -352,7 +353,7 @@ cdef class Commits:
     # ---------------------------------------------------------------- waiting
 
     cdef int note(self, link_t* link, ticket_t ticket) except -1:
-        """Whoever is held for this link from now on stays behind the ticket."""
+        """Later answers of this link will wait for the ticket too."""
         cdef ticket_t* newest
         cdef uint32_t i, room
         if ticket.line == 0:
@@ -379,8 +380,8 @@ cdef class Commits:
         return 0
 
     cdef int need_elders(self, link_t* link) except -1:
-        """What those of the link wait for that are not its queue's: they stand in the rings. If it is decided they may
-        still be about to leave."""
+        """Adds the tickets of the link's earlier answers that wait in the rings, outside its own queue. A decided
+        ticket counts while its ring is not empty, because those answers may not have been released yet."""
         cdef ticket_t* newest
         cdef uint32_t i
         cdef Line line
@@ -404,7 +405,7 @@ cdef class Commits:
         return 0
 
     cdef int enter(self, held_t* held) except -1:
-        """Into the link's own queue, or nobody's, with a wait in the ring of each line of `needed`."""
+        """Makes an entry, in the link's own queue if there is a link, with a wait in the ring of each needed line."""
         cdef link_t* link = held.link
         cdef entry_t* entry
         cdef held_t part
@@ -420,7 +421,7 @@ cdef class Commits:
         entry.held = held[0]
         entry.missing = self.needed_count
         if self.needed_count == 0 and (link.order == NULL or link.order.head == NULL):
-            self.may_leave(entry)           # behind those that are about to leave
+            self.may_leave(entry)           # behind entries that are ready but not released yet
             return 0
         part = held_t(0, NULL, <PyObject*>entry, 0, 0, HELD_ENTRY, 0, 0, 0)
         for i in range(self.needed_count):
@@ -442,7 +443,7 @@ cdef class Commits:
         cdef held_t held = held_t(0, link, NULL, 0, packet_id, kind, packet_type, reason, 0)
         cdef Line line = self.local
         if self.alone or (self.given_count == 0 and link.order == NULL and self.turn_mark <= since <= self.mark):
-            # Only the journal: as it is on a node by itself.
+            # Fast path: the journal is the only line involved.
             if self.mark != since:
                 held.position = line.newest()
             held.position = max(held.position, link.held_upto)
@@ -465,7 +466,7 @@ cdef class Commits:
             Py_INCREF(obj)
             held.object = <PyObject*>obj
         link.refs += 1
-        if self.needed_count == 1:          # all of its elders stand before it in that ring
+        if self.needed_count == 1:          # all earlier answers of the link are before it in that ring
             held.position = self.needed[0].position
             held.own = self.needed[0].own != 0
             self.note(link, self.needed[0])
@@ -500,7 +501,7 @@ cdef class Commits:
         return self.queue_call(call) if self.needed_count else 0
 
     cdef int queue_call(self, object call) except -1:
-        """Behind all of `needed`."""
+        """Queues a call behind all needed tickets."""
         cdef held_t held = held_t(0, NULL, <PyObject*>call, 0, 0, HELD_CALL, 0, 0, 1)
         if self.needed_count == 1:
             held.position = self.needed[0].position
@@ -511,7 +512,7 @@ cdef class Commits:
         self.waiting += 1
         return 1
 
-    # ---------------------------------------------------------------- leaving
+    # ---------------------------------------------------------------- releasing
 
     cdef int moved_on(self, Line line) except -1:
         if not line.moved:
@@ -530,7 +531,7 @@ cdef class Commits:
         self.ready_last = entry
 
     cdef int count_down(self, Line line, held_t* held) except -1:
-        """One ticket of an entry is decided. Whoever is at the front of its link's queue and misses none may leave."""
+        """One ticket of an entry is decided. Entries at the front of the link's queue that miss none become ready."""
         cdef entry_t* entry = <entry_t*>held.object
         cdef order_t* order
         if held.own and line.refusal(held.position) is not None:
