@@ -15,27 +15,27 @@ from fluxmq._core.wire.primitives cimport put_u8, put_u16, put_u32, put_u64
 __all__ = ["Ledger"]
 
 cdef enum:
-    CLOCK_BYTES = 64            # more than a CLOCK with its head takes
+    CLOCK_BYTES = 64            # upper bound of a CLOCK record with its header
 
 
-# Until the configuration says otherwise (limit_claims).
+# Defaults until limit_claims.
 cdef enum:
     MEMBER_CLAIMS_MAX = 100000
     CLAIMS_MAX = 1000000
 
 
 @cython.final
-@cython.no_gc_clear             # sessions give their messages back while they are deallocated, also by the collector
+@cython.no_gc_clear             # sessions call forget() while they are deallocated, also by the collector
 cdef class Ledger:
     """Machine. One per Hub.
 
-    journal: the node's Journal, or None when nothing is to be durable.
+    journal: the node's Journal, or None if nothing is durable.
     """
 
     def __cinit__(self, Journal journal):
         self.journal = journal
         self.commits = Commits(journal)
-        self.batch_bytes_max = BATCH_BYTES_MAX // 2     # the other half is for what must not be refused
+        self.batch_bytes_max = BATCH_BYTES_MAX // 2     # the other half is for records that must not be refused
         self.dead = []
         self.losing = []
         self.news = []
@@ -73,9 +73,9 @@ cdef class Ledger:
     cdef int close_batch(self) except -1:
         if self.journal.gather.records == 0 or (self.clock_batch == self.journal.gathering
                                                 and self.clock_records == self.journal.gather.records):
-            return 0                # nothing came since
+            return 0                # nothing was recorded since
         if self.journal.gather.length + CLOCK_BYTES > BATCH_BYTES_MAX:
-            return 0                # it is refused anyhow who comes now; the next batch has its own
+            return 0                # the batch is full and takes no more records; the next one gets its own CLOCK
         self.write_clock()
         self.clock_batch = self.journal.gathering
         self.clock_records = self.journal.gather.records
@@ -95,8 +95,8 @@ cdef class Ledger:
         put_u64(put_u64(at, <uint64_t>self.node.steady_ms), <uint64_t>(self.node.steady_ms + self.node.wall_lead))
 
     cdef int wait_for_earlier(self, Line line) except -1:
-        """What is answered now relies on something that was recorded before, perhaps for somebody else's answer: it
-        waits as if it had recorded something itself. Raises StorageError."""
+        """The next answer relies on an earlier record, perhaps of another client's change: makes it wait as if it had
+        written a record itself. Raises StorageError."""
         if line.number != 0:
             self.commits.give(line)
         elif self.journal is not None and self.journal.backlog():
@@ -105,8 +105,8 @@ cdef class Ledger:
         return 0
 
     def rely_on_earlier(self, uint64_t since):
-        """For the cold half: where nothing was recorded since the mark, what is answered says that something is there,
-        which may be in no durable batch yet. The answer, by this mark, waits for it."""
+        """For the cold half: if nothing was recorded since the mark, the answer confirms something that exists already,
+        perhaps in a batch that is not durable yet. Makes an answer with this mark wait for it."""
         if self.commits.mark == since:
             self.wait_for_earlier(self.commits.local)
 
@@ -150,7 +150,7 @@ cdef class Ledger:
         return 0
 
     cdef void drop_target(self, uint64_t session, uint64_t sequence) noexcept:
-        """Takes back an add_target: the session has evicted the message before its record was written."""
+        """Reverts add_target: the session has evicted the message before its record was written."""
         cdef uint32_t i
         for i in range(self.targets_count):
             if self.targets[i].session == session and self.targets[i].sequence == sequence:
@@ -159,7 +159,7 @@ cdef class Ledger:
                 return
 
     cdef int write_message(self, msg_t* msg) except -1:
-        """Records the message and every target added since the last one; the message gets its number here."""
+        """Records the message and every target added since the last record; assigns the message its number."""
         cdef uint64_t size = 31 + body_size(&msg.body)
         cdef uint32_t i, j
         cdef uint32_t count = self.targets_count
@@ -220,72 +220,72 @@ cdef class Ledger:
         return number
 
     def number_of(self, Namespace namespace not None, Line line=None) -> int:
-        """By which records of a line (None: the journal) name the namespace; told to the line now if it is new."""
+        """The number of the namespace in records of a line (None: the journal); defined there now if it is new."""
         return self.namespace_number(self.commits.local if line is None else line, namespace)
 
     def write(self, int kind, bytes body not None, Line line=None):
-        """Appends one record made by a cold path. kind: RECORD_*; body: its bytes after the kind; line: where to, None
-        for the journal."""
+        """Appends one record of the cold half. kind: RECORD_*; body: its bytes after the kind; line: None is the
+        journal."""
         cdef Line where = self.commits.local if line is None else line
         memcpy(self.reserve(where, <uint8_t>kind, <uint32_t>len(body)), <const char*>body, len(body))
         self.recorded(where)
 
     cdef void forget(self, msg_t* msg) noexcept:
-        """Drops a reference; remembers the number when the view still has the message and nobody else does."""
+        """Drops a reference. If it was the last one and the view has the message, adds the number to `dead`."""
         cdef uint64_t number = msg_drop(msg)
         if number:
             self.dead.append(number)
 
     def take_dead(self) -> list:
-        """Numbers of messages to delete from the view; the list is the caller's."""
+        """Returns and clears the numbers of messages to delete from the view."""
         dead = self.dead
         self.dead = []
         return dead
 
     @property
     def records(self) -> int:
-        """Records written so far, but for those that nobody was to wait for."""
+        """Number of records written so far, except those that no answer waits for."""
         return self.commits.mark - self.commits.tickets
 
     def limit_claims(self, uint32_t member_max, int64_t node_max):
-        """Claims that a consumer may have from now on that sets itself no limit, and all together: node.pxd."""
+        """Sets the limits of claims: member_max of a consumer without a limit of its own, node_max of the node."""
         self.node.member_claims_max = member_max
         self.node.claims_max = node_max
 
     def take_limited(self) -> list:
-        """Consumers, readers and groups that got nothing since the last call because of how many claims there are."""
+        """Consumers, readers and groups that got nothing since the last call because of the limits of claims."""
         limited = self.limited
         self.limited = []
         return limited
 
     def take_stirred(self) -> list:
-        """Queues that were pumped, or whose earliest due time may have changed; the list is the caller's, who makes
-        their `stirred` false."""
+        """Returns and clears the list of queues that were pumped or whose earliest due time may have changed. The
+        caller resets their `stirred`."""
         stirred = self.stirred
         self.stirred = []
         return stirred
 
     def take_news(self) -> list:
-        """Queues that would be pumped at the end of this turn, and are not: at recovery."""
+        """Returns and clears the list of queues to be pumped, so that they are not: for recovery."""
         news = self.news
         self.news = []
         return news
 
     def take_marked(self) -> list:
-        """Durable queues that were pumped or got a message to delay since the last call; the list is the caller's, who
-        makes their `marked` false."""
+        """Returns and clears the list of durable queues that were pumped or got a delayed message. The caller resets
+        their `marked`."""
         marked = list(self.marked)
         self.marked = {}
         return marked
 
     @property
     def marked_count(self) -> int:
-        """How many queues take_marked() would give."""
+        """Number of queues that take_marked() would return."""
         return len(self.marked)
 
     @property
     def cached_bytes(self) -> int:
-        """Of messages in memory that segments have too and nobody holds."""
+        """Bytes of messages in memory that are also in segments and not in use."""
         return self.cache.bytes
 
 

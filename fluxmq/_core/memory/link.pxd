@@ -1,10 +1,10 @@
-"""A link is the outbound half of one connection: chunks of bytes waiting for one send per loop turn.
+"""A link is the outbound half of one connection: chunks of bytes, sent with one call per turn of the loop.
 
     link_t ── head ─► chunk ─► chunk ─► tail
                       bytes    blob     bytes      a blob chunk points into a counted payload, others carry bytes
 
-Sessions, hub and connection all hold links; the count keeps the struct alive after its connection closed (`open` is 0
-then and an append is a no-op), so that an acknowledgement that waits for the disk never goes to somebody else's socket.
+Sessions, hub and connection hold references to links. The count keeps the struct alive after its connection has closed
+(`open` is 0 then, appends are no-ops), so that an answer that waits for the disk never goes to another socket.
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -18,7 +18,7 @@ cdef struct chunk_t:
     uint32_t start          # first unsent byte
     uint32_t end            # one past the last byte; invariant: start <= end <= capacity
     uint32_t capacity
-    uint32_t tapped         # while the link is recorded: bytes before it are in the recording, or do not belong there
+    uint32_t tapped         # while the link is recorded: bytes before it are recorded or are not to be recorded
     uint8_t kind            # index of its pool; CHUNK_BLOB
     uint8_t sealed          # WebSocket: already inside a frame, nothing may be appended
 
@@ -26,8 +26,8 @@ cdef struct alias_t:
     uint8_t* topic          # owned
     uint16_t length
 
-cdef struct order_t:        # of a link that waits, or waited a moment ago, for another line than the journal
-    void* head              # entry_t* of memory/commits: its answers that wait for several lines, in order
+cdef struct order_t:        # for a link with answers that wait, or just waited, for another line than the journal
+    void* head              # entry_t* of memory/commits: answers that wait for several lines, in order
     void* tail
     void* newest            # ticket_t*: of each other line, the newest position that it waits for
     uint32_t count
@@ -37,47 +37,47 @@ cdef struct link_t:
     uint32_t refs
     int fd
     uint8_t open            # 0: closed, appends are ignored
-    uint8_t version         # 3, 4 or 5; 0 until CONNECT has told it
+    uint8_t version         # 3, 4 or 5; 0 until CONNECT
     uint8_t websocket       # outbound bytes are wrapped in binary frames when flushed
     uint8_t tls             # the connection object flushes
     uint8_t dirty           # in node.dirty
     uint8_t blocked         # the socket took less than offered; waiting for writability
-    uint8_t choked          # was over high water since it was last under low water
+    uint8_t choked          # was above high water since it was last below low water
     uint8_t alias_mask_bits # outbound topic aliases: the table has 1 << bits slots when `aliases` is set
     chunk_t* head
     chunk_t* tail
     size_t pending          # bytes in chunks
-    size_t high             # over this a QoS 0 message is dropped and nothing else is taken from queues
+    size_t high             # above it, QoS 0 messages are dropped and queues deliver nothing
     size_t low
     uint32_t packet_size_max    # client's Maximum Packet Size, [MQTT-3.1.2-24]
-    uint32_t held           # answers and deliveries of this link that wait to be committed (memory/commits)
-    uint64_t held_upto      # the newest batch of the journal that any of them waits for: later ones queue behind
+    uint32_t held           # answers and deliveries of this link that wait for commits (memory/commits)
+    uint64_t held_upto      # newest journal batch that any of them waits for: later answers wait for it too
     order_t* order          # NULL: nothing waits for another line than the journal
-    int64_t progress_ms     # monotonic time at which bytes last left, or the first byte was queued
+    int64_t progress_ms     # monotonic time of the last successful send, or when the first byte was queued
     link_t* next_dirty
     node_t* node
     void* owner             # the Connection; NULL once it is gone
     alias_t* aliases
     uint64_t number         # of the connection, from 1, unique in a run
-    uint32_t recording      # node.recording: its bytes are being recorded
+    uint32_t recording      # equal to node.recording: its bytes are being recorded
     uint8_t protocol        # TAP_MQTT, TAP_AMQP091
-    int64_t inbound         # QoS 1 and 2 PUBLISH of this client that are not answered to the end, [MQTT-3.3.4-7]
+    int64_t inbound         # QoS 1 and 2 PUBLISH of this client without a final answer, [MQTT-3.3.4-7]
     uint64_t dropped        # messages
-    uint32_t claims         # messages of queues that its consumers have and have not settled
-    size_t awaited          # bytes of queues' messages that are promised to it and wait for the disk
+    uint32_t claims         # queue messages that its consumers have claimed and not settled
+    size_t awaited          # bytes of claimed queue messages that wait for the disk before they are sent
 
 cdef link_t* link_new(node_t* node, int fd) except NULL
 cdef void link_drop(link_t* link) noexcept
 cdef void link_close(link_t* link) noexcept
 cdef int link_set_aliases(link_t* link, uint16_t alias_max) except -1
 
-# Room for n contiguous bytes at the end; NULL when memory is out. Must be followed by link_commit of what was used.
+# Room for n contiguous bytes at the end; NULL: out of memory. Must be followed by link_commit of the bytes used.
 cdef uint8_t* link_room(link_t* link, uint32_t n) noexcept
 cdef void link_commit(link_t* link, uint32_t n) noexcept
 cdef int link_write(link_t* link, const uint8_t* data, uint32_t n) noexcept
 cdef int link_ack(link_t* link, uint8_t packet_type, uint16_t packet_id, uint8_t reason) noexcept
 
-# Bytes written; 0: larger than the client takes, nothing written; -1: no memory.
+# Bytes written; 0: larger than the client's Maximum Packet Size, nothing written; -1: out of memory.
 cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint16_t packet_id,
                           const ids_t* ids) noexcept
 
@@ -87,13 +87,13 @@ cdef void link_seal(link_t* link) noexcept
 cdef void link_sent(link_t* link, size_t n) noexcept
 cdef int link_control_frame(link_t* link, uint8_t opcode, const uint8_t* data, uint8_t n) noexcept
 
-# What was appended since the last look becomes entries of the recording; whole packets, so before link_seal.
+# Records the bytes appended since the last call as entries of whole packets, so it is called before link_seal.
 cdef void link_tap(link_t* link) noexcept
-# From now on it is recorded; what waits already is not.
+# Starts recording; bytes pending already are not recorded.
 cdef void link_tap_begin(link_t* link) noexcept
-# What waits does not belong into a recording.
+# Excludes pending bytes from the recording.
 cdef void link_tap_skip(link_t* link) noexcept
-# Bytes that are in the recording and have not left.
+# Number of bytes that are recorded but not sent.
 cdef size_t link_tap_unsent(const link_t* link) noexcept
 
 cdef inline void link_hold(link_t* link) noexcept:

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
 """Outbound buffers: append, encode PUBLISH, wrap for WebSocket, one sendmsg(2) per flush. See memory/link.pxd.
 
-One of ring 0's socket handles: it makes the system call and decides nothing but what the socket took.
+One of ring 0's socket handles: it makes the system call and removes the bytes that the socket accepted.
 """
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport calloc, free, malloc
@@ -34,7 +34,7 @@ cdef enum:
     EXPIRY_PROPERTY = 0x02
     SUBSCRIPTION_ID_PROPERTY = 0x0B
     TOPIC_ALIAS_PROPERTY = 0x23
-    ALIAS_TOPIC_BYTES_MAX = 1024    # a longer one is sent whole each time: 64 of 64 KiB for each reader would be 4 MiB
+    ALIAS_TOPIC_BYTES_MAX = 1024    # longer topics get no alias: 64 of 64 KiB would take 4 MiB per connection
 
 # Small first: an idle connection that got one PINGRESP must not hold 64 KiB.
 cdef uint32_t[3] CHUNK_BYTES
@@ -125,7 +125,7 @@ cdef void link_drop(link_t* link) noexcept:
 
 
 cdef void link_close(link_t* link) noexcept:
-    """Forgets every unsent byte; from now on appends are no-ops."""
+    """Drops all unsent bytes; from now on appends are no-ops."""
     cdef chunk_t* chunk = link.head
     cdef chunk_t* following
     cdef int i
@@ -289,7 +289,7 @@ cdef int64_t link_publish(link_t* link, const body_t* body, uint8_t first, uint1
     if alias and not known and alias_learn(link, slot, body) < 0:
         return -1
     copied = <uint32_t>(total - (body.payload_length if referenced else 0))
-    if referenced:                  # before anything is written: half a packet would spoil the stream
+    if referenced:                  # allocate before anything is written: half a packet would corrupt the stream
         chunk = <chunk_t*>malloc(sizeof(chunk_t))
         if chunk == NULL:
             return -1
@@ -375,7 +375,7 @@ cdef void link_seal(link_t* link) noexcept:
 
 
 cdef int link_control_frame(link_t* link, uint8_t opcode, const uint8_t* data, uint8_t n) noexcept:
-    """A Close, Ping or Pong of at most 125 bytes, behind what is already waiting."""
+    """Appends a Close, Ping or Pong of at most 125 bytes behind pending bytes."""
     cdef chunk_t* chunk
     if not link.open:
         return 0
@@ -393,7 +393,7 @@ cdef int link_control_frame(link_t* link, uint8_t opcode, const uint8_t* data, u
     chunk.data[chunk.end + 1] = n
     memcpy(chunk.data + chunk.end + 2, data, n)
     chunk.end += <uint32_t>(2 + n)
-    chunk.tapped = chunk.end            # no packet
+    chunk.tapped = chunk.end            # control frames are not recorded
     link.pending += 2 + n
     link_mark(link)
     return 0
@@ -401,7 +401,7 @@ cdef int link_control_frame(link_t* link, uint8_t opcode, const uint8_t* data, u
 
 cdef void tap_chunks(tap_t* tap, link_t* link, chunk_t* chunk, const chunk_t* end, size_t n,
                      int64_t now) noexcept:
-    """One entry of the n bytes from `chunk` on, up to `end`, that the tap has not seen."""
+    """Records the n bytes from `chunk` on, up to `end`, that are not recorded yet, as one entry."""
     cdef uint8_t* into = tap_begin(tap, TAP_OUT, link.protocol, 0, link.number, now, n)
     while chunk != end:
         if into != NULL:
@@ -414,7 +414,7 @@ cdef void tap_chunks(tap_t* tap, link_t* link, chunk_t* chunk, const chunk_t* en
 
 
 cdef void link_tap(link_t* link) noexcept:
-    """A packet begins wherever a chunk of bytes does (link_room), so there a long run may be cut."""
+    """Every chunk of own bytes begins with a packet (link_room), so a long run may be cut there."""
     cdef tap_t* tap = <tap_t*>link.node.tap
     cdef chunk_t* chunk = link.head
     cdef chunk_t* first
@@ -461,7 +461,7 @@ cdef size_t link_tap_unsent(const link_t* link) noexcept:
 
 
 cdef void link_sent(link_t* link, size_t n) noexcept:
-    """n bytes left: gives fully sent chunks back."""
+    """n bytes were sent: frees the chunks that are sent completely."""
     cdef chunk_t* chunk
     cdef size_t here
     link.pending -= n

@@ -1,7 +1,7 @@
-"""The bytes of one application message, and who holds them.
+"""The bytes of one application message, and their ownership.
 
-    body_t   where topic, properties and payload are; borrowed or owned, the holder knows
-    pub_t    a message while it is being published: borrowed from the read buffer, made into a msg_t on first need
+    body_t   pointers to topic, properties and payload; borrowed or owned, depending on the struct that contains it
+    pub_t    a message while it is being published: borrows from the read buffer, copied to a msg_t on first need
     msg_t    a message that must outlive its turn: counted, immutable
     blob_t   a payload too large to copy: counted, immutable; msg_t and outbound chunks point into it
     ids_t    the subscription identifiers that one delivery carries: counted, immutable
@@ -23,10 +23,10 @@ cdef struct blob_t:
     uint8_t* data           # size bytes, behind this struct
 
 cdef enum:
-    FORMAT_MQTT = 0         # topic: a topic name; properties: MQTT 5 wire bytes that travel as they came, without
-                            # alias, expiry or identifier
+    FORMAT_MQTT = 0         # topic: a topic name; properties: MQTT 5 wire bytes that are forwarded unchanged, without
+                            # alias, expiry or subscription identifier
     FORMAT_AMQP091 = 1      # topic: u8 length of the exchange's name, that name, the routing key; properties: the
-                            # property flags and the property list of the content header, as they came. Only in queues
+                            # property flags and the property list of the content header, unchanged. Only in queues
 
 cdef struct body_t:
     const uint8_t* topic
@@ -44,20 +44,20 @@ cdef struct msg_t:
     uint64_t id             # its number in journal and view; 0 = never journalled
     uint32_t refs
     uint8_t qos
-    uint8_t stored          # the view has it: dying, it must be deleted there
+    uint8_t stored          # the view has it: must be deleted there with the last reference
 
 cdef struct pub_t:
     body_t body
     void* source            # the publishing Session (No Local, [MQTT-3.8.3-3]); NULL: the broker itself
     void* topics            # Topics of the namespace that it is published in
     msg_t* owned            # made by pub_own on first need; the publisher drops its reference at the end
-    const body_t* amqp      # as an AMQP 0-9-1 client published it: what queues keep. body is its translation, or, where
-                            # only queues will see it, but the topic and the payload. NULL: it came by MQTT
-    uint64_t passing        # its number, by which a queue knows that it has got it already; 0: Hub.publish gives it one
+    const body_t* amqp      # the message as an AMQP 0-9-1 client published it, for queues. body is its translation, or
+                            # only topic and payload if no session gets it. NULL: published by MQTT
+    uint64_t passing        # number of the publish, by which a queue detects duplicates; 0: Hub.publish assigns one
     uint8_t qos
     uint8_t retain
-    uint8_t refused         # a queue did not take it: the MQTT 5 reason code to answer with
-    uint8_t from_peer       # another node forwarded it: it goes to no peer again
+    uint8_t refused         # a queue refused it: the MQTT 5 reason code for the answer
+    uint8_t from_peer       # another node forwarded it: it is not forwarded to peers again
 
 cdef struct ids_t:
     uint32_t refs

@@ -34,8 +34,8 @@ cdef void blob_drop(blob_t* blob) noexcept:
 
 
 cdef msg_t* msg_new(const body_t* body, uint8_t qos) except NULL:
-    """Copies topic and properties, and the payload unless a blob carries it. A blob that is mostly something else (a
-    packet, whose properties are copied) is not held for it."""
+    """Copies topic and properties, and the payload unless it is in a blob. If most of the blob is something else (the
+    properties of a packet, which are copied), the payload is copied too, so that the blob can be freed."""
     cdef size_t size = sizeof(msg_t) + body.topic_length + body.properties_length
     cdef bint carried = body.blob != NULL and body.payload_length >= body.blob.size >> 1
     if not carried:
@@ -80,7 +80,7 @@ cdef uint64_t msg_drop(msg_t* msg) noexcept:
 
 
 cdef msg_t* pub_own(pub_t* pub) except NULL:
-    """The counted message of a publish; every holder takes its own reference with msg_hold."""
+    """The counted message of a publish, made on first use; callers take their own reference with msg_hold."""
     if pub.owned == NULL:
         pub.owned = msg_new(&pub.body, pub.qos)
     return pub.owned

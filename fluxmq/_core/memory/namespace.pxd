@@ -1,37 +1,37 @@
-"""A namespace: what a virtual host of AMQP and a tenant of MQTT are here.
+"""A namespace: a virtual host of AMQP, a tenant of MQTT.
 
-Client identifiers, topics, retained messages, share groups, queues and exchanges of one namespace never meet those of
-another. Each has an index of its own (pubsub/topics.pxd), so a publish is in its namespace from the moment in which its
-connection was accepted, and the hot path compares nothing.
+Client identifiers, topics, retained messages, share groups, queues and exchanges are separate per namespace. Each
+namespace has its own topic index (pubsub/topics.pxd), and a connection gets its namespace when it is accepted, so the
+hot path needs no comparison.
 
-On a node a namespace is this object. In records it is a number, by the table of the record's line (Line.namespaces,
-memory/commits.pxd), where 0 is always "/"; between nodes its name travels.
+On a node a namespace is this object. In records it is a number, defined by the record's line (Line.namespaces,
+memory/commits.pxd), where 0 is always "/"; between nodes it is sent by name.
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef class Namespace:
     cdef readonly bytes name            # UTF-8
     cdef readonly uint32_t number       # in records of the journal
-    cdef public object topics           # Topics (pubsub/topics.pxd), set by who makes the namespace
+    cdef public object topics           # Topics (pubsub/topics.pxd), set by Namespaces.make
     cdef public bint open               # clients may connect to it
-    cdef public bint kept               # an operator made it: it is open though no configuration names it
-    # what there is, counted by whoever adds and removes it
+    cdef public bint kept               # created by an operator: open although the configuration does not name it
+    # current numbers, maintained by the code that adds and removes
     cdef public uint64_t connections
     cdef public uint64_t sessions
     cdef public uint64_t queues
-    cdef readonly int64_t bytes         # retained messages, what waits in sessions, what queues keep
-    # how much there may be; 0 = any number (model/namespaces.py)
+    cdef readonly int64_t bytes         # of retained messages, messages queued in sessions, and queues
+    # limits; 0 = none (model/namespaces.py)
     cdef public uint64_t connections_max
     cdef public uint64_t sessions_max
     cdef public uint64_t queues_max
     cdef public uint64_t bytes_max
-    # messages that its clients publish: so many are left of this slice of time, and who published the last one is not
-    # read until the next. Whoever publishes takes one off and compares with 0; without a limit it never gets there.
-    cdef readonly uint64_t rate_max     # a second; 0 = any number
-    cdef readonly int64_t budget
-    cdef uint64_t earned                # thousandths of a message
-    cdef readonly list waiting          # connections that are not read because of it
-    # how often a limit refused or held back something, since start
+    # publish rate: every publish takes one off `budget`; a connection that finds it used up is not read until the next
+    # time slice. Without a limit the budget is too large to be used up.
+    cdef readonly uint64_t rate_max     # messages per second; 0 = no limit
+    cdef readonly int64_t budget        # messages left in this time slice
+    cdef uint64_t earned                # thousandths of a message, carried over to the next slice
+    cdef readonly list waiting          # connections paused because of it
+    # number of refusals and pauses caused by each limit, since start
     cdef public uint64_t refused_connections
     cdef public uint64_t refused_sessions
     cdef public uint64_t refused_queues
@@ -40,6 +40,6 @@ cdef class Namespace:
 
     cdef void begin_slice(self, uint64_t elapsed_ms) noexcept
 
-# Whether so many bytes more would be too many.
+# Whether `size` more bytes would exceed the limit.
 cdef inline bint lacks_room(Namespace namespace, size_t size) noexcept:
     return namespace.bytes_max != 0 and namespace.bytes + <int64_t>size > <int64_t>namespace.bytes_max

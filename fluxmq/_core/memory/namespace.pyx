@@ -6,19 +6,19 @@ from fluxmq._core.errors import CorruptError
 
 __all__ = ["ENDED", "ROOT", "Namespace", "read_namespace"]
 
-cdef int64_t BUDGET_NONE = <int64_t>1 << 62      # of a namespace without a limit: more than are ever published
-cdef uint64_t SLICES = 4      # of a second: the most that it saves up is what it may publish in one of them
+cdef int64_t BUDGET_NONE = <int64_t>1 << 62      # budget of a namespace without a limit: never used up
+cdef uint64_t SLICES = 4      # per second: an unused budget accumulates to one slice's share at most
 
 cdef enum:
     KEPT = 1
     HAS_ENDED = 2
 
-ENDED = bytes((HAS_ENDED, 0, 0))    # the record of one that is no more; no other one gets its number
-ROOT = b"/"     # the namespace of clients that name none, AMQP 0-9-1 section 1.4.2.2
+ENDED = bytes((HAS_ENDED, 0, 0))    # the record of an ended namespace, whose number is not reused
+ROOT = b"/"     # the default namespace, AMQP 0-9-1 section 1.4.2.2
 
 
 def read_namespace(bytes record not None) -> tuple:
-    """(name, None: it has ended, whether it is kept) of what `Namespace.record` is. Raises CorruptError."""
+    """Parses `Namespace.record`: (name, None if it has ended; whether it is kept). Raises CorruptError."""
     if len(record) < 3 or len(record) != 3 + int.from_bytes(record[1:3], "big") or record[0] > HAS_ENDED:
         raise CorruptError("the record of a namespace is not as long as it says")
     name = record[3:]
@@ -46,7 +46,7 @@ cdef class Namespace:
         self.waiting = []
 
     def limit_rate(self, uint64_t rate_max):
-        """Messages a second that its clients may publish from now on; 0 = any number."""
+        """Limits the messages that its clients may publish per second; 0 = no limit."""
         if rate_max == self.rate_max:
             return
         self.rate_max = rate_max
@@ -54,8 +54,8 @@ cdef class Namespace:
         self.budget = slice_of(rate_max) if rate_max else BUDGET_NONE
 
     cdef void begin_slice(self, uint64_t elapsed_ms) noexcept:
-        """So much time has passed since the last one. What one slice has overdrawn (a read is handled to its end) is
-        taken off the next ones, so that the rate holds."""
+        """Adds the budget for the elapsed time. A slice may overdraw it (a read is handled to its end); the deficit is
+        carried over to the next slices, so that the rate holds on average."""
         if self.rate_max == 0:
             return
         self.earned += self.rate_max * elapsed_ms
@@ -64,12 +64,12 @@ cdef class Namespace:
 
     @property
     def text(self) -> str:
-        """The name as people read it."""
+        """The name as str."""
         return self.name.decode("utf-8", "replace")
 
     @property
     def record(self) -> bytes:
-        """As records and the view have it: u8 flags (1: kept), u16 length, name."""
+        """Encoding in records and the view: u8 flags (1: kept), u16 length, name."""
         return bytes((KEPT if self.kept else 0,)) + len(self.name).to_bytes(2, "big") + self.name
 
     def __repr__(self):

@@ -1,33 +1,33 @@
-"""What all links, sessions and routes of one node share: the clock of the turn, the list of dirty links, counters.
+"""State shared by all links, sessions and routes of one node: clocks of the turn, list of dirty links, counters.
 
-Header only. One node_t belongs to one Hub; one thread touches it. The poller stamps the clocks after each wait,
-everything else takes time from here, so that a test can set it.
+Header only. One node_t belongs to one Hub; one thread uses it. The poller sets the clocks after each wait; all other
+code reads the time here, so that a test can set it.
 
-    now_ms      the wall clock: for stamps that somebody reads (when a message came, `since`), and for nothing else
-    steady_ms   the steady clock: for deadlines, and for every duration that outlives a turn. It begins as the wall
-                clock and then advances with the time that passes, also while the machine sleeps; whoever sets the wall
-                clock does not move it. Deadlines on disk are on it, and a restart goes on from it (Hub.resume_clock)
-    mono_ms     the monotonic clock: for what ends with the process and must not end because the machine slept (keep
-                alive, time-outs of connections, leases)
+    now_ms      wall clock: only for timestamps shown to users (when a message arrived, `since`)
+    steady_ms   steady clock: for deadlines, and for every duration that outlives a turn. It starts as the wall clock
+                and then advances with elapsed time, including time asleep; setting the wall clock does not move it.
+                Deadlines on disk use it, and a restart continues it (Hub.resume_clock)
+    mono_ms     monotonic clock, without time asleep: for time-outs that end with the process and must not expire
+                because the machine slept (keep alive, connections, leases)
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef enum:
-    LEAD_SLACK = 2              # ms: so much two clocks differ that are read one after the other, in whole milliseconds
+    LEAD_SLACK = 2              # ms: error of the difference of two clocks that are read one after the other
 
-# What things cost, in units of about 20 ns, so that a turn can be divided fairly: a connection handles packets until
-# its share is used up and goes on in the next round (net/transport.pxd). Counted, not measured, so a test can count
-# too; a figure that is wrong by half shifts shares between kinds of packets and breaks nothing.
+# Cost of operations in units of about 20 ns, to divide a turn fairly: a connection handles packets until its share is
+# used up and continues in the next round (net/transport.pxd). The cost is counted, not measured, so that tests are
+# deterministic; an inaccurate figure only shifts shares between kinds of packets.
 cdef enum:
     WORK_HOP = 3                # one delivery
     WORK_ROUTE = 8              # a topic looked up
     WORK_SUBSCRIPTION = 150     # one filter of SUBSCRIBE or UNSUBSCRIBE, queue binding
-    WORK_ASK = 250              # a question to the cold half in the middle of a hot packet
+    WORK_ASK = 250              # a call of the cold half for a hot packet
     WORK_COLD = 800             # a packet of the cold half
     WORK_ACCEPT = 1500          # a connection accepted
     WORK_CONNECT = 4000         # CONNECT, the upgrade to WebSocket, methods of an AMQP connection
     WORK_HANDSHAKE = 40000      # a step of a TLS handshake
-    # Shares. A round over all is 5 ms, a connection's share of it at least four cold packets.
+    # Shares. A round of all connections is 5 ms; a connection's share is at least four cold packets.
     WORK_ROUND = 262144
     WORK_SHARE_MAX = 65536      # more than 256 KiB of small QoS 0 messages to one subscriber
     WORK_SHARE_MIN = 4096
@@ -45,13 +45,13 @@ cdef struct counters_t:
     uint64_t dropped_expired
     uint64_t dropped_too_large          # over the client's Maximum Packet Size
     uint64_t dropped_no_connection      # shared subscription, QoS 0, nobody connected
-    uint64_t passed_on                  # received QoS 0 messages that were copied as they came
+    uint64_t passed_on                  # received QoS 0 messages that were forwarded unchanged
     uint64_t unrouted                   # publishes that matched no subscription
     uint64_t route_hits
     uint64_t route_misses
     uint64_t protocol_errors
     uint64_t publish_denied
-    uint64_t reads                      # recv calls that brought bytes
+    uint64_t reads                      # recv calls that returned bytes
     uint64_t flushes                    # send calls
     uint64_t turns
 
@@ -59,13 +59,13 @@ cdef struct gauges_t:
     int64_t inflight                    # messages sent and not yet acknowledged, all sessions
     int64_t queued                      # messages waiting in sessions
     int64_t queued_bytes
-    int64_t claims                      # messages of queues that consumers have, or that are to be delivered again
-    int64_t limited                     # consumers that get nothing more until they settle some
+    int64_t claims                      # queue messages that consumers hold or that wait for redelivery
+    int64_t limited                     # consumers that get nothing until they settle messages
 
 cdef struct node_t:
     void* tap                           # tap_t*, while a recording runs
-    uint32_t recording                  # which recording: a link takes part once it has this number
-    uint64_t numbers                    # links made, each has its number
+    uint32_t recording                  # number of the recording: a link with the same number is recorded
+    uint64_t numbers                    # number of the last link made
     void* dirty                         # link_t*: links with bytes to send, newest first
     int64_t now_ms                      # wall clock of this turn, ms since the epoch
     int64_t steady_ms                   # steady clock of this turn, ms
@@ -74,16 +74,16 @@ cdef struct node_t:
     bint stamped                        # steady_base is known
     int64_t wall_lead                   # wall clock minus steady clock, the same until one of them was set (LEAD_SLACK)
     uint64_t turn                       # number of this turn
-    uint32_t member_claims_max          # claims of one consumer that sets itself no limit
-    int64_t claims_max                  # of all of the node: no connection gets more than are left of these
-    uint64_t work                       # what was done so far, in units (WORK_*); grows only
+    uint32_t member_claims_max          # limit of claims of a consumer without a limit of its own
+    int64_t claims_max                  # limit of claims of the node: no connection may claim more than are left
+    uint64_t work                       # work done so far, in units (WORK_*); never decreases
     uint64_t work_share                 # units for each connection in this round
-    uint64_t work_round                 # value of `work` from which on this round has done enough
+    uint64_t work_round                 # value of `work` at which this round ends
     counters_t counters
     gauges_t gauges
 
 
-# boot_ms: since the machine started, times of sleep included.
+# boot_ms: time since the machine booted, including time asleep.
 cdef inline void stamp_clocks(node_t* node, int64_t wall_ms, int64_t boot_ms, int64_t mono_ms) noexcept nogil:
     cdef int64_t lead
     if not node.stamped:

@@ -1,4 +1,4 @@
-"""Which messages of a log are not committed yet: spans of offsets, each with its position in the log's commit line."""
+"""Messages of a log that are not committed yet: spans of offsets, each with its position in the log's commit line."""
 from libc.stdint cimport uint32_t, uint64_t
 
 from fluxmq._core.memory.commits cimport Line, ticket_t
@@ -12,9 +12,9 @@ cdef struct spans_t:            # ascending; those that are committed go when th
     uint32_t count
     uint32_t room
 
-# The message at an offset, the next, has been given to the line.
+# The message at `offset`, the next one, has been given to the line.
 cdef int spans_add(spans_t* spans, Line line, uint64_t offset) except -1
-# What must be committed before the message at an offset may be shown to anybody; position 0: it is.
+# The commit required before the message at `offset` may be delivered; position 0: none.
 cdef ticket_t spans_wait(const spans_t* spans, Line line, uint64_t offset) noexcept
-# The first offset that is not committed; `next`, which the next message gets, where all are.
+# The first offset that is not committed; `next` (the next message's offset) if all are.
 cdef uint64_t spans_end(const spans_t* spans, Line line, uint64_t next) noexcept

@@ -1,9 +1,9 @@
-"""The broker's end of a recording's ring: entries in, what does not fit counted. See docs/internals/recording.md.
+"""The broker's end of a recording's ring buffer; entries without room are counted. See docs/internals/recording.md.
 
-    tap_begin ─► where the data goes ─► (written by the caller) ─► tap_commit: the reader sees it
+    tap_begin ─► room for the data ─► (written by the caller) ─► tap_commit: visible to the reader
 
-One thread writes. Nothing here waits or asks the kernel for anything but the time. `node.tap` points to the tap_t while
-a recording runs.
+One thread writes. Nothing here blocks; the only system call reads the clock. `node.tap` points to the tap_t while a
+recording runs.
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -25,10 +25,10 @@ cdef enum:
     TAP_AMQP091 = 2
 
 cdef enum:
-    TAP_PRESENT = 1         # flag: the connection was there when the recording began
+    TAP_PRESENT = 1         # flag: the connection was open when the recording began
 
 cdef enum:
-    RING_DATA = 4096        # where entries begin; before it, the ring's own page:
+    RING_DATA = 4096        # offset of the first entry, behind the header page with these fields:
     RING_CAPACITY = 8
     RING_HEAD = 16
     RING_BROKER_END = 24
@@ -42,11 +42,11 @@ cdef struct tap_t:
     uint8_t* ring           # the mapping
     uint64_t capacity       # of the data, a power of two
     uint64_t head           # bytes ever written
-    uint64_t tail           # bytes taken, as last looked at
-    uint64_t made           # the entry that is being written ends here
-    uint64_t entry_max      # bytes; a larger one is lost
+    uint64_t tail           # bytes taken by the reader, as last read
+    uint64_t made           # end of the entry being written
+    uint64_t entry_max      # bytes; a larger entry is lost
     uint64_t cut            # a run of outbound chunks longer than this becomes several entries
-    uint64_t untold_entries     # lost, and no LOST entry says so yet
+    uint64_t untold_entries     # lost entries that no LOST entry reports yet
     uint64_t untold_bytes
     uint64_t entries        # written since the recording began
     uint64_t bytes          # of their data
@@ -55,7 +55,7 @@ cdef struct tap_t:
 
 cdef int64_t tap_now() noexcept
 
-# Where `length` bytes of data go; NULL: there is no room, and the entry is lost. Must be followed by tap_commit.
+# Room for `length` bytes of data; NULL: there is none, and the entry is lost. Must be followed by tap_commit.
 cdef uint8_t* tap_begin(tap_t* tap, uint8_t kind, uint8_t protocol, uint16_t flags, uint64_t connection, int64_t time,
                         uint64_t length) noexcept
 cdef void tap_commit(tap_t* tap) noexcept

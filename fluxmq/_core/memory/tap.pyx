@@ -22,7 +22,7 @@ cdef enum:
     CUT_BYTES = 262144
     LOST_ENTRY = ENTRY_HEAD + 16
 
-# In step with docs/internals/recording.md, as everything here that is a number.
+# Documented in docs/internals/recording.md, as all constants here.
 cdef const char* MAGIC = b"FLUXTAP1"
 
 
@@ -38,7 +38,7 @@ cdef inline uint64_t* word(tap_t* tap, size_t at) noexcept:
 
 
 cdef bint has_room(tap_t* tap, uint64_t size) noexcept:
-    """Whether `size` bytes fit from head on. The reader's position is asked for only when the one known is too old."""
+    """Whether `size` bytes fit behind head. Reads the reader's position only if the last known one has no room."""
     if tap.head + size - tap.tail <= tap.capacity:
         return 1
     tap.tail = load_acquire(word(tap, RING_TAIL))
@@ -47,7 +47,7 @@ cdef bint has_room(tap_t* tap, uint64_t size) noexcept:
 
 cdef uint8_t* place(tap_t* tap, uint8_t kind, uint8_t protocol, uint16_t flags, uint64_t connection, int64_t time,
                     uint64_t length) noexcept:
-    """Header and room of an entry; a filler before it where it would not fit before the end of the ring."""
+    """Writes the header of an entry and returns its room; writes a filler first if the end of the ring is too near."""
     cdef uint64_t size = (ENTRY_HEAD + length + 7) & ~<uint64_t>7
     cdef uint64_t at = tap.head & (tap.capacity - 1)
     cdef uint64_t rest = tap.capacity - at
@@ -78,7 +78,8 @@ cdef uint8_t* place(tap_t* tap, uint8_t kind, uint8_t protocol, uint16_t flags, 
 
 
 cdef void note_untold(tap_t* tap) noexcept:
-    """For a reader who finds no entry about it. The number of entries last: it says that there is something."""
+    """Publishes the unreported losses for a reader that finds no LOST entry. The number of entries is stored last,
+    because the reader checks that one."""
     store_release(word(tap, RING_UNTOLD_BYTES), tap.untold_bytes)
     store_release(word(tap, RING_UNTOLD_ENTRIES), tap.untold_entries)
 
@@ -92,7 +93,7 @@ cdef void tell_lost(tap_t* tap, int64_t time) noexcept:
         tap.untold_entries = tap.untold_bytes = 0
         tap.head = tap.made
         store_release(word(tap, RING_HEAD), tap.head)
-        # Behind the entry: a reader who finds nothing untold here finds the entry there.
+        # Stored after the entry: a reader that finds 0 here finds the LOST entry in the ring.
         store_release(word(tap, RING_UNTOLD_ENTRIES), 0)
         store_release(word(tap, RING_UNTOLD_BYTES), 0)
 
@@ -100,11 +101,11 @@ cdef void tell_lost(tap_t* tap, int64_t time) noexcept:
 cdef uint8_t* tap_begin(tap_t* tap, uint8_t kind, uint8_t protocol, uint16_t flags, uint64_t connection, int64_t time,
                         uint64_t length) noexcept:
     cdef uint8_t* data = NULL
-    # A gap ends when there is room for a while, so that a reader who is too slow finds a few long ones.
+    # A gap ends only when there is plenty of room, so that a slow reader gets a few long gaps.
     if tap.untold_entries and length <= tap.entry_max and has_room(
             tap, max(tap.capacity // 4, 2 * (length + ENTRY_HEAD + LOST_ENTRY))):
         tell_lost(tap, time)
-    # Nothing goes in front of what is lost, or the reader would take it for what came next.
+    # While losses are unreported no entry is written, to keep the LOST entry in its place in the stream.
     if not tap.untold_entries and length + ENTRY_HEAD <= tap.entry_max:
         data = place(tap, kind, protocol, flags, connection, time, length)
     if data == NULL:
@@ -134,11 +135,11 @@ cdef void tap_write(tap_t* tap, uint8_t kind, uint8_t protocol, uint16_t flags, 
 
 @cython.final
 cdef class Tap:
-    """Handle. Maps the ring behind the descriptor `fd` and begins it anew: whoever read it before reads nothing more.
+    """Handle. Maps the ring in the file `fd` and resets it: an earlier reader of it gets nothing more.
 
-    fd: of a memory file of 4096 + capacity bytes; stays the caller's. capacity: bytes of data, a power of two. All its
-    pages are made here (a few ms for each 10 MiB, without the interpreter's lock), so that no entry waits for one.
-    Raises UsageError for a capacity that is none, OSError when it cannot be mapped.
+    fd: of a memory file of 4096 + capacity bytes; the caller closes it. capacity: bytes of data, a power of two. All
+    its pages are allocated here (a few ms for each 10 MiB, without the interpreter's lock), so that no entry waits for
+    a page fault. Raises UsageError for an invalid capacity, OSError if it cannot be mapped.
     """
 
     def __cinit__(self, int fd, size_t capacity):
@@ -165,12 +166,12 @@ cdef class Tap:
             munmap(self.tap.ring, self.mapped)
 
     def write(self, uint8_t kind, uint8_t protocol, uint16_t flags, uint64_t connection, bytes data not None):
-        """An entry, now. See memory/tap.pxd for what the numbers mean."""
+        """Writes an entry with the current time. See memory/tap.pxd for the numbers."""
         tap_write(&self.tap, kind, protocol, flags, connection, tap_now(), <const uint8_t*><const char*>data, len(data))
 
     def lose(self, uint64_t entries, uint64_t data_bytes, uint64_t lost_entries=0, uint64_t lost_bytes=0):
-        """What RingReader.discard said of an earlier ring whose reader died: the next entry is a LOST one of all of it.
-        What that ring had lost is counted by its Tap already."""
+        """Takes over the result of RingReader.discard for an earlier ring whose reader died: the next entry is a LOST
+        one with all of it. That ring's Tap has counted its own losses already."""
         self.tap.untold_entries += entries + lost_entries
         self.tap.untold_bytes += data_bytes + lost_bytes
         self.tap.lost_entries += entries
@@ -178,37 +179,37 @@ cdef class Tap:
         note_untold(&self.tap)
 
     def end(self):
-        """The recording is over: the reader finds everything that was written, and nothing more comes."""
+        """Ends the recording: the reader gets everything written so far, and nothing more."""
         if self.tap.untold_entries:
             tell_lost(&self.tap, tap_now())
         store_release(word(&self.tap, RING_BROKER_END), 1)
 
     @property
     def left(self) -> bool:
-        """Whether the reader takes no more."""
+        """Whether the reader has ended."""
         return load_acquire(word(&self.tap, RING_WRITER_END)) != 0
 
     @property
     def waiting(self) -> int:
-        """Bytes in the ring that the reader has not taken."""
+        """Bytes in the ring that the reader has not taken yet."""
         return self.tap.head - load_acquire(word(&self.tap, RING_TAIL))
 
     @property
     def entries(self) -> int:
-        """Written so far."""
+        """Number of entries written so far."""
         return self.tap.entries
 
     @property
     def bytes(self) -> int:
-        """Data of the entries that were written."""
+        """Data bytes of the entries written."""
         return self.tap.bytes
 
     @property
     def lost_entries(self) -> int:
-        """Entries that found no room."""
+        """Number of entries lost for lack of room."""
         return self.tap.lost_entries
 
     @property
     def lost_bytes(self) -> int:
-        """Their data."""
+        """Data bytes of the lost entries."""
         return self.tap.lost_bytes
