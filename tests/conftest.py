@@ -38,13 +38,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Files, the longest first, and how workers of pytest-xdist begin with these.
 LONGEST_FIRST = Path(__file__).with_name("longest_first.txt")
-FAULT_PAGE = """# Faults of the disk: what became of them
+FAULT_PAGE = """# Faults of the disk and their outcomes
 
 Made by
 
     pytest tests/faults --fault-table docs/internals/faults.md
 
-[testing.md](testing.md#a-disk-that-errs) says what a point is, and what counts as wrong.
+[testing.md](testing.md#a-disk-that-errs) says what a point is, and which outcomes are wrong.
 """
 BROKERS = pytest.StashKey[Brokers]()
 _numbers = itertools.count(1)
